@@ -1,0 +1,86 @@
+"""Every error Paceline raises: the class docstring is the default message, `exit_code` what the command line returns."""
+
+
+class PacelineError(Exception):
+    """Something went wrong in Paceline."""
+
+    exit_code = 1
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message or type(self).__doc__ or "")
+
+
+class SkipTask(PacelineError):
+    """Raised by user code: end this try as skipped."""
+
+
+class FailTask(PacelineError):
+    """Raised by user code: fail this task now, whatever retries remain."""
+
+
+class TaskTimeout(PacelineError):
+    """The task ran longer than its execution_timeout."""
+
+
+class DagError(PacelineError):
+    """A DAG file asks for something impossible; the message names the DAG, the task and what to write instead."""
+
+    exit_code = 2
+
+
+class DagCycleError(DagError):
+    """The tasks of a DAG form a cycle."""
+
+
+class DuplicateTaskError(DagError):
+    """A DAG holds two tasks of the same id."""
+
+
+class TimetableError(DagError):
+    """A schedule cannot be understood."""
+
+
+class XComError(PacelineError):
+    """A return value cannot be stored as an XCom."""
+
+
+class TemplateError(PacelineError):
+    """A template cannot be rendered; the message names the field and the undefined name."""
+
+
+class SettingsError(PacelineError):
+    """A setting is unknown or its value is not allowed."""
+
+    exit_code = 2
+
+
+class NotFoundError(PacelineError):
+    """There is no such DAG, run, task or pool."""
+
+    exit_code = 3
+
+
+class ConflictError(PacelineError):
+    """What was asked for collides with what is there."""
+
+    exit_code = 1
+
+
+class UnreachableError(PacelineError):
+    """The database or the broker does not answer."""
+
+    exit_code = 4
+
+
+class CredentialsError(UnreachableError):
+    """The database or the broker refused the user name or password; correct the URL and start again."""
+
+
+class SchemaError(UnreachableError):
+    """The database schema does not fit this version of Paceline."""
+
+
+class WaitTimeoutError(PacelineError):
+    """The time allowed for waiting is over."""
+
+    exit_code = 5

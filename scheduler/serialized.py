@@ -1,0 +1,191 @@
+"""The DAG as data: what the parser writes and everything else reads. Immutable, free of user code, equal content has an equal hash."""
+
+import hashlib
+import json
+from collections import deque
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Any, Self
+
+from scheduler.authoring import timetable, weights
+from scheduler.authoring.dag import DAG
+from scheduler.authoring.operator import Operator
+from scheduler.settings import Core, Scheduler
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SerializedTask:
+    """One task with every default filled in; durations in seconds."""
+
+    task_id: str
+    operator: str
+    runtime: str
+    upstream: tuple[str, ...] = ()
+    trigger_rule: str = "all_success"
+    retries: int = 0
+    retry_delay_s: float = 300.0
+    retry_exponential_backoff: float = 0.0
+    max_retry_delay_s: float = 86400.0
+    execution_timeout_s: float | None = None
+    queue: str | None = None
+    pool: str = "default_pool"
+    pool_slots: int = 1
+    #: Effective weight: own plus that of the tasks its weight_rule counts.
+    priority_weight: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class SerializedDag:
+    """One version of a DAG. `tasks` are in topological order, siblings side by side; a task's place in it is its number (`task_no`)."""
+
+    dag_id: str
+    file: str
+    schedule: dict[str, Any]
+    timezone: str = "UTC"
+    description: str | None = None
+    start_date: str | None = None
+    end_date: str | None = None
+    catchup: bool = False
+    max_active_runs: int = 16
+    max_active_tasks: int = 16
+    is_paused_upon_creation: bool | None = None
+    tags: tuple[str, ...] = ()
+    tasks: tuple[SerializedTask, ...] = ()
+
+    def to_json(self) -> str:
+        """Canonical JSON: the same DAG gives the same bytes in any process."""
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str | dict[str, Any]) -> Self:
+        """The DAG that `to_json` wrote; keys of a newer writer are passed over."""
+        data = json.loads(text) if isinstance(text, str) else text
+        known = {field.name for field in fields(SerializedTask)}
+        tasks = tuple(
+            SerializedTask(**{k: v for k, v in task.items() if k in known} | {"upstream": tuple(task["upstream"])})
+            for task in data["tasks"]
+        )
+        own = {field.name for field in fields(cls)}
+        return cls(**{k: v for k, v in data.items() if k in own} | {"tasks": tasks, "tags": tuple(data["tags"])})
+
+    @cached_property
+    def content_hash(self) -> str:
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    @cached_property
+    def number(self) -> dict[str, int]:
+        """task_id -> task_no."""
+        return {task.task_id: no for no, task in enumerate(self.tasks)}
+
+    @cached_property
+    def upstream(self) -> tuple[tuple[int, ...], ...]:
+        """By task_no: the numbers of its direct upstream tasks, ascending."""
+        return tuple(tuple(sorted(self.number[name] for name in task.upstream)) for task in self.tasks)
+
+    @cached_property
+    def downstream(self) -> tuple[tuple[int, ...], ...]:
+        """By task_no: the numbers of its direct downstream tasks, ascending."""
+        below: list[list[int]] = [[] for _ in self.tasks]
+        for no, above in enumerate(self.upstream):
+            for upstream_no in above:
+                below[upstream_no].append(no)
+        return tuple(map(tuple, below))
+
+    @cached_property
+    def upstream_ranges(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """By task_no: its upstream numbers as inclusive ranges, so that one index probe covers a wide fan-in."""
+        return tuple(tuple(_ranges(above)) for above in self.upstream)
+
+    @cached_property
+    def leaves(self) -> tuple[int, ...]:
+        return tuple(no for no, below in enumerate(self.downstream) if not below)
+
+    @cached_property
+    def start(self) -> datetime | None:
+        return datetime.fromisoformat(self.start_date) if self.start_date else None
+
+    @cached_property
+    def end(self) -> datetime | None:
+        return datetime.fromisoformat(self.end_date) if self.end_date else None
+
+
+def from_dag(dag: DAG, *, file: str, core: Core, scheduler: Scheduler) -> SerializedDag:
+    """Turn an authored DAG into data; `file` is its path relative to the DAGs folder."""
+    weight = weights.effective(dag)
+    return SerializedDag(
+        dag_id=dag.dag_id,
+        file=file,
+        schedule=dag.timetable.to_spec(),
+        timezone=dag.timezone,
+        description=dag.description,
+        start_date=_iso(dag.start_date),
+        end_date=_iso(dag.end_date),
+        catchup=scheduler.catchup_by_default if dag.catchup is None else dag.catchup,
+        max_active_runs=core.max_active_runs_per_dag if dag.max_active_runs is None else dag.max_active_runs,
+        max_active_tasks=core.max_active_tasks_per_dag if dag.max_active_tasks is None else dag.max_active_tasks,
+        is_paused_upon_creation=dag.is_paused_upon_creation,
+        tags=tuple(sorted(dag.tags or ())),
+        tasks=tuple(_task(dag.task_dict[name], weight[name], core) for name in _topological(dag)),
+    )
+
+
+def next_timetable(dag: SerializedDag) -> timetable.Timetable:
+    """The timetable that computes this DAG's next run."""
+    return timetable.from_spec(dag.schedule)
+
+
+def _task(task: Operator, priority_weight: int, core: Core) -> SerializedTask:
+    retry_delay_s = _seconds(task.retry_delay)
+    max_delay_s = _seconds(task.max_retry_delay)
+    default_queue = core.default_spark_queue if task.runtime == "pyspark" else None
+    return SerializedTask(
+        task_id=task.task_id,
+        operator=type(task).__name__,
+        runtime=task.runtime,
+        upstream=tuple(sorted(task.upstream_task_ids)),
+        trigger_rule=str(task.trigger_rule),
+        retries=core.default_task_retries if task.retries is None else task.retries,
+        retry_delay_s=core.default_task_retry_delay if retry_delay_s is None else retry_delay_s,
+        retry_exponential_backoff=float(task.retry_exponential_backoff),
+        max_retry_delay_s=min(core.max_task_retry_delay, max_delay_s or core.max_task_retry_delay),
+        execution_timeout_s=_seconds(task.execution_timeout),
+        queue=task.queue or default_queue,
+        pool=task.pool,
+        pool_slots=task.pool_slots,
+        priority_weight=priority_weight,
+    )
+
+
+def _topological(dag: DAG) -> list[str]:
+    """Kahn's algorithm, first come first served: tasks of one level get neighbouring numbers."""
+    waits_for = {name: len(task.upstream_task_ids) for name, task in dag.task_dict.items()}
+    ready = deque(name for name, count in waits_for.items() if count == 0)
+    order = []
+    position = {name: place for place, name in enumerate(dag.task_dict)}
+    while ready:
+        name = ready.popleft()
+        order.append(name)
+        for below in sorted(dag.task_dict[name].downstream_task_ids, key=position.__getitem__):
+            waits_for[below] -= 1
+            if waits_for[below] == 0:
+                ready.append(below)
+    return order
+
+
+def _ranges(numbers: tuple[int, ...]) -> list[tuple[int, int]]:
+    ranges: list[tuple[int, int]] = []
+    for number in numbers:
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1] = (ranges[-1][0], number)
+        else:
+            ranges.append((number, number))
+    return ranges
+
+
+def _seconds(duration: timedelta | None) -> float | None:
+    return None if duration is None else duration.total_seconds()
+
+
+def _iso(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat()

@@ -1,0 +1,96 @@
+"""Connections to PostgreSQL: the engine of a process, what its errors mean, and the retry of a lost race."""
+
+import functools
+import time
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec, TypeVar
+
+import psycopg2
+from sqlalchemy import Connection, Engine, create_engine
+from sqlalchemy.exc import DBAPIError, OperationalError
+
+from scheduler.exceptions import CredentialsError, PacelineError, UnreachableError
+from scheduler.settings import Settings
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: deadlock_detected and serialization_failure: the transaction was undone whole, so it may be done again.
+LOST_RACES = frozenset({"40P01", "40001"})
+MAX_ATTEMPTS = 5
+#: What libpq says when the server is there and refuses who we are.
+REFUSED = ("password authentication failed", "no password supplied", "does not exist", "no pg_hba.conf entry")
+
+
+def create(settings: Settings, *, pool_size: int | None = None, application: str = "paceline") -> Engine:
+    """The engine of one process. It connects lazily; `check` connects now."""
+    url = settings.database_url
+    if not url.startswith(("postgresql://", "postgres://")):
+        raise UnreachableError("database.url must start with postgresql://; Paceline keeps its state in PostgreSQL only.")
+    dsn = url.replace("postgres://", "postgresql://", 1)
+    return create_engine(
+        "postgresql+psycopg2://",
+        creator=lambda: psycopg2.connect(
+            dsn,
+            connect_timeout=settings.database.connect_timeout,
+            application_name=application,
+            options="-c timezone=UTC -c lock_timeout=30s -c idle_in_transaction_session_timeout=60s",
+        ),
+        pool_size=pool_size or settings.database.pool_size,
+        pool_pre_ping=True,
+    )
+
+
+def check(engine: Engine) -> None:
+    """Connect once; UnreachableError or CredentialsError say what is wrong."""
+    try:
+        with engine.connect():
+            return
+    except OperationalError as error:
+        raise translate(error) from None
+
+
+def translate(error: DBAPIError) -> PacelineError:
+    """What a failed connection means to a person; the URL's password is never part of it."""
+    text = str(error.orig).strip().splitlines()[0] if str(error.orig).strip() else type(error.orig).__name__
+    if any(phrase in text for phrase in REFUSED):
+        return CredentialsError(f"PostgreSQL refuses the connection: {text}. Correct PACELINE_DATABASE_URL.")
+    return UnreachableError(f"PostgreSQL does not answer: {text}. Start it, or correct PACELINE_DATABASE_URL.")
+
+
+def wait(engine: Engine, say: Callable[[str], None], *, timeout_s: float = float("inf"), pause_s: float = 1.0) -> None:
+    """Wait until the database answers, saying so once; wrong credentials end the wait at once."""
+    deadline = time.monotonic() + timeout_s
+    said = False
+    while True:
+        try:
+            return check(engine)
+        except CredentialsError:
+            raise
+        except UnreachableError as error:
+            if time.monotonic() >= deadline:
+                raise
+            if not said:
+                say(f"{error} Waiting for it.")
+                said = True
+            time.sleep(pause_s)
+
+
+def transaction(
+    work: Callable[Concatenate[Connection, P], R],
+) -> Callable[Concatenate[Engine, P], R]:
+    """Run `work` in one transaction of its own, again if it lost a race (40P01, 40001)."""
+
+    @functools.wraps(work)
+    def run(engine: Engine, *args: P.args, **kwargs: P.kwargs) -> R:
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                with engine.begin() as connection:
+                    return work(connection, *args, **kwargs)
+            except DBAPIError as error:
+                if getattr(error.orig, "pgcode", None) not in LOST_RACES or attempt == MAX_ATTEMPTS:
+                    raise
+
+    return run
