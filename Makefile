@@ -1,0 +1,28 @@
+# `make` alone lists the targets. Each is a few lines; what `make setup` does on a bare machine is in .make/setup.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check test-compose
+BIN := .venv/bin
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## Make the environment in .venv; install Java and python3-venv if they are missing
+	@.make/setup
+
+demo: setup ## Run the flights pipeline on a throw-away stack and show its result
+	@$(BIN)/paceline demo
+
+test: setup ## Run all tests against real PostgreSQL, Redis, Celery and Spark; ARGS="-k name" to choose
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: setup ## Check format, lint, types, import layers and generated files
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/python -m scheduler.cli.generate --check
+
+test-compose: ## Build the image, run the stack of docker-compose.yml with three workers, check a flights run in it
+	@tests/compose/run
