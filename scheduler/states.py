@@ -64,6 +64,15 @@ class Transition:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Move the undecided (NONE) task instance of task number `task_no` to `state`, because of `reason`."""
+
+    task_no: int
+    state: TaskState
+    reason: str
+
+
 def _moves(actor: Actor, sources: str, targets: str, reason: str) -> list[Transition]:
     return [Transition(S(source), S(target), actor, reason) for source in sources.split() for target in targets.split()]
 
@@ -71,26 +80,14 @@ def _moves(actor: Actor, sources: str, targets: str, reason: str) -> list[Transi
 TRANSITIONS: tuple[Transition, ...] = (
     *_moves(Actor.SCHEDULER, "none", "scheduled", "its trigger rule is met"),
     *_moves(Actor.SCHEDULER, "none", "skipped upstream_failed", "its trigger rule can no longer be met"),
-    *_moves(Actor.SCHEDULER, "none", "removed", "the task left the DAG"),
-    *_moves(Actor.SCHEDULER, "removed", "none", "the task came back"),
-    *_moves(Actor.SCHEDULER, "up_for_retry up_for_reschedule", "scheduled", "its waiting time is over"),
+    *_moves(Actor.SCHEDULER, "up_for_retry", "scheduled", "its waiting time is over"),
     *_moves(Actor.SCHEDULER, "scheduled", "queued", "its pool, DAG and task have room"),
-    *_moves(Actor.SCHEDULER, "queued", "scheduled", "its message cannot be delivered"),
-    *_moves(Actor.SCHEDULER, "running shutdown", "up_for_retry failed", "its worker is dead"),
+    *_moves(Actor.SCHEDULER, "running", "up_for_retry failed", "its worker is dead"),
     *_moves(Actor.FOLLOWER, "none", "scheduled", "its trigger rule is met"),
     *_moves(Actor.FOLLOWER, "none", "queued", "its trigger rule is met and it inherits the slots of the task before"),
     *_moves(Actor.FOLLOWER, "none", "skipped upstream_failed", "its trigger rule can no longer be met"),
     *_moves(Actor.WORKER, "queued", "running", "claimed"),
-    *_moves(Actor.WORKER, "running", "success failed skipped up_for_retry up_for_reschedule", "the outcome of the try"),
-    *_moves(Actor.WORKER, "shutdown", "none success failed skipped up_for_retry", "what the person asked for"),
-    *_moves(Actor.PERSON, "success failed skipped upstream_failed up_for_retry up_for_reschedule scheduled queued",
-            "none", "clear"),
-    *_moves(Actor.PERSON, "running", "shutdown", "clear or mark: its worker stops it first"),
-    *_moves(Actor.PERSON, "none scheduled queued up_for_retry up_for_reschedule upstream_failed",
-            "success failed skipped", "mark"),
-    *_moves(Actor.PERSON, "success", "failed skipped", "mark"),
-    *_moves(Actor.PERSON, "failed", "success skipped", "mark"),
-    *_moves(Actor.PERSON, "skipped", "success failed", "mark"),
+    *_moves(Actor.WORKER, "running", "success failed skipped up_for_retry", "the outcome of the try"),
 )  # fmt: skip
 
 #: Columns of task_instance that must not be NULL in a state (a CHECK each, see store/tables.py).

@@ -14,6 +14,8 @@ create table dag_version (
     number       int not null,
     content_hash text not null,
     data         jsonb not null,
+    max_active_runs  int not null generated always as (coalesce((data->>'max_active_runs')::int, 16)) stored,
+    max_active_tasks int not null generated always as (coalesce((data->>'max_active_tasks')::int, 16)) stored,
     created_at   timestamptz not null default now(),
     unique (dag_id, content_hash),
     unique (dag_id, number)
@@ -112,7 +114,7 @@ create table task_instance (
     ended_at        timestamptz,
     due_at          timestamptz,
     reason          text,
-    unique (dag_run_id, task_id, map_index),
+    unique (dag_run_id, task_no, map_index),
     constraint task_instance_state check (state in ('scheduled', 'queued', 'running', 'success', 'failed', 'up_for_retry',
         'up_for_reschedule', 'upstream_failed', 'skipped', 'removed', 'shutdown')),
     constraint task_instance_scheduled check (state <> 'scheduled' or (scheduled_at is not null)),

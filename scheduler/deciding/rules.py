@@ -1,0 +1,173 @@
+"""Trigger rules: what the states of a task's direct upstream tasks say about it. Pure.
+
+The table is Airflow's (airflow/ti_deps/deps/trigger_rule_dep.py), with "at once" kept: a rule decides as soon as no
+state still to come can change its answer.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from scheduler.states import TaskState as S
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """How many direct upstream task instances there are (`total`), and how many of them ended how."""
+
+    total: int
+    success: int = 0
+    skipped: int = 0
+    failed: int = 0
+    upstream_failed: int = 0
+    removed: int = 0
+
+    @classmethod
+    def of(cls, states: Iterable[S], total: int | None = None) -> "Upstream":
+        """Count `states`; `total` when only some of the upstream task instances were looked at."""
+        seen = list(states)
+        return cls(
+            total=len(seen) if total is None else total,
+            success=seen.count(S.SUCCESS),
+            skipped=seen.count(S.SKIPPED),
+            failed=seen.count(S.FAILED),
+            upstream_failed=seen.count(S.UPSTREAM_FAILED),
+            removed=seen.count(S.REMOVED),
+        )
+
+    @property
+    def done(self) -> int:
+        return self.success + self.skipped + self.failed + self.upstream_failed + self.removed
+
+    @property
+    def all_done(self) -> bool:
+        return self.done >= self.total
+
+    @property
+    def bad(self) -> int:
+        return self.failed + self.upstream_failed
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`state` is SCHEDULED (may run), SKIPPED, UPSTREAM_FAILED, or None (wait), and why."""
+
+    state: S | None
+    reason: str
+
+
+def decide(rule: str, upstream: Upstream) -> Verdict:
+    """Apply one trigger rule. A task without upstream tasks may always run."""
+    if upstream.total == 0 or rule == "always":
+        return Verdict(S.SCHEDULED, "nothing to wait for")
+    return RULES[rule](upstream)
+
+
+def _run() -> Verdict:
+    return Verdict(S.SCHEDULED, "its trigger rule is met")
+
+
+def _wait(u: Upstream) -> Verdict:
+    return Verdict(None, f"{u.total - u.done} of {u.total} upstream tasks have not ended")
+
+
+def _skip(why: str) -> Verdict:
+    return Verdict(S.SKIPPED, why)
+
+
+def _fail(why: str) -> Verdict:
+    return Verdict(S.UPSTREAM_FAILED, why)
+
+
+def _bad(u: Upstream) -> str:
+    return f"{u.bad} upstream task(s) failed"
+
+
+def _all_success(u: Upstream) -> Verdict:
+    if u.bad:
+        return _fail(_bad(u))
+    if u.skipped:
+        return _skip(f"{u.skipped} upstream task(s) were skipped")
+    return _run() if u.all_done else _wait(u)
+
+
+def _all_failed(u: Upstream) -> Verdict:
+    if u.success or u.skipped:
+        return _skip("an upstream task did not fail")
+    return _run() if u.all_done else _wait(u)
+
+
+def _all_done(u: Upstream) -> Verdict:
+    return _run() if u.all_done else _wait(u)
+
+
+def _all_skipped(u: Upstream) -> Verdict:
+    if u.success or u.bad:
+        return _skip("an upstream task was not skipped")
+    return _run() if u.skipped >= u.total else _wait(u)
+
+
+def _one_success(u: Upstream) -> Verdict:
+    if u.success:
+        return _run()
+    if not u.all_done:
+        return _wait(u)
+    return _skip("every upstream task was skipped") if u.skipped == u.done else _fail("no upstream task succeeded")
+
+
+def _one_failed(u: Upstream) -> Verdict:
+    if u.bad:
+        return _run()
+    return _skip("no upstream task failed") if u.all_done else _wait(u)
+
+
+def _one_done(u: Upstream) -> Verdict:
+    if u.success or u.failed:
+        return _run()
+    return _skip("no upstream task ran") if u.all_done else _wait(u)
+
+
+def _none_failed(u: Upstream) -> Verdict:
+    if u.bad:
+        return _fail(_bad(u))
+    return _run() if u.all_done else _wait(u)
+
+
+def _none_failed_min_one_success(u: Upstream) -> Verdict:
+    if u.bad:
+        return _fail(_bad(u))
+    if not u.all_done:
+        return _wait(u)
+    if u.success:
+        return _run()
+    return _skip("every upstream task was skipped") if u.skipped == u.total else _fail("no upstream task succeeded")
+
+
+def _none_skipped(u: Upstream) -> Verdict:
+    if u.skipped:
+        return _skip(f"{u.skipped} upstream task(s) were skipped")
+    return _run() if u.all_done else _wait(u)
+
+
+def _all_done_min_one_success(u: Upstream) -> Verdict:
+    if u.skipped:
+        return _skip(f"{u.skipped} upstream task(s) were skipped")
+    if not u.all_done:
+        return _wait(u)
+    return _run() if u.success else _fail("no upstream task succeeded")
+
+
+#: By name; `always` and the teardown rule (which also looks at setups) are not plain counts of direct upstream tasks.
+RULES = {
+    "all_success": _all_success,
+    "all_failed": _all_failed,
+    "all_done": _all_done,
+    "all_skipped": _all_skipped,
+    "one_success": _one_success,
+    "one_failed": _one_failed,
+    "one_done": _one_done,
+    "none_failed": _none_failed,
+    "none_failed_min_one_success": _none_failed_min_one_success,
+    "none_skipped": _none_skipped,
+    "all_done_min_one_success": _all_done_min_one_success,
+    "all_done_setup_success": _all_done,
+}

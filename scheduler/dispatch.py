@@ -1,0 +1,147 @@
+"""The only publisher to Celery: by task name, one small frozen message, straight to its queue."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+from celery import Celery
+from kombu import Queue
+from kombu.exceptions import KombuError, OperationalError
+
+from scheduler.settings import Settings
+
+TASK_NAME = "paceline.run"
+#: What publishing raises when the broker is away.
+PUBLISH_ERRORS = (OperationalError, KombuError, redis.RedisError, OSError)
+#: On Redis priority 0 is served first and 9 last; kombu keeps a list for each of these steps.
+PRIORITY_STEPS = (0, 3, 6, 9)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A task instance on its way to a worker: nothing secret, and harmless when it arrives twice."""
+
+    ti_id: int
+    dispatch_id: str
+    queue: str
+    #: What people read in Flower: dag.task and its run.
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int = -1
+    priority_weight: int = 1
+
+
+def celery_app(settings: Settings) -> Celery:
+    """The one Celery app of a process. Workers add their task to it, everything else only publishes."""
+    app = Celery("paceline", broker=settings.broker_url, set_as_current=False)
+    app.conf.update(
+        task_serializer="json",
+        accept_content=["json"],
+        task_ignore_result=True,
+        task_store_errors_even_if_ignored=False,
+        result_backend=None,
+        task_acks_late=False,
+        task_default_queue=settings.core.default_queue,
+        task_default_delivery_mode=1,
+        worker_prefetch_multiplier=1,
+        worker_send_task_events=False,
+        worker_hijack_root_logger=False,
+        worker_redirect_stdouts=False,
+        worker_cancel_long_running_tasks_on_connection_loss=False,
+        broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,
+        broker_transport_options=transport_options(settings.broker_url),
+    )
+    return app
+
+
+def transport_options(url: str) -> dict[str, Any]:
+    """PostgreSQL decides who runs what, so Redis needs no acknowledgements; sockets must notice a dead peer."""
+    options: dict[str, Any] = {
+        "ack_emulation": False,
+        "priority_steps": list(PRIORITY_STEPS),
+        "sep": ":",
+        "queue_order_strategy": "priority",
+        "health_check_interval": 10,
+        "socket_timeout": 10,
+        "socket_connect_timeout": 5,
+    }
+    if not url.startswith("redis+socket"):
+        options["socket_keepalive"] = True
+    return options
+
+
+class Publisher:
+    """One producer for the life of a process."""
+
+    def __init__(self, settings: Settings, app: Celery | None = None) -> None:
+        self.app = app or celery_app(settings)
+        self._producer: Any = None
+
+    def publish(self, messages: Sequence[Message]) -> None:
+        """Send all or raise; after an error some may have gone, which a second sending does not harm."""
+        if not messages:
+            return
+        if self._producer is None:
+            self._producer = self.app.amqp.Producer(self.app.connection_for_write())
+        try:
+            if len(messages) == 1:
+                self._send(messages[0])
+            else:
+                with self._producer.batch():
+                    for message in messages:
+                        self._send(message)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Drop the connection; the next publish opens a new one."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            connection = producer.connection
+            producer.release()
+            if connection is not None:
+                connection.collect()
+
+    def _send(self, message: Message) -> None:
+        self.app.send_task(
+            TASK_NAME,
+            args=(message.ti_id, message.dispatch_id),
+            task_id=message.dispatch_id,
+            producer=self._producer,
+            queue=message.queue,
+            exchange="",
+            routing_key=message.queue,
+            priority=broker_priority(message.priority_weight),
+            shadow=f"{message.dag_id}.{message.task_id}",
+            argsrepr=_label(message),
+            ignore_result=True,
+            retry=False,
+        )
+
+
+def broker_priority(priority_weight: int) -> int:
+    """A coarse step for Redis (0 first, 9 last); PostgreSQL has already decided the order, this only keeps it on the way."""
+    if priority_weight >= 1000:
+        return 0
+    if priority_weight >= 100:
+        return 3
+    return 6 if priority_weight >= 0 else 9
+
+
+def broker_lists(queue: str) -> list[str]:
+    """The Redis keys that hold the messages of `queue`, one a priority step."""
+    return [queue if step == 0 else f"{queue}:{step}" for step in PRIORITY_STEPS]
+
+
+def consumed_queues(names: Sequence[str]) -> list[Queue]:
+    """Queues for a worker to consume: declared without an exchange, since messages go to them directly."""
+    return [Queue(name, routing_key=name) for name in names]
+
+
+def _label(message: Message) -> str:
+    mapped = "" if message.map_index < 0 else f" [{message.map_index}]"
+    return f"{message.run_id}{mapped}"

@@ -1,0 +1,57 @@
+"""Wake-ups over Redis. A ring lost costs one slow poll and nothing else.
+
+Tokens: "queue" (something waits and there may be room), "plan" (a DAG changed), "run:<id>" (that run may go on or end).
+A sorted set keeps each token once however often it is rung, and a ring wakes one scheduler, not all.
+"""
+
+from typing import Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from scheduler.settings import Settings
+
+KEY = "paceline:doorbell"
+#: Set by whoever looks first; gone when Redis came back empty, see services/rescue.
+EPOCH_KEY = "paceline:epoch"
+MAX_TOKENS_A_WAKE = 1000
+
+
+def client(settings: Settings) -> "redis.Redis[Any]":
+    """A Redis client of the broker URL, with bounded waits."""
+    url = settings.broker_url
+    if url.startswith("redis+socket://"):
+        url = "unix://" + url.removeprefix("redis+socket://").replace("virtual_host=", "db=")
+    return redis.Redis.from_url(
+        url, socket_timeout=5, socket_connect_timeout=5, health_check_interval=10, retry=Retry(NoBackoff(), 1)
+    )
+
+
+class Doorbell:
+    """Rings and waits for rings; never raises because Redis is away."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._redis = client(settings)
+
+    def ring(self, *tokens: str) -> bool:
+        """Wake one scheduler for each token not already rung; False if Redis did not answer."""
+        try:
+            self._redis.zadd(KEY, dict.fromkeys(tokens, 0))
+        except redis.RedisError:
+            return False
+        return True
+
+    def wait(self, timeout_s: float) -> set[str] | None:
+        """Block until a ring or the timeout; the tokens rung, or None at once if Redis does not answer."""
+        try:
+            first = self._redis.bzpopmin(KEY, timeout=min(max(timeout_s, 0.01), 4))
+            if first is None:
+                return set()
+            rest = self._redis.zpopmin(KEY, MAX_TOKENS_A_WAKE)
+        except redis.RedisError:
+            return None
+        return {token.decode() for token in [first[1], *(member for member, _ in rest)]}
+
+    def close(self) -> None:
+        self._redis.close()

@@ -1,0 +1,320 @@
+"""The hot path of a worker child: claim, report and follow as prepared statements on one connection of its own.
+
+No engine, no ORM, no planning: a claim is one round trip that does not wait for the disk, a report with its follow is one
+that does. A claim that a crash of PostgreSQL undoes is asserted again by the worker's heartbeat (store/processes.reassert).
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import psycopg2
+from psycopg2.extensions import connection as Connection
+from psycopg2.extensions import cursor as Cursor
+
+from scheduler.serialized import SerializedDag
+from scheduler.settings import Settings
+from scheduler.states import Decision, TaskState
+
+#: Returned by pull_xcom where nothing was stored (None is a value).
+MISSING = object()
+MAX_CACHED_VERSIONS = 256
+
+STATEMENTS = """
+prepare claim (bigint, uuid, text) as
+update task_instance t
+   set state = 'running', started_at = clock_timestamp(), worker = $3, reason = null
+  from dag_run r
+ where t.id = $1 and t.state = 'queued' and t.dispatch_id = $2 and r.id = t.dag_run_id
+returning t.id, t.dispatch_id::text, t.task_id, t.map_index, t.task_no, t.try_number, t.max_tries, t.queue, t.pool, t.pool_slots,
+          t.priority_weight, t.started_at, r.id, r.dag_id, r.run_id, r.run_type, r.logical_date, r.data_interval_start,
+          r.data_interval_end, r.run_after, r.started_at, r.conf, r.version_id;
+
+-- Joins of $2 (task numbers, one row a range of their upstream tasks) with an upstream task that no worker has yet.
+-- Read from the high end: tasks are queued from the low end, so the first row met is nearly always the answer.
+prepare unstarted (bigint, int[], int[], int[]) as
+select distinct n.task_no
+  from unnest($2, $3, $4) n (task_no, low, high)
+ cross join lateral (
+       select 1 from task_instance t
+        where t.dag_run_id = $1 and t.task_no between n.low and n.high
+          and (t.state is null or t.state in ('scheduled', 'queued', 'up_for_retry', 'up_for_reschedule'))
+        order by t.task_no desc limit 1) found;
+
+-- Two last siblings must not each think the other unfinished: whoever gets these rows second sees the first's result.
+prepare lock_joins (bigint, bigint, int[]) as
+select id from task_instance
+ where id = $1 or (dag_run_id = $2 and task_no = any($3))
+ order by id for no key update;
+
+prepare upstream_states (bigint, int[], int[], int[], bigint) as
+select n.task_no, t.state, count(*)
+  from unnest($2, $3, $4) n (task_no, low, high)
+  join task_instance t on t.dag_run_id = $1 and t.task_no between n.low and n.high and t.id <> $5
+ group by 1, 2;
+
+-- $1 id, $2 dispatch id, $3 state, $4 reason, $5 seconds until due, $6 return value, $7 worker,
+-- $8 downstream task numbers, $9 their verdicts, $10 the reasons, $11 the heir (NULL: none), $12 its new dispatch id.
+prepare report (bigint, uuid, text, text, double precision, json, text, int[], text[], text[], int, uuid) as
+with done as (
+    update task_instance
+       set state = $3, ended_at = clock_timestamp(), reason = $4, due_at = clock_timestamp() + $5 * interval '1 second'
+     where id = $1 and dispatch_id = $2 and state = 'running'
+ returning id, dag_run_id, pool, pool_slots
+), stored as (
+    insert into xcom (task_instance_id, key, value) select id, 'return_value', $6 from done where $6 is not null
+    on conflict (task_instance_id, key) do update set value = excluded.value, created_at = now()
+), around as (
+    select done.dag_run_id, done.pool, done.pool_slots, r.state = 'running' as run_goes_on, s.is_paused,
+           first.id as first_id, first.priority_weight as first_weight,
+           exists (select 1 from task_instance o where o.dag_run_id = done.dag_run_id and (o.state is null
+                   or o.state in ('scheduled', 'queued', 'up_for_retry', 'up_for_reschedule'))) as others_wait
+      from done
+      join dag_run r on r.id = done.dag_run_id
+      join dag_schedule s on s.dag_id = r.dag_id
+      left join lateral (
+           select w.id, w.priority_weight from task_instance w
+            where w.pool = done.pool and w.state = 'scheduled'
+            order by w.priority_weight desc, w.id limit 1) first on true
+), verdict as (
+    select t.id, n.state, n.reason,
+           n.task_no = $11 and not a.is_paused and t.pool = a.pool and t.pool_slots <= a.pool_slots
+           and (a.first_id is null or t.priority_weight > a.first_weight
+                or (t.priority_weight = a.first_weight and t.id < a.first_id)) as inherits
+      from around a
+     cross join unnest($8, $9, $10) n (task_no, state, reason)
+      join task_instance t on t.dag_run_id = a.dag_run_id and t.task_no = n.task_no and t.state is null
+     where a.run_goes_on
+), moved as (
+    update task_instance t
+       set state = case when v.inherits then 'queued' else v.state end,
+           reason = v.reason,
+           try_number = t.try_number + case when v.state = 'scheduled' then 1 else 0 end,
+           scheduled_at = case when v.state = 'scheduled' then clock_timestamp() end,
+           queued_at = case when v.inherits then clock_timestamp() end,
+           queued_by = case when v.inherits then $7 end,
+           dispatch_id = case when v.inherits then $12 end,
+           ended_at = case when v.state in ('skipped', 'upstream_failed') then clock_timestamp() end
+      from verdict v
+     where t.id = v.id and t.state is null
+ returning t.id, t.task_id, t.map_index, t.queue, t.priority_weight, t.dispatch_id::text, t.state
+)
+select a.first_id is not null, a.others_wait, m.id, m.task_id, m.map_index, m.queue, m.priority_weight,
+       m.dispatch_id, m.state
+  from around a left join moved m on true;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A task instance that this child may run, with all that running it needs."""
+
+    id: int
+    dispatch_id: str
+    task_id: str
+    map_index: int
+    task_no: int
+    try_number: int
+    max_tries: int
+    queue: str
+    pool: str
+    pool_slots: int
+    priority_weight: int
+    started_at: datetime
+    dag_run_id: int
+    dag_id: str
+    run_id: str
+    run_type: str
+    logical_date: datetime | None
+    data_interval_start: datetime | None
+    data_interval_end: datetime | None
+    run_after: datetime
+    run_started_at: datetime | None
+    conf: dict[str, Any]
+    version_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A downstream task instance that a report moved, and to which state."""
+
+    id: int
+    task_id: str
+    map_index: int
+    queue: str
+    priority_weight: int
+    dispatch_id: str | None
+    state: TaskState
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """What a report did: others wait for slots of the pool; task instances of the run no worker has; what moved."""
+
+    pool_has_waiting: bool
+    others_wait: bool
+    moved: tuple[Moved, ...]
+
+
+class HotPath:
+    """One connection for the life of a pool child; after an error the next call opens a new one."""
+
+    def __init__(self, settings: Settings, worker_id: str) -> None:
+        self.worker_id = worker_id
+        self._settings = settings
+        self._connection: Connection | None = None
+        self._cursor: Cursor | None = None
+        self._dags: dict[int, SerializedDag] = {}
+
+    def claim(self, ti_id: int, dispatch_id: str) -> Claim | None:
+        """queued -> running for exactly this dispatch; None if it is not there to be claimed (a duplicate)."""
+        row = self._one(
+            "set synchronous_commit = off; execute claim(%s, %s, %s)", (ti_id, dispatch_id, self.worker_id)
+        )
+        return None if row is None else Claim(*row)
+
+    def unstarted(self, dag_run_id: int, joins: Sequence[int], dag: SerializedDag) -> set[int]:
+        """Those of `joins` that wait for a task which no worker has; they cannot become ready by this report."""
+        rows = self._all("execute unstarted(%s, %s::int[], %s::int[], %s::int[])", (dag_run_id, *_ranges(joins, dag)))
+        return {row[0] for row in rows}
+
+    @contextmanager
+    def deciding(self, claim: Claim, joins: Sequence[int]) -> Iterator[None]:
+        """A transaction that holds this task instance and `joins`, locked in id order."""
+        cursor = self._open()
+        cursor.execute(
+            "begin; set local synchronous_commit = on; execute lock_joins(%s, %s, %s::int[])",
+            (claim.id, claim.dag_run_id, list(joins)),
+        )
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
+        cursor.execute("commit")
+
+    def upstream_states(
+        self, claim: Claim, joins: Sequence[int], dag: SerializedDag
+    ) -> dict[int, list[tuple[TaskState, int]]]:
+        """By join: how many of its upstream task instances, other than the claimed one, are in which state."""
+        rows = self._all(
+            "execute upstream_states(%s, %s::int[], %s::int[], %s::int[], %s)",
+            (claim.dag_run_id, *_ranges(joins, dag), claim.id),
+        )
+        states: dict[int, list[tuple[TaskState, int]]] = {join: [] for join in joins}
+        for join, state, count in rows:
+            states[join].append((TaskState(state or "none"), count))
+        return states
+
+    def report(
+        self,
+        claim: Claim,
+        *,
+        state: TaskState,
+        reason: str | None,
+        delay_s: float | None,
+        result: str | None,
+        downstream: Sequence[Decision],
+        heir: int | None,
+        heir_dispatch_id: str | None,
+    ) -> Reported | None:
+        """running -> `state`, durably, and the moves of `downstream`; None if this dispatch no longer holds the task."""
+        rows = self._all(
+            "set synchronous_commit = on; execute report(%s, %s, %s, %s, %s, %s, %s, %s::int[], %s::text[], %s::text[], %s, %s)",
+            (
+                claim.id,
+                claim.dispatch_id,
+                state.value,
+                reason,
+                delay_s,
+                result,
+                self.worker_id,
+                [one.task_no for one in downstream],
+                [one.state.value for one in downstream],
+                [one.reason for one in downstream],
+                heir,
+                heir_dispatch_id,
+            ),
+        )
+        if not rows:
+            return None
+        moved = tuple(Moved(*row[2:8], TaskState(row[8])) for row in rows if row[2] is not None)
+        return Reported(rows[0][0], rows[0][1], moved)
+
+    def ended_as(self, claim: Claim, state: TaskState) -> bool:
+        """Whether this dispatch is already stored as ended so: the report before got through although its answer was lost."""
+        found = self._one("select state from task_instance where id = %s and dispatch_id = %s", (claim.id, claim.dispatch_id))
+        return found is not None and found[0] == state.value
+
+    def dag(self, version_id: int) -> SerializedDag:
+        """The DAG of a version, cached: versions never change."""
+        found = self._dags.get(version_id)
+        if found is None:
+            row = self._one("select data from dag_version where id = %s", (version_id,))
+            assert row is not None, f"dag_version {version_id} is referenced and therefore exists"
+            found = SerializedDag.from_json(row[0])
+            while len(self._dags) >= MAX_CACHED_VERSIONS:
+                self._dags.pop(next(iter(self._dags)))
+            self._dags[version_id] = found
+        return found
+
+    def pull_xcom(self, dag_run_id: int, task_id: str, key: str = "return_value", map_index: int = -1) -> Any:
+        """The stored value, MISSING if there is none."""
+        row = self._one(
+            "select x.value from task_instance t join xcom x on x.task_instance_id = t.id"
+            " where t.dag_run_id = %s and t.task_id = %s and t.map_index = %s and x.key = %s",
+            (dag_run_id, task_id, map_index, key),
+        )
+        return MISSING if row is None else row[0]
+
+    def push_xcom(self, ti_id: int, key: str, json_text: str) -> None:
+        """Store one value for a running task instance."""
+        self._open().execute(
+            "insert into xcom (task_instance_id, key, value) values (%s, %s, %s)"
+            " on conflict (task_instance_id, key) do update set value = excluded.value, created_at = now()",
+            (ti_id, key, json_text),
+        )
+
+    def clear_xcoms(self, ti_id: int) -> None:
+        """Forget what an earlier try stored."""
+        self._open().execute("delete from xcom where task_instance_id = %s", (ti_id,))
+
+    def close(self) -> None:
+        connection, self._connection, self._cursor = self._connection, None, None
+        if connection is not None:
+            connection.close()
+
+    def _open(self) -> Cursor:
+        if self._cursor is None:
+            self._connection = psycopg2.connect(
+                self._settings.database_url,
+                connect_timeout=self._settings.database.connect_timeout,
+                application_name="paceline worker",
+                # Statistics of a young table are worthless and every statement has its index: never scan, never plan again.
+                options="-c timezone=UTC -c enable_seqscan=off -c plan_cache_mode=force_generic_plan -c jit=off"
+                " -c lock_timeout=30s -c idle_in_transaction_session_timeout=60s",
+            )
+            self._connection.autocommit = True
+            self._cursor = self._connection.cursor()
+            self._cursor.execute(STATEMENTS)
+        return self._cursor
+
+    def _one(self, statement: str, parameters: Sequence[Any]) -> tuple[Any, ...] | None:
+        rows = self._all(statement, parameters)
+        return rows[0] if rows else None
+
+    def _all(self, statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+        cursor = self._open()
+        try:
+            cursor.execute(statement, parameters)
+            return cursor.fetchall()
+        except psycopg2.Error:
+            self.close()
+            raise
+
+
+def _ranges(joins: Sequence[int], dag: SerializedDag) -> tuple[list[int], list[int], list[int]]:
+    rows = [(join, low, high) for join in joins for low, high in dag.upstream_ranges[join]]
+    return [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]

@@ -1,0 +1,164 @@
+"""The scheduler's transitions of task instances: one named function each, guarded by the state it moves out of.
+
+Zero rows touched is a lost race, a normal result. Rows are always locked in id order; see docs/explanation/locks.md.
+"""
+
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection
+
+from scheduler.dispatch import Message
+from scheduler.states import Decision, TaskState
+
+
+def decide(connection: Connection, dag_run_id: int, decisions: Sequence[Decision]) -> int:
+    """none -> scheduled, skipped or upstream_failed, as decided; the number of rows moved."""
+    moved = connection.exec_driver_sql(
+        """
+        with decided as (
+            select t.id, n.state, n.reason
+              from unnest(%(nos)s::int[], %(states)s::text[], %(reasons)s::text[]) n (task_no, state, reason)
+              join task_instance t on t.dag_run_id = %(run)s and t.task_no = n.task_no and t.state is null
+             order by t.id
+               for no key update of t
+        )
+        update task_instance t
+           set state = d.state, reason = d.reason,
+               try_number = t.try_number + case when d.state = 'scheduled' then 1 else 0 end,
+               scheduled_at = case when d.state = 'scheduled' then clock_timestamp() end,
+               ended_at = case when d.state <> 'scheduled' then clock_timestamp() end
+          from decided d
+         where t.id = d.id and t.state is null
+        """,
+        {
+            "run": dag_run_id,
+            "nos": [one.task_no for one in decisions],
+            "states": [one.state.value for one in decisions],
+            "reasons": [one.reason for one in decisions],
+        },
+    )
+    return moved.rowcount
+
+
+def retry_due(connection: Connection, *, limit: int) -> int:
+    """up_for_retry -> scheduled for the next try once `due_at` is over; the ended try is kept in task_try."""
+    moved = connection.exec_driver_sql(
+        """
+        with due as (
+            select id from task_instance
+             where state = 'up_for_retry' and due_at <= clock_timestamp()
+             order by due_at, id limit %(limit)s
+               for no key update skip locked
+        ), kept as (
+            insert into task_try (task_instance_id, try_number, dispatch_id, state, queued_by, worker, scheduled_at, queued_at,
+                                  started_at, ended_at, reason)
+            select t.id, t.try_number, t.dispatch_id, 'failed', t.queued_by, t.worker, t.scheduled_at, t.queued_at,
+                   t.started_at, t.ended_at, t.reason
+              from task_instance t join due using (id)
+        )
+        update task_instance t
+           set state = 'scheduled', try_number = t.try_number + 1, scheduled_at = clock_timestamp(), reason = 'the retry is due',
+               dispatch_id = null, dispatched_at = null, queued_by = null, worker = null, queued_at = null, started_at = null,
+               ended_at = null, due_at = null
+          from due
+         where t.id = due.id and t.state = 'up_for_retry'
+        """,
+        {"limit": limit},
+    )
+    return moved.rowcount
+
+
+def queue(connection: Connection, ids: Sequence[int], queued_by: str) -> list[Message]:
+    """scheduled -> queued under a fresh dispatch id each; the messages to send after the commit."""
+    rows = connection.exec_driver_sql(
+        """
+        with chosen as (
+            select t.id, n.dispatch_id
+              from unnest(%(ids)s::bigint[], %(dispatch_ids)s::uuid[]) n (id, dispatch_id)
+              join task_instance t on t.id = n.id and t.state = 'scheduled'
+             order by t.id
+               for no key update of t
+        )
+        update task_instance t
+           set state = 'queued', dispatch_id = c.dispatch_id, queued_at = clock_timestamp(), queued_by = %(queued_by)s,
+               dispatched_at = null
+          from chosen c, dag_run r
+         where t.id = c.id and t.state = 'scheduled' and r.id = t.dag_run_id
+        returning t.id, t.dispatch_id::text, t.queue, r.dag_id, r.run_id, t.task_id, t.map_index, t.priority_weight
+        """,
+        {"ids": list(ids), "dispatch_ids": [str(uuid.uuid4()) for _ in ids], "queued_by": queued_by},
+    )
+    return sorted((_message(row) for row in rows), key=lambda m: (-m.priority_weight, m.ti_id))
+
+
+def stamp_dispatched(connection: Connection, messages: Sequence[Message]) -> None:
+    """Note that the broker has these messages. Losing this in a crash only makes rescue look at them again."""
+    connection.exec_driver_sql("set local synchronous_commit = off")
+    connection.exec_driver_sql(
+        """
+        with sent as (
+            select t.id from unnest(%(ids)s::bigint[], %(dispatch_ids)s::uuid[]) n (id, dispatch_id)
+              join task_instance t on t.id = n.id and t.dispatch_id = n.dispatch_id and t.state = 'queued'
+             order by t.id for no key update of t skip locked
+        )
+        update task_instance t set dispatched_at = clock_timestamp() from sent where t.id = sent.id
+        """,
+        {"ids": [m.ti_id for m in messages], "dispatch_ids": [m.dispatch_id for m in messages]},
+    )
+
+
+def queued_longer_than(connection: Connection, seconds: float, *, limit: int) -> list[Message]:
+    """Messages of task instances queued, or last sent, longer ago than that: whoever asks checks the broker for them."""
+    rows = connection.exec_driver_sql(
+        """
+        select t.id, t.dispatch_id::text, t.queue, r.dag_id, r.run_id, t.task_id, t.map_index, t.priority_weight
+          from task_instance t join dag_run r on r.id = t.dag_run_id
+         where t.state = 'queued'
+           and greatest(t.queued_at, t.dispatched_at) <= clock_timestamp() - make_interval(secs => %(seconds)s)
+         order by t.id limit %(limit)s
+        """,
+        {"seconds": seconds, "limit": limit},
+    )
+    return [_message(row) for row in rows]
+
+
+def lose(connection: Connection, *, dead_worker: str | None = None, ti_id: int | None = None,
+         dispatch_id: str | None = None, reason: str, at_once: bool) -> list[int]:  # fmt: skip
+    """running -> up_for_retry or failed: the process that ran it is gone. By worker, or by one dispatch.
+
+    `at_once` retries without the task's retry_delay, since the task itself did nothing wrong. Returns the run ids touched.
+    """
+    rows = connection.exec_driver_sql(
+        """
+        with lost as (
+            select id from task_instance
+             where state = 'running' and (worker = %(worker)s or (id = %(id)s and dispatch_id = %(dispatch_id)s::uuid))
+             order by id for no key update
+        )
+        update task_instance t
+           set state = case when t.max_tries > 0 and t.try_number <= t.max_tries then 'up_for_retry' else 'failed' end,
+               ended_at = clock_timestamp(), reason = %(reason)s,
+               due_at = clock_timestamp() + case when %(at_once)s then interval '0' else
+                        make_interval(secs => coalesce((v.data->'tasks'->t.task_no->>'retry_delay_s')::float, 0)) end
+          from lost, dag_run r, dag_version v
+         where t.id = lost.id and t.state = 'running' and r.id = t.dag_run_id and v.id = r.version_id
+        returning t.dag_run_id
+        """,
+        {"worker": dead_worker, "id": ti_id, "dispatch_id": dispatch_id, "reason": reason, "at_once": at_once},
+    )
+    return sorted({row[0] for row in rows})
+
+
+def states_of(connection: Connection, dag_run_id: int) -> dict[int, TaskState]:
+    """The state of each task of a run, by task number."""
+    rows = connection.exec_driver_sql("select task_no, state from task_instance where dag_run_id = %s", (dag_run_id,))
+    return {row[0]: TaskState(row[1] or "none") for row in rows}
+
+
+def _message(row: Any) -> Message:
+    return Message(
+        ti_id=row[0], dispatch_id=row[1], queue=row[2], dag_id=row[3], run_id=row[4], task_id=row[5], map_index=row[6],
+        priority_weight=row[7],
+    )  # fmt: skip

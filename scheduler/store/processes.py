@@ -1,0 +1,112 @@
+"""Schedulers and workers: who is alive, by the database's clock, and what a dead worker was running."""
+
+import uuid
+from collections.abc import Collection, Sequence
+
+from sqlalchemy import Connection
+
+from scheduler.store import instances
+from scheduler.store.database import transaction
+
+
+@transaction
+def register(
+    connection: Connection,
+    *,
+    kind: str,
+    name: str,
+    host: str,
+    pid: int,
+    queues: Sequence[str] = (),
+    concurrency: int = 0,
+) -> str:
+    """A new row for this start; the id (`name` and a random part) is what task instances record."""
+    process_id = f"{name}#{uuid.uuid4().hex[:8]}"
+    connection.exec_driver_sql(
+        "insert into process (id, kind, name, host, pid, queues, concurrency) values (%s, %s, %s, %s, %s, %s, %s)",
+        (process_id, kind, name, host, pid, list(queues), concurrency),
+    )
+    return process_id
+
+
+@transaction
+def heartbeat(connection: Connection, process_id: str) -> bool:
+    """A sign of life; False if this process was already declared dead and must register anew."""
+    connection.exec_driver_sql("set local synchronous_commit = off")
+    beat = connection.exec_driver_sql(
+        "update process set heartbeat_at = clock_timestamp() where id = %s and stopped_at is null", (process_id,)
+    )
+    return beat.rowcount == 1
+
+
+@transaction
+def stop(connection: Connection, process_id: str) -> None:
+    """The process ended in order."""
+    connection.exec_driver_sql(
+        "update process set stopped_at = clock_timestamp() where id = %s and stopped_at is null", (process_id,)
+    )
+
+
+@transaction
+def running_dispatches(connection: Connection, worker_id: str, dispatch_ids: Collection[str]) -> set[str]:
+    """Those of `dispatch_ids` that still are this worker's to run.
+
+    Also asserts claims again that a crash of the database undid: a claim does not wait for the disk, so after such a crash a
+    running task may stand as queued under the dispatch id that this worker holds.
+    """
+    connection.exec_driver_sql(
+        """
+        with undone as (
+            select id from task_instance
+             where state = 'queued' and dispatch_id = any(%(ids)s::uuid[]) order by id for no key update
+        )
+        update task_instance t set state = 'running', started_at = clock_timestamp(), worker = %(worker)s
+          from undone where t.id = undone.id and t.state = 'queued'
+        """,
+        {"ids": list(dispatch_ids), "worker": worker_id},
+    )
+    rows = connection.exec_driver_sql(
+        "select dispatch_id::text from task_instance where worker = %(worker)s and state = 'running'"
+        " and dispatch_id = any(%(ids)s::uuid[])",
+        {"worker": worker_id, "ids": list(dispatch_ids)},
+    )
+    return {row[0] for row in rows}
+
+
+@transaction
+def fail_lost(connection: Connection, ti_id: int, dispatch_id: str, reason: str, *, at_once: bool = False) -> list[int]:
+    """running -> up_for_retry or failed, because the process that ran this dispatch ended; the runs touched."""
+    return instances.lose(connection, ti_id=ti_id, dispatch_id=dispatch_id, reason=reason, at_once=at_once)
+
+
+@transaction
+def bury_dead(connection: Connection, *, worker_timeout_s: float, scheduler_timeout_s: float) -> tuple[list[str], list[int]]:
+    """Stop the rows of silent processes and lose what dead workers ran; their ids, and the runs touched."""
+    dead = connection.exec_driver_sql(
+        """
+        with silent as (
+            select id, kind from process
+             where stopped_at is null and heartbeat_at < clock_timestamp() - make_interval(
+                   secs => case kind when 'worker' then %(worker)s else %(scheduler)s end)
+             order by id for no key update skip locked
+        )
+        update process p set stopped_at = clock_timestamp() from silent where p.id = silent.id
+        returning p.id, p.kind
+        """,
+        {"worker": worker_timeout_s, "scheduler": scheduler_timeout_s},
+    ).all()
+    runs: set[int] = set()
+    for process_id, kind in dead:
+        if kind == "worker":
+            reason = f"worker {process_id} gave no sign of life for {worker_timeout_s:g} s"
+            runs.update(instances.lose(connection, dead_worker=process_id, reason=reason, at_once=True))
+    return [row[0] for row in dead], sorted(runs)
+
+
+def settled(connection: Connection, *, seconds: float) -> bool:
+    """False for a while after a start of PostgreSQL: workers first assert the claims that a crash undid."""
+    return bool(
+        connection.exec_driver_sql(
+            "select pg_postmaster_start_time() < clock_timestamp() - make_interval(secs => %s)", (seconds,)
+        ).scalar_one()
+    )

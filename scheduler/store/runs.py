@@ -1,0 +1,203 @@
+"""DAG runs: make them with their task instances, start them, examine them, close them."""
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg2.extras
+from sqlalchemy import Connection
+
+from scheduler.exceptions import ConflictError, NotFoundError, PacelineError
+from scheduler.serialized import SerializedDag
+from scheduler.states import RunState
+from scheduler.store.database import transaction
+
+#: What a run id may hold: it becomes a folder name and part of a Celery message.
+RUN_ID = re.compile(r"[A-Za-z0-9_.~:+-][A-Za-z0-9_.~:+ -]{0,249}")
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedRun:
+    """A run that was made: its key in the database and its run id."""
+
+    id: int
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRun:
+    """What makes a run: when it is for, of which kind, and for whom."""
+
+    dag_id: str
+    run_id: str
+    run_type: str
+    version_id: int
+    logical_date: datetime | None
+    data_interval_start: datetime | None
+    data_interval_end: datetime | None
+    run_after: datetime
+    conf: dict[str, Any]
+    triggered_by: str
+
+
+def create(connection: Connection, dag: SerializedDag, new: NewRun, *, default_queue: str) -> CreatedRun | None:
+    """Insert a run with all its task instances; None if a run of that id or logical date is already there."""
+    row = connection.exec_driver_sql(
+        """
+        insert into dag_run (dag_id, run_id, run_type, state, version_id, logical_date, data_interval_start, data_interval_end,
+                             run_after, conf, triggered_by)
+        values (%(dag_id)s, %(run_id)s, %(run_type)s, 'queued', %(version_id)s, %(logical_date)s, %(data_interval_start)s,
+                %(data_interval_end)s, %(run_after)s, %(conf)s, %(triggered_by)s)
+        on conflict do nothing returning id
+        """,
+        {name: getattr(new, name) for name in NewRun.__slots__ if name != "conf"}
+        | {"conf": psycopg2.extras.Json(new.conf)},
+    ).first()
+    if row is None:
+        return None
+    connection.exec_driver_sql(
+        """
+        insert into task_instance (dag_run_id, task_no, task_id, max_tries, queue, pool, pool_slots, priority_weight)
+        select %(run)s, n.task_no - 1, n.task_id, n.max_tries, coalesce(n.queue, p.queue, %(default_queue)s), n.pool, n.pool_slots,
+               n.priority_weight
+          from unnest(%(task_id)s::text[], %(max_tries)s::int[], %(queue)s::text[], %(pool)s::text[], %(pool_slots)s::int[],
+                      %(priority_weight)s::int[]) with ordinality
+               n (task_id, max_tries, queue, pool, pool_slots, priority_weight, task_no)
+          left join pool p on p.name = n.pool
+         order by n.task_no
+        """,
+        {
+            "run": row[0],
+            "default_queue": default_queue,
+            "task_id": [task.task_id for task in dag.tasks],
+            "max_tries": [task.retries for task in dag.tasks],
+            "queue": [task.queue for task in dag.tasks],
+            "pool": [task.pool for task in dag.tasks],
+            "pool_slots": [task.pool_slots for task in dag.tasks],
+            "priority_weight": [task.priority_weight for task in dag.tasks],
+        },
+    )
+    return CreatedRun(row[0], new.run_id)
+
+
+@transaction
+def trigger(
+    connection: Connection,
+    dag_id: str,
+    *,
+    run_id: str | None = None,
+    logical_date: datetime | None = None,
+    conf: dict[str, Any] | None = None,
+    triggered_by: str = "cli",
+    default_queue: str = "default",
+) -> CreatedRun:
+    """Make a manual run of the DAG's newest version. NotFoundError, or ConflictError if it is already there."""
+    version = connection.exec_driver_sql(
+        "select v.id, v.data from dag d join dag_version v on v.id = d.version_id where d.dag_id = %s and d.is_active", (dag_id,)
+    ).first()
+    if version is None:
+        raise NotFoundError(f"There is no DAG {dag_id!r}: `paceline dags list` shows all, `paceline dags errors` what failed to load.")
+    now = connection.exec_driver_sql("select now()").scalar_one()
+    run_id = run_id or f"manual__{(logical_date or now).astimezone(UTC).isoformat()}"
+    if not RUN_ID.fullmatch(run_id):
+        raise PacelineError(f"run id {run_id!r} may hold letters, digits and _.~:+- only, 250 at most.")
+    created = create(
+        connection,
+        SerializedDag.from_json(version[1]),
+        NewRun(
+            dag_id=dag_id,
+            run_id=run_id,
+            run_type="manual",
+            version_id=version[0],
+            logical_date=logical_date,
+            data_interval_start=logical_date,
+            data_interval_end=logical_date,
+            run_after=now,
+            conf=conf or {},
+            triggered_by=triggered_by,
+        ),
+        default_queue=default_queue,
+    )
+    if created is None:
+        what = f"run id {run_id!r}" if logical_date is None else f"run id {run_id!r} or logical date {logical_date.isoformat()}"
+        raise ConflictError(f"DAG {dag_id!r} already has a run of {what}: choose another.")
+    return created
+
+
+@transaction
+def start_queued(connection: Connection) -> list[int]:
+    """queued -> running, for each DAG within its own max_active_runs, oldest first; the ids of the runs started.
+
+    The DAG's dag_schedule row is the lock: two schedulers never count the same DAG's runs at once.
+    """
+    rows = connection.exec_driver_sql(
+        """
+        with waiting as (
+            select s.dag_id from dag_schedule s
+             where not s.is_paused and s.dag_id in (select dag_id from dag_run where state = 'queued')
+             order by s.dag_id for no key update skip locked
+        )
+        select dag_id from waiting
+        """
+    ).all()
+    if not rows:
+        return []
+    started = connection.exec_driver_sql(
+        """
+        with next as (
+            select q.id
+              from unnest(%(dags)s::text[]) d (dag_id)
+              join dag on dag.dag_id = d.dag_id
+              join dag_version v on v.id = dag.version_id
+             cross join lateral (
+                   select id from dag_run
+                    where dag_id = d.dag_id and state = 'queued' and run_after <= clock_timestamp()
+                    order by run_after, id
+                    limit greatest(0, v.max_active_runs - (
+                          select count(*) from dag_run where dag_id = d.dag_id and state = 'running'))) q
+        )
+        update dag_run r set state = 'running', started_at = clock_timestamp()
+          from next where r.id = next.id and r.state = 'queued'
+        returning r.id
+        """,
+        {"dags": [row[0] for row in rows]},
+    )
+    return sorted(row[0] for row in started)
+
+
+def to_examine(connection: Connection, *, limit: int) -> list[int]:
+    """Running runs that need a look: first those where nothing moves, then the longest unexamined."""
+    rows = connection.exec_driver_sql(
+        """
+        select r.id from dag_run r
+         where r.state = 'running'
+         order by exists (select 1 from task_instance t where t.dag_run_id = r.id
+                  and t.state in ('scheduled', 'queued', 'running', 'up_for_retry', 'up_for_reschedule', 'shutdown')),
+                  r.examined_at nulls first, r.id
+         limit %s
+        """,
+        (limit,),
+    )
+    return [row[0] for row in rows]
+
+
+def hold(connection: Connection, dag_run_id: int) -> int | None:
+    """Lock one running run and return its version; None if it ended or another scheduler is looking at it."""
+    return connection.exec_driver_sql(
+        "select version_id from dag_run where id = %s and state = 'running' for no key update skip locked", (dag_run_id,)
+    ).scalar_one_or_none()
+
+
+def mark_examined(connection: Connection, dag_run_id: int) -> None:
+    """Send this run to the back of the line of the slow poll."""
+    connection.exec_driver_sql("update dag_run set examined_at = clock_timestamp() where id = %s", (dag_run_id,))
+
+
+def close(connection: Connection, dag_run_id: int, state: RunState) -> bool:
+    """running -> success or failed; the caller holds the row."""
+    closed = connection.exec_driver_sql(
+        "update dag_run set state = %(state)s, ended_at = clock_timestamp() where id = %(id)s and state = 'running'",
+        {"id": dag_run_id, "state": state.value},
+    )
+    return closed.rowcount == 1

@@ -1,0 +1,93 @@
+"""What comes next for each DAG: the scheduler's own row beside what the parser wrote."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from scheduler.authoring.timetable import RunTimes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Due:
+    """A DAG whose next run is due, or whose plan is older than its newest version. This process holds its row."""
+
+    dag_id: str
+    version_id: int
+    planned_version_id: int | None
+    next: RunTimes | None
+    #: How many more scheduled runs it may have open.
+    room: int
+
+
+def due(connection: Connection, now: datetime, *, limit: int) -> list[str]:
+    """The DAGs to plan, longest due first; one that has no room for another run is not among them."""
+    rows = connection.exec_driver_sql(
+        """
+        select s.dag_id
+          from dag_schedule s join dag d on d.dag_id = s.dag_id and d.is_active join dag_version v on v.id = d.version_id
+         where not s.is_paused
+           and (s.planned_version_id is distinct from d.version_id
+                or (s.next_run_after <= %(now)s and v.max_active_runs > (
+                    select count(*) from dag_run r
+                     where r.dag_id = s.dag_id and r.state in ('queued', 'running') and r.run_type = 'scheduled')))
+         order by s.next_run_after nulls first, s.dag_id
+         limit %(limit)s
+        """,
+        {"now": now, "limit": limit},
+    )
+    return [row[0] for row in rows]
+
+
+def hold(connection: Connection, dag_id: str) -> Due | None:
+    """Lock one DAG's row and read it again; None if another scheduler has it, or it is paused or gone by now."""
+    row = connection.exec_driver_sql(
+        """
+        select s.planned_version_id, s.next_logical_date, s.next_interval_start, s.next_interval_end, s.next_run_after, d.version_id,
+               v.max_active_runs - (select count(*) from dag_run r
+                  where r.dag_id = s.dag_id and r.state in ('queued', 'running') and r.run_type = 'scheduled')
+          from dag_schedule s join dag d on d.dag_id = s.dag_id and d.is_active join dag_version v on v.id = d.version_id
+         where s.dag_id = %s and not s.is_paused
+           for no key update of s skip locked
+        """,
+        (dag_id,),
+    ).first()
+    if row is None:
+        return None
+    planned, logical_date, start, end, run_after, version_id, room = row
+    times = None
+    if run_after is not None:
+        times = RunTimes(logical_date=logical_date, data_interval_start=start, data_interval_end=end, run_after=run_after)
+    return Due(dag_id=dag_id, version_id=version_id, planned_version_id=planned, next=times, room=room)
+
+
+def newest_scheduled(connection: Connection, dag_id: str) -> datetime | None:
+    """The logical date of the DAG's newest scheduled run: manual runs and backfills never move the schedule."""
+    return connection.exec_driver_sql(
+        "select max(logical_date) from dag_run where dag_id = %s and run_type = 'scheduled'", (dag_id,)
+    ).scalar_one()  # type: ignore[no-any-return]
+
+
+def plan(connection: Connection, dag_id: str, version_id: int, times: RunTimes | None) -> None:
+    """Store the next run (None: there is none) as computed from this version."""
+    connection.exec_driver_sql(
+        """
+        update dag_schedule
+           set planned_version_id = %(version_id)s, next_logical_date = %(logical_date)s, next_interval_start = %(start)s,
+               next_interval_end = %(end)s, next_run_after = %(run_after)s
+         where dag_id = %(dag_id)s
+        """,
+        {
+            "dag_id": dag_id,
+            "version_id": version_id,
+            "logical_date": times and times.logical_date,
+            "start": times and times.data_interval_start,
+            "end": times and times.data_interval_end,
+            "run_after": times and times.run_after,
+        },
+    )
+
+
+def clock(connection: Connection) -> datetime:
+    """The one clock of all schedulers: the database's."""
+    return connection.exec_driver_sql("select clock_timestamp()").scalar_one()  # type: ignore[no-any-return]

@@ -1,0 +1,27 @@
+"""DAG versions as objects: read once, since a version never changes; the least recently used leave first."""
+
+from collections import OrderedDict
+
+from sqlalchemy import Connection
+
+from scheduler.serialized import SerializedDag
+
+MAX_CACHED = 512
+
+
+class Versions:
+    """The versions one process works with."""
+
+    def __init__(self) -> None:
+        self._dags: OrderedDict[int, SerializedDag] = OrderedDict()
+
+    def dag(self, connection: Connection, version_id: int) -> SerializedDag:
+        """The DAG of a version; it exists as long as a run or a DAG refers to it."""
+        dag = self._dags.get(version_id)
+        if dag is None:
+            data = connection.exec_driver_sql("select data from dag_version where id = %s", (version_id,)).scalar_one()
+            dag = self._dags[version_id] = SerializedDag.from_json(data)
+            if len(self._dags) > MAX_CACHED:
+                self._dags.popitem(last=False)
+        self._dags.move_to_end(version_id)
+        return dag
