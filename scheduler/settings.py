@@ -248,7 +248,7 @@ class Settings(Section):
 
     @property
     def run_folder(self) -> Path:
-        """Where the embedded servers keep their sockets: <home>/run, unless that makes too long a name for a Unix socket.
+        """Where the embedded servers keep their sockets: <home>/run, unless that is too long for a Unix socket.
 
         Then it is a private folder of this user and home under the machine's temporary folder.
         """

@@ -18,7 +18,8 @@ def processes(connection: Connection, *, kind: str, silent_after_s: float, stopp
                case when p.stopped_at is not null then 'stopped'
                     when p.heartbeat_at < clock_timestamp() - make_interval(secs => %(silent)s) then 'silent'
                     else 'alive' end as state,
-               (select count(*) from task_instance t where t.state in ('running', 'shutdown') and t.worker = p.id) as running
+               (select count(*) from task_instance t
+                 where t.state in ('running', 'shutdown') and t.worker = p.id) as running
           from process p
          where p.kind = %(kind)s and (p.stopped_at is null or %(stopped)s)
          order by p.name, p.started_at
@@ -40,11 +41,12 @@ def queues(connection: Connection, *, silent_after_s: float) -> list[Row]:
              group by 1
         ), work as (
             select queue, count(*) filter (where state = 'scheduled') as scheduled,
-                   count(*) filter (where state = 'queued') as queued, count(*) filter (where state = 'running') as running
+                   count(*) filter (where state = 'queued') as queued,
+                   count(*) filter (where state = 'running') as running
               from task_instance where state in ('scheduled', 'queued', 'running') group by 1
         )
-        select queue, coalesce(scheduled, 0) as scheduled, coalesce(queued, 0) as queued, coalesce(running, 0) as running,
-               coalesce(workers, 0) as workers, coalesce(concurrency, 0) as concurrency
+        select queue, coalesce(scheduled, 0) as scheduled, coalesce(queued, 0) as queued,
+               coalesce(running, 0) as running, coalesce(workers, 0) as workers, coalesce(concurrency, 0) as concurrency
           from work full join listening using (queue) order by queue
         """,
         {"silent": silent_after_s},
@@ -59,7 +61,8 @@ def missing_pools(connection: Connection) -> list[Row]:
         """
         select t.pool, count(*) as task_instances, min(r.dag_id) as dag_id
           from task_instance t join dag_run r on r.id = t.dag_run_id
-         where (t.state is null or t.state in ('scheduled', 'queued', 'running', 'up_for_retry', 'up_for_reschedule', 'shutdown'))
+         where (t.state is null or t.state in ('scheduled', 'queued', 'running', 'up_for_retry', 'up_for_reschedule',
+                                               'shutdown'))
            and r.state in ('queued', 'running') and not exists (select 1 from pool p where p.name = t.pool)
          group by t.pool order by t.pool
         """

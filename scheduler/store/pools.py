@@ -10,8 +10,9 @@ from scheduler.store.database import transaction
 DEFAULT_POOL = "default_pool"
 
 SELECT = """
-    select p.name, p.slots, p.description, p.include_deferred, p.queue, coalesce(sum(t.pool_slots), 0)::int as used_slots,
-           case when p.slots < 0 then null else greatest(0, p.slots - coalesce(sum(t.pool_slots), 0))::int end as free_slots,
+    select p.name, p.slots, p.description, p.include_deferred, p.queue,
+           coalesce(sum(t.pool_slots), 0)::int as used_slots,
+           case when p.slots >= 0 then greatest(0, p.slots - coalesce(sum(t.pool_slots), 0))::int end as free_slots,
            (select count(*) from task_instance w where w.pool = p.name and w.state = 'scheduled') as waiting
       from pool p
       left join task_instance t on t.pool = p.name and t.state in ('queued', 'running', 'shutdown')
@@ -20,7 +21,7 @@ SELECT = """
 
 @transaction
 def pools(connection: Connection) -> list[dict[str, Any]]:
-    """Every pool with the slots it has, those in use and free (None: no limit), and how many task instances wait for one."""
+    """Every pool: its slots, those in use and free (None: no limit), and how many task instances wait."""
     rows = connection.exec_driver_sql(f"{SELECT} group by p.name order by p.name")
     return [dict(row) for row in rows.mappings()]
 
@@ -39,7 +40,8 @@ def set_pool(
     connection.exec_driver_sql(
         """
         insert into pool (name, slots, description, include_deferred, queue)
-        values (%(name)s, %(slots)s, coalesce(%(description)s, ''), coalesce(%(include_deferred)s, false), nullif(%(queue)s, ''))
+        values (%(name)s, %(slots)s, coalesce(%(description)s, ''), coalesce(%(include_deferred)s, false),
+                nullif(%(queue)s, ''))
         on conflict (name) do update set slots = excluded.slots,
             description = coalesce(%(description)s, pool.description),
             include_deferred = coalesce(%(include_deferred)s, pool.include_deferred),
@@ -58,7 +60,7 @@ def set_pool(
 
 @transaction
 def delete_pool(connection: Connection, name: str) -> None:
-    """Delete a pool. NotFoundError; ConflictError for default_pool and while task instances wait for it or hold its slots."""
+    """Delete a pool. NotFoundError; ConflictError for default_pool and while task instances wait or hold slots."""
     if name == DEFAULT_POOL:
         raise ConflictError(
             f"{DEFAULT_POOL} cannot be deleted: tasks that name no pool use it; change its slots instead."
@@ -68,7 +70,8 @@ def delete_pool(connection: Connection, name: str) -> None:
     if found is None:
         raise NotFoundError(f"There is no pool {name!r}: `paceline pools list` shows all.")
     busy = connection.exec_driver_sql(
-        "select count(*) from task_instance where pool = %s and state in ('scheduled', 'queued', 'running', 'shutdown')",
+        "select count(*) from task_instance"
+        " where pool = %s and state in ('scheduled', 'queued', 'running', 'shutdown')",
         (name,),
     ).scalar_one()
     if busy:

@@ -1,4 +1,4 @@
-"""What people and scripts read: DAGs, runs, task instances, import errors. Plain dicts in the shapes of the command line's --json.
+"""What people and scripts read: DAGs, runs, task instances, import errors, as plain dicts in the shapes of --json.
 
 Every function takes the Engine and reads in a transaction of its own; moments are aware datetimes.
 """
@@ -21,7 +21,8 @@ RUN_COLUMNS = """
 """
 TASK_COLUMNS = """
     r.dag_id, r.run_id, t.task_id, t.map_index, t.state, t.try_number, t.max_tries, t.queue, t.pool, t.pool_slots,
-    t.priority_weight, t.worker, t.queued_by, t.scheduled_at, t.queued_at, t.started_at, t.ended_at, t.due_at, t.reason, t.id
+    t.priority_weight, t.worker, t.queued_by, t.scheduled_at, t.queued_at, t.started_at, t.ended_at, t.due_at,
+    t.reason, t.id
 """
 #: Rows of `changes` that ended this long before the newest one seen are given again: their commit may have come later.
 OVERLAP_S = 10
@@ -39,7 +40,8 @@ def dags(connection: Connection, *, inactive: bool = False) -> list[Row]:
           from dag d
           join dag_version v on v.id = d.version_id
           left join dag_schedule s using (dag_id)
-          left join lateral (select run_id, state from dag_run where dag_id = d.dag_id order by id desc limit 1) last on true
+          left join lateral (
+               select run_id, state from dag_run where dag_id = d.dag_id order by id desc limit 1) last on true
          where d.is_active or %(inactive)s
          order by d.dag_id
         """,
@@ -50,13 +52,14 @@ def dags(connection: Connection, *, inactive: bool = False) -> list[Row]:
 
 @transaction
 def dag(connection: Connection, dag_id: str) -> Row:
-    """One DAG with its tasks and versions, newest first; also when its file is gone. NotFoundError with a near match."""
+    """One DAG with its tasks and versions, newest first; also when its file is gone. NotFoundError."""
     row = _first(
         connection.exec_driver_sql(
             """
             select d.dag_id, d.file, d.is_active, coalesce(s.is_paused, false) as is_paused, v.number as version,
                    v.data->>'description' as description, v.data->'schedule' as schedule, v.data->'tags' as tags,
-                   v.data->>'timezone' as timezone, v.data->>'start_date' as start_date, v.data->>'end_date' as end_date,
+                   v.data->>'timezone' as timezone, v.data->>'start_date' as start_date,
+                   v.data->>'end_date' as end_date,
                    (v.data->>'catchup')::boolean as catchup, v.max_active_runs, v.max_active_tasks,
                    d.parsed_at, s.next_logical_date, s.next_run_after, v.data->'tasks' as tasks
               from dag d join dag_version v on v.id = d.version_id left join dag_schedule s using (dag_id)
@@ -69,7 +72,8 @@ def dag(connection: Connection, dag_id: str) -> Row:
         raise _no_dag(connection, dag_id)
     versions = connection.exec_driver_sql(
         """
-        select v.number, v.content_hash, v.created_at, (select count(*) from dag_run r where r.version_id = v.id) as runs
+        select v.number, v.content_hash, v.created_at,
+               (select count(*) from dag_run r where r.version_id = v.id) as runs
           from dag_version v where v.dag_id = %(dag_id)s order by v.number desc
         """,
         {"dag_id": dag_id},
@@ -164,7 +168,7 @@ def changes(connection: Connection, dag_id: str, run_id: str, *, since: datetime
     )
     return {
         "run": found,
-        "counts": {state: count for state, count in counts},
+        "counts": {row[0]: row[1] for row in counts},
         "active": _dicts(active),
         "ended": _dicts(ended),
     }
@@ -214,7 +218,8 @@ def _instances(connection: Connection, dag_run_id: int) -> list[Row]:
 
 def _require_dag(connection: Connection, dag_id: str) -> None:
     known = connection.exec_driver_sql(
-        "select exists (select 1 from dag where dag_id = %(dag_id)s) or exists (select 1 from dag_run where dag_id = %(dag_id)s)",
+        "select exists (select 1 from dag where dag_id = %(dag_id)s)"
+        " or exists (select 1 from dag_run where dag_id = %(dag_id)s)",
         {"dag_id": dag_id},
     ).scalar_one()
     if not known:
