@@ -1,0 +1,103 @@
+"""Fixtures every test may use: real servers, a fresh database and broker for each test, stacks of real processes."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from support.servers import PostgresServer, RedisServer
+    from support.stacks import StackFactory
+
+    from scheduler.settings import Settings
+
+FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Remember a failure, so that a stack shows its logs while it is torn down."""
+    report = yield
+    if report.failed:
+        item.stash[FAILED] = True
+    return report
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A temporary folder with a name short enough for Unix sockets."""
+    folder = Path(tempfile.mkdtemp(prefix="pl-"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def session_folder() -> Iterator[Path]:
+    """A temporary folder of the whole session, with a short name."""
+    folder = Path(tempfile.mkdtemp(prefix="pl-"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def postgres_server(session_folder: Path) -> Iterator["PostgresServer"]:
+    """The session's PostgreSQL."""
+    from support.servers import running_postgres
+
+    with running_postgres(session_folder / "postgres") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_server(session_folder: Path) -> Iterator["RedisServer"]:
+    """The session's Redis."""
+    from support.servers import running_redis
+
+    with running_redis(session_folder / "redis") as server:
+        yield server
+
+
+@pytest.fixture
+def database_url(postgres_server: "PostgresServer") -> Iterator[str]:
+    """The URL of a fresh, migrated database of this test alone."""
+    with postgres_server.new_database() as url:
+        yield url
+
+
+@pytest.fixture
+def empty_database_url(postgres_server: "PostgresServer") -> Iterator[str]:
+    """The URL of a database without any table, of this test alone."""
+    with postgres_server.new_database(migrated=False) as url:
+        yield url
+
+
+@pytest.fixture
+def broker_url(redis_server: "RedisServer") -> str:
+    """The URL of an empty Redis database."""
+    return redis_server.new_database()
+
+
+@pytest.fixture
+def settings(database_url: str, broker_url: str, tmp_path: Path) -> "Settings":
+    """Settings with this test's database and broker, and a home and DAGs folder of its own."""
+    from scheduler.settings import Broker, Database, Paths, Settings
+
+    home, dags = tmp_path / "home", tmp_path / "dags"
+    home.mkdir()
+    dags.mkdir()
+    return Settings(paths=Paths(home=home, dags_folder=dags), database=Database(url=database_url), broker=Broker(url=broker_url))
+
+
+@pytest.fixture
+def stack_factory(settings: "Settings", request: pytest.FixtureRequest) -> Iterator["StackFactory"]:
+    """Starts real schedulers and workers against this test's database and broker; ends them with the test.
+
+    `stack_factory(dags={"name.py": source}, schedulers=2, workers=[("default", 4)], env={...})`, see support/stacks.py.
+    """
+    from support.stacks import StackFactory
+
+    with StackFactory(settings, failed=lambda: request.node.stash.get(FAILED, False)) as factory:
+        yield factory

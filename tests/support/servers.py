@@ -1,0 +1,95 @@
+"""The session's PostgreSQL and Redis, and a fresh database or Redis number for each test."""
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import redis
+
+from scheduler.cli.embedded import EmbeddedPostgres, EmbeddedRedis
+from scheduler.cli.processes import Supervisor
+from scheduler.settings import Database, Paths, Settings
+from scheduler.store import database, migrate
+
+TEMPLATE = "migrated"
+#: Speed for safety: this data lives as long as the tests.
+FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_wal_size": "4GB", "autovacuum": "on"}
+
+
+@dataclass
+class PostgresServer:
+    """A running PostgreSQL; `new_database` copies the migrated template, which is made on first use."""
+
+    embedded: EmbeddedPostgres
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+    _template_made: bool = False
+
+    def url(self, name: str) -> str:
+        """The URL of one of its databases."""
+        return f"postgresql://postgres@/{name}?host={self.embedded.run_folder}"
+
+    def execute(self, statement: str) -> None:
+        """Run one statement outside of any transaction, in the maintenance database."""
+        with contextlib.closing(self.embedded.connect("postgres")) as connection:
+            connection.autocommit = True
+            with connection.cursor() as cursor:
+                cursor.execute(statement)
+
+    @contextlib.contextmanager
+    def new_database(self, *, migrated: bool = True) -> Iterator[str]:
+        """The URL of a database that exists for the length of the block."""
+        if migrated:
+            self._make_template()
+        name = f"test_{next(self._numbers)}"
+        self.execute(f"create database {name} template {TEMPLATE if migrated else 'template0'} strategy file_copy")
+        try:
+            yield self.url(name)
+        finally:
+            self.execute(f"drop database {name} with (force)")
+
+    def _make_template(self) -> None:
+        if self._template_made:
+            return
+        self.execute(f"drop database if exists {TEMPLATE}")
+        self.execute(f"create database {TEMPLATE}")
+        engine = database.create(Settings(paths=Paths(home=Path("/nonexistent")), database=Database(url=self.url(TEMPLATE))))
+        try:
+            migrate.migrate(engine)
+        finally:
+            engine.dispose()
+        self._template_made = True
+
+
+@dataclass
+class RedisServer:
+    """A running Redis; `new_database` hands out its numbered databases in turn, empty."""
+
+    embedded: EmbeddedRedis
+    _numbers: Iterator[int] = field(default_factory=lambda: itertools.cycle(range(16)))
+
+    def new_database(self) -> str:
+        """A broker URL whose database is empty."""
+        number = next(self._numbers)
+        with contextlib.closing(redis.Redis(unix_socket_path=str(self.embedded.socket), db=number)) as client:
+            client.flushdb()
+        return f"redis+socket://{self.embedded.socket}?virtual_host={number}"
+
+
+@contextlib.contextmanager
+def running_postgres(folder: Path) -> Iterator[PostgresServer]:
+    """A PostgreSQL in this folder, fast rather than safe."""
+    with Supervisor(folder / "logs") as supervisor:
+        embedded = EmbeddedPostgres(data=folder / "data", run_folder=folder / "run", supervisor=supervisor, options=FAST)
+        embedded.start()
+        yield PostgresServer(embedded)
+
+
+@contextlib.contextmanager
+def running_redis(folder: Path) -> Iterator[RedisServer]:
+    """A Redis with its socket in this folder."""
+    with Supervisor(folder / "logs") as supervisor:
+        embedded = EmbeddedRedis(run_folder=folder / "run", supervisor=supervisor)
+        embedded.start()
+        yield RedisServer(embedded)

@@ -1,0 +1,104 @@
+"""Stacks of real processes: schedulers and workers as children, with the CLI beside them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from scheduler.cli import standalone
+from scheduler.cli.processes import Supervisor
+from scheduler.settings import Settings
+
+LOG_LINES = 60
+CLI_LIMIT_S = 120.0
+#: Short waits, so that tests of failures take seconds; a test's own `env` beats them.
+QUICK = {
+    "PACELINE_SCHEDULER_DAG_DIR_LIST_INTERVAL": "1",
+    "PACELINE_SCHEDULER_SCHEDULER_HEARTBEAT_SEC": "0.5",
+    "PACELINE_SCHEDULER_ORPHANED_TASKS_CHECK_INTERVAL": "0.5",
+    "PACELINE_WORKER_GRACE_SEC": "10",
+}
+
+
+@dataclass
+class Stack:
+    """A running stack. `env` is what its processes and `cli` see; child names: scheduler-1, worker-1, ..."""
+
+    settings: Settings
+    env: dict[str, str]
+    supervisor: Supervisor
+    said: list[str]
+
+    def cli(self, *arguments: str, timeout: float = CLI_LIMIT_S) -> "subprocess.CompletedProcess[str]":
+        """Run `paceline ...` to its end; `timeout` is seconds."""
+        command = [*standalone.PACELINE, *arguments]
+        return subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=timeout, check=False)
+
+    def json(self, *arguments: str, timeout: float = CLI_LIMIT_S) -> Any:
+        """What `paceline ... --json` printed; its exit code does not matter, its output does."""
+        done = self.cli(*arguments, "--json", timeout=timeout)
+        assert done.stdout.strip(), f"paceline {' '.join(arguments)} exited with {done.returncode}: {done.stderr}"
+        return json.loads(done.stdout)
+
+    def pid(self, name: str) -> int:
+        """Process id of a child."""
+        return self.supervisor.pid(name)
+
+    def kill(self, name: str, number: int = signal.SIGKILL) -> None:
+        """Send a signal to a child, by default the one nothing survives."""
+        os.kill(self.pid(name), number)
+
+    def logs(self) -> str:
+        """The end of every child's log."""
+        names = sorted(path.stem for path in self.supervisor.logs_folder.glob("*.log"))
+        return "\n".join(f"--- {name}\n{self.supervisor.log_tail(name, LOG_LINES)}" for name in names)
+
+    def stop(self) -> None:
+        """End all processes in order; harmless when done twice."""
+        self.supervisor.close()
+
+
+@dataclass
+class StackFactory:
+    """Makes stacks and ends them all; on a failed test, prints what their processes said."""
+
+    settings: Settings
+    failed: Callable[[], bool] = lambda: False
+    stacks: list[Stack] = field(default_factory=list)
+
+    def __enter__(self) -> "StackFactory":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for stack in self.stacks:
+            stack.stop()
+        if self.failed() or error[0] is not None:
+            for stack in self.stacks:
+                print(*stack.said, stack.logs(), sep="\n", file=sys.stderr)
+
+    def __call__(
+        self,
+        dags: Mapping[str, str] | None = None,
+        *,
+        schedulers: int = 2,
+        workers: Sequence[tuple[str, int]] = (("default", 4),),
+        env: Mapping[str, str] | None = None,
+    ) -> Stack:
+        """Write the DAG files and start the processes; workers are (queues, concurrency)."""
+        for name, source in (dags or {}).items():
+            path = self.settings.dags_folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(source, encoding="utf-8")
+        environment = standalone.environment_for(self.settings) | QUICK | dict(env or {})
+        said: list[str] = []
+        number = len(self.stacks)
+        supervisor = Supervisor(self.settings.home / "logs" / f"stack-{number}", say=said.append)
+        stack = Stack(self.settings, environment, supervisor, said)
+        self.stacks.append(stack)
+        for command in standalone.stack_commands(environment, schedulers=schedulers, workers=workers):
+            supervisor.start(command)
+        return stack
