@@ -18,7 +18,7 @@ EPOCH_KEY = "paceline:epoch"
 MAX_TOKENS_A_WAKE = 1000
 
 
-def client(settings: Settings) -> "redis.Redis[Any]":
+def client(settings: Settings) -> redis.Redis:
     """A Redis client of the broker URL, with bounded waits."""
     url = settings.broker_url
     if url.startswith("redis+socket://"):
@@ -45,10 +45,10 @@ class Doorbell:
     def wait(self, timeout_s: float) -> set[str] | None:
         """Block until a ring or the timeout; the tokens rung, or None at once if Redis does not answer."""
         try:
-            first = self._redis.bzpopmin(KEY, timeout=min(max(timeout_s, 0.01), 4))
+            first: Any = self._redis.bzpopmin(KEY, timeout=min(max(timeout_s, 0.01), 4))
             if first is None:
                 return set()
-            rest = self._redis.zpopmin(KEY, MAX_TOKENS_A_WAKE)
+            rest: Any = self._redis.zpopmin(KEY, MAX_TOKENS_A_WAKE)
         except redis.RedisError:
             return None
         return {token.decode() for token in [first[1], *(member for member, _ in rest)]}

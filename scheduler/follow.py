@@ -59,9 +59,7 @@ class Follower:
             reported = self._store(claim, ending, dag, [*settled, *filter(None, joined)])
         return self._send(claim, ending.state, dag, reported)
 
-    def _store(
-        self, claim: Claim, ending: Ending, dag: SerializedDag, downstream: Sequence[Decision]
-    ) -> Reported | None:
+    def _store(self, claim: Claim, ending: Ending, dag: SerializedDag, downstream: Sequence[Decision]) -> Reported | None:
         heir = choose_heir(dag, claim, downstream)
         return self._hot.report(
             claim,
@@ -126,9 +124,7 @@ def rings(claim: Claim, dag: SerializedDag, reported: Reported, *, following: bo
     return tokens
 
 
-def _join(
-    dag: SerializedDag, join: int, others: Sequence[tuple[TaskState, int]], mine: TaskState
-) -> Decision | None:
+def _join(dag: SerializedDag, join: int, others: Sequence[tuple[TaskState, int]], mine: TaskState) -> Decision | None:
     states = [mine, *(state for state, count in others for _ in range(count))]
     verdict = decide(dag.tasks[join].trigger_rule, Upstream.of(states))
     return None if verdict.state is None else Decision(join, verdict.state, verdict.reason)

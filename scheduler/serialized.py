@@ -1,4 +1,7 @@
-"""The DAG as data: what the parser writes and everything else reads. Immutable, free of user code, equal content has an equal hash."""
+"""The DAG as data: what the parser writes and everything else reads.
+
+Immutable, free of user code; equal content has an equal hash.
+"""
 
 import hashlib
 import json
@@ -37,7 +40,7 @@ class SerializedTask:
 
 @dataclass(frozen=True, kw_only=True)
 class SerializedDag:
-    """One version of a DAG. `tasks` are in topological order, siblings side by side; a task's place in it is its number (`task_no`)."""
+    """One version of a DAG. `tasks` are in topological order, siblings side by side; a task's place is its number, `task_no`."""
 
     dag_id: str
     file: str

@@ -46,9 +46,7 @@ class Plan:
 
 
 @transaction
-def _plan_dag(
-    connection: Connection, dag_id: str, now: datetime, versions: Versions, settings: Settings
-) -> list[runs.CreatedRun]:
+def _plan_dag(connection: Connection, dag_id: str, now: datetime, versions: Versions, settings: Settings) -> list[runs.CreatedRun]:
     due = schedules.hold(connection, dag_id)
     if due is None:
         return []

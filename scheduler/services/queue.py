@@ -31,10 +31,10 @@ class Queue:
         self._engine = engine
         self._settings = settings
         self._publisher = publisher
-        self._scheduler_id = scheduler_id
+        self.scheduler_id = scheduler_id
 
     def run_once(self, now: datetime) -> Queued:
-        messages = _choose_and_queue(self._engine, self._settings, self._scheduler_id)
+        messages = _choose_and_queue(self._engine, self._settings, self.scheduler_id)
         sent = send(self._engine, self._publisher, messages)
         return Queued(messages, sent, more=len(messages) >= self._settings.scheduler.max_tis_per_query)
 
@@ -85,8 +85,7 @@ def _choose_and_queue(connection: Connection, settings: Settings, scheduler_id: 
         full_now = {
             one.dag_run_id
             for one in batch
-            if one.dag_run_id not in ours
-            or free.active_in_run.get(one.dag_run_id, 0) + taken[one.dag_run_id] >= one.run_limit
+            if one.dag_run_id not in ours or free.active_in_run.get(one.dag_run_id, 0) + taken[one.dag_run_id] >= one.run_limit
         }
         if not chosen and full_now <= full_runs:
             break
@@ -103,7 +102,7 @@ def near_parallelism(connection: Connection, settings: Settings) -> None:
 def free_room(pools: Mapping[str, int], held: Iterable[Held], places: Mapping[str, int], settings: Settings) -> Room:
     """What is free now. A queue may hold `queue_headroom` messages more than its live workers have places."""
     slots = {name: settings.core.parallelism if size < 0 else size for name, size in pools.items()}
-    window = defaultdict(lambda: settings.scheduler.queue_headroom)
+    window: defaultdict[str, int] = defaultdict(lambda: settings.scheduler.queue_headroom)
     for name, count in places.items():
         window[name] += count
     active: Counter[int] = Counter()

@@ -1,10 +1,9 @@
 """rescue: find messages the broker lost and processes that died, and put their work back where it goes on."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 import redis
 from sqlalchemy import Connection, Engine
@@ -32,7 +31,7 @@ class Rescued:
 class Rescue:
     """Every scheduler rescues for all: nothing waits for the one that queued it."""
 
-    def __init__(self, engine: Engine, settings: Settings, publisher: Publisher, broker: "redis.Redis[Any]") -> None:
+    def __init__(self, engine: Engine, settings: Settings, publisher: Publisher, broker: redis.Redis) -> None:
         self._engine = engine
         self._settings = settings
         self._publisher = publisher
@@ -69,11 +68,10 @@ def _suspects(connection: Connection, age_s: float, settled_s: float) -> list[Me
     return instances.queued_longer_than(connection, age_s, limit=BATCH)
 
 
-def dispatch_ids_in_broker(broker: "redis.Redis[Any]", queues: Iterable[str]) -> set[str]:
+def dispatch_ids_in_broker(broker: redis.Redis, queues: Iterable[str]) -> set[str]:
     """The Celery task ids of the messages that wait in these queues."""
     found: set[str] = set()
     for queue in queues:
         for key in broker_lists(queue):
-            bodies: Sequence[bytes] = broker.lrange(key, 0, -1)
-            found.update(json.loads(body)["headers"]["id"] for body in bodies)
+            found.update(json.loads(body)["headers"]["id"] for body in broker.lrange(key, 0, -1))
     return found

@@ -81,8 +81,7 @@ def transaction(
 ) -> Callable[Concatenate[Engine, P], R]:
     """Run `work` in one transaction of its own, again if it lost a race (40P01, 40001)."""
 
-    @functools.wraps(work)
-    def run(engine: Engine, *args: P.args, **kwargs: P.kwargs) -> R:
+    def run(engine: Engine, /, *args: P.args, **kwargs: P.kwargs) -> R:
         attempt = 0
         while True:
             attempt += 1
@@ -93,4 +92,5 @@ def transaction(
                 if getattr(error.orig, "pgcode", None) not in LOST_RACES or attempt == MAX_ATTEMPTS:
                     raise
 
+    functools.update_wrapper(run, work)
     return run

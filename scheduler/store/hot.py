@@ -170,9 +170,7 @@ class HotPath:
 
     def claim(self, ti_id: int, dispatch_id: str) -> Claim | None:
         """queued -> running for exactly this dispatch; None if it is not there to be claimed (a duplicate)."""
-        row = self._one(
-            "set synchronous_commit = off; execute claim(%s, %s, %s)", (ti_id, dispatch_id, self.worker_id)
-        )
+        row = self._one("set synchronous_commit = off; execute claim(%s, %s, %s)", (ti_id, dispatch_id, self.worker_id))
         return None if row is None else Claim(*row)
 
     def unstarted(self, dag_run_id: int, joins: Sequence[int], dag: SerializedDag) -> set[int]:
@@ -195,9 +193,7 @@ class HotPath:
             raise
         cursor.execute("commit")
 
-    def upstream_states(
-        self, claim: Claim, joins: Sequence[int], dag: SerializedDag
-    ) -> dict[int, list[tuple[TaskState, int]]]:
+    def upstream_states(self, claim: Claim, joins: Sequence[int], dag: SerializedDag) -> dict[int, list[tuple[TaskState, int]]]:
         """By join: how many of its upstream task instances, other than the claimed one, are in which state."""
         rows = self._all(
             "execute upstream_states(%s, %s::int[], %s::int[], %s::int[], %s)",
@@ -240,7 +236,7 @@ class HotPath:
         )
         if not rows:
             return None
-        moved = tuple(Moved(*row[2:8], TaskState(row[8])) for row in rows if row[2] is not None)
+        moved = tuple(Moved(*row[2:8], state=TaskState(row[8])) for row in rows if row[2] is not None)
         return Reported(rows[0][0], rows[0][1], moved)
 
     def ended_as(self, claim: Claim, state: TaskState) -> bool:

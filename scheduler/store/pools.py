@@ -62,16 +62,13 @@ def set_pool(
 def delete_pool(connection: Connection, name: str) -> None:
     """Delete a pool. NotFoundError; ConflictError for default_pool and while task instances wait or hold slots."""
     if name == DEFAULT_POOL:
-        raise ConflictError(
-            f"{DEFAULT_POOL} cannot be deleted: tasks that name no pool use it; change its slots instead."
-        )
+        raise ConflictError(f"{DEFAULT_POOL} cannot be deleted: tasks that name no pool use it; change its slots instead.")
     # The row lock keeps the queue service, which locks the pools it touches, from handing out slots meanwhile.
     found = connection.exec_driver_sql("select 1 from pool where name = %s for update", (name,)).first()
     if found is None:
         raise NotFoundError(f"There is no pool {name!r}: `paceline pools list` shows all.")
     busy = connection.exec_driver_sql(
-        "select count(*) from task_instance"
-        " where pool = %s and state in ('scheduled', 'queued', 'running', 'shutdown')",
+        "select count(*) from task_instance where pool = %s and state in ('scheduled', 'queued', 'running', 'shutdown')",
         (name,),
     ).scalar_one()
     if busy:

@@ -82,9 +82,7 @@ def dag(connection: Connection, dag_id: str) -> Row:
 
 
 @transaction
-def runs(
-    connection: Connection, *, dag_id: str | None = None, state: str | None = None, limit: int | None = None
-) -> list[Row]:
+def runs(connection: Connection, *, dag_id: str | None = None, state: str | None = None, limit: int | None = None) -> list[Row]:
     """Runs, newest first. NotFoundError if the DAG named was never seen."""
     if dag_id is not None:
         _require_dag(connection, dag_id)
@@ -177,9 +175,7 @@ def changes(connection: Connection, dag_id: str, run_id: str, *, since: datetime
 @transaction
 def import_errors(connection: Connection) -> list[Row]:
     """DAG files that could not be read, by name."""
-    return _dicts(
-        connection.exec_driver_sql("select file, line, message, traceback, seen_at from import_error order by file")
-    )
+    return _dicts(connection.exec_driver_sql("select file, line, message, traceback, seen_at from import_error order by file"))
 
 
 def _run(connection: Connection, dag_id: str, run_id: str) -> Row:
@@ -199,8 +195,7 @@ def _run(connection: Connection, dag_id: str, run_id: str) -> Row:
         "select run_id from dag_run where dag_id = %s order by id desc limit 200", (dag_id,)
     ).scalars()
     raise NotFoundError(
-        f"DAG {dag_id!r} has no run {run_id!r}; "
-        + _near(run_id, list(newest), f"`paceline runs list --dag {dag_id}` shows all.")
+        f"DAG {dag_id!r} has no run {run_id!r}; " + _near(run_id, list(newest), f"`paceline runs list --dag {dag_id}` shows all.")
     )
 
 
@@ -218,8 +213,7 @@ def _instances(connection: Connection, dag_run_id: int) -> list[Row]:
 
 def _require_dag(connection: Connection, dag_id: str) -> None:
     known = connection.exec_driver_sql(
-        "select exists (select 1 from dag where dag_id = %(dag_id)s)"
-        " or exists (select 1 from dag_run where dag_id = %(dag_id)s)",
+        "select exists (select 1 from dag where dag_id = %(dag_id)s) or exists (select 1 from dag_run where dag_id = %(dag_id)s)",
         {"dag_id": dag_id},
     ).scalar_one()
     if not known:

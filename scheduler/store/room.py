@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-
 #: Taken only when `parallelism` is near: two schedulers with different pools must not both take the last places.
 PARALLELISM_LOCK = 7_223_464
 

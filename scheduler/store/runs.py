@@ -51,8 +51,7 @@ def create(connection: Connection, dag: SerializedDag, new: NewRun, *, default_q
                 %(data_interval_end)s, %(run_after)s, %(conf)s, %(triggered_by)s)
         on conflict do nothing returning id
         """,
-        {name: getattr(new, name) for name in NewRun.__slots__ if name != "conf"}
-        | {"conf": psycopg2.extras.Json(new.conf)},
+        {name: getattr(new, name) for name in NewRun.__slots__ if name != "conf"} | {"conf": psycopg2.extras.Json(new.conf)},
     ).first()
     if row is None:
         return None
@@ -97,7 +96,9 @@ def trigger(
         "select v.id, v.data from dag d join dag_version v on v.id = d.version_id where d.dag_id = %s and d.is_active", (dag_id,)
     ).first()
     if version is None:
-        raise NotFoundError(f"There is no DAG {dag_id!r}: `paceline dags list` shows all, `paceline dags errors` what failed to load.")
+        raise NotFoundError(
+            f"There is no DAG {dag_id!r}: `paceline dags list` shows all, `paceline dags errors` what failed to load."
+        )
     now = connection.exec_driver_sql("select now()").scalar_one()
     run_id = run_id or f"manual__{(logical_date or now).astimezone(UTC).isoformat()}"
     if not RUN_ID.fullmatch(run_id):

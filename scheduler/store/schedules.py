@@ -63,9 +63,10 @@ def hold(connection: Connection, dag_id: str) -> Due | None:
 
 def newest_scheduled(connection: Connection, dag_id: str) -> datetime | None:
     """The logical date of the DAG's newest scheduled run: manual runs and backfills never move the schedule."""
-    return connection.exec_driver_sql(
+    newest: datetime | None = connection.exec_driver_sql(
         "select max(logical_date) from dag_run where dag_id = %s and run_type = 'scheduled'", (dag_id,)
-    ).scalar_one()  # type: ignore[no-any-return]
+    ).scalar_one()
+    return newest
 
 
 def plan(connection: Connection, dag_id: str, version_id: int, times: RunTimes | None) -> None:
@@ -90,4 +91,5 @@ def plan(connection: Connection, dag_id: str, version_id: int, times: RunTimes |
 
 def clock(connection: Connection) -> datetime:
     """The one clock of all schedulers: the database's."""
-    return connection.exec_driver_sql("select clock_timestamp()").scalar_one()  # type: ignore[no-any-return]
+    now: datetime = connection.exec_driver_sql("select clock_timestamp()").scalar_one()
+    return now

@@ -118,9 +118,12 @@ create table task_instance (
     constraint task_instance_state check (state in ('scheduled', 'queued', 'running', 'success', 'failed', 'up_for_retry',
         'up_for_reschedule', 'upstream_failed', 'skipped', 'removed', 'shutdown')),
     constraint task_instance_scheduled check (state <> 'scheduled' or (scheduled_at is not null)),
-    constraint task_instance_queued check (state <> 'queued' or (queued_at is not null and dispatch_id is not null and queued_by is not null)),
-    constraint task_instance_running check (state <> 'running' or (started_at is not null and dispatch_id is not null and worker is not null)),
-    constraint task_instance_shutdown check (state <> 'shutdown' or (started_at is not null and dispatch_id is not null and worker is not null)),
+    constraint task_instance_queued check (state <> 'queued' or
+        (queued_at is not null and dispatch_id is not null and queued_by is not null)),
+    constraint task_instance_running check (state <> 'running' or
+        (started_at is not null and dispatch_id is not null and worker is not null)),
+    constraint task_instance_shutdown check (state <> 'shutdown' or
+        (started_at is not null and dispatch_id is not null and worker is not null)),
     constraint task_instance_up_for_retry check (state <> 'up_for_retry' or (due_at is not null)),
     constraint task_instance_up_for_reschedule check (state <> 'up_for_reschedule' or (due_at is not null)),
     constraint task_instance_success check (state <> 'success' or (ended_at is not null)),

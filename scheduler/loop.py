@@ -1,0 +1,227 @@
+"""The loop of one scheduler: it turns the services, woken by the doorbell or a slow poll, until it is told to stop.
+
+Any number of schedulers turn at once. None keeps state: kill one at any line and the others go on.
+"""
+
+import logging
+import os
+import random
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeVar
+
+from sqlalchemy import Engine
+from sqlalchemy.exc import OperationalError
+
+from scheduler.dagfiles.supervise import DagFileManager
+from scheduler.dispatch import Publisher
+from scheduler.doorbell import Doorbell, client
+from scheduler.services.plan import Plan
+from scheduler.services.promote import Promote
+from scheduler.services.queue import Queue
+from scheduler.services.rescue import Rescue
+from scheduler.settings import Settings
+from scheduler.store import database, migrate, processes, schedules
+from scheduler.store.versions import Versions
+
+log = logging.getLogger("paceline.scheduler")
+
+R = TypeVar("R")
+#: Turns for which a hinted run that another scheduler held is tried again, before it is left to the slow poll.
+HINT_TURNS = 20
+
+
+def run(settings: Settings, *, name: str | None = None) -> int:
+    """Be a scheduler until SIGTERM, SIGINT, num_runs or run_duration; the exit code."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    engine = database.create(settings, application="paceline scheduler")
+    database.wait(engine, log.warning)
+    migrate.check(engine)
+    loop = SchedulerLoop(engine, settings, name=name)
+    files = DagFileManager(engine, settings, loop.scheduler_id, doorbell=Doorbell(settings))
+    files.start()
+    log.info("%s decides; DAG files from %s", loop.scheduler_id, settings.dags_folder)
+    try:
+        loop.run(stop)
+    finally:
+        files.stop()
+        loop.close()
+    log.info("%s stopped", loop.scheduler_id)
+    return 0
+
+
+@dataclass(slots=True)
+class Duty:
+    """When a service is due again, by this process's monotonic clock."""
+
+    interval_s: float
+    due_at: float = 0.0
+
+    def is_due(self) -> bool:
+        return time.monotonic() >= self.due_at
+
+    def done(self, *, again: bool = False) -> None:
+        """Next turn if `again`, else after the interval; the jitter keeps schedulers from turning in step."""
+        self.due_at = 0.0 if again else time.monotonic() + self.interval_s * random.uniform(0.9, 1.1)  # noqa: S311
+
+
+@dataclass(slots=True)
+class Duties:
+    """One a service."""
+
+    heartbeat: Duty
+    plan: Duty
+    promote: Duty
+    queue: Duty
+    rescue: Duty
+
+    def next_due_at(self) -> float:
+        return min(duty.due_at for duty in (self.heartbeat, self.plan, self.promote, self.queue, self.rescue))
+
+
+class SchedulerLoop:
+    """The services of one scheduler and when each is due. `turn` is what tests call; `run` repeats it."""
+
+    def __init__(self, engine: Engine, settings: Settings, *, name: str | None = None) -> None:
+        self.engine = engine
+        self.settings = settings
+        self.name = name
+        self.scheduler_id = self._register()
+        #: Runs to look at, with the turns left to get hold of each.
+        self.hints: dict[int, int] = {}
+        publisher, versions = Publisher(self.settings), Versions()
+        self._doorbell = Doorbell(self.settings)
+        self._plan = Plan(self.engine, self.settings, versions)
+        self._promote = Promote(self.engine, self.settings, versions)
+        self._queue = Queue(self.engine, self.settings, publisher, self.scheduler_id)
+        self._rescue = Rescue(self.engine, self.settings, publisher, client(self.settings))
+        config = self.settings.scheduler
+        poll_s = config.scheduler_idle_sleep_time
+        self.duties = Duties(
+            heartbeat=Duty(config.scheduler_heartbeat_sec),
+            plan=Duty(poll_s),
+            promote=Duty(poll_s),
+            queue=Duty(poll_s),
+            rescue=Duty(config.orphaned_tasks_check_interval),
+        )
+
+    def run(self, stop: threading.Event) -> None:
+        """Turn until `stop`, num_runs or run_duration; an error ends one turn of one service, never the loop."""
+        config = self.settings.scheduler
+        started, turns = time.monotonic(), 0
+        while not stop.is_set():
+            self.turn()
+            turns += 1
+            if 0 <= config.num_runs <= turns or 0 <= config.run_duration <= time.monotonic() - started:
+                return
+            self._wait(stop)
+
+    def turn(self) -> None:
+        """Every service that is due, once, in the order in which their work flows."""
+        try:
+            now = _clock(self.engine)
+        except OperationalError as error:
+            log.warning("%s", database.translate(error))
+            for duty in (self.duties.plan, self.duties.promote, self.duties.queue, self.duties.rescue):
+                duty.done()
+            return
+        for duty, service in (
+            (self.duties.heartbeat, self._beat),
+            (self.duties.rescue, self._turn_rescue),
+            (self.duties.plan, self._turn_plan),
+            (self.duties.promote, self._turn_promote),
+            (self.duties.queue, self._turn_queue),
+        ):
+            if duty.is_due():
+                duty.done(again=bool(self._guarded(service, now)))
+
+    def close(self) -> None:
+        """Say goodbye, so that nobody waits for this scheduler's signs of life."""
+        self._guarded(lambda _: processes.stop(self.engine, self.scheduler_id), None)
+        self.engine.dispose()
+
+    def _wait(self, stop: threading.Event) -> None:
+        pause_s = self.duties.next_due_at() - time.monotonic()
+        if pause_s <= 0:
+            return
+        tokens = self._doorbell.wait(pause_s)
+        if tokens is None:  # the broker is away: poll
+            stop.wait(min(pause_s, self.settings.scheduler.scheduler_idle_sleep_time))
+            return
+        for token in tokens:
+            kind, _, key = token.partition(":")
+            if kind == "run" and key.isdigit():
+                self._hint([int(key)])
+            elif kind == "plan":
+                self.duties.plan.due_at = 0.0
+            else:
+                self.duties.queue.due_at = 0.0
+
+    def _hint(self, runs: list[int]) -> None:
+        for run_id in runs:
+            self.hints[run_id] = HINT_TURNS
+        if runs:
+            self.duties.promote.due_at = 0.0
+
+    def _beat(self, now: datetime) -> None:
+        if not processes.heartbeat(self.engine, self.scheduler_id):
+            log.warning("%s was taken for dead and registers anew", self.scheduler_id)
+            self.scheduler_id = self._queue.scheduler_id = self._register()
+
+    def _turn_plan(self, now: datetime) -> bool:
+        planned = self._plan.run_once(now)
+        for dag_id, why in planned.broken.items():
+            log.error("DAG %s cannot be planned: %s", dag_id, why)
+        self._hint([made.id for made in planned.runs])
+        return planned.more
+
+    def _turn_promote(self, now: datetime) -> bool:
+        hinted, self.hints = self.hints, {}
+        promoted = self._promote.run_once(now, hinted)
+        self.hints |= {run_id: hinted[run_id] - 1 for run_id in promoted.held_elsewhere if hinted[run_id] > 1}
+        if promoted.ready:
+            self.duties.queue.due_at = 0.0
+        # A run that ended may have made room for one that waits.
+        return bool(promoted.closed or promoted.started or self.hints)
+
+    def _turn_queue(self, now: datetime) -> bool:
+        queued = self._queue.run_once(now)
+        if not queued.sent:
+            log.warning("The broker does not answer; %d message(s) will be sent again", len(queued.messages))
+        return queued.more
+
+    def _turn_rescue(self, now: datetime) -> bool:
+        rescued = self._rescue.run_once(now)
+        for process_id in rescued.dead:
+            log.warning("%s is dead; its work goes on elsewhere", process_id)
+        if rescued.sent_again:
+            log.warning("%d message(s) were not in the broker and were sent again", len(rescued.sent_again))
+        self._hint(rescued.runs)
+        return False
+
+    def _guarded(self, service: Callable[[R], bool | None], argument: R) -> bool | None:
+        try:
+            return service(argument)
+        except OperationalError as error:
+            log.warning("%s", database.translate(error))
+        except Exception:
+            log.exception("A service failed and will be tried again; the other services go on")
+        return None
+
+    def _register(self) -> str:
+        host = socket.gethostname()
+        return processes.register(self.engine, kind="scheduler", name=self.name or f"scheduler@{host}", host=host, pid=os.getpid())
+
+
+def _clock(engine: Engine) -> datetime:
+    with engine.connect() as connection:
+        return schedules.clock(connection)
