@@ -26,6 +26,9 @@ class DagError(PacelineError):
     """A DAG file asks for something impossible; the message names the DAG, the task and what to write instead."""
 
     exit_code = 2
+    #: Where in the author's file; authoring/source.py fills them in.
+    file: str | None = None
+    line: int | None = None
 
 
 class DagCycleError(DagError):

@@ -1,0 +1,149 @@
+"""Checks of what authors pass to DAGs and operators: each failure is one sentence with the author's line."""
+
+import difflib
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+
+from scheduler.authoring.source import Location, fault
+from scheduler.exceptions import DagError
+
+ID_MAX_LENGTH = 250
+_ID = re.compile(r"[\w.-]+")
+
+_OFF: tuple[object, ...] = (None, False, (), [], {})
+_ON: tuple[object, ...] = (None, True)
+#: Airflow's arguments that Paceline does not honour yet, with the values that ask for nothing.
+LATER_FOR_TASKS: Mapping[str, tuple[object, ...]] = {
+    **dict.fromkeys(
+        ("depends_on_past", "wait_for_downstream", "wait_for_past_depends_before_skipping", "max_active_tis_per_dag",
+         "max_active_tis_per_dagrun", "on_execute_callback", "on_success_callback", "on_failure_callback",
+         "on_retry_callback", "on_skipped_callback", "sla", "email", "email_on_failure", "email_on_retry", "params",
+         "inlets", "outlets", "executor", "executor_config", "resources", "run_as_user", "map_index_template",
+         "task_group", "task_display_name", "start_date", "end_date", "pre_execute", "post_execute", "retry_policy",
+         "allow_nested_operators", "logger_name"),
+        _OFF,
+    ),
+    "ignore_first_depends_on_past": _ON,
+}  # fmt: skip
+LATER_FOR_DAGS: Mapping[str, tuple[object, ...]] = {
+    **dict.fromkeys(
+        ("params", "deadline", "sla_miss_callback", "on_success_callback", "on_failure_callback", "fail_fast",
+         "fail_stop", "max_consecutive_failed_dag_runs", "access_control", "owner_links", "dag_display_name",
+         "jinja_environment_kwargs", "template_undefined", "allowed_run_types", "rerun_with_latest_version",
+         "disable_bundle_versioning"),
+        (*_OFF, 0),
+    ),
+    "auto_register": _ON,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """Checks of one DAG's or task's arguments; `owner` opens every sentence, `at` is the line it is about."""
+
+    owner: str
+    at: Location
+
+    def refuse(self, complaint: str) -> DagError:
+        """The error to raise."""
+        return fault(f"{self.owner}: {complaint}", at=self.at)
+
+    def identifier(self, name: str, value: object) -> str:
+        """Letters, digits, dashes, dots and underscores, at most 250; not only dots, for it names a folder of logs."""
+        if not isinstance(value, str):
+            raise self.refuse(f"{name} must be a str, not {_shown(value)}.")
+        if len(value) > ID_MAX_LENGTH:
+            raise self.refuse(f"{name} has {len(value)} characters; {ID_MAX_LENGTH} are allowed.")
+        if not _ID.fullmatch(value) or not value.strip("."):
+            raise self.refuse(f"{name} {value!r} may hold only letters, digits, dashes, dots and underscores.")
+        return value
+
+    def text(self, name: str, value: object) -> str:
+        if not isinstance(value, str) or not value.strip():
+            raise self.refuse(f"{name} must be a non-empty str, not {_shown(value)}.")
+        return value
+
+    def texts(self, name: str, value: object) -> list[str]:
+        """A list, tuple or set of str; a single str is refused, for it would be read letter by letter."""
+        if isinstance(value, str) or not isinstance(value, Collection) or not all(isinstance(v, str) for v in value):
+            raise self.refuse(f"{name} must be a list of str, not {_shown(value)}.")
+        return sorted(value) if isinstance(value, set | frozenset) else list(value)
+
+    def mapping(self, name: str, value: object) -> dict[str, object]:
+        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+            raise self.refuse(f"{name} must be a dict with str keys, not {_shown(value)}.")
+        return dict(value)
+
+    def boolean(self, name: str, value: object) -> bool:
+        if not isinstance(value, bool):
+            raise self.refuse(f"{name} must be True or False, not {_shown(value)}.")
+        return value
+
+    def integer(self, name: str, value: object, *, least: int | None = None) -> int:
+        """An int within what the database stores; a bool is none."""
+        if not isinstance(value, int) or isinstance(value, bool) or (least is not None and value < least):
+            bound = "" if least is None else f" of at least {least}"
+            raise self.refuse(f"{name} must be an int{bound}, not {_shown(value)}.")
+        if abs(value) >= 2**31:
+            raise self.refuse(f"{name} must lie within 32 bits, not {value}.")
+        return value
+
+    def duration(self, name: str, value: object, *, seconds_allowed: bool = True, zero_allowed: bool = False) -> timedelta:
+        """A timedelta, or a number of seconds where Airflow takes one."""
+        if seconds_allowed and isinstance(value, int | float) and not isinstance(value, bool):
+            try:
+                value = timedelta(seconds=value)
+            except (ValueError, OverflowError):
+                raise self.refuse(f"{name} cannot be {value!r} seconds.") from None
+        if not isinstance(value, timedelta):
+            hint = f"timedelta(seconds={value})" if isinstance(value, int | float) else "timedelta(minutes=5)"
+            raise self.refuse(f"{name} must be a timedelta such as {hint}, not {_shown(value)}.")
+        if value < timedelta(0) or (not value and not zero_allowed):
+            raise self.refuse(f"{name} must be longer than zero, not {value}.")
+        return value
+
+    def choice(self, name: str, value: object, allowed: Iterable[str]) -> str:
+        """One of `allowed`; the sentence offers the nearest one."""
+        known = list(allowed)
+        if not isinstance(value, str) or value not in known:
+            raise self.refuse(f"{name} cannot be {value!r}{near(str(value), known)}")
+        return str(value)
+
+    def moment(self, name: str, value: object) -> datetime:
+        """A datetime with a time zone that really occurs on that zone's clocks."""
+        if not isinstance(value, datetime):
+            kind = "a date; write datetime" if isinstance(value, date) else f"{_shown(value)}; write datetime"
+            raise self.refuse(f"{name} must be a datetime with a time zone, not {kind}(2026, 1, 1, tzinfo=UTC).")
+        if value.utcoffset() is None:
+            raise self.refuse(f"{name} {value} has no time zone; add tzinfo=UTC or tzinfo=ZoneInfo('Europe/Berlin').")
+        try:
+            back = value.astimezone(UTC).astimezone(value.tzinfo)
+        except (OverflowError, ValueError):
+            raise self.refuse(f"{name} {value} is outside the years 1 to 9999 in UTC.") from None
+        if back.replace(tzinfo=None) != value.replace(tzinfo=None):
+            raise self.refuse(f"{name} {value} does not exist: the clocks of {value.tzinfo} skip it; write {back}.")
+        return value
+
+    def others(self, given: Mapping[str, object], *, known: Iterable[str], later: Mapping[str, tuple[object, ...]]) -> None:
+        """Refuse what is in no signature: what is not supported yet, and what nobody knows."""
+        for name, value in given.items():
+            if name not in later:
+                raise self.refuse(f"unknown argument {name!r}{near(name, [*known, *later])}")
+            if not any(value is off or (type(value) is type(off) and value == off) for off in later[name]):
+                raise self.refuse(f"the argument {name!r} is not supported yet; remove it.")
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """The end of a sentence about an unknown name: the nearest known one, else all if they are few."""
+    names = sorted(set(known))
+    found = difflib.get_close_matches(name, names, 1, cutoff=0.6)
+    if found:
+        return f"; did you mean {found[0]!r}?"
+    return f"; known are {', '.join(names)}." if names and len(names) <= 15 else "."
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"

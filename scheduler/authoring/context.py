@@ -1,0 +1,136 @@
+"""The task context: the names that templates, `execute(context)` and parameters of @task functions can use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+from scheduler.authoring import macros
+from scheduler.exceptions import PacelineError
+
+if TYPE_CHECKING:
+    from scheduler.authoring.dag import DAG
+    from scheduler.authoring.operator import Operator
+
+Context = dict[str, Any]
+
+#: The logical date in its usual spellings; absent, like the date itself, for a run that has none.
+DATE_KEYS = ("logical_date", "ds", "ds_nodash", "ts", "ts_nodash", "ts_nodash_with_tz")
+KEYS = frozenset(
+    (
+        *DATE_KEYS,
+        "dag",
+        "task",
+        "ti",
+        "task_instance",
+        "task_instance_key_str",
+        "dag_run",
+        "run_id",
+        "conf",
+        "params",
+        "data_interval_start",
+        "data_interval_end",
+        "map_index",
+        "macros",
+        "templates_dict",
+    )
+)
+
+
+class TaskInstance(Protocol):
+    """What user code gets as `ti`; the worker gives it."""
+
+    task_id: str
+    dag_id: str
+    run_id: str
+    try_number: int
+    max_tries: int
+    map_index: int
+    start_date: datetime
+
+    def xcom_pull(
+        self,
+        task_ids: str | Iterable[str] | None = None,
+        key: str = "return_value",
+        map_indexes: int | Iterable[int] | None = None,
+        default: Any = None,
+    ) -> Any:
+        """What the tasks pushed under `key`; a list if `task_ids` is one; `default` if nothing was pushed."""
+
+    def xcom_push(self, key: str, value: Any) -> None:
+        """Store `value` (JSON) under `key` for this task instance."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DagRun:
+    """What user code gets as `dag_run`."""
+
+    dag_id: str
+    run_id: str
+    run_type: str
+    logical_date: datetime | None
+    data_interval_start: datetime | None
+    data_interval_end: datetime | None
+    start_date: datetime | None = None
+    run_after: datetime | None = None
+    conf: Mapping[str, Any] = field(default_factory=dict)
+
+
+def build(*, dag: DAG, task: Operator, ti: TaskInstance, dag_run: DagRun) -> Context:
+    """The context of one try; the worker adds what only it has, such as `spark`."""
+    return {
+        **dates(dag_run.logical_date),
+        "dag": dag,
+        "task": task,
+        "ti": ti,
+        "task_instance": ti,
+        "task_instance_key_str": f"{dag_run.dag_id}__{ti.task_id}__{dag_run.run_id}",
+        "dag_run": dag_run,
+        "run_id": dag_run.run_id,
+        "conf": dag_run.conf,
+        "params": {},
+        "data_interval_start": dag_run.data_interval_start,
+        "data_interval_end": dag_run.data_interval_end,
+        "map_index": ti.map_index,
+        "macros": macros,
+    }
+
+
+def dates(logical_date: datetime | None) -> Context:
+    """The values of DATE_KEYS, in UTC as in Airflow."""
+    if logical_date is None:
+        return {}
+    moment = logical_date.astimezone(UTC)
+    ts = moment.isoformat()
+    return {
+        "logical_date": moment,
+        "ds": moment.strftime("%Y-%m-%d"),
+        "ds_nodash": moment.strftime("%Y%m%d"),
+        "ts": ts,
+        "ts_nodash": moment.strftime("%Y%m%dT%H%M%S"),
+        "ts_nodash_with_tz": ts.replace("-", "").replace(":", ""),
+    }
+
+
+# A plain list and no ContextVar: threads that user code starts see the context of their task too.
+_stack: list[Context] = []
+
+
+@contextmanager
+def current(context: Context) -> Iterator[Context]:
+    """While open, `get_current_context()` gives `context`."""
+    _stack.append(context)
+    try:
+        yield context
+    finally:
+        _stack.pop()
+
+
+def get_current_context() -> Context:
+    """The context of the running task; PacelineError outside of one."""
+    if not _stack:
+        raise PacelineError("get_current_context() works only while a task runs; call it inside the task's function.")
+    return _stack[-1]

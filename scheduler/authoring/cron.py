@@ -1,0 +1,169 @@
+"""Cron expressions on the clocks of a time zone, exact over changes of the clocks.
+
+An expression that names hours means wall-clock times: each one once a day. One that the clocks skip comes when they
+have jumped, one that they show twice comes the first time. An expression of every hour means every moment at which the
+clocks show a matching time, so it goes on through a repeated hour.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, tzinfo
+from functools import cache
+from typing import TYPE_CHECKING
+
+from scheduler.authoring import zones
+from scheduler.exceptions import TimetableError
+
+if TYPE_CHECKING:
+    from croniter import croniter
+
+_RANDOM = re.compile(r"(?i)(?<![a-z])[rh](?![a-z])")
+_INSTANT = timedelta(microseconds=1)
+#: No zone has moved its clocks further than this (Samoa left out a day).
+_FURTHEST = timedelta(hours=25)
+_BACK = timedelta(days=2)
+
+
+def check(expression: str, timezone: str) -> None:
+    """TimetableError unless `expression` has 5 fields (or 6: seconds last) and names times that come."""
+    from croniter import CroniterError
+
+    fields = expression.split()
+    if len(fields) not in {5, 6}:
+        raise TimetableError(f"schedule {expression!r} has {len(fields)} fields; cron has 5: minute, hour, day, month, weekday.")
+    if _RANDOM.search(expression):
+        raise TimetableError(f"schedule {expression!r} uses H or R, which would differ from reading to reading; write numbers.")
+    try:
+        found = Clock(expression, zones.load(timezone)).after(datetime(2000, 1, 1, tzinfo=UTC))
+    except (CroniterError, ValueError, KeyError) as error:
+        raise TimetableError(f"schedule {expression!r} is not a cron expression: {error}.") from None
+    if found is None:
+        raise TimetableError(f"schedule {expression!r} names a day that never comes.")
+
+
+class Clock:
+    """The ticks of one expression in one zone; every moment is aware, every answer in UTC."""
+
+    def __init__(self, expression: str, zone: tzinfo) -> None:
+        self._expression = expression
+        self._zone = zone
+        self._every_hour = _covers_every_hour(expression)
+
+    def after(self, moment: datetime) -> datetime | None:
+        """The first tick later than `moment`; None if none comes."""
+        moment = moment.astimezone(UTC)
+        return self._shown_after(moment) if self._every_hour else self._named_after(moment)
+
+    def from_on(self, moment: datetime) -> datetime | None:
+        """The first tick at or after `moment`."""
+        return self.after(moment - _INSTANT)
+
+    def up_to(self, moment: datetime) -> datetime | None:
+        """The last tick at or before `moment`."""
+        moment = moment.astimezone(UTC)
+        wall = self._before(self._wall(moment) + _INSTANT)
+        if wall is None:
+            return None
+        tick = self._at(wall)
+        if self._steady(tick - _FURTHEST, moment):
+            return tick
+        # The clocks were changed near by: walk forward from where the answer cannot be earlier.
+        start = self._before(wall - self._jump(tick - _BACK, moment))
+        found, following = None, self.after(self._at(start or wall) - 2 * self._jump(tick - _BACK, moment) - _INSTANT)
+        while following is not None and following <= moment:
+            found, following = following, self.after(following)
+        return found
+
+    def _shown_after(self, moment: datetime) -> datetime | None:
+        wall = next(self._walls_after(self._wall(moment)), None)
+        if wall is None:
+            return None
+        offset = self._offset(moment)
+        tick = wall.replace(tzinfo=UTC) - offset
+        if self._offset(tick) == offset:
+            return tick
+        changed = self._change_between(moment, tick)
+        return self._shown_after(changed - _INSTANT) if self._matches(changed) else self._shown_from(changed)
+
+    def _shown_from(self, changed: datetime) -> datetime | None:
+        wall = next(self._walls_after(self._wall(changed)), None)
+        return None if wall is None else wall.replace(tzinfo=UTC) - self._offset(changed)
+
+    def _named_after(self, moment: datetime) -> datetime | None:
+        here = self._wall(moment)
+        wall = next(self._walls_after(here), None)
+        if wall is None:
+            return None
+        tick = self._at(wall)
+        if self._steady(moment - _FURTHEST, moment) and self._wall(tick) == wall:
+            return tick
+        # A skipped time may come after one that the clocks show later than it: take the earliest of all near by.
+        jump = max(self._jump(moment - _BACK, moment), self._jump(tick - _BACK, tick + _BACK))
+        best: datetime | None = None
+        for candidate in self._walls_after(here - jump):
+            tick = self._at(candidate)
+            if tick > moment and (best is None or tick < best):
+                best = tick
+            if best is not None and candidate > self._wall(best) + jump:
+                break
+        return best
+
+    def _change_between(self, before: datetime, after: datetime) -> datetime:
+        """The first second of the new offset; the offsets at the two moments differ."""
+        offset = self._offset(before)
+        while after - before > timedelta(seconds=1):
+            middle = before + (after - before) / 2
+            before, after = (middle, after) if self._offset(middle) == offset else (before, middle)
+        return after.replace(microsecond=0)
+
+    def _matches(self, moment: datetime) -> bool:
+        wall = self._wall(moment)
+        return next(self._walls_after(wall - _INSTANT), None) == wall
+
+    def _steady(self, before: datetime, after: datetime) -> bool:
+        return self._offset(before) == self._offset(after)
+
+    def _jump(self, before: datetime, after: datetime) -> timedelta:
+        return abs(self._offset(before) - self._offset(after))
+
+    def _offset(self, moment: datetime) -> timedelta:
+        return moment.astimezone(self._zone).utcoffset() or timedelta(0)
+
+    def _wall(self, moment: datetime) -> datetime:
+        return moment.astimezone(self._zone).replace(tzinfo=None, fold=0)
+
+    def _at(self, wall: datetime) -> datetime:
+        """The first moment at which the clocks show `wall`; one they skip counts as if they were not changed yet."""
+        return wall.replace(tzinfo=self._zone, fold=0).astimezone(UTC)
+
+    def _walls_after(self, wall: datetime) -> Iterator[datetime]:
+        from croniter import CroniterBadDateError
+
+        ticks = _croniter(self._expression, wall)
+        try:
+            while True:
+                yield ticks.get_next(datetime)
+        except (CroniterBadDateError, OverflowError):
+            return
+
+    def _before(self, wall: datetime) -> datetime | None:
+        from croniter import CroniterBadDateError
+
+        try:
+            return _croniter(self._expression, wall).get_prev(datetime)
+        except (CroniterBadDateError, OverflowError):
+            return None
+
+
+def _croniter(expression: str, start: datetime) -> croniter:
+    from croniter import croniter
+
+    return croniter(expression, start)
+
+
+@cache
+def _covers_every_hour(expression: str) -> bool:
+    hours = _croniter(expression, datetime(2000, 1, 1)).expanded[1]  # noqa: DTZ001 - a wall-clock time
+    return hours == ["*"] or len(set(hours)) == 24

@@ -1,0 +1,219 @@
+"""A DAG as its author writes it: `with DAG(...)` or `@dag`, its arguments checked, its tasks in order of definition."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, overload
+
+from scheduler.authoring import scope, source, timetable, zones
+from scheduler.authoring.arguments import LATER_FOR_DAGS, LATER_FOR_TASKS, Arguments, near
+from scheduler.authoring.cycles import find_cycle
+from scheduler.authoring.operator import Operator, parameters
+from scheduler.exceptions import DagCycleError, DuplicateTaskError, NotFoundError
+
+if TYPE_CHECKING:
+    from scheduler.authoring.timetable import Timetable
+
+TAG_MAX_LENGTH = 100
+
+
+class DAG:
+    """The tasks of a pipeline, when it runs, and its limits; None leaves a limit to the settings."""
+
+    def __init__(
+        self,
+        dag_id: str,
+        *,
+        description: str | None = None,
+        schedule: str | timedelta | None = None,
+        start_date: datetime | None = None,
+        end_date: datetime | None = None,
+        catchup: bool | None = None,
+        max_active_runs: int | None = None,
+        max_active_tasks: int | None = None,
+        dagrun_timeout: timedelta | float | None = None,
+        default_args: Mapping[str, Any] | None = None,
+        tags: Iterable[str] = (),
+        doc_md: str | None = None,
+        render_template_as_native_obj: bool = False,
+        user_defined_macros: Mapping[str, Any] | None = None,
+        user_defined_filters: Mapping[str, Callable[..., Any]] | None = None,
+        template_searchpath: str | Iterable[str] | None = None,
+        is_paused_upon_creation: bool | None = None,
+        **others: Any,
+    ) -> None:
+        self.at = source.here()
+        checks = Arguments(f"DAG {dag_id!r}", self.at)
+        checks.others(others, known=parameters(DAG), later=LATER_FOR_DAGS)
+        self.dag_id = checks.identifier("dag_id", dag_id)
+        self.description, self.doc_md = description, doc_md
+        self.default_args = self._checked_defaults(checks, default_args)
+        self.start_date, self.end_date = self._checked_dates(checks, start_date, end_date)
+        self.timezone = self._checked_zone(checks)
+        self.schedule = schedule
+        self.timetable: Timetable = timetable.from_schedule(schedule, timezone=self.timezone, checks=checks)
+        self.catchup = None if catchup is None else checks.boolean("catchup", catchup)
+        self.max_active_runs = _limit(checks, "max_active_runs", max_active_runs)
+        self.max_active_tasks = _limit(checks, "max_active_tasks", max_active_tasks)
+        self.dagrun_timeout = None if dagrun_timeout is None else checks.duration("dagrun_timeout", dagrun_timeout)
+        self.tags = self._checked_tags(checks, tags)
+        self.render_template_as_native_obj = checks.boolean("render_template_as_native_obj", render_template_as_native_obj)
+        self.user_defined_macros = checks.mapping("user_defined_macros", user_defined_macros or {})
+        self.user_defined_filters = checks.mapping("user_defined_filters", user_defined_filters or {})
+        paths = [template_searchpath] if isinstance(template_searchpath, str) else template_searchpath or ()
+        self.template_searchpath = checks.texts("template_searchpath", paths)
+        self.is_paused_upon_creation = (
+            None if is_paused_upon_creation is None else checks.boolean("is_paused_upon_creation", is_paused_upon_creation)
+        )
+        self.task_dict: dict[str, Operator] = {}
+        self._suffixes: dict[str, int] = {}
+
+    @property
+    def fileloc(self) -> str:
+        """The file that made this DAG."""
+        return self.at.file
+
+    @property
+    def line(self) -> int:
+        """The line of `fileloc` that made this DAG."""
+        return self.at.line
+
+    @property
+    def tasks(self) -> list[Operator]:
+        return list(self.task_dict.values())
+
+    @property
+    def task_ids(self) -> list[str]:
+        return list(self.task_dict)
+
+    def get_task(self, task_id: str) -> Operator:
+        """The task of that id; NotFoundError offers the nearest id."""
+        if task_id not in self.task_dict:
+            raise NotFoundError(f"DAG {self.dag_id!r} has no task {task_id!r}{near(task_id, self.task_dict)}")
+        return self.task_dict[task_id]
+
+    def add_task(self, task: Operator) -> None:
+        """Take `task` in; DuplicateTaskError names the lines of both tasks of the same id."""
+        known = self.task_dict.get(task.task_id)
+        if known is not None and known is not task:
+            raise source.fault(
+                f"DAG {self.dag_id!r} has two tasks {task.task_id!r}, made in lines {known.line} and {task.line}; "
+                "give one of them another task_id.",
+                kind=DuplicateTaskError,
+                at=task.at,
+            )
+        self.task_dict[task.task_id] = task
+        task.dag = self
+
+    def unique_task_id(self, task_id: str) -> str:
+        """`task_id`, or with `__1`, `__2`, ... after it where a function becomes a task again."""
+        if task_id not in self.task_dict:
+            return task_id
+        number = self._suffixes.get(task_id, 0) + 1
+        while f"{task_id}__{number}" in self.task_dict:
+            number += 1
+        self._suffixes[task_id] = number
+        return f"{task_id}__{number}"
+
+    def validate(self) -> None:
+        """Check what only the whole DAG shows: cycles, late results, and misspelt default_args."""
+        for task in self.task_dict.values():
+            task.link_results()
+        cycle = find_cycle({task_id: task.downstream_task_ids for task_id, task in self.task_dict.items()})
+        if cycle:
+            raise source.fault(
+                f"DAG {self.dag_id!r} has a cycle: {' -> '.join(cycle)}; remove one of these edges.",
+                kind=DagCycleError,
+                at=self.task_dict[cycle[0]].at,
+            )
+        known = {name for task in self.task_dict.values() for name in parameters(type(task))}
+        known |= {*parameters(Operator), *LATER_FOR_TASKS}
+        for name in self.default_args.keys() - known:
+            # Without a near match it may be meant for an operator that this DAG happens not to use.
+            if (hint := near(name, known)) != ".":
+                raise Arguments(f"DAG {self.dag_id!r}", self.at).refuse(f"unknown argument {name!r} in default_args{hint}")
+
+    def __enter__(self) -> Self:
+        scope.enter(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        scope.leave()
+        if kind is None:
+            self.validate()
+
+    def __repr__(self) -> str:
+        return f"<DAG {self.dag_id}>"
+
+    @staticmethod
+    def _checked_defaults(checks: Arguments, default_args: object) -> dict[str, Any]:
+        defaults = {} if default_args is None else checks.mapping("default_args", default_args)
+        later = {name: defaults.pop(name) for name in LATER_FOR_TASKS if name in defaults}
+        dates = {name: later.pop(name) for name in ("start_date", "end_date") if name in later}
+        checks.others(later, known=(), later=LATER_FOR_TASKS)
+        return defaults | dates
+
+    def _checked_dates(self, checks: Arguments, start: object, end: object) -> tuple[datetime | None, datetime | None]:
+        start = self.default_args.get("start_date") if start is None else start
+        end = self.default_args.get("end_date") if end is None else end
+        first = None if start is None else checks.moment("start_date", start)
+        last = None if end is None else checks.moment("end_date", end)
+        if first and last and last < first:
+            raise checks.refuse(f"end_date {last} lies before start_date {first}.")
+        return first, last
+
+    def _checked_zone(self, checks: Arguments) -> str:
+        if self.start_date is None:
+            return zones.default_name()
+        name = zones.name_of(self.start_date)
+        if name is None:
+            zone = self.start_date.tzinfo
+            raise checks.refuse(f"the time zone {zone!r} of start_date has no IANA name; use ZoneInfo('Europe/Berlin').")
+        return name
+
+    @staticmethod
+    def _checked_tags(checks: Arguments, tags: object) -> list[str]:
+        names = checks.texts("tags", () if tags is None else tags)
+        for name in names:
+            if not name.strip() or len(name) > TAG_MAX_LENGTH:
+                raise checks.refuse(f"the tag {name!r} must have 1 to {TAG_MAX_LENGTH} characters.")
+        return names
+
+
+@overload
+def dag(dag_id: Callable[..., Any], /) -> Callable[[], DAG]: ...
+@overload
+def dag(dag_id: str | None = None, /, **arguments: Any) -> Callable[[Callable[..., Any]], Callable[[], DAG]]: ...
+def dag(dag_id: Any = None, /, **arguments: Any) -> Any:
+    """Make a function the body of a DAG; calling it makes the DAG. Takes DAG's arguments; dag_id is its name if left out."""
+    if callable(dag_id):
+        return _factory(dag_id, dag_id.__name__, {})
+    dag_id = arguments.pop("dag_id", dag_id)
+    return lambda function: _factory(function, dag_id or function.__name__, arguments)
+
+
+def _factory(function: Callable[..., Any], dag_id: str, arguments: Mapping[str, Any]) -> Callable[[], DAG]:
+    @functools.wraps(function)
+    def make() -> DAG:
+        code = inspect.unwrap(function).__code__
+        at = source.Location(code.co_filename, code.co_firstlineno)
+        if inspect.signature(function).parameters:
+            raise source.fault(
+                f"DAG {dag_id!r}: arguments of a @dag function are params, which is not supported yet; remove them.",
+                at=at,
+            )
+        made = DAG(dag_id, **{"doc_md": function.__doc__, **arguments})
+        made.at = at
+        with made:
+            function()
+        return made
+
+    return make
+
+
+def _limit(checks: Arguments, name: str, value: object) -> int | None:
+    return None if value is None else checks.integer(name, value, least=1)

@@ -1,0 +1,203 @@
+"""What every task is: the arguments all operators share, default_args, edges, and rendering before a try."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from scheduler.authoring import scope, source, templates
+from scheduler.authoring.arguments import LATER_FOR_TASKS, Arguments
+from scheduler.authoring.edges import Linkable, link
+from scheduler.authoring.trigger_rule import TriggerRule
+from scheduler.authoring.weights import RULES
+from scheduler.authoring.xcom_arg import XComArg, results_in
+
+if TYPE_CHECKING:
+    from scheduler.authoring.dag import DAG
+
+DEFAULT_POOL = "default_pool"
+
+
+class OperatorMeta(type):
+    """Fills in default_args, refuses unknown arguments, and puts the finished task into its DAG."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        at = source.here()
+        dag = kwargs.get("dag") or scope.current_dag()
+        owner = _owner(kwargs.get("task_id"), dag)
+        checks = Arguments(owner, at)
+        if args:
+            raise checks.refuse(f"{cls.__name__} takes keyword arguments only; write task_id={args[0]!r}.")
+        kwargs = _with_defaults(cls, kwargs, dag=dag, checks=checks)
+        unknown = {name: value for name, value in kwargs.items() if name not in parameters(cls)}
+        checks.others(unknown, known=parameters(cls), later=LATER_FOR_TASKS)
+        missing = [name for name in _required(cls) if name not in kwargs]
+        if missing:
+            raise checks.refuse(f"{cls.__name__} needs the argument {missing[0]!r}.")
+        new: Any = cls
+        task = new.__new__(new)
+        task.at = at
+        task.__init__(**{name: value for name, value in kwargs.items() if name not in unknown})
+        if dag is not None:
+            dag.add_task(task)
+        task.link_results()
+        return task
+
+
+class Operator(Linkable, metaclass=OperatorMeta):
+    """One task of a DAG. Subclasses write `execute`, list `template_fields`, and pass **kwargs on for these arguments."""
+
+    #: Which part of a worker runs it: python, bash, empty or pyspark.
+    runtime: ClassVar[str] = "python"
+    template_fields: Sequence[str] = ()
+    #: A template field that ends so is the path of a template file.
+    template_ext: Sequence[str] = ()
+
+    at: source.Location
+
+    def __init__(
+        self,
+        *,
+        task_id: str,
+        dag: DAG | None = None,
+        default_args: Mapping[str, Any] | None = None,
+        owner: str = "airflow",
+        retries: int | None = None,
+        retry_delay: timedelta | float | None = None,
+        retry_exponential_backoff: bool | float = False,
+        max_retry_delay: timedelta | float | None = None,
+        execution_timeout: timedelta | None = None,
+        queue: str | None = None,
+        pool: str | None = None,
+        pool_slots: int = 1,
+        priority_weight: int = 1,
+        weight_rule: str = "downstream",
+        trigger_rule: str = TriggerRule.ALL_SUCCESS,
+        do_xcom_push: bool = True,
+        multiple_outputs: bool = False,
+        doc: str | None = None,
+        doc_md: str | None = None,
+        **others: Any,
+    ) -> None:
+        checks = Arguments(_owner(task_id, dag or scope.current_dag()), self.at)
+        checks.others(others, known=parameters(type(self)), later=LATER_FOR_TASKS)
+        self.task_id = checks.identifier("task_id", task_id)
+        self.dag: DAG | None = None
+        self.upstream_task_ids: set[str] = set()
+        self.downstream_task_ids: set[str] = set()
+        self.owner, self.doc, self.doc_md = owner, doc, doc_md
+        self.retries = None if retries is None else checks.integer("retries", retries, least=0)
+        self.retry_delay = None if retry_delay is None else checks.duration("retry_delay", retry_delay, zero_allowed=True)
+        self.retry_exponential_backoff = _multiplier(checks, retry_exponential_backoff)
+        self.max_retry_delay = None if max_retry_delay is None else checks.duration("max_retry_delay", max_retry_delay)
+        self.execution_timeout = (
+            None if execution_timeout is None else checks.duration("execution_timeout", execution_timeout, seconds_allowed=False)
+        )
+        self.queue = None if queue is None else checks.text("queue", queue)
+        self.pool = DEFAULT_POOL if pool is None else checks.text("pool", pool)
+        self.pool_slots = checks.integer("pool_slots", pool_slots, least=1)
+        self.priority_weight = checks.integer("priority_weight", priority_weight)
+        self.weight_rule = checks.choice("weight_rule", weight_rule, RULES)
+        self.trigger_rule = checks.choice("trigger_rule", trigger_rule, TriggerRule)
+        self.do_xcom_push = checks.boolean("do_xcom_push", do_xcom_push)
+        self.multiple_outputs = checks.boolean("multiple_outputs", multiple_outputs)
+
+    @property
+    def line(self) -> int:
+        """The line of the DAG file that made this task."""
+        return self.at.line
+
+    @property
+    def output(self) -> XComArg:
+        """The result of this task, to pass on."""
+        return XComArg(self)
+
+    def linked_operator(self) -> Operator:
+        return self
+
+    def execute(self, context: Mapping[str, Any]) -> object:
+        """Do the work of one try; what is returned becomes the XCom `return_value`."""
+        raise NotImplementedError(f"{type(self).__name__} has no execute().")
+
+    def render(self, context: Mapping[str, Any]) -> Operator:
+        """A copy whose template fields hold the values for this try; TemplateError names the field."""
+        rendered = copy.copy(self)
+        renderer = templates.Renderer(self.dag, self.template_ext, owner=f"Task {self.task_id!r}")
+        for field in self.template_fields:
+            setattr(rendered, field, renderer.render(getattr(self, field), context, field))
+        return rendered
+
+    def link_results(self) -> None:
+        """Make an edge from every task whose result stands in a template field; elsewhere a result is refused."""
+        for field in self.template_fields:
+            if not hasattr(self, field):
+                raise self.checks().refuse(f"{type(self).__name__} lists the template field {field!r} but never sets it.")
+            for result in results_in(getattr(self, field)):
+                link(result.operator, self)
+        for name, value in vars(self).items():
+            if name not in self.template_fields and isinstance(value, XComArg):
+                fields = ", ".join(self.template_fields) or "none"
+                raise self.checks().refuse(f"{name} cannot take the result of a task; template fields can ({fields}).")
+
+    def checks(self) -> Arguments:
+        """Argument checks that speak of this task and its line."""
+        return Arguments(_owner(self.task_id, self.dag or scope.current_dag()), self.at)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.task_id}>"
+
+
+BaseOperator = Operator
+
+
+@cache
+def parameters(kind: type) -> tuple[str, ...]:
+    """Every argument `kind` takes: its own and, as far as **kwargs reach, those of its bases."""
+    names: dict[str, None] = {}
+    for base in kind.__mro__:
+        own = base.__dict__.get("__init__")
+        if own is None:
+            continue
+        signature = inspect.signature(own).parameters.values()
+        names |= {p.name: None for p in signature if p.kind in {p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD}}
+        if not any(p.kind is p.VAR_KEYWORD for p in signature):
+            break
+    names.pop("self", None)
+    return tuple(names)
+
+
+@cache
+def _required(kind: type) -> tuple[str, ...]:
+    own = inspect.signature(kind.__init__).parameters.values()  # type: ignore[misc]
+    named = [p for p in own if p.kind in {p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD} and p.name != "self"]
+    required = [p.name for p in named if p.default is p.empty]
+    # A subclass whose __init__ takes no task_id of its own passes it on, or makes one.
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in own)
+    return tuple(["task_id", *required] if takes_any and kind.__module__.startswith("scheduler.") else required)
+
+
+def _with_defaults(kind: type, kwargs: Mapping[str, Any], *, dag: DAG | None, checks: Arguments) -> dict[str, Any]:
+    defaults = dict(dag.default_args) if dag is not None else {}
+    own = kwargs.get("default_args")
+    if own is not None:
+        defaults |= checks.mapping("default_args", own)
+    known = parameters(kind)
+    return {name: value for name, value in defaults.items() if name in known and name != "task_id"} | dict(kwargs)
+
+
+def _owner(task_id: object, dag: DAG | None) -> str:
+    task = f"Task {task_id!r}" if task_id is not None else "A task"
+    return f"{task} of DAG {dag.dag_id!r}" if dag is not None else task
+
+
+def _multiplier(checks: Arguments, value: object) -> float:
+    """0.0 is no backoff, True the doubling of Airflow, a number of at least 1 its own factor."""
+    if isinstance(value, bool):
+        return 2.0 if value else 0.0
+    if isinstance(value, int | float) and (value == 0 or 1 <= value < float("inf")):
+        return float(value)
+    raise checks.refuse(f"retry_exponential_backoff must be True, False or a factor of at least 1, not {value!r}.")

@@ -1,0 +1,135 @@
+"""Jinja templates of task fields: rendered for one try, with an error that names the field and the undefined name."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scheduler.authoring.arguments import near
+from scheduler.authoring.xcom_arg import XComArg
+from scheduler.exceptions import PacelineError, TemplateError
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from jinja2 import Environment
+
+    from scheduler.authoring.dag import DAG
+
+_MARKS = ("{{", "{%", "{#")
+_UNDEFINED = re.compile(r"'(\w+)' is undefined")
+
+
+class Renderer:
+    """Renders the fields of one task of `dag`; a str that ends with one of `extensions` is a template file's path."""
+
+    def __init__(self, dag: DAG | None, extensions: Sequence[str] = (), *, owner: str = "The task") -> None:
+        self._dag = dag
+        self._extensions = tuple(extensions)
+        self._owner = owner
+        self._native = dag is not None and dag.render_template_as_native_obj
+
+    def render(self, value: Any, context: Mapping[str, Any], field: str) -> Any:
+        """`value` with every template and task result in it replaced, however deep in lists, tuples, sets and dicts."""
+        if isinstance(value, str):
+            return self._render_text(value, context, field)
+        if isinstance(value, XComArg):
+            return value.resolve(context)
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return type(value)(*self._render_items(value, context, field))
+        if type(value) in {list, tuple, set, frozenset}:
+            return type(value)(self._render_items(value, context, field))
+        if isinstance(value, dict):
+            return {key: self.render(item, context, f"{field}[{key!r}]") for key, item in value.items()}
+        return value
+
+    @functools.cached_property
+    def environment(self) -> Environment:
+        """The Jinja environment, made only when a field needs it."""
+        return environment(self._dag)
+
+    def _render_items(self, items: Any, context: Mapping[str, Any], field: str) -> list[Any]:
+        return [self.render(item, context, f"{field}[{index}]") for index, item in enumerate(items)]
+
+    def _render_text(self, text: str, context: Mapping[str, Any], field: str) -> Any:
+        is_file = bool(self._extensions) and text.endswith(self._extensions)
+        if not is_file and not self._native and not any(mark in text for mark in _MARKS):
+            return text.removesuffix("\n")  # as Jinja does
+        from jinja2 import StrictUndefined, TemplateNotFound, UndefinedError
+
+        try:
+            template = self.environment.get_template(text) if is_file else self.environment.from_string(text)
+            rendered = template.render(context)
+            # A native template that is one undefined name gives that object instead of raising.
+            return str(rendered) if isinstance(rendered, StrictUndefined) else rendered
+        except PacelineError:
+            raise
+        except UndefinedError as error:
+            raise self._error(field, self._about_undefined(str(error.message), context)) from None
+        except TemplateNotFound as error:
+            folders = ", ".join(folders_of(self._dag))
+            raise self._error(
+                field,
+                f"the template file {error.name!r} is in none of {folders}; a text that only looks like a file name is "
+                "kept as it is if a space ends it.",
+            ) from None
+        except Exception as error:
+            raise self._error(field, f"the template cannot be rendered: {type(error).__name__}: {error}.") from error
+
+    def _about_undefined(self, message: str, context: Mapping[str, Any]) -> str:
+        name = _UNDEFINED.fullmatch(message)
+        return message + (near(name[1], [*context, *self.environment.globals]) if name else ".")
+
+    def _error(self, field: str, complaint: str) -> TemplateError:
+        return TemplateError(f"{self._owner}, field {field}: {complaint}")
+
+
+def environment(dag: DAG | None) -> Environment:
+    """A Jinja environment with the macros, filters and folders of `dag`, in which an undefined name is an error."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from jinja2.nativetypes import NativeEnvironment
+
+    native = dag is not None and dag.render_template_as_native_obj
+    made = (NativeEnvironment if native else Environment)(
+        undefined=StrictUndefined,
+        extensions=["jinja2.ext.do"],
+        cache_size=0,
+        loader=FileSystemLoader(folders_of(dag)),
+    )
+    made.filters |= _FILTERS
+    if dag is not None:
+        made.globals |= dag.user_defined_macros
+        made.filters |= dag.user_defined_filters
+    return made
+
+
+def folders_of(dag: DAG | None) -> list[str]:
+    """Where template files are searched: beside the DAG file, then template_searchpath."""
+    return [str(Path(dag.fileloc).parent), *dag.template_searchpath] if dag is not None else []
+
+
+def _formatted(pattern: str) -> Any:
+    def filtered(moment: datetime) -> str:
+        return moment.strftime(pattern)
+
+    return filtered
+
+
+def _ts(moment: datetime) -> str:
+    return moment.isoformat()
+
+
+def _ts_nodash_with_tz(moment: datetime) -> str:
+    return moment.isoformat().replace("-", "").replace(":", "")
+
+
+_FILTERS = {
+    "ds": _formatted("%Y-%m-%d"),
+    "ds_nodash": _formatted("%Y%m%d"),
+    "ts": _ts,
+    "ts_nodash": _formatted("%Y%m%dT%H%M%S"),
+    "ts_nodash_with_tz": _ts_nodash_with_tz,
+}

@@ -1,0 +1,85 @@
+"""The effective priority of every task of a DAG: its own weight, plus those downstream or upstream of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from scheduler.authoring.dag import DAG
+
+DOWNSTREAM, UPSTREAM, ABSOLUTE = RULES = ("downstream", "upstream", "absolute")
+_LARGEST = 2**31 - 1
+
+
+def effective(dag: DAG) -> dict[str, int]:
+    """The effective priority of every task of `dag`, by task_id."""
+    tasks = dag.task_dict
+    return effective_weights(
+        {task_id: task.priority_weight for task_id, task in tasks.items()},
+        rules={task_id: task.weight_rule for task_id, task in tasks.items()},
+        downstream={task_id: task.downstream_task_ids for task_id, task in tasks.items()},
+    )
+
+
+def effective_weights(
+    own: Mapping[str, int], *, rules: Mapping[str, str], downstream: Mapping[str, Iterable[str]]
+) -> dict[str, int]:
+    """Per task: own weight (absolute), plus all transitive downstream (default) or upstream ones; kept within 32 bits.
+
+    `downstream` holds the direct edges of a DAG without cycles; a task that is missing there has none.
+    """
+    below = {task: list(downstream.get(task, ())) for task in own}
+    above: dict[str, list[str]] = {task: [] for task in own}
+    for task, children in below.items():
+        for child in children:
+            above[child].append(task)
+    order = _topological(below, above)
+    number = {task: bit for bit, task in enumerate(order)}
+    total = _Sum(own, number)
+    result = dict(own)
+    for rule, edges, walk in ((DOWNSTREAM, below, list(reversed(order))), (UPSTREAM, above, order)):
+        if any(rules[task] == rule for task in own):
+            closures = _closures(edges, walk, number)
+            result |= {task: total(closures[task]) for task in own if rules[task] == rule}
+    return {task: max(-_LARGEST, min(_LARGEST, weight)) for task, weight in result.items()}
+
+
+def _topological(below: Mapping[str, list[str]], above: Mapping[str, list[str]]) -> list[str]:
+    waiting = {task: len(parents) for task, parents in above.items()}
+    order = [task for task, count in waiting.items() if count == 0]
+    for task in order:  # grows while it is walked
+        for child in below[task]:
+            waiting[child] -= 1
+            if waiting[child] == 0:
+                order.append(child)
+    return order
+
+
+def _closures(edges: Mapping[str, list[str]], walk: Iterable[str], number: Mapping[str, int]) -> dict[str, int]:
+    """A bit set per task: itself and everything its edges reach."""
+    closures: dict[str, int] = {}
+    for task in walk:
+        reached = 1 << number[task]
+        for neighbour in edges[task]:
+            reached |= closures[neighbour]
+        closures[task] = reached
+    return closures
+
+
+class _Sum:
+    """Adds up the weights of a bit set of tasks bit by bit of the weight: some 32 popcounts, however many tasks."""
+
+    def __init__(self, own: Mapping[str, int], number: Mapping[str, int]) -> None:
+        self._least = min(0, *own.values()) if own else 0
+        self._masks: dict[int, int] = {}
+        for task, weight in own.items():
+            rest = weight - self._least
+            while rest:
+                low = rest & -rest
+                self._masks[low] = self._masks.get(low, 0) | 1 << number[task]
+                rest ^= low
+
+    def __call__(self, tasks: int) -> int:
+        lifted = sum(value * (tasks & mask).bit_count() for value, mask in self._masks.items())
+        return lifted + self._least * tasks.bit_count()

@@ -1,0 +1,96 @@
+"""A child process of a task in its own process group; nothing of it outlives a stopped task or a dead worker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+#: Between SIGTERM and SIGKILL of the group.
+GRACE_S = 5.0
+_CHUNK_BYTES = 65536
+#: Reads until the worker's end of the pipe closes, which also kill -9 of the worker does, then ends its group.
+_WATCH = "trap '' TERM; read -r _; kill -KILL 0"
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a process ended: its exit code (negative: the signal) and the last line it printed."""
+
+    exit_code: int
+    last_line: str
+
+
+def run(command: Sequence[str], *, env: Mapping[str, str], cwd: str, encoding: str = "utf-8") -> Ended:
+    """Run `command`, passing its stdout and stderr on to ours line by line; any exception here ends its whole group."""
+    with _watched_group() as group:
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=env,
+            cwd=cwd,
+            process_group=group,
+        )
+        try:
+            last_line = _pass_on(child, encoding)
+            return Ended(child.wait(), last_line)
+        except BaseException:
+            _end_group(group, child)
+            raise
+        finally:
+            if child.stdout is not None:
+                child.stdout.close()
+
+
+def describe(exit_code: int) -> str:
+    """An exit code for people, with the name of the signal behind it."""
+    number = -exit_code if exit_code < 0 else exit_code - 128
+    if exit_code < 0 or exit_code > 128:
+        with suppress(ValueError):
+            return f"exit code {exit_code} ({signal.Signals(number).name})"
+    return f"exit code {exit_code}"
+
+
+@contextmanager
+def _watched_group() -> Iterator[int]:
+    """A new process group, led by a watcher that outlives us only to kill the group."""
+    watcher = subprocess.Popen(["sh", "-c", _WATCH], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, process_group=0)
+    try:
+        yield watcher.pid
+    finally:
+        watcher.kill()
+        watcher.wait()
+        if watcher.stdin is not None:
+            watcher.stdin.close()
+
+
+def _pass_on(child: subprocess.Popen[bytes], encoding: str) -> str:
+    assert child.stdout is not None
+    line = bytearray()
+    complete = True
+    while chunk := child.stdout.readline(_CHUNK_BYTES):
+        if complete:
+            line.clear()
+        line += chunk
+        complete = chunk.endswith(b"\n")
+        sys.stdout.write(chunk.decode(encoding, "backslashreplace"))
+        sys.stdout.flush()
+    return line.decode(encoding, "backslashreplace").rstrip()
+
+
+def _end_group(group: int, child: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGTERM)
+    try:
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(GRACE_S)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
+        child.wait()

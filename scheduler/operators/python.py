@@ -1,0 +1,137 @@
+"""Tasks that call a Python function, with context variables filled in by the names of its parameters."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from scheduler.authoring import context as task_context
+from scheduler.authoring.operator import Operator
+from scheduler.authoring.xcom_arg import XComArg
+
+_POSITIONAL = frozenset({inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD})
+
+
+class PythonOperator(Operator):
+    """Calls `python_callable(*op_args, **op_kwargs)`; what it returns is the result of the task."""
+
+    template_fields: Sequence[str] = ("templates_dict", "op_args", "op_kwargs")
+    #: Context variables that a parameter of the same name receives.
+    injected: ClassVar[frozenset[str]] = task_context.KEYS
+    #: Those of them that an author never passes: positional arguments go to the other parameters.
+    reserved: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(
+        self,
+        *,
+        python_callable: Callable[..., Any],
+        op_args: Sequence[Any] | None = None,
+        op_kwargs: Mapping[str, Any] | None = None,
+        templates_dict: Mapping[str, Any] | None = None,
+        templates_exts: Sequence[str] | None = None,
+        show_return_value_in_logs: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.python_callable = python_callable
+        self.op_args: Any = () if op_args is None else op_args
+        self.op_kwargs: Any = {} if op_kwargs is None else op_kwargs
+        self.templates_dict: Any = templates_dict
+        self.show_return_value_in_logs = show_return_value_in_logs
+        if templates_exts:
+            self.template_ext = tuple(templates_exts)
+        self._check_call()
+
+    def execute(self, context: Mapping[str, Any]) -> object:
+        return self.call(context)
+
+    def call(self, context: Mapping[str, Any]) -> Any:
+        """Call the function with its arguments and the context variables it names (all of them if it takes **kwargs)."""
+        offered = {**context, "templates_dict": self.templates_dict}
+        parameters = _parameters(self.python_callable)
+        args = self._placed(parameters, offered)
+        positional = [p.name for p in parameters if p.kind in _POSITIONAL][: len(args)]
+        if any(p.kind is p.VAR_KEYWORD for p in parameters):
+            filled = {name: value for name, value in offered.items() if name not in positional}
+        else:
+            by_name = {p.name for p in parameters if p.kind in {p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY}}
+            filled = {name: offered[name] for name in offered.keys() & by_name if name not in positional}
+        return self.python_callable(*args, **filled | dict(self.op_kwargs))
+
+    def _placed(self, parameters: list[inspect.Parameter], offered: Mapping[str, Any]) -> list[Any]:
+        """The positional arguments, with the reserved ones in their places."""
+        given, placed = list(self.op_args), list[Any]()
+        for p in parameters:
+            if p.kind not in _POSITIONAL or not (given or p.name in self.reserved):
+                break
+            placed.append(offered.get(p.name) if p.name in self.reserved else given.pop(0))
+        return [*placed, *given]
+
+    def _check_call(self) -> None:
+        checks = self.checks()
+        function = self.python_callable
+        if not callable(function):
+            raise checks.refuse(f"python_callable must be a function, not {function!r}.")
+        if inspect.iscoroutinefunction(function):
+            raise checks.refuse("an async function is not supported yet; call asyncio.run(...) in a plain one.")
+        if not isinstance(self.op_args, Sequence | XComArg) or isinstance(self.op_args, bytes):
+            raise checks.refuse(f"op_args must be a list, not {self.op_args!r}.")
+        if not isinstance(self.op_kwargs, Mapping | XComArg | str):
+            raise checks.refuse(f"op_kwargs must be a dict, not {self.op_kwargs!r}.")
+        if isinstance(self.op_args, list | tuple) and isinstance(self.op_kwargs, Mapping):
+            self._check_binding(self.op_kwargs)
+
+    def _check_binding(self, kwargs: Mapping[str, Any]) -> None:
+        try:
+            signature = inspect.signature(self.python_callable)
+        except ValueError:
+            return  # a function in C may not tell its parameters
+        placed = self._placed(list(signature.parameters.values()), {})
+        # The worker fills these in; a default lets the rest be checked without them.
+        relaxed = [
+            inspect.Parameter(p.name, p.KEYWORD_ONLY, default=None)
+            if p.name in self.injected and p.kind is p.KEYWORD_ONLY
+            else p.replace(default=None)
+            if p.name in self.injected and p.kind is p.POSITIONAL_OR_KEYWORD
+            else p
+            for p in signature.parameters.values()
+        ]
+        try:
+            inspect.Signature(_movable(relaxed, len(placed))).bind(*placed, **kwargs)
+        except TypeError as error:
+            name = getattr(self.python_callable, "__name__", "python_callable")
+            raise self.checks().refuse(f"{name}{signature} cannot be called so: {error}.") from None
+
+
+def returns_mapping(function: Callable[..., Any]) -> bool:
+    """Whether the return annotation of `function` is a dict or the like, which splits its result into several XComs."""
+    try:
+        hint = typing.get_type_hints(function).get("return")
+    except Exception:
+        return False  # annotations may name what exists only for a type checker
+    kind = typing.get_origin(hint) or hint
+    return isinstance(kind, type) and issubclass(kind, Mapping)
+
+
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    try:
+        return list(inspect.signature(function).parameters.values())
+    except ValueError:
+        return []
+
+
+def _movable(parameters: list[inspect.Parameter], given: int) -> list[inspect.Parameter]:
+    """Those past the positional arguments as keyword-only: one with a default may stand before one without."""
+    fixed, moved, last = [], [], []
+    for place, p in enumerate(parameters):
+        if p.kind is p.VAR_KEYWORD:
+            last.append(p)
+        elif p.kind is p.POSITIONAL_OR_KEYWORD and place >= given:
+            moved.append(p.replace(kind=p.KEYWORD_ONLY))
+        elif p.kind is p.KEYWORD_ONLY:
+            moved.append(p)
+        else:
+            fixed.append(p.replace(default=p.empty) if place < given and p.kind in _POSITIONAL else p)
+    return [*fixed, *moved, *last]
