@@ -76,16 +76,20 @@ class Duty:
 
 @dataclass(slots=True)
 class Duties:
-    """One a service."""
+    """One a service; `sweep` is promote's look at runs that nobody hinted at."""
 
     heartbeat: Duty
     plan: Duty
     promote: Duty
+    sweep: Duty
     queue: Duty
     rescue: Duty
 
+    def all(self) -> tuple[Duty, ...]:
+        return (self.heartbeat, self.plan, self.promote, self.sweep, self.queue, self.rescue)
+
     def next_due_at(self) -> float:
-        return min(duty.due_at for duty in (self.heartbeat, self.plan, self.promote, self.queue, self.rescue))
+        return min(duty.due_at for duty in self.all())
 
 
 class SchedulerLoop:
@@ -110,6 +114,7 @@ class SchedulerLoop:
             heartbeat=Duty(config.scheduler_heartbeat_sec),
             plan=Duty(poll_s),
             promote=Duty(poll_s),
+            sweep=Duty(poll_s),
             queue=Duty(poll_s),
             rescue=Duty(config.orphaned_tasks_check_interval),
         )
@@ -131,7 +136,7 @@ class SchedulerLoop:
             now = _clock(self.engine)
         except OperationalError as error:
             log.warning("%s", database.translate(error))
-            for duty in (self.duties.plan, self.duties.promote, self.duties.queue, self.duties.rescue):
+            for duty in self.duties.all():
                 duty.done()
             return
         for duty, service in (
@@ -139,6 +144,7 @@ class SchedulerLoop:
             (self.duties.rescue, self._turn_rescue),
             (self.duties.plan, self._turn_plan),
             (self.duties.promote, self._turn_promote),
+            (self.duties.sweep, self._turn_sweep),
             (self.duties.queue, self._turn_queue),
         ):
             if duty.is_due():
@@ -192,6 +198,13 @@ class SchedulerLoop:
             self.duties.queue.due_at = 0.0
         # A run that ended may have made room for one that waits.
         return bool(promoted.closed or promoted.started or self.hints)
+
+    def _turn_sweep(self, now: datetime) -> None:
+        promoted = self._promote.run_once(now)
+        if promoted.ready:
+            self.duties.queue.due_at = 0.0
+        if promoted.closed or promoted.started:
+            self.duties.promote.due_at = 0.0
 
     def _turn_queue(self, now: datetime) -> bool:
         queued = self._queue.run_once(now)

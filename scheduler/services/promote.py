@@ -32,12 +32,13 @@ class Promote:
         self._settings = settings
         self._versions = versions
 
-    def run_once(self, now: datetime, hinted: Collection[int] = ()) -> Promoted:
-        """Look at the hinted runs, or without a hint at those that need it most."""
+    def run_once(self, now: datetime, hinted: Collection[int] | None = None) -> Promoted:
+        """Look at the runs hinted at and just started; without hints sweep: look at those that need it most, in case one was lost."""
         limit = self._settings.scheduler.max_dagruns_per_loop_to_schedule
         started = runs.start_queued(self._engine)
         ready = _retry_due(self._engine, self._settings.scheduler.max_tis_per_query)
-        wanted = sorted({*hinted, *started}) or _candidates(self._engine, limit)
+        looked_for = _candidates(self._engine, limit) if hinted is None else hinted
+        wanted = sorted({*looked_for, *started})
         closed: dict[int, RunState] = {}
         held_elsewhere: set[int] = set()
         for run in wanted:
@@ -48,7 +49,7 @@ class Promote:
             ready += examined.ready
             if examined.closed is not None:
                 closed[run] = examined.closed
-        return Promoted(started, closed, ready, held_elsewhere & set(hinted))
+        return Promoted(started, closed, ready, held_elsewhere & set(hinted or ()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,109 @@
+"""Rescue: lost messages, dead workers, an emptied broker."""
+
+from collections.abc import Callable
+
+from support.scenario import Scenario, chain
+
+from scheduler.follow import Ending
+from scheduler.states import TaskState
+
+QUICK = {"task_queued_timeout": 0.001}
+#: PostgreSQL of the test session has just started: do not wait for workers to assert their claims.
+SETTLED = {"heartbeat_timeout": 0.5}
+
+
+def fresh(make_scenario: Callable[..., Scenario]) -> Scenario:
+    return make_scenario(scheduler=QUICK, worker=SETTLED)
+
+
+def beat(scenario: Scenario) -> None:
+    scenario.sql("update process set heartbeat_at = clock_timestamp()")
+
+
+def test_a_deleted_redis_list_loses_no_work_and_no_try(make_scenario: Callable[..., Scenario]) -> None:
+    scenario = fresh(make_scenario)
+    scenario.add(chain("c", 1))
+    for number in range(50):
+        scenario.trigger("c", run_id=f"r{number}")
+    for _ in range(5):
+        beat(scenario)
+        scenario.turn()
+    before = scenario.rows("select id, dispatch_id, try_number from task_instance where state = 'queued' order by id")
+    scenario.broker.flushdb()
+
+    beat(scenario)
+    scenario.turn()
+
+    assert len(before) >= 16
+    assert sorted(m[0] for m in scenario.messages()) == [row[0] for row in before]
+    assert before == scenario.rows("select id, dispatch_id, try_number from task_instance where state = 'queued' order by id")
+
+
+def test_a_message_that_is_in_the_broker_is_not_sent_again(make_scenario: Callable[..., Scenario]) -> None:
+    scenario = fresh(make_scenario)
+    scenario.add(chain("c", 1))
+    scenario.trigger("c")
+    for _ in range(4):
+        beat(scenario)
+        scenario.turn()
+
+    assert len(scenario.messages()) == 1
+
+
+def test_queued_without_a_message_is_published(make_scenario: Callable[..., Scenario]) -> None:
+    """Killed between commit and publish."""
+    scenario = fresh(make_scenario)
+    scenario.add(chain("c", 1))
+    scenario.trigger("c")
+    scenario.turn()
+    scenario.messages()
+    scenario.sql("update task_instance set dispatched_at = null")
+
+    beat(scenario)
+    scenario.turn()
+
+    assert scenario.work() == 1
+    assert scenario.rows("select state, try_number from task_instance") == [("success", 1)]
+
+
+def test_what_a_dead_worker_ran_is_tried_again_at_once_or_fails(make_scenario: Callable[..., Scenario]) -> None:
+    scenario = fresh(make_scenario)
+    scenario.add(chain("again", 1, task={"retries": 1, "retry_delay_s": 300.0}))
+    scenario.add(chain("never", 1))
+    scenario.trigger("again")
+    never = scenario.trigger("never")
+    scenario.turn()
+    claims = [scenario.claim(message) for message in scenario.messages()]
+    scenario.sql("update process set heartbeat_at = clock_timestamp() - interval '1 hour' where kind = 'worker'")
+
+    scenario.turn()
+    scenario.turn()
+
+    assert scenario.rows("select max_tries, state from task_instance order by max_tries") == [(0, "failed"), (1, "queued")]
+    assert "gave no sign of life" in scenario.rows("select reason from task_instance where max_tries = 0")[0][0]
+    assert scenario.run_state(never) == "failed"
+    assert all(claim and not scenario.follower.report(claim, Ending(TaskState.SUCCESS)) for claim in claims)
+    assert scenario.rows("select try_number, state from task_try") == [(1, "failed")]
+
+
+def test_a_dead_scheduler_leaves_nothing_behind(make_scenario: Callable[..., Scenario]) -> None:
+    scenario = make_scenario(schedulers=2)
+    scenario.add(chain("c", 3))
+    run = scenario.trigger("c")
+    scenario.schedulers[0].turn()
+
+    survivor = scenario.schedulers[1]
+    scenario.schedulers[:] = [survivor]
+    scenario.run_to_end()
+
+    assert scenario.run_state(run) == "success"
+
+
+def test_a_process_taken_for_dead_registers_anew(make_scenario: Callable[..., Scenario]) -> None:
+    scenario = make_scenario()
+    first = scenario.schedulers[0].scheduler_id
+    scenario.sql("update process set stopped_at = now() where id = %s", first)
+
+    scenario.turn()
+
+    assert scenario.schedulers[0].scheduler_id != first

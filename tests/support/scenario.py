@@ -1,0 +1,149 @@
+"""The engine without processes: real PostgreSQL and Redis, turns taken by the test, a worker that is a method call."""
+
+import base64
+import json
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from scheduler.dispatch import Publisher, broker_lists
+from scheduler.doorbell import Doorbell, client
+from scheduler.follow import Ending, Follower
+from scheduler.loop import SchedulerLoop
+from scheduler.serialized import SerializedDag, SerializedTask
+from scheduler.settings import Settings
+from scheduler.states import TaskState
+from scheduler.store import database, processes, runs
+from scheduler.store.hot import Claim, HotPath
+
+WORKER_PLACES = 64
+
+
+def dag(dag_id: str, edges: dict[str, Sequence[str]], *, rules: dict[str, str] | None = None, **options: Any) -> SerializedDag:
+    """A DAG from {task_id: upstream task_ids}, in topological order; options of the DAG, or of all tasks as `task=dict(...)`."""
+    shared = options.pop("task", {})
+    tasks = tuple(
+        SerializedTask(
+            task_id=name,
+            operator="EmptyOperator",
+            runtime="empty",
+            upstream=tuple(above),
+            **{"trigger_rule": (rules or {}).get(name, "all_success"), **shared},
+        )
+        for name, above in edges.items()
+    )
+    defaults = {"file": f"{dag_id}.py", "schedule": {"kind": "never"}, "max_active_tasks": 1000}
+    return SerializedDag(dag_id=dag_id, tasks=tasks, **(defaults | options))
+
+
+def chain(dag_id: str, length: int, **options: Any) -> SerializedDag:
+    names = [f"t{number:03}" for number in range(length)]
+    return dag(dag_id, {name: names[max(0, at - 1) : at] for at, name in enumerate(names)}, **options)
+
+
+class Scenario:
+    """DAGs, schedulers and one worker's follower on the test's own database and broker."""
+
+    def __init__(self, settings: Settings, *, schedulers: int = 1, follow: bool = True) -> None:
+        self.settings = settings
+        self.engine = database.create(settings)
+        self.broker = client(settings)
+        self.schedulers = [SchedulerLoop(self.engine, settings, name=f"s{number}") for number in range(schedulers)]
+        self.worker_id = processes.register(
+            self.engine, kind="worker", name="w", host="h", pid=1, queues=["default"], concurrency=WORKER_PLACES
+        )
+        self.hot = HotPath(settings, self.worker_id)
+        self.follower = Follower(self.hot, Publisher(settings), Doorbell(settings), enabled=follow)
+        self.queues = {"default"}
+
+    def close(self) -> None:
+        self.hot.close()
+        for scheduler in self.schedulers:
+            scheduler.close()
+        self.engine.dispose()
+
+    def add(self, new: SerializedDag) -> SerializedDag:
+        """Store a DAG as its parser would."""
+        with self.engine.begin() as connection:
+            version = connection.exec_driver_sql(
+                "insert into dag_version (dag_id, number, content_hash, data)"
+                " select %s, coalesce(max(number), 0) + 1, %s, %s from dag_version where dag_id = %s returning id",
+                (new.dag_id, new.content_hash, new.to_json(), new.dag_id),
+            ).scalar_one()
+            connection.exec_driver_sql(
+                "insert into dag (dag_id, file, version_id) values (%s, %s, %s)"
+                " on conflict (dag_id) do update set version_id = excluded.version_id",
+                (new.dag_id, new.file, version),
+            )
+            connection.exec_driver_sql("insert into dag_schedule (dag_id) values (%s) on conflict do nothing", (new.dag_id,))
+        self.queues |= {task.queue for task in new.tasks if task.queue}
+        return new
+
+    def pool(self, name: str, slots: int, queue: str | None = None) -> None:
+        self.sql("insert into pool (name, slots, queue) values (%s, %s, %s)", name, slots, queue)
+
+    def trigger(self, dag_id: str, **options: Any) -> int:
+        return runs.trigger(self.engine, dag_id, **options).id
+
+    def turn(self, *, poll: bool = True) -> None:
+        """One turn of every scheduler, in random order; `poll` makes every service due."""
+        for scheduler in random.sample(self.schedulers, len(self.schedulers)):
+            if poll:
+                for duty in scheduler.duties.all():
+                    duty.due_at = 0.0
+            scheduler.turn()
+
+    def messages(self) -> list[tuple[int, str]]:
+        """Take every message out of the broker, as (task instance id, dispatch id)."""
+        taken = []
+        for queue in sorted(self.queues):
+            for key in broker_lists(queue):
+                while (body := self.broker.rpop(key)) is not None:
+                    taken.append(tuple(json.loads(base64.b64decode(json.loads(body)["body"]))[0]))
+        return taken
+
+    def claim(self, message: tuple[int, str]) -> Claim | None:
+        return self.hot.claim(*message)
+
+    def work(self, outcome: Callable[[Claim], TaskState] = lambda claim: TaskState.SUCCESS, *, shuffle: bool = False) -> int:
+        """Run everything the broker holds; the number of task instances that ran."""
+        waiting = self.messages()
+        if shuffle:
+            random.shuffle(waiting)
+        ran = 0
+        for message in waiting:
+            claim = self.claim(message)
+            if claim is not None:
+                assert self.follower.report(claim, Ending(outcome(claim), delay_s=0.0))
+                ran += 1
+        return ran
+
+    def run_to_end(self, *, turns: int = 500, **work: Any) -> None:
+        """Turn and work until no run is open."""
+        for _ in range(turns):
+            self.turn()
+            while self.work(**work):
+                pass
+            if not self.rows("select 1 from dag_run where state in ('queued', 'running')"):
+                return
+        raise AssertionError(f"runs still open after {turns} turns: {self.states()}")
+
+    def states(self, dag_run_id: int | None = None) -> dict[str, str]:
+        """task_id -> state of one run (or of the only one)."""
+        rows = self.rows(
+            "select task_id, coalesce(state, 'none') from task_instance where %s::bigint is null or dag_run_id = %s order by id",
+            dag_run_id,
+            dag_run_id,
+        )
+        return dict(rows)
+
+    def run_state(self, dag_run_id: int) -> str:
+        return self.rows("select state from dag_run where id = %s", dag_run_id)[0][0]
+
+    def rows(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        with self.engine.begin() as connection:
+            return [tuple(row) for row in connection.exec_driver_sql(statement, parameters).all()]
+
+    def sql(self, statement: str, *parameters: Any) -> None:
+        with self.engine.begin() as connection:
+            connection.exec_driver_sql(statement, parameters)
