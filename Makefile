@@ -25,4 +25,4 @@ check: setup ## Check format, lint, types, import layers and generated files
 	@$(BIN)/python -m scheduler.cli.generate --check
 
 test-compose: ## Build the image, run the stack of docker-compose.yml with three workers, check a flights run in it
-	@tests/compose/run
+	@python3 tests/compose/run.py

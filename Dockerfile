@@ -1,0 +1,32 @@
+# One image for every role: `paceline scheduler`, `paceline worker`, `paceline flower`, `paceline db migrate`.
+FROM python:3.11-slim-bookworm
+
+RUN apt-get update \
+ && apt-get install -y --no-install-recommends openjdk-17-jre-headless \
+ && rm -rf /var/lib/apt/lists/*
+
+# Folders that become volumes belong to the user, so that new volumes do too.
+RUN useradd --uid 10001 --user-group --create-home paceline \
+ && install -d -o paceline -g paceline /opt/paceline/dags /opt/paceline/config \
+      /var/lib/paceline /var/lib/paceline/data /var/lib/paceline/logs
+WORKDIR /opt/paceline
+ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
+    PACELINE_HOME=/var/lib/paceline PACELINE_DAGS_FOLDER=/opt/paceline/dags
+
+# The dependencies first, with an empty project: over a gigabyte that a change of our own code leaves in the cache.
+WORKDIR /src
+COPY pyproject.toml constraints.txt README.md LICENSE ./
+RUN mkdir scheduler workers \
+ && python3 -m venv /opt/venv \
+ && pip install --no-cache-dir --constraint constraints.txt pip \
+ && pip install --no-cache-dir --constraint constraints.txt --build-constraint constraints.txt '.[demo]'
+
+COPY scheduler scheduler
+COPY workers workers
+RUN pip install --no-cache-dir --build-constraint constraints.txt --no-deps --force-reinstall . \
+ && python -m compileall -q /opt/venv/lib/python3.11/site-packages/scheduler /opt/venv/lib/python3.11/site-packages/workers
+
+WORKDIR /opt/paceline
+COPY config/paceline.toml config/
+USER paceline
+CMD ["paceline", "--help"]
