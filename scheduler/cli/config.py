@@ -1,0 +1,77 @@
+"""`paceline config`: every setting, where its value comes from, and whether all are allowed."""
+
+import difflib
+from pathlib import Path
+from typing import Any
+
+import click
+
+from scheduler.cli import options, output
+from scheduler.settings import SECRET_URLS, Settings, environment_names, keys, masked, sources
+
+
+@click.group()
+def config() -> None:
+    """Show and check the settings."""
+
+
+@config.command()
+@options.as_json
+def show(json_wanted: bool) -> None:
+    """Every setting with its value and where that comes from; passwords are masked."""
+    settings = options.settings()
+    values = {key: effective(settings, key) for key in keys()}
+    if json_wanted:
+        nested: dict[str, dict[str, Any]] = {}
+        for key, value in values.items():
+            section, _, name = key.partition(".")
+            nested.setdefault(section, {})[name] = value
+        output.print_json(nested)
+        return
+    origin = sources()
+    rows = [{"setting": key, "value": value, "from": origin.get(key, "default")} for key, value in values.items()]
+    output.table(rows, ["setting", "value", "from"], empty="")
+
+
+@config.command()
+@click.argument("key")
+@options.as_json
+def get(key: str, json_wanted: bool) -> None:
+    """The value of one setting, named <section>.<key> or by its environment variable."""
+    known = {name: ".".join(place) for name, place in environment_names().items()} | {name: name for name in keys()}
+    if key not in known:
+        near = difflib.get_close_matches(key, known, 1)
+        hint = f"did you mean {near[0]}?" if near else "`paceline config show` lists every key."
+        raise click.UsageError(f"{key} is not a setting; {hint}")
+    value = effective(options.settings(), known[key])
+    if json_wanted:
+        output.print_json(value)
+    else:
+        click.echo("true" if value is True else "false" if value is False else value)
+
+
+@config.command()
+@options.as_json
+def check(json_wanted: bool) -> None:
+    """Exit 0 if every setting is known and allowed, else 2 with the key, the value and what is allowed."""
+    options.settings()
+    origin = sources()
+    if json_wanted:
+        output.print_json({"ok": True, "set": origin})
+    else:
+        click.echo(f"All settings are fine; {len(origin)} of {len(keys())} are set, the others have their defaults.")
+
+
+def effective(settings: Settings, key: str) -> Any:
+    """The value in force: embedded URLs and full paths filled in, passwords masked."""
+    in_force = {
+        "paths.home": settings.home,
+        "paths.dags_folder": settings.dags_folder,
+        "paths.logs_folder": settings.logs_folder,
+        "database.url": settings.database_url,
+        "broker.url": settings.broker_url,
+    }
+    value = in_force.get(key, settings.value(key))
+    if key in SECRET_URLS:
+        return masked(str(value))
+    return str(value) if isinstance(value, Path) else value

@@ -1,0 +1,185 @@
+"""`paceline dags`: DAGs, their errors, pausing, testing and triggering."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+from sqlalchemy import Engine
+
+from scheduler import states
+from scheduler.cli import options, output
+from scheduler.cli import runs as runs_cli
+from scheduler.store import dags as store
+from scheduler.store import overview, reads
+from scheduler.store import runs as runs_store
+
+
+@click.group()
+def dags() -> None:
+    """List, show, pause, test and trigger DAGs."""
+
+
+@dags.command("list")
+@click.option("--all", "all_", is_flag=True, help="Also DAGs whose file is gone.")
+@options.as_json
+def list_(all_: bool, json_wanted: bool) -> None:
+    """Every DAG with its schedule and newest run."""
+    engine = options.engine()
+    rows = reads.dags(engine, inactive=all_)
+    if json_wanted:
+        output.print_json(rows)
+        return
+    columns = ["dag_id", "is_paused", "schedule", "task_count", "last_run_id", "last_run_state", "next_run_after", "file"]
+    output.table(rows, columns, empty=f"No DAGs; the DAGs folder is {options.settings().dags_folder}.")
+    failed = len(reads.import_errors(engine))
+    if failed:
+        output.say(f"{failed} DAG files cannot be read: `paceline dags errors` says why.")
+
+
+@dags.command()
+@click.argument("dag_id", metavar="DAG")
+@options.as_json
+def show(dag_id: str, json_wanted: bool) -> None:
+    """One DAG with its tasks and versions."""
+    dag = reads.dag(options.engine(), dag_id)
+    if json_wanted:
+        output.print_json(dag)
+        return
+    output.facts({name: value for name, value in dag.items() if name not in {"tasks", "versions"}})
+    columns = ["task_id", "operator", "upstream", "trigger_rule", "retries", "queue", "pool", "priority_weight"]
+    output.table(dag["tasks"], columns, empty="No tasks.")
+    output.table(dag["versions"], ["number", "created_at", "runs", "content_hash"], empty="")
+
+
+@dags.command()
+@click.argument("dag_id", metavar="DAG")
+@click.option("--format", "form", type=click.Choice(["text", "mermaid"]), default="text", show_default=True)
+@options.as_json
+def graph(dag_id: str, form: str, json_wanted: bool) -> None:
+    """The edges of a DAG: one a line, or as a mermaid flowchart."""
+    tasks = reads.dag(options.engine(), dag_id)["tasks"]
+    edges = [(above, task["task_id"]) for task in tasks for above in task["upstream"]]
+    if json_wanted:
+        output.print_json({"dag_id": dag_id, "tasks": [task["task_id"] for task in tasks], "edges": edges})
+    elif form == "mermaid":
+        number = {task["task_id"]: no for no, task in enumerate(tasks)}
+        lines = [f'  t{no}["{name}"]' for name, no in number.items()]
+        click.echo("\n".join(["flowchart LR", *lines, *(f"  t{number[a]} --> t{number[b]}" for a, b in edges)]))
+    else:
+        joined = {name for edge in edges for name in edge}
+        alone = [task["task_id"] for task in tasks if task["task_id"] not in joined]
+        click.echo("\n".join([*(f"{above} -> {below}" for above, below in edges), *alone]))
+
+
+@dags.command()
+@options.as_json
+def errors(json_wanted: bool) -> None:
+    """DAG files that cannot be read, and why."""
+    rows = reads.import_errors(options.engine())
+    if json_wanted:
+        output.print_json(rows)
+        return
+    for row in rows:
+        line = f":{row['line']}" if row["line"] else ""
+        click.echo(f"{row['file']}{line}: {row['message']}")
+        if click.get_current_context().find_root().params.get("debug"):
+            click.echo(row["traceback"])
+    if not rows:
+        output.say("Every DAG file can be read.")
+
+
+@dags.command()
+@click.argument("dag_id", metavar="DAG", required=False)
+def reparse(dag_id: str | None) -> None:
+    """Read a DAG's file, or all files, again now."""
+    files = store.reparse(options.engine(), dag_id)
+    options.ring("plan")
+    click.echo(f"{len(files)} DAG files will be read again.")
+
+
+@dags.command()
+@click.argument("dag_id", metavar="DAG")
+def pause(dag_id: str) -> None:
+    """Make no more runs of a DAG and start no more of its tasks; what runs goes on."""
+    changed = store.pause(options.engine(), dag_id)
+    click.echo(f"DAG {dag_id} is paused." if changed else f"DAG {dag_id} was paused already.")
+
+
+@dags.command()
+@click.argument("dag_id", metavar="DAG")
+def unpause(dag_id: str) -> None:
+    """Let a paused DAG go on."""
+    changed = store.unpause(options.engine(), dag_id)
+    options.ring("plan", "queue")
+    click.echo(f"DAG {dag_id} goes on." if changed else f"DAG {dag_id} was not paused.")
+
+
+@dags.command()
+@click.argument("dag_id", metavar="DAG")
+@click.option("--run-id", type=options.RUN_ID, help="manual__ and the time if left out.")
+@click.option("--logical-date", type=options.MOMENT, help="With offset, as 2025-01-31T00:00:00+00:00; none if left out.")
+@click.option("--conf", type=options.JSON_OBJECT, help="A JSON object, `dag_run.conf` in the tasks.")
+@click.option("--wait", is_flag=True, help="Watch the run until it ends; exit 0 if it succeeded, 1 if it failed.")
+@click.option("--timeout", "timeout_s", type=click.FloatRange(min=0), metavar="SECONDS", help="With --wait: exit 5 after this.")
+@options.as_json
+def trigger(
+    dag_id: str,
+    *,
+    run_id: str | None,
+    logical_date: datetime | None,
+    conf: dict[str, Any] | None,
+    wait: bool,
+    timeout_s: float | None,
+    json_wanted: bool,
+) -> None:
+    """Make a run of a DAG now."""
+    if timeout_s is not None and not wait:
+        raise click.UsageError("--timeout needs --wait.")
+    engine = options.engine()
+    # Its newest version is read first: a DAG that does not exist is told with a near match.
+    dag = reads.dag(engine, dag_id)
+    made = runs_store.trigger(
+        engine,
+        dag_id,
+        run_id=run_id,
+        logical_date=logical_date,
+        conf=conf,
+        default_queue=options.settings().core.default_queue,
+    )
+    options.ring("plan", f"run:{made.id}")
+    _warn(engine, dag)
+    if wait:
+        runs_cli.end_with(dag_id, made.run_id, timeout_s=timeout_s, json_wanted=json_wanted)
+    elif json_wanted:
+        output.print_json(reads.run(engine, dag_id, made.run_id))
+    else:
+        click.echo(f"Run {made.run_id} of DAG {dag_id} is queued.")
+
+
+@dags.command()
+@click.argument("dag_id", metavar="DAG")
+@click.option("--date", "logical_date", type=options.MOMENT, help="Logical date of the run; now if left out.")
+@click.option("--conf", type=options.JSON_OBJECT, help="A JSON object, `dag_run.conf` in the tasks.")
+@options.as_json
+def test(dag_id: str, logical_date: datetime | None, conf: dict[str, Any] | None, json_wanted: bool) -> None:
+    """Run a DAG's tasks here, one after the other, without database, broker and workers; each gets one try."""
+    from scheduler.cli import dag_test
+
+    date = logical_date or datetime.now(UTC)
+    result = dag_test.run(options.settings(), dag_id, logical_date=date, conf=conf or {}, quiet=json_wanted)
+    if json_wanted:
+        output.print_json(result)
+    else:
+        output.table(result["tasks"], ["task_id", "state", "took_s", "reason"], empty="This DAG has no tasks.")
+        click.echo(f"DAG {dag_id}: {result['state']}.")
+    if result["state"] != states.RunState.SUCCESS:
+        click.get_current_context().exit(1)
+
+
+def _warn(engine: Engine, dag: dict[str, Any]) -> None:
+    if dag["is_paused"]:
+        output.say(f"DAG {dag['dag_id']} is paused: the run waits until `paceline dags unpause {dag['dag_id']}`.")
+    silent_after_s = options.settings().scheduler.scheduler_health_check_threshold
+    schedulers = overview.processes(engine, kind="scheduler", silent_after_s=silent_after_s)
+    if not any(process["state"] == "alive" for process in schedulers):
+        output.say("No scheduler is alive: the run waits until one is started with `paceline scheduler`.")

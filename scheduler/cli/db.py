@@ -1,0 +1,30 @@
+"""`paceline db`: make the schema, and check it."""
+
+import click
+
+from scheduler.cli import options, output
+from scheduler.store import migrate as schema
+
+
+@click.group()
+def db() -> None:
+    """Make and check the database schema."""
+
+
+@db.command()
+def migrate() -> None:
+    """Bring the schema to this version, in one transaction; safe to run twice and beside another one."""
+    engine = options.engine(check_schema=False)
+    schema.migrate(engine, default_pool_slots=options.settings().core.default_pool_task_slot_count)
+    click.echo(f"The schema is at {schema.head()}.")
+
+
+@db.command()
+@options.as_json
+def check(json_wanted: bool) -> None:
+    """Exit 0 if the database answers and its schema is this version's, else 4."""
+    options.engine()
+    if json_wanted:
+        output.print_json({"ok": True, "schema": schema.head()})
+    else:
+        click.echo(f"The database answers; its schema is at {schema.head()}.")

@@ -1,0 +1,57 @@
+"""`paceline flower`: Flower for our broker, in this process, so that no password stands on a command line."""
+
+import contextlib
+import errno
+import os
+import socket
+
+import click
+
+from scheduler.cli import options, output
+from scheduler.exceptions import ConflictError
+from scheduler.settings import Settings
+
+#: Tasks are named dag.task (the message's shadow); their args are the run.
+TASK_COLUMNS = "name,args,state,worker,received,started,runtime,uuid"
+
+
+@click.command()
+def flower() -> None:
+    """Start Flower, the page that shows Celery's workers and tasks.
+
+    It listens on flower.address and flower.port and turns the workers' events on while it runs. FLOWER_BASIC_AUTH
+    (user:password) and Flower's other FLOWER_ variables hold; Flower's API answers only with FLOWER_BASIC_AUTH or
+    FLOWER_UNAUTHENTICATED_API set.
+    """
+    settings = options.settings()
+    _refuse_taken_port(settings)
+    from scheduler import dispatch
+
+    app = dispatch.celery_app(settings)
+    address, port = settings.flower.address, settings.flower.port
+    output.say(f"Flower listens on http://{address}:{port}.")
+    arguments = {
+        "address": address,
+        "port": port,
+        "tasks_columns": TASK_COLUMNS,
+        "enable_events": True,
+        "purge_offline_workers": 600,
+    }
+    # The environment speaks last in Flower: ours must not be overruled by a FLOWER_PORT that somebody exported elsewhere.
+    for name in arguments:
+        os.environ.pop(f"FLOWER_{name}".upper(), None)
+    app.start(["--quiet", "flower", *(f"--{name}={value}" for name, value in arguments.items())])
+
+
+def _refuse_taken_port(settings: Settings) -> None:
+    """ConflictError now instead of a stack trace later; another process may still be quicker."""
+    address, port = settings.flower.address, settings.flower.port
+    try:
+        found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        with contextlib.closing(socket.socket(found[0][0], socket.SOCK_STREAM)) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(found[0][4])
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise ConflictError(f"Port {port} of {address} is taken: set PACELINE_FLOWER_PORT to another.") from None
+        raise ConflictError(f"Flower cannot listen on {address}:{port} ({error.strerror}): set PACELINE_FLOWER_ADDRESS.") from None

@@ -1,0 +1,126 @@
+"""The root group: finds a noun's module when it is asked for, and turns every error into one sentence and an exit code."""
+
+import difflib
+import importlib
+import sys
+import traceback
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import click
+
+from scheduler.exceptions import PacelineError
+
+INTERRUPTED = 130
+
+
+class LazyGroup(click.Group):
+    """Knows its commands by name and help line; `scheduler.cli.<name>.<name>` is imported at first use."""
+
+    def __init__(self, *args: Any, commands_by_module: Mapping[str, str], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._help_lines = commands_by_module
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._help_lines)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._help_lines:
+            return None
+        command = getattr(importlib.import_module(f"scheduler.cli.{cmd_name}"), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0] if args else ""
+        if name and name not in self._help_lines and not name.startswith("-"):
+            near = difflib.get_close_matches(name, self._help_lines, 1)
+            hint = f"did you mean {near[0]!r}?" if near else "`paceline --help` lists the commands."
+            ctx.fail(f"There is no command {name!r}; {hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(self._help_lines.items()))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit):
+            raise
+        except (KeyboardInterrupt, click.Abort):
+            click.echo("Interrupted.", err=True)
+            ctx.exit(INTERRUPTED)
+        except BrokenPipeError:
+            raise
+        except Exception as error:
+            _end(error, debug=bool(ctx.params.get("debug")))
+
+
+def _refusal(message: str, exit_code: int) -> click.ClickException:
+    """An error as the user sees it."""
+    refusal = click.ClickException(message)
+    refusal.exit_code = exit_code  # type: ignore[misc]
+    return refusal
+
+
+def _end(error: Exception, *, debug: bool) -> NoReturn:
+    if debug:
+        traceback.print_exception(error, file=sys.stderr)
+    known = as_paceline_error(error)
+    if known is not None:
+        raise _refusal(str(known), known.exit_code)
+    hint = "" if debug else " `paceline --debug ...` shows where."
+    text = str(error).strip().splitlines() or ["no message"]
+    raise _refusal(f"Unexpected {type(error).__name__}: {text[0]}.{hint}", 1)
+
+
+def as_paceline_error(error: Exception) -> PacelineError | None:
+    """The error as one of ours: database and broker errors say what does not answer. None if it is none of these."""
+    if isinstance(error, PacelineError):
+        return error
+    # A library that was never imported raised nothing; importing it here would slow every error down.
+    libraries = {base.__module__.partition(".")[0] for base in type(error).__mro__}
+    if "sqlalchemy" in libraries or "psycopg2" in libraries:
+        return _of_database(error)
+    if libraries & {"redis", "kombu"}:
+        return _of_broker(error)
+    return None
+
+
+def _of_database(error: Exception) -> PacelineError | None:
+    import psycopg2
+    from sqlalchemy.exc import DBAPIError
+
+    from scheduler.exceptions import UnreachableError
+    from scheduler.store import database
+
+    if isinstance(error, DBAPIError) and isinstance(error.orig, psycopg2.OperationalError | psycopg2.InterfaceError):
+        # Errors the server reports about a statement carry a code; class 57 and 08 are shutdowns and lost connections.
+        code = getattr(error.orig, "pgcode", None)
+        if code is None or code[:2] in {"08", "28", "3D", "53", "57"}:
+            return database.translate(error)
+    if isinstance(error, psycopg2.OperationalError):
+        return UnreachableError(f"PostgreSQL does not answer: {_first_line(error)}. Start it, or correct PACELINE_DATABASE_URL.")
+    if isinstance(error, DBAPIError) and isinstance(error.orig, psycopg2.ProgrammingError) and "dsn" in str(error.orig):
+        return UnreachableError(f"PACELINE_DATABASE_URL cannot be read: {_first_line(error.orig)}. Correct it.")
+    return None
+
+
+def _of_broker(error: Exception) -> PacelineError | None:
+    import redis
+    from kombu.exceptions import OperationalError
+
+    from scheduler.exceptions import CredentialsError, UnreachableError
+
+    cause = error.__cause__ if isinstance(error, OperationalError) and error.__cause__ else error
+    refused = isinstance(cause, redis.AuthenticationError) or str(cause).startswith(("NOAUTH", "WRONGPASS"))
+    if refused:
+        return CredentialsError(f"Redis refuses the connection: {_first_line(cause)}. Correct PACELINE_BROKER_URL.")
+    if isinstance(error, redis.ConnectionError | redis.TimeoutError | OperationalError):
+        return UnreachableError(f"Redis does not answer: {_first_line(cause)}. Start it, or correct PACELINE_BROKER_URL.")
+    return None
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

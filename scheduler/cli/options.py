@@ -1,0 +1,104 @@
+"""What the commands share: settings and engine on demand, and the types and options that check what a person typed."""
+
+import json
+import re
+from datetime import datetime
+from typing import Any
+
+import click
+from sqlalchemy import Engine
+
+from scheduler.settings import Settings
+from scheduler.store import database, migrate
+
+as_json = click.option("--json", "json_wanted", is_flag=True, help="Print JSON.")
+
+
+def settings() -> Settings:
+    """The settings of this command, read once."""
+    root = click.get_current_context().find_root()
+    found = root.meta.get("paceline.settings")
+    if not isinstance(found, Settings):
+        found = root.meta["paceline.settings"] = Settings.load()
+    return found
+
+
+def engine(*, check_schema: bool = True) -> Engine:
+    """An engine whose database answers and has this version's schema; it closes with the command."""
+    made = database.create(settings(), pool_size=1, application="paceline cli")
+    click.get_current_context().find_root().call_on_close(made.dispose)
+    database.check(made)
+    if check_schema:
+        migrate.check(made)
+    return made
+
+
+def ring(*tokens: str) -> None:
+    """Wake a scheduler; without Redis it notices by itself a second later."""
+    from scheduler.doorbell import Doorbell
+
+    doorbell = Doorbell(settings())
+    doorbell.ring(*tokens)
+    doorbell.close()
+
+
+class JsonObject(click.ParamType[Any]):
+    """A JSON object."""
+
+    name = "json"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, dict):
+            return value
+        try:
+            found = json.loads(value, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError) as error:
+            self.fail(f"{_short(value)} is not JSON: {error}; write an object such as '{{\"day\": 1}}'.", param, ctx)
+        if not isinstance(found, dict):
+            self.fail(f"{_short(value)} is JSON, but not an object such as '{{\"day\": 1}}'.", param, ctx)
+        if "\\u0000" in json.dumps(found):
+            self.fail("NUL characters cannot be stored; leave them out.", param, ctx)
+        return found
+
+
+class Moment(click.ParamType[Any]):
+    """A moment with its offset from UTC."""
+
+    name = "timestamp"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, datetime):
+            return value
+        try:
+            found = datetime.fromisoformat(value)
+        except ValueError:
+            self.fail(f"{value!r} is not an ISO 8601 time such as 2025-01-31T06:00:00+00:00.", param, ctx)
+        if found.tzinfo is None:
+            self.fail(f"{value!r} has no offset from UTC; write {found.isoformat()}+00:00 if UTC is meant.", param, ctx)
+        return found
+
+
+class RunId(click.ParamType[Any]):
+    """What may stand as a run id: it becomes a folder name."""
+
+    name = "run id"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from scheduler.store.runs import RUN_ID
+
+        if not RUN_ID.fullmatch(value) or re.fullmatch(r"\.+", value):
+            self.fail(f"{value!r} may hold letters, digits, blanks and _.~:+- only, 1 to 250 of them.", param, ctx)
+        return value
+
+
+JSON_OBJECT = JsonObject()
+MOMENT = Moment()
+RUN_ID = RunId()
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _short(value: str) -> str:
+    return repr(value if len(value) <= 60 else value[:57] + "...")

@@ -1,0 +1,52 @@
+"""`paceline pools`: slots that limit how many task instances run at once."""
+
+import click
+
+from scheduler.cli import options, output
+from scheduler.store import pools as store
+
+
+@click.group()
+def pools() -> None:
+    """List, set and delete pools."""
+
+
+@pools.command("list")
+@options.as_json
+def list_(json_wanted: bool) -> None:
+    """Every pool with its slots, how many are in use, and how many task instances wait."""
+    rows = store.pools(options.engine())
+    if json_wanted:
+        output.print_json(rows)
+    else:
+        output.table(rows, ["name", "slots", "used_slots", "free_slots", "waiting", "queue", "description"], empty="No pools.")
+
+
+# Without ignore_unknown_options -1 (no limit) would be taken for an option.
+@pools.command("set", context_settings={"ignore_unknown_options": True})
+@click.argument("name")
+@click.argument("slots", type=click.IntRange(-1, 2**31 - 1))
+@click.option("--description", help="What the pool is for.")
+@click.option("--include-deferred/--no-include-deferred", default=None, help="Whether deferred task instances keep their slots.")
+@click.option("--queue", help="Queue of the pool's tasks that name none; '' for none.")
+@options.as_json
+def set_(
+    name: str, slots: int, *, description: str | None, include_deferred: bool | None, queue: str | None, json_wanted: bool
+) -> None:
+    """Make or change a pool; -1 slots is no limit."""
+    if not name.strip() or len(name) > 250 or "\0" in name:
+        raise click.UsageError("A pool's name has 1 to 250 characters.")
+    row = store.set_pool(options.engine(), name, slots, description=description, include_deferred=include_deferred, queue=queue)
+    options.ring("queue")
+    if json_wanted:
+        output.print_json(row)
+    else:
+        click.echo(f"Pool {name} has {'no limit' if slots < 0 else f'{slots} slots'}.")
+
+
+@pools.command()
+@click.argument("name")
+def delete(name: str) -> None:
+    """Delete a pool that no task instance uses."""
+    store.delete_pool(options.engine(), name)
+    click.echo(f"Pool {name} is deleted.")

@@ -1,0 +1,174 @@
+"""Watch a run: live bars on a terminal, one plain line a change anywhere else."""
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+from sqlalchemy import Engine
+from sqlalchemy.exc import OperationalError
+
+from scheduler import states
+from scheduler.cli import output
+from scheduler.exceptions import WaitTimeoutError
+from scheduler.store import database, reads
+
+POLL_S = 0.3
+#: Lines of running and of ended task instances a terminal shows.
+SHOWN = 8
+DONE_STATES = ("success", "failed", "skipped", "upstream_failed", "removed")
+
+
+def watch_run(engine: Engine, dag_id: str, run_id: str, *, console: Console, timeout_s: float | None = None) -> dict[str, Any]:
+    """Show a run until it ends and return it with its tasks; WaitTimeoutError when `timeout_s` is over.
+
+    A database that goes away meanwhile is waited for.
+    """
+    deadline = float("inf") if timeout_s is None else time.monotonic() + timeout_s
+    view: _View = _Bars(console) if console.is_terminal else _Lines(console)
+    since: datetime | None = None
+    try:
+        while True:
+            now = _patiently(engine, console, lambda: reads.changes(engine, dag_id, run_id, since=since))  # noqa: B023
+            view.show(now)
+            if now["run"]["state"] in states.RUN_FINISHED:
+                return _patiently(engine, console, lambda: reads.run(engine, dag_id, run_id))
+            since = max((row["ended_at"] for row in now["ended"]), default=since)
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                raise WaitTimeoutError(
+                    f"Run {run_id!r} of DAG {dag_id!r} is {now['run']['state']} after {timeout_s:g} s and goes on: "
+                    f"`paceline runs watch {dag_id} '{run_id}'` shows it."
+                )
+            time.sleep(min(POLL_S, left_s))
+    finally:
+        view.close()
+
+
+def verdict(run: dict[str, Any]) -> str:
+    """How a run ended, in one sentence."""
+    counts: dict[str, int] = {}
+    for task in run["tasks"]:
+        name = task["state"] or "none"
+        counts[name] = counts.get(name, 0) + 1
+    told = ", ".join(f"{count} {name}" for name, count in counts.items()) or "no tasks"
+    took = f" after {duration(run['started_at'], run['ended_at'])}" if run["started_at"] and run["ended_at"] else ""
+    return f"Run {run['run_id']} of {run['dag_id']}: {run['state']}{took} ({told})."
+
+
+def duration(start: datetime | None, end: datetime | None = None) -> str:
+    """From `start` to `end` (None: now): 0.4 s, 12 s, 3 min 05 s."""
+    if start is None:
+        return "-"
+    seconds = max(0.0, ((end or datetime.now(UTC)) - start).total_seconds())
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    return f"{seconds:.0f} s" if seconds < 60 else f"{int(seconds // 60)} min {int(seconds % 60):02d} s"
+
+
+def _patiently(engine: Engine, console: Console, read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    while True:
+        try:
+            return read()
+        except OperationalError:
+            database.wait(engine, lambda text: console.print(Text(text)))
+
+
+class _View(Protocol):
+    def show(self, now: dict[str, Any]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _Lines:
+    """A line when the run, or one of its task instances, moves on."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._seen: set[tuple[Any, ...]] = set()
+        self._run_state: str | None = None
+
+    def show(self, now: dict[str, Any]) -> None:
+        run = now["run"]
+        if run["state"] != self._run_state and run["state"] not in states.RUN_FINISHED:
+            self._say(f"{run['dag_id']} {run['run_id']}: {run['state']}")
+        self._run_state = run["state"]
+        for task in [*now["ended"], *now["active"]]:
+            key = (task["id"], task["try_number"], task["state"])
+            if key not in self._seen and task["state"] != "queued":
+                self._seen.add(key)
+                self._say(f"  {_name(task)}: {task['state']}{_detail(task)}")
+
+    def close(self) -> None:
+        pass
+
+    def _say(self, text: str) -> None:
+        self._console.print(Text(f"{datetime.now(UTC):%H:%M:%S} {text}"))
+
+
+class _Bars:
+    """A bar for the run, what runs now, and what ended last."""
+
+    def __init__(self, console: Console) -> None:
+        self._live = Live(console=console, refresh_per_second=8, transient=False)
+        self._ended: dict[tuple[Any, ...], dict[str, Any]] = {}
+        self._live.start()
+
+    def show(self, now: dict[str, Any]) -> None:
+        for task in now["ended"]:
+            self._ended.setdefault((task["id"], task["try_number"]), task)
+        self._ended = dict(list(self._ended.items())[-200:])
+        self._live.update(Group(_bar(now), self._tasks(now["active"])))
+
+    def close(self) -> None:
+        self._live.stop()
+
+    def _tasks(self, active: list[dict[str, Any]]) -> RenderableType:
+        grid = Table.grid(padding=(0, 2))
+        for task in [*list(self._ended.values())[-SHOWN:], *active[:SHOWN]]:
+            state = Text(task["state"], style=output.STYLES.get(task["state"], ""))
+            detail = Text(_detail(task).lstrip(" ,"), style="dim", overflow="ellipsis", no_wrap=True)
+            grid.add_row(Text(f"  {_name(task)}"), state, detail)
+        if len(active) > SHOWN:
+            grid.add_row(Text(f"  and {len(active) - SHOWN} more", style="dim"))
+        return grid
+
+
+def _bar(now: dict[str, Any]) -> RenderableType:
+    run, counts = now["run"], now["counts"]
+    total = sum(counts.values())
+    done = sum(counts.get(state, 0) for state in DONE_STATES)
+    told = ", ".join(f"{count} {state}" for state, count in counts.items() if state != "none")
+    grid = Table.grid(padding=(0, 1))
+    grid.add_row(
+        Text(f"{run['dag_id']} {run['run_id']}", style="bold"),
+        Text(run["state"], style=output.STYLES.get(run["state"], "")),
+        ProgressBar(total=max(total, 1), completed=done, width=30),
+        Text(f"{done}/{total}"),
+        Text(duration(run["started_at"], run["ended_at"])),
+        Text(told, style="dim"),
+    )
+    return grid
+
+
+def _name(task: dict[str, Any]) -> str:
+    mapped = f" [{task['map_index']}]" if task["map_index"] >= 0 else ""
+    return f"{task['task_id']}{mapped}"
+
+
+def _detail(task: dict[str, Any]) -> str:
+    parts = []
+    if task["state"] == "running":
+        parts.append(f"on {task['worker']}")
+    if task["started_at"] is not None and task["state"] not in {"queued", "up_for_retry", "up_for_reschedule"}:
+        parts.append(duration(task["started_at"], task["ended_at"] if task["state"] != "running" else None))
+    if task["try_number"] > 1 or task["state"] == "up_for_retry":
+        parts.append(f"try {task['try_number']} of {task['max_tries'] + 1}")
+    if task["reason"] and task["state"] not in {"success", "running"}:
+        parts.append(str(task["reason"]).splitlines()[0])
+    return f" {', '.join(parts)}" if parts else ""

@@ -1,0 +1,74 @@
+"""`paceline runs`: DAG runs, and how one of them is getting on."""
+
+import click
+
+from scheduler import states
+from scheduler.cli import options, output, progress
+from scheduler.store import reads
+
+#: Runs a person sees without --limit; scripts (--json) get all.
+SCREENFUL = 50
+COLUMNS = ["dag_id", "run_id", "run_type", "state", "logical_date", "started_at", "ended_at"]
+
+
+@click.group()
+def runs() -> None:
+    """List, show and watch DAG runs."""
+
+
+@runs.command("list")
+@click.option("--dag", "dag_id", metavar="DAG", help="Only runs of this DAG.")
+@click.option("--state", type=click.Choice([state.value for state in states.RunState]), help="Only runs in this state.")
+@click.option("--limit", type=click.IntRange(min=1), help=f"Newest N only; without --json {SCREENFUL} unless said otherwise.")
+@options.as_json
+def list_(dag_id: str | None, state: str | None, limit: int | None, json_wanted: bool) -> None:
+    """DAG runs, newest first."""
+    engine = options.engine()
+    if json_wanted:
+        output.print_json(reads.runs(engine, dag_id=dag_id, state=state, limit=limit))
+        return
+    shown = limit or SCREENFUL
+    rows = reads.runs(engine, dag_id=dag_id, state=state, limit=shown + (limit is None))
+    output.table(rows[:shown], COLUMNS, empty="No runs.")
+    if len(rows) > shown:
+        output.say(f"These are the newest {shown}; --limit shows more.")
+
+
+@runs.command()
+@click.argument("dag_id", metavar="DAG")
+@click.argument("run_id", metavar="RUN")
+@options.as_json
+def show(dag_id: str, run_id: str, json_wanted: bool) -> None:
+    """One run with its task instances."""
+    run = reads.run(options.engine(), dag_id, run_id)
+    if json_wanted:
+        output.print_json(run)
+        return
+    names = ["dag_id", "run_id", "run_type", "state", "logical_date", "data_interval_start", "data_interval_end", "conf",
+             "triggered_by", "dag_version", "queued_at", "started_at", "ended_at"]  # fmt: skip
+    output.facts({name: run[name] for name in names})
+    tasks = [task | {"took": progress.duration(task["started_at"], task["ended_at"])} for task in run["tasks"]]
+    columns = ["task_id", "map_index", "state", "try_number", "queue", "worker", "started_at", "took", "reason"]
+    output.table(tasks, columns, empty="No tasks.")
+
+
+@runs.command()
+@click.argument("dag_id", metavar="DAG")
+@click.argument("run_id", metavar="RUN")
+@click.option("--timeout", "timeout_s", type=click.FloatRange(min=0), metavar="SECONDS", help="Stop watching after this time.")
+@options.as_json
+def watch(dag_id: str, run_id: str, timeout_s: float | None, json_wanted: bool) -> None:
+    """Show a run until it ends; exit 0 if it succeeded, 1 if it failed, 5 when the time is over."""
+    end_with(dag_id, run_id, timeout_s=timeout_s, json_wanted=json_wanted)
+
+
+def end_with(dag_id: str, run_id: str, *, timeout_s: float | None, json_wanted: bool) -> None:
+    """Watch a run to its end, print how it ended, and exit 0 or 1 by it."""
+    engine = options.engine()
+    run = progress.watch_run(engine, dag_id, run_id, console=output.console(stderr=json_wanted), timeout_s=timeout_s)
+    if json_wanted:
+        output.print_json(run)
+    else:
+        click.echo(progress.verdict(run))
+    if run["state"] != states.RunState.SUCCESS:
+        click.get_current_context().exit(1)

@@ -1,0 +1,157 @@
+"""`paceline tasks`: task instances and the logs of their tries."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+from sqlalchemy import Engine
+
+from scheduler import states
+from scheduler.cli import options, output, progress
+from scheduler.exceptions import NotFoundError
+from scheduler.store import reads
+
+CHUNK_BYTES = 64 * 1024
+FOLLOW_POLL_S = 0.3
+#: What a task instance that has never been in a run yet has no value for.
+NO_RUN = ("run_id", "state", "worker", "queued_by", "scheduled_at", "queued_at", "started_at", "ended_at")
+#: A try in one of these may still write to its log, or has not begun.
+GOING_ON = frozenset({None, "scheduled", "queued", "running", "shutdown"})
+#: A try in one of these has not begun.
+WAITING = frozenset({"none", "scheduled", "queued"})
+
+
+@click.group()
+def tasks() -> None:
+    """List task instances and read their logs."""
+
+
+@tasks.command("list")
+@click.argument("dag_id", metavar="DAG")
+@click.argument("run_id", metavar="RUN", required=False)
+@options.as_json
+def list_(dag_id: str, run_id: str | None, json_wanted: bool) -> None:
+    """The task instances of a run; without RUN the tasks of the DAG's newest version."""
+    engine = options.engine()
+    rows = _defined(reads.dag(engine, dag_id)) if run_id is None else reads.task_instances(engine, dag_id, run_id)
+    if json_wanted:
+        output.print_json(rows)
+    elif run_id is None:
+        columns = ["task_id", "operator", "upstream", "trigger_rule", "max_tries", "queue", "pool", "priority_weight"]
+        output.table(rows, columns, empty="This DAG has no tasks.")
+    else:
+        rows = [row | {"took": progress.duration(row["started_at"], row["ended_at"])} for row in rows]
+        columns = ["task_id", "map_index", "state", "try_number", "queue", "pool", "worker", "started_at", "took", "reason"]
+        output.table(rows, columns, empty="This run has no tasks.")
+
+
+@tasks.command()
+@click.argument("dag_id", metavar="DAG")
+@click.argument("run_id", metavar="RUN")
+@click.argument("task_id", metavar="TASK")
+@click.option("--try", "try_number", type=click.IntRange(min=1), metavar="N", help="This try; the newest if left out.")
+@click.option("--map-index", type=click.IntRange(min=-1), default=-1, show_default=True, help="Of a mapped task.")
+@click.option("-f", "--follow", is_flag=True, help="Go on printing until the try ends.")
+@options.as_json
+def logs(dag_id: str, run_id: str, task_id: str, try_number: int | None, map_index: int, follow: bool, json_wanted: bool) -> None:
+    """Print the log of a try."""
+    if follow and json_wanted:
+        raise click.UsageError("--json prints one whole log; leave out --follow.")
+    log = _TryLog(options.engine(), (dag_id, run_id, task_id, map_index), try_number)
+    if follow:
+        log.follow()
+    elif json_wanted:
+        text = log.path.read_bytes().decode("utf-8", "replace") if log.exists() else log.missing()
+        output.print_json({"path": log.path, "try_number": log.number, "log": text})
+    elif log.exists():
+        log.print_from(0)
+    else:
+        log.missing()
+
+
+class _TryLog:
+    """The log file of one try of a task instance."""
+
+    def __init__(self, engine: Engine, key: tuple[str, str, str, int], number: int | None) -> None:
+        self._engine = engine
+        self._key = key
+        self._instance = self._read()
+        #: A task instance that nobody has decided yet has no try; its first will be 1.
+        self.number = number or max(1, self._instance["try_number"])
+
+    @property
+    def path(self) -> Path:
+        from workers import logs as worker_logs
+
+        dag_id, run_id, task_id, map_index = self._key
+        folder = options.settings().logs_folder
+        return Path(
+            worker_logs.try_path(folder, dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=map_index, try_number=self.number)
+        )
+
+    def exists(self) -> bool:
+        return self.path.is_file()
+
+    def missing(self) -> str:
+        """NotFoundError that says why there is no log."""
+        _, run_id, task_id, _ = self._key
+        state = self._instance["state"] or "none"
+        if self.number > self._instance["try_number"] or (self.number == self._instance["try_number"] and state in WAITING):
+            tries = self._instance["try_number"]
+            raise NotFoundError(
+                f"Task {task_id!r} of run {run_id!r} has not begun try {self.number}: it is {state}"
+                f"{f' in try {tries}' if tries else ''}. `-f` waits for it."
+            )
+        raise NotFoundError(
+            f"Try {self.number} of task {task_id!r} (state {state}) has no log at {self.path}: "
+            + ("nothing ran." if state in {"skipped", "upstream_failed"} else "logs are on the worker's machine unless shared.")
+        )
+
+    def follow(self) -> None:
+        """Print what is there and what comes, until the try has ended."""
+        place = 0
+        while True:
+            # Asked before reading: whatever an ended try wrote is then in the file.
+            ended = self._ended()
+            if self.exists():
+                place = self.print_from(place)
+            if ended:
+                if place == 0 and not self.exists():
+                    self.missing()
+                return
+            time.sleep(FOLLOW_POLL_S)
+
+    def print_from(self, place: int) -> int:
+        """Print the file from byte `place` on, in pieces; where it ended."""
+        stream = click.get_binary_stream("stdout")
+        with self.path.open("rb") as file:
+            file.seek(place)
+            while chunk := file.read(CHUNK_BYTES):
+                stream.write(chunk)
+                place += len(chunk)
+        stream.flush()
+        return place
+
+    def _ended(self) -> bool:
+        self._instance = now = self._read()
+        if now["try_number"] > self.number:
+            return True
+        if now["try_number"] < self.number and now["state"] is not None:
+            return now["state"] in states.FINISHED
+        return now["state"] not in GOING_ON
+
+    def _read(self) -> dict[str, Any]:
+        dag_id, run_id, task_id, map_index = self._key
+        return reads.task_instance(self._engine, dag_id, run_id, task_id, map_index=map_index)
+
+
+def _defined(dag: dict[str, Any]) -> list[dict[str, Any]]:
+    """The tasks of a DAG in the shape of task instances that no run has yet."""
+    return [
+        {"dag_id": dag["dag_id"], "task_id": task["task_id"], "map_index": -1, "try_number": 0, "max_tries": task["retries"]}
+        | dict.fromkeys(NO_RUN)
+        | {name: task[name] for name in ("queue", "pool", "pool_slots", "priority_weight")}
+        | {name: task[name] for name in ("operator", "upstream", "trigger_rule")}
+        for task in dag["tasks"]
+    ]

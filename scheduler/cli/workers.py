@@ -1,0 +1,25 @@
+"""`paceline workers`: who takes work."""
+
+import click
+
+from scheduler.cli import options, output
+from scheduler.store import overview
+
+
+@click.group()
+def workers() -> None:
+    """List the workers."""
+
+
+@workers.command("list")
+@click.option("--all", "all_", is_flag=True, help="Also those that have stopped.")
+@options.as_json
+def list_(all_: bool, json_wanted: bool) -> None:
+    """The workers, their queues, and whether they show signs of life."""
+    timeout_s = options.settings().worker.heartbeat_timeout
+    rows = overview.processes(options.engine(), kind="worker", silent_after_s=timeout_s, stopped=all_)
+    if json_wanted:
+        output.print_json(rows)
+    else:
+        columns = ["name", "state", "queues", "concurrency", "running", "host", "pid", "started_at", "heartbeat_at"]
+        output.table(rows, columns, empty="No worker runs: start one with `paceline worker`.")
