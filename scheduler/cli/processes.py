@@ -119,13 +119,14 @@ class Supervisor:
                 child.process.kill()
                 child.process.wait()
 
-    def close(self) -> None:
-        """End everything, the highest stage first."""
+    def close(self, *, lowest_stage: int = 0) -> None:
+        """End everything, the highest stage first; with `lowest_stage` leave what is below it running, unwatched."""
         with self._guard:
             self._closed.set()
             stages = sorted({child.command.stage for child in self._children.values()}, reverse=True)
         for stage in stages:
-            self.stop(*[name for name, child in self._copy().items() if child.command.stage == stage])
+            if stage >= lowest_stage:
+                self.stop(*[name for name, child in self._copy().items() if child.command.stage == stage])
         if self._watcher is not None and self._watcher is not threading.current_thread():
             self._watcher.join()
 

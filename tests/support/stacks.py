@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from scheduler.cli import standalone
+from scheduler.cli import stack as stacks
 from scheduler.cli.processes import Supervisor
 from scheduler.settings import Settings
 
@@ -35,7 +35,7 @@ class Stack:
 
     def cli(self, *arguments: str, timeout: float = CLI_LIMIT_S) -> "subprocess.CompletedProcess[str]":
         """Run `paceline ...` to its end; `timeout` is seconds."""
-        command = [*standalone.PACELINE, *arguments]
+        command = [*stacks.PACELINE, *arguments]
         return subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=timeout, check=False)
 
     def json(self, *arguments: str, timeout: float = CLI_LIMIT_S) -> Any:
@@ -93,12 +93,12 @@ class StackFactory:
             path = self.settings.dags_folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(source, encoding="utf-8")
-        environment = standalone.environment_for(self.settings) | QUICK | dict(env or {})
+        environment = stacks.environment_for(self.settings) | QUICK | dict(env or {})
         said: list[str] = []
         number = len(self.stacks)
         supervisor = Supervisor(self.settings.home / "logs" / f"stack-{number}", say=said.append)
         stack = Stack(self.settings, environment, supervisor, said)
         self.stacks.append(stack)
-        for command in standalone.stack_commands(environment, schedulers=schedulers, workers=workers):
+        for command in stacks.stack_commands(environment, schedulers=schedulers, workers=workers):
             supervisor.start(command)
         return stack

@@ -1,0 +1,163 @@
+"""`paceline demo`: the flights pipeline on a throw-away stack, with its result."""
+
+import csv
+import os
+import shutil
+import threading
+import time
+from collections import deque
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.text import Text
+from sqlalchemy import Engine
+
+from scheduler import states
+from scheduler.cli import output
+from scheduler.exceptions import NotFoundError, PacelineError, WaitTimeoutError
+from scheduler.settings import Broker, Database, Paths, Settings
+
+DAG_ID = "flights"
+#: Seconds until the DAG file must have been read.
+PARSE_LIMIT_S = 120.0
+POLL_S = 0.2
+LOG_LINES = 15
+DELAY_COLUMNS = ("carrier", "flights", "mean_dep_delay_min", "mean_arr_delay_min", "share_late_15")
+
+
+class DemoFailedError(PacelineError):
+    """The flights pipeline did not succeed."""
+
+
+@click.command()
+@click.option("--keep", is_flag=True, help="Leave the stack running until Ctrl-C.")
+def demo(keep: bool) -> None:
+    """Run the flights pipeline (New York's departures of 2013) with Spark on a stack of its own, and show its result.
+
+    The stack lives under PACELINE_HOME if that is set, else under ~/.paceline/demo, where it starts with an empty database each
+    time. The results stay in its data folder.
+    """
+    from scheduler.cli import stack
+    from scheduler.store import database
+
+    settings = _demo_settings(Settings.load())
+    screen = output.console()
+    run: dict[str, Any] | None = None
+    with stack.until_signalled(output.say):
+        output.say(f"Starting PostgreSQL, Redis, two schedulers, two workers and Flower on {settings.home} ...")
+        forget = None if "PACELINE_HOME" in os.environ else _forget
+        with stack.running_stack(settings, say=output.say, prepare=forget) as running:
+            output.say(f"They run; Flower is at {running.flower_url}, the logs are in {running.settings.home / 'logs'}.")
+            engine = database.create(settings, pool_size=1, application="paceline demo")
+            try:
+                run = _run_flights(engine, settings, screen)
+            finally:
+                engine.dispose()
+            _show_result(settings, run, screen)
+            if keep:
+                output.say(f"The stack stays up until Ctrl-C; `PACELINE_HOME={settings.home} paceline runs list` looks into it.")
+                threading.Event().wait()
+    if run is None:
+        raise click.Abort
+    if run["state"] != states.RunState.SUCCESS:
+        raise DemoFailedError(f"Run {run['run_id']} of {DAG_ID} ended {run['state']}.")
+
+
+def _demo_settings(settings: Settings) -> Settings:
+    """The user's settings, but with embedded servers, a home of the demo's own and the folder that holds the flights DAG."""
+    home = settings.home if "PACELINE_HOME" in os.environ else Path("~/.paceline/demo").expanduser()
+    paths = Paths(home=home, dags_folder=_dags_folder(settings))
+    return settings.model_copy(update={"paths": paths, "database": Database(), "broker": Broker()})
+
+
+def _dags_folder(settings: Settings) -> Path:
+    """The configured DAGs folder if it has the flights DAG, else the one beside the installed package."""
+    beside = Path(__file__).resolve().parents[2] / "dags"
+    for folder in (settings.dags_folder, beside):
+        if (folder / f"{DAG_ID}.py").is_file():
+            return folder
+    raise NotFoundError(f"{settings.dags_folder} holds no {DAG_ID}.py: run `paceline demo` in a checkout of Paceline.")
+
+
+def _forget(settings: Settings) -> None:
+    """Remove the database and logs of an earlier demo; its results stay."""
+    from scheduler.cli import embedded
+
+    embedded.end_orphans(settings.home / "postgres")
+    for name in ("postgres", "postgres.new", "logs"):
+        if (settings.home / name).exists():
+            shutil.rmtree(settings.home / name)
+
+
+def _run_flights(engine: Engine, settings: Settings, screen: Console) -> dict[str, Any]:
+    from scheduler.cli import progress
+    from scheduler.doorbell import Doorbell
+    from scheduler.store import runs
+
+    _wait_for_dag(engine)
+    run_id = f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    created = runs.trigger(engine, DAG_ID, run_id=run_id, triggered_by="demo", default_queue=settings.core.default_queue)
+    doorbell = Doorbell(settings)
+    doorbell.ring("plan", f"run:{created.id}")
+    doorbell.close()
+    return progress.watch_run(engine, DAG_ID, run_id, console=screen)
+
+
+def _wait_for_dag(engine: Engine) -> None:
+    """Until a scheduler has read the DAG file; its import error, should it have one, is ours."""
+    from scheduler.store import reads
+
+    deadline = time.monotonic() + PARSE_LIMIT_S
+    while time.monotonic() < deadline:
+        for error in reads.import_errors(engine):
+            if Path(error["file"]).name == f"{DAG_ID}.py":
+                raise DemoFailedError(f"{error['file']} cannot be read: {error['message']}")
+        try:
+            if reads.dag(engine, DAG_ID)["is_active"]:
+                return
+        except NotFoundError:
+            pass
+        time.sleep(POLL_S)
+    raise WaitTimeoutError(f"No scheduler has read {DAG_ID}.py within {PARSE_LIMIT_S:.0f} s; its log says why.")
+
+
+def _show_result(settings: Settings, run: dict[str, Any], screen: Console) -> None:
+    from scheduler.cli import progress
+
+    if run["state"] != states.RunState.SUCCESS:
+        _show_failures(settings, run, screen)
+        return
+    folder = settings.home / "data" / DAG_ID / run["run_id"]
+    with (folder / "carrier_delays.csv").open(encoding="utf-8", newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    screen.print(Text("\nDelays by carrier", style="bold"))
+    output.table(rows, [name for name in DELAY_COLUMNS if rows and name in rows[0]], empty="carrier_delays.csv is empty.")
+    ran = [task for task in run["tasks"] if task["started_at"] is not None]
+    followed = sum(1 for task in ran if not str(task["queued_by"]).startswith("scheduler"))
+    screen.print(Text(f"Report: {folder / 'report.html'}"))
+    screen.print(
+        Text(
+            f"{len(ran)} tasks ran in {progress.duration(run['started_at'], run['ended_at'])}; "
+            f"{followed} of them were queued by the worker that ran the task before."
+        )
+    )
+
+
+def _show_failures(settings: Settings, run: dict[str, Any], screen: Console) -> None:
+    """The tasks that failed, each with the end of its last try's log."""
+    from workers import logs
+
+    for task in run["tasks"]:
+        if task["state"] != states.TaskState.FAILED:
+            continue
+        screen.print(Text(f"\n{task['task_id']} failed: {task['reason'] or 'no reason was given'}", style="bold red"))
+        names = {key: task[key] for key in ("dag_id", "run_id", "task_id", "map_index", "try_number")}
+        path = Path(logs.try_path(settings.logs_folder, **names))
+        try:
+            with path.open(encoding="utf-8", errors="replace") as log:
+                screen.print(Text(f"{path}:\n" + "".join(deque(log, LOG_LINES)).rstrip()))
+        except OSError as error:
+            screen.print(Text(f"{path} cannot be read: {error.strerror}"))

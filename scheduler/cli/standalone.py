@@ -1,0 +1,43 @@
+"""`paceline standalone`: everything on this machine, until Ctrl-C."""
+
+import threading
+
+import click
+from rich.text import Text
+
+from scheduler.cli import options, output
+
+
+@click.command()
+@click.option(
+    "--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Workers for the default queue, beside Spark's."
+)
+def standalone(workers: int) -> None:
+    """Start PostgreSQL, Redis, two schedulers, workers and Flower on this machine; Ctrl-C or SIGTERM ends all in order.
+
+    PACELINE_DATABASE_URL and PACELINE_BROKER_URL replace the embedded servers. Everything is kept under PACELINE_HOME.
+    """
+    from scheduler.cli import stack
+
+    settings = options.settings()
+    screen = output.console()
+    with stack.until_signalled(output.say):
+        output.say(f"Starting on {settings.home} ...")
+        wanted = stack.default_workers(settings, workers=workers)
+        with stack.running_stack(settings, say=output.say, workers=wanted) as running:
+            rows = [
+                {"process": name, "pid": running.supervisor.pid(name), "log": str(running.supervisor.log(name))}
+                for name in running.supervisor.names()
+            ]
+            output.table(rows, ["process", "pid", "log"], empty="Nothing runs.")
+            where = {
+                "DAG files": settings.dags_folder,
+                "flower": running.flower_url,
+                "home": f"{settings.home}  (PACELINE_HOME={settings.home} paceline dags list)",
+            }
+            output.facts({name: str(value) for name, value in where.items()})
+            screen.print(Text("Ready. Ctrl-C ends everything."))
+            try:
+                threading.Event().wait()
+            finally:
+                output.say("Ending: workers first, the servers last ...")
