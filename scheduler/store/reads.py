@@ -39,7 +39,7 @@ def dags(connection: Connection, *, inactive: bool = False) -> list[Row]:
                last.run_id as last_run_id, last.state as last_run_state
           from dag d
           join dag_version v on v.id = d.version_id
-          left join dag_schedule s using (dag_id)
+          left join dag_schedule s on s.dag_id = d.dag_id
           left join lateral (
                select run_id, state from dag_run where dag_id = d.dag_id order by id desc limit 1) last on true
          where d.is_active or %(inactive)s
@@ -62,7 +62,7 @@ def dag(connection: Connection, dag_id: str) -> Row:
                    v.data->>'end_date' as end_date,
                    (v.data->>'catchup')::boolean as catchup, v.max_active_runs, v.max_active_tasks,
                    d.parsed_at, s.next_logical_date, s.next_run_after, v.data->'tasks' as tasks
-              from dag d join dag_version v on v.id = d.version_id left join dag_schedule s using (dag_id)
+              from dag d join dag_version v on v.id = d.version_id left join dag_schedule s on s.dag_id = d.dag_id
              where d.dag_id = %(dag_id)s
             """,
             {"dag_id": dag_id},
