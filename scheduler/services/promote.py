@@ -33,7 +33,7 @@ class Promote:
         self._versions = versions
 
     def run_once(self, now: datetime, hinted: Collection[int] | None = None) -> Promoted:
-        """Look at the runs hinted at and just started; without hints sweep: look at those that need it most, in case one was lost."""
+        """Look at the runs hinted at and just started; without hints sweep: at those that need it most."""
         limit = self._settings.scheduler.max_dagruns_per_loop_to_schedule
         started = runs.start_queued(self._engine)
         ready = _retry_due(self._engine, self._settings.scheduler.max_tis_per_query)

@@ -1,0 +1,158 @@
+"""Every pair of states: the named transitions of the store do what the table in scheduler/states.py allows, and nothing else."""
+
+import itertools
+import re
+from collections.abc import Callable
+from uuid import uuid4
+
+import pytest
+from sqlalchemy.exc import IntegrityError
+from support.scenario import Scenario, chain
+
+from scheduler.follow import Ending
+from scheduler.states import REQUIRES, TRANSITIONS, Actor, Decision, TaskState
+from scheduler.store import instances
+from scheduler.store.hot import Claim
+
+S = TaskState
+MINE = str(uuid4())
+FILLED = {
+    "dispatch_id": MINE,
+    "queued_by": "someone",
+    "worker": "me",
+    "scheduled_at": "2026-01-01T00:00:00Z",
+    "queued_at": "2026-01-01T00:00:00Z",
+    "started_at": "2026-01-01T00:00:00Z",
+    "ended_at": "2026-01-01T00:00:00Z",
+    "due_at": "2026-01-01T00:00:00Z",
+}
+
+Move = Callable[[Scenario, Claim], object]
+
+
+def decide(state: S) -> Move:
+    return lambda scenario, claim: _with(
+        scenario, lambda connection: instances.decide(connection, claim.dag_run_id, [Decision(0, state, "because")])
+    )
+
+
+def report(state: S) -> Move:
+    return lambda scenario, claim: scenario.follower.report(claim, Ending(state, delay_s=0.0))
+
+
+def lose(max_tries: int) -> Move:
+    def move(scenario: Scenario, claim: Claim) -> None:
+        scenario.sql("update task_instance set max_tries = %s", max_tries)
+        _with(scenario, lambda connection: instances.lose(connection, dead_worker="me", reason="gone", at_once=True))
+
+    return move
+
+
+def follow(heir: bool, state: S) -> Move:
+    """The report of task 1, whose follow decides task 0 (numbers are free here: only the guard on task 0 matters)."""
+
+    def move(scenario: Scenario, claim: Claim) -> None:
+        scenario.sql(
+            "insert into task_instance (dag_run_id, task_no, task_id, state, queue, pool, dispatch_id, queued_by, worker, started_at)"
+            " values (%s, 9, 'before', 'running', 'default', 'default_pool', %s, 'x', 'me', now())",
+            claim.dag_run_id,
+            other := str(uuid4()),
+        )
+        before = scenario.rows("select id from task_instance where task_no = 9")[0][0]
+        finished = Claim(**{name: getattr(claim, name) for name in Claim.__slots__} | {"id": before, "dispatch_id": other})
+        scenario.hot.report(
+            finished, state=S.SUCCESS, reason=None, delay_s=None, result=None, downstream=[Decision(0, state, "because")],
+            heir=0 if heir else None, heir_dispatch_id=str(uuid4()) if heir else None,
+        )  # fmt: skip
+
+    return move
+
+
+#: Every named transition, and who makes it.
+MOVES: dict[str, tuple[Actor, Move]] = {
+    **{f"decide {state}": (Actor.SCHEDULER, decide(state)) for state in (S.SCHEDULED, S.SKIPPED, S.UPSTREAM_FAILED)},
+    "retry_due": (Actor.SCHEDULER, lambda scenario, _: _with(scenario, lambda c: instances.retry_due(c, limit=9))),
+    "queue": (Actor.SCHEDULER, lambda scenario, claim: _with(scenario, lambda c: instances.queue(c, [claim.id], "s"))),
+    "lose with retries": (Actor.SCHEDULER, lose(3)),
+    "lose without": (Actor.SCHEDULER, lose(0)),
+    "claim": (Actor.WORKER, lambda scenario, claim: scenario.claim((claim.id, claim.dispatch_id))),
+    **{
+        f"report {state}": (Actor.WORKER, report(state))
+        for state in (S.SUCCESS, S.FAILED, S.SKIPPED, S.UP_FOR_RETRY)
+    },
+    "follow scheduled": (Actor.FOLLOWER, follow(False, S.SCHEDULED)),
+    "follow queued": (Actor.FOLLOWER, follow(True, S.SCHEDULED)),
+    "follow skipped": (Actor.FOLLOWER, follow(False, S.SKIPPED)),
+    "follow upstream_failed": (Actor.FOLLOWER, follow(False, S.UPSTREAM_FAILED)),
+}  # fmt: skip
+
+
+def test_every_pair_of_states_is_allowed_or_refused_as_the_table_says(scenario: Scenario) -> None:
+    scenario.add(chain("d", 1))
+    seen: set[tuple[S, S, Actor]] = set()
+    for number, ((name, (actor, move)), source) in enumerate(itertools.product(MOVES.items(), S)):
+        scenario.sql("delete from dag_run")
+        run = scenario.trigger("d", run_id=f"r{number}")
+        scenario.sql("update dag_run set state = 'running', started_at = now()")
+        claim = _put(scenario, run, source)
+
+        move(scenario, claim)
+
+        state, try_number = scenario.rows("select coalesce(state, 'none'), try_number from task_instance where task_no = 0")[0]
+        if state != source:
+            seen.add((source, S(state), actor))
+            raised = state in ("scheduled", "queued") and source in ("none", "up_for_retry")
+            assert try_number == (4 if raised else 3), f"{name} from {source}"
+
+    table = {(move.source, move.target, move.actor) for move in TRANSITIONS}
+    assert seen - table == set(), "moves that the table does not allow"
+    assert table - seen == set(), "rows of the table that no named transition makes"
+
+
+def test_the_database_knows_the_same_states(scenario: Scenario) -> None:
+    definition = scenario.rows("select pg_get_constraintdef(oid) from pg_constraint where conname = 'task_instance_state'")[0][0]
+
+    assert set(re.findall(r"'(\w+)'", definition)) == set(S) - {S.NONE}
+
+
+@pytest.mark.parametrize(("state", "column"), [(state, column) for state, columns in REQUIRES.items() for column in columns])
+def test_a_state_without_what_it_requires_is_refused_by_the_database(scenario: Scenario, state: S, column: str) -> None:
+    scenario.add(chain("d", 1))
+    _put(scenario, scenario.trigger("d"), state)
+
+    with pytest.raises(IntegrityError, match=f"task_instance_{state}"):
+        scenario.sql(f"update task_instance set {column} = null")
+
+
+def test_no_constraint_is_missing_from_the_table(scenario: Scenario) -> None:
+    rows = scenario.rows(
+        "select substr(conname, 15), pg_get_constraintdef(oid) from pg_constraint"
+        " where conname like 'task_instance_%%' and contype = 'c' and pg_get_constraintdef(oid) like '%%IS NOT NULL%%'"
+    )
+
+    found = {S(name): set(re.findall(r"(\w+) IS NOT NULL", definition)) for name, definition in rows}
+    assert found == {state: set(columns) for state, columns in REQUIRES.items()}
+
+
+def _put(scenario: Scenario, run: int, state: S) -> Claim:
+    """Put task 0 of the run into a state, third try, under MINE; what its holder would know of it."""
+    values = {name: value for name, value in FILLED.items() if state not in (S.NONE, S.SCHEDULED) or name == "scheduled_at"}
+    columns = "".join(f", {name} = %s" for name in values)
+    scenario.sql(
+        f"update task_instance set state = %s, try_number = 3{columns} where dag_run_id = %s",
+        None if state is S.NONE else state.value,
+        *values.values(),
+        run,
+    )
+    ti_id = scenario.rows("select id from task_instance where dag_run_id = %s", run)[0][0]
+    version = scenario.rows("select version_id from dag_run where id = %s", run)[0][0]
+    known = dict.fromkeys(Claim.__slots__, None) | {
+        "id": ti_id, "dispatch_id": MINE, "task_id": "t000", "task_no": 0, "pool": "default_pool", "pool_slots": 1,
+        "dag_run_id": run, "dag_id": "d", "run_id": "r", "version_id": version, "map_index": -1,
+    }  # fmt: skip
+    return Claim(**known)  # type: ignore[arg-type]
+
+
+def _with(scenario: Scenario, work: Callable[..., object]) -> None:
+    with scenario.engine.begin() as connection:
+        work(connection)
