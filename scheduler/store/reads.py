@@ -159,7 +159,7 @@ def changes(connection: Connection, dag_id: str, run_id: str, *, since: datetime
         f"""
         select {TASK_COLUMNS} from task_instance t join dag_run r on r.id = t.dag_run_id
          where t.dag_run_id = %(run)s and t.state in ('success', 'failed', 'skipped', 'upstream_failed', 'removed')
-           and (%(since)s::timestamptz is null or t.ended_at > %(since)s - make_interval(secs => %(overlap)s))
+           and (%(since)s::timestamptz is null or t.ended_at > %(since)s::timestamptz - make_interval(secs => %(overlap)s))
          order by t.ended_at, t.task_no, t.map_index
         """,
         {"run": found["id"], "since": since, "overlap": OVERLAP_S},
