@@ -13,4 +13,4 @@ def scheduler() -> None:
     """
     from scheduler import loop
 
-    loop.run(options.settings())
+    click.get_current_context().exit(loop.run(options.settings()))

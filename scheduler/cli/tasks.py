@@ -1,8 +1,9 @@
 """`paceline tasks`: task instances and the logs of their tries."""
 
+import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 from sqlalchemy import Engine
@@ -54,20 +55,22 @@ def list_(dag_id: str, run_id: str | None, json_wanted: bool) -> None:
 @click.option("--map-index", type=click.IntRange(min=-1), default=-1, show_default=True, help="Of a mapped task.")
 @click.option("-f", "--follow", is_flag=True, help="Go on printing until the try ends.")
 @options.as_json
-def logs(dag_id: str, run_id: str, task_id: str, try_number: int | None, map_index: int, follow: bool, json_wanted: bool) -> None:
+def logs(
+    dag_id: str, run_id: str, task_id: str, *, try_number: int | None, map_index: int, follow: bool, json_wanted: bool
+) -> None:
     """Print the log of a try."""
     if follow and json_wanted:
         raise click.UsageError("--json prints one whole log; leave out --follow.")
     log = _TryLog(options.engine(), (dag_id, run_id, task_id, map_index), try_number)
     if follow:
         log.follow()
-    elif json_wanted:
-        text = log.path.read_bytes().decode("utf-8", "replace") if log.exists() else log.missing()
-        output.print_json({"path": log.path, "try_number": log.number, "log": text})
-    elif log.exists():
-        log.print_from(0)
-    else:
+    elif not log.exists():
         log.missing()
+    elif json_wanted:
+        text = log.path.read_bytes().decode("utf-8", "replace")
+        output.print_json({"path": log.path, "try_number": log.number, "log": text})
+    else:
+        log.print_from(0)
 
 
 class _TryLog:
@@ -93,7 +96,7 @@ class _TryLog:
     def exists(self) -> bool:
         return self.path.is_file()
 
-    def missing(self) -> str:
+    def missing(self) -> NoReturn:
         """NotFoundError that says why there is no log."""
         _, run_id, task_id, _ = self._key
         state = self._instance["state"] or "none"
@@ -124,7 +127,7 @@ class _TryLog:
 
     def print_from(self, place: int) -> int:
         """Print the file from byte `place` on, in pieces; where it ended."""
-        stream = click.get_binary_stream("stdout")
+        stream = sys.stdout.buffer
         with self.path.open("rb") as file:
             file.seek(place)
             while chunk := file.read(CHUNK_BYTES):

@@ -15,7 +15,8 @@ def worker(queues: str | None, concurrency: int | None, name: str | None) -> Non
     names = _queues(settings.core.default_queue if queues is None else queues)
     from workers import app
 
-    app.run(settings, queues=names, concurrency=concurrency or settings.worker.concurrency, name=name)
+    code = app.run(settings, queues=names, concurrency=concurrency or settings.worker.concurrency, name=name)
+    click.get_current_context().exit(code)
 
 
 def _queues(text: str) -> list[str]:

@@ -1,0 +1,196 @@
+"""What `paceline doctor` looks at: each check gives findings, a problem with what to do about it."""
+
+import importlib.metadata
+import os
+import platform
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sqlalchemy import Engine
+
+from scheduler.cli import lazy
+from scheduler.settings import Settings
+from scheduler.store import database, migrate, overview, reads
+
+#: Whose versions matter when something behaves oddly.
+LIBRARIES = ("paceline", "celery", "kombu", "redis", "sqlalchemy", "psycopg2-binary", "pyspark", "flower")
+OLDEST_POSTGRES = 14
+OLDEST_REDIS = (6, 2)
+#: At most so many import errors and the like are spelled out.
+SPELLED_OUT = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that was looked at; if not `ok`, `fix` says what to do."""
+
+    check: str
+    ok: bool
+    message: str
+    fix: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def good(check: str, message: str) -> Finding:
+    return Finding(check=check, ok=True, message=message)
+
+
+def bad(check: str, message: str, fix: str) -> Finding:
+    return Finding(check=check, ok=False, message=message, fix=fix)
+
+
+def examine(settings: Settings) -> list[Finding]:
+    """Every check there is; what cannot be checked because the database is away is left out."""
+    findings = [*machine(settings), *java(), *broker(settings)]
+    engine = database.create(settings, pool_size=1, application="paceline doctor")
+    try:
+        reachable = list(_guarded("database", lambda: postgres(engine)))
+        findings += reachable
+        if all(finding.ok for finding in reachable):
+            findings += _guarded("database", lambda: running(engine, settings))
+    finally:
+        engine.dispose()
+    return findings
+
+
+def versions() -> dict[str, str]:
+    """What is installed here."""
+    found = {"python": platform.python_version()}
+    for name in LIBRARIES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def machine(settings: Settings) -> Iterator[Finding]:
+    """Folders this process reads and writes."""
+    folder = settings.dags_folder
+    if not folder.is_dir():
+        yield bad("dags folder", f"{folder} is not a folder.", "Make it, or set PACELINE_DAGS_FOLDER.")
+    elif not os.access(folder, os.R_OK | os.X_OK):
+        yield bad("dags folder", f"{folder} cannot be read.", "Give this user the right to read it.")
+    else:
+        yield good("dags folder", str(folder))
+    for name, path in {"home": settings.home, "logs folder": settings.logs_folder}.items():
+        nearest = next(place for place in (path, *path.parents) if place.exists())
+        if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
+            yield good(name, str(path))
+        else:
+            yield bad(name, f"{path} cannot be written.", f"Give this user the right to write {nearest}, or set another.")
+
+
+def java() -> Iterator[Finding]:
+    """The Java that Spark would start."""
+    from workers.runtimes import java as runtime
+
+    path = runtime.find_java()
+    if path is None:
+        yield bad("java", "No Java is found; PySpark tasks fail here.", _sentence(runtime.INSTALL))
+        return
+    version = runtime.java_version(path)
+    if version is not None and version < runtime.OLDEST_JAVA:
+        yield bad("java", f"{path} is version {version}; Spark needs {runtime.OLDEST_JAVA}.", _sentence(runtime.INSTALL))
+    else:
+        yield good("java", f"{path}, version {version or 'unknown'}")
+
+
+def broker(settings: Settings) -> Iterator[Finding]:
+    """Redis."""
+    yield from _guarded("broker", lambda: _redis(settings))
+
+
+def postgres(engine: Engine) -> Iterator[Finding]:
+    """The database server and the schema."""
+    database.check(engine)
+    version = overview.server_version(engine)
+    if int(version.split(".")[0].split()[0]) < OLDEST_POSTGRES:
+        yield bad("database", f"PostgreSQL {version} is too old.", f"Upgrade it to {OLDEST_POSTGRES} or newer.")
+    else:
+        yield good("database", f"PostgreSQL {version}")
+    migrate.check(engine)
+    yield good("schema", migrate.head())
+
+
+def running(engine: Engine, settings: Settings) -> Iterator[Finding]:
+    """Who is alive, and what cannot go on as things stand."""
+    yield from _alive(engine, "scheduler", settings.scheduler.scheduler_health_check_threshold)
+    yield from _alive(engine, "worker", settings.worker.heartbeat_timeout)
+    for queue in overview.queues(engine, silent_after_s=settings.worker.heartbeat_timeout):
+        waiting = queue["scheduled"] + queue["queued"]
+        if waiting and not queue["workers"]:
+            yield bad(
+                "queues",
+                f"{waiting} task instances wait in queue {queue['queue']!r}, which no live worker listens to.",
+                f"Start one: `paceline worker -q {queue['queue']}`.",
+            )
+    for pool in overview.missing_pools(engine):
+        yield bad(
+            "pools",
+            f"{pool['task_instances']} task instances (of {pool['dag_id']} at least) name the pool {pool['pool']!r},"
+            " which does not exist.",
+            f"Make it: `paceline pools set '{pool['pool']}' SLOTS`.",
+        )
+    for task in overview.oversized(engine):
+        yield bad(
+            "pools",
+            f"Task {task['task_id']!r} of {task['dag_id']} {task['run_id']} needs {task['pool_slots']} slots of pool"
+            f" {task['pool']!r}, which has {task['slots']}.",
+            f"Enlarge it: `paceline pools set '{task['pool']}' {task['pool_slots']}`.",
+        )
+    errors = reads.import_errors(engine)
+    for error in errors[:SPELLED_OUT]:
+        yield bad("dag files", f"{error['file']}: {error['message']}", "Correct the file; it is read again at once.")
+    if len(errors) > SPELLED_OUT:
+        yield bad("dag files", f"{len(errors) - SPELLED_OUT} more cannot be read.", "`paceline dags errors` shows all.")
+
+
+def _alive(engine: Engine, kind: str, silent_after_s: float) -> Iterator[Finding]:
+    rows = overview.processes(engine, kind=kind, silent_after_s=silent_after_s)
+    alive = [row["name"] for row in rows if row["state"] == "alive"]
+    if alive:
+        yield good(f"{kind}s", f"{len(alive)} alive: {', '.join(alive[:20])}")
+    else:
+        yield bad(f"{kind}s", f"No {kind} is alive.", f"Start one: `paceline {kind}`.")
+    for row in rows:
+        if row["state"] == "silent":
+            yield bad(
+                f"{kind}s",
+                f"{kind} {row['name']} on {row['host']} has shown no sign of life since {row['heartbeat_at']:%H:%M:%S} UTC.",
+                "See whether it still runs there; a live scheduler takes its work over.",
+            )
+
+
+def _redis(settings: Settings) -> Iterator[Finding]:
+    from scheduler import doorbell
+
+    with doorbell.client(settings) as client:
+        version = str(client.info("server")["redis_version"])
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_REDIS:
+        yield bad("broker", f"Redis {version} is too old.", "Upgrade it to 6.2 or newer.")
+    else:
+        yield good("broker", f"Redis {version}")
+
+
+def _guarded(check: str, look: Callable[[], Iterator[Finding]]) -> list[Finding]:
+    """The findings of `look`; an error of database or broker is one, with its own advice."""
+    findings: list[Finding] = []
+    try:
+        findings.extend(look())
+    except Exception as error:
+        known = lazy.as_paceline_error(error)
+        if known is None:
+            raise
+        # Our errors end with what to do: the last sentence, else what follows the last colon.
+        text = str(known)
+        message, _, fix = text.rpartition(". " if ". " in text else ": ")
+        findings.append(bad(check, f"{message}.", _sentence(fix)))
+    return findings
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]

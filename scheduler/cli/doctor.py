@@ -1,0 +1,36 @@
+"""`paceline doctor`: what is reachable, which versions run, and what to fix."""
+
+import click
+from rich.text import Text
+
+from scheduler.cli import checks, options, output
+from scheduler.exceptions import SettingsError
+
+
+@click.command()
+@options.as_json
+def doctor(json_wanted: bool) -> None:
+    """Say what is reachable, which versions run, and what to fix; exit 1 if anything is to be fixed."""
+    try:
+        findings = checks.examine(options.settings())
+    except SettingsError as error:
+        findings = [checks.bad("settings", str(error), "Correct it; `paceline config check` tells when all are fine.")]
+    healthy = all(finding.ok for finding in findings)
+    if json_wanted:
+        found = [finding.to_dict() for finding in findings]
+        output.print_json({"ok": healthy, "versions": checks.versions(), "checks": found})
+    else:
+        _print(findings, healthy)
+    click.get_current_context().exit(0 if healthy else 1)
+
+
+def _print(findings: list[checks.Finding], healthy: bool) -> None:
+    screen = output.console()
+    screen.print(Text(", ".join(f"{name} {version}" for name, version in checks.versions().items()), style="dim"))
+    for finding in findings:
+        mark = Text("ok       ", style="green") if finding.ok else Text("PROBLEM  ", style="bold red")
+        screen.print(mark + Text(f"{finding.check}: {finding.message}"))
+        if not finding.ok:
+            screen.print(Text(f"         {finding.fix}", style="yellow"))
+    problems = sum(not finding.ok for finding in findings)
+    screen.print("Nothing to fix." if healthy else f"{problems} to fix.")
