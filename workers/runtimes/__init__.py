@@ -1,0 +1,1 @@
+"""How each kind of task is run: plain Python, a shell, or PySpark."""

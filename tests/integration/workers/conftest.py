@@ -1,0 +1,160 @@
+"""A real Celery worker process for one test; the test takes the scheduler's turns."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from support.scenario import Scenario
+from support.waiting import eventually
+
+from scheduler.dagfiles.load import load
+from scheduler.serialized import from_dag
+from scheduler.settings import Settings
+from workers import logs
+
+RUN = """
+import sys
+from scheduler.exceptions import PacelineError
+from scheduler.settings import Settings
+from workers import app
+try:
+    code = app.run(Settings.load(), queues=sys.argv[1].split(","), concurrency=int(sys.argv[2]), name=sys.argv[3])
+except PacelineError as error:
+    print(error, file=sys.stderr)
+    code = error.exit_code
+sys.exit(code)
+"""
+END_S = 40.0
+QUICK = {"PACELINE_WORKER_HEARTBEAT_SEC": "0.3", "PACELINE_WORKER_GRACE_SEC": "20", "PYTHONUNBUFFERED": "1"}
+
+
+@dataclass
+class Worker:
+    """A worker process and what it said."""
+
+    process: "subprocess.Popen[bytes]"
+    said_path: Path
+
+    @property
+    def said(self) -> str:
+        return self.said_path.read_text(encoding="utf-8")
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def wait(self, timeout_s: float = END_S) -> int:
+        return self.process.wait(timeout_s)
+
+
+@dataclass
+class Bench:
+    """The engine of a test with real workers: DAG files, runs, states, logs."""
+
+    settings: Settings
+    scenario: Scenario
+    folder: Path
+    workers: list[Worker] = field(default_factory=list)
+
+    def worker(self, *, queues: str = "default", concurrency: int = 1, ready: bool = True, **env: str) -> Worker:
+        """Start a worker; `ready` waits until it takes work. Environment names without PACELINE_ in lower case are settings."""
+        number = len(self.workers)
+        said = self.folder / f"worker-{number}.txt"
+        environment = {
+            **os.environ,
+            **QUICK,
+            "PACELINE_HOME": str(self.settings.home),
+            "PACELINE_DAGS_FOLDER": str(self.settings.dags_folder),
+            "PACELINE_DATABASE_URL": self.settings.database_url,
+            "PACELINE_BROKER_URL": self.settings.broker_url,
+            **env,
+        }
+        with said.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-c", RUN, queues, str(concurrency), f"w{number}"],
+                env=environment,
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        worker = Worker(process, said)
+        self.workers.append(worker)
+        if ready:
+            eventually(lambda: "takes" in worker.said, timeout=30, message=lambda: worker.said)
+        return worker
+
+    def dag(self, source: str, name: str = "example.py") -> None:
+        """Write a DAG file and store its DAGs as the parser would."""
+        (self.settings.dags_folder / name).write_text("from scheduler import *\nfrom scheduler.operators import *\n" + dedent(source))
+        for dag in load(self.settings.dags_folder, name).values():
+            self.scenario.add(from_dag(dag, file=name, core=self.settings.core, scheduler=self.settings.scheduler))
+
+    def run(self, source: str, *, until: str = "run", timeout_s: float = 60.0, **tasks: str) -> int:
+        """Store one DAG named `d`, trigger it, turn until it ends or the tasks named have these states; its number."""
+        self.dag(source)
+        run = self.scenario.trigger("d", run_id="r1")
+        self.wait(run, timeout_s=timeout_s, **tasks)
+        return run
+
+    def wait(self, run: int, *, timeout_s: float = 60.0, **tasks: str) -> None:
+        def there() -> bool:
+            self.scenario.turn()
+            if tasks:
+                states = self.scenario.states(run)
+                return all(states[name] == state for name, state in tasks.items())
+            return self.scenario.run_state(run) in {"success", "failed"}
+
+        eventually(there, timeout=timeout_s, message=lambda: f"{self.scenario.states(run)}\n{self.said}")
+
+    def log_path(self, task_id: str, number: int = 1, dag_id: str = "d", run_id: str = "r1") -> Path:
+        return Path(logs.try_path(
+            self.settings.logs_folder, dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=-1, try_number=number
+        ))  # fmt: skip
+
+    def log(self, task_id: str, number: int = 1) -> str:
+        return self.log_path(task_id, number).read_text(encoding="utf-8")
+
+    def last_line(self, task_id: str, number: int = 1) -> str:
+        return self.log(task_id, number).splitlines()[-1]
+
+    def column(self, task_id: str, name: str) -> object:
+        return self.scenario.rows(f"select {name} from task_instance where task_id = %s", task_id)[0][0]
+
+    @property
+    def said(self) -> str:
+        return "\n".join(worker.said for worker in self.workers)
+
+
+@pytest.fixture
+def bench(settings: Settings, tmp_path: Path) -> Iterator[Bench]:
+    """Workers of this bench are ended with the test."""
+    scenario = Scenario(settings)
+    made = Bench(settings, scenario, tmp_path)
+    yield made
+    for worker in made.workers:
+        if worker.process.poll() is None:
+            worker.signal(signal.SIGQUIT)
+    for worker in made.workers:
+        try:
+            worker.wait(20)
+        except subprocess.TimeoutExpired:
+            worker.process.kill()
+            worker.process.wait()
+    scenario.close()
+
+
+@pytest.fixture
+def running(bench: Bench) -> Callable[..., Bench]:
+    """The bench with one worker of two children."""
+
+    def start(**options: str) -> Bench:
+        bench.worker(concurrency=2, **options)
+        return bench
+
+    return start

@@ -1,0 +1,172 @@
+"""A Celery worker in this process: its pool children run the pipeline of workers/execute.py."""
+
+import os
+import signal
+import socket
+import sys
+import time
+import warnings
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from billiard.process import current_process
+from celery import Celery, signals
+from celery.apps.worker import Worker as CeleryWorker
+from celery.worker import state as celery_state
+from celery.worker.request import Request as CeleryRequest
+from kombu.utils.encoding import safe_repr
+from sqlalchemy import Engine
+
+from scheduler.dagfiles.load import LoadedFiles
+from scheduler.dispatch import TASK_NAME, Publisher, celery_app, consumed_queues
+from scheduler.doorbell import Doorbell
+from scheduler.follow import Follower
+from scheduler.settings import Settings
+from scheduler.store.hot import HotPath
+from workers import logs, startup
+from workers.board import Board
+from workers.execute import Executor
+from workers.guard import Guard
+from workers.heartbeat import Heart, Identity
+from workers.logs import worker_log
+from workers.orphans import Orphans
+from workers.warden import Warden
+from workers.watchdog import Watchdog
+
+TICK_S = 0.2
+#: User code must not find the way into the database by accident.
+SECRETS = ("PACELINE_DATABASE_URL", "PACELINE_BROKER_URL")
+
+
+def run(settings: Settings, queues: Sequence[str], concurrency: int, name: str | None = None) -> int:
+    """Work until told to stop; the exit code. CredentialsError and SchemaError if the worker cannot start.
+
+    Without a name it is called after its host and process.
+    """
+    logs.to_stderr()
+    name = name or f"{socket.gethostname()}-{os.getpid()}"
+    environment = os.environ.copy()
+    engine = startup.ready(settings)
+    worker = build(settings, name=name, queues=queues, concurrency=concurrency, engine=engine)
+    worker_id = worker.heart.register()
+    worker_log.info("worker %s takes %d tasks at once from %s", worker_id, concurrency, ", ".join(queues))
+    worker.warden.start()
+    worker.heart.start()
+    worker.start()
+    worker.heart.finish()
+    worker.warden.end()
+    worker_log.info("worker %s has stopped", worker_id)
+    if worker.watchdog.barked:
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)  # noqa: S606 - the same command again
+    return int(worker.exitcode or 0)
+
+
+def build(settings: Settings, *, name: str, queues: Sequence[str], concurrency: int, engine: Engine) -> "Worker":
+    """The worker, not started and not in the registry yet. Changes os.environ to what user code may see."""
+    os.environ["PACELINE_HOME"] = str(settings.home)
+    for secret in SECRETS:
+        os.environ.pop(secret, None)
+    app = celery_app(settings)
+    app.conf.update(
+        task_queues=consumed_queues(queues),
+        # A message taken early would wait behind a long task here while another worker is free.
+        worker_disable_prefetch=True,
+        worker_disable_rate_limits=True,
+        worker_max_tasks_per_child=settings.worker.max_tasks_per_child or None,
+    )
+    board = Board(concurrency)
+    host = socket.gethostname()
+    identity = Identity(name=name, host=host, pid=os.getpid(), queues=tuple(queues), concurrency=concurrency)
+    heart = Heart(engine, board, identity, Doorbell(settings), interval_s=settings.worker.heartbeat_sec)
+    watchdog = Watchdog(settings, tuple(queues), concurrency)
+    _add_task(app, settings, board, heart)
+    with warnings.catch_warnings():
+        # Whether it may run as root is for whoever starts it to know; messages here hold no code.
+        warnings.filterwarnings("ignore", message="(?s).*superuser privileges.*")
+        worker = Worker(app=app, board=board, heart=heart, watchdog=watchdog, settings=settings,
+                        hostname=f"{name}@{host}", concurrency=concurrency, queues=list(queues))  # fmt: skip
+    heart.watch(warden=worker.warden, watchdog=watchdog, orphans=Orphans(), pool=worker.pool_pids)
+    return worker
+
+
+class Worker(CeleryWorker):  # type: ignore[misc]
+    """Celery's worker with our signals, our way to stop, and no changes to logging."""
+
+    def __init__(self, *, board: Board, heart: Heart, watchdog: Watchdog, settings: Settings, **options: Any) -> None:
+        self.heart = heart
+        self.watchdog = watchdog
+        self.warden = Warden(board, grace_s=settings.worker.grace_sec, pool=self.pool_pids, on_abort=heart.abandon)
+        signals.setup_logging.connect(_leave_logging_alone, weak=False)
+        # Its heartbeats to Flower stay on: without them Flower could not turn task events on.
+        super().__init__(pool_cls="prefork", quiet=True, without_gossip=True, without_mingle=True, **options)
+
+    def install_platform_tweaks(self, worker: Any) -> None:
+        """SIGTERM and SIGINT: stop in order, the second time at once, as SIGQUIT does."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self.warden.drain())
+        signal.signal(signal.SIGQUIT, lambda *_: self.warden.abort())
+
+    def register_with_event_loop(self, hub: Any) -> None:
+        super().register_with_event_loop(hub)
+        hub.call_repeatedly(TICK_S, self._tick)
+
+    def pool_pids(self) -> Collection[int]:
+        """Process ids of the pool children."""
+        pool = getattr(self.pool, "_pool", None)
+        return [child.pid for child in list(pool._pool)] if pool is not None else []
+
+    def _tick(self) -> None:
+        self.warden.loop_seen_at = time.monotonic()
+        if self.warden.draining:
+            if self.consumer.task_consumer is not None:
+                self.consumer.task_consumer.cancel()
+            if not celery_state.reserved_requests:
+                celery_state.should_stop = 0
+
+
+def _add_task(app: Celery, settings: Settings, board: Board, heart: Heart) -> None:
+    children: list[Executor] = []
+
+    def prepare(**_: Any) -> None:
+        children.append(_executor(settings, board))
+
+    def end(**_: Any) -> None:
+        spark = sys.modules.get("workers.runtimes.spark")
+        if spark is not None:
+            spark.shutdown()
+
+    def execute(ti_id: int, dispatch_id: str) -> None:
+        children[0].run(ti_id, dispatch_id)
+
+    class Request(CeleryRequest):  # type: ignore[misc]
+        """A dispatch, seen from the parent."""
+
+        def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> None:
+            """Its process died, or could not report: nobody else knows."""
+            celery_state.task_ready(self)
+            self.send_event("task-failed", exception=safe_repr(exc_info.exception), traceback=str(exc_info.traceback))
+            ti_id, dispatch_id = self.args
+            heart.child_died(ti_id, dispatch_id, str(exc_info.exception))
+
+    signals.worker_process_init.connect(prepare, weak=False)
+    signals.worker_process_shutdown.connect(end, weak=False)
+    app.task(name=TASK_NAME, shared=False, Request=Request, ignore_result=True)(execute)
+
+
+def _executor(settings: Settings, board: Board) -> Executor:
+    slot = board.slot(current_process().index)
+    hot = HotPath(settings, slot.worker_id)
+    enabled = settings.scheduler.schedule_after_task_execution
+    return Executor(
+        settings=settings,
+        hot=hot,
+        follower=Follower(hot, Publisher(settings), Doorbell(settings), enabled=enabled),
+        files=LoadedFiles(settings.dags_folder),
+        slot=slot,
+        guard=Guard(),
+        log=logs.TryLog(),
+    )
+
+
+def _leave_logging_alone(**_: Any) -> None:
+    """Celery configures logging only if nobody listens to this signal."""

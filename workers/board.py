@@ -1,0 +1,119 @@
+"""What the pool children are running, in memory they share with their parent, so that it survives the death of a child.
+
+One slot a child. The child writes what user code it runs; the parent writes which dispatch it wants stopped. Neither waits
+for the other: a slot that is being written reads as empty.
+"""
+
+import mmap
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from json import dumps, loads
+from typing import Any
+
+SLOT_BYTES = 8192
+#: Parts of a slot: where each starts; the last one ends with the slot.
+RUNNING_AT, STOP_AT = 0, 6144
+LENGTH_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """User code at work in a child. `deadline` is on the monotonic clock, which all processes of a machine share."""
+
+    ti_id: int
+    dispatch_id: str
+    pid: int
+    log: str
+    deadline: float | None = None
+
+
+class Board:
+    """Slots for `children` pool children; make it before they are forked."""
+
+    def __init__(self, children: int) -> None:
+        self._children = children
+        self._memory = mmap.mmap(-1, (children + 1) * SLOT_BYTES)
+
+    @property
+    def worker_id(self) -> str:
+        """Under which id of the registry this worker's children claim and report."""
+        found: str | None = self._read(0, STOP_AT)
+        assert found is not None, "the worker registers before it forks"
+        return found
+
+    @worker_id.setter
+    def worker_id(self, worker_id: str) -> None:
+        self._write(0, STOP_AT, worker_id)
+
+    def slot(self, index: int) -> "Slot":
+        """The slot of the child with this number, counted from 0."""
+        return Slot(self, 1 + index % self._children)
+
+    def running(self) -> list[Running]:
+        """What runs in all children now."""
+        return [found for _, found in self._each()]
+
+    def find(self, dispatch_id: str) -> Running | None:
+        """The entry of a dispatch, if it is in user code; also after the death of its child."""
+        return next((found for _, found in self._each() if found.dispatch_id == dispatch_id), None)
+
+    def ask_stop(self, dispatch_id: str, reason: str) -> Running | None:
+        """Leave the reason for the child that runs `dispatch_id`; returns its entry if it still does."""
+        for place, found in self._each():
+            if found.dispatch_id == dispatch_id:
+                self._write(place, STOP_AT, [dispatch_id, reason])
+                return found
+        return None
+
+    def _each(self) -> Iterator[tuple[int, Running]]:
+        for place in range(1, self._children + 1):
+            found: dict[str, Any] | None = self._read(place, RUNNING_AT)
+            if found is not None:
+                yield place, Running(**found)
+
+    def _read(self, place: int, part: int) -> Any:
+        start = place * SLOT_BYTES + part
+        length = int.from_bytes(self._memory[start : start + LENGTH_BYTES], "little")
+        if length == 0:
+            return None
+        try:
+            return loads(self._memory[start + LENGTH_BYTES : start + LENGTH_BYTES + length])
+        except ValueError:  # caught in the middle of a write
+            return None
+
+    def _write(self, place: int, part: int, value: object) -> None:
+        start = place * SLOT_BYTES + part
+        room = (STOP_AT if part == RUNNING_AT else SLOT_BYTES - STOP_AT) - LENGTH_BYTES
+        data = b"" if value is None else dumps(value).encode()
+        assert len(data) <= room, f"{len(data)} bytes do not fit into a part of the board"
+        self._memory[start : start + LENGTH_BYTES] = bytes(LENGTH_BYTES)
+        self._memory[start + LENGTH_BYTES : start + LENGTH_BYTES + len(data)] = data
+        self._memory[start : start + LENGTH_BYTES] = len(data).to_bytes(LENGTH_BYTES, "little")
+
+
+class Slot:
+    """The place of one child on the board."""
+
+    def __init__(self, board: Board, place: int) -> None:
+        self._board = board
+        self._place = place
+
+    @property
+    def worker_id(self) -> str:
+        return self._board.worker_id
+
+    def enter(self, running: Running) -> None:
+        """User code starts."""
+        self._board._write(self._place, RUNNING_AT, asdict(running))
+
+    def leave(self) -> None:
+        """User code has ended, so nobody may stop this child for its sake any more."""
+        self._board._write(self._place, RUNNING_AT, None)
+
+    def take_stop(self, dispatch_id: str) -> str | None:
+        """Why a SIGTERM came to this child while it runs `dispatch_id`; None if it was meant for an earlier dispatch."""
+        found = self._board._read(self._place, STOP_AT)
+        self._board._write(self._place, STOP_AT, None)
+        if found is None:
+            return "its process was told to stop (SIGTERM)"
+        return found[1] if found[0] == dispatch_id else None

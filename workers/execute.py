@@ -1,0 +1,190 @@
+"""The life of a task inside a pool child: claim -> run -> classify -> report and follow."""
+
+import os
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import psycopg2
+
+from scheduler.authoring import xcom
+from scheduler.authoring.operator import Operator
+from scheduler.authoring.xcom_arg import RETURN_KEY
+from scheduler.dagfiles.load import LoadedFiles
+from scheduler.follow import Ending, Follower
+from scheduler.serialized import SerializedDag, SerializedTask
+from scheduler.settings import Settings
+from scheduler.states import TaskState
+from scheduler.store.hot import Claim, HotPath
+from workers import context, logs, outcome
+from workers.board import Running, Slot
+from workers.guard import Guard
+from workers.logs import worker_log
+from workers.outcome import Fail, Outcome, Retry, Skip, Success
+from workers.runtimes import python
+
+R = TypeVar("R")
+
+#: The connection is gone, or the statement was undone whole: the same call may be made again.
+ASK_AGAIN = (psycopg2.OperationalError, psycopg2.InterfaceError)
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
+EMPTY = Ending(TaskState.SUCCESS)
+
+
+@dataclass(slots=True)
+class Executor:
+    """All that one pool child keeps between tasks."""
+
+    settings: Settings
+    hot: HotPath
+    follower: Follower
+    files: LoadedFiles
+    slot: Slot
+    guard: Guard
+    log: logs.TryLog
+
+    def run(self, ti_id: int, dispatch_id: str) -> None:
+        """Run one dispatch to its report; a dispatch that cannot be claimed (a duplicate) is dropped."""
+        self.hot.worker_id = self.slot.worker_id
+        claim = self.patient(lambda: self.hot.claim(ti_id, dispatch_id))
+        if claim is None:
+            worker_log.info("dropped dispatch %s of task instance %s: it is not queued under it any more", dispatch_id, ti_id)
+            return
+        dag = self.patient(lambda: self.hot.dag(claim.version_id))
+        task = dag.tasks[claim.task_no]
+        if task.runtime == "empty":
+            self._report(claim, EMPTY)
+        else:
+            self._run_logged(claim, dag, task)
+
+    def _run_logged(self, claim: Claim, dag: SerializedDag, task: SerializedTask) -> None:
+        path = logs.try_path(
+            self.settings.logs_folder,
+            dag_id=claim.dag_id,
+            run_id=claim.run_id,
+            task_id=claim.task_id,
+            map_index=claim.map_index,
+            try_number=claim.try_number,
+        )
+        started = time.monotonic()
+        self.log.open(path, _header(claim, self.slot.worker_id))
+        try:
+            deadline = None if task.execution_timeout_s is None else started + task.execution_timeout_s
+            self.slot.enter(Running(ti_id=claim.id, dispatch_id=claim.dispatch_id, pid=os.getpid(), log=path, deadline=deadline))
+            try:
+                result = self._try(claim, dag, task)
+            finally:
+                self.slot.leave()
+            # Before the report, so that whoever sees the state finds its reason in the log.
+            self.log.line(_footer(result, time.monotonic() - started), "ERROR" if isinstance(result, Fail | Retry) else "INFO")
+            if not self._report(claim, _ending(result)):
+                self.log.line("the report was refused: this try is no longer the current one", "WARNING")
+        finally:
+            self.log.close()
+
+    def _try(self, claim: Claim, dag: SerializedDag, task: SerializedTask) -> Outcome:
+        """Run user code and turn whatever comes out of it into one value."""
+        try:
+            result = self.guard.run(
+                lambda: self._user_code(claim, dag, task),
+                timeout_s=task.execution_timeout_s,
+                why_stop=lambda: self.slot.take_stop(claim.dispatch_id),
+            )
+        except BaseException as error:
+            found = outcome.of_error(error, _attempt(claim, task))
+            if not isinstance(found, Skip):
+                self.log.error(error)
+            return found
+        return Success(result)
+
+    def _user_code(self, claim: Claim, dag: SerializedDag, task: SerializedTask) -> str | None:
+        """The JSON text of what the task returned; XComError if it is not JSON."""
+        if claim.try_number > 1:
+            self.patient(lambda: self.hot.clear_xcoms(claim.id))
+        operator = self.files.task(dag.file, claim.dag_id, claim.task_id)
+        limit = self.settings.core.max_xcom_bytes
+        ti = context.TaskInstance(claim, self.hot, patient=self.patient, max_xcom_bytes=limit)
+        value = self._execute(task, operator, context.build(claim, operator, ti))
+        if value is None or not operator.do_xcom_push:
+            return None
+        texts = {
+            key: xcom.encode(one, limit, name=f"value of XCom {key!r}" if key != RETURN_KEY else "return value")
+            for key, one in xcom.outputs(value, multiple_outputs=operator.multiple_outputs).items()
+        }
+        result = texts.pop(RETURN_KEY)
+        for key, text in texts.items():
+            self.patient(lambda key=key, text=text: self.hot.push_xcom(claim.id, key, text))  # type: ignore[misc]
+        return result
+
+    def _execute(self, task: SerializedTask, operator: Operator, values: dict[str, Any]) -> object:
+        if task.runtime == "pyspark":
+            from workers.runtimes import spark
+
+            return spark.run(operator, values, self.settings)
+        return python.run(operator, values)
+
+    def _report(self, claim: Claim, ending: Ending) -> bool:
+        """Keep the outcome until the database takes it or says that it is too late."""
+        accepted = self.patient(lambda: self.follower.report(claim, ending))
+        if not accepted:
+            worker_log.warning(
+                "report %s of %s.%s (run %s, try %d) refused: dispatch %s is no longer the current one",
+                ending.state.value, claim.dag_id, claim.task_id, claim.run_id, claim.try_number, claim.dispatch_id,
+            )  # fmt: skip
+        return accepted
+
+    def patient(self, ask: Callable[[], R]) -> R:
+        """`ask()`, again with growing pauses as long as the database is away."""
+        pause_s = FIRST_PAUSE_S
+        while True:
+            try:
+                return ask()
+            except ASK_AGAIN as error:
+                if pause_s == FIRST_PAUSE_S:
+                    worker_log.warning("PostgreSQL does not answer (%s); trying until it does", str(error).strip())
+                self.hot.close()
+                time.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311
+                pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+
+
+def _attempt(claim: Claim, task: SerializedTask) -> outcome.Try:
+    return outcome.Try(
+        dag_id=claim.dag_id,
+        task=task,
+        run_id=claim.run_id,
+        logical_date=claim.logical_date,
+        try_number=claim.try_number,
+        max_tries=claim.max_tries,
+    )
+
+
+def _ending(result: Outcome) -> Ending:
+    match result:
+        case Success(text):
+            return Ending(TaskState.SUCCESS, result=text)
+        case Skip(reason):
+            return Ending(TaskState.SKIPPED, reason=reason)
+        case Retry(reason, delay_s):
+            return Ending(TaskState.UP_FOR_RETRY, reason=reason, delay_s=delay_s)
+        case Fail(reason):
+            return Ending(TaskState.FAILED, reason=reason)
+
+
+def _header(claim: Claim, worker_id: str) -> str:
+    mapped = f"[{claim.map_index}]" if claim.map_index >= 0 else ""
+    tries = f"try {claim.try_number} of {max(claim.max_tries + 1, claim.try_number)}"
+    return f"{claim.dag_id}.{claim.task_id}{mapped}, run {claim.run_id}, {tries}, worker {worker_id}, dispatch {claim.dispatch_id}"
+
+
+def _footer(result: Outcome, seconds: float) -> str:
+    match result:
+        case Success():
+            return f"success after {seconds:.2f} s"
+        case Skip(reason):
+            return f"skipped: {reason}"
+        case Retry(reason, delay_s):
+            return f"up for retry in {delay_s:g} s: {reason}"
+        case Fail(reason):
+            return f"failed: {reason}"

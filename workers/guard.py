@@ -1,0 +1,132 @@
+"""The border around user code: what may interrupt it, and the state of the process it gets and has to give back."""
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any, TypeVar
+
+from scheduler.exceptions import FailTask, SkipTask, TaskTimeout
+from workers.outcome import TaskStopped
+
+R = TypeVar("R")
+
+#: What a task may have changed; the others cannot be caught, or belong to the interpreter.
+SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
+
+
+class Guard:
+    """Runs user code in the main thread of a pool child. One object a child, made before its first task."""
+
+    def __init__(self) -> None:
+        self._inside = False
+        self._interruption: BaseException | None = None
+        self._timeout_s: float | None = None
+        self._why_stop: Callable[[], str | None] = lambda: None
+        self._environment = os.environ.copy()
+        self._folder = os.getcwd()  # noqa: PTH109
+        self._umask = os.umask(0o022)
+        os.umask(self._umask)
+
+    def run(self, work: Callable[[], R], *, timeout_s: float | None, why_stop: Callable[[], str | None]) -> R:
+        """`work()`. Raises TaskTimeout after `timeout_s`, TaskStopped on SIGTERM if `why_stop()` names a reason, both inside it."""
+        pid = os.getpid()
+        self._timeout_s, self._why_stop = timeout_s, why_stop
+        try:
+            with self._restored():
+                signal.signal(signal.SIGALRM, self._on_alarm)
+                signal.signal(signal.SIGTERM, self._on_term)
+                if timeout_s is not None:
+                    signal.setitimer(signal.ITIMER_REAL, timeout_s)
+                self._interruption, self._inside = None, True
+                try:
+                    return work()
+                except (SkipTask, FailTask):
+                    raise
+                except BaseException as error:
+                    # Libraries wrap what interrupts them (py4j does); the interruption is what ended the task.
+                    if self._interruption is None or error is self._interruption:
+                        raise
+                    raise self._interruption from error
+                finally:
+                    # A signal that comes before this line still raises, and the caller sees it; after it none does.
+                    self._inside = False
+                    if timeout_s is not None:
+                        signal.setitimer(signal.ITIMER_REAL, 0)
+        finally:
+            if os.getpid() != pid:  # a fork that user code made and forgot must not report for its parent
+                _leave()
+
+    def _on_alarm(self, _signum: int, _frame: FrameType | None) -> None:
+        if self._inside:
+            self._interrupt(TaskTimeout(f"It ran longer than its execution_timeout of {self._timeout_s:g} s."))
+
+    def _on_term(self, _signum: int, _frame: FrameType | None) -> None:
+        reason = self._why_stop()
+        if self._inside and reason is not None:
+            self._interrupt(TaskStopped(reason))
+
+    def _interrupt(self, interruption: BaseException) -> None:
+        """Once is enough: what user code does about it is not interrupted again."""
+        self._inside, self._interruption = False, interruption
+        raise interruption
+
+    @contextlib.contextmanager
+    def _restored(self) -> Iterator[None]:
+        """Puts working folder, environment, umask, signal handlers and logging back as they were."""
+        handlers = {number: signal.getsignal(number) for number in SIGNALS}
+        loggers = _logging_state()
+        try:
+            yield
+        finally:
+            for number, handler in handlers.items():
+                if signal.getsignal(number) is not handler and handler is not None:
+                    signal.signal(number, handler)
+            _restore_logging(loggers)
+            if os.environ != self._environment:
+                self._restore_environment()
+            os.umask(self._umask)
+            with contextlib.suppress(OSError):  # the folder was deleted: nothing to go back to
+                os.chdir(self._folder)
+
+    def _restore_environment(self) -> None:
+        zone = os.environ.get("TZ")
+        for name in set(os.environ) - set(self._environment):
+            del os.environ[name]
+        os.environ.update(self._environment)
+        if zone != self._environment.get("TZ"):
+            time.tzset()
+
+
+LoggerState = tuple[logging.Logger, int, list[logging.Handler], bool, bool]
+
+
+def _logging_state() -> tuple[int, list[LoggerState]]:
+    # list(): another thread may make a logger meanwhile. Placeholders have no state.
+    known: list[Any] = list(logging.root.manager.loggerDict.values())
+    loggers = [logging.root, *(one for one in known if isinstance(one, logging.Logger))]
+    state = [(one, one.level, list(one.handlers), one.propagate, one.disabled) for one in loggers]
+    return logging.root.manager.disable, state
+
+
+def _restore_logging(state: tuple[int, list[LoggerState]]) -> None:
+    disabled, loggers = state
+    if logging.root.manager.disable != disabled:
+        logging.disable(disabled)
+    for logger, level, handlers, propagate, off in loggers:
+        if logger.level != level:
+            logger.setLevel(level)
+        if logger.handlers != handlers:
+            logger.handlers = handlers
+        logger.propagate, logger.disabled = propagate, off
+
+
+def _leave() -> None:
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(1)

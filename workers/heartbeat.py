@@ -1,0 +1,193 @@
+"""What the worker's parent tells the database: that it lives, which of its processes died, and that it ends."""
+
+import queue
+import re
+import threading
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
+
+from scheduler.doorbell import Doorbell
+from scheduler.store import processes
+from workers import logs
+from workers.board import Board, Running
+from workers.logs import worker_log
+from workers.orphans import Orphans
+from workers.warden import WORKER_STOPPED, Warden
+from workers.watchdog import Watchdog
+
+#: Beats between two looks for processes that tasks left behind.
+BEATS_PER_SWEEP = 5
+NO_LONGER_CURRENT = "this try is no longer the current one"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """How a worker shows in the registry."""
+
+    name: str
+    host: str
+    pid: int
+    queues: tuple[str, ...]
+    concurrency: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """A dispatch whose process ended without reporting. `at_once`: the task itself did nothing wrong, so it need not wait."""
+
+    ti_id: int
+    dispatch_id: str
+    reason: str
+    log: str | None = None
+    at_once: bool = False
+
+
+class Heart(threading.Thread):
+    """Beats every `interval_s`; reports lost dispatches at once. While the database is away both wait and are made up for."""
+
+    def __init__(self, engine: Engine, board: Board, identity: Identity, doorbell: Doorbell, *, interval_s: float) -> None:
+        super().__init__(name="heart", daemon=True)
+        self._engine = engine
+        self._board = board
+        self._identity = identity
+        self._doorbell = doorbell
+        self._interval_s = interval_s
+        self._lost: queue.SimpleQueue[Lost | None] = queue.SimpleQueue()
+        self._unsettled: list[Lost] = []
+        self._ended = threading.Event()
+        self._away = False
+        self._beats = 0
+        self._warden: Warden | None = None
+        self._watchdog: Watchdog | None = None
+        self._orphans: Orphans | None = None
+        self._pool: Callable[[], Collection[int]] = tuple
+
+    def register(self) -> str:
+        """Enter the registry; the children find the id on the board."""
+        one = self._identity
+        self._board.worker_id = processes.register(
+            self._engine,
+            kind="worker",
+            name=one.name,
+            host=one.host,
+            pid=one.pid,
+            queues=one.queues,
+            concurrency=one.concurrency,
+        )
+        return self._board.worker_id
+
+    def watch(self, *, warden: Warden, watchdog: Watchdog, orphans: Orphans, pool: Callable[[], Collection[int]]) -> None:
+        """Name those it works with; before `start`."""
+        self._warden, self._watchdog, self._orphans, self._pool = warden, watchdog, orphans, pool
+
+    def child_died(self, ti_id: int, dispatch_id: str, said: str) -> None:
+        """A pool child ended without reporting this dispatch; `said` are Celery's words. Never blocks: the event loop calls it."""
+        killed_for = self._warden.killed_for(dispatch_id) if self._warden is not None else None
+        running = self._board.find(dispatch_id)
+        self._lost.put(
+            Lost(
+                ti_id=ti_id,
+                dispatch_id=dispatch_id,
+                reason=killed_for or cause_of_death(said),
+                log=running.log if running is not None else None,
+                at_once=killed_for == WORKER_STOPPED,
+            )
+        )
+
+    def abandon(self, running: list[Running]) -> None:
+        """The worker ends at once: report what ran, as far as the database answers now."""
+        for one in running:
+            self._lost.put(Lost(ti_id=one.ti_id, dispatch_id=one.dispatch_id, reason=WORKER_STOPPED, log=one.log, at_once=True))
+        self.finish(timeout_s=3.0)
+
+    def finish(self, *, timeout_s: float = 10.0) -> None:
+        """Report what is still to report, leave the registry, end the thread."""
+        self._ended.set()
+        self._lost.put(None)
+        if self.is_alive():
+            self.join(timeout_s)
+
+    def run(self) -> None:
+        beat_at = time.monotonic()
+        while not self._ended.is_set():
+            self._collect(max(0.0, beat_at - time.monotonic()))
+            self._attempt(self._settle)
+            if time.monotonic() >= beat_at:
+                self._attempt(self._beat)
+                beat_at = time.monotonic() + self._interval_s
+        self._collect(0.0)
+        self._attempt(self._settle)
+        self._attempt(lambda: processes.stop(self._engine, self._board.worker_id))
+
+    def _collect(self, timeout_s: float) -> None:
+        """Wait for a lost dispatch or the time of the next beat; take all there are."""
+        try:
+            lost = self._lost.get(timeout=timeout_s) if timeout_s else self._lost.get_nowait()
+            while True:
+                if lost is not None:
+                    self._unsettled.append(lost)
+                    if lost.log is not None:
+                        logs.append_reason(lost.log, f"failed: {lost.reason}")
+                lost = self._lost.get_nowait()
+        except queue.Empty:
+            return
+
+    def _attempt(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except DBAPIError as error:
+            if not self._away:
+                worker_log.warning("PostgreSQL does not answer (%s); heartbeats go on when it does", str(error.orig).strip())
+            self._away = True
+        except Exception:
+            worker_log.exception("a heartbeat failed; the next one comes in %g s", self._interval_s)
+        else:
+            if self._away:
+                worker_log.info("PostgreSQL answers again")
+            self._away = False
+
+    def _settle(self) -> None:
+        while self._unsettled:
+            lost = self._unsettled[0]
+            runs = processes.fail_lost(self._engine, lost.ti_id, lost.dispatch_id, lost.reason, at_once=lost.at_once)
+            self._unsettled.pop(0)
+            worker_log.warning("task instance %d (dispatch %s) was lost: %s", lost.ti_id, lost.dispatch_id, lost.reason)
+            self._doorbell.ring("queue", *(f"run:{run}" for run in runs))
+
+    def _beat(self) -> None:
+        if not processes.heartbeat(self._engine, self._board.worker_id):
+            former = self._board.worker_id
+            worker_log.warning("worker %s was declared dead; it goes on as %s", former, self.register())
+        self._stop_strangers()
+        self._beats += 1
+        if self._orphans is not None and self._beats % BEATS_PER_SWEEP == 0:
+            self._orphans.end(self._pool())
+        if self._watchdog is not None and self._watchdog.deaf(time.monotonic()) and self._warden is not None:
+            worker_log.error("the worker takes no messages although some wait for it and it is free: it starts again")
+            if not self._warden.draining:
+                self._warden.drain()
+
+    def _stop_strangers(self) -> None:
+        """Stop user code whose try was cleared, marked or declared lost meanwhile."""
+        running = [one.dispatch_id for one in self._board.running()]
+        if not running:
+            return
+        current = processes.running_dispatches(self._engine, self._board.worker_id, running)
+        for dispatch_id in running:
+            # It may have reported since it was looked at: the warden asks the board again before it acts.
+            if dispatch_id not in current and self._warden is not None:
+                self._warden.stop(dispatch_id, NO_LONGER_CURRENT)
+
+
+def cause_of_death(said: str) -> str:
+    """What Celery says of a lost process, in words for the task's author."""
+    if by_signal := re.search(r"signal (\d+)(?: \((\w+)\))?", said):
+        name = by_signal[2] or f"signal {by_signal[1]}"
+        return f"the process was killed by {name}{' (possibly out of memory)' if name == 'SIGKILL' else ''}"
+    if by_itself := re.search(r"exitcode (\d+)", said):
+        return f"the process exited with code {by_itself[1]}"
+    return f"the worker could not report how the task ended: {said}"
