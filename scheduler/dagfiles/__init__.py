@@ -1,0 +1,1 @@
+"""DAG files: which there are, reading each in a child process, storing what they hold."""

@@ -1,0 +1,187 @@
+"""Load a DAG file by its path: neither its name nor its neighbours can stand in for a module of ours or of a library."""
+
+import hashlib
+import importlib.util
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, ModuleType
+
+from scheduler.authoring import scope, source
+from scheduler.authoring.dag import DAG
+from scheduler.authoring.operator import Operator
+from scheduler.exceptions import DagError, NotFoundError, TaskTimeout
+
+#: Every DAG file is a module of this prefix in sys.modules; no file of that name exists, so no import can find one.
+MODULE_PREFIX = "_paceline_dag_file_"
+
+
+def load(folder: Path, file: str) -> dict[str, DAG]:
+    """Run the DAG file `folder/file` and return its DAGs by id, in order of creation; none is fine.
+
+    A DAG counts if a module variable holds it or if it was opened (`with`, @dag) while the file ran. Whatever the file raises
+    goes through, SystemExit included.
+    """
+    path = folder / file
+    code = _compiled(path)
+    # At the end: config.py or json.py of a DAGs folder must not replace a module that anything else imports.
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+    module = _module(path)
+    sys.modules[module.__name__] = module
+    try:
+        with scope.collect() as opened:
+            exec(code, module.__dict__)  # noqa: S102 - running the author's file is the purpose
+    except BaseException:
+        del sys.modules[module.__name__]
+        raise
+    named = [value for value in vars(module).values() if isinstance(value, DAG)]
+    dags = _by_id([*opened, *named], path)
+    for dag in dags.values():
+        dag.validate()
+    return dags
+
+
+class LoadedFiles:
+    """The DAG files a long-lived process has loaded, each loaded again once it or a module beside it has changed.
+
+    Not for several threads: loading changes sys.modules.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._files: dict[str, _Loaded] = {}
+
+    def dag(self, file: str, dag_id: str) -> DAG:
+        """The DAG `dag_id` of `file` (relative to the folder) as it is on disk now.
+
+        DagError if the file cannot be loaded, NotFoundError if it or the DAG is gone.
+        """
+        dag = self._dags(file).get(dag_id)
+        if dag is None:
+            raise NotFoundError(f"DAG {dag_id} is no longer in {self._folder / file}: its run was planned from an older version.")
+        return dag
+
+    def task(self, file: str, dag_id: str, task_id: str) -> Operator:
+        """The operator of one task; errors as for `dag`, NotFoundError also if the task is gone."""
+        task = self.dag(file, dag_id).task_dict.get(task_id)
+        if task is None:
+            raise NotFoundError(
+                f"Task {task_id} is no longer in DAG {dag_id} of {self._folder / file}: its run was planned from an older version."
+            )
+        return task
+
+    def _dags(self, file: str) -> dict[str, DAG]:
+        loaded = self._files.get(file)
+        if loaded is None or loaded.changed():
+            self._forget_if_changed()
+            loaded = self._files[file] = self._load(file)
+        return loaded.dags
+
+    def _forget_if_changed(self) -> None:
+        """After any change everything is forgotten, so that what is loaded next finds what a fresh process would."""
+        if any(loaded.changed() for loaded in self._files.values()):
+            self._files.clear()
+            for name in _modules_below(self._folder):
+                del sys.modules[name]
+
+    def _load(self, file: str) -> "_Loaded":
+        path = self._folder / file
+        before = _stamp(path)
+        if before is None:
+            raise NotFoundError(f"The DAG file {path} is gone; put it back, or clear the runs of its DAGs.")
+        try:
+            dags = load(self._folder, file)
+        except TaskTimeout:
+            raise
+        except (Exception, SystemExit) as error:
+            raise DagError(f"The DAG file {path} cannot be loaded: {type(error).__name__}: {error}") from error
+        # The stamp from before the load: a change during it must count as a change.
+        return _Loaded(dags, _stamps(_modules_below(self._folder).values()) | {path: before})
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    dags: dict[str, DAG]
+    #: The file and every module of the DAGs folder it may have imported.
+    stamps: dict[Path, "_Stamp | None"]
+
+    def changed(self) -> bool:
+        return any(_stamp(path) != stamp for path, stamp in self.stamps.items())
+
+
+_Stamp = tuple[int, int, int]
+
+
+def _stamp(path: Path) -> _Stamp | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _stamps(paths: Iterable[Path]) -> dict[Path, _Stamp | None]:
+    return {path: _stamp(path) for path in paths}
+
+
+def _modules_below(folder: Path) -> dict[str, Path]:
+    """Modules that DAG files imported from the DAGs folder, without the DAG files themselves."""
+    start = f"{folder}/"
+    files = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
+    return {
+        name: Path(file)
+        for name, file in files.items()
+        if isinstance(file, str) and file.startswith(start) and not name.startswith(MODULE_PREFIX)
+    }
+
+
+def _compiled(path: Path) -> CodeType:
+    # Compiled here and never read from __pycache__, which takes two versions of one second and one size for the same.
+    return compile(_text(path), str(path), "exec", dont_inherit=True)
+
+
+def _text(path: Path) -> str:
+    """The source as text. A BOM is fine; so is another encoding that the first lines declare (PEP 263)."""
+    raw = path.read_bytes()
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
+        return raw.decode(encoding)
+    except (UnicodeDecodeError, SyntaxError):
+        at = source.Location(str(path), _first_undecodable_line(raw))
+        raise source.fault(
+            f"{path.name} is not UTF-8: save it as UTF-8, or declare its encoding in the first line (# -*- coding: latin-1 -*-).",
+            at=at,
+        ) from None
+
+
+def _first_undecodable_line(raw: bytes) -> int:
+    try:
+        raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return raw.count(b"\n", 0, error.start) + 1
+    return 1
+
+
+def _module(path: Path) -> ModuleType:
+    digest = hashlib.sha256(str(path).encode("utf-8", "surrogateescape")).hexdigest()[:12]
+    name = f"{MODULE_PREFIX}{digest}_{re.sub(r'[^A-Za-z0-9_]', '_', path.stem)}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    return importlib.util.module_from_spec(spec)
+
+
+def _by_id(dags: list[DAG], path: Path) -> dict[str, DAG]:
+    found: dict[str, DAG] = {}
+    for dag in dags:
+        first = found.setdefault(dag.dag_id, dag)
+        if first is not dag:
+            at = source.Location(str(path), dag.line)
+            raise source.fault(
+                f"{path.name} makes two DAGs of the id {dag.dag_id!r}, in lines {first.line} and {dag.line}; rename one.", at=at
+            )
+    return found

@@ -1,0 +1,107 @@
+"""Read one DAG file, in a process made for it: the part that runs the author's code, under limits, and reports."""
+
+import contextlib
+import ctypes
+import faulthandler
+import json
+import os
+import resource
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from scheduler import serialized
+from scheduler.authoring.dag import DAG
+from scheduler.dagfiles import load, problem
+from scheduler.settings import Core, Scheduler
+
+#: First line of a result: what comes before it in the pipe is faulthandler's.
+RESULT_MARK = b"\n\x1e"
+#: Address space kept back for reporting that the rest is used up.
+RESERVE_MB = 64
+MIB = 1024 * 1024
+PR_SET_PDEATHSIG = 1
+RESULT_FD = 3
+
+_libc = ctypes.CDLL(None)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What every file of one scheduler is read with."""
+
+    folder: Path
+    core: Core
+    scheduler: Scheduler
+
+
+def run_child(file: str, work: Work, *, result_fd: int, output_fd: int) -> NoReturn:
+    """The life of a freshly forked child: read `file`, write the result, end. Nothing of the parent's is cleaned up here."""
+    code = 1
+    try:
+        _confine(work.scheduler, result_fd=result_fd, output_fd=output_fd)
+        result = json.dumps(parse(file, work)).encode()
+        faulthandler.cancel_dump_traceback_later()
+        _write(RESULT_MARK + result)
+        code = 0
+    finally:
+        # Neither atexit handlers nor threads the file has started may hold the child.
+        os._exit(code)
+
+
+def parse(file: str, work: Work) -> dict[str, Any]:
+    """The DAGs of `file` as rows to store, or its problem: `{"dags": [...]}` or `{"problem": {...}}`.
+
+    A file is all or nothing: an error anywhere in it leaves the stored versions of all its DAGs as they are.
+    """
+    try:
+        dags = load.load(work.folder, file)
+        return {"dags": [_row(dag, file, work) for dag in dags.values()]}
+    except BaseException as error:
+        _release_reserve()
+        found = problem.of_exception(error, work.folder / file, memory_limit_mb=work.scheduler.dag_file_memory_limit_mb)
+        return {"problem": found.to_dict()}
+
+
+def _row(dag: DAG, file: str, work: Work) -> dict[str, Any]:
+    data = serialized.from_dag(dag, file=file, core=work.core, scheduler=work.scheduler)
+    return {
+        "dag_id": data.dag_id,
+        "content_hash": data.content_hash,
+        "data": data.to_json(),
+        "is_paused_upon_creation": data.is_paused_upon_creation,
+    }
+
+
+def _confine(limits: Scheduler, *, result_fd: int, output_fd: int) -> None:
+    """Leave the parent's descriptors and group behind, and set the limits."""
+    os.setpgid(0, 0)
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    # Both may sit on a number that is about to be overwritten.
+    result_fd, output_fd = (os.dup(fd) if fd <= RESULT_FD else fd for fd in (result_fd, output_fd))
+    os.dup2(output_fd, 1)
+    os.dup2(output_fd, 2)
+    os.dup2(result_fd, RESULT_FD, inheritable=False)
+    os.closerange(RESULT_FD + 1, os.sysconf("SC_OPEN_MAX"))
+    limit = limits.dag_file_memory_limit_mb * MIB
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit + RESERVE_MB * MIB))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    faulthandler.enable(RESULT_FD)
+    # Says where the file hangs and ends it, without the interpreter's help; the parent kills what even this does not end.
+    faulthandler.dump_traceback_later(limits.dag_file_processor_timeout, file=RESULT_FD, exit=True)
+
+
+def _release_reserve() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+
+
+def _write(result: bytes) -> None:
+    with contextlib.suppress(Exception):  # the file may have closed or replaced them
+        sys.stdout.flush()
+        sys.stderr.flush()
+    left = memoryview(result)
+    while left:
+        left = left[os.write(RESULT_FD, left) :]

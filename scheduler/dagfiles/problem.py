@@ -1,0 +1,128 @@
+"""What is wrong with a DAG file, in words for its author: one sentence, the line, the traceback."""
+
+import re
+import signal
+import traceback
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from scheduler.authoring import source
+from scheduler.exceptions import DagError
+
+MAX_MESSAGE_CHARACTERS = 2_000
+MAX_TRACEBACK_CHARACTERS = 20_000
+MEANINGS = {
+    signal.SIGSEGV: "a segmentation fault in a library it uses",
+    signal.SIGABRT: "a library it uses gave up",
+    signal.SIGBUS: "a bad memory access in a library it uses",
+    signal.SIGKILL: "killed from outside, perhaps for lack of memory",
+}
+#: A line of faulthandler's report, innermost call first.
+FAULT_LINE = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in ', re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a file could not be read. `line` is a line of that file, None if unknown."""
+
+    message: str
+    line: int | None = None
+    traceback: str = ""
+
+    @classmethod
+    def make(cls, message: str, line: int | None = None, trace: str = "") -> Self:
+        """A Problem the database can store: bounded, without NUL and lone surrogates."""
+        return cls(_clean(message, MAX_MESSAGE_CHARACTERS), line, _clean(trace, MAX_TRACEBACK_CHARACTERS))
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def of_exception(error: BaseException, path: Path, *, memory_limit_mb: int) -> Problem:
+    """What an exception raised while `path` was read means."""
+    line = _line_in(error, path)
+    if isinstance(error, MemoryError):
+        # The frames of a memory hog still hold what it has taken; there is nothing left to format them with.
+        traceback.clear_frames(error.__traceback__)
+        message = (
+            f"The file needs more than {memory_limit_mb} MiB of memory to be read: move the work into a task,"
+            " or raise scheduler.dag_file_memory_limit_mb."
+        )
+    elif isinstance(error, SystemExit):
+        message = f"The file calls sys.exit({error.code!r}) while it is read; a DAG file only defines DAGs."
+    elif isinstance(error, DagError):
+        message = str(error)
+    elif isinstance(error, OSError) and error.filename == str(path):
+        message = f"The file cannot be read: {error.strerror}."
+    else:
+        words = traceback.format_exception_only(error)
+        message = (words[-1] if isinstance(error, SyntaxError) else words[0]).strip()
+    return Problem.make(message, line, _trace(error))
+
+
+def of_ending(code: int, path: Path, *, report: str, output: str) -> Problem:
+    """What it means that a child ended without a result; `code` is negative for a signal, `report` is faulthandler's."""
+    if code < 0:
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+        meaning = MEANINGS.get(signal.Signals(-code)) if -code in set(signal.Signals) else None
+        message = f"Reading the file ended its process by {name}" + (f": {meaning}." if meaning else ".")
+    else:
+        message = f"The file ended its process with exit code {code} (os._exit?) while it was read; a DAG file only defines DAGs."
+    return Problem.make(message, _faulty_line(report, path), _with_output(report, output))
+
+
+def of_timeout(limit_s: float, path: Path, *, report: str, output: str) -> Problem:
+    """A file that was still being read when its time was over."""
+    message = (
+        f"Reading the file took more than {limit_s:g} s: move the work into a task, or raise scheduler.dag_file_processor_timeout."
+    )
+    return Problem.make(message, _faulty_line(report, path), _with_output(report, output))
+
+
+def _line_in(error: BaseException, path: Path) -> int | None:
+    """The innermost line of `path` the error passed through, or the line the error itself names."""
+    for file_name, line_name in (("filename", "lineno"), ("file", "line")):  # of SyntaxError, of DagError
+        line = getattr(error, line_name, None)
+        if getattr(error, file_name, None) == str(path) and isinstance(line, int):
+            return line
+    lines = [at for frame, at in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == str(path)]
+    return lines[-1] if lines else None
+
+
+def _trace(error: BaseException) -> str:
+    """The traceback as the author knows it: without the frames of the loader around it."""
+    shown = traceback.TracebackException.from_exception(error)
+    pending: list[traceback.TracebackException | None] = [shown]
+    while pending:
+        part = pending.pop()
+        if part is not None:
+            part.stack = traceback.StackSummary.from_list([frame for frame in part.stack if not _ours(frame.filename)])
+            pending += [part.__cause__, part.__context__]
+    return "".join(shown.format())
+
+
+def _ours(filename: str) -> bool:
+    return filename.startswith((source.PACKAGE, "<frozen "))
+
+
+def _faulty_line(report: str, path: Path) -> int | None:
+    for found in FAULT_LINE.finditer(report):
+        if found["file"] == str(path):
+            return int(found["line"])
+    return None
+
+
+def _with_output(report: str, output: str) -> str:
+    lines = report.strip().splitlines()
+    report = "\n".join(line for line in lines if not (found := FAULT_LINE.match(line)) or not _ours(found["file"]))
+    return "\n".join(part for part in (report, f"Output:\n{output.strip()}" if output.strip() else "") if part)
+
+
+def _clean(text: str, limit: int) -> str:
+    text = text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
+    return (
+        text
+        if len(text) <= limit
+        else f"{text[: limit // 2]}\n... {len(text) - limit} characters left out ...\n{text[-limit // 2 :]}"
+    )

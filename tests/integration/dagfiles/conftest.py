@@ -1,0 +1,88 @@
+"""A manager of DAG files with a real database, driven turn by turn."""
+
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+from support.waiting import eventually
+
+from scheduler.dagfiles.supervise import DagFileManager, Turn
+from scheduler.settings import Settings
+from scheduler.store import database
+
+
+@dataclass
+class Files:
+    """The DAGs folder, the managers reading it, and what they have stored."""
+
+    settings: Settings
+    engine: Engine
+    managers: list[DagFileManager] = field(default_factory=list)
+
+    def write(self, name: str, source: str | bytes) -> None:
+        path = self.settings.dags_folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(source if isinstance(source, bytes) else textwrap.dedent(source).encode())
+
+    def manager(self, name: str = "a", **scheduler: Any) -> DagFileManager:
+        settings = self.settings.model_copy(
+            update={"scheduler": self.settings.scheduler.model_copy(update=scheduler)},
+        )
+        manager = DagFileManager(self.engine, settings, name)
+        self.managers.append(manager)
+        return manager
+
+    def turn_until(self, manager: DagFileManager, done: Callable[[], object], *, now: datetime | None = None) -> list[Turn]:
+        """Take turns until `done`; all of them."""
+        turns: list[Turn] = []
+
+        def turn() -> object:
+            turns.append(manager.run_once(now or datetime.now(UTC)))
+            return done()
+
+        eventually(turn, timeout=30, message=lambda: f"{self.errors()} {turns[-3:]}")
+        return turns
+
+    def read_all(self, manager: DagFileManager, *, now: datetime | None = None) -> list[Turn]:
+        """Take turns until every file has been read in the state it is in."""
+        listed = manager.run_once(now or datetime.now(UTC))
+        return [
+            listed,
+            *self.turn_until(
+                manager,
+                lambda: (
+                    not self.rows(
+                        "select path from dag_file where parsed_at is null or claimed_by is not null or next_parse_at <= %(now)s",
+                        now=now or datetime.now(UTC),
+                    )
+                ),
+                now=now,
+            ),
+        ]
+
+    def rows(self, statement: str, **parameters: object) -> list[tuple[Any, ...]]:
+        with self.engine.connect() as connection:
+            return [tuple(row) for row in connection.exec_driver_sql(statement, parameters or None)]
+
+    def dags(self) -> dict[str, tuple[str, bool, int]]:
+        """dag_id -> file, is_active, number of its version."""
+        rows = self.rows("select d.dag_id, file, is_active, number from dag d join dag_version v on v.id = d.version_id")
+        return {dag_id: (file, is_active, number) for dag_id, file, is_active, number in rows}
+
+    def errors(self) -> Mapping[str, tuple[int | None, str, str]]:
+        """file -> line, message, traceback."""
+        return {file: rest for file, *rest in self.rows("select file, line, message, traceback from import_error")}  # type: ignore[misc]
+
+
+@pytest.fixture
+def files(settings: Settings) -> Iterator[Files]:
+    engine = database.create(settings)
+    files = Files(settings, engine)
+    yield files
+    for manager in files.managers:
+        manager.stop()
+    engine.dispose()

@@ -1,0 +1,200 @@
+"""Loading DAG files by path, in a process that stays: what is found, what cannot shadow what, when it is read again."""
+
+import os
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from scheduler.dagfiles.load import MODULE_PREFIX, LoadedFiles, load
+from scheduler.exceptions import DagError, NotFoundError, TaskTimeout
+
+ONE_TASK = """
+from scheduler import DAG, task
+
+with DAG("{dag_id}", schedule=None):
+    @task
+    def {task_id}():
+        return {value}
+
+    {task_id}()
+"""
+
+Write = Callable[[str, str], Path]
+
+
+@pytest.fixture(autouse=True)
+def interpreter() -> Iterator[None]:
+    path, modules = list(sys.path), set(sys.modules)
+    yield
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def write(name: str, source: str | bytes) -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(source if isinstance(source, bytes) else textwrap.dedent(source).encode())
+        return path
+
+    return write
+
+
+def one_task(dag_id: str = "d", task_id: str = "t", value: object = 1) -> str:
+    return ONE_TASK.format(dag_id=dag_id, task_id=task_id, value=value)
+
+
+def test_finds_dags_of_globals_with_blocks_and_decorated_calls_once_each(write: Write, tmp_path: Path) -> None:
+    write(
+        "all.py",
+        """
+        from scheduler import DAG, dag
+
+        plain = DAG("plain")
+        alias = plain
+        with DAG("block"):
+            pass
+
+        @dag(schedule=None)
+        def decorated():
+            pass
+
+        decorated()
+
+        def made_in_a_function():
+            with DAG("function"):
+                pass
+
+        made_in_a_function()
+        """,
+    )
+
+    assert set(load(tmp_path, "all.py")) == {"plain", "block", "decorated", "function"}
+
+
+def test_a_file_without_dags_has_none(write: Write, tmp_path: Path) -> None:
+    write("none.py", "x = 1  # a scheduler for no dag\n")
+
+    assert load(tmp_path, "none.py") == {}
+
+
+def test_two_dags_of_one_id_in_a_file_are_an_error_naming_both_lines(write: Write, tmp_path: Path) -> None:
+    path = write("twice.py", "from scheduler import DAG\na = DAG('same')\n\nb = DAG('same')\n")
+
+    with pytest.raises(DagError, match="two DAGs of the id 'same', in lines 2 and 4") as raised:
+        load(tmp_path, "twice.py")
+    assert (raised.value.file, raised.value.line) == (str(path), 4)
+
+
+def test_a_cycle_of_a_dag_without_a_with_block_is_an_error(write: Write, tmp_path: Path) -> None:
+    write(
+        "cycle.py",
+        """
+        from scheduler import DAG
+        from scheduler.operators import EmptyOperator
+
+        d = DAG("d")
+        a, b = EmptyOperator(task_id="a", dag=d), EmptyOperator(task_id="b", dag=d)
+        a >> b >> a
+        """,
+    )
+
+    with pytest.raises(DagError, match="cycle"):
+        load(tmp_path, "cycle.py")
+
+
+@pytest.mark.parametrize(
+    "source", ["\ufeff{}".encode(), b"# -*- coding: latin-1 -*-\n# caf\xe9\n{}"], ids=["BOM", "latin-1 declared"]
+)
+def test_a_bom_or_a_declared_encoding_is_fine(source: bytes, write: Write, tmp_path: Path) -> None:
+    write("encoded.py", source.replace(b"{}", one_task().encode()))
+
+    assert set(load(tmp_path, "encoded.py")) == {"d"}
+
+
+@pytest.mark.parametrize("source", [b"# dag scheduler\n# caf\xe9\n", "import scheduler # dag\n".encode("utf-16")])
+def test_a_file_that_is_not_utf8_is_an_error_in_one_sentence(source: bytes, write: Write, tmp_path: Path) -> None:
+    write("latin.py", source)
+
+    with pytest.raises(DagError, match=r"^latin\.py is not UTF-8: save it as UTF-8, or declare its encoding") as raised:
+        load(tmp_path, "latin.py")
+    assert raised.value.line == (2 if b"caf" in source else 1)
+
+
+def test_the_folder_is_searched_last_and_the_file_itself_cannot_be_imported(write: Write, tmp_path: Path) -> None:
+    for name in ("config.py", "workers.py", "scheduler/__init__.py", "json.py", "__init__.py"):
+        write(name, "raise RuntimeError('the wrong module was imported')")
+    write("aside.py", "VALUE = 'from beside'")
+    write("mine.py", "import json, workers, scheduler, aside\n" + one_task(value="aside.VALUE"))
+
+    loaded = load(tmp_path, "mine.py")
+
+    assert sys.path[-1] == str(tmp_path) and sys.path.count(str(tmp_path)) == 1
+    assert "mine" not in sys.modules
+    assert [name for name in sys.modules if name.startswith(MODULE_PREFIX)] == [
+        loaded["d"].task_dict["t"].python_callable.__module__
+    ]
+
+
+def test_a_file_that_fails_leaves_no_module_behind(write: Write, tmp_path: Path) -> None:
+    write("fails.py", "raise ValueError('no')")
+
+    with pytest.raises(ValueError, match="no"):
+        load(tmp_path, "fails.py")
+    assert not [name for name in sys.modules if name.startswith(MODULE_PREFIX)]
+
+
+def test_loaded_files_runs_a_file_once_until_it_changes(write: Write, tmp_path: Path) -> None:
+    write("d.py", one_task(value=1))
+    loaded = LoadedFiles(tmp_path)
+
+    first = loaded.task("d.py", "d", "t")
+    assert loaded.task("d.py", "d", "t") is first
+
+    write("d.py", one_task(value=2))  # the same size, perhaps the same second
+    assert loaded.task("d.py", "d", "t").python_callable() == 2
+
+
+def test_loaded_files_reads_again_what_a_changed_module_beside_it_feeds(write: Write, tmp_path: Path) -> None:
+    write("numbers_beside.py", "VALUE = 1")
+    write("d.py", "from numbers_beside import VALUE\n" + one_task(value="VALUE"))
+    loaded = LoadedFiles(tmp_path)
+    assert loaded.task("d.py", "d", "t").python_callable() == 1
+
+    beside = write("numbers_beside.py", "VALUE = 22")
+    os.utime(beside, (1, 1))  # so that Python's own cache of it cannot be taken for current
+
+    assert loaded.task("d.py", "d", "t").python_callable() == 22
+
+
+def test_loaded_files_says_what_is_gone(write: Write, tmp_path: Path) -> None:
+    path = write("d.py", one_task())
+    loaded = LoadedFiles(tmp_path)
+
+    with pytest.raises(NotFoundError, match=r"DAG other is no longer in .*d\.py"):
+        loaded.task("d.py", "other", "t")
+    with pytest.raises(NotFoundError, match=r"Task x is no longer in DAG d of .*d\.py"):
+        loaded.task("d.py", "d", "x")
+    path.unlink()
+    with pytest.raises(NotFoundError, match=r"The DAG file .*d\.py is gone"):
+        loaded.task("d.py", "d", "t")
+
+
+@pytest.mark.parametrize("source", ["def broken(:", "import sys; sys.exit(3)", "1 / 0"])
+def test_loaded_files_turns_a_broken_file_into_one_error(source: str, write: Write, tmp_path: Path) -> None:
+    write("d.py", source)
+
+    with pytest.raises(DagError, match=r"The DAG file .*d\.py cannot be loaded: (SyntaxError|SystemExit|ZeroDivisionError)"):
+        LoadedFiles(tmp_path).task("d.py", "d", "t")
+
+
+def test_loaded_files_lets_the_timeout_of_a_task_through(write: Write, tmp_path: Path) -> None:
+    write("d.py", "from scheduler.exceptions import TaskTimeout\nraise TaskTimeout")
+
+    with pytest.raises(TaskTimeout):
+        LoadedFiles(tmp_path).task("d.py", "d", "t")

@@ -1,0 +1,141 @@
+"""Which files of a folder are DAG files, and when the folder is listed."""
+
+import logging
+import os
+from pathlib import Path
+
+import pytest
+from support.waiting import eventually
+
+from scheduler.dagfiles.watch import Listing, Watch
+
+DAG_FILE = "from scheduler import DAG\nDAG('d')\n"
+
+
+def listing(folder: Path) -> Listing:
+    watch = Watch(folder, list_interval_s=3600)
+    try:
+        found = watch.look()
+    finally:
+        watch.close()
+    assert found is not None
+    return found
+
+
+def test_lists_python_files_that_name_a_dag_and_us_or_airflow(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(DAG_FILE)
+    (tmp_path / "b.py").write_text("from AIRFLOW import Dag")
+    (tmp_path / "module.py").write_text("x = 1")
+    (tmp_path / "no_dag.py").write_text("import scheduler")
+    (tmp_path / "utf16.py").write_bytes(DAG_FILE.encode("utf-16"))
+    (tmp_path / "dag.txt").write_text(DAG_FILE)
+    os.mkfifo(tmp_path / "pipe.py")
+
+    assert listing(tmp_path).files.keys() == {"a.py", "b.py", "utf16.py"}
+
+
+def test_goes_into_folders_and_links_but_not_into_hidden_or_cached_ones_nor_in_circles(tmp_path: Path) -> None:
+    for folder in ("team/deep", ".hidden", "__pycache__"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "d.py").write_text(DAG_FILE)
+    (tmp_path / ".dot.py").write_text(DAG_FILE)
+    (tmp_path / "team/circle").symlink_to(tmp_path)
+    (tmp_path / "nowhere.py").symlink_to(tmp_path / "gone.py")
+    (tmp_path / "linked.py").symlink_to(tmp_path / ".hidden/d.py")
+
+    assert listing(tmp_path).files.keys() == {"team/deep/d.py", "linked.py"}
+
+
+def test_a_file_name_that_is_not_utf8_is_said_and_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "d.py").write_text(DAG_FILE)
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.py")).write_text(DAG_FILE)
+
+    assert listing(tmp_path).files.keys() == {"d.py"}
+    assert "its name is not UTF-8" in caplog.text
+
+
+def test_a_new_version_changes_the_time_even_if_it_keeps_its_old_date(tmp_path: Path) -> None:
+    path = tmp_path / "d.py"
+    path.write_text(DAG_FILE)
+    before = listing(tmp_path)
+
+    def rewritten_with_an_old_date() -> bool:
+        path.write_text(DAG_FILE + "# 2")
+        os.utime(path, (1, 1))
+        return listing(tmp_path).files["d.py"] > before.files["d.py"]
+
+    eventually(rewritten_with_an_old_date)  # the clock of the file system takes a few milliseconds to go on
+
+
+def test_changes_are_noticed_at_once_and_nothing_else_is(tmp_path: Path) -> None:
+    (tmp_path / "d.py").write_text(DAG_FILE)
+    watch = Watch(tmp_path, list_interval_s=3600)
+    assert watch.look() is not None
+    assert watch.look() is None
+
+    for change, expected in (
+        (lambda: (tmp_path / "new.py").write_text(DAG_FILE), {"d.py", "new.py"}),
+        (lambda: (tmp_path / "new.py").rename(tmp_path / "other.py"), {"d.py", "other.py"}),
+        (lambda: (tmp_path / "sub").mkdir() or (tmp_path / "sub/x.py").write_text(DAG_FILE), {"d.py", "other.py", "sub/x.py"}),
+        (lambda: (tmp_path / "sub/x.py").unlink(), {"d.py", "other.py"}),
+    ):
+        change()
+        found: set[str] = set()
+        while found != expected:
+            found = set(eventually(watch.look, message=f"expected {expected}, saw {found}").files)
+    watch.close()
+
+
+def test_a_folder_whose_link_is_switched_is_listed_at_once(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{name}.py").write_text(DAG_FILE)
+    (tmp_path / "current").symlink_to(tmp_path / "one")
+    watch = Watch(tmp_path / "current", list_interval_s=3600)
+    first = watch.look()
+
+    (tmp_path / "next").symlink_to(tmp_path / "two")
+    (tmp_path / "next").rename(tmp_path / "current")
+    second = watch.look()
+
+    watch.close()
+    assert first is not None and first.files.keys() == {"one.py"}
+    assert second is not None and second.files.keys() == {"two.py"}
+
+
+def test_a_missing_folder_is_said_once_and_found_when_it_comes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    watch = Watch(tmp_path / "dags", list_interval_s=3600)
+    assert [watch.look() for _ in range(3)] == [None] * 3
+    assert caplog.text.count("cannot be read: No such file or directory") == 1
+
+    (tmp_path / "dags").mkdir()
+    (tmp_path / "dags/d.py").write_text(DAG_FILE)
+    found = watch.look()
+
+    watch.close()
+    assert found is not None and found.files.keys() == {"d.py"}
+    assert "can be read again" in caplog.text
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every folder")
+def test_a_listing_with_an_unreadable_part_is_not_complete(tmp_path: Path) -> None:
+    (tmp_path / "locked").mkdir(mode=0)
+    (tmp_path / "d.py").write_text(DAG_FILE)
+
+    found = listing(tmp_path)
+
+    (tmp_path / "locked").chmod(0o700)
+    assert found == Listing(found.files, complete=False) and found.files.keys() == {"d.py"}
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every folder")
+def test_an_unreadable_folder_is_said_and_not_taken_for_an_empty_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "dags").mkdir(mode=0)
+    watch = Watch(tmp_path / "dags", list_interval_s=3600)
+
+    assert watch.look() is None and watch.look() is None
+
+    watch.close()
+    (tmp_path / "dags").chmod(0o700)
+    assert caplog.text.count("cannot be read: Permission denied") == 1
