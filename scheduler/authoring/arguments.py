@@ -101,12 +101,12 @@ class Arguments:
             hint = f"timedelta(seconds={value})" if isinstance(value, int | float) else "timedelta(minutes=5)"
             raise self.refuse(f"{name} must be a timedelta such as {hint}, not {_shown(value)}.")
         if value < timedelta(0) or (not value and not zero_allowed):
-            raise self.refuse(f"{name} must be longer than zero, not {value}.")
+            raise self.refuse(f"{name} must {'not be negative' if zero_allowed else 'be longer than zero'}, not {value}.")
         return value
 
     def choice(self, name: str, value: object, allowed: Iterable[str]) -> str:
         """One of `allowed`; the sentence offers the nearest one."""
-        known = list(allowed)
+        known = [str(name) for name in allowed]
         if not isinstance(value, str) or value not in known:
             raise self.refuse(f"{name} cannot be {value!r}{near(str(value), known)}")
         return str(value)

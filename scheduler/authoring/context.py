@@ -129,6 +129,11 @@ def current(context: Context) -> Iterator[Context]:
         _stack.pop()
 
 
+def is_running() -> bool:
+    """Whether a task runs in this process."""
+    return bool(_stack)
+
+
 def get_current_context() -> Context:
     """The context of the running task; PacelineError outside of one."""
     if not _stack:

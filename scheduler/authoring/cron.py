@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from croniter import croniter
 
 _RANDOM = re.compile(r"(?i)(?<![a-z])[rh](?![a-z])")
-_INSTANT = timedelta(microseconds=1)
+#: Ticks lie on whole seconds.
+_SECOND = timedelta(seconds=1)
 #: No zone has moved its clocks further than this (Samoa left out a day).
 _FURTHEST = timedelta(hours=25)
 _BACK = timedelta(days=2)
@@ -53,25 +54,26 @@ class Clock:
 
     def after(self, moment: datetime) -> datetime | None:
         """The first tick later than `moment`; None if none comes."""
-        moment = moment.astimezone(UTC)
+        moment = moment.astimezone(UTC).replace(microsecond=0)
         return self._shown_after(moment) if self._every_hour else self._named_after(moment)
 
     def from_on(self, moment: datetime) -> datetime | None:
         """The first tick at or after `moment`."""
-        return self.after(moment - _INSTANT)
+        return self.after(moment if moment.microsecond else moment - _SECOND)
 
     def up_to(self, moment: datetime) -> datetime | None:
-        """The last tick at or before `moment`."""
-        moment = moment.astimezone(UTC)
-        wall = self._before(self._wall(moment) + _INSTANT)
+        """The last tick at or before `moment`; None if there is none."""
+        moment = moment.astimezone(UTC).replace(microsecond=0)
+        wall = self._before(self._wall(moment) + _SECOND)
         if wall is None:
             return None
         tick = self._at(wall)
         if self._steady(tick - _FURTHEST, moment):
             return tick
-        # The clocks were changed near by: walk forward from where the answer cannot be earlier.
-        start = self._before(wall - self._jump(tick - _BACK, moment))
-        found, following = None, self.after(self._at(start or wall) - 2 * self._jump(tick - _BACK, moment) - _INSTANT)
+        # The clocks were changed near by: walk forward from where no later tick can be missed.
+        jump = self._jump(tick - _BACK, moment)
+        start = self._before(wall - jump) or wall
+        found, following = None, self.from_on(self._at(start) - jump)
         while following is not None and following <= moment:
             found, following = following, self.after(following)
         return found
@@ -85,10 +87,7 @@ class Clock:
         if self._offset(tick) == offset:
             return tick
         changed = self._change_between(moment, tick)
-        return self._shown_after(changed - _INSTANT) if self._matches(changed) else self._shown_from(changed)
-
-    def _shown_from(self, changed: datetime) -> datetime | None:
-        wall = next(self._walls_after(self._wall(changed)), None)
+        wall = next(self._walls_after(self._wall(changed) - _SECOND), None)
         return None if wall is None else wall.replace(tzinfo=UTC) - self._offset(changed)
 
     def _named_after(self, moment: datetime) -> datetime | None:
@@ -117,10 +116,6 @@ class Clock:
             middle = before + (after - before) / 2
             before, after = (middle, after) if self._offset(middle) == offset else (before, middle)
         return after.replace(microsecond=0)
-
-    def _matches(self, moment: datetime) -> bool:
-        wall = self._wall(moment)
-        return next(self._walls_after(wall - _INSTANT), None) == wall
 
     def _steady(self, before: datetime, after: datetime) -> bool:
         return self._offset(before) == self._offset(after)

@@ -13,7 +13,7 @@ from scheduler.authoring import scope, source, timetable, zones
 from scheduler.authoring.arguments import LATER_FOR_DAGS, LATER_FOR_TASKS, Arguments, near
 from scheduler.authoring.cycles import find_cycle
 from scheduler.authoring.operator import Operator, parameters
-from scheduler.exceptions import DagCycleError, DuplicateTaskError, NotFoundError
+from scheduler.exceptions import DagCycleError, DagError, DuplicateTaskError, NotFoundError
 
 if TYPE_CHECKING:
     from scheduler.authoring.timetable import Timetable
@@ -206,7 +206,11 @@ def _factory(function: Callable[..., Any], dag_id: str, arguments: Mapping[str, 
                 f"DAG {dag_id!r}: arguments of a @dag function are params, which is not supported yet; remove them.",
                 at=at,
             )
-        made = DAG(dag_id, **{"doc_md": function.__doc__, **arguments})
+        try:
+            made = DAG(dag_id, **{"doc_md": function.__doc__, **arguments})
+        except DagError as error:
+            error.file, error.line = at.file, at.line
+            raise
         made.at = at
         with made:
             function()

@@ -62,7 +62,7 @@ class Operator(Linkable, metaclass=OperatorMeta):
     def __init__(
         self,
         *,
-        task_id: str,
+        task_id: str | None = None,
         dag: DAG | None = None,
         default_args: Mapping[str, Any] | None = None,
         owner: str = "airflow",
@@ -85,6 +85,8 @@ class Operator(Linkable, metaclass=OperatorMeta):
     ) -> None:
         checks = Arguments(_owner(task_id, dag or scope.current_dag()), self.at)
         checks.others(others, known=parameters(type(self)), later=LATER_FOR_TASKS)
+        if task_id is None:
+            raise checks.refuse(f"{type(self).__name__} needs the argument 'task_id'.")
         self.task_id = checks.identifier("task_id", task_id)
         self.dag: DAG | None = None
         self.upstream_task_ids: set[str] = set()
@@ -172,12 +174,8 @@ def parameters(kind: type) -> tuple[str, ...]:
 
 @cache
 def _required(kind: type) -> tuple[str, ...]:
-    own = inspect.signature(kind.__init__).parameters.values()  # type: ignore[misc]
-    named = [p for p in own if p.kind in {p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD} and p.name != "self"]
-    required = [p.name for p in named if p.default is p.empty]
-    # A subclass whose __init__ takes no task_id of its own passes it on, or makes one.
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in own)
-    return tuple(["task_id", *required] if takes_any and kind.__module__.startswith("scheduler.") else required)
+    own = list(inspect.signature(kind.__init__).parameters.values())[1:]  # type: ignore[misc]
+    return tuple(p.name for p in own if p.default is p.empty and p.kind in {p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD})
 
 
 def _with_defaults(kind: type, kwargs: Mapping[str, Any], *, dag: DAG | None, checks: Arguments) -> dict[str, Any]:

@@ -98,17 +98,15 @@ class Cron:
         self, *, last: datetime | None, start: datetime | None, end: datetime | None, catchup: bool, now: datetime
     ) -> RunTimes | None:
         clock = cron.Clock(self.expression, zones.load(self.timezone))
-        candidates = []
-        if last is not None:
-            candidates.append(clock.after(last))
+        if last is None and start is None:
+            return _within(clock.up_to(now), end)
+        floors = [clock.after(last)] if last is not None else []
         if start is not None:
-            candidates.append(clock.from_on(start))
-        if not catchup or not candidates:
-            candidates.append(clock.up_to(now))
-        reached = [tick for tick in candidates if tick is not None]
-        # No tick after `last` or from `start` on: the expression has come to its end.
-        ended = None in candidates[: len(candidates) - (not catchup or (last is None and start is None))]
-        return None if ended or not reached else _within(max(reached), end)
+            floors.append(clock.from_on(start))
+        first = None if None in floors else max(tick for tick in floors if tick is not None)
+        if not catchup and first is not None and first <= now:
+            first = clock.up_to(now)
+        return _within(first, end)
 
     def to_spec(self) -> dict[str, Any]:
         return {"kind": "cron", "expression": self.expression, "timezone": self.timezone}
@@ -185,8 +183,8 @@ def _understood(schedule: object, timezone: str) -> Timetable:
     return Cron(expression, timezone)
 
 
-def _within(moment: datetime, end: datetime | None) -> RunTimes | None:
-    if end is not None and moment > end:
+def _within(moment: datetime | None, end: datetime | None) -> RunTimes | None:
+    if moment is None or (end is not None and moment > end):
         return None
     moment = moment.astimezone(UTC)
     return RunTimes(moment, moment, moment, moment)

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
+from scheduler.authoring import context as task_context
 from scheduler.authoring import scope, source
 from scheduler.authoring.arguments import near
 from scheduler.authoring.operator import Operator
@@ -52,6 +53,9 @@ class TaskFunction:
             "doc_md": self.function.__doc__,
             **self._arguments,
         }
+        if task_context.is_running():
+            name = self.function.__name__
+            raise source.fault(f"{name}() was called while a task runs; {name}.function() is the plain function.")
         dag = arguments.get("dag") or scope.current_dag()
         task_id = arguments.pop("task_id", None) or self.function.__name__
         if dag is not None and isinstance(task_id, str):

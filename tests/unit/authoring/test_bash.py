@@ -1,0 +1,153 @@
+"""BashOperator and @task.bash, with real processes."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from scheduler import DAG, task
+from scheduler.exceptions import PacelineError, SkipTask, TaskTimeout
+from scheduler.operators import BashOperator
+from scheduler.operators.bash import BashError
+
+CONTEXT = {"run_id": "r1", "ti": SimpleNamespace(dag_id="d", task_id="t", try_number=2), "map_index": -1}
+
+
+def bash(command: str, **arguments: Any) -> Any:
+    return BashOperator(task_id="t", bash_command=command, dag=DAG("d"), **arguments).execute(CONTEXT)
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def number_in(path: Path) -> int:
+    wait_for(lambda: path.exists() and path.read_text().endswith("\n"))
+    return int(path.read_text())
+
+
+def test_the_last_line_is_the_result_and_all_lines_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bash("echo one; echo two >&2; echo three ") == "three"
+    assert capsys.readouterr().out == "one\ntwo\nthree\n"
+
+
+@pytest.mark.parametrize(("command", "result"), [("true", ""), ("printf x", "x"), ("printf '\\377'", "\\xff")])
+def test_odd_output(command: str, result: str) -> None:
+    assert bash(command) == result
+
+
+def test_a_line_longer_than_a_chunk_is_one_line() -> None:
+    assert bash("echo short; head -c 200000 /dev/zero | tr '\\0' x") == "x" * 200_000
+
+
+def test_output_processor() -> None:
+    assert bash("echo 5", output_processor=int) == 5
+
+
+def test_exit_99_skips() -> None:
+    with pytest.raises(SkipTask, match="exited with 99"):
+        bash("exit 99")
+    with pytest.raises(SkipTask):
+        bash("exit 4", skip_on_exit_code=[3, 4])
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "status"),
+    [
+        ("exit 3", "exit code 3.", 3),
+        ("kill -9 $$", r"exit code -9 \(SIGKILL\)", -9),
+        ("sh -c 'kill -TERM $$'; exit $?", r"exit code 143 \(SIGTERM\)", 143),
+    ],
+)
+def test_other_exit_codes_fail_with_their_signal_named(command: str, words: str, status: int) -> None:
+    with pytest.raises(BashError, match=words) as caught:
+        bash(command)
+    assert caught.value.exit_status == status
+
+
+def test_exit_99_fails_if_nothing_may_skip() -> None:
+    with pytest.raises(BashError, match="exit code 99"):
+        bash("exit 99", skip_on_exit_code=None)
+
+
+def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FROM_OUTSIDE", "yes")
+    show = 'echo "$FROM_OUTSIDE $OWN $PACELINE_CTX_DAG_ID $PACELINE_CTX_RUN_ID $PACELINE_CTX_TRY_NUMBER"'
+
+    assert bash(show) == "yes  d r1 2"
+    assert bash(show, env={"OWN": "own"}) == " own d r1 2"
+    assert bash(show, env={"OWN": "own"}, append_env=True) == "yes own d r1 2"
+
+
+def test_the_folder(tmp_path: Path) -> None:
+    assert bash("pwd", cwd=str(tmp_path)) == str(tmp_path)
+    temporary = Path(bash("pwd"))
+    assert temporary != Path.cwd()
+    assert not temporary.exists()
+    with pytest.raises(BashError, match="is no folder on this machine"):
+        bash("pwd", cwd=str(tmp_path / "none"))
+
+
+def test_a_function_returns_the_command_which_is_a_template() -> None:
+    @task.bash(env={"X": "{{ run_id }}"}, append_env=True)
+    def show(n: int, run_id: str) -> str:
+        return f"echo {n} {run_id} {{{{ run_id }}}} $X"
+
+    with DAG("d") as dag:
+        show(3)
+
+    assert dag.tasks[0].render(CONTEXT).execute(CONTEXT) == "3 r1 r1 r1"
+
+
+def test_a_function_that_returns_no_command_fails() -> None:
+    with DAG("d") as dag:
+        task.bash(task_id="t")(lambda: 5)()
+
+    with pytest.raises(PacelineError, match="returns the command as a non-empty str, not 5"):
+        dag.tasks[0].execute({})
+
+
+def test_an_interrupted_command_is_ended_with_all_its_children(tmp_path: Path) -> None:
+    pidfile = tmp_path / "pid"
+
+    def interrupt(*_: Any) -> None:
+        raise TaskTimeout
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with pytest.raises(TaskTimeout):
+            bash(f"sleep 300 & echo $! > {pidfile}; kill -ALRM {os.getpid()}; wait")
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+    child = number_in(pidfile)
+    wait_for(lambda: is_gone(child))
+
+
+def test_a_command_dies_with_a_killed_worker(tmp_path: Path) -> None:
+    pidfile = tmp_path / "pid"
+    code = f"from scheduler.operators import process; process.run(['bash', '-c', 'echo $$ > {pidfile}; sleep 300'], env={dict(os.environ)!r}, cwd='/')"  # noqa: E501
+    worker = subprocess.Popen([sys.executable, "-c", code])
+    command = number_in(pidfile)
+
+    worker.kill()
+    worker.wait()
+
+    wait_for(lambda: is_gone(command))

@@ -1,0 +1,170 @@
+"""Templates of task fields."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from scheduler import DAG
+from scheduler.authoring import context
+from scheduler.authoring.operator import Operator
+from scheduler.exceptions import TemplateError, XComError
+from scheduler.operators import BashOperator, PythonOperator
+
+DATE = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
+
+
+class Instance(SimpleNamespace):
+    """What a worker gives as `ti`, holding its XComs in a dict."""
+
+    def xcom_pull(self, task_ids: str, key: str = "return_value", default: Any = None, **_: Any) -> Any:
+        return self.xcoms.get((task_ids, key), default)
+
+
+def context_of(task: Operator, xcoms: dict[tuple[str, str], Any] | None = None) -> context.Context:
+    assert task.dag is not None
+    run = context.DagRun(
+        dag_id=task.dag.dag_id,
+        run_id="r1",
+        run_type="manual",
+        logical_date=DATE,
+        data_interval_start=DATE,
+        data_interval_end=DATE + timedelta(days=1),
+        conf={"table": "t"},
+    )
+    ti: Any = Instance(task_id=task.task_id, dag_id=run.dag_id, run_id="r1", try_number=2, map_index=-1, xcoms=xcoms or {})
+    return context.build(dag=task.dag, task=task, ti=ti, dag_run=run)
+
+
+def rendered(value: Any, *, xcoms: dict[tuple[str, str], Any] | None = None, **dag: Any) -> Any:
+    with DAG("d", **dag):
+        task = PythonOperator(task_id="t", python_callable=print, op_args=[value])
+    return task.render(context_of(task, xcoms)).op_args[0]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("{{ ds }} {{ ds_nodash }}", "2026-03-04 20260304"),
+        ("{{ ts }}", "2026-03-04T05:06:07+00:00"),
+        ("{{ ts_nodash }} {{ ts_nodash_with_tz }}", "20260304T050607 20260304T050607+0000"),
+        ("{{ logical_date.year }} {{ data_interval_end | ds }}", "2026 2026-03-05"),
+        ("{{ data_interval_start | ts_nodash }}", "20260304T050607"),
+        ("{{ run_id }} {{ dag.dag_id }} {{ task.task_id }}", "r1 d t"),
+        ("{{ ti.try_number }} {{ task_instance.map_index }} {{ map_index }}", "2 -1 -1"),
+        ("{{ dag_run.conf['table'] }} {{ conf.table }}", "t t"),
+        ("{{ macros.ds_add(ds, 5) }} {{ macros.ds_add(ds, -4) }}", "2026-03-09 2026-02-28"),
+        ("{{ macros.ds_format(ds, '%Y-%m-%d', '%d.%m.%y') }}", "04.03.26"),
+        ("{{ macros.timedelta(days=2).days }} {{ params }}", "2 {}"),
+        ("{{ task_instance_key_str }}", "d__t__r1"),
+        ("plain\n", "plain"),
+        ("{# nothing #}x", "x"),
+    ],
+)
+def test_the_variables_of_airflow(template: str, text: str) -> None:
+    assert rendered(template) == text
+
+
+def test_templates_are_found_however_deep_and_other_values_stay() -> None:
+    marker = object()
+
+    value = rendered({"a": ["{{ ds }}", ("{{ run_id }}", 3)], "b": {"c": {"{{ ds }}"}}, "d": marker})
+
+    assert value == {"a": ["2026-03-04", ("r1", 3)], "b": {"c": {"2026-03-04"}}, "d": marker}
+
+
+def test_rendering_leaves_the_task_as_it_was() -> None:
+    with DAG("d"):
+        task = BashOperator(task_id="t", bash_command="echo {{ ds }}")
+
+    assert task.render(context_of(task)).bash_command == "echo 2026-03-04"  # type: ignore[attr-defined]
+    assert task.bash_command == "echo {{ ds }}"
+
+
+@pytest.mark.parametrize("native", [False, True])
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("{{ run_di }}", r"Task 't', field op_args\[0\]: 'run_di' is undefined; did you mean 'run_id'\?"),
+        ({"k": ["{{ nobody }}"]}, r"field op_args\[0\]\['k'\]\[0\]: 'nobody' is undefined\."),
+        ("{{ dag_run.nothing }}", "has no attribute 'nothing'"),
+        ("{{ conf.nothing }}", "has no attribute 'nothing'"),
+        ("{{ ds", "TemplateSyntaxError"),
+        ("{{ 1 / 0 }}", "ZeroDivisionError"),
+    ],
+)
+def test_a_template_that_cannot_be_rendered_names_its_field(value: Any, words: str, native: bool) -> None:
+    with pytest.raises(TemplateError, match=words):
+        rendered(value, render_template_as_native_obj=native)
+
+
+def test_a_run_without_a_date_has_no_ds() -> None:
+    assert context.dates(None) == {}
+
+
+def test_native_objects() -> None:
+    assert rendered("{{ [1, 2] }}", render_template_as_native_obj=True) == [1, 2]
+    assert rendered("{{ logical_date }}", render_template_as_native_obj=True) == DATE
+    assert rendered("{{ [1, 2] }}") == "[1, 2]"
+
+
+def test_macros_and_filters_of_the_dag() -> None:
+    dag = {"user_defined_macros": {"twice": lambda n: 2 * n}, "user_defined_filters": {"shout": str.upper}}
+
+    assert rendered("{{ twice(4) }} {{ 'a' | shout }}", **dag) == "8 A"
+
+
+def test_a_command_file_is_a_template_beside_the_dag_file_or_on_the_search_path(tmp_path: Path) -> None:
+    (tmp_path / "beside.sh").write_text("echo {{ ds }}\n")
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "found.bash").write_text("{% include 'beside.sh' %}!")
+    source = "from scheduler import DAG\nwith DAG('d', template_searchpath=path) as dag: pass"
+    names: dict[str, Any] = {"path": str(tmp_path / "sub")}
+    exec(compile(source, str(tmp_path / "dag.py"), "exec"), names)
+
+    def command(text: str) -> str:
+        task = BashOperator(task_id=f"t{len(names['dag'].tasks)}", bash_command=text, dag=names["dag"])
+        return task.render(context_of(task)).bash_command  # type: ignore[attr-defined, no-any-return]
+
+    assert command("beside.sh") == "echo 2026-03-04"
+    assert command("found.bash") == "echo 2026-03-04!"
+    assert command("bash beside.sh ") == "bash beside.sh "
+    with pytest.raises(TemplateError, match=r"field bash_command: the template file 'none.sh' is in none of .*sub"):
+        command("none.sh")
+
+
+def test_results_become_their_values() -> None:
+    with DAG("d"):
+        first = PythonOperator(task_id="a", python_callable=print)
+        task = PythonOperator(
+            task_id="t",
+            python_callable=print,
+            op_args=[first.output, [first.output["rows"][1]], first.output["own"], f"{first.output['n']}"],
+        )
+    xcoms = {("a", "return_value"): {"rows": [7, 8], "n": 5}, ("a", "own"): "pushed"}
+
+    args = task.render(context_of(task, xcoms)).op_args  # type: ignore[attr-defined]
+
+    assert args == [{"rows": [7, 8], "n": 5}, [8], "pushed", "5"]
+
+
+def test_a_missing_result_is_none_and_a_missing_part_an_error() -> None:
+    with DAG("d"):
+        result = PythonOperator(task_id="a", python_callable=print).output
+        task = PythonOperator(task_id="t", python_callable=print)
+    empty, full = context_of(task), context_of(task, {("a", "return_value"): {"x": [1]}})
+
+    assert result.resolve(empty) is None
+    with pytest.raises(XComError, match="'a' has pushed no XCom"):
+        result["x"].resolve(empty)
+    with pytest.raises(XComError, match=r"result of 'a'\['x'\]\[3\] does not exist: 3 is not in a list"):
+        result["x"][3].resolve(full)
+
+
+def test_the_current_context_is_that_of_the_running_task() -> None:
+    with pytest.raises(Exception, match="works only while a task runs"):
+        context.get_current_context()
+    with context.current({"run_id": "r"}):
+        assert context.get_current_context()["run_id"] == "r"
