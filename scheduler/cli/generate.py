@@ -61,8 +61,9 @@ def settings_page() -> str:
         "",
         f"<!-- {NOTE} -->",
         "",
-        "The environment beats the file (`$PACELINE_CONFIG`, else `config/paceline.toml`), which beats the defaults. An",
-        "environment variable that is set to nothing counts as unset. `paceline config show` prints what is in force and where it comes from.",
+        "The environment beats the file (`$PACELINE_CONFIG`, else `config/paceline.toml`), which beats the defaults.",
+        "An environment variable that is set to nothing counts as unset. `paceline config show` prints what is in force",
+        "and where it comes from.",
     ]
     names = {place: name for name, place in environment_names().items()}
     for section in Settings.model_fields:

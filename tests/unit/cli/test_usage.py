@@ -1,0 +1,226 @@
+"""The command line without a database: usage, errors, exit codes, settings."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from scheduler.cli import COMMANDS, lazy, paceline
+from scheduler.exceptions import NotFoundError
+
+NOWHERE = {"PACELINE_DATABASE_URL": "postgresql://u:secret@127.0.0.1:1/d", "PACELINE_BROKER_URL": "redis://:secret@127.0.0.1:1/0"}
+
+
+@pytest.fixture
+def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Runs `paceline ...` with a home of its own and nothing else set."""
+    for name in [name for name in os.environ if name.startswith("PACELINE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str, **env: str) -> Result:
+        return CliRunner().invoke(paceline, arguments, env={"PACELINE_HOME": str(tmp_path / "home"), **env})
+
+    return run
+
+
+def test_help_lists_every_command_without_importing_the_engine() -> None:
+    code = (
+        "import sys; from scheduler.cli import paceline\n"
+        "try: paceline.main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print([m for m in ('sqlalchemy', 'celery', 'redis', 'pydantic', 'pyspark') if m in sys.modules])"
+    )
+
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip().endswith("[]")
+    assert [name for name in COMMANDS if f"  {name}" not in done.stdout] == []
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_exists_and_has_help(call, name: str) -> None:
+    done = call(name, "--help")
+
+    assert done.exit_code == 0
+    assert done.stdout.startswith(f"Usage: paceline {name}")
+
+
+def test_every_command_that_reads_takes_json() -> None:
+    reading = ["dags list", "dags show", "dags graph", "dags errors", "runs list", "runs show", "runs watch", "tasks list",
+               "tasks logs", "pools list", "workers list", "config show", "config get", "config check", "db check", "doctor",
+               "dags trigger", "dags test"]  # fmt: skip
+    for words in reading:
+        command: click.Command = paceline
+        for word in words.split():
+            assert isinstance(command, click.Group)
+            found = command.get_command(click.Context(command), word)
+            assert found is not None, words
+            command = found
+        assert "--json" in [option for parameter in command.params for option in parameter.opts], words
+
+
+def test_a_misspelt_command_gets_a_near_match_and_exit_code_2(call) -> None:
+    done = call("dgas")
+
+    assert done.exit_code == 2
+    assert "did you mean 'dags'?" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["dags", "trigger", "d", "--conf", "[1]"], "not an object"),
+        (["dags", "trigger", "d", "--conf", "{"], "is not JSON"),
+        (["dags", "trigger", "d", "--conf", '{"a": NaN}'], "is not JSON"),
+        (["dags", "trigger", "d", "--conf", '{"a": "\\u0000"}'], "NUL"),
+        (["dags", "trigger", "d", "--run-id", "a/../b"], "letters, digits"),
+        (["dags", "trigger", "d", "--run-id", ".."], "letters, digits"),
+        (["dags", "trigger", "d", "--run-id", "x" * 251], "letters, digits"),
+        (["dags", "trigger", "d", "--run-id", ""], "letters, digits"),
+        (["dags", "trigger", "d", "--logical-date", "2025-01-01"], "has no offset from UTC"),
+        (["dags", "trigger", "d", "--logical-date", "monday"], "not an ISO 8601 time"),
+        (["dags", "trigger", "d", "--timeout", "3"], "--timeout needs --wait"),
+        (["runs", "list", "--state", "lost"], "'queued', 'running', 'success', 'failed'"),
+        (["runs", "list", "--limit", "0"], "x>=1"),
+        (["pools", "set", "p", "-2"], "-1<=x"),
+        (["pools", "set", " ", "3"], "1 to 250 characters"),
+        (["tasks", "logs", "d", "r", "t", "-f", "--json"], "leave out --follow"),
+        (["worker", "-q", "a,,b"], "an empty name"),
+        (["worker", "-c", "0"], "1<=x<=1024"),
+        (["config", "get", "core.paralelism"], "did you mean core.parallelism?"),
+    ],
+)
+def test_wrong_usage_is_told_with_exit_code_2(call, arguments: list[str], words: str) -> None:
+    done = call(*arguments, **NOWHERE)
+
+    assert done.exit_code == 2
+    assert words in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["dags", "list"], ["runs", "list"], ["pools", "list"], ["workers", "list"], ["db", "check"], ["db", "migrate"]],
+)
+def test_an_unreachable_database_is_exit_code_4_and_one_sentence(call, arguments: list[str]) -> None:
+    done = call(*arguments, **NOWHERE)
+
+    assert done.exit_code == 4
+    assert done.stdout == ""
+    assert done.stderr.startswith("Error: PostgreSQL does not answer: ")
+    assert "correct PACELINE_DATABASE_URL" in done.stderr
+    assert "secret" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_debug_adds_the_stack_trace(call) -> None:
+    done = call("--debug", "dags", "list", **NOWHERE)
+
+    assert done.exit_code == 4
+    assert "Traceback (most recent call last)" in done.stderr
+
+
+def test_a_bad_setting_is_exit_code_2(call) -> None:
+    done = call("dags", "list", PACELINE_CORE_PARALLELISM="many")
+
+    assert done.exit_code == 2
+    assert "core.parallelism" in done.stderr
+
+
+def test_config_show_masks_passwords_and_tells_the_source(call) -> None:
+    shown = call("config", "show", **NOWHERE)
+    as_json = call("config", "show", "--json", **NOWHERE)
+
+    assert shown.exit_code == as_json.exit_code == 0
+    assert "secret" not in shown.stdout + as_json.stdout
+    assert "PACELINE_DATABASE_URL" in shown.stdout
+    assert json.loads(as_json.stdout)["database"]["url"] == "postgresql://u:***@127.0.0.1:1/d"
+
+
+def test_config_get_takes_key_or_environment_name(call, tmp_path: Path) -> None:
+    assert call("config", "get", "paths.home").stdout.strip() == str(tmp_path / "home")
+    assert call("config", "get", "PACELINE_WORKER_CONCURRENCY", "--json").stdout.strip() == "16"
+    assert "secret" not in call("config", "get", "broker.url", **NOWHERE).stdout
+
+
+def test_config_check_passes_and_refuses(call) -> None:
+    assert call("config", "check").exit_code == 0
+    assert json.loads(call("config", "check", "--json").stdout)["ok"] is True
+    assert call("config", "check", PACELINE_FLOWER_PORT="-1").exit_code == 2
+
+
+def test_doctor_reports_what_is_away_and_exits_1(call) -> None:
+    done = call("doctor", "--json", **NOWHERE)
+    report = json.loads(done.stdout)
+
+    broken = {check["check"]: check for check in report["checks"] if not check["ok"]}
+    assert done.exit_code == 1
+    assert report["ok"] is False
+    assert {"database", "broker", "dags folder"} <= set(broken)
+    assert all(check["fix"] for check in broken.values())
+    assert report["versions"]["celery"].startswith("5.7")
+    assert "secret" not in done.output
+
+
+def test_doctor_reports_bad_settings(call) -> None:
+    done = call("doctor", PACELINE_CORE_PARALLELISM="0")
+
+    assert done.exit_code == 1
+    assert "core.parallelism" in done.stdout
+
+
+def test_an_unforeseen_error_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.command()
+    def broken() -> None:
+        raise ZeroDivisionError("by zero\nsecond line")
+
+    monkeypatch.setattr(lazy.LazyGroup, "get_command", lambda *_: broken)
+
+    done = CliRunner().invoke(paceline, ["dags"])
+
+    assert done.exit_code == 1
+    assert done.stderr == "Error: Unexpected ZeroDivisionError: by zero. `paceline --debug ...` shows where.\n"
+
+
+def test_an_error_of_ours_ends_with_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.command()
+    def missing() -> None:
+        raise NotFoundError("There is no DAG 'x'.")
+
+    monkeypatch.setattr(lazy.LazyGroup, "get_command", lambda *_: missing)
+
+    done = CliRunner().invoke(paceline, ["dags"])
+
+    assert (done.exit_code, done.stderr) == (3, "Error: There is no DAG 'x'.\n")
+
+
+def test_ctrl_c_is_exit_code_130() -> None:
+    code = (
+        "import os, signal, click; from scheduler.cli import lazy, main\n"
+        "@click.command()\n"
+        "def wait(): os.kill(os.getpid(), signal.SIGINT); signal.pause()\n"
+        "lazy.LazyGroup.get_command = lambda *_: wait\n"
+        "main(['dags'])"
+    )
+
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False, timeout=30)
+
+    assert (done.returncode, done.stderr) == (128 + signal.SIGINT, "Interrupted.\n")
+
+
+def test_python_m_runs_the_same_command_from_a_hostile_folder(tmp_path: Path) -> None:
+    for name in ("config.py", "workers.py", "click.py", "scheduler.py"):
+        (tmp_path / name).write_text("raise SystemExit('imported from the working directory')\n")
+
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "scheduler.cli", "--version"], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("paceline ")

@@ -1,0 +1,156 @@
+"""Settings: who beats whom, and what a bad value is told."""
+
+from pathlib import Path
+
+import pytest
+
+from scheduler import settings as module
+from scheduler.exceptions import SettingsError
+from scheduler.settings import Settings, keys
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory without config/paceline.toml."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def file(folder: Path, text: str) -> dict[str, str]:
+    path = folder / "paceline.toml"
+    path.write_text(text, encoding="utf-8")
+    return {"PACELINE_CONFIG": str(path)}
+
+
+def refusal(environ: dict[str, str]) -> str:
+    with pytest.raises(SettingsError) as caught:
+        Settings.load(environ)
+    assert caught.value.exit_code == 2
+    return str(caught.value)
+
+
+def test_environment_beats_file_beats_default(tmp_path: Path) -> None:
+    environ = file(tmp_path, "[core]\nparallelism = 5\nmax_active_runs_per_dag = 3\n")
+
+    loaded = Settings.load(environ | {"PACELINE_CORE_PARALLELISM": "7"})
+
+    assert (loaded.core.parallelism, loaded.core.max_active_runs_per_dag, loaded.core.max_active_tasks_per_dag) == (7, 3, 16)
+
+
+def test_sources_tell_where_a_value_comes_from(tmp_path: Path) -> None:
+    environ = file(tmp_path, "[core]\nparallelism = 5\n") | {"PACELINE_HOME": "/x"}
+
+    assert module.sources(environ) == {"core.parallelism": environ["PACELINE_CONFIG"], "paths.home": "PACELINE_HOME"}
+
+
+def test_config_in_the_working_directory_is_read(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "paceline.toml").write_text("[worker]\nconcurrency = 3\n")
+
+    assert Settings.load({}).worker.concurrency == 3
+
+
+def test_an_empty_environment_variable_counts_as_unset() -> None:
+    assert Settings.load({"PACELINE_DATABASE_URL": "", "PACELINE_CORE_PARALLELISM": ""}) == Settings()
+
+
+def test_unset_urls_mean_the_embedded_servers(tmp_path: Path) -> None:
+    loaded = Settings.load({"PACELINE_HOME": "/h"})
+
+    assert loaded.database_url == "postgresql://postgres@/paceline?host=/h/run"
+    assert loaded.broker_url == "redis+socket:///h/run/redis.sock"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("PACELINE_CORE_PARALLELISM", "x", ["core.parallelism", "'x'", "a whole number of at least 1"]),
+        ("PACELINE_CORE_PARALLELISM", "0", ["core.parallelism", "'0'", "a whole number of at least 1"]),
+        ("PACELINE_SCHEDULER_RUN_DURATION", "inf", ["scheduler.run_duration", "a number of at least -1"]),
+        ("PACELINE_WORKER_GRACE_SEC", "nan", ["worker.grace_sec", "a number above 0"]),
+        ("PACELINE_FLOWER_PORT", "70000", ["flower.port", "'70000'", "from 0 to 65535"]),
+        ("PACELINE_SCHEDULER_CATCHUP_BY_DEFAULT", "maybe", ["'maybe'", "true or false"]),
+        ("PACELINE_SCHEDULER_FILE_PARSING_SORT_MODE", "size", ["'size'", "one of modified_time, random_seeded_by_host, alph"]),
+        ("PACELINE_CORE_DEFAULT_TIMEZONE", "Mars/Base", ["'Mars/Base'", "IANA time zone"]),
+        ("PACELINE_CORE_DEFAULT_TIMEZONE", "../../etc/passwd", ["core.default_timezone", "IANA time zone"]),
+        ("PACELINE_DATABASE_URL", "sqlite:///x.db", ["database.url", "'sqlite:///x.db'", "postgresql://"]),
+        ("PACELINE_BROKER_URL", "amqp://host", ["broker.url", "'amqp://host'", "redis://"]),
+    ],
+)
+def test_a_bad_value_is_told_with_key_value_source_and_what_is_allowed(name: str, value: str, words: list[str]) -> None:
+    message = refusal({name: value})
+
+    assert f"set by {name}" in message
+    assert [word for word in words if word not in message] == []
+    assert "\n" not in message
+
+
+def test_a_bad_value_in_the_file_names_the_file(tmp_path: Path) -> None:
+    environ = file(tmp_path, "[worker]\nconcurrency = -2\n")
+
+    assert refusal(environ) == (
+        f"worker.concurrency (set by {environ['PACELINE_CONFIG']}) cannot be -2; allowed is a whole number of at least 1."
+    )
+
+
+def test_a_refused_url_does_not_show_its_password() -> None:
+    message = refusal({"PACELINE_DATABASE_URL": "mysql://me:secret@host/db"})
+
+    assert "secret" not in message
+    assert "mysql://me:***@host/db" in message
+
+
+def test_an_unknown_variable_is_told_with_a_near_match() -> None:
+    assert "did you mean PACELINE_CORE_PARALLELISM?" in refusal({"PACELINE_CORE_PARALELISM": "3"})
+    assert "`paceline config show`" in refusal({"PACELINE_ZZZZZZZZZZ": "3"})
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[core]\nparalelism = 3\n", ["core.paralelism", "did you mean parallelism?"]),
+        ("[core]\nzzz = 3\n", ["core.zzz", "[core] has parallelism"]),
+        ("[cor]\nparallelism = 3\n", ["[cor]", "did you mean [core]?"]),
+        ("[zzz]\n", ["[zzz]", "the sections are paths, core"]),
+        ("[core.deep]\nx = 1\n", ["core.deep", "is not a setting"]),
+        ("parallelism = 3\n", ["parallelism", "put it under [core]"]),
+        ("core = 3\n", ["core", "stands outside its section"]),
+        ("[core\n", ["cannot be read as TOML"]),
+        ("[core]\nparallelism = [1]\n", ["core.parallelism", "[1]", "a whole number"]),
+    ],
+)
+def test_a_bad_file_is_told_in_one_sentence(tmp_path: Path, text: str, words: list[str]) -> None:
+    message = refusal(file(tmp_path, text))
+
+    assert [word for word in [*words, "paceline.toml"] if word not in message] == []
+
+
+def test_a_named_file_must_exist() -> None:
+    assert refusal({"PACELINE_CONFIG": "/no/such.toml"}) == "PACELINE_CONFIG names /no/such.toml, which does not exist."
+
+
+def test_a_process_must_get_the_time_to_give_a_sign_of_life() -> None:
+    assert "must be longer than worker.heartbeat_sec, 60 s" in refusal({"PACELINE_WORKER_HEARTBEAT_SEC": "60"})
+    assert "scheduler.scheduler_heartbeat_sec" in refusal({"PACELINE_SCHEDULER_SCHEDULER_HEALTH_CHECK_THRESHOLD": "2"})
+
+
+def test_every_setting_says_what_it_means_and_what_is_allowed() -> None:
+    for key in keys():
+        section, _, name = key.partition(".")
+        assert module.section_type(section).model_fields[name].description, key
+        assert module.allowed(key)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://u:p@h:5432/d", "postgresql://u:***@h:5432/d"),
+        ("postgresql://u:a/b@c@h/d", "postgresql://u:***@h/d"),
+        ("postgresql://u@/d?host=/run&password=p&x=1", "postgresql://u@/d?host=/run&password=***&x=1"),
+        ("redis://:p@h/0", "redis://:***@h/0"),
+        ("redis://h:6379/0", "redis://h:6379/0"),
+        ("redis+socket:///run/redis.sock", "redis+socket:///run/redis.sock"),
+    ],
+)
+def test_passwords_are_masked(url: str, shown: str) -> None:
+    assert module.masked(url) == shown
