@@ -8,6 +8,7 @@ stack and its volumes are removed; the last line on stdout is one JSON object.
 import base64
 import json
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -73,7 +74,7 @@ def check_run(run: dict[str, Any]) -> None:
     expect(run["state"] == "success", f"the run is {run['state']}: {states(run)}")
     expect({task["state"] for task in run["tasks"]} == {"success"}, f"not every task succeeded: {states(run)}")
     heavy = {task["task_id"] for task in run["tasks"] if task["queue"] == HEAVY}
-    on_heavy = {task["task_id"] for task in run["tasks"] if task["worker"].startswith("worker-spark-heavy@")}
+    on_heavy = {task["task_id"] for task in run["tasks"] if re.match(r"worker-spark-heavy[@#]", task["worker"])}
     expect("enrich" in heavy, f"enrich is not on the queue {HEAVY}, only {sorted(heavy)}")
     expect(heavy == on_heavy, f"of the queue {HEAVY} are {sorted(heavy)}, its worker ran {sorted(on_heavy)}")
 
