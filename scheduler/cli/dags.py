@@ -117,7 +117,7 @@ def unpause(dag_id: str) -> None:
 @dags.command()
 @click.argument("dag_id", metavar="DAG")
 @click.option("--run-id", type=options.RUN_ID, help="manual__ and the time if left out.")
-@click.option("--logical-date", type=options.MOMENT, help="With offset, as 2025-01-31T00:00:00+00:00; none if left out.")
+@click.option("--logical-date", type=options.MOMENT, help="With offset, as 2025-01-31T00:00:00+00:00; now if left out.")
 @click.option("--conf", type=options.JSON_OBJECT, help="A JSON object, `dag_run.conf` in the tasks.")
 @click.option("--wait", is_flag=True, help="Watch the run until it ends; exit 0 if it succeeded, 1 if it failed.")
 @click.option("--timeout", "timeout_s", type=click.FloatRange(min=0), metavar="SECONDS", help="With --wait: exit 5 after this.")

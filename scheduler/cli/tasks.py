@@ -99,17 +99,13 @@ class _TryLog:
     def missing(self) -> NoReturn:
         """NotFoundError that says why there is no log."""
         _, run_id, task_id, _ = self._key
-        state = self._instance["state"] or "none"
-        if self.number > self._instance["try_number"] or (self.number == self._instance["try_number"] and state in WAITING):
-            tries = self._instance["try_number"]
-            raise NotFoundError(
-                f"Task {task_id!r} of run {run_id!r} has not begun try {self.number}: it is {state}"
-                f"{f' in try {tries}' if tries else ''}. `-f` waits for it."
-            )
-        raise NotFoundError(
-            f"Try {self.number} of task {task_id!r} (state {state}) has no log at {self.path}: "
-            + ("nothing ran." if state in {"skipped", "upstream_failed"} else "logs are on the worker's machine unless shared.")
-        )
+        tries, state = self._instance["try_number"], self._instance["state"] or "none"
+        which = f"Try {self.number} of task {task_id!r} of run {run_id!r}"
+        if tries == 0 and state in states.FINISHED:
+            raise NotFoundError(f"Task {task_id!r} of run {run_id!r} is {state}: nothing ran, so there is no log.")
+        if self.number > tries or (self.number == tries and state in WAITING):
+            raise NotFoundError(f"{which} has not begun; the task is {state} after {tries} tries. `-f` waits for a log.")
+        raise NotFoundError(f"{which} (now {state}) has no log at {self.path}: look on the machine of its worker.")
 
     def follow(self) -> None:
         """Print what is there and what comes, until the try has ended."""

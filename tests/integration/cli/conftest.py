@@ -1,0 +1,67 @@
+"""The command line on a real database and broker."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from support.scenario import Scenario, dag
+
+from scheduler.cli import paceline
+from scheduler.settings import Settings
+
+
+@dataclass
+class Cli:
+    """`paceline` with the test's settings; `env` is what it sees."""
+
+    env: dict[str, str]
+
+    def __call__(self, *arguments: str, **env: str) -> Result:
+        return CliRunner().invoke(paceline, arguments, env=self.env | env)
+
+    def json(self, *arguments: str) -> Any:
+        done = self(*arguments, "--json")
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout)
+
+
+@pytest.fixture
+def environment(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The settings of the test as environment variables."""
+    monkeypatch.chdir(tmp_path)
+    return {
+        "PACELINE_HOME": str(settings.home),
+        "PACELINE_DAGS_FOLDER": str(settings.dags_folder),
+        "PACELINE_DATABASE_URL": settings.database_url,
+        "PACELINE_BROKER_URL": settings.broker_url,
+    }
+
+
+@pytest.fixture
+def cli(environment: dict[str, str]) -> Cli:
+    return Cli(environment)
+
+
+@pytest.fixture
+def scenario(settings: Settings) -> Iterator[Scenario]:
+    """One scheduler whose turns the test takes, and the DAG `pair`: first -> second."""
+    made = Scenario(settings)
+    made.add(dag("pair", {"first": [], "second": ["first"]}))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def background() -> Iterator[Callable[[Callable[[], object]], None]]:
+    """Runs functions in threads that the test waits for at its end; what they raise fails it."""
+    from concurrent.futures import Future, ThreadPoolExecutor
+
+    started: list[Future[object]] = []
+    with ThreadPoolExecutor(4) as pool:
+        yield lambda work: started.append(pool.submit(work))
+    for future in started:
+        future.result(timeout=30)
