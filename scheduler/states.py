@@ -1,4 +1,4 @@
-"""States and the ONE table of transitions: from, to, and who may do it.
+"""States, the ONE table of transitions (from, to, and who may do it), and what deciding and the store hand each other.
 
 The database constraints, the chart in docs/reference/states.md and the test of every pair of states are views of this file.
 """
@@ -71,6 +71,20 @@ class Decision:
     task_no: int
     state: TaskState
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """A scheduled task instance. Rank: higher priority_weight first, then the older (smaller) id."""
+
+    id: int
+    dag_run_id: int
+    pool: str
+    pool_slots: int
+    queue: str
+    priority_weight: int
+    #: max_active_tasks of its run.
+    run_limit: int
 
 
 def _moves(actor: Actor, sources: str, targets: str, reason: str) -> list[Transition]:

@@ -29,7 +29,7 @@ LATER_FOR_TASKS: Mapping[str, tuple[object, ...]] = {
 }  # fmt: skip
 LATER_FOR_DAGS: Mapping[str, tuple[object, ...]] = {
     **dict.fromkeys(
-        ("params", "deadline", "sla_miss_callback", "on_success_callback", "on_failure_callback", "fail_fast",
+        ("params", "dagrun_timeout", "deadline", "sla_miss_callback", "on_success_callback", "on_failure_callback", "fail_fast",
          "fail_stop", "max_consecutive_failed_dag_runs", "access_control", "owner_links", "dag_display_name",
          "jinja_environment_kwargs", "template_undefined", "allowed_run_types", "rerun_with_latest_version",
          "disable_bundle_versioning"),

@@ -35,7 +35,6 @@ class DAG:
         catchup: bool | None = None,
         max_active_runs: int | None = None,
         max_active_tasks: int | None = None,
-        dagrun_timeout: timedelta | float | None = None,
         default_args: Mapping[str, Any] | None = None,
         tags: Iterable[str] = (),
         doc_md: str | None = None,
@@ -59,7 +58,6 @@ class DAG:
         self.catchup = None if catchup is None else checks.boolean("catchup", catchup)
         self.max_active_runs = _limit(checks, "max_active_runs", max_active_runs)
         self.max_active_tasks = _limit(checks, "max_active_tasks", max_active_tasks)
-        self.dagrun_timeout = None if dagrun_timeout is None else checks.duration("dagrun_timeout", dagrun_timeout)
         self.tags = self._checked_tags(checks, tags)
         self.render_template_as_native_obj = checks.boolean("render_template_as_native_obj", render_template_as_native_obj)
         self.user_defined_macros = checks.mapping("user_defined_macros", user_defined_macros or {})

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from scheduler.store.room import Waiting
+from scheduler.states import Waiting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

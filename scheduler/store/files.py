@@ -225,6 +225,7 @@ def _add_versions(connection: Connection, dags: Sequence[ParsedDag]) -> tuple[st
                1 + coalesce((select max(number) from dag_version v where v.dag_id = p.dag_id), 0), p.content_hash, p.data::jsonb
           from unnest(%(ids)s::text[], %(hashes)s::text[], %(data)s::text[]) p (dag_id, content_hash, data)
          where not exists (select from dag_version v where v.dag_id = p.dag_id and v.content_hash = p.content_hash)
+         order by p.dag_id
         on conflict do nothing
         returning dag_id
         """,
@@ -247,7 +248,8 @@ def _switch(connection: Connection, path: str, dags: Sequence[ParsedDag], now: d
         "paused": [dag.is_paused for dag in dags],
         "now": now,
     }
-    # Two files that bring the same new id at once meet here: the second waits for the first, then finds the id taken.
+    # A DAG stays active while its file is in the folder, see sync. Two files that bring the same new id at once meet here:
+    # the second waits for the first, then finds the id taken.
     switched = connection.exec_driver_sql(
         """
         insert into dag as d (dag_id, file, version_id, parsed_at)
@@ -257,7 +259,7 @@ def _switch(connection: Connection, path: str, dags: Sequence[ParsedDag], now: d
          order by p.dag_id
         on conflict (dag_id) do update
            set file = excluded.file, is_active = true, version_id = excluded.version_id, parsed_at = excluded.parsed_at
-         where d.file = excluded.file or not d.is_active or not exists (select from dag_file f where f.path = d.file)
+         where d.file = excluded.file or not d.is_active
         returning dag_id
         """,
         parameters,

@@ -5,22 +5,10 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
+from scheduler.states import Waiting
+
 #: Taken only when `parallelism` is near: two schedulers with different pools must not both take the last places.
 PARALLELISM_LOCK = 7_223_464
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
-    """A scheduled task instance. Rank: higher priority_weight first, then the older (smaller) id."""
-
-    id: int
-    dag_run_id: int
-    pool: str
-    pool_slots: int
-    queue: str
-    priority_weight: int
-    #: max_active_tasks of its run.
-    run_limit: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,7 @@ def trigger(
     triggered_by: str = "cli",
     default_queue: str = "default",
 ) -> CreatedRun:
-    """Make a manual run of the DAG's newest version. NotFoundError, or ConflictError if it is already there."""
+    """Make a manual run of the DAG's newest version, for `logical_date` or now. NotFoundError, or ConflictError if it is there."""
     version = connection.exec_driver_sql(
         "select v.id, v.data from dag d join dag_version v on v.id = d.version_id where d.dag_id = %s and d.is_active", (dag_id,)
     ).first()
@@ -99,8 +99,9 @@ def trigger(
         raise NotFoundError(
             f"There is no DAG {dag_id!r}: `paceline dags list` shows all, `paceline dags errors` what failed to load."
         )
-    now = connection.exec_driver_sql("select now()").scalar_one()
-    run_id = run_id or f"manual__{(logical_date or now).astimezone(UTC).isoformat()}"
+    now = connection.exec_driver_sql("select clock_timestamp()").scalar_one()
+    logical_date = logical_date or now
+    run_id = run_id or f"manual__{logical_date.astimezone(UTC).isoformat()}"
     if not RUN_ID.fullmatch(run_id):
         raise PacelineError(f"run id {run_id!r} may hold letters, digits and _.~:+- only, 250 at most.")
     created = create(
@@ -121,7 +122,7 @@ def trigger(
         default_queue=default_queue,
     )
     if created is None:
-        what = f"run id {run_id!r}" if logical_date is None else f"run id {run_id!r} or logical date {logical_date.isoformat()}"
+        what = f"run id {run_id!r} or logical date {logical_date.isoformat()}"
         raise ConflictError(f"DAG {dag_id!r} already has a run of {what}: choose another.")
     return created
 

@@ -74,6 +74,17 @@ def test_a_bad_file_is_an_import_error_and_the_good_one_beside_it_is_stored(case
         assert found["bad.py"][0] == line
 
 
+def test_a_problem_is_logged_once_however_often_the_file_is_read(files: Files, caplog: pytest.LogCaptureFixture) -> None:
+    files.write("bad.py", MARK + "1 / 0\n")
+    manager = files.manager()
+
+    for minute in range(3):
+        files.read_all(manager, now=datetime(2030, 1, 1, 0, minute, tzinfo=UTC))
+
+    assert files.rows("select extract(minute from parsed_at) from dag_file") == [(2,)]
+    assert caplog.text.count("bad.py cannot be used: ZeroDivisionError") == 1
+
+
 def test_a_traceback_shows_the_authors_frames_only(files: Files) -> None:
     files.write("parts/deep.py", "def f():\n    raise ValueError('deep')\n")
     files.write("bad.py", MARK + "from parts.deep import f\nf()\n")

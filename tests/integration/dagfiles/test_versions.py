@@ -156,19 +156,14 @@ def test_two_files_that_bring_the_same_new_ids_at_once_do_not_both_get_them(file
         claim(files.engine, claimed_by="a", until=NOW + MINUTE, now=NOW, limit=9, sort_mode="alphabetical", host="h")
         mixed = [ids[number:] + ids[:number] for number in range(4)]
 
+        files_read = [
+            parsed(name, *(f"{round_}{dag_id}" for dag_id in mine), modified_at=NOW + round_ * MINUTE, content=name)
+            for name, mine in zip(names, mixed, strict=True)
+        ]
+
         with ThreadPoolExecutor(4) as threads:
             results = list(
-                threads.map(
-                    lambda name, mine: record(
-                        files.engine,
-                        parsed(name, *(f"{round_}{dag_id}" for dag_id in mine), modified_at=NOW + round_ * MINUTE, content=name),
-                        claimed_by="a",
-                        now=NOW,
-                        min_interval=MINUTE,
-                    ),
-                    names,
-                    mixed,
-                )
+                threads.map(lambda file: record(files.engine, file, claimed_by="a", now=NOW, min_interval=MINUTE), files_read)
             )
 
         assert sum(result.problem is None for result in results) == 1

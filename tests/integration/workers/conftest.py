@@ -49,7 +49,8 @@ class Worker:
         self.process.send_signal(number)
 
     def wait(self, timeout_s: float = END_S) -> int:
-        return self.process.wait(timeout_s)
+        eventually(lambda: self.process.poll() is not None, timeout=timeout_s, message=lambda: self.said)
+        return self.process.wait()
 
 
 @dataclass
@@ -76,7 +77,7 @@ class Bench:
         }
         with said.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "-c", RUN, queues, str(concurrency), f"w{number}"],
+                [sys.executable, "-P", "-c", RUN, queues, str(concurrency), f"w{number}"],
                 env=environment,
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
@@ -143,7 +144,7 @@ def bench(settings: Settings, tmp_path: Path) -> Iterator[Bench]:
     for worker in made.workers:
         try:
             worker.wait(20)
-        except subprocess.TimeoutExpired:
+        except AssertionError:
             worker.process.kill()
             worker.process.wait()
     scenario.close()

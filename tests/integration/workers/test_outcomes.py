@@ -3,6 +3,9 @@
 from typing import Any
 
 import pytest
+from support.waiting import eventually
+
+from scheduler.dispatch import Message, Publisher
 
 ONE_TASK = """
 import os, signal, sys, time
@@ -186,30 +189,24 @@ def test_a_message_delivered_twice_runs_once(bench: Any) -> None:
     for _ in range(3):
         bench.scenario.turn()
     dispatch = bench.scenario.rows("select id, dispatch_id::text from task_instance where state = 'queued'")
-    from scheduler.dispatch import Message, Publisher
-
     again = Message(ti_id=dispatch[0][0], dispatch_id=dispatch[0][1], queue="default", dag_id="d", run_id="r1", task_id="t")
     Publisher(bench.settings).publish([again, again])
 
     worker = bench.worker()
     bench.wait(run)
 
-    from support.waiting import eventually
-
     eventually(lambda: worker.said.count("dropped dispatch") == 2)
     assert (bench.folder / "ran").read_text() == "x"
 
 
 def test_a_report_that_comes_too_late_is_refused_and_the_log_says_so(bench: Any) -> None:
-    bench.worker(PACELINE_WORKER_HEARTBEAT_SEC="30")
+    bench.worker(PACELINE_WORKER_HEARTBEAT_SEC="30", PACELINE_WORKER_HEARTBEAT_TIMEOUT="60")
     bench.dag(one_task(f"[time.sleep(0.05) for _ in range(400) if not os.path.exists({str(bench.folder / 'go')!r})]"))
     run = bench.scenario.trigger("d", run_id="r1")
     bench.wait(run, t="running")
     bench.scenario.sql("update task_instance set state = 'failed', ended_at = now(), reason = 'by hand', dispatch_id = null")
 
     (bench.folder / "go").touch()
-
-    from support.waiting import eventually
 
     eventually(lambda: "the report was refused" in bench.log("t"))
     assert bench.column("t", "reason") == "by hand"

@@ -43,7 +43,7 @@ def refused(write: Callable[[], Any], words: str, *, kind: type[DagError] = DagE
         ({"catchup": "no"}, "catchup must be True or False"),
         ({"max_active_runs": 0}, "max_active_runs must be an int of at least 1"),
         ({"max_active_tasks": True}, "max_active_tasks must be an int"),
-        ({"dagrun_timeout": "1h"}, "dagrun_timeout must be a timedelta"),
+        ({"dagrun_timeout": "1h"}, "dagrun_timeout"),
         ({"tags": "spark"}, "tags must be a list of str"),
         ({"tags": ["x" * 101]}, "1 to 100 characters"),
         ({"default_args": [1]}, "default_args must be a dict"),

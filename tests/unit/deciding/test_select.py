@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.deciding.select import Room, select
-from scheduler.store.room import Waiting
+from scheduler.states import Waiting
 
 POOLS = ("a", "b", "missing")
 waiting_lists = st.lists(
