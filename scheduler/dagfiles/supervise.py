@@ -61,6 +61,7 @@ class DagFileManager:
         self._answers: deque[Answer] = deque()
         #: When each file being read had last changed, at its claim.
         self._claimed: dict[str, datetime] = {}
+        self._said: dict[str, str] = {}
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -129,9 +130,16 @@ class DagFileManager:
             self._claimed.pop(parsed.path, None)
             if result.accepted:
                 recorded[parsed.path] = result
-            if result.problem:
-                log.warning("The DAG file %s cannot be used: %s", parsed.path, result.problem.message)
+                self._say(parsed.path, result.problem)
         return recorded
+
+    def _say(self, path: str, problem: files.ImportProblem | None) -> None:
+        """Log a problem when it is new; the file is read again and again."""
+        if problem is None:
+            self._said.pop(path, None)
+        elif self._said.get(path) != problem.message:
+            self._said[path] = problem.message
+            log.warning("The DAG file %s cannot be used: %s", path, problem.message)
 
     def _parsed(self, answer: Answer) -> files.ParsedFile:
         paused = self._settings.core.dags_are_paused_at_creation
