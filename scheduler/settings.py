@@ -248,12 +248,13 @@ class Settings(Section):
 
     @property
     def run_folder(self) -> Path:
-        """Where the embedded servers keep their sockets: <home>/run, unless that is too long for a Unix socket.
+        """Where the embedded servers keep their sockets: <home>/run, unless that cannot be the name of a socket.
 
-        Then it is a private folder of this user and home under the machine's temporary folder.
+        If it is too long for the kernel, or has a comma, which separates hosts in PostgreSQL's URLs, it is a private folder
+        of this user and home under the machine's temporary folder.
         """
         folder = self.home / "run"
-        if len(os.fsencode(folder / ".s.PGSQL.5432.lock")) <= LONGEST_SOCKET_PATH:
+        if "," not in str(folder) and len(os.fsencode(folder / ".s.PGSQL.5432.lock")) <= LONGEST_SOCKET_PATH:
             return folder
         digest = hashlib.sha256(os.fsencode(self.home)).hexdigest()[:16]
         return Path(tempfile.gettempdir()) / f"paceline-{os.getuid()}-{digest}"

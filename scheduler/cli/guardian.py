@@ -43,10 +43,13 @@ def main(arguments: list[str]) -> int:
     _keep_to_ourselves()
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     wakeup = _wake_on_signals()
+    # Held back until both sides of the fork know what to do with them: one that comes early must not get lost.
+    signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
     child = _spawn(options)
-    os.write(options.link, f"{child}\n".encode())
     for number in FORWARDED:
         signal.signal(number, lambda received, _: _kill(child, received))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
+    os.write(options.link, f"{child}\n".encode())
     status = _follow(child, link=options.link, wakeup=wakeup, death_signal=options.death_signal)
     _sweep(child)
     return status
@@ -87,6 +90,7 @@ def _spawn(options: argparse.Namespace) -> int:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGPIPE, *FORWARDED):
             signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
         if options.user:
             uid, gid = options.user
             os.setgroups([])

@@ -1,0 +1,235 @@
+"""The embedded servers start, keep their data, and start again whatever killed them."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import psutil
+import psycopg2
+import pytest
+import redis
+from support.waiting import eventually
+
+from scheduler.cli.embedded import EmbeddedError, EmbeddedServers
+from scheduler.doorbell import client
+from scheduler.settings import Broker, Paths, Settings
+
+#: Starts the servers on argv[1], says the ids of all their processes, and waits.
+OWNER = """
+    import sys, time
+    from pathlib import Path
+    from scheduler.cli.embedded import EmbeddedServers
+    from scheduler.settings import Paths, Settings
+    with EmbeddedServers(Settings(paths=Paths(home=Path(sys.argv[1])))):
+        print("up", flush=True)
+        time.sleep(600)
+"""
+
+
+def settings_of(home):
+    return Settings(paths=Paths(home=home))
+
+
+def ask(settings, statement):
+    with contextlib.closing(psycopg2.connect(settings.database_url)) as connection, connection, connection.cursor() as cursor:
+        cursor.execute(statement)
+        return cursor.fetchall() if cursor.description else None
+
+
+def processes_below(pid):
+    return psutil.Process(pid).children(recursive=True)
+
+
+@contextlib.contextmanager
+def owner_of(home):
+    """A process that runs the servers of this home; it is not ended in order."""
+    command = [sys.executable, "-P", "-c", textwrap.dedent(OWNER), str(home)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
+        try:
+            assert owner.stdout.readline() == "up\n"
+            yield owner
+        finally:
+            owner.kill()
+
+
+def test_data_outlives_the_servers_and_messages_need_not(short_folder):
+    settings = settings_of(short_folder)
+    with EmbeddedServers(settings) as servers:
+        assert (servers.database_url, servers.broker_url) == (settings.database_url, settings.broker_url)
+        ask(settings, "create table mark as select 1 as one")
+        with contextlib.closing(client(settings)) as broker:
+            broker.set("mark", 1)
+    with EmbeddedServers(settings):
+        assert ask(settings, "select one from mark") == [(1,)]
+        with contextlib.closing(client(settings)) as broker:
+            assert broker.get("mark") is None
+
+
+def test_nothing_listens_on_the_network_and_commits_reach_the_disk(short_folder):
+    settings = settings_of(short_folder)
+    with EmbeddedServers(settings):
+        names = "'listen_addresses', 'fsync', 'synchronous_commit', 'TimeZone', 'max_connections'"
+        found = dict(ask(settings, f"select name, setting from pg_settings where name in ({names})"))
+        assert found == {
+            "listen_addresses": "", "fsync": "on", "synchronous_commit": "on", "TimeZone": "UTC", "max_connections": "200",
+        }  # fmt: skip
+        with contextlib.closing(client(settings)) as broker:
+            assert broker.config_get("port") == {"port": "0"}
+        assert settings.run_folder.stat().st_mode & 0o077 == 0
+
+
+def test_nothing_is_left_in_the_run_folder_and_no_process(short_folder):
+    with EmbeddedServers(settings_of(short_folder)):
+        started = processes_below(os.getpid())
+        assert {"postgres", "redis-server"} <= {process.name() for process in started}
+
+    assert list((short_folder / "run").iterdir()) == []
+    assert not any(process.is_running() for process in started if str(short_folder) in " ".join(_command_of(process)))
+
+
+def _command_of(process):
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:
+        return []
+
+
+def test_a_home_with_blanks_and_signs_works(short_folder):
+    settings = settings_of(short_folder / "a home 100% \"mine\" + 'yours'")
+    with EmbeddedServers(settings):
+        assert ask(settings, "select 1") == [(1,)]
+        with contextlib.closing(client(settings)) as broker:
+            assert broker.ping()
+
+
+@pytest.mark.parametrize("name", ["long" * 30, "a,comma"])
+def test_a_home_whose_name_no_socket_can_have_works(short_folder, name):
+    settings = settings_of(short_folder / name)
+    with EmbeddedServers(settings):
+        assert ask(settings, "select 1") == [(1,)]
+        assert settings.run_folder.parent != settings.home
+    settings.run_folder.rmdir()
+
+
+def test_only_the_server_without_a_url_is_started(short_folder, redis_server):
+    settings = settings_of(short_folder).model_copy(update={"broker": Broker(url=redis_server.new_database())})
+    with EmbeddedServers(settings):
+        assert ask(settings, "select 1") == [(1,)]
+        assert not (short_folder / "run" / "redis.sock").exists()
+
+
+def test_a_killed_owner_takes_the_servers_along_and_the_next_start_works(short_folder):
+    settings = settings_of(short_folder)
+    with owner_of(short_folder) as owner:
+        ask(settings, "create table mark as select 1 as one")
+        children = processes_below(owner.pid)
+        owner.kill()
+
+    with EmbeddedServers(settings, say=lambda _: None):
+        assert ask(settings, "select one from mark") == [(1,)]
+        assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children)
+
+
+def test_everything_killed_at_once_does_not_stop_the_next_start(short_folder):
+    settings = settings_of(short_folder)
+    with owner_of(short_folder) as owner:
+        ask(settings, "create table mark as select 1 as one")
+        for process in [*processes_below(owner.pid), psutil.Process(owner.pid)]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+
+    with EmbeddedServers(settings, say=lambda _: None):
+        assert ask(settings, "select one from mark") == [(1,)]
+
+
+def test_guardians_and_owner_killed_leave_an_orphan_that_the_next_start_ends(short_folder):
+    settings = settings_of(short_folder)
+    with owner_of(short_folder) as owner:
+        postmaster = int((short_folder / "postgres" / "postmaster.pid").read_text().split()[0])
+        guardians = psutil.Process(owner.pid).children()
+        # Stopped, the orphan cannot act on the kernel's death signal.
+        os.kill(postmaster, signal.SIGSTOP)
+        for process in [*guardians, psutil.Process(owner.pid)]:
+            process.kill()
+    try:
+        eventually(lambda: not any(guardian.is_running() and guardian.status() != psutil.STATUS_ZOMBIE for guardian in guardians))
+        assert psutil.pid_exists(postmaster)
+        os.kill(postmaster, signal.SIGCONT)
+
+        with EmbeddedServers(settings, say=lambda _: None):
+            assert ask(settings, "select 1") == [(1,)]
+            assert int((short_folder / "postgres" / "postmaster.pid").read_text().split()[0]) != postmaster
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(postmaster, signal.SIGCONT)
+
+
+def test_a_stale_pid_file_that_names_a_living_stranger_is_no_obstacle(short_folder):
+    settings = settings_of(short_folder)
+    with EmbeddedServers(settings):
+        stale = (short_folder / "postgres" / "postmaster.pid").read_text().splitlines()
+        lock = (short_folder / "run" / ".s.PGSQL.5432.lock").read_text().splitlines()
+    with subprocess.Popen(["sleep", "600"]) as stranger:
+        try:
+            _write(short_folder / "postgres" / "postmaster.pid", [str(stranger.pid), *stale[1:]])
+            _write(short_folder / "run" / ".s.PGSQL.5432.lock", [str(stranger.pid), *lock[1:]])
+            with EmbeddedServers(settings):
+                assert ask(settings, "select 1") == [(1,)]
+            assert stranger.poll() is None
+        finally:
+            stranger.kill()
+
+
+def _write(path: Path, lines: list[str]) -> None:
+    path.write_text("\n".join(lines) + "\n")
+
+
+def test_an_initdb_that_was_killed_is_done_again(short_folder):
+    unfinished = short_folder / "postgres.new"
+    unfinished.mkdir()
+    (unfinished / "PG_VERSION").write_text("18\n")
+
+    with EmbeddedServers(settings_of(short_folder)):
+        assert not unfinished.exists()
+
+
+def test_a_data_folder_that_is_none_is_named_with_what_to_do(short_folder):
+    (short_folder / "postgres").mkdir()
+
+    with pytest.raises(EmbeddedError, match=r"postgres is no database of PostgreSQL 16, 18: move it away, or set PACELINE_HOME"):
+        EmbeddedServers(settings_of(short_folder)).start()
+
+
+def test_a_server_that_cannot_start_shows_its_log_and_leaves_nothing(short_folder):
+    settings = settings_of(short_folder)
+    with EmbeddedServers(settings):
+        pass
+    (short_folder / "postgres" / "postgresql.auto.conf").write_text("no_such_setting = 1\n")
+
+    with pytest.raises(EmbeddedError, match=r"(?s)postgres did not start; the end of .*postgres.log.*no_such_setting"):
+        EmbeddedServers(settings, say=lambda _: None).start()
+
+    (short_folder / "postgres" / "postgresql.auto.conf").write_text("")
+    with EmbeddedServers(settings):
+        assert ask(settings, "select 1") == [(1,)]
+
+
+def test_a_killed_redis_is_started_again(short_folder):
+    settings = settings_of(short_folder)
+    with EmbeddedServers(settings, say=lambda _: None), contextlib.closing(client(settings)) as broker:
+        first = broker.info("server")["process_id"]
+        os.kill(first, signal.SIGKILL)
+
+        eventually(lambda: _redis_pid(settings) not in (None, first), timeout=20)
+
+
+def _redis_pid(settings):
+    with contextlib.closing(client(settings)) as broker:
+        try:
+            return broker.info("server")["process_id"]
+        except redis.RedisError:
+            return None
