@@ -1,0 +1,59 @@
+"""What README, Compose file and constraints promise, checked without starting anything."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from scheduler.settings import environment_names
+
+ROOT = Path(__file__).resolve().parents[2]
+COMPOSE = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
+EXAMPLE = (ROOT / "config/.env.example").read_text(encoding="utf-8")
+
+
+def test_the_readme_shows_a_dag_that_parses_before_line_25() -> None:
+    before, _, rest = (ROOT / "README.md").read_text(encoding="utf-8").partition("```python\n")
+    source, _, _ = rest.partition("```\n")
+
+    names: dict[str, object] = {"__name__": "readme"}
+    exec(compile(source, "README.md", "exec"), names)
+
+    assert (before + source).count("\n") < 25
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "config/README.md", "docs/index.md"])
+def test_the_links_of_a_page_lead_somewhere(page: str) -> None:
+    targets = re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text(encoding="utf-8"))
+
+    assert [target for target in targets if "://" not in target and not (ROOT / page).parent.joinpath(target).exists()] == []
+
+
+def test_compose_requires_every_password_and_the_example_names_every_variable() -> None:
+    used = set(re.findall(r"\$\{(\w+)", COMPOSE))
+    required = set(re.findall(r"\$\{(\w+):\?", COMPOSE))
+
+    assert used == set(re.findall(r"^#?(\w+)=", EXAMPLE, re.MULTILINE))
+    assert {name for name in used if name.endswith("PASSWORD")} == required
+
+
+def test_compose_sets_only_settings_that_exist() -> None:
+    assert set(re.findall(r"^ +(PACELINE_\w+):", COMPOSE, re.MULTILINE)) <= set(environment_names())
+
+
+def test_only_flower_is_published_and_only_on_this_machine() -> None:
+    assert re.findall(r'^ +- "([\d.]+):\$\{PACELINE_FLOWER_PORT:-5555\}:5555"$', COMPOSE, re.MULTILINE) == ["127.0.0.1"]
+    assert COMPOSE.count("ports:") == 1
+
+
+def test_every_package_the_project_names_is_pinned() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    extras = project["project"]["optional-dependencies"].values()
+    wanted = [*project["project"]["dependencies"], *project["dependency-groups"]["dev"], *(n for names in extras for n in names)]
+    pinned = re.findall(r"^([\w.-]+)==[\w.]+$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+
+    def plain(name: str) -> str:
+        return re.split(r"[\[<>=]", name)[0].lower().replace("_", "-")
+
+    assert {plain(name) for name in wanted} <= {plain(name) for name in pinned}
