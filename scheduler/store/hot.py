@@ -69,8 +69,7 @@ with done as (
 ), around as (
     select done.dag_run_id, done.pool, done.pool_slots, r.state = 'running' as run_goes_on, s.is_paused,
            first.id as first_id, first.priority_weight as first_weight,
-           exists (select 1 from task_instance o where o.dag_run_id = done.dag_run_id and (o.state is null
-                   or o.state in ('scheduled', 'queued', 'up_for_retry', 'up_for_reschedule'))) as others_wait
+           other.waits is not null as others_wait
       from done
       join dag_run r on r.id = done.dag_run_id
       join dag_schedule s on s.dag_id = r.dag_id
@@ -78,6 +77,11 @@ with done as (
            select w.id, w.priority_weight from task_instance w
             where w.pool = done.pool and w.state = 'scheduled'
             order by w.priority_weight desc, w.id limit 1) first on true
+      left join lateral (  -- from the high end, as in unstarted
+           select true as waits from task_instance o
+            where o.dag_run_id = done.dag_run_id
+              and (o.state is null or o.state in ('scheduled', 'queued', 'up_for_retry', 'up_for_reschedule'))
+            order by o.task_no desc limit 1) other on true
 ), verdict as (
     select t.id, n.state, n.reason,
            n.task_no = $11 and not a.is_paused and t.pool = a.pool and t.pool_slots <= a.pool_slots
