@@ -17,6 +17,7 @@ from celery.worker.request import Request as CeleryRequest
 from kombu.utils.encoding import safe_repr
 from sqlalchemy import Engine
 
+from scheduler.authoring import zones
 from scheduler.dagfiles.load import LoadedFiles
 from scheduler.dispatch import TASK_NAME, Publisher, celery_app, consumed_queues
 from scheduler.doorbell import Doorbell
@@ -117,6 +118,9 @@ class Worker(CeleryWorker):  # type: ignore[misc]
 
     def _tick(self) -> None:
         self.warden.loop_seen_at = time.monotonic()
+        # The pool hears of a child's end when its files close, which can be before it can be waited for; then it would
+        # look again only seconds later.
+        self.pool.maintain_pool()
         if self.warden.draining:
             if self.consumer.task_consumer is not None:
                 self.consumer.task_consumer.cancel()
@@ -154,6 +158,7 @@ def _add_task(app: Celery, settings: Settings, board: Board, heart: Heart) -> No
 
 
 def _executor(settings: Settings, board: Board) -> Executor:
+    zones.set_default(settings.core.default_timezone)
     slot = board.slot(current_process().index)
     hot = HotPath(settings, slot.worker_id)
     enabled = settings.scheduler.schedule_after_task_execution

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from scheduler import serialized
-from scheduler.authoring import context, xcom
+from scheduler.authoring import context, xcom, zones
 from scheduler.authoring.dag import DAG
 from scheduler.authoring.operator import Operator
 from scheduler.dagfiles import load, problem
@@ -91,6 +91,7 @@ def run(settings: Settings, dag_id: str, *, logical_date: datetime, conf: dict[s
 
 def find(settings: Settings, dag_id: str) -> tuple[DAG, str]:
     """The DAG and its file in the DAGs folder; files that mention the id are read first."""
+    zones.set_default(settings.core.default_timezone)
     folder = settings.dags_folder
     listing = Watch(folder, list_interval_s=1).look()
     if listing is None:

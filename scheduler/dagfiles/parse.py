@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from scheduler import serialized
+from scheduler.authoring import zones
 from scheduler.authoring.dag import DAG
 from scheduler.dagfiles import load, problem
 from scheduler.settings import Core, Scheduler
@@ -57,6 +58,7 @@ def parse(file: str, work: Work) -> dict[str, Any]:
     A file is all or nothing: an error anywhere in it leaves the stored versions of all its DAGs as they are.
     """
     try:
+        zones.set_default(work.core.default_timezone)
         dags = load.load(work.folder, file)
         return {"dags": [_row(dag, file, work) for dag in dags.values()]}
     except BaseException as error:

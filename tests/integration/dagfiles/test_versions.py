@@ -366,3 +366,14 @@ def test_a_dag_id_too_long_for_the_database_is_an_import_error(files: Files) -> 
 
     assert result.problem is not None and result.problem.message.startswith("PostgreSQL cannot store a DAG of this file")
     assert files.errors().keys() == {"d.py"}
+
+
+def test_a_schedule_without_a_zone_is_in_the_default_timezone(files: Files) -> None:
+    files.settings = files.settings.model_copy(
+        update={"core": files.settings.core.model_copy(update={"default_timezone": "Europe/Berlin"})}
+    )
+    files.write("d.py", source())
+
+    files.read_all(files.manager(), now=NOW)
+
+    assert files.rows("select data->'schedule'->>'timezone' from dag_version") == [("Europe/Berlin",)]
