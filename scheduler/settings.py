@@ -51,9 +51,7 @@ LONGEST_SOCKET_PATH = 100
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
-ZoneName = Annotated[
-    str, AfterValidator(_zone), Field(json_schema_extra={"allowed": "an IANA time zone such as Europe/Berlin"})
-]
+ZoneName = Annotated[str, AfterValidator(_zone), Field(json_schema_extra={"allowed": "an IANA time zone such as Europe/Berlin"})]
 DatabaseUrl = Annotated[
     str,
     _scheme("postgresql", "postgres"),

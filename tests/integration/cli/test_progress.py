@@ -1,0 +1,66 @@
+"""`watch_run` on a terminal, and when its time is over."""
+
+import io
+from collections.abc import Callable
+
+import pytest
+from rich.console import Console
+from support.scenario import Scenario
+
+from scheduler.cli import progress
+from scheduler.exceptions import NotFoundError, WaitTimeoutError
+from scheduler.states import TaskState
+
+
+def test_a_terminal_gets_a_bar_and_the_tasks(scenario: Scenario) -> None:
+    scenario.trigger("pair", run_id="one")
+    scenario.run_to_end()
+    screen = Console(file=io.StringIO(), force_terminal=True, width=120)
+
+    run = progress.watch_run(scenario.engine, "pair", "one", console=screen)
+
+    shown = screen.file.getvalue()  # type: ignore[attr-defined]
+    assert run["state"] == "success"
+    assert "2/2" in shown
+    assert "first" in shown
+    assert "second" in shown
+
+
+def test_each_change_is_one_line_and_said_once(scenario: Scenario, background: Callable[..., None]) -> None:
+    scenario.trigger("pair", run_id="one")
+    screen = Console(file=io.StringIO(), width=200)
+    background(lambda: scenario.run_to_end(outcome=lambda claim: TaskState.FAILED))
+
+    progress.watch_run(scenario.engine, "pair", "one", console=screen)
+
+    lines = [line.split(" ", 1)[1] for line in screen.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    assert sum(line.startswith("  first: failed") for line in lines) == 1
+    assert sum(line.startswith("  second: upstream_failed") for line in lines) == 1
+
+
+def test_time_over_and_no_such_run_are_errors_of_their_own(scenario: Scenario) -> None:
+    scenario.trigger("pair", run_id="one")
+    screen = Console(file=io.StringIO())
+
+    with pytest.raises(WaitTimeoutError, match="is queued after 0 s"):
+        progress.watch_run(scenario.engine, "pair", "one", console=screen, timeout_s=0)
+    with pytest.raises(NotFoundError, match="no run 'two'"):
+        progress.watch_run(scenario.engine, "pair", "two", console=screen)
+
+
+def test_only_what_ended_lately_is_read_again(scenario: Scenario) -> None:
+    from datetime import timedelta
+
+    from scheduler.store import reads
+
+    scenario.trigger("pair", run_id="one")
+    scenario.run_to_end()
+    scenario.sql("update task_instance set ended_at = ended_at - interval '1 minute' where task_id = 'first'")
+
+    every = reads.changes(scenario.engine, "pair", "one")
+    late = reads.changes(scenario.engine, "pair", "one", since=every["ended"][-1]["ended_at"])
+
+    assert [task["task_id"] for task in every["ended"]] == ["first", "second"]
+    assert [task["task_id"] for task in late["ended"]] == ["second"]
+    assert every["counts"] == {"success": 2}
+    assert every["ended"][-1]["ended_at"] - every["ended"][0]["ended_at"] > timedelta(seconds=30)

@@ -1,0 +1,133 @@
+"""`paceline dags test`: a DAG in this process, without database and broker."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from scheduler.cli import paceline
+
+HEAD = "from scheduler import DAG, task\nfrom scheduler.exceptions import SkipTask\n"
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Write DAG files and run `paceline dags test ...`; the database and broker do not exist."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PACELINE_HOME", str(tmp_path / "home"))
+
+    def call(files: dict[str, str], *arguments: str) -> Result:
+        folder = tmp_path / "dags"
+        folder.mkdir(exist_ok=True)
+        for name, text in files.items():
+            (folder / name).write_text(HEAD + text)
+        env = {
+            "PACELINE_DAGS_FOLDER": str(folder),
+            "PACELINE_DATABASE_URL": "postgresql://127.0.0.1:1/none",
+            "PACELINE_BROKER_URL": "redis://127.0.0.1:1/0",
+        }
+        return CliRunner().invoke(paceline, ["dags", "test", *arguments], env=env)
+
+    return call
+
+
+SUM = """
+with DAG("total"):
+    @task
+    def numbers(): return [1, 2, 3]
+    @task
+    def add(values, ds=None, params=None): print("adding"); return {"sum": sum(values), "ds": ds}
+    add(numbers())
+"""
+
+
+def test_results_travel_and_dates_are_those_asked_for(run: Callable[..., Result]) -> None:
+    done = run({"a.py": SUM}, "total", "--date", "2025-03-01T00:00:00+00:00", "--json")
+
+    result = json.loads(done.stdout)
+    assert done.exit_code == 0
+    assert (result["state"], result["run_id"]) == ("success", "test__2025-03-01T00:00:00+00:00")
+    assert [(task["task_id"], task["state"], task["result"]) for task in result["tasks"]] == [
+        ("numbers", "success", [1, 2, 3]),
+        ("add", "success", {"sum": 6, "ds": "2025-03-01"}),
+    ]
+    assert "adding" in done.stderr
+
+
+def test_a_failure_takes_what_depends_on_it_along_and_is_exit_code_1(run: Callable[..., Result]) -> None:
+    text = """
+with DAG("broken"):
+    @task
+    def bad(): raise ValueError("no such thing")
+    @task
+    def after(): pass
+    @task(trigger_rule="all_done")
+    def always(): pass
+    first = bad()
+    first >> after()
+    first >> always()
+"""
+    done = run({"a.py": text}, "broken", "--json")
+
+    assert done.exit_code == 1
+    tasks = {task["task_id"]: task for task in json.loads(done.stdout)["tasks"]}
+    assert {name: task["state"] for name, task in tasks.items()} == {
+        "bad": "failed",
+        "after": "upstream_failed",
+        "always": "success",
+    }
+    assert tasks["bad"]["reason"] == "ValueError: no such thing"
+
+
+def test_a_skip_is_carried_on(run: Callable[..., Result]) -> None:
+    text = """
+with DAG("skips"):
+    @task
+    def leave(): raise SkipTask("not today")
+    @task
+    def after(): pass
+    leave() >> after()
+"""
+    done = run({"a.py": text}, "skips")
+
+    assert done.exit_code == 0
+    assert "leave: skipped: not today" in done.stdout
+    assert "after: skipped: " in done.stdout
+
+
+def test_what_a_worker_refuses_is_refused_here(run: Callable[..., Result]) -> None:
+    done = run({"a.py": 'with DAG("odd"):\n    @task\n    def make(): return {1, 2}\n    make()\n'}, "odd")
+
+    assert done.exit_code == 1
+    assert "XComError" in done.stdout
+
+
+def test_conf_reaches_the_tasks(run: Callable[..., Result]) -> None:
+    text = 'with DAG("conf"):\n    @task\n    def show(conf=None): return conf["day"]\n    show()\n'
+
+    done = run({"a.py": text}, "conf", "--conf", '{"day": 3}', "--json")
+
+    assert json.loads(done.stdout)["tasks"][0]["result"] == 3
+
+
+def test_another_broken_file_does_not_matter_and_its_own_is_told(run: Callable[..., Result]) -> None:
+    files = {"broken.py": "dag = 1 / 0  # lost\n", "good.py": SUM}
+
+    assert run(files, "total").exit_code == 0
+    lost = run(files, "lost")
+    assert lost.exit_code == 2
+    assert "broken.py, which mentions 'lost', cannot be read: ZeroDivisionError" in lost.stderr
+    nowhere = run(files, "nowhere")
+    assert nowhere.exit_code == 3
+    assert "defines a DAG 'nowhere'" in nowhere.stderr
+
+
+def test_tasks_see_the_home(run: Callable[..., Result], tmp_path: Path) -> None:
+    text = 'import os\nwith DAG("home"):\n    @task\n    def where(): return os.environ["PACELINE_HOME"]\n    where()\n'
+
+    done = run({"a.py": text}, "home", "--json")
+
+    assert json.loads(done.stdout)["tasks"][0]["result"] == str(tmp_path / "home") == os.environ["PACELINE_HOME"]
