@@ -28,6 +28,7 @@ class Guard:
         self._timeout_s: float | None = None
         self._why_stop: Callable[[], str | None] = lambda: None
         self._environment = os.environ.copy()
+        self._handlers: dict[int, Any] = {}
         self._folder = os.getcwd()  # noqa: PTH109
         self._umask = os.umask(0o022)
         os.umask(self._umask)
@@ -78,16 +79,18 @@ class Guard:
     @contextlib.contextmanager
     def _restored(self) -> Iterator[None]:
         """Puts working folder, environment, umask, signal handlers and logging back as they were."""
-        handlers = {number: signal.getsignal(number) for number in SIGNALS}
+        if not self._handlers:
+            # Now and not earlier: the pool changes its children's handlers after they are made.
+            self._handlers = {number: signal.getsignal(number) for number in SIGNALS}
         loggers = _logging_state()
         try:
             yield
         finally:
-            for number, handler in handlers.items():
+            for number, handler in self._handlers.items():
                 if signal.getsignal(number) is not handler and handler is not None:
                     signal.signal(number, handler)
             _restore_logging(loggers)
-            if os.environ != self._environment:
+            if os.environ.copy() != self._environment:
                 self._restore_environment()
             os.umask(self._umask)
             with contextlib.suppress(OSError):  # the folder was deleted: nothing to go back to

@@ -52,6 +52,7 @@ class Warden(threading.Thread):
         self._killed: dict[str, str] = {}
         self._lock = threading.Lock()
         self._drained_since: float | None = None
+        self._said_draining = False
         self._abort = threading.Event()
         self._done = threading.Event()
         #: When the event loop last looked; it does not while the broker is away.
@@ -114,6 +115,9 @@ class Warden(threading.Thread):
 
     def _drain(self, now: float, since: float) -> None:
         running = self._board.running()
+        if not self._said_draining:
+            self._said_draining = True
+            worker_log.info("stopping: %d tasks have %g s to end; another signal ends them now", len(running), self._grace_s)
         if now >= since + self._grace_s:
             for one in running:
                 self.stop(one.dispatch_id, WORKER_STOPPED)

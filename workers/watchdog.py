@@ -31,6 +31,9 @@ class Watchdog:
         self.barked = self.barked or now - self._heard_at >= self._patience_s
         return self.barked
 
+    def close(self) -> None:
+        self._redis.close()
+
     def _messages_wait(self) -> bool:
         try:
             return any(self._redis.llen(key) for key in self._lists)

@@ -35,12 +35,12 @@ class Jvm:
     """A JVM that waits for a Python driver. It dies with the thread that made it: make it in the main thread."""
 
     def __init__(self, conf: Mapping[str, str]) -> None:
-        check_java()
+        java = check_java()
         read, write = os.pipe()
         try:
             with tempfile.TemporaryDirectory(prefix="paceline-jvm-") as folder:
                 info = Path(folder) / "gateway"
-                self._process = _start(conf, info, write)
+                self._process = _start(java, conf, info, write)
                 os.close(write)
                 threading.Thread(target=_pump, args=(read,), name="jvm-output", daemon=True).start()
                 self._output = read
@@ -90,18 +90,19 @@ class Jvm:
             return read_int(file), UTF8Deserializer().loads(file)
 
 
-def check_java() -> None:
-    """FailTask, saying what to install, if there is no Java that Spark can use."""
+def check_java() -> str:
+    """The java to run Spark with; FailTask, saying what to install, if there is none that Spark can use."""
     java = find_java()
     if java is None:
         raise FailTask(f"Spark needs Java and found none: {INSTALL}")
     version = java_version(java)
     if version is not None and version < OLDEST_JAVA:
         raise FailTask(f"Spark needs Java {OLDEST_JAVA} and {java} is version {version}: {INSTALL}")
+    return java
 
 
 def find_java() -> str | None:
-    """The java that spark-submit would start."""
+    """The java to run Spark with: that of JAVA_HOME, else the first in PATH."""
     home = os.environ.get("JAVA_HOME")
     if home and os.access(f"{home}/bin/java", os.X_OK):
         return f"{home}/bin/java"
@@ -118,7 +119,7 @@ def java_version(java: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def _start(conf: Mapping[str, str], info: Path, output: int) -> "subprocess.Popen[bytes]":
+def _start(java: str, conf: Mapping[str, str], info: Path, output: int) -> "subprocess.Popen[bytes]":
     from pyspark.find_spark_home import _find_spark_home
 
     options = [part for key, value in conf.items() for part in ("--conf", f"{key}={value}")]
@@ -127,6 +128,8 @@ def _start(conf: Mapping[str, str], info: Path, output: int) -> "subprocess.Pope
         "SPARK_CONNECT_MODE": "0",
         "_PYSPARK_DRIVER_CONN_INFO_PATH": str(info),
         "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
+        # spark-submit believes a JAVA_HOME without a Java in it, and fails; an empty one sends it to PATH.
+        "JAVA_HOME": str(Path(java).parent.parent) if java.startswith(os.environ.get("JAVA_HOME") or "//") else "",
     }
     return subprocess.Popen(
         [f"{_find_spark_home()}/bin/spark-submit", *options, "pyspark-shell"],

@@ -92,7 +92,9 @@ class Bench:
 
     def dag(self, source: str, name: str = "example.py") -> None:
         """Write a DAG file and store its DAGs as the parser would."""
-        (self.settings.dags_folder / name).write_text("from scheduler import *\nfrom scheduler.operators import *\n" + dedent(source))
+        (self.settings.dags_folder / name).write_text(
+            "from scheduler import *\nfrom scheduler.operators import *\n" + dedent(source)
+        )
         for dag in load(self.settings.dags_folder, name).values():
             self.scenario.add(from_dag(dag, file=name, core=self.settings.core, scheduler=self.settings.scheduler))
 

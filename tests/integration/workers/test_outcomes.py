@@ -135,9 +135,7 @@ def test_a_task_that_runs_too_long_is_interrupted_and_tried_again(bench: Any) ->
     bench.worker()
 
     bench.run(
-        one_task(
-            "ti.try_number == 1 and time.sleep(60)", "retries=1, retry_delay=0.1, execution_timeout=timedelta(seconds=0.3)"
-        )
+        one_task("ti.try_number == 1 and time.sleep(60)", "retries=1, retry_delay=0.1, execution_timeout=timedelta(seconds=0.3)")
     )
 
     assert bench.scenario.states() == {"t": "success"}
@@ -190,7 +188,9 @@ def test_a_message_delivered_twice_runs_once(bench: Any) -> None:
         bench.scenario.turn()
     dispatch = bench.scenario.rows("select id, dispatch_id::text from task_instance where state = 'queued'")
     again = Message(ti_id=dispatch[0][0], dispatch_id=dispatch[0][1], queue="default", dag_id="d", run_id="r1", task_id="t")
-    Publisher(bench.settings).publish([again, again])
+    publisher = Publisher(bench.settings)
+    publisher.publish([again, again])
+    publisher.close()
 
     worker = bench.worker()
     bench.wait(run)

@@ -1,0 +1,204 @@
+"""How a worker ends, and what becomes of its tasks: SIGTERM, kill -9, database or broker away."""
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from support.waiting import eventually
+
+SLEEPING = """
+import os, time
+@dag(schedule=None)
+def d():
+    @task(retries=1, retry_delay=0.1)
+    def t(ti):
+        print("started", flush=True)
+        {body}
+    t()
+d()
+"""
+
+
+def started(bench: Any, body: str, **worker: Any) -> tuple[Any, int]:
+    """A worker, and a run whose task has begun."""
+    made = bench.worker(**worker)
+    bench.dag(SLEEPING.format(body=body))
+    run = bench.scenario.trigger("d", run_id="r1")
+    bench.wait(run, t="running")
+    eventually(lambda: "started" in bench.log("t"))
+    return made, run
+
+
+def wait_for(path: Path) -> str:
+    return f"[time.sleep(0.05) for _ in range(1200) if not os.path.exists({str(path)!r})]"
+
+
+def children(pid: int) -> list[psutil.Process]:
+    return psutil.Process(pid).children(recursive=True)
+
+
+def alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_a_worker_told_to_stop_lets_its_task_end_and_takes_no_other(bench: Any) -> None:
+    worker, run = started(bench, wait_for(bench.folder / "go"))
+
+    worker.signal(signal.SIGTERM)
+    eventually(lambda: "stopping: 1 tasks" in worker.said)
+    (bench.folder / "go").touch()
+
+    assert worker.wait() == 0
+    assert bench.scenario.states(run) == {"t": "success"}
+    assert bench.scenario.rows("select 1 from process where name = 'w0' and stopped_at is null") == []
+
+
+def test_a_task_that_outlasts_the_grace_period_is_stopped_and_tried_again_elsewhere(bench: Any) -> None:
+    worker, run = started(bench, "ti.try_number == 1 and time.sleep(120)", PACELINE_WORKER_GRACE_SEC="0.3")
+
+    worker.signal(signal.SIGTERM)
+
+    assert worker.wait() == 0
+    assert bench.last_line("t").endswith("up for retry in 0 s: worker was stopped")
+    bench.worker()
+    bench.wait(run)
+    assert bench.scenario.states(run) == {"t": "success"}
+    assert bench.scenario.rows("select reason from task_try") == [("worker was stopped",)]
+
+
+def test_a_task_that_will_not_stop_is_killed(bench: Any) -> None:
+    body = "exec('while True:\\n try: time.sleep(99)\\n except BaseException: pass')"
+    worker, _ = started(bench, body, PACELINE_WORKER_GRACE_SEC="0.1")
+
+    worker.signal(signal.SIGTERM)
+
+    assert worker.wait() == 0
+    assert bench.column("t", "reason") == "worker was stopped"
+    assert bench.last_line("t").endswith("failed: worker was stopped")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGQUIT])
+def test_a_second_signal_ends_it_at_once_and_says_what_became_of_its_task(bench: Any, number: int) -> None:
+    worker, _ = started(bench, "time.sleep(120)")
+    left = children(worker.process.pid)
+
+    worker.signal(signal.SIGTERM)
+    eventually(lambda: "stopping: 1 tasks" in worker.said)
+    worker.signal(number)
+
+    assert worker.wait(8) == 1
+    assert bench.column("t", "state") == "up_for_retry"
+    assert bench.column("t", "reason") == "worker was stopped"
+    eventually(lambda: not any(map(alive, left)))
+
+
+def test_nothing_outlives_a_killed_worker(bench: Any) -> None:
+    worker, _ = started(bench, "import subprocess; subprocess.run(['true']); time.sleep(120)", concurrency=2)
+    left = children(worker.process.pid)
+    assert len(left) >= 2
+
+    worker.process.kill()
+    worker.wait()
+
+    eventually(lambda: not any(map(alive, left)))
+
+
+def test_processes_that_a_dead_child_left_are_ended(bench: Any) -> None:
+    pid_file = bench.folder / "pid"
+    body = (
+        "import subprocess; ti.try_number == 1 and ("
+        f"open({str(pid_file)!r}, 'w').write(str(subprocess.Popen(['sleep', '120']).pid)), os.kill(os.getpid(), 9))"
+    )
+    _, run = started(bench, body)
+    bench.wait(run)
+
+    left = int(pid_file.read_text())
+    eventually(lambda: not psutil.pid_exists(left), timeout=15)
+
+
+def test_a_task_goes_on_while_the_database_is_away_and_reports_later(bench: Any) -> None:
+    link = bench.folder / "run"
+    real = Path(bench.settings.database_url.split("host=")[1])
+    link.symlink_to(real)
+    away = bench.settings.database_url.replace(str(real), str(link))
+    worker, run = started(bench, wait_for(bench.folder / "go"), PACELINE_DATABASE_URL=away)
+
+    link.unlink()
+    bench.scenario.rows("select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'paceline worker'")
+    (bench.folder / "go").touch()
+    eventually(lambda: "trying until it does" in worker.said)
+    eventually(lambda: "heartbeats go on when it does" in worker.said)
+    assert bench.column("t", "state") == "running"
+    link.symlink_to(real)
+
+    bench.wait(run)
+    assert bench.scenario.states(run) == {"t": "success"}
+    assert bench.column("t", "try_number") == 1
+    eventually(lambda: "PostgreSQL answers again" in worker.said)
+
+
+def test_a_worker_declared_dead_registers_anew(bench: Any) -> None:
+    worker = bench.worker()
+
+    bench.scenario.sql("update process set stopped_at = now() where name = 'w0'")
+
+    eventually(lambda: bench.scenario.rows("select 1 from process where name = 'w0' and stopped_at is null"))
+    assert "was declared dead; it goes on as" in worker.said
+    bench.run("""
+        with DAG("d", schedule=None):
+            EmptyOperator(task_id="t")
+    """)
+    alive = bench.scenario.rows("select id from process where name = 'w0' and stopped_at is null")[0][0]
+    assert bench.column("t", "worker") == alive
+
+
+def test_a_worker_waits_for_database_and_broker_and_then_works(bench: Any) -> None:
+    link = bench.folder / "run"
+    real = Path(bench.settings.database_url.split("host=")[1])
+    socket = bench.folder / "redis.sock"
+    real_socket, _, number = bench.settings.broker_url.removeprefix("redis+socket://").partition("?")
+    worker = bench.worker(
+        ready=False,
+        PACELINE_DATABASE_URL=bench.settings.database_url.replace(str(real), str(link)),
+        PACELINE_BROKER_URL=f"redis+socket://{socket}?{number}",
+    )
+
+    eventually(lambda: "PostgreSQL does not answer" in worker.said)
+    link.symlink_to(real)
+    eventually(lambda: "Redis does not answer" in worker.said)
+    socket.symlink_to(real_socket)
+
+    bench.run("""
+        with DAG("d", schedule=None):
+            EmptyOperator(task_id="t")
+    """)
+    assert worker.said.count("does not answer") == 2
+
+
+def test_a_refused_database_user_stops_the_worker_at_once(bench: Any) -> None:
+    url = bench.settings.database_url.replace("postgres@", "nobody@")
+    worker = bench.worker(ready=False, PACELINE_DATABASE_URL=url)
+
+    assert worker.wait() == 4
+    assert "PostgreSQL refuses the connection" in worker.said
+
+
+def test_a_refused_broker_password_stops_the_worker_at_once(bench: Any) -> None:
+    url = bench.settings.broker_url.replace("redis+socket://", "redis+socket://nobody:wrong@")
+    worker = bench.worker(ready=False, PACELINE_BROKER_URL=url)
+
+    assert worker.wait() == 4
+    assert "Redis refuses the connection" in worker.said
+    assert "wrong@" not in worker.said
+
+
+def test_an_old_schema_stops_the_worker_with_the_command_to_run(bench: Any, empty_database_url: str) -> None:
+    worker = bench.worker(ready=False, PACELINE_DATABASE_URL=empty_database_url)
+
+    assert worker.wait() == 4
+    assert "paceline db migrate" in worker.said

@@ -1,0 +1,191 @@
+"""What user code finds around it, what it prints, and what it must not leave behind."""
+
+import re
+import time
+from typing import Any
+
+import psutil
+
+
+def test_everything_a_task_says_is_in_its_log_in_order(bench: Any) -> None:
+    bench.worker()
+
+    bench.run("""
+        import logging, os, subprocess, sys
+        @dag(schedule=None)
+        def d():
+            @task
+            def t():
+                print("to stdout")
+                print("to stderr", file=sys.stderr)
+                logging.getLogger("mine").info("to logging")
+                subprocess.run(["echo", "from a subprocess"])
+                os.write(1, b"to the descriptor\\n")
+                print("bad \\ud800 character")
+                sys.stdout.write("no end of line")
+                raise ValueError("boom")
+            t()
+        d()
+    """)
+
+    lines = bench.log("t").splitlines()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+Z INFO d\.t, run r1, try 1 of 1, worker w0#\w+, dispatch [\w-]+", lines[0])
+    assert lines[1:3] == ["to stdout", "to stderr"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+Z INFO mine: to logging", lines[3])
+    assert lines[4:7] == ["from a subprocess", "to the descriptor", "bad \\ud800 character"]
+    traceback = lines[7:-1]
+    assert traceback[0] == "no end of lineTraceback (most recent call last):"
+    assert "example.py" in traceback[1]
+    assert not any("workers/" in line or "scheduler/" in line for line in traceback)
+    assert lines[-1].endswith("ERROR failed: ValueError: boom")
+
+
+def test_a_task_may_print_100_mb(bench: Any) -> None:
+    worker = bench.worker()
+    bench.dag("""
+        @dag(schedule=None)
+        def d():
+            @task
+            def t():
+                for number in range(1_000_000):
+                    print("x" * 104)
+            t()
+        d()
+    """)
+    started = time.monotonic()
+
+    bench.wait(bench.scenario.trigger("d", run_id="r1"))
+
+    assert bench.scenario.states() == {"t": "success"}
+    assert bench.log_path("t").stat().st_size > 100_000_000
+    assert time.monotonic() - started < 30
+    memory = [process.memory_info().rss for process in psutil.Process(worker.process.pid).children()]
+    assert max(memory) < 200_000_000
+
+
+def test_a_task_leaves_the_process_as_it_found_it(bench: Any) -> None:
+    bench.worker()
+
+    bench.run("""
+        import logging, os, signal, sys
+        def state():
+            return {
+                "cwd": os.getcwd(), "env": dict(os.environ), "level": logging.root.level, "handlers": len(logging.root.handlers),
+                "mine": logging.getLogger("mine").level, "disabled": logging.root.manager.disable,
+                "usr2": str(signal.getsignal(signal.SIGUSR2)), "umask": os.umask(0o22), "pid": os.getpid(),
+            }
+        @dag(schedule=None)
+        def d():
+            @task
+            def before():
+                logging.getLogger("mine")
+                return state()
+            @task
+            def spoil(value):
+                os.chdir("/"); os.environ["NEW"] = "1"; del os.environ["PATH"]; os.umask(0)
+                logging.root.setLevel(50); logging.root.handlers.clear(); logging.disable(50); logging.getLogger("mine").setLevel(1)
+                signal.signal(signal.SIGUSR2, signal.SIG_IGN); signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                sys.stdout.close(); os.close(1); sys.stderr = None
+            @task
+            def after(value, none):
+                print("still heard")
+                assert state() == value, (state(), value)
+            value = before()
+            after(value, spoil(value))
+        d()
+    """)
+
+    assert bench.scenario.states() == {"before": "success", "spoil": "success", "after": "success"}, bench.log("after")
+    assert "still heard" in bench.log("after")
+
+
+def test_user_code_sees_its_home_and_no_passwords(bench: Any) -> None:
+    bench.worker()
+
+    bench.run("""
+        import os
+        @dag(schedule=None)
+        def d():
+            @task
+            def t(ti, run_id, dag_run, params, conf):
+                from scheduler import get_current_context
+                assert get_current_context()["ti"] is ti
+                return [os.environ["PACELINE_HOME"], [name for name in os.environ if name.endswith("_URL")], run_id, ti.try_number]
+            t()
+        d()
+    """)
+
+    value = bench.scenario.rows("select value from xcom")[0][0]
+    assert value == [str(bench.settings.home), [], "r1", 1]
+
+
+def test_a_fork_that_user_code_forgets_reports_nothing(bench: Any) -> None:
+    bench.worker()
+
+    bench.run("""
+        import os
+        @dag(schedule=None)
+        def d():
+            @task
+            def t():
+                child = os.fork()
+                if child:
+                    os.waitpid(child, 0)
+                    return "parent"
+                return "child"
+            t()
+        d()
+    """)
+
+    assert bench.scenario.rows("select value from xcom") == [("parent",)]
+
+
+def test_a_hostile_folder_of_dags_does_not_get_in_the_way(bench: Any) -> None:
+    folder = bench.settings.dags_folder
+    for name in ("workers", "config", "json", "celery", "scheduler"):
+        (folder / f"{name}.py").write_text("raise RuntimeError('shadowed')")
+    (folder / "__init__.py").write_text("raise RuntimeError('imported')")
+    bench.folder.joinpath("workers.py").write_text("raise RuntimeError('shadowed')")
+    bench.worker()
+
+    bench.run("""
+        with DAG("d", schedule=None):
+            PythonOperator(task_id="t", python_callable=lambda: 1)
+    """)
+
+    assert bench.scenario.states() == {"t": "success"}
+
+
+def test_tasks_run_side_by_side_in_as_many_children_as_asked_for(bench: Any) -> None:
+    bench.worker(concurrency=2)
+
+    bench.run(f"""
+        import os, time
+        def meet(mine, other):
+            open({str(bench.folder)!r} + "/" + mine, "w")
+            for _ in range(600):
+                if os.path.exists({str(bench.folder)!r} + "/" + other):
+                    return
+                time.sleep(0.05)
+            raise TimeoutError
+        with DAG("d", schedule=None):
+            PythonOperator(task_id="a", python_callable=meet, op_args=["a", "b"])
+            PythonOperator(task_id="b", python_callable=meet, op_args=["b", "a"])
+    """)
+
+    assert bench.scenario.states() == {"a": "success", "b": "success"}
+
+
+def test_a_chain_is_followed_by_the_worker_alone(bench: Any) -> None:
+    bench.worker(concurrency=2)
+    bench.dag("""
+        from scheduler import chain
+        with DAG("d", schedule=None):
+            chain(*[PythonOperator(task_id=f"t{number:02}", python_callable=int) for number in range(20)])
+    """)
+
+    bench.wait(bench.scenario.trigger("d", run_id="r1"))
+
+    queued_by = [row[0] for row in bench.scenario.rows("select queued_by from task_instance order by id")]
+    assert [name.split("#")[0] for name in queued_by[1:]] == ["w0"] * 19
+    assert bench.log_path("t19").exists()

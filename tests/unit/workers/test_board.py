@@ -1,0 +1,73 @@
+"""What a parent and its children tell each other through shared memory."""
+
+import os
+
+import pytest
+
+from workers.board import Board, Running
+from workers.heartbeat import cause_of_death
+
+
+def running(dispatch_id: str = "a") -> Running:
+    return Running(ti_id=1, dispatch_id=dispatch_id, pid=7, log="/l/é", deadline=1.5)
+
+
+def test_the_parent_sees_what_a_child_entered_even_after_its_death() -> None:
+    board = Board(2)
+    pid = os.fork()
+    if pid == 0:
+        board.slot(1).enter(running())
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+    assert board.find("a") == running()
+    assert board.running() == [running()]
+
+
+def test_nothing_runs_after_a_child_has_left() -> None:
+    board = Board(1)
+    slot = board.slot(0)
+    slot.enter(running())
+
+    slot.leave()
+
+    assert board.running() == []
+    assert board.ask_stop("a", "why") is None
+
+
+def test_a_stop_reaches_only_the_dispatch_it_was_meant_for() -> None:
+    board = Board(2)
+    board.slot(0).enter(running("a"))
+    board.slot(1).enter(running("b"))
+
+    assert board.ask_stop("b", "why") == running("b")
+
+    assert board.slot(1).take_stop("b") == "why"
+    board.ask_stop("b", "why")
+    assert board.slot(1).take_stop("c") is None
+
+
+def test_a_signal_nobody_asked_for_has_a_reason_of_its_own() -> None:
+    assert Board(1).slot(0).take_stop("a") == "its process was told to stop (SIGTERM)"
+
+
+def test_children_read_a_new_worker_id() -> None:
+    board = Board(1)
+    board.worker_id = "w#1"
+    slot = board.slot(0)
+    board.worker_id = "w#2"
+
+    assert slot.worker_id == "w#2"
+
+
+@pytest.mark.parametrize(
+    ("said", "cause"),
+    [
+        ("Worker exited prematurely: signal 9 (SIGKILL) Job: 0.", "the process was killed by SIGKILL (possibly out of memory)"),
+        ("Worker exited prematurely: signal 11 (SIGSEGV) Job: 0.", "the process was killed by SIGSEGV"),
+        ("Worker exited prematurely: exitcode 3 Job: 0.", "the process exited with code 3"),
+        ("RuntimeError('x')", "the worker could not report how the task ended: RuntimeError('x')"),
+    ],
+)
+def test_a_death_is_told_in_words(said: str, cause: str) -> None:
+    assert cause_of_death(said) == cause

@@ -1,0 +1,60 @@
+"""Where logs are, and what is cut from a traceback."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler.operators import PythonOperator
+from workers import logs
+
+FOLDER = Path("/logs")
+
+
+def path(dag_id: str = "d", run_id: str = "r", task_id: str = "t", map_index: int = -1) -> str:
+    return logs.try_path(FOLDER, dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=map_index, try_number=2)
+
+
+def test_ordinary_ids_are_readable_in_the_path() -> None:
+    assert path("flights", "manual__2026-01-02T00:00:00+00:00", "group.task") == (
+        "/logs/flights/manual__2026-01-02T00:00:00+00:00/group.task/try-2.log"
+    )
+
+
+def test_a_mapped_task_has_a_folder_for_each_index() -> None:
+    assert path(map_index=3) == "/logs/d/r/t/3/try-2.log"
+
+
+@pytest.mark.parametrize(
+    "name", ["..", ".", "../../etc/passwd", "a/b", "nul\0", "line\nbreak", "", "x" * 5000, "é" * 300, "\ud800"]
+)
+def test_no_id_leaves_the_folder_or_breaks_the_file_system(name: str) -> None:
+    parts = Path(path(run_id=name)).parts
+
+    assert parts[:3] == ("/", "logs", "d")
+    assert parts[4:] == ("t", "try-2.log")
+    assert parts[3].isprintable()
+    assert not parts[3].startswith(".")
+    assert len(parts[3].encode()) <= 255
+
+
+@given(st.text(max_size=400), st.text(max_size=400))
+def test_two_ids_never_share_a_path(one: str, other: str) -> None:
+    assert (logs.component(one) == logs.component(other)) == (one == other)
+
+
+def test_a_traceback_begins_at_the_authors_frames() -> None:
+    def authors() -> None:
+        raise ValueError
+
+    task = PythonOperator(task_id="t", python_callable=authors)
+
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        task.execute({})
+
+    trace = caught.value.__traceback__
+    assert trace is not None
+    ours = logs.trim(trace.tb_next)
+    assert ours is not None
+    assert ours.tb_frame.f_code.co_name == "authors"
