@@ -1,0 +1,211 @@
+"""The whole stack as a person starts it: `paceline standalone` and `paceline demo`."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import textwrap
+
+import psutil
+import pytest
+from support.waiting import eventually
+
+from scheduler.cli import stack
+from scheduler.settings import Database, Flower, Paths, Settings
+
+pytestmark = pytest.mark.stack
+
+START_S = 90.0
+STOP_S = 60.0
+#: Stands in for the flights pipeline: the same results, without Spark.
+FLIGHTS = """
+    import os
+    from pathlib import Path
+    from scheduler import dag, task
+
+    @task
+    def first(run_id):
+        folder = Path(os.environ["PACELINE_HOME"], "data", "flights", run_id)
+        folder.mkdir(parents=True)
+        {body}
+        (folder / "carrier_delays.csv").write_text("carrier,flights,mean_dep_delay_min\\nUA,3,1.5\\n")
+
+    @task
+    def second(done):
+        print("reported")
+
+    @dag(schedule=None)
+    def flights():
+        second(first())
+
+    flights()
+"""
+SLOW = """
+    import os, time
+    from pathlib import Path
+    from datetime import timedelta
+    from scheduler import dag, task
+
+    @task(retries=3, retry_delay=timedelta(seconds=1))
+    def wait():
+        home = Path(os.environ["PACELINE_HOME"])
+        (home / "begun").write_text("yes")
+        while not (home / "go").exists():
+            time.sleep(0.05)
+
+    @dag(schedule=None)
+    def slow():
+        wait()
+
+    slow()
+"""
+
+
+def environment_of(home, dags):
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PACELINE_")}
+    return clean | {
+        "PACELINE_HOME": str(home), "PACELINE_DAGS_FOLDER": str(dags), "PACELINE_WORKER_CONCURRENCY": "2",
+        "PACELINE_WORKER_HEARTBEAT_SEC": "0.5", "PACELINE_WORKER_HEARTBEAT_TIMEOUT": "3", "PACELINE_FLOWER_PORT": "0",
+    }  # fmt: skip
+
+
+def write(dags, name, source):
+    dags.mkdir(exist_ok=True)
+    (dags / name).write_text(textwrap.dedent(source))
+
+
+@contextlib.contextmanager
+def standalone(environment):
+    """A running `paceline standalone`; killed at the end if the test has not ended it."""
+    command = [*stack.PACELINE, "standalone"]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            lines = []
+            for line in process.stdout:
+                lines.append(line)
+                if line.startswith("Ready."):
+                    break
+            else:
+                raise AssertionError("".join(lines))
+            yield process
+        finally:
+            process.kill()
+
+
+def ask(environment, *arguments, ok=(0,)):
+    done = subprocess.run([*stack.PACELINE, *arguments], env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode in ok, done.stderr
+    return done.stdout
+
+
+def alive(processes):
+    return [process for process in processes if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_all_in_order_and_leaves_nothing(short_folder, number):
+    environment = environment_of(short_folder / "home", short_folder / "dags")
+    write(short_folder / "dags", "slow.py", SLOW)
+    with standalone(environment) as process:
+        children = psutil.Process(process.pid).children(recursive=True)
+        second = subprocess.run(
+            [*stack.PACELINE, "standalone"], env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert second.returncode == 1
+        assert f"already runs on {short_folder / 'home'} (process {process.pid})" in second.stderr
+
+        process.send_signal(number)
+
+        assert process.wait(STOP_S) == 0
+        assert "Everything has ended." in process.stdout.read()
+    assert alive(children) == []
+    assert list((short_folder / "home" / "run").iterdir()) == []
+
+
+def test_a_run_completes_after_the_parent_was_killed_with_sigkill(short_folder):
+    home = short_folder / "home"
+    environment = environment_of(home, short_folder / "dags")
+    write(short_folder / "dags", "slow.py", SLOW)
+    with standalone(environment) as process:
+        children = psutil.Process(process.pid).children(recursive=True)
+        eventually(lambda: '"slow"' in ask(environment, "dags", "list", "--json"), timeout=START_S)
+        ask(environment, "dags", "trigger", "slow", "--run-id", "one")
+        eventually((home / "begun").exists, timeout=START_S)
+        process.kill()
+    with standalone(environment) as process:
+        assert alive(children) == []
+        (home / "go").touch()
+        eventually(lambda: _run(environment)["state"] == "success", timeout=START_S, message=lambda: str(_run(environment)))
+        assert [(task["state"], task["try_number"]) for task in _run(environment)["tasks"]] == [("success", 2)]
+        process.terminate()
+        assert process.wait(STOP_S) == 0
+
+
+def _run(environment):
+    return json.loads(ask(environment, "runs", "show", "slow", "one", "--json", ok=(0, 1)))
+
+
+def test_the_demo_shows_the_result_and_where_it_is(short_folder):
+    home = short_folder / "home"
+    write(short_folder / "dags", "flights.py", FLIGHTS.format(body="pass"))
+
+    said = ask(environment_of(home, short_folder / "dags"), "demo")
+
+    (result,) = (home / "data" / "flights").iterdir()
+    assert "UA       3" in said
+    assert f"Report: {result / 'report.html'}" in said
+    assert "2 tasks ran in " in said
+    assert "1 of them were queued by the worker that ran the task before." in said
+
+
+def test_a_failed_demo_shows_the_end_of_the_log_and_exits_1(short_folder):
+    write(short_folder / "dags", "flights.py", FLIGHTS.format(body="print('reading'); raise ValueError('no such airport')"))
+
+    said = ask(environment_of(short_folder / "home", short_folder / "dags"), "demo", ok=(1,))
+
+    assert "first failed: " in said
+    assert "reading" in said
+    assert "no such airport" in said
+
+
+def test_a_demo_whose_dag_file_is_broken_says_so_at_once(short_folder):
+    write(short_folder / "dags", "flights.py", "from scheduler import dag\n\ndef broken(:\n")
+    environment = environment_of(short_folder / "home", short_folder / "dags")
+
+    done = subprocess.run([*stack.PACELINE, "demo"], env=environment, capture_output=True, text=True, timeout=100, check=False)
+
+    assert done.returncode == 1
+    assert "flights.py cannot be read: " in done.stderr
+
+
+def test_a_taken_port_is_passed_over():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        wanted = taken.getsockname()[1]
+        assert stack.free_port("127.0.0.1", wanted) not in (0, wanted)
+
+
+def test_children_read_exactly_the_parents_settings(tmp_path, monkeypatch):
+    monkeypatch.setenv("PACELINE_CORE_PARALLELISM", "7")
+    settings = Settings(paths=Paths(home=tmp_path), database=Database(pool_size=9), flower=Flower(port=1234))
+
+    found = Settings.load(stack.environment_for(settings))
+
+    assert (found.home, found.dags_folder) == (settings.home, settings.dags_folder)
+    assert (found.database_url, found.broker_url) == (settings.database_url, settings.broker_url)
+    assert (found.core.parallelism, found.database.pool_size, found.flower.port) == (256, 9, 1234)
+
+
+def test_the_stack_of_a_test_runs_its_dags(stack_factory):
+    source = FLIGHTS.format(body="pass")
+    running = stack_factory({"flights.py": textwrap.dedent(source)}, schedulers=1, workers=[("default", 1)])
+    eventually(
+        lambda: any(dag["dag_id"] == "flights" for dag in running.json("dags", "list")), timeout=START_S, message=running.logs
+    )
+
+    done = running.cli("dags", "trigger", "flights", "--run-id", "one", "--wait", "--timeout", "60")
+
+    assert done.returncode == 0, done.stderr + running.logs()
+    running.stop()
+    assert not running.supervisor.names()
