@@ -89,7 +89,9 @@ with done as (
                 or (t.priority_weight = a.first_weight and t.id < a.first_id)) as inherits
       from around a
      cross join unnest($8, $9, $10) n (task_no, state, reason)
-      join task_instance t on t.dag_run_id = a.dag_run_id and t.task_no = n.task_no and t.state is null
+     cross join lateral (  -- "offset 0": one look by number for each, never the whole run with the numbers picked out of it
+           select id, pool, pool_slots, priority_weight from task_instance
+            where dag_run_id = a.dag_run_id and task_no = n.task_no and state is null offset 0) t
      where a.run_goes_on
 ), moved as (
     update task_instance t

@@ -1,0 +1,103 @@
+"""Finishing a task costs O(its direct downstream tasks): pages touched, whatever the size of the run and of the history."""
+
+from typing import Any
+from uuid import uuid4
+
+from support.scenario import Scenario, dag
+
+from scheduler.follow import Ending
+from scheduler.states import TaskState
+from scheduler.store.hot import STATEMENTS, HotPath
+
+#: 20 % more pages than in the small case is allowed: an index of a million rows has one level more.
+ALLOWED = 1.2
+
+
+def fan_in(scenario: Scenario, dag_id: str, width: int) -> None:
+    names = [f"m{number:05}" for number in range(width)]
+    scenario.add(dag(dag_id, {**{name: [] for name in names}, "join": names}, max_active_tasks=50))
+    scenario.trigger(dag_id)
+    scenario.turn()
+
+
+def pages(scenario: Scenario, statement: str) -> int:
+    """Pages read or hit by one execution, undone afterwards."""
+    hot = HotPath(scenario.settings, scenario.worker_id)
+    cursor = hot._open()
+    cursor.execute(f"begin; explain (analyze, buffers, format json) {statement}")
+    plan: dict[str, Any] = cursor.fetchone()[0][0]["Plan"]  # type: ignore[index]
+    cursor.execute("rollback")
+    hot.close()
+    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+
+def cost_of_one_report(scenario: Scenario) -> tuple[int, int]:
+    """Pages of the probe and of the report of one task in the middle, after some have ended."""
+    messages = scenario.messages()
+    for message in messages[:-1]:
+        claim = scenario.claim(message)
+        assert claim
+        scenario.follower.report(claim, Ending(TaskState.SUCCESS))
+    claim = scenario.claim(messages[-1])
+    assert claim
+    plan = scenario.hot.dag(claim.version_id)
+    join = len(plan.tasks) - 1
+    ((low, high),) = plan.upstream_ranges[join]
+    probe = f"execute unstarted({claim.dag_run_id}, '{{{join}}}', '{{{low}}}', '{{{high}}}')"
+    report = (
+        f"execute report({claim.id}, '{claim.dispatch_id}', 'success', null, null, null, 'w',"
+        f" '{{{join}}}', '{{scheduled}}', '{{because}}', {join}, '{uuid4()}')"
+    )
+    return pages(scenario, probe), pages(scenario, report)
+
+
+def test_a_fan_in_of_10000_costs_each_task_as_much_as_one_of_100(scenario: Scenario) -> None:
+    fan_in(scenario, "small", 100)
+    small = cost_of_one_report(scenario)
+    scenario.sql("delete from dag_run")
+    fan_in(scenario, "large", 10_000)
+    large = cost_of_one_report(scenario)
+
+    assert large[0] <= small[0] * ALLOWED + 4
+    assert large[1] <= small[1] * ALLOWED + 4
+
+
+def test_a_long_history_costs_nothing(scenario: Scenario) -> None:
+    fan_in(scenario, "d", 100)
+    empty = cost_of_one_report(scenario)
+    scenario.sql("delete from dag_run")
+    version = scenario.rows("select version_id from dag limit 1")[0][0]
+    scenario.sql(
+        """
+        with old as (
+            insert into dag_run (dag_id, run_id, run_type, state, version_id, run_after, started_at, ended_at)
+            select 'd', 'old' || n, 'manual', 'success', %s, now(), now(), now() from generate_series(1, 300) n returning id)
+        insert into task_instance (dag_run_id, task_no, task_id, state, queue, pool, ended_at)
+        select old.id, n, 't' || n, 'success', 'default', 'default_pool', now() from old, generate_series(1, 300) n
+        """,
+        version,
+    )
+    scenario.trigger("d")
+    scenario.turn()
+    long = cost_of_one_report(scenario)
+
+    assert long[0] <= empty[0] * ALLOWED + 4
+    assert long[1] <= empty[1] * ALLOWED + 4
+
+
+def test_no_hot_statement_scans_a_table(scenario: Scenario) -> None:
+    hot = HotPath(scenario.settings, scenario.worker_id)
+    cursor = hot._open()
+    nothing = {
+        "claim": f"1, '{uuid4()}', 'w'",
+        "unstarted": "1, '{1}', '{0}', '{5}'",
+        "lock_joins": "1, 1, '{1}'",
+        "upstream_states": "1, '{1}', '{0}', '{5}', 1",
+        "report": f"1, '{uuid4()}', 'success', null, null, null, 'w', '{{1}}', '{{scheduled}}', '{{r}}', 1, '{uuid4()}'",
+    }
+    assert STATEMENTS.count("\nprepare ") == len(nothing)
+    for name, parameters in nothing.items():
+        cursor.execute(f"explain execute {name}({parameters})")
+        plan = "\n".join(row[0] for row in cursor.fetchall())
+        assert "Seq Scan" not in plan, f"{name}:\n{plan}"
+    hot.close()
