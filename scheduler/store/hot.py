@@ -242,7 +242,7 @@ class HotPath:
         )
         if not rows:
             return None
-        moved = tuple(_moved(*row[2:]) for row in rows if row[2] is not None)
+        moved = tuple(_moved(row[2:]) for row in rows if row[2] is not None)
         return Reported(rows[0][0], rows[0][1], moved)
 
     def ended_as(self, claim: Claim, state: TaskState) -> bool:
@@ -317,8 +317,9 @@ class HotPath:
             raise
 
 
-def _moved(ti_id: int, task_id: str, map_index: int, queue: str, weight: int, dispatch_id: str | None, state: str) -> Moved:
-    return Moved(ti_id, task_id, map_index, queue, weight, dispatch_id, TaskState(state))
+def _moved(row: tuple[Any, ...]) -> Moved:
+    *rest, state = row
+    return Moved(*rest, state=TaskState(state))
 
 
 def _ranges(joins: Sequence[int], dag: SerializedDag) -> tuple[list[int], list[int], list[int]]:

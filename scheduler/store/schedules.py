@@ -43,7 +43,8 @@ def hold(connection: Connection, dag_id: str) -> Due | None:
     """Lock one DAG's row and read it again; None if another scheduler has it, or it is paused or gone by now."""
     row = connection.exec_driver_sql(
         """
-        select s.planned_version_id, s.next_logical_date, s.next_interval_start, s.next_interval_end, s.next_run_after, d.version_id,
+        select s.planned_version_id, s.next_logical_date, s.next_interval_start, s.next_interval_end, s.next_run_after,
+               d.version_id,
                v.max_active_runs - (select count(*) from dag_run r
                   where r.dag_id = s.dag_id and r.state in ('queued', 'running') and r.run_type = 'scheduled')
           from dag_schedule s join dag d on d.dag_id = s.dag_id and d.is_active join dag_version v on v.id = d.version_id

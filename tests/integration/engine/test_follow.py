@@ -89,12 +89,9 @@ def test_an_heir_needs_the_same_pool_and_no_more_slots(scenario: Scenario) -> No
     scenario.add(chain("elsewhere", 2))
     scenario.trigger("big")
     scenario.trigger("elsewhere")
-    scenario.sql(
-        "update task_instance set pool_slots = 2 where task_id = 't001' and dag_run_id in (select id from dag_run where dag_id = 'big')"
-    )
-    scenario.sql(
-        "update task_instance set pool = 'other' where task_id = 't001' and dag_run_id in (select id from dag_run where dag_id = 'elsewhere')"
-    )
+    second = "where task_id = 't001' and dag_run_id = (select id from dag_run where dag_id = %s)"
+    scenario.sql(f"update task_instance set pool_slots = 2 {second}", "big")
+    scenario.sql(f"update task_instance set pool = 'other' {second}", "elsewhere")
     scenario.turn()
 
     scenario.work()

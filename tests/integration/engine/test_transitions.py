@@ -53,7 +53,8 @@ def follow(heir: bool, state: S) -> Move:
 
     def move(scenario: Scenario, claim: Claim) -> None:
         scenario.sql(
-            "insert into task_instance (dag_run_id, task_no, task_id, state, queue, pool, dispatch_id, queued_by, worker, started_at)"
+            "insert into task_instance (dag_run_id, task_no, task_id, state, queue, pool, dispatch_id, queued_by, worker,"
+            " started_at)"
             " values (%s, 9, 'before', 'running', 'default', 'default_pool', %s, 'x', 'me', now())",
             claim.dag_run_id,
             other := str(uuid4()),
