@@ -23,7 +23,9 @@ def test_the_readme_shows_a_dag_that_parses_before_line_25() -> None:
     assert (before + source).count("\n") < 25
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "config/README.md", "docs/index.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "config/README.md", "docs/index.md", "docs/adr/README.md"]
+)
 def test_the_links_of_a_page_lead_somewhere(page: str) -> None:
     targets = re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text(encoding="utf-8"))
 
@@ -57,3 +59,9 @@ def test_every_package_the_project_names_is_pinned() -> None:
         return re.split(r"[\[<>=]", name)[0].lower().replace("_", "-")
 
     assert {plain(name) for name in wanted} <= {plain(name) for name in pinned}
+
+
+def test_the_list_of_decisions_is_complete() -> None:
+    listed = re.findall(r"\]\((\d{4}-[^)]+)\)", (ROOT / "docs/adr/README.md").read_text(encoding="utf-8"))
+
+    assert listed == sorted(page.name for page in (ROOT / "docs/adr").glob("[0-9]*.md"))
