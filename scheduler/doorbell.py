@@ -10,12 +10,15 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from scheduler.exceptions import CredentialsError, UnreachableError
 from scheduler.settings import Settings
 
 KEY = "paceline:doorbell"
 #: Set by whoever looks first; gone when Redis came back empty, see services/rescue.
 EPOCH_KEY = "paceline:epoch"
 MAX_TOKENS_A_WAKE = 1000
+#: What Redis says when it is there and refuses who we are; some of these come as plain ResponseError.
+REFUSED = ("NOAUTH", "WRONGPASS", "NOPERM", "invalid password", "Authentication required", "AUTH")
 
 
 def client(settings: Settings) -> redis.Redis:
@@ -26,6 +29,25 @@ def client(settings: Settings) -> redis.Redis:
     return redis.Redis.from_url(
         url, socket_timeout=5, socket_connect_timeout=5, health_check_interval=10, retry=Retry(NoBackoff(), 1)
     )
+
+
+def check(settings: Settings) -> None:
+    """Ask the broker for a sign of life; UnreachableError or CredentialsError say what is wrong."""
+    broker = client(settings)
+    try:
+        broker.ping()
+    except redis.RedisError as error:
+        raise translate(error) from None
+    finally:
+        broker.close()
+
+
+def translate(error: BaseException) -> UnreachableError:
+    """What a failed command or publish means to a person."""
+    text = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+    if isinstance(error, redis.AuthenticationError) or any(phrase in text for phrase in REFUSED):
+        return CredentialsError(f"Redis refuses the connection: {text}. Correct PACELINE_BROKER_URL.")
+    return UnreachableError(f"Redis does not answer: {text}. Start it, or correct PACELINE_BROKER_URL.")
 
 
 class Doorbell:

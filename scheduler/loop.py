@@ -19,9 +19,11 @@ from typing import TypeVar
 from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
+from scheduler import doorbell
 from scheduler.dagfiles.supervise import DagFileManager
 from scheduler.dispatch import Publisher
 from scheduler.doorbell import Doorbell, client
+from scheduler.exceptions import CredentialsError, UnreachableError
 from scheduler.services.plan import Plan
 from scheduler.services.promote import Promote
 from scheduler.services.queue import Queue
@@ -46,6 +48,13 @@ def run(settings: Settings, *, name: str | None = None) -> int:
     engine = database.create(settings, application="paceline scheduler")
     database.wait(engine, log.warning)
     migrate.check(engine)
+    try:
+        doorbell.check(settings)
+    except CredentialsError:
+        raise
+    except UnreachableError as error:
+        # Deciding needs the database only; what is queued meanwhile is sent once the broker is there.
+        log.warning("%s", error)
     loop = SchedulerLoop(engine, settings, name=name)
     files = DagFileManager(engine, settings, loop.scheduler_id, doorbell=Doorbell(settings))
     files.start()

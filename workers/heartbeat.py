@@ -166,10 +166,15 @@ class Heart(threading.Thread):
         self._beats += 1
         if self._orphans is not None and self._beats % BEATS_PER_SWEEP == 0:
             self._orphans.end(self._pool())
-        if self._watchdog is not None and self._watchdog.deaf(time.monotonic()) and self._warden is not None:
+        self._bark()
+
+    def _bark(self) -> None:
+        """Start again if deaf. A worker that is stopping takes nothing on purpose."""
+        if self._watchdog is None or self._warden is None or self._warden.draining:
+            return
+        if self._watchdog.deaf(time.monotonic()):
             worker_log.error("the worker takes no messages although some wait for it and it is free: it starts again")
-            if not self._warden.draining:
-                self._warden.drain()
+            self._warden.drain()
 
     def _stop_strangers(self) -> None:
         """Stop user code whose try was cleared, marked or declared lost meanwhile."""

@@ -2,18 +2,15 @@
 
 import time
 
-import redis
 from sqlalchemy import Engine
 
-from scheduler.doorbell import client
-from scheduler.exceptions import CredentialsError
+from scheduler import doorbell
+from scheduler.exceptions import CredentialsError, UnreachableError
 from scheduler.settings import Settings
 from scheduler.store import database, migrate
 from workers.logs import worker_log
 
 PAUSE_S = 1.0
-#: What Redis says when it is there and refuses who we are; some of these come as plain ResponseError.
-REFUSED = ("NOAUTH", "WRONGPASS", "NOPERM", "invalid password", "Authentication required", "AUTH")
 
 
 def ready(settings: Settings) -> Engine:
@@ -26,18 +23,14 @@ def ready(settings: Settings) -> Engine:
 
 
 def _wait_for_broker(settings: Settings) -> None:
-    broker = client(settings)
     said = False
     while True:
         try:
-            broker.ping()
-            broker.close()
-            return
-        except redis.RedisError as error:
-            text = str(error)
-            if isinstance(error, redis.AuthenticationError) or any(phrase in text for phrase in REFUSED):
-                raise CredentialsError(f"Redis refuses the connection: {text}. Correct PACELINE_BROKER_URL.") from None
+            return doorbell.check(settings)
+        except CredentialsError:
+            raise
+        except UnreachableError as error:
             if not said:
-                worker_log.warning("Redis does not answer: %s. Start it, or correct PACELINE_BROKER_URL. Waiting for it.", text)
+                worker_log.warning("%s Waiting for it.", error)
                 said = True
             time.sleep(PAUSE_S)

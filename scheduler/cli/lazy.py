@@ -111,14 +111,11 @@ def _of_broker(error: Exception) -> PacelineError | None:
     import redis
     from kombu.exceptions import OperationalError
 
-    from scheduler.exceptions import CredentialsError, UnreachableError
+    from scheduler import doorbell
 
     cause = error.__cause__ if isinstance(error, OperationalError) and error.__cause__ else error
-    refused = isinstance(cause, redis.AuthenticationError) or str(cause).startswith(("NOAUTH", "WRONGPASS"))
-    if refused:
-        return CredentialsError(f"Redis refuses the connection: {_first_line(cause)}. Correct PACELINE_BROKER_URL.")
-    if isinstance(error, redis.ConnectionError | redis.TimeoutError | OperationalError):
-        return UnreachableError(f"Redis does not answer: {_first_line(cause)}. Start it, or correct PACELINE_BROKER_URL.")
+    if isinstance(error, redis.RedisError | OperationalError):
+        return doorbell.translate(cause)
     return None
 
 

@@ -318,8 +318,7 @@ class HotPath:
 
 
 def _moved(row: tuple[Any, ...]) -> Moved:
-    *rest, state = row
-    return Moved(*rest, state=TaskState(state))
+    return Moved(*row[:-1], TaskState(row[-1]))  # type: ignore[call-arg]  # a row has the columns of Moved
 
 
 def _ranges(joins: Sequence[int], dag: SerializedDag) -> tuple[list[int], list[int], list[int]]:
