@@ -27,7 +27,7 @@ def started(bench: Any, body: str, **worker: Any) -> tuple[Any, int]:
     bench.dag(SLEEPING.format(body=body))
     run = bench.scenario.trigger("d", run_id="r1")
     bench.wait(run, t="running")
-    eventually(lambda: "started" in bench.log("t"))
+    eventually(lambda: bench.log_path("t").exists() and "started" in bench.log("t"))
     return made, run
 
 
@@ -178,6 +178,38 @@ def test_a_worker_waits_for_database_and_broker_and_then_works(bench: Any) -> No
             EmptyOperator(task_id="t")
     """)
     assert worker.said.count("does not answer") == 2
+
+
+def test_a_worker_whose_broker_connections_were_cut_works_on(bench: Any) -> None:
+    bench.worker()
+    bench.scenario.broker.client_kill_filter(_type="normal", skipme=True)
+
+    bench.run("""
+        with DAG("d", schedule=None):
+            EmptyOperator(task_id="t")
+    """)
+
+    assert bench.scenario.states() == {"t": "success"}
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_a_worker_ends_in_order_while_the_broker_is_away(bench: Any, concurrency: int) -> None:
+    socket = bench.folder / "redis.sock"
+    real_socket, _, number = bench.settings.broker_url.removeprefix("redis+socket://").partition("?")
+    socket.symlink_to(real_socket)
+    url = f"redis+socket://{socket}?{number}"
+    worker, run = started(bench, wait_for(bench.folder / "go"), concurrency=concurrency, PACELINE_BROKER_URL=url)
+
+    socket.unlink()
+    bench.scenario.broker.client_kill_filter(_type="normal", skipme=True)
+    if concurrency > 1:  # a worker without a free place does not listen, so it does not notice yet
+        eventually(lambda: "Cannot connect" in worker.said, message=lambda: worker.said)
+    worker.signal(signal.SIGTERM)
+    eventually(lambda: "stopping: 1 tasks" in worker.said)
+    (bench.folder / "go").touch()
+
+    assert worker.wait() == 0
+    assert bench.scenario.states(run) == {"t": "success"}
 
 
 def test_a_refused_database_user_stops_the_worker_at_once(bench: Any) -> None:
