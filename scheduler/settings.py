@@ -24,8 +24,8 @@ from scheduler.exceptions import SettingsError
 PREFIX = "PACELINE_"
 #: Environment names that are not PACELINE_<SECTION>_<KEY> of a setting below.
 SHORT_NAMES = {"PACELINE_HOME": ("paths", "home"), "PACELINE_DAGS_FOLDER": ("paths", "dags_folder")}
-#: Not a setting: it says which file holds them.
-OTHER_NAMES = frozenset({"PACELINE_CONFIG"})
+#: Not settings: which file holds them, and the passwords that docker-compose.yml puts into URLs.
+OTHER_NAMES = frozenset({"PACELINE_CONFIG"} | {f"PACELINE_{one}_PASSWORD" for one in ("POSTGRES", "REDIS", "FLOWER")})
 DEFAULT_FILE = "config/paceline.toml"
 
 

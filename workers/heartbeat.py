@@ -22,6 +22,9 @@ from workers.watchdog import Watchdog
 #: Beats between two looks for processes that tasks left behind.
 BEATS_PER_SWEEP = 5
 NO_LONGER_CURRENT = "this try is no longer the current one"
+NOBODY_RUNS_IT = "its worker claimed it, but no process of that worker runs it"
+#: Seconds before a dispatch that no child runs is lost: longer than a child waits between two attempts to report.
+UNKNOWN_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +61,7 @@ class Heart(threading.Thread):
         self._interval_s = interval_s
         self._lost: queue.SimpleQueue[Lost | None] = queue.SimpleQueue()
         self._unsettled: list[Lost] = []
+        self._unknown_since: dict[str, float] = {}
         self._ended = threading.Event()
         self._away = False
         self._beats = 0
@@ -162,7 +166,7 @@ class Heart(threading.Thread):
         if not processes.heartbeat(self._engine, self._board.worker_id):
             former = self._board.worker_id
             worker_log.warning("worker %s was declared dead; it goes on as %s", former, self.register())
-        self._stop_strangers()
+        self._compare()
         self._beats += 1
         if self._orphans is not None and self._beats % BEATS_PER_SWEEP == 0:
             self._orphans.end(self._pool())
@@ -176,16 +180,22 @@ class Heart(threading.Thread):
             worker_log.error("the worker takes no messages although some wait for it and it is free: it starts again")
             self._warden.drain()
 
-    def _stop_strangers(self) -> None:
-        """Stop user code whose try was cleared, marked or declared lost meanwhile."""
-        running = [one.dispatch_id for one in self._board.running()]
-        if not running:
-            return
-        current = processes.running_dispatches(self._engine, self._board.worker_id, running)
-        for dispatch_id in running:
+    def _compare(self) -> None:
+        """Hold the board against the database: stop user code whose try was cleared, marked or declared lost meanwhile, and
+        lose what stands as running here although no child runs it (the answer to a claim was lost with its connection).
+        """
+        mine = {one.dispatch_id for one in self._board.running()}
+        current = processes.running_dispatches(self._engine, self._board.worker_id, mine)
+        for dispatch_id in mine - current.keys():
             # It may have reported since it was looked at: the warden asks the board again before it acts.
-            if dispatch_id not in current and self._warden is not None:
+            if self._warden is not None:
                 self._warden.stop(dispatch_id, NO_LONGER_CURRENT)
+        now = time.monotonic()
+        unknown = current.keys() - mine
+        self._unknown_since = {dispatch_id: self._unknown_since.get(dispatch_id, now) for dispatch_id in unknown}
+        for dispatch_id, since in self._unknown_since.items():
+            if now - since > UNKNOWN_S:
+                self._lost.put(Lost(ti_id=current[dispatch_id], dispatch_id=dispatch_id, reason=NOBODY_RUNS_IT, at_once=True))
 
 
 def cause_of_death(said: str) -> str:

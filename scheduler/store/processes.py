@@ -48,29 +48,29 @@ def stop(connection: Connection, process_id: str) -> None:
 
 
 @transaction
-def running_dispatches(connection: Connection, worker_id: str, dispatch_ids: Collection[str]) -> set[str]:
-    """Those of `dispatch_ids` that still are this worker's to run.
+def running_dispatches(connection: Connection, worker_id: str, dispatch_ids: Collection[str]) -> dict[str, int]:
+    """What this worker runs according to the database: task instance ids by dispatch id.
 
-    Also asserts claims again that a crash of the database undid: a claim does not wait for the disk, so after such a crash a
-    running task may stand as queued under the dispatch id that this worker holds.
+    Those of `dispatch_ids` that are not among them are no longer this worker's to run. Also asserts claims again that a crash
+    of the database undid: a claim does not wait for the disk, so after such a crash a running task may stand as queued under
+    the dispatch id that this worker holds.
     """
-    connection.exec_driver_sql(
-        """
-        with undone as (
-            select id from task_instance
-             where state = 'queued' and dispatch_id = any(%(ids)s::uuid[]) order by id for no key update
+    if dispatch_ids:
+        connection.exec_driver_sql(
+            """
+            with undone as (
+                select id from task_instance
+                 where state = 'queued' and dispatch_id = any(%(ids)s::uuid[]) order by id for no key update
+            )
+            update task_instance t set state = 'running', started_at = clock_timestamp(), worker = %(worker)s
+              from undone where t.id = undone.id and t.state = 'queued'
+            """,
+            {"ids": list(dispatch_ids), "worker": worker_id},
         )
-        update task_instance t set state = 'running', started_at = clock_timestamp(), worker = %(worker)s
-          from undone where t.id = undone.id and t.state = 'queued'
-        """,
-        {"ids": list(dispatch_ids), "worker": worker_id},
-    )
     rows = connection.exec_driver_sql(
-        "select dispatch_id::text from task_instance where worker = %(worker)s and state = 'running'"
-        " and dispatch_id = any(%(ids)s::uuid[])",
-        {"worker": worker_id, "ids": list(dispatch_ids)},
+        "select dispatch_id::text, id from task_instance where worker = %s and state = 'running'", (worker_id,)
     )
-    return {row[0] for row in rows}
+    return {row[0]: row[1] for row in rows}
 
 
 @transaction

@@ -1,8 +1,6 @@
 """The whole stack as a person starts it: `paceline standalone` and `paceline demo`."""
 
-import contextlib
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -10,6 +8,7 @@ import textwrap
 
 import psutil
 import pytest
+from support.standalone import START_S, STOP_S, ask, environment_of, standalone
 from support.waiting import eventually
 
 from scheduler.cli import stack
@@ -17,8 +16,6 @@ from scheduler.settings import Database, Flower, Paths, Settings
 
 pytestmark = pytest.mark.stack
 
-START_S = 90.0
-STOP_S = 60.0
 #: Stands in for the flights pipeline: the same results, without Spark.
 FLIGHTS = """
     import os
@@ -63,41 +60,9 @@ SLOW = """
 """
 
 
-def environment_of(home, dags):
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PACELINE_")}
-    return clean | {
-        "PACELINE_HOME": str(home), "PACELINE_DAGS_FOLDER": str(dags), "PACELINE_WORKER_CONCURRENCY": "2",
-        "PACELINE_WORKER_HEARTBEAT_SEC": "0.5", "PACELINE_WORKER_HEARTBEAT_TIMEOUT": "3", "PACELINE_FLOWER_PORT": "0",
-    }  # fmt: skip
-
-
 def write(dags, name, source):
     dags.mkdir(exist_ok=True)
     (dags / name).write_text(textwrap.dedent(source))
-
-
-@contextlib.contextmanager
-def standalone(environment):
-    """A running `paceline standalone`; killed at the end if the test has not ended it."""
-    command = [*stack.PACELINE, "standalone"]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        try:
-            lines = []
-            for line in process.stdout:
-                lines.append(line)
-                if line.startswith("Ready."):
-                    break
-            else:
-                raise AssertionError("".join(lines))
-            yield process
-        finally:
-            process.kill()
-
-
-def ask(environment, *arguments, ok=(0,)):
-    done = subprocess.run([*stack.PACELINE, *arguments], env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode in ok, done.stderr
-    return done.stdout
 
 
 def alive(processes):

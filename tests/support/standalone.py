@@ -1,0 +1,47 @@
+"""`paceline standalone` as a process of a test, and commands to it."""
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from scheduler.cli import stack
+
+START_S = 90.0
+STOP_S = 60.0
+
+
+def environment_of(home: Path, dags: Path) -> dict[str, str]:
+    """A small stack on a home of its own that notices deaths quickly."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PACELINE_")}
+    return clean | {
+        "PACELINE_HOME": str(home), "PACELINE_DAGS_FOLDER": str(dags), "PACELINE_WORKER_CONCURRENCY": "2",
+        "PACELINE_WORKER_HEARTBEAT_SEC": "0.5", "PACELINE_WORKER_HEARTBEAT_TIMEOUT": "3", "PACELINE_FLOWER_PORT": "0",
+    }  # fmt: skip
+
+
+@contextlib.contextmanager
+def standalone(environment: dict[str, str]) -> Iterator["subprocess.Popen[str]"]:
+    """A running `paceline standalone`; killed at the end if the test has not ended it."""
+    command = [*stack.PACELINE, "standalone"]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        try:
+            lines = []
+            for line in process.stdout:
+                lines.append(line)
+                if line.startswith("Ready."):
+                    break
+            else:
+                raise AssertionError("".join(lines))
+            yield process
+        finally:
+            process.kill()
+
+
+def ask(environment: dict[str, str], *arguments: str, ok: Sequence[int] = (0,)) -> str:
+    """What `paceline ...` printed."""
+    done = subprocess.run([*stack.PACELINE, *arguments], env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode in ok, done.stderr
+    return done.stdout
