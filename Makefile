@@ -1,8 +1,8 @@
-# `make` alone lists the targets. Each is a few lines; what `make setup` does on a bare machine is in .make/setup.
+# `make` alone lists the targets. Each is a few lines; what is longer is in .make/.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check test-compose
+.PHONY: help setup demo up down test check test-compose
 BIN := .venv/bin
 
 help: ## Show this list
@@ -13,6 +13,12 @@ setup: ## Make the environment in .venv; install Java and python3-venv if they a
 
 demo: setup ## Run the flights pipeline on a throw-away stack and show its result
 	@$(BIN)/paceline demo
+
+up: setup ## Start the embedded stack with Flower and leave it running
+	@.make/stack up
+
+down: ## End the stack that `make up` started
+	@.make/stack down
 
 test: setup ## Run all tests against real PostgreSQL, Redis, Celery and Spark; ARGS="-k name" to choose
 	@$(BIN)/python -m pytest $(ARGS)

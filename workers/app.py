@@ -31,6 +31,7 @@ from workers.guard import Guard
 from workers.heartbeat import Heart, Identity
 from workers.logs import worker_log
 from workers.orphans import Orphans
+from workers.outcome import Fail, Retry, TryFailed
 from workers.warden import Warden
 from workers.watchdog import Watchdog
 
@@ -77,7 +78,7 @@ def build(settings: Settings, *, name: str, queues: Sequence[str], concurrency: 
     )
     board = Board(concurrency)
     host = socket.gethostname()
-    identity = Identity(name=name, host=host, pid=os.getpid(), queues=tuple(queues), concurrency=concurrency)
+    identity = Identity(name=f"{name}@{host}", host=host, pid=os.getpid(), queues=tuple(queues), concurrency=concurrency)
     heart = Heart(engine, board, identity, Doorbell(settings), interval_s=settings.worker.heartbeat_sec)
     watchdog = Watchdog(settings, tuple(queues), concurrency)
     _add_task(app, settings, board, heart)
@@ -140,21 +141,25 @@ def _add_task(app: Celery, settings: Settings, board: Board, heart: Heart) -> No
             spark.shutdown()
 
     def execute(ti_id: int, dispatch_id: str) -> None:
-        children[0].run(ti_id, dispatch_id)
+        result = children[0].run(ti_id, dispatch_id)
+        if isinstance(result, Fail | Retry):
+            raise TryFailed(result.reason)
 
     class Request(CeleryRequest):  # type: ignore[misc]
         """A dispatch, seen from the parent."""
 
         def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> None:
-            """Its process died, or could not report: nobody else knows."""
+            """The try failed; or its process died, or could not report, and then nobody else knows."""
+            error = getattr(exc_info.exception, "exc", exc_info.exception)
             celery_state.task_ready(self)
-            self.send_event("task-failed", exception=safe_repr(exc_info.exception), traceback=str(exc_info.traceback))
-            ti_id, dispatch_id = self.args
-            heart.child_died(ti_id, dispatch_id, str(exc_info.exception))
+            self.send_event("task-failed", exception=safe_repr(error), traceback=str(exc_info.traceback))
+            if not isinstance(error, TryFailed):
+                ti_id, dispatch_id = self.args
+                heart.child_died(ti_id, dispatch_id, str(error))
 
     signals.worker_process_init.connect(prepare, weak=False)
     signals.worker_process_shutdown.connect(end, weak=False)
-    app.task(name=TASK_NAME, shared=False, Request=Request, ignore_result=True)(execute)
+    app.task(name=TASK_NAME, shared=False, Request=Request, ignore_result=True, throws=(TryFailed,))(execute)
 
 
 def _executor(settings: Settings, board: Board) -> Executor:

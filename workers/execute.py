@@ -45,21 +45,21 @@ class Executor:
     guard: Guard
     log: logs.TryLog
 
-    def run(self, ti_id: int, dispatch_id: str) -> None:
-        """Run one dispatch to its report; a dispatch that cannot be claimed (a duplicate) is dropped."""
+    def run(self, ti_id: int, dispatch_id: str) -> Outcome | None:
+        """Run one dispatch to its report; None for one that cannot be claimed (a duplicate) and is dropped."""
         self.hot.worker_id = self.slot.worker_id
         claim = self.patient(lambda: self.hot.claim(ti_id, dispatch_id))
         if claim is None:
             worker_log.info("dropped dispatch %s of task instance %s: it is not queued under it any more", dispatch_id, ti_id)
-            return
+            return None
         dag = self.patient(lambda: self.hot.dag(claim.version_id))
         task = dag.tasks[claim.task_no]
         if task.runtime == "empty":
             self._report(claim, EMPTY)
-        else:
-            self._run_logged(claim, dag, task)
+            return Success()
+        return self._run_logged(claim, dag, task)
 
-    def _run_logged(self, claim: Claim, dag: SerializedDag, task: SerializedTask) -> None:
+    def _run_logged(self, claim: Claim, dag: SerializedDag, task: SerializedTask) -> Outcome:
         path = logs.try_path(
             self.settings.logs_folder,
             dag_id=claim.dag_id,
@@ -81,6 +81,7 @@ class Executor:
             self.log.line(_footer(result, time.monotonic() - started), "ERROR" if isinstance(result, Fail | Retry) else "INFO")
             if not self._report(claim, _ending(result)):
                 self.log.line("the report was refused: this try is no longer the current one", "WARNING")
+            return result
         finally:
             self.log.close()
 

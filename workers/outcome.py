@@ -16,6 +16,10 @@ class TaskStopped(BaseException):
     """The worker told this task to stop; the message says why. Not an Exception, so that a broad except does not eat it."""
 
 
+class TryFailed(Exception):
+    """How a failed try ends for Celery, so that Flower shows a failure; PostgreSQL has the outcome already."""
+
+
 @dataclass(frozen=True, slots=True)
 class Success:
     """The task did its work; `result` is the JSON text of what it returned."""

@@ -3,7 +3,7 @@
 import functools
 import time
 from collections.abc import Callable
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import psycopg2
 from sqlalchemy import Connection, Engine, create_engine
@@ -18,6 +18,8 @@ R = TypeVar("R")
 #: deadlock_detected and serialization_failure: the transaction was undone whole, so it may be done again.
 LOST_RACES = frozenset({"40P01", "40001"})
 MAX_ATTEMPTS = 5
+#: What every connection asks of the server: no lock is waited for, and no transaction left open, for long.
+OPTIONS = "-c timezone=UTC -c lock_timeout=30s -c idle_in_transaction_session_timeout=60s"
 #: What libpq says when the server is there and refuses who we are.
 REFUSED = ("password authentication failed", "no password supplied", "does not exist", "no pg_hba.conf entry")
 
@@ -32,13 +34,24 @@ def create(settings: Settings, *, pool_size: int | None = None, application: str
         "postgresql+psycopg2://",
         creator=lambda: psycopg2.connect(
             dsn,
-            connect_timeout=settings.database.connect_timeout,
             application_name=application,
-            options="-c timezone=UTC -c lock_timeout=30s -c idle_in_transaction_session_timeout=60s",
+            options=OPTIONS,
+            **socket_options(settings),
         ),
         pool_size=pool_size or settings.database.pool_size,
         pool_pre_ping=True,
     )
+
+
+def socket_options(settings: Settings) -> dict[str, Any]:
+    """How long connecting may take, and how soon a peer that vanished without a word is noticed (half a minute)."""
+    return {
+        "connect_timeout": settings.database.connect_timeout,
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 4,
+        "tcp_user_timeout": 30_000,
+    }
 
 
 def check(engine: Engine) -> None:

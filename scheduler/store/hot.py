@@ -17,6 +17,7 @@ from psycopg2.extensions import cursor as Cursor
 from scheduler.serialized import SerializedDag
 from scheduler.settings import Settings
 from scheduler.states import Decision, TaskState
+from scheduler.store.database import OPTIONS, socket_options
 
 #: Returned by pull_xcom where nothing was stored (None is a value).
 MISSING = object()
@@ -187,8 +188,7 @@ class HotPath:
     @contextmanager
     def deciding(self, claim: Claim, joins: Sequence[int]) -> Iterator[None]:
         """A transaction that holds this task instance and `joins`, locked in id order."""
-        cursor = self._open()
-        cursor.execute(
+        self._execute(
             "begin; set local synchronous_commit = on; execute lock_joins(%s, %s, %s::int[])",
             (claim.id, claim.dag_run_id, list(joins)),
         )
@@ -197,7 +197,7 @@ class HotPath:
         except BaseException:
             self.close()
             raise
-        cursor.execute("commit")
+        self._execute("commit")
 
     def upstream_states(self, claim: Claim, joins: Sequence[int], dag: SerializedDag) -> dict[int, list[tuple[TaskState, int]]]:
         """By join: how many of its upstream task instances, other than the claimed one, are in which state."""
@@ -273,7 +273,7 @@ class HotPath:
 
     def push_xcom(self, ti_id: int, key: str, json_text: str) -> None:
         """Store one value for a running task instance."""
-        self._open().execute(
+        self._execute(
             "insert into xcom (task_instance_id, key, value) values (%s, %s, %s)"
             " on conflict (task_instance_id, key) do update set value = excluded.value, created_at = now()",
             (ti_id, key, json_text),
@@ -281,7 +281,7 @@ class HotPath:
 
     def clear_xcoms(self, ti_id: int) -> None:
         """Forget what an earlier try stored."""
-        self._open().execute("delete from xcom where task_instance_id = %s", (ti_id,))
+        self._execute("delete from xcom where task_instance_id = %s", (ti_id,))
 
     def close(self) -> None:
         connection, self._connection, self._cursor = self._connection, None, None
@@ -292,29 +292,33 @@ class HotPath:
         if self._cursor is None:
             self._connection = psycopg2.connect(
                 self._settings.database_url,
-                connect_timeout=self._settings.database.connect_timeout,
                 application_name="paceline worker",
                 # Statistics of a young table are worthless and every statement has its index: never scan, never plan again.
-                options="-c timezone=UTC -c enable_seqscan=off -c plan_cache_mode=force_generic_plan -c jit=off"
-                " -c lock_timeout=30s -c idle_in_transaction_session_timeout=60s",
+                options=f"{OPTIONS} -c enable_seqscan=off -c plan_cache_mode=force_generic_plan -c jit=off",
+                **socket_options(self._settings),
             )
             self._connection.autocommit = True
-            self._cursor = self._connection.cursor()
-            self._cursor.execute(STATEMENTS)
+            cursor = self._connection.cursor()
+            cursor.execute(STATEMENTS)
+            self._cursor = cursor
         return self._cursor
+
+    def _execute(self, statement: str, parameters: Sequence[Any] = ()) -> Cursor:
+        """Run one statement; after an error nothing of this connection is used again."""
+        try:
+            cursor = self._open()
+            cursor.execute(statement, parameters)
+        except psycopg2.Error:
+            self.close()
+            raise
+        return cursor
 
     def _one(self, statement: str, parameters: Sequence[Any]) -> tuple[Any, ...] | None:
         rows = self._all(statement, parameters)
         return rows[0] if rows else None
 
     def _all(self, statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
-        cursor = self._open()
-        try:
-            cursor.execute(statement, parameters)
-            return cursor.fetchall()
-        except psycopg2.Error:
-            self.close()
-            raise
+        return self._execute(statement, parameters).fetchall()
 
 
 def _moved(row: tuple[Any, ...]) -> Moved:

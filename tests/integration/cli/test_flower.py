@@ -21,6 +21,7 @@ from scheduler import DAG
 from scheduler.operators import EmptyOperator, PythonOperator
 with DAG("seen"):
     PythonOperator(task_id="look", python_callable=lambda: 1)
+    PythonOperator(task_id="stumble", python_callable=lambda: 1 / 0)
 """
 
 
@@ -54,18 +55,19 @@ def test_flower_shows_tasks_as_dag_and_task_with_their_run(stack_factory: StackF
         tasks: dict[str, Any] = {}
         for number in range(20):
             run = f"r{number}"
-            eventually(lambda r=run: stack.cli("dags", "trigger", "seen", "--run-id", r, "--wait").returncode == 0, timeout=60)
+            eventually(lambda r=run: stack.cli("dags", "trigger", "seen", "--run-id", r, "--wait").returncode == 1, timeout=60)
             tasks = get(free_port, "/api/tasks") or {}
-            if tasks:
+            if {task["state"] for task in tasks.values()} == {"SUCCESS", "FAILURE"}:
                 break
         command_line = Path(f"/proc/{flower.pid}/cmdline").read_bytes()
     finally:
         flower.send_signal(signal.SIGTERM)
         said, _ = flower.communicate(timeout=20)
 
-    task = next(iter(tasks.values()))
-    assert task["name"] == "seen.look", said
-    assert task["args"].startswith("r")
+    assert {(task["name"], task["state"]) for task in tasks.values()} == {("seen.look", "SUCCESS"), ("seen.stumble", "FAILURE")}, (
+        said
+    )
+    assert all(task["args"].startswith("r") for task in tasks.values())
     assert b"redis" not in command_line
     assert flower.returncode == 0, said
 

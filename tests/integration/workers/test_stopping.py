@@ -55,7 +55,7 @@ def test_a_worker_told_to_stop_lets_its_task_end_and_takes_no_other(bench: Any) 
 
     assert worker.wait() == 0
     assert bench.scenario.states(run) == {"t": "success"}
-    assert bench.scenario.rows("select 1 from process where name = 'w0' and stopped_at is null") == []
+    assert bench.scenario.rows("select 1 from process where name like 'w0@%%' and stopped_at is null") == []
 
 
 def test_a_task_that_outlasts_the_grace_period_is_stopped_and_tried_again_elsewhere(bench: Any) -> None:
@@ -145,15 +145,15 @@ def test_a_task_goes_on_while_the_database_is_away_and_reports_later(bench: Any)
 def test_a_worker_declared_dead_registers_anew(bench: Any) -> None:
     worker = bench.worker()
 
-    bench.scenario.sql("update process set stopped_at = now() where name = 'w0'")
+    bench.scenario.sql("update process set stopped_at = now() where name like 'w0@%%'")
 
-    eventually(lambda: bench.scenario.rows("select 1 from process where name = 'w0' and stopped_at is null"))
+    eventually(lambda: bench.scenario.rows("select 1 from process where name like 'w0@%%' and stopped_at is null"))
     assert "was declared dead; it goes on as" in worker.said
     bench.run("""
         with DAG("d", schedule=None):
             EmptyOperator(task_id="t")
     """)
-    alive = bench.scenario.rows("select id from process where name = 'w0' and stopped_at is null")[0][0]
+    alive = bench.scenario.rows("select id from process where name like 'w0@%%' and stopped_at is null")[0][0]
     assert bench.column("t", "worker") == alive
 
 

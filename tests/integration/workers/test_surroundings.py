@@ -29,7 +29,7 @@ def test_everything_a_task_says_is_in_its_log_in_order(bench: Any) -> None:
     """)
 
     lines = bench.log("t").splitlines()
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+Z INFO d\.t, run r1, try 1 of 1, worker w0#\w+, dispatch [\w-]+", lines[0])
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+Z INFO d\.t, run r1, try 1 of 1, worker w0@[\w.-]+#\w+, dispatch [\w-]+", lines[0])
     assert lines[1:3] == ["to stdout", "to stderr"]
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+Z INFO mine: to logging", lines[3])
     assert lines[4:7] == ["from a subprocess", "to the descriptor", "bad \\ud800 character"]
@@ -187,5 +187,5 @@ def test_a_chain_is_followed_by_the_worker_alone(bench: Any) -> None:
     bench.wait(bench.scenario.trigger("d", run_id="r1"))
 
     queued_by = [row[0] for row in bench.scenario.rows("select queued_by from task_instance order by id")]
-    assert [name.split("#")[0] for name in queued_by[1:]] == ["w0"] * 19
+    assert [name.split("@")[0] for name in queued_by[1:]] == ["w0"] * 19
     assert bench.log_path("t19").exists()

@@ -132,21 +132,23 @@ def test_the_folder_is_searched_last_and_the_file_itself_cannot_be_imported(writ
     write("aside.py", "VALUE = 'from beside'")
     write("mine.py", "import json, workers, scheduler, aside\n" + one_task(value="aside.VALUE"))
 
+    before = set(sys.modules)
     loaded = load(tmp_path, "mine.py")
 
     assert sys.path[-1] == str(tmp_path) and sys.path.count(str(tmp_path)) == 1
     assert "mine" not in sys.modules
-    assert [name for name in sys.modules if name.startswith(MODULE_PREFIX)] == [
+    assert [name for name in sys.modules.keys() - before if name.startswith(MODULE_PREFIX)] == [
         loaded["d"].task_dict["t"].python_callable.__module__
     ]
 
 
 def test_a_file_that_fails_leaves_no_module_behind(write: Write, tmp_path: Path) -> None:
     write("fails.py", "raise ValueError('no')")
+    before = set(sys.modules)
 
     with pytest.raises(ValueError, match="no"):
         load(tmp_path, "fails.py")
-    assert not [name for name in sys.modules if name.startswith(MODULE_PREFIX)]
+    assert not [name for name in sys.modules.keys() - before if name.startswith(MODULE_PREFIX)]
 
 
 def test_loaded_files_runs_a_file_once_until_it_changes(write: Write, tmp_path: Path) -> None:
