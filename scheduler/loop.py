@@ -37,6 +37,9 @@ log = logging.getLogger("paceline.scheduler")
 R = TypeVar("R")
 #: Turns for which a hinted run that another scheduler held is tried again, before it is left to the slow poll.
 HINT_TURNS = 20
+#: Seconds between two passes of the queue service that rings alone ask for. Every task that ends while others wait rings; a
+#: pass for each of them would queue one task at a time. Less than the workers need for what `queue_headroom` leaves them.
+QUEUE_PAUSE_S = 0.02
 
 
 def run(settings: Settings, *, name: str | None = None) -> int:
@@ -111,6 +114,7 @@ class SchedulerLoop:
         self.scheduler_id = self._register()
         #: Runs to look at, with the turns left to get hold of each.
         self.hints: dict[int, int] = {}
+        self._queued_at = 0.0
         publisher, versions = Publisher(self.settings), Versions()
         self._doorbell = Doorbell(self.settings)
         self._plan = Plan(self.engine, self.settings, versions)
@@ -179,7 +183,7 @@ class SchedulerLoop:
             elif kind == "plan":
                 self.duties.plan.due_at = 0.0
             else:
-                self.duties.queue.due_at = 0.0
+                self.duties.queue.due_at = min(self.duties.queue.due_at, self._queued_at + QUEUE_PAUSE_S)
 
     def _hint(self, runs: list[int]) -> None:
         for run_id in runs:
@@ -217,6 +221,7 @@ class SchedulerLoop:
 
     def _turn_queue(self, now: datetime) -> bool:
         queued = self._queue.run_once(now)
+        self._queued_at = time.monotonic()
         if not queued.sent:
             log.warning("The broker does not answer; %d message(s) will be sent again", len(queued.messages))
         return queued.more
