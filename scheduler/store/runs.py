@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg2.extras
 from sqlalchemy import Connection
+from sqlalchemy.exc import DataError
 
 from scheduler.exceptions import ConflictError, NotFoundError, PacelineError
 from scheduler.serialized import SerializedDag
@@ -104,23 +105,26 @@ def trigger(
     run_id = run_id or f"manual__{logical_date.astimezone(UTC).isoformat()}"
     if not RUN_ID.fullmatch(run_id):
         raise PacelineError(f"run id {run_id!r} may hold letters, digits and _.~:+- only, 250 at most.")
-    created = create(
-        connection,
-        SerializedDag.from_json(version[1]),
-        NewRun(
-            dag_id=dag_id,
-            run_id=run_id,
-            run_type="manual",
-            version_id=version[0],
-            logical_date=logical_date,
-            data_interval_start=logical_date,
-            data_interval_end=logical_date,
-            run_after=now,
-            conf=conf or {},
-            triggered_by=triggered_by,
-        ),
-        default_queue=default_queue,
-    )
+    try:
+        created = create(
+            connection,
+            SerializedDag.from_json(version[1]),
+            NewRun(
+                dag_id=dag_id,
+                run_id=run_id,
+                run_type="manual",
+                version_id=version[0],
+                logical_date=logical_date,
+                data_interval_start=logical_date,
+                data_interval_end=logical_date,
+                run_after=now,
+                conf=conf or {},
+                triggered_by=triggered_by,
+            ),
+            default_queue=default_queue,
+        )
+    except DataError as error:
+        raise PacelineError(f"conf cannot be stored: {str(error.orig).splitlines()[0]}. Leave that character out.") from None
     if created is None:
         what = f"run id {run_id!r} or logical date {logical_date.isoformat()}"
         raise ConflictError(f"DAG {dag_id!r} already has a run of {what}: choose another.")

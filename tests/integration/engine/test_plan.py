@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from support.scenario import Scenario, chain
 
+from scheduler.exceptions import ConflictError, PacelineError
 from scheduler.services.plan import Plan
 from scheduler.store.versions import Versions
 
@@ -130,3 +132,20 @@ def test_one_dag_with_a_long_queue_of_runs_does_not_delay_another(scenario: Scen
 
     assert scenario.run_state(other) == "running"
     assert scenario.rows("select count(*) from dag_run where dag_id = 'busy' and state = 'running'") == [(1,)]
+
+
+@pytest.mark.parametrize("character", ["\0", "\ud800"])
+def test_conf_that_the_database_cannot_store_is_one_sentence(scenario: Scenario, character: str) -> None:
+    scenario.add(chain("c", 1))
+
+    with pytest.raises(PacelineError, match="conf cannot be stored"):
+        scenario.trigger("c", conf={"key": f"a{character}b"})
+    assert scenario.rows("select 1 from dag_run") == []
+
+
+def test_a_second_run_of_the_same_id_is_refused(scenario: Scenario) -> None:
+    scenario.add(chain("c", 1))
+    scenario.trigger("c", run_id="one")
+
+    with pytest.raises(ConflictError, match="already has a run of run id 'one'"):
+        scenario.trigger("c", run_id="one")

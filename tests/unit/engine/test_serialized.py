@@ -1,0 +1,86 @@
+"""The DAG as data: order, numbers, ranges, and the same bytes for the same DAG."""
+
+from datetime import UTC, datetime
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler import DAG
+from scheduler.operators import EmptyOperator
+from scheduler.serialized import SerializedDag, SerializedTask, from_dag
+from scheduler.settings import Core, Scheduler
+
+
+def serialized(dag: DAG) -> SerializedDag:
+    return from_dag(dag, file="d.py", core=Core(), scheduler=Scheduler())
+
+
+def authored(edges: list[tuple[int, int]], count: int) -> DAG:
+    with DAG("d", schedule=None) as dag:
+        tasks = [EmptyOperator(task_id=f"t{number:02}") for number in range(count)]
+        for above, below in edges:
+            tasks[above] >> tasks[below]
+    return dag
+
+
+@st.composite
+def edge_lists(draw: st.DrawFn) -> tuple[list[tuple[int, int]], int]:
+    count = draw(st.integers(1, 14))
+    pairs = [(above, below) for above in range(count) for below in range(above + 1, count)]
+    return draw(st.lists(st.sampled_from(pairs), unique=True, max_size=30)) if pairs else [], count
+
+
+@given(edge_lists())
+def test_tasks_come_after_their_upstream_and_ranges_name_exactly_these(drawn: tuple[list[tuple[int, int]], int]) -> None:
+    dag = serialized(authored(*drawn))
+
+    for no, above in enumerate(dag.upstream):
+        assert all(one < no for one in above)
+        assert [one for low, high in dag.upstream_ranges[no] for one in range(low, high + 1)] == list(above)
+        assert all(no in dag.downstream[one] for one in above)
+    assert {no for no in range(len(dag.tasks)) if not dag.downstream[no]} == set(dag.leaves)
+
+
+@given(edge_lists())
+def test_it_reads_back_as_it_was_written(drawn: tuple[list[tuple[int, int]], int]) -> None:
+    dag = serialized(authored(*drawn))
+
+    again = SerializedDag.from_json(dag.to_json())
+
+    assert again == dag
+    assert again.content_hash == dag.content_hash
+
+
+def test_a_fan_in_is_one_range_however_wide() -> None:
+    with DAG("d", schedule=None) as dag:
+        start, end = EmptyOperator(task_id="start"), EmptyOperator(task_id="end")
+        middle = [EmptyOperator(task_id=f"m{number}") for number in range(500)]
+        start >> middle >> end
+
+    data = serialized(dag)
+
+    assert data.upstream_ranges[data.number["end"]] == ((1, 500),)
+
+
+def test_what_the_author_leaves_open_comes_from_the_settings() -> None:
+    with DAG("d", schedule="@daily", start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
+        EmptyOperator(task_id="t")
+
+    data = from_dag(
+        dag,
+        file="d.py",
+        core=Core(default_task_retries=4, default_task_retry_delay=7, max_active_runs_per_dag=3, max_active_tasks_per_dag=5),
+        scheduler=Scheduler(catchup_by_default=True),
+    )
+
+    assert (data.max_active_runs, data.max_active_tasks, data.catchup) == (3, 5, True)
+    assert (data.tasks[0].retries, data.tasks[0].retry_delay_s) == (4, 7.0)
+
+
+def test_keys_of_a_newer_writer_are_passed_over() -> None:
+    dag = SerializedDag(
+        dag_id="d", file="d.py", schedule={"kind": "never"}, tasks=(SerializedTask(task_id="t", operator="E", runtime="empty"),)
+    )
+    newer = dag.to_json().replace('"task_id":"t"', '"task_id":"t","colour":"red"').replace('"file":', '"mood":1,"file":')
+
+    assert SerializedDag.from_json(newer) == dag
