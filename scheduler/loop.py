@@ -35,8 +35,11 @@ from scheduler.store.versions import Versions
 log = logging.getLogger("paceline.scheduler")
 
 R = TypeVar("R")
-#: Turns for which a hinted run that another scheduler held is tried again, before it is left to the slow poll.
+AT_ONCE = 0.0
+#: A hinted run that another scheduler held is tried again so often, after pauses of so many seconds, before it is left to the
+#: slow poll: the other may have read it before what the hint is about.
 HINT_TURNS = 20
+HELD_PAUSE_S = 0.02
 #: Seconds between two passes of the queue service that rings alone ask for. Every task that ends while others wait rings; a
 #: pass for each of them would queue one task at a time. Less than the workers need for what `queue_headroom` leaves them.
 QUEUE_PAUSE_S = 0.02
@@ -81,9 +84,10 @@ class Duty:
     def is_due(self) -> bool:
         return time.monotonic() >= self.due_at
 
-    def done(self, *, again: bool = False) -> None:
-        """Next turn if `again`, else after the interval; the jitter keeps schedulers from turning in step."""
-        self.due_at = 0.0 if again else time.monotonic() + self.interval_s * random.uniform(0.9, 1.1)  # noqa: S311
+    def done(self, again_in_s: float | None = None) -> None:
+        """Due again after `again_in_s`, else after the interval; the jitter keeps schedulers from turning in step."""
+        wait_s = self.interval_s * random.uniform(0.9, 1.1) if again_in_s is None else again_in_s  # noqa: S311
+        self.due_at = time.monotonic() + wait_s
 
 
 @dataclass(slots=True)
@@ -161,7 +165,7 @@ class SchedulerLoop:
             (self.duties.queue, self._turn_queue),
         ):
             if duty.is_due():
-                duty.done(again=bool(self._guarded(service, now)))
+                duty.done(self._guarded(service, now))
 
     def close(self) -> None:
         """Say goodbye, so that nobody waits for this scheduler's signs of life."""
@@ -196,21 +200,22 @@ class SchedulerLoop:
             log.warning("%s was taken for dead and registers anew", self.scheduler_id)
             self.scheduler_id = self._queue.scheduler_id = self._register()
 
-    def _turn_plan(self, now: datetime) -> bool:
+    def _turn_plan(self, now: datetime) -> float | None:
         planned = self._plan.run_once(now)
         for dag_id, why in planned.broken.items():
             log.error("DAG %s cannot be planned: %s", dag_id, why)
         self._hint([made.id for made in planned.runs])
-        return planned.more
+        return AT_ONCE if planned.more else None
 
-    def _turn_promote(self, now: datetime) -> bool:
+    def _turn_promote(self, now: datetime) -> float | None:
         hinted, self.hints = self.hints, {}
         promoted = self._promote.run_once(now, hinted)
         self.hints |= {run_id: hinted[run_id] - 1 for run_id in promoted.held_elsewhere if hinted[run_id] > 1}
         if promoted.ready:
             self.duties.queue.due_at = 0.0
-        # A run that ended may have made room for one that waits.
-        return bool(promoted.closed or promoted.started or self.hints)
+        if promoted.closed or promoted.started:
+            return AT_ONCE  # a run that ended may have made room for one that waits
+        return HELD_PAUSE_S if self.hints else None
 
     def _turn_sweep(self, now: datetime) -> None:
         promoted = self._promote.run_once(now)
@@ -219,23 +224,22 @@ class SchedulerLoop:
         if promoted.closed or promoted.started:
             self.duties.promote.due_at = 0.0
 
-    def _turn_queue(self, now: datetime) -> bool:
+    def _turn_queue(self, now: datetime) -> float | None:
         queued = self._queue.run_once(now)
         self._queued_at = time.monotonic()
         if not queued.sent:
             log.warning("The broker does not answer; %d message(s) will be sent again", len(queued.messages))
-        return queued.more
+        return AT_ONCE if queued.more else None
 
-    def _turn_rescue(self, now: datetime) -> bool:
+    def _turn_rescue(self, now: datetime) -> None:
         rescued = self._rescue.run_once(now)
         for process_id in rescued.dead:
             log.warning("%s is dead; its work goes on elsewhere", process_id)
         if rescued.sent_again:
             log.warning("%d message(s) were not in the broker and were sent again", len(rescued.sent_again))
         self._hint(rescued.runs)
-        return False
 
-    def _guarded(self, service: Callable[[R], bool | None], argument: R) -> bool | None:
+    def _guarded(self, service: Callable[[R], float | None], argument: R) -> float | None:
         try:
             return service(argument)
         except OperationalError as error:

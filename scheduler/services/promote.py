@@ -40,16 +40,17 @@ class Promote:
         looked_for = _candidates(self._engine, limit) if hinted is None else hinted
         wanted = sorted({*looked_for, *started})
         closed: dict[int, RunState] = {}
-        held_elsewhere: set[int] = set()
+        not_held: set[int] = set()
         for run in wanted:
             examined = _examine(self._engine, run, self._versions)
             if examined is None:
-                held_elsewhere.add(run)
+                not_held.add(run)
                 continue
             ready += examined.ready
             if examined.closed is not None:
                 closed[run] = examined.closed
-        return Promoted(started, closed, ready, held_elsewhere & set(hinted or ()))
+        missed = not_held & set(hinted or ())
+        return Promoted(started, closed, ready, held_elsewhere=_still_running(self._engine, missed) if missed else set())
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,11 @@ def _retry_due(connection: Connection, limit: int) -> int:
 @transaction
 def _candidates(connection: Connection, limit: int) -> list[int]:
     return runs.to_examine(connection, limit=limit)
+
+
+@transaction
+def _still_running(connection: Connection, ids: Collection[int]) -> set[int]:
+    return runs.still_running(connection, ids)
 
 
 @transaction

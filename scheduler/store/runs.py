@@ -1,6 +1,7 @@
 """DAG runs: make them with their task instances, start them, examine them, close them."""
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -193,6 +194,12 @@ def hold(connection: Connection, dag_run_id: int) -> int | None:
     return connection.exec_driver_sql(
         "select version_id from dag_run where id = %s and state = 'running' for no key update skip locked", (dag_run_id,)
     ).scalar_one_or_none()
+
+
+def still_running(connection: Connection, ids: Collection[int]) -> set[int]:
+    """Those of `ids` that have not ended."""
+    rows = connection.exec_driver_sql("select id from dag_run where id = any(%s) and state = 'running'", (list(ids),))
+    return {row[0] for row in rows}
 
 
 def mark_examined(connection: Connection, dag_run_id: int) -> None:

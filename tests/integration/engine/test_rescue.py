@@ -107,3 +107,20 @@ def test_a_process_taken_for_dead_registers_anew(make_scenario: Callable[..., Sc
     scenario.turn()
 
     assert scenario.schedulers[0].scheduler_id != first
+
+
+def test_a_run_that_another_scheduler_holds_is_looked_at_again_and_one_that_ended_is_not(scenario: Scenario) -> None:
+    scenario.add(chain("c", 1))
+    held, ended = scenario.trigger("c", run_id="held"), scenario.trigger("c", run_id="ended")
+    scenario.turn()
+    scenario.sql("update dag_run set state = 'success', ended_at = now() where id = %s", ended)
+    scheduler = scenario.schedulers[0]
+    with scenario.engine.begin() as elsewhere:
+        elsewhere.exec_driver_sql("select 1 from dag_run where id = %s for update", (held,))
+        scheduler._hint([held, ended])
+        scheduler.turn()
+
+        assert set(scheduler.hints) == {held}
+
+    scenario.turn()
+    assert scheduler.hints == {}
