@@ -243,13 +243,16 @@ def end_orphans(data: Path) -> None:
 
 
 def _processes_of(data: Path) -> list[psutil.Process]:
-    """PostgreSQL works in its data folder, and so do all its children."""
+    """The postmaster of this data folder and its children. Known by its command line: in a container root may not look up the
+    working folder of another user's process."""
     found = []
-    folder = str(data.resolve())
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if process.name().startswith("postgres") and process.cwd() == folder:
-                found.append(process)
+            program, *arguments = process.cmdline() or [""]
+            if Path(program).name == "postgres" and "-D" in arguments[:-1]:
+                folder = arguments[arguments.index("-D") + 1]
+                if Path(folder).resolve() == data.resolve():
+                    found += [process, *process.children(recursive=True)]
     return found
 
 
