@@ -1,8 +1,11 @@
 """The task context of a try, made from its claim: Airflow's keys, and the `ti` through which XComs are read and written."""
 
+import functools
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any, TypeVar
+
+from celery.local import Proxy
 
 from scheduler.authoring import context, xcom
 from scheduler.authoring.operator import Operator
@@ -54,6 +57,17 @@ class TaskInstance:
         found = self._patient(lambda: self._hot.pull_xcom(self._claim.dag_run_id, task_id, key, map_index))
         return default if found is MISSING else found
 
+    def previous(self) -> dict[str, Any]:
+        """PREVIOUS_KEYS, each asked of the database when a template or a function first uses it, and then at once for all."""
+
+        @functools.cache
+        def found() -> tuple[Any, ...]:
+            date = self._claim.logical_date
+            row = None if date is None else self._patient(lambda: self._hot.previous_success(self.dag_id, date))
+            return row or (None,) * len(context.PREVIOUS_KEYS)
+
+        return {key: Proxy(lambda place=place: found()[place]) for place, key in enumerate(context.PREVIOUS_KEYS)}
+
     def __repr__(self) -> str:
         return f"<TaskInstance {self.dag_id}.{self.task_id} {self.run_id} try {self.try_number}>"
 
@@ -76,4 +90,5 @@ def build(claim: Claim, operator: Operator, ti: TaskInstance) -> context.Context
             run_after=claim.run_after,
             conf=claim.conf,
         ),
+        previous=ti.previous(),
     )

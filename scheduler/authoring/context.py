@@ -19,9 +19,17 @@ Context = dict[str, Any]
 
 #: The logical date in its usual spellings; absent, like the date itself, for a run that has none.
 DATE_KEYS = ("logical_date", "ds", "ds_nodash", "ts", "ts_nodash", "ts_nodash_with_tz")
+#: Of the DAG's last successful run before this one; None if there is none.
+PREVIOUS_KEYS = (
+    "prev_data_interval_start_success",
+    "prev_data_interval_end_success",
+    "prev_start_date_success",
+    "prev_end_date_success",
+)
 KEYS = frozenset(
     (
         *DATE_KEYS,
+        *PREVIOUS_KEYS,
         "dag",
         "task",
         "ti",
@@ -79,10 +87,11 @@ class DagRun:
     conf: Mapping[str, Any] = field(default_factory=dict)
 
 
-def build(*, dag: DAG, task: Operator, ti: TaskInstance, dag_run: DagRun) -> Context:
-    """The context of one try; the worker adds what only it has, such as `spark`."""
+def build(*, dag: DAG, task: Operator, ti: TaskInstance, dag_run: DagRun, previous: Mapping[str, Any] | None = None) -> Context:
+    """The context of one try; the worker adds what only it has, such as `spark`. `previous` are the values of PREVIOUS_KEYS."""
     return {
         **dates(dag_run.logical_date),
+        **(previous or dict.fromkeys(PREVIOUS_KEYS)),
         "dag": dag,
         "task": task,
         "ti": ti,

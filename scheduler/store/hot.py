@@ -271,6 +271,14 @@ class HotPath:
         )
         return MISSING if row is None else row[0]
 
+    def previous_success(self, dag_id: str, before: datetime) -> tuple[Any, ...] | None:
+        """Data interval and start and end of the DAG's last successful run of an earlier logical date."""
+        return self._one(
+            "select data_interval_start, data_interval_end, started_at, ended_at from dag_run"
+            " where dag_id = %s and logical_date < %s and state = 'success' order by logical_date desc limit 1",
+            (dag_id, before),
+        )
+
     def push_xcom(self, ti_id: int, key: str, json_text: str) -> None:
         """Store one value for a running task instance."""
         self._execute(

@@ -120,8 +120,8 @@ class Bench:
             self.settings.logs_folder, dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=-1, try_number=number
         ))  # fmt: skip
 
-    def log(self, task_id: str, number: int = 1) -> str:
-        return self.log_path(task_id, number).read_text(encoding="utf-8")
+    def log(self, task_id: str, number: int = 1, run_id: str = "r1") -> str:
+        return self.log_path(task_id, number, run_id=run_id).read_text(encoding="utf-8")
 
     def last_line(self, task_id: str, number: int = 1) -> str:
         return self.log(task_id, number).splitlines()[-1]

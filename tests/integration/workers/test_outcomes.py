@@ -1,5 +1,6 @@
 """How a task ends, with a real worker: states, tries, reasons, the last line of the log."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -227,3 +228,24 @@ def test_a_task_whose_try_was_taken_away_is_stopped_and_its_child_goes_on(bench:
 
     assert bench.scenario.states() == {"t": "success"}
     assert "this try is no longer the current one" in bench.log("t", 1)
+
+
+def test_templates_and_functions_know_the_last_successful_run(bench: Any) -> None:
+    bench.worker()
+    bench.dag("""
+        def name_it(prev_start_date_success):
+            print("started", prev_start_date_success.year if prev_start_date_success else "never")
+
+        with DAG("d", schedule=None):
+            BashOperator(
+                task_id="a",
+                bash_command="echo {{ prev_data_interval_start_success | ds if prev_data_interval_start_success else 'none' }}",
+            )
+            PythonOperator(task_id="b", python_callable=name_it)
+    """)
+    for run_id, day in (("r1", 1), ("r2", 2)):
+        bench.wait(bench.scenario.trigger("d", run_id=run_id, logical_date=datetime(2026, 1, day, tzinfo=UTC)))
+
+    assert "\nnone\n" in bench.log("a") and "started never" in bench.log("b")
+    assert "\n2026-01-01\n" in bench.log("a", run_id="r2")
+    assert f"started {datetime.now(UTC).year}" in bench.log("b", run_id="r2")
