@@ -1,6 +1,7 @@
 """Fixtures every test may use: real servers, a fresh database and broker for each test, stacks of real processes."""
 
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,12 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if report.failed:
         item.stash[FAILED] = True
     return report
+
+
+def pytest_configure() -> None:
+    """A background job of a script is started deaf to Ctrl-C, and what tests start would inherit that."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
