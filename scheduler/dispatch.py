@@ -115,6 +115,7 @@ class Publisher:
             queue=message.queue,
             exchange="",
             routing_key=message.queue,
+            declare=[],  # on Redis a queue is a list that comes into being with its first message
             priority=broker_priority(message.priority_weight),
             shadow=f"{message.dag_id}.{message.task_id}",
             argsrepr=_label(message),
