@@ -1,5 +1,6 @@
 """Two real schedulers and a real worker: a chain is followed by the worker, pools hold, nothing runs twice."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,6 +37,19 @@ for pool in ("three", "five"):
                 for rank, name in ((1, "a"), (2, "b"))
             )
             first >> second
+"""
+
+
+WAITS = """
+import os, time
+from scheduler import DAG, task
+
+with DAG("waits", schedule=None):
+    @task(retries=1, retry_delay=300)
+    def wait():
+        while not os.path.exists({go!r}):
+            time.sleep(0.05)
+    wait()
 """
 
 
@@ -129,3 +143,30 @@ def test_a_killed_scheduler_is_not_missed(stack_factory: Any) -> None:
 
     assert run["state"] == "success"
     assert all(task["state"] == "success" for task in run["tasks"])
+
+
+def test_what_a_killed_worker_ran_is_tried_again_elsewhere_at_once(stack_factory: Any, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    stack = stack_factory(
+        dags={"waits.py": WAITS.format(go=str(go))},
+        schedulers=2,
+        workers=[("default", 1), ("default", 1)],
+        env={"PACELINE_WORKER_HEARTBEAT_SEC": "0.5", "PACELINE_WORKER_HEARTBEAT_TIMEOUT": "3"},
+    )
+    parsed(stack, "waits")
+    assert stack.cli("dags", "trigger", "waits").returncode == 0
+    eventually(lambda: rows(stack, "select 1 from task_instance where state = 'running'"), timeout=30, message=stack.logs)
+    victim = rows(stack, "select worker from task_instance")[0][0]
+
+    stack.kill(victim.split("@")[0])
+    eventually(
+        lambda: rows(stack, "select 1 from task_instance where state = 'running' and try_number = 2"),
+        timeout=60,
+        message=stack.logs,
+    )
+    go.touch()
+
+    eventually(lambda: rows(stack, "select state from dag_run") == [("success",)], timeout=30, message=stack.logs)
+    ((state, reason),) = rows(stack, "select state, reason from task_try")
+    assert state == "failed"
+    assert reason.startswith(f"worker {victim} gave no sign of life")

@@ -143,6 +143,21 @@ def test_a_task_that_runs_too_long_is_interrupted_and_tried_again(bench: Any) ->
     assert "TaskTimeout: It ran longer than its execution_timeout of 0.3 s." in bench.last_line("t", 1)
 
 
+def test_a_task_deaf_to_its_timeout_is_killed(bench: Any) -> None:
+    bench.worker()
+
+    bench.run(
+        one_task(
+            "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM]); time.sleep(60)",
+            "execution_timeout=timedelta(seconds=0.3)",
+        )
+    )
+
+    assert bench.column("t", "state") == "failed"
+    assert "ran longer than its execution_timeout and did not react" in str(bench.column("t", "reason"))
+    assert "did not react" in bench.last_line("t")
+
+
 def test_an_undefined_name_in_a_template_fails_that_task_with_the_name(bench: Any) -> None:
     bench.worker()
 
