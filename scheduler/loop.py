@@ -26,7 +26,7 @@ from scheduler.doorbell import Doorbell, client
 from scheduler.exceptions import CredentialsError, UnreachableError
 from scheduler.services.plan import Plan
 from scheduler.services.promote import Promote
-from scheduler.services.queue import Queue
+from scheduler.services.queue import Queue, Queued
 from scheduler.services.rescue import Rescue
 from scheduler.settings import Settings
 from scheduler.store import database, migrate, processes, schedules
@@ -40,9 +40,8 @@ AT_ONCE = 0.0
 #: slow poll: the other may have read it before what the hint is about.
 HINT_TURNS = 20
 HELD_PAUSE_S = 0.02
-#: Seconds between two passes of the queue service that rings alone ask for. Every task that ends while others wait rings; a
-#: pass for each of them would queue one task at a time. Less than the workers need for what `queue_headroom` leaves them.
-QUEUE_PAUSE_S = 0.02
+#: Bounds of the pause, in seconds, between two passes of the queue service that rings alone ask for.
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.005, 0.1
 
 
 def run(settings: Settings, *, name: str | None = None) -> int:
@@ -119,6 +118,7 @@ class SchedulerLoop:
         #: Runs to look at, with the turns left to get hold of each.
         self.hints: dict[int, int] = {}
         self._queued_at = 0.0
+        self._pause_s = SHORTEST_PAUSE_S
         publisher, versions = Publisher(self.settings), Versions()
         self._doorbell = Doorbell(self.settings)
         self._plan = Plan(self.engine, self.settings, versions)
@@ -187,7 +187,7 @@ class SchedulerLoop:
             elif kind == "plan":
                 self.duties.plan.due_at = 0.0
             else:
-                self.duties.queue.due_at = min(self.duties.queue.due_at, self._queued_at + QUEUE_PAUSE_S)
+                self.duties.queue.due_at = min(self.duties.queue.due_at, self._queued_at + self._pause_s)
 
     def _hint(self, runs: list[int]) -> None:
         for run_id in runs:
@@ -226,7 +226,8 @@ class SchedulerLoop:
 
     def _turn_queue(self, now: datetime) -> float | None:
         queued = self._queue.run_once(now)
-        self._queued_at = time.monotonic()
+        since_last_s, self._queued_at = time.monotonic() - self._queued_at, time.monotonic()
+        self._pause_s = queue_pause_s(queued, since_last_s, self.settings.scheduler.queue_headroom)
         if not queued.sent:
             log.warning("The broker does not answer; %d message(s) will be sent again", len(queued.messages))
         return AT_ONCE if queued.more else None
@@ -251,6 +252,17 @@ class SchedulerLoop:
     def _register(self) -> str:
         host = socket.gethostname()
         return processes.register(self.engine, kind="scheduler", name=self.name or f"scheduler@{host}", host=host, pid=os.getpid())
+
+
+def queue_pause_s(queued: Queued, since_last_s: float, headroom: int) -> float:
+    """Seconds in which rings need not wake the queue service: about until the workers have taken half of what a filled queue
+    holds for them, at the pace at which they took the last of it. Every task that ends while others wait rings, and a pass for
+    each of them would queue one task at a time. A queue that is not filled has room for whatever rings.
+    """
+    if not queued.filled:
+        return SHORTEST_PAUSE_S
+    taken_per_s = max(len(queued.messages), 1) / max(since_last_s, SHORTEST_PAUSE_S)
+    return min(max(headroom / 2 / taken_per_s, SHORTEST_PAUSE_S), LONGEST_PAUSE_S)
 
 
 def _clock(engine: Engine) -> datetime:

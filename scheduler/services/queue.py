@@ -17,11 +17,15 @@ from scheduler.store.room import Held
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """The messages of the task instances queued, whether the broker took them, and whether more may wait for this scheduler."""
+    """The messages of the task instances queued, whether the broker took them, and whether more may wait for this scheduler.
+
+    `filled`: some queue now holds all that its workers can take soon, so the next pass may wait until they have taken some.
+    """
 
     messages: list[Message]
     sent: bool
     more: bool
+    filled: bool
 
 
 class Queue:
@@ -34,9 +38,9 @@ class Queue:
         self.scheduler_id = scheduler_id
 
     def run_once(self, now: datetime) -> Queued:
-        messages = _choose_and_queue(self._engine, self._settings, self.scheduler_id)
+        messages, filled = _choose_and_queue(self._engine, self._settings, self.scheduler_id)
         sent = send(self._engine, self._publisher, messages)
-        return Queued(messages, sent, more=len(messages) >= self._settings.scheduler.max_tis_per_query)
+        return Queued(messages, sent, more=len(messages) >= self._settings.scheduler.max_tis_per_query, filled=filled)
 
 
 def send(engine: Engine, publisher: Publisher, messages: list[Message]) -> bool:
@@ -56,16 +60,20 @@ def _stamp(connection: Connection, messages: list[Message]) -> None:
 
 
 @transaction
-def _choose_and_queue(connection: Connection, settings: Settings, scheduler_id: str) -> list[Message]:
-    """Rounds of read, select and write under the locks; what a round finds full is left out of the next query, before its limit."""
+def _choose_and_queue(connection: Connection, settings: Settings, scheduler_id: str) -> tuple[list[Message], bool]:
+    """Rounds of read, select and write under the locks; what a round finds full is left out of the next query, before its limit.
+
+    Returns the messages to send, and whether a queue was filled.
+    """
     pools = room.hold_waiting_pools(connection)
     if not pools:
-        return []
+        return [], False
     limit = settings.scheduler.max_tis_per_query
     near_parallelism(connection, settings)
     places = room.places(connection, alive_s=settings.worker.heartbeat_timeout)
     messages: list[Message] = []
     full_runs: set[int] = set()
+    full_queues: set[str] = set()
     while len(messages) < limit:
         free = free_room(pools, room.held(connection), places, settings)
         full_queues = {name for name, count in free.queues.items() if count <= 0}
@@ -90,7 +98,7 @@ def _choose_and_queue(connection: Connection, settings: Settings, scheduler_id: 
         if not chosen and full_now <= full_runs:
             break
         full_runs |= full_now
-    return messages
+    return messages, bool(full_queues)
 
 
 def near_parallelism(connection: Connection, settings: Settings) -> None:
