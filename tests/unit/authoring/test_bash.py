@@ -4,13 +4,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.waiting import eventually
 
 from scheduler import DAG, task
 from scheduler.exceptions import PacelineError, SkipTask, TaskTimeout
@@ -24,13 +23,6 @@ def bash(command: str, **arguments: Any) -> Any:
     return BashOperator(task_id="t", bash_command=command, dag=DAG("d"), **arguments).execute(CONTEXT)
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
-
-
 def is_gone(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
@@ -39,7 +31,7 @@ def is_gone(pid: int) -> bool:
 
 
 def number_in(path: Path) -> int:
-    wait_for(lambda: path.exists() and path.read_text().endswith("\n"))
+    eventually(lambda: path.exists() and path.read_text().endswith("\n"))
     return int(path.read_text())
 
 
@@ -138,7 +130,7 @@ def test_an_interrupted_command_is_ended_with_all_its_children(tmp_path: Path) -
         signal.signal(signal.SIGALRM, before)
 
     child = number_in(pidfile)
-    wait_for(lambda: is_gone(child))
+    eventually(lambda: is_gone(child))
 
 
 def test_a_command_dies_with_a_killed_worker(tmp_path: Path) -> None:
@@ -150,4 +142,4 @@ def test_a_command_dies_with_a_killed_worker(tmp_path: Path) -> None:
     worker.kill()
     worker.wait()
 
-    wait_for(lambda: is_gone(command))
+    eventually(lambda: is_gone(command))
