@@ -63,6 +63,11 @@ def _watched_group() -> Iterator[int]:
     watcher = subprocess.Popen(["sh", "-c", _WATCH], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, process_group=0)
     try:
         yield watcher.pid
+    except BaseException:
+        # Also of a command that was started by a Popen which an interruption kept from returning it.
+        with suppress(ProcessLookupError):
+            os.killpg(watcher.pid, signal.SIGKILL)
+        raise
     finally:
         watcher.kill()
         watcher.wait()

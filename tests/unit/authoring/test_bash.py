@@ -133,6 +133,31 @@ def test_an_interrupted_command_is_ended_with_all_its_children(tmp_path: Path) -
     eventually(lambda: is_gone(child))
 
 
+def test_a_command_is_ended_when_the_interruption_comes_before_its_start_has_returned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pidfile = tmp_path / "pid"
+
+    class Interrupted(subprocess.Popen[bytes]):
+        """Starts the command, and is interrupted in its very last line."""
+
+        def __init__(self, command: list[str], **arguments: Any) -> None:
+            super().__init__(command, **arguments)
+            if command[0] == "bash":
+                number_in(pidfile)
+                # As Popen does itself when it is interrupted inside.
+                self.stdout.close()  # type: ignore[union-attr]
+                self._child_created = False
+                raise TaskTimeout
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    with pytest.raises(TaskTimeout):
+        bash(f"echo $$ > {pidfile}; sleep 300")
+
+    child = number_in(pidfile)
+    eventually(lambda: is_gone(child))
+
+
 def test_a_command_dies_with_a_killed_worker(tmp_path: Path) -> None:
     pidfile = tmp_path / "pid"
     code = f"from scheduler.operators import process; process.run(['bash', '-c', 'echo $$ > {pidfile}; sleep 300'], env={dict(os.environ)!r}, cwd='/')"  # noqa: E501
