@@ -25,7 +25,7 @@ from scheduler.dispatch import Publisher
 from scheduler.doorbell import Doorbell, client
 from scheduler.exceptions import CredentialsError, UnreachableError
 from scheduler.services.plan import Plan
-from scheduler.services.promote import Promote
+from scheduler.services.promote import Promote, Promoted
 from scheduler.services.queue import Queue, Queued
 from scheduler.services.rescue import Rescue
 from scheduler.settings import Settings
@@ -117,6 +117,7 @@ class SchedulerLoop:
         self.scheduler_id = self._register()
         #: Runs to look at, with the turns left to get hold of each.
         self.hints: dict[int, int] = {}
+        self._said_broken: set[int] = set()
         self._queued_at = 0.0
         self._pause_s = SHORTEST_PAUSE_S
         publisher, versions = Publisher(self.settings), Versions()
@@ -210,6 +211,7 @@ class SchedulerLoop:
     def _turn_promote(self, now: datetime) -> float | None:
         hinted, self.hints = self.hints, {}
         promoted = self._promote.run_once(now, hinted)
+        self._say_broken(promoted)
         self.hints |= {run_id: hinted[run_id] - 1 for run_id in promoted.held_elsewhere if hinted[run_id] > 1}
         if promoted.ready:
             self.duties.queue.due_at = 0.0
@@ -219,10 +221,17 @@ class SchedulerLoop:
 
     def _turn_sweep(self, now: datetime) -> None:
         promoted = self._promote.run_once(now)
+        self._say_broken(promoted)
         if promoted.ready:
             self.duties.queue.due_at = 0.0
         if promoted.closed or promoted.started:
             self.duties.promote.due_at = 0.0
+
+    def _say_broken(self, promoted: Promoted) -> None:
+        """Log each run that cannot be decided once; the sweep meets it again and again."""
+        for run_id in promoted.broken.keys() - self._said_broken:
+            log.error("DAG run %d cannot be decided: %s", run_id, promoted.broken[run_id])
+        self._said_broken |= promoted.broken.keys()
 
     def _turn_queue(self, now: datetime) -> float | None:
         queued = self._queue.run_once(now)

@@ -1,17 +1,19 @@
 """plan: make the DAG runs that are due, with their task instances, and work out what comes next for each DAG."""
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import OperationalError
 
 from scheduler.authoring.timetable import RunTimes
-from scheduler.exceptions import PacelineError
 from scheduler.serialized import SerializedDag, next_timetable
 from scheduler.settings import Settings
 from scheduler.store import runs, schedules
 from scheduler.store.database import transaction
 from scheduler.store.versions import Versions
+
+BROKEN_PAUSE = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +32,25 @@ class Plan:
         self._engine = engine
         self._settings = settings
         self._versions = versions
+        #: When a DAG that could not be planned is tried again; until then it takes no place among the due ones.
+        self._set_aside: dict[str, datetime] = {}
 
     def run_once(self, now: datetime) -> Planned:
         limit = self._settings.scheduler.max_dagruns_to_create_per_loop
+        self._set_aside = {dag_id: until for dag_id, until in self._set_aside.items() if until > now}
         with self._engine.begin() as connection:
-            dag_ids = schedules.due(connection, now, limit=limit)
+            dag_ids = schedules.due(connection, now, limit=limit, without=list(self._set_aside))
         made: list[runs.CreatedRun] = []
         broken = {}
         for dag_id in dag_ids:
             try:
                 made.extend(_plan_dag(self._engine, dag_id, now, self._versions, self._settings))
-            except (PacelineError, ValueError, ArithmeticError, KeyError) as error:
+            except OperationalError:
+                raise
+            except Exception as error:
                 broken[dag_id] = f"{type(error).__name__}: {error}"
-        return Planned(made, broken, more=len(dag_ids) == limit and not broken)
+                self._set_aside[dag_id] = now + BROKEN_PAUSE
+        return Planned(made, broken, more=len(dag_ids) == limit)
 
 
 @transaction

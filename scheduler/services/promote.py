@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import OperationalError
 
 from scheduler.deciding.evaluate import evaluate, run_state
 from scheduler.settings import Settings
@@ -16,16 +17,22 @@ from scheduler.store.versions import Versions
 
 @dataclass(frozen=True, slots=True)
 class Promoted:
-    """What moved: runs started and closed, task instances made ready; and hinted runs that another scheduler held."""
+    """What moved: runs started and closed, task instances made ready; hinted runs that another scheduler held; and runs that
+    could not be decided, with the reason.
+    """
 
     started: list[int]
     closed: dict[int, RunState]
     ready: int
     held_elsewhere: set[int]
+    broken: dict[int, str]
 
 
 class Promote:
-    """Any number of schedulers may promote at once: each run is locked while it is decided, and held ones are passed over."""
+    """Any number of schedulers may promote at once: each run is locked while it is decided, and held ones are passed over.
+
+    Each run has a transaction of its own, so that one that fails stops no other.
+    """
 
     def __init__(self, engine: Engine, settings: Settings, versions: Versions) -> None:
         self._engine = engine
@@ -41,8 +48,16 @@ class Promote:
         wanted = sorted({*looked_for, *started})
         closed: dict[int, RunState] = {}
         not_held: set[int] = set()
+        broken: dict[int, str] = {}
         for run in wanted:
-            examined = _examine(self._engine, run, self._versions)
+            try:
+                examined = _examine(self._engine, run, self._versions)
+            except OperationalError:
+                raise
+            except Exception as error:
+                broken[run] = f"{type(error).__name__}: {error}"
+                _set_aside(self._engine, run)
+                continue
             if examined is None:
                 not_held.add(run)
                 continue
@@ -50,7 +65,8 @@ class Promote:
             if examined.closed is not None:
                 closed[run] = examined.closed
         missed = not_held & set(hinted or ())
-        return Promoted(started, closed, ready, held_elsewhere=_still_running(self._engine, missed) if missed else set())
+        held_elsewhere = _still_running(self._engine, missed) if missed else set()
+        return Promoted(started, closed, ready, held_elsewhere, broken)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +88,12 @@ def _candidates(connection: Connection, limit: int) -> list[int]:
 @transaction
 def _still_running(connection: Connection, ids: Collection[int]) -> set[int]:
     return runs.still_running(connection, ids)
+
+
+@transaction
+def _set_aside(connection: Connection, dag_run_id: int) -> None:
+    """To the back of the line, so that the sweep gets on to the others."""
+    runs.mark_examined(connection, dag_run_id)
 
 
 @transaction

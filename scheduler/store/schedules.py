@@ -1,5 +1,6 @@
 """What comes next for each DAG: the scheduler's own row beside what the parser wrote."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -20,13 +21,13 @@ class Due:
     room: int
 
 
-def due(connection: Connection, now: datetime, *, limit: int) -> list[str]:
+def due(connection: Connection, now: datetime, *, limit: int, without: Sequence[str] = ()) -> list[str]:
     """The DAGs to plan, longest due first; one that has no room for another run is not among them."""
     rows = connection.exec_driver_sql(
         """
         select s.dag_id
           from dag_schedule s join dag d on d.dag_id = s.dag_id and d.is_active join dag_version v on v.id = d.version_id
-         where not s.is_paused
+         where not s.is_paused and s.dag_id <> all(%(without)s::text[])
            and (s.planned_version_id is distinct from d.version_id
                 or (s.next_run_after <= %(now)s and v.max_active_runs > (
                     select count(*) from dag_run r
@@ -34,7 +35,7 @@ def due(connection: Connection, now: datetime, *, limit: int) -> list[str]:
          order by s.next_run_after nulls first, s.dag_id
          limit %(limit)s
         """,
-        {"now": now, "limit": limit},
+        {"now": now, "limit": limit, "without": list(without)},
     )
     return [row[0] for row in rows]
 
