@@ -17,11 +17,11 @@ from psycopg2.extensions import cursor as Cursor
 from scheduler.serialized import SerializedDag
 from scheduler.settings import Settings
 from scheduler.states import Decision, TaskState
+from scheduler.store import versions
 from scheduler.store.database import OPTIONS, socket_options
 
 #: Returned by pull_xcom where nothing was stored (None is a value).
 MISSING = object()
-MAX_CACHED_VERSIONS = 256
 
 STATEMENTS = """
 prepare claim (bigint, uuid, text) as
@@ -173,7 +173,7 @@ class HotPath:
         self._settings = settings
         self._connection: Connection | None = None
         self._cursor: Cursor | None = None
-        self._dags: dict[int, SerializedDag] = {}
+        self._versions = versions.Versions()
 
     def claim(self, ti_id: int, dispatch_id: str) -> Claim | None:
         """queued -> running for exactly this dispatch; None if it is not there to be claimed (a duplicate)."""
@@ -251,16 +251,8 @@ class HotPath:
         return found is not None and found[0] == state.value
 
     def dag(self, version_id: int) -> SerializedDag:
-        """The DAG of a version, cached: versions never change."""
-        found = self._dags.get(version_id)
-        if found is None:
-            row = self._one("select data from dag_version where id = %s", (version_id,))
-            assert row is not None, f"dag_version {version_id} is referenced and therefore exists"
-            found = SerializedDag.from_json(row[0])
-            while len(self._dags) >= MAX_CACHED_VERSIONS:
-                self._dags.pop(next(iter(self._dags)))
-            self._dags[version_id] = found
-        return found
+        """The DAG of a version, cached."""
+        return self._versions.get(version_id, lambda: self._all(versions.READ, (version_id,))[0][0])
 
     def pull_xcom(self, dag_run_id: int, task_id: str, key: str = "return_value", map_index: int = -1) -> Any:
         """The stored value, MISSING if there is none."""

@@ -1,12 +1,16 @@
 """DAG versions as objects: read once, since a version never changes; the least recently used leave first."""
 
 from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
 
 from sqlalchemy import Connection
 
 from scheduler.serialized import SerializedDag
 
 MAX_CACHED = 512
+#: Takes the id of a version; it exists as long as a run or a DAG refers to it.
+READ = "select data from dag_version where id = %s"
 
 
 class Versions:
@@ -16,11 +20,14 @@ class Versions:
         self._dags: OrderedDict[int, SerializedDag] = OrderedDict()
 
     def dag(self, connection: Connection, version_id: int) -> SerializedDag:
-        """The DAG of a version; it exists as long as a run or a DAG refers to it."""
+        """The DAG of a version."""
+        return self.get(version_id, lambda: connection.exec_driver_sql(READ, (version_id,)).scalar_one())
+
+    def get(self, version_id: int, read: Callable[[], Any]) -> SerializedDag:
+        """The DAG of a version; `read` gives its stored data if it is not known yet."""
         dag = self._dags.get(version_id)
         if dag is None:
-            data = connection.exec_driver_sql("select data from dag_version where id = %s", (version_id,)).scalar_one()
-            dag = self._dags[version_id] = SerializedDag.from_json(data)
+            dag = self._dags[version_id] = SerializedDag.from_json(read())
             if len(self._dags) > MAX_CACHED:
                 self._dags.popitem(last=False)
         self._dags.move_to_end(version_id)
