@@ -6,7 +6,7 @@ Immutable, free of user code; equal content has an equal hash.
 import hashlib
 import json
 from collections import deque
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, Self
@@ -14,6 +14,7 @@ from typing import Any, Self
 from scheduler.authoring import timetable, weights
 from scheduler.authoring.dag import DAG
 from scheduler.authoring.operator import Operator
+from scheduler.authoring.setup_teardown import Scopes, setup_scopes
 from scheduler.settings import Core, Scheduler
 
 
@@ -36,6 +37,33 @@ class SerializedTask:
     pool_slots: int = 1
     #: Effective weight: own plus that of the tasks its weight_rule counts.
     priority_weight: int = 1
+    #: The innermost task group, for people.
+    group: str | None = None
+    is_setup: bool = False
+    is_teardown: bool = False
+    on_failure_fail_dagrun: bool = False
+    #: Setups, also indirect ones, whose scope it lies in: each must have succeeded.
+    setups: tuple[str, ...] = ()
+    #: Of a teardown: what else lies between its setups and itself, and must have ended.
+    scope: tuple[str, ...] = ()
+    #: How many instances it becomes, see deciding/expansion; None for a task that is not mapped.
+    expand: dict[str, Any] | None = None
+    #: The mapped task group it belongs to: instance i waits for instance i of the group's other tasks.
+    mapped_group: str | None = None
+    depends_on_past: bool = False
+    wait_for_downstream: bool = False
+    ignore_first_depends_on_past: bool = True
+    wait_for_past_depends_before_skipping: bool = False
+    start_date: str | None = None
+    end_date: str | None = None
+    max_active_tis_per_dag: int | None = None
+    max_active_tis_per_dagrun: int | None = None
+    #: What gives a notice: on_execute, on_success, on_failure, on_retry, on_skipped, email_failure, email_retry, asset.
+    notify: tuple[str, ...] = ()
+    email: tuple[str, ...] = ()
+    sla_s: float | None = None
+    #: URIs of the assets it updates.
+    outlets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +82,25 @@ class SerializedDag:
     max_active_tasks: int = 16
     is_paused_upon_creation: bool | None = None
     tags: tuple[str, ...] = ()
+    dagrun_timeout_s: float | None = None
+    fail_fast: bool = False
+    #: 0: never. Else the DAG is paused after so many failed runs in a row.
+    max_consecutive_failed_dag_runs: int = 0
+    #: What gives a notice: dag_success, dag_failure.
+    notify: tuple[str, ...] = ()
+    #: {name: {"value", "schema", "description"}}, see authoring/params.
+    params: dict[str, Any] = field(default_factory=dict)
+    #: {"reference", "interval_s", ...} each, see authoring/deadline.
+    deadlines: tuple[dict[str, Any], ...] = ()
+    sla_miss_callback: bool = False
+    #: Its runs go on with the newest version as soon as there is one, instead of the one they were made from.
+    disable_bundle_versioning: bool = False
+    #: Whether cleared runs go on with the newest version; None: core.rerun_with_latest_version.
+    rerun_with_latest_version: bool | None = None
+    #: Which kinds of runs it takes; empty: all.
+    allowed_run_types: tuple[str, ...] = ()
+    #: [{"group_id", "parent", "tooltip"}, ...], outer groups first.
+    groups: tuple[dict[str, Any], ...] = ()
     tasks: tuple[SerializedTask, ...] = ()
 
     def to_json(self) -> str:
@@ -64,13 +111,8 @@ class SerializedDag:
     def from_json(cls, text: str | dict[str, Any]) -> Self:
         """The DAG that `to_json` wrote; keys of a newer writer are passed over."""
         data = json.loads(text) if isinstance(text, str) else text
-        known = {field.name for field in fields(SerializedTask)}
-        tasks = tuple(
-            SerializedTask(**{k: v for k, v in task.items() if k in known} | {"upstream": tuple(task["upstream"])})
-            for task in data["tasks"]
-        )
-        own = {field.name for field in fields(cls)}
-        return cls(**{k: v for k, v in data.items() if k in own} | {"tasks": tasks, "tags": tuple(data["tags"])})
+        tasks = tuple(SerializedTask(**_known(SerializedTask, task)) for task in data["tasks"])
+        return cls(**_known(cls, data) | {"tasks": tasks})
 
     @cached_property
     def content_hash(self) -> str:
@@ -113,9 +155,16 @@ class SerializedDag:
         return datetime.fromisoformat(self.end_date) if self.end_date else None
 
 
+def _known(kind: type, data: dict[str, Any]) -> dict[str, Any]:
+    """Those of `data` that `kind` has a field for; JSON knows lists only, here they are tuples."""
+    names = {one.name for one in fields(kind)}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in data.items() if name in names}
+
+
 def from_dag(dag: DAG, *, file: str, core: Core, scheduler: Scheduler) -> SerializedDag:
     """Turn an authored DAG into data; `file` is its path relative to the DAGs folder."""
     weight = weights.effective(dag)
+    scopes = setup_scopes(dag)
     return SerializedDag(
         dag_id=dag.dag_id,
         file=file,
@@ -129,7 +178,22 @@ def from_dag(dag: DAG, *, file: str, core: Core, scheduler: Scheduler) -> Serial
         max_active_tasks=core.max_active_tasks_per_dag if dag.max_active_tasks is None else dag.max_active_tasks,
         is_paused_upon_creation=dag.is_paused_upon_creation,
         tags=tuple(sorted(dag.tags or ())),
-        tasks=tuple(_task(dag.task_dict[name], weight[name], core) for name in _topological(dag)),
+        dagrun_timeout_s=_seconds(dag.dagrun_timeout),
+        fail_fast=dag.fail_fast,
+        max_consecutive_failed_dag_runs=(
+            core.max_consecutive_failed_dag_runs_per_dag
+            if dag.max_consecutive_failed_dag_runs is None
+            else dag.max_consecutive_failed_dag_runs
+        ),
+        notify=dag.notify,
+        params=dag.params_spec,
+        deadlines=tuple(dag.deadline_specs),
+        sla_miss_callback=dag.sla_miss_callback is not None,
+        disable_bundle_versioning=dag.disable_bundle_versioning,
+        rerun_with_latest_version=dag.rerun_with_latest_version,
+        allowed_run_types=dag.allowed_run_types,
+        groups=tuple(dag.group_specs),
+        tasks=tuple(_task(dag.task_dict[name], weight[name], scopes[name], core) for name in _topological(dag)),
     )
 
 
@@ -138,7 +202,7 @@ def next_timetable(dag: SerializedDag) -> timetable.Timetable:
     return timetable.from_spec(dag.schedule)
 
 
-def _task(task: Operator, priority_weight: int, core: Core) -> SerializedTask:
+def _task(task: Operator, priority_weight: int, scopes: Scopes, core: Core) -> SerializedTask:
     retry_delay_s = _seconds(task.retry_delay)
     max_delay_s = _seconds(task.max_retry_delay)
     default_queue = core.default_spark_queue if task.runtime == "pyspark" else None
@@ -157,6 +221,26 @@ def _task(task: Operator, priority_weight: int, core: Core) -> SerializedTask:
         pool=task.pool,
         pool_slots=task.pool_slots,
         priority_weight=priority_weight,
+        group=task.group_id,
+        is_setup=task.is_setup,
+        is_teardown=task.is_teardown,
+        on_failure_fail_dagrun=task.on_failure_fail_dagrun,
+        setups=tuple(scopes.setups),
+        scope=tuple(scopes.between),
+        expand=task.expand_spec,
+        mapped_group=task.mapped_group_id,
+        depends_on_past=task.depends_on_past or task.wait_for_downstream,
+        wait_for_downstream=task.wait_for_downstream,
+        ignore_first_depends_on_past=task.ignore_first_depends_on_past,
+        wait_for_past_depends_before_skipping=task.wait_for_past_depends_before_skipping,
+        start_date=_iso(task.start_date),
+        end_date=_iso(task.end_date),
+        max_active_tis_per_dag=task.max_active_tis_per_dag,
+        max_active_tis_per_dagrun=task.max_active_tis_per_dagrun,
+        notify=task.notify,
+        email=task.email,
+        sla_s=_seconds(task.sla),
+        outlets=tuple(sorted(task.outlet_uris)),
     )
 
 

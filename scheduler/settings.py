@@ -113,6 +113,12 @@ class Core(Section):
     """Longest wait before a retry, in seconds, whatever the backoff asks for."""
     dags_are_paused_at_creation: bool = False
     """A new DAG starts paused."""
+    max_map_length: Count = 10_000
+    """Most instances that one mapped task may become."""
+    max_consecutive_failed_dag_runs_per_dag: Annotated[int, Field(ge=0)] = 0
+    """Failed runs in a row after which a DAG is paused, unless the DAG says otherwise; 0 is never."""
+    rerun_with_latest_version: bool = False
+    """Cleared runs go on with the newest version of their DAG instead of the one they were made from."""
     max_xcom_bytes: Annotated[int, Field(ge=1024)] = 1_048_576
     """Largest return value, in bytes of JSON; larger data belongs into files whose path is returned."""
 
@@ -140,6 +146,10 @@ class Scheduler(Section):
     """A DAG that does not say makes runs for every interval since its start_date."""
     schedule_after_task_execution: bool = True
     """Fast-follow: a worker queues the next ready task of the run itself."""
+    pool_reservation: bool = True
+    """A task that needs more slots of a pool than are free holds its place, so that lower ranked ones cannot pass it for ever."""
+    priority_aging: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0
+    """Seconds of waiting that raise a task's rank by a priority_weight of 1; 0 is off."""
     queue_headroom: Annotated[int, Field(ge=1)] = 32
     """Messages a Celery queue may hold beyond the free slots of its workers."""
     orphaned_tasks_check_interval: Seconds = 2

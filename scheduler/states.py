@@ -18,10 +18,11 @@ class TaskState(StrEnum):
     FAILED = "failed"  # a person, by clearing
     UP_FOR_RETRY = "up_for_retry"  # the scheduler, when the delay is over
     UP_FOR_RESCHEDULE = "up_for_reschedule"  # the scheduler, when the next poke is due
+    DEFERRED = "deferred"  # the waiter, when its trigger fires; the scheduler, when the trigger's timeout is over
     UPSTREAM_FAILED = "upstream_failed"  # a person, by clearing
     SKIPPED = "skipped"  # a person, by clearing
     REMOVED = "removed"  # the scheduler, if the task comes back
-    SHUTDOWN = "shutdown"  # its worker, which does what was asked; the scheduler if that worker is dead
+    SHUTDOWN = "shutdown"  # its worker, which stops it and does what was asked; the scheduler if that worker is dead
 
 
 class RunState(StrEnum):
@@ -39,6 +40,7 @@ class Actor(StrEnum):
     SCHEDULER = "scheduler"
     WORKER = "worker"
     FOLLOWER = "follower"
+    WAITER = "waiter"
     PERSON = "person"
 
 
@@ -48,6 +50,8 @@ FINISHED = frozenset({S.SUCCESS, S.FAILED, S.SKIPPED, S.UPSTREAM_FAILED, S.REMOV
 UNFINISHED = frozenset(S) - FINISHED
 #: A TI in one of these holds `pool_slots` of its pool.
 HOLDS_SLOTS = frozenset({S.QUEUED, S.RUNNING, S.SHUTDOWN})
+#: A TI in one of these counts towards max_active_tis_per_dag and max_active_tis_per_dagrun.
+ACTIVE = HOLDS_SLOTS | {S.DEFERRED}
 #: A TI in one of these is with a worker, so it can end at any moment.
 STARTED = frozenset({S.RUNNING, S.SHUTDOWN})
 FAILURES = frozenset({S.FAILED, S.UPSTREAM_FAILED})
@@ -66,42 +70,64 @@ class Transition:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Move the undecided (NONE) task instance of task number `task_no` to `state`, because of `reason`."""
+    """Move the undecided (NONE) task instance `map_index` of task number `task_no` to `state`, because of `reason`."""
 
     task_no: int
     state: TaskState
     reason: str
+    map_index: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """A scheduled task instance. Rank: higher priority_weight first, then the older (smaller) id."""
+    """A scheduled task instance; they come in rank order, see store/room.waiting."""
 
     id: int
+    dag_id: str
     dag_run_id: int
+    task_id: str
     pool: str
     pool_slots: int
     queue: str
-    priority_weight: int
     #: max_active_tasks of its run.
     run_limit: int
+    #: max_active_tis_per_dag and max_active_tis_per_dagrun of its task.
+    task_limit: int | None = None
+    task_in_run_limit: int | None = None
 
 
 def _moves(actor: Actor, sources: str, targets: str, reason: str) -> list[Transition]:
-    return [Transition(S(source), S(target), actor, reason) for source in sources.split() for target in targets.split()]
+    pairs = [(S(source), S(target)) for source in sources.split() for target in targets.split()]
+    return [Transition(source, target, actor, reason) for source, target in pairs if source is not target]
 
+
+#: What a person may clear or mark at once, since no worker holds it.
+_IDLE = "scheduled queued up_for_retry up_for_reschedule deferred"
+_ENDED = "success failed skipped upstream_failed"
 
 TRANSITIONS: tuple[Transition, ...] = (
     *_moves(Actor.SCHEDULER, "none", "scheduled", "its trigger rule is met"),
     *_moves(Actor.SCHEDULER, "none", "skipped upstream_failed", "its trigger rule can no longer be met"),
-    *_moves(Actor.SCHEDULER, "up_for_retry", "scheduled", "its waiting time is over"),
+    *_moves(Actor.SCHEDULER, "up_for_retry up_for_reschedule", "scheduled", "its waiting time is over"),
+    *_moves(Actor.SCHEDULER, "deferred", "scheduled", "its trigger did not fire in time"),
     *_moves(Actor.SCHEDULER, "scheduled", "queued", "its pool, DAG and task have room"),
     *_moves(Actor.SCHEDULER, "running", "up_for_retry failed", "its worker is dead"),
+    *_moves(Actor.SCHEDULER, "running", "shutdown", "its run is over: dagrun_timeout, fail_fast"),
+    *_moves(Actor.SCHEDULER, _IDLE, "skipped", "its run is over: dagrun_timeout, fail_fast"),
+    *_moves(Actor.SCHEDULER, "shutdown", "none success failed skipped", "its worker is dead: what was asked"),
+    *_moves(Actor.SCHEDULER, f"none {_IDLE} {_ENDED}", "removed", "the run's new DAG version has no such task"),
+    *_moves(Actor.SCHEDULER, "removed", "none", "the task came back"),
     *_moves(Actor.FOLLOWER, "none", "scheduled", "its trigger rule is met"),
     *_moves(Actor.FOLLOWER, "none", "queued", "its trigger rule is met and it inherits the slots of the task before"),
     *_moves(Actor.FOLLOWER, "none", "skipped upstream_failed", "its trigger rule can no longer be met"),
     *_moves(Actor.WORKER, "queued", "running", "claimed"),
     *_moves(Actor.WORKER, "running", "success failed skipped up_for_retry", "the outcome of the try"),
+    *_moves(Actor.WORKER, "running", "up_for_reschedule deferred", "it waits without a worker"),
+    *_moves(Actor.WORKER, "shutdown", "none success failed skipped", "stopped: what was asked"),
+    *_moves(Actor.WAITER, "deferred", "scheduled", "its trigger fired"),
+    *_moves(Actor.PERSON, f"{_IDLE} {_ENDED}", "none", "cleared"),
+    *_moves(Actor.PERSON, f"none {_IDLE} {_ENDED}", "success failed skipped", "marked"),
+    *_moves(Actor.PERSON, "running", "shutdown", "cleared or marked: its worker stops it first"),
 )  # fmt: skip
 
 #: Columns of task_instance that must not be NULL in a state (a CHECK each, see store/tables.py).
@@ -109,9 +135,10 @@ REQUIRES: dict[TaskState, tuple[str, ...]] = {
     S.SCHEDULED: ("scheduled_at",),
     S.QUEUED: ("queued_at", "dispatch_id", "queued_by"),
     S.RUNNING: ("started_at", "dispatch_id", "worker"),
-    S.SHUTDOWN: ("started_at", "dispatch_id", "worker"),
+    S.SHUTDOWN: ("started_at", "dispatch_id", "worker", "asked"),
     S.UP_FOR_RETRY: ("due_at",),
     S.UP_FOR_RESCHEDULE: ("due_at",),
+    S.DEFERRED: ("dispatch_id", "resume"),
     S.SUCCESS: ("ended_at",),
     S.FAILED: ("ended_at",),
     S.SKIPPED: ("ended_at",),

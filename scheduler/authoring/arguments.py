@@ -2,10 +2,12 @@
 
 import difflib
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from typing import Any
 
+from scheduler.authoring.asset import Asset
 from scheduler.authoring.source import Location, fault
 from scheduler.exceptions import DagError
 
@@ -17,22 +19,14 @@ _ON: tuple[object, ...] = (None, True)
 #: Airflow's arguments that Paceline does not honour yet, with the values that ask for nothing.
 LATER_FOR_TASKS: Mapping[str, tuple[object, ...]] = {
     **dict.fromkeys(
-        ("depends_on_past", "wait_for_downstream", "wait_for_past_depends_before_skipping", "max_active_tis_per_dag",
-         "max_active_tis_per_dagrun", "on_execute_callback", "on_success_callback", "on_failure_callback",
-         "on_retry_callback", "on_skipped_callback", "sla", "email", "email_on_failure", "email_on_retry", "params",
-         "inlets", "outlets", "executor", "executor_config", "resources", "run_as_user", "map_index_template",
-         "task_group", "task_display_name", "start_date", "end_date", "pre_execute", "post_execute", "retry_policy",
+        ("executor", "executor_config", "resources", "run_as_user", "pre_execute", "post_execute", "retry_policy",
          "allow_nested_operators", "logger_name"),
         _OFF,
     ),
-    "ignore_first_depends_on_past": _ON,
 }  # fmt: skip
 LATER_FOR_DAGS: Mapping[str, tuple[object, ...]] = {
     **dict.fromkeys(
-        ("params", "dagrun_timeout", "deadline", "sla_miss_callback", "on_success_callback", "on_failure_callback", "fail_fast",
-         "fail_stop", "max_consecutive_failed_dag_runs", "access_control", "owner_links", "dag_display_name",
-         "jinja_environment_kwargs", "template_undefined", "allowed_run_types", "rerun_with_latest_version",
-         "disable_bundle_versioning"),
+        ("access_control", "owner_links", "dag_display_name", "jinja_environment_kwargs", "template_undefined"),
         (*_OFF, 0),
     ),
     "auto_register": _ON,
@@ -89,6 +83,24 @@ class Arguments:
         if abs(value) >= 2**31:
             raise self.refuse(f"{name} must lie within 32 bits, not {value}.")
         return value
+
+    def limit(self, name: str, value: object) -> int | None:
+        """At least 1, or None for no limit."""
+        return None if value is None else self.integer(name, value, least=1)
+
+    def callbacks(self, name: str, value: object) -> tuple[Callable[..., Any], ...]:
+        """A function that takes the context, or a list of them."""
+        functions = () if value is None else (value,) if callable(value) else value
+        if not isinstance(functions, list | tuple) or not all(callable(one) for one in functions):
+            raise self.refuse(f"{name} must be a function that takes the context, or a list of them, not {_shown(value)}.")
+        return tuple(functions)
+
+    def assets(self, name: str, value: object) -> tuple[Asset, ...]:
+        """An Asset or a list of them."""
+        found = () if value is None else (value,) if isinstance(value, Asset) else value
+        if not isinstance(found, list | tuple) or not all(isinstance(one, Asset) for one in found):
+            raise self.refuse(f"{name} must be a list of Asset, not {_shown(value)}.")
+        return tuple(found)
 
     def duration(self, name: str, value: object, *, seconds_allowed: bool = True, zero_allowed: bool = False) -> timedelta:
         """A timedelta, or a number of seconds where Airflow takes one."""

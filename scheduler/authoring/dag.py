@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, Self, overload
 from scheduler.authoring import scope, source, timetable, zones
 from scheduler.authoring.arguments import LATER_FOR_DAGS, LATER_FOR_TASKS, Arguments, near
 from scheduler.authoring.cycles import find_cycle
-from scheduler.authoring.operator import Operator, parameters
+from scheduler.authoring.operator import Callbacks, Operator, parameters
 from scheduler.exceptions import DagCycleError, DagError, DuplicateTaskError, NotFoundError
 
 if TYPE_CHECKING:
     from scheduler.authoring.timetable import Timetable
 
 TAG_MAX_LENGTH = 100
+RUN_TYPES = ("scheduled", "manual", "backfill", "asset_triggered")
 
 
 class DAG:
@@ -43,6 +44,17 @@ class DAG:
         user_defined_filters: Mapping[str, Callable[..., Any]] | None = None,
         template_searchpath: str | Iterable[str] | None = None,
         is_paused_upon_creation: bool | None = None,
+        params: Mapping[str, Any] | None = None,
+        dagrun_timeout: timedelta | None = None,
+        fail_fast: bool = False,
+        max_consecutive_failed_dag_runs: int | None = None,
+        on_success_callback: Callbacks = None,
+        on_failure_callback: Callbacks = None,
+        sla_miss_callback: Callable[..., Any] | None = None,
+        deadline: Any = None,
+        disable_bundle_versioning: bool = False,
+        rerun_with_latest_version: bool | None = None,
+        allowed_run_types: Iterable[str] | None = None,
         **others: Any,
     ) -> None:
         self.at = source.here()
@@ -67,8 +79,50 @@ class DAG:
         self.is_paused_upon_creation = (
             None if is_paused_upon_creation is None else checks.boolean("is_paused_upon_creation", is_paused_upon_creation)
         )
+        self.params = {} if params is None else checks.mapping("params", params)
+        self.dagrun_timeout = None if dagrun_timeout is None else checks.duration("dagrun_timeout", dagrun_timeout)
+        self.fail_fast = checks.boolean("fail_fast", fail_fast)
+        self.max_consecutive_failed_dag_runs = (
+            None
+            if max_consecutive_failed_dag_runs is None
+            else checks.integer("max_consecutive_failed_dag_runs", max_consecutive_failed_dag_runs, least=0)
+        )
+        self.callbacks = {
+            "dag_success": checks.callbacks("on_success_callback", on_success_callback),
+            "dag_failure": checks.callbacks("on_failure_callback", on_failure_callback),
+        }
+        self.sla_miss_callback = sla_miss_callback
+        self.deadline = deadline
+        self.disable_bundle_versioning = checks.boolean("disable_bundle_versioning", disable_bundle_versioning)
+        self.rerun_with_latest_version = (
+            None if rerun_with_latest_version is None else checks.boolean("rerun_with_latest_version", rerun_with_latest_version)
+        )
+        self.allowed_run_types = tuple(
+            checks.choice("allowed_run_types", kind, RUN_TYPES)
+            for kind in checks.texts("allowed_run_types", allowed_run_types or ())
+        )
         self.task_dict: dict[str, Operator] = {}
         self._suffixes: dict[str, int] = {}
+
+    @property
+    def notify(self) -> tuple[str, ...]:
+        """What of its runs gives a notice, see SerializedDag.notify."""
+        return tuple(name for name, functions in self.callbacks.items() if functions)
+
+    @property
+    def params_spec(self) -> dict[str, Any]:
+        """Its params as data, see authoring/params."""
+        return {}
+
+    @property
+    def deadline_specs(self) -> list[dict[str, Any]]:
+        """Its deadlines as data, see authoring/deadline."""
+        return []
+
+    @property
+    def group_specs(self) -> list[dict[str, Any]]:
+        """Its task groups as data, outer ones first."""
+        return []
 
     @property
     def fileloc(self) -> str:
@@ -151,9 +205,8 @@ class DAG:
     def _checked_defaults(checks: Arguments, default_args: object) -> dict[str, Any]:
         defaults = {} if default_args is None else checks.mapping("default_args", default_args)
         later = {name: defaults.pop(name) for name in LATER_FOR_TASKS if name in defaults}
-        dates = {name: later.pop(name) for name in ("start_date", "end_date") if name in later}
         checks.others(later, known=(), later=LATER_FOR_TASKS)
-        return defaults | dates
+        return defaults
 
     def _checked_dates(self, checks: Arguments, start: object, end: object) -> tuple[datetime | None, datetime | None]:
         start = self.default_args.get("start_date") if start is None else start

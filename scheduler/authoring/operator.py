@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from scheduler.authoring.dag import DAG
 
 DEFAULT_POOL = "default_pool"
+Callbacks = Callable[..., Any] | Sequence[Callable[..., Any]] | None
 
 
 class OperatorMeta(type):
@@ -79,6 +80,28 @@ class Operator(Linkable, metaclass=OperatorMeta):
         trigger_rule: str = TriggerRule.ALL_SUCCESS,
         do_xcom_push: bool = True,
         multiple_outputs: bool = False,
+        depends_on_past: bool = False,
+        wait_for_downstream: bool = False,
+        ignore_first_depends_on_past: bool = True,
+        wait_for_past_depends_before_skipping: bool = False,
+        start_date: datetime | None = None,
+        end_date: datetime | None = None,
+        max_active_tis_per_dag: int | None = None,
+        max_active_tis_per_dagrun: int | None = None,
+        on_execute_callback: Callbacks = None,
+        on_success_callback: Callbacks = None,
+        on_failure_callback: Callbacks = None,
+        on_retry_callback: Callbacks = None,
+        on_skipped_callback: Callbacks = None,
+        email: str | Iterable[str] | None = None,
+        email_on_failure: bool = True,
+        email_on_retry: bool = True,
+        sla: timedelta | None = None,
+        inlets: Any = None,
+        outlets: Any = None,
+        params: Mapping[str, Any] | None = None,
+        map_index_template: str | None = None,
+        task_display_name: str | None = None,
         doc: str | None = None,
         doc_md: str | None = None,
         **others: Any,
@@ -107,6 +130,61 @@ class Operator(Linkable, metaclass=OperatorMeta):
         self.trigger_rule = checks.choice("trigger_rule", trigger_rule, TriggerRule)
         self.do_xcom_push = checks.boolean("do_xcom_push", do_xcom_push)
         self.multiple_outputs = checks.boolean("multiple_outputs", multiple_outputs)
+        self.depends_on_past = checks.boolean("depends_on_past", depends_on_past)
+        self.wait_for_downstream = checks.boolean("wait_for_downstream", wait_for_downstream)
+        self.ignore_first_depends_on_past = checks.boolean("ignore_first_depends_on_past", ignore_first_depends_on_past)
+        self.wait_for_past_depends_before_skipping = checks.boolean(
+            "wait_for_past_depends_before_skipping", wait_for_past_depends_before_skipping
+        )
+        self.start_date = None if start_date is None else checks.moment("start_date", start_date)
+        self.end_date = None if end_date is None else checks.moment("end_date", end_date)
+        self.max_active_tis_per_dag = checks.limit("max_active_tis_per_dag", max_active_tis_per_dag)
+        self.max_active_tis_per_dagrun = checks.limit("max_active_tis_per_dagrun", max_active_tis_per_dagrun)
+        self.callbacks = {
+            "on_execute": checks.callbacks("on_execute_callback", on_execute_callback),
+            "on_success": checks.callbacks("on_success_callback", on_success_callback),
+            "on_failure": checks.callbacks("on_failure_callback", on_failure_callback),
+            "on_retry": checks.callbacks("on_retry_callback", on_retry_callback),
+            "on_skipped": checks.callbacks("on_skipped_callback", on_skipped_callback),
+        }
+        self.email = tuple(checks.texts("email", [email] if isinstance(email, str) else email or ()))
+        self.email_on_failure = checks.boolean("email_on_failure", email_on_failure)
+        self.email_on_retry = checks.boolean("email_on_retry", email_on_retry)
+        self.sla = None if sla is None else checks.duration("sla", sla, seconds_allowed=False)
+        self.inlets, self.outlets = checks.assets("inlets", inlets), checks.assets("outlets", outlets)
+        self.params = {} if params is None else checks.mapping("params", params)
+        self.map_index_template = None if map_index_template is None else checks.text("map_index_template", map_index_template)
+        self.task_display_name = task_display_name
+        self.is_setup = self.is_teardown = self.on_failure_fail_dagrun = False
+
+    @property
+    def notify(self) -> tuple[str, ...]:
+        """What of this task gives a notice, see SerializedTask.notify."""
+        mails = {"email_failure": self.email_on_failure, "email_retry": self.email_on_retry}
+        return (
+            *(name for name, functions in self.callbacks.items() if functions),
+            *(name for name, wanted in mails.items() if wanted and self.email),
+            *(("asset",) if self.outlets else ()),
+        )
+
+    @property
+    def outlet_uris(self) -> tuple[str, ...]:
+        return tuple(asset.uri for asset in self.outlets)
+
+    @property
+    def expand_spec(self) -> dict[str, Any] | None:
+        """How many instances it becomes, see deciding/expansion; None unless it is mapped."""
+        return None
+
+    @property
+    def group_id(self) -> str | None:
+        """The innermost task group it was made in."""
+        return None
+
+    @property
+    def mapped_group_id(self) -> str | None:
+        """The mapped task group it was made in."""
+        return None
 
     @property
     def line(self) -> int:
