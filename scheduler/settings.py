@@ -1,16 +1,10 @@
-"""One frozen, validated object with every setting: environment, then file, then default.
+"""One frozen, validated object with every setting; settings_sources reads the environment and the file."""
 
-`PACELINE_<SECTION>_<KEY>` beats `$PACELINE_CONFIG` or `config/paceline.toml`, which beats the defaults below. The short
-names PACELINE_HOME, PACELINE_DATABASE_URL, PACELINE_BROKER_URL and PACELINE_DAGS_FOLDER are the keys people set most.
-An environment variable that is set to nothing counts as unset, as compose files write it.
-"""
-
-import difflib
+import base64
 import hashlib
 import os
 import re
 import tempfile
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,14 +13,9 @@ from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from scheduler import settings_sources
 from scheduler.exceptions import SettingsError
-
-PREFIX = "PACELINE_"
-#: Environment names that are not PACELINE_<SECTION>_<KEY> of a setting below.
-SHORT_NAMES = {"PACELINE_HOME": ("paths", "home"), "PACELINE_DAGS_FOLDER": ("paths", "dags_folder")}
-#: Not settings: which file holds them, and the passwords that docker-compose.yml puts into URLs.
-OTHER_NAMES = frozenset({"PACELINE_CONFIG"} | {f"PACELINE_{one}_PASSWORD" for one in ("POSTGRES", "REDIS", "FLOWER")})
-DEFAULT_FILE = "config/paceline.toml"
+from scheduler.settings_sources import Layout
 
 
 def _zone(name: str) -> str:
@@ -46,6 +35,18 @@ def _scheme(*schemes: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _fernet_keys(keys: str) -> str:
+    for key in keys.split(",") if keys else ():
+        try:
+            size = len(base64.urlsafe_b64decode(key.strip()))
+        except ValueError:
+            size = 0
+        if size != FERNET_KEY_BYTES:
+            raise ValueError("that is no Fernet key")
+    return keys
+
+
+FERNET_KEY_BYTES = 32
 #: Bytes; the kernel's limit is 107 on Linux and 103 on macOS.
 LONGEST_SOCKET_PATH = 100
 
@@ -62,8 +63,15 @@ BrokerUrl = Annotated[
     _scheme("redis", "rediss", "redis+socket"),
     Field(json_schema_extra={"allowed": "redis://:password@host:port/db, rediss://... or redis+socket:///path"}),
 ]
+FernetKeys = Annotated[
+    str,
+    AfterValidator(_fernet_keys),
+    Field(json_schema_extra={"allowed": "Fernet keys (32 bytes in URL-safe base64), several with commas"}),
+]
 #: Keys whose values hold passwords: never printed whole.
 SECRET_URLS = frozenset({"database.url", "broker.url"})
+#: Keys whose values are secrets: never printed.
+SECRET_KEYS = frozenset({"core.fernet_key"})
 #: The first must be longer than the second, or every healthy process looks dead.
 LONGER_THAN = (
     ("scheduler.scheduler_health_check_threshold", "scheduler.scheduler_heartbeat_sec"),
@@ -121,6 +129,10 @@ class Core(Section):
     """Cleared runs go on with the newest version of their DAG instead of the one they were made from."""
     max_xcom_bytes: Annotated[int, Field(ge=1024)] = 1_048_576
     """Largest return value, in bytes of JSON; larger data belongs into files whose path is returned."""
+    dag_run_conf_overrides_params: bool = True
+    """The conf of a run replaces the values of the DAG's params of the same names."""
+    fernet_key: FernetKeys = ""
+    """Encrypts variables and connections: the first key encrypts, all decrypt; empty means <home>/fernet.key, made when needed."""
 
 
 class Scheduler(Section):
@@ -226,7 +238,7 @@ class Settings(Section):
     @classmethod
     def load(cls, environ: Mapping[str, str] | None = None) -> "Settings":
         """Read environment and file; SettingsError names the key, the value and what is allowed."""
-        values, sources = _read(os.environ if environ is None else environ)
+        values, sources = settings_sources.read(os.environ if environ is None else environ, layout())
         try:
             settings = cls.model_validate(values)
         except ValidationError as error:
@@ -278,9 +290,14 @@ class Settings(Section):
         return self.broker.url or f"redis+socket://{quote(str(self.run_folder))}/redis.sock"
 
 
+def layout() -> Layout:
+    """The keys of every section, in order of definition."""
+    return {section: tuple(section_type(section).model_fields) for section in Settings.model_fields}
+
+
 def keys() -> list[str]:
     """Every setting as `<section>.<key>`, in order of definition."""
-    return [f"{section}.{key}" for section in Settings.model_fields for key in section_type(section).model_fields]
+    return settings_sources.dotted(layout())
 
 
 def section_type(section: str) -> type[Section]:
@@ -292,16 +309,12 @@ def section_type(section: str) -> type[Section]:
 
 def environment_names() -> dict[str, tuple[str, str]]:
     """Every environment variable that is a setting, with the section and key it sets."""
-    names: dict[str, tuple[str, str]] = {}
-    for dotted in keys():
-        section, key = dotted.split(".")
-        names[f"{PREFIX}{section}_{key}".upper()] = (section, key)
-    return names | SHORT_NAMES
+    return settings_sources.environment_names(layout())
 
 
 def sources(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """For each key that is set: the environment variable or the file it comes from."""
-    return _read(os.environ if environ is None else environ)[1]
+    return settings_sources.read(os.environ if environ is None else environ, layout())[1]
 
 
 def allowed(key: str) -> str:
@@ -312,6 +325,13 @@ def allowed(key: str) -> str:
         if choice.get("type") != "null":
             return _in_words({**schema, **choice})
     raise AssertionError(f"{key} has no type")
+
+
+def shown(key: str, value: Any) -> Any:
+    """The value of a setting as it may be printed: passwords in URLs and whole secrets read ***."""
+    if value and key in SECRET_KEYS:
+        return "***"
+    return masked(str(value)) if key in SECRET_URLS else value
 
 
 def masked(url: str) -> str:
@@ -335,58 +355,11 @@ def _in_words(schema: dict[str, Any]) -> str:
     return f"{number} above 0" if "exclusiveMinimum" in schema else f"{number} of at least {schema['minimum']:g}"
 
 
-def _read(environ: Mapping[str, str]) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-    """The values of file and environment by section, and where each `<section>.<key>` comes from."""
-    path = Path(environ.get("PACELINE_CONFIG") or DEFAULT_FILE).expanduser()
-    values = _file_values(path, required=bool(environ.get("PACELINE_CONFIG")))
-    origin = {f"{section}.{key}": str(path) for section, keys_ in values.items() for key in keys_}
-    known = environment_names()
-    for name, value in environ.items():
-        if not name.startswith(PREFIX) or name in OTHER_NAMES:
-            continue
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]}?" if near else "`paceline config show` lists every key."
-            raise SettingsError(f"The environment variable {name} is not a setting; {hint}")
-        if value:
-            section, key = known[name]
-            values.setdefault(section, {})[key] = value
-            origin[f"{section}.{key}"] = name
-    return values, origin
-
-
-def _file_values(path: Path, *, required: bool) -> dict[str, dict[str, Any]]:
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        if required:
-            raise SettingsError(f"PACELINE_CONFIG names {path}, which does not exist.") from None
-        return {}
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SettingsError(f"{path} cannot be read as TOML: {error}.") from None
-    for name, value in values.items():
-        if isinstance(value, dict) and name in Settings.model_fields:
-            continue
-        sections = list(Settings.model_fields)
-        if not isinstance(value, dict):
-            homes = [key for key in keys() if key.endswith(f".{name}")]
-            hint = f"put it under [{homes[0].split('.')[0]}]." if homes else f"the sections are {', '.join(sections)}."
-            raise SettingsError(f"{name} in {path} stands outside its section; {hint}")
-        near = difflib.get_close_matches(name, sections, 1)
-        hint = f"did you mean [{near[0]}]?" if near else f"the sections are {', '.join(sections)}."
-        raise SettingsError(f"[{name}] in {path} is not a section; {hint}")
-    return values
-
-
 def _sentence(error: ValidationError, origin: Mapping[str, str]) -> str:
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"][:2])
     where = f" (set by {origin[key]})" if key in origin else ""
     if first["type"] == "extra_forbidden":
-        section, _, name = key.partition(".")
-        names = list(section_type(section).model_fields)
-        near = difflib.get_close_matches(name, names, 1)
-        hint = f"did you mean {near[0]}?" if near else f"[{section}] has {', '.join(names)}."
-        return f"{key}{where} is not a setting; {hint}"
-    value = repr(masked(str(first["input"])) if key in SECRET_URLS else first["input"])
+        return f"{key}{where} is not a setting; {settings_sources.nearest_key(key, layout())}"
+    value = repr(shown(key, first["input"]))
     return f"{key}{where} cannot be {value}; allowed is {allowed(key)}."

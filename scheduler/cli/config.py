@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from scheduler.cli import options, output
-from scheduler.settings import SECRET_URLS, Settings, environment_names, keys, masked, sources
+from scheduler.settings import Settings, environment_names, keys, shown, sources
 
 
 @click.group()
@@ -71,7 +71,5 @@ def effective(settings: Settings, key: str) -> Any:
         "database.url": settings.database_url,
         "broker.url": settings.broker_url,
     }
-    value = in_force.get(key, settings.value(key))
-    if key in SECRET_URLS:
-        return masked(str(value))
+    value = shown(key, in_force.get(key, settings.value(key)))
     return str(value) if isinstance(value, Path) else value

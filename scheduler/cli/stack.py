@@ -13,7 +13,8 @@ from types import FrameType
 from scheduler.cli import home
 from scheduler.cli.embedded import EmbeddedServers
 from scheduler.cli.processes import Command, Supervisor
-from scheduler.settings import OTHER_NAMES, PREFIX, Settings, environment_names
+from scheduler.settings import Settings, environment_names
+from scheduler.settings_sources import OTHER_NAMES, PREFIX, STORE_PREFIXES
 from scheduler.store import database, migrate
 
 #: The `paceline` command. Without -P a DAG folder as working directory could shadow our packages.
@@ -121,7 +122,11 @@ def stack_commands(
 
 def environment_for(settings: Settings) -> dict[str, str]:
     """The environment in which a child reads exactly these settings, whatever its working directory."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX) or name in OTHER_NAMES}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(PREFIX) or name in OTHER_NAMES or name.startswith(STORE_PREFIXES)
+    }
     for name, (section, key) in environment_names().items():
         part = getattr(settings, section)
         if key in part.model_fields_set and getattr(part, key) is not None:
