@@ -1,9 +1,11 @@
 """Wake-ups over Redis. A ring lost costs one slow poll and nothing else.
 
-Tokens: "queue" (something waits and there may be room), "plan" (a DAG changed), "run:<id>" (that run may go on or end).
+Tokens: "queue" (something waits and there may be room), "plan" (a DAG changed), "run:<id>" (that run may go on or end),
+"next:<id>" (so may the runs of the same DAG that wait for that one).
 A sorted set keeps each token once however often it is rung, and a ring wakes one scheduler, not all.
 """
 
+from contextlib import suppress
 from typing import Any
 
 import redis
@@ -14,6 +16,8 @@ from scheduler.exceptions import CredentialsError, UnreachableError
 from scheduler.settings import Settings
 
 KEY = "paceline:doorbell"
+#: The waiters' own: something was deferred.
+WAITERS_KEY = "paceline:waiters"
 #: Set by whoever looks first; gone when Redis came back empty, see services/rescue.
 EPOCH_KEY = "paceline:epoch"
 MAX_TOKENS_A_WAKE = 1000
@@ -53,24 +57,30 @@ def translate(error: BaseException) -> UnreachableError:
 class Doorbell:
     """Rings and waits for rings; never raises because Redis is away."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, key: str = KEY) -> None:
         self._redis = client(settings)
+        self._key = key
 
     def ring(self, *tokens: str) -> bool:
         """Wake one scheduler for each token not already rung; False if Redis did not answer."""
         try:
-            self._redis.zadd(KEY, dict.fromkeys(tokens, 0))
+            self._redis.zadd(self._key, dict.fromkeys(tokens, 0))
         except redis.RedisError:
             return False
         return True
 
+    def ring_waiters(self) -> None:
+        """Wake one waiter: something was deferred."""
+        with suppress(redis.RedisError):
+            self._redis.zadd(WAITERS_KEY, {"deferral": 0})
+
     def wait(self, timeout_s: float) -> set[str] | None:
         """Block until a ring or the timeout; the tokens rung, or None at once if Redis does not answer."""
         try:
-            first: Any = self._redis.bzpopmin(KEY, timeout=min(max(timeout_s, 0.01), 4))
+            first: Any = self._redis.bzpopmin(self._key, timeout=min(max(timeout_s, 0.01), 4))
             if first is None:
                 return set()
-            rest: Any = self._redis.zpopmin(KEY, MAX_TOKENS_A_WAKE)
+            rest: Any = self._redis.zpopmin(self._key, MAX_TOKENS_A_WAKE)
         except redis.RedisError:
             return None
         return {token.decode() for token in [first[1], *(member for member, _ in rest)]}

@@ -7,75 +7,116 @@
 5. After the commit the heir's message is sent; what else became ready rings the doorbell.
 
 Following never oversubscribes a pool (the heir takes no more than its predecessor gives back), and never starves another
-DAG (a waiting task instance of that pool that outranks the heir sends it to the back of the line).
+DAG (a waiting task instance of that pool that outranks the heir sends it to the back of the line). Tasks that ask for more
+than the states of this run's direct upstream tasks (SerializedDag.follows) are left to the scheduler: a ring wakes it.
 """
 
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from scheduler.deciding.rules import Upstream, decide
 from scheduler.dispatch import PUBLISH_ERRORS, Message, Publisher
 from scheduler.doorbell import Doorbell
 from scheduler.serialized import SerializedDag
 from scheduler.states import FINISHED, Decision, TaskState
-from scheduler.store.hot import Claim, HotPath, Moved, Reported
+from scheduler.store.claims import Claim, Ending, Moved, Moves, Reported
+from scheduler.store.hot import HotPath
+
+#: More upstream task instances than any task has: only what is decided "at once" is decided under it.
+MANY = 2**31
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How a try ended: its new state, why, the JSON text of its return value, and seconds until it is due again."""
+@dataclass(slots=True)
+class Below:
+    """The direct downstream tasks of one ending: what it settles, the joins to look at, and what is left to the scheduler.
 
-    state: TaskState
-    reason: str | None = None
-    result: str | None = None
-    delay_s: float | None = None
+    A join of peers has all its upstream tasks in the same mapped group, so only instances of one map index count.
+    """
+
+    settled: list[Decision] = field(default_factory=list)
+    joins: list[int] = field(default_factory=list)
+    peer_joins: list[int] = field(default_factory=list)
+    left: list[int] = field(default_factory=list)
 
 
 class Follower:
     """Reports for one pool child and sends what follows."""
 
-    def __init__(self, hot: HotPath, publisher: Publisher, doorbell: Doorbell, *, enabled: bool) -> None:
+    def __init__(self, hot: HotPath, publisher: Publisher, doorbell: Doorbell, *, enabled: bool, aging: bool = False) -> None:
         self._hot = hot
         self._publisher = publisher
         self._doorbell = doorbell
         self._enabled = enabled
+        self._aging = aging
 
     def report(self, claim: Claim, ending: Ending) -> bool:
         """Store the ending and follow; False if the task instance is no longer this dispatch's."""
+        if ending.state in {TaskState.UP_FOR_RESCHEDULE, TaskState.DEFERRED}:
+            return self._suspend(claim, ending)
         dag = self._hot.dag(claim.version_id)
-        if not self._enabled or ending.state not in FINISHED:
-            return self._send(claim, ending.state, dag, self._store(claim, ending, dag, ()))
-        settled, open_joins = settle(dag, claim.task_no, ending.state)
-        if open_joins:
-            waiting = self._hot.unstarted(claim.dag_run_id, open_joins, dag)
-            open_joins = [join for join in open_joins if join not in waiting]
-        if not open_joins:
-            return self._send(claim, ending.state, dag, self._store(claim, ending, dag, settled))
-        with self._hot.deciding(claim, open_joins):
-            states = self._hot.upstream_states(claim, open_joins, dag)
-            joined = [_join(dag, join, states[join], ending.state) for join in open_joins]
-            reported = self._store(claim, ending, dag, [*settled, *filter(None, joined)])
-        return self._send(claim, ending.state, dag, reported)
+        if not self._enabled or ending.state not in FINISHED or (dag.fail_fast and ending.state is TaskState.FAILED):
+            return self._send(claim, ending, dag, self._store(claim, ending, dag, ()), left=True)
+        below = settle(dag, claim, ending)
+        asked = [*below.joins, *below.left]
+        if asked:
+            waiting = self._hot.unstarted(claim.dag_run_id, asked, dag)
+            below.joins = [join for join in below.joins if join not in waiting]
+            below.left = [join for join in below.left if join not in waiting]
+        if not below.joins and not below.peer_joins:
+            reported = self._store(claim, ending, dag, below.settled)
+        else:
+            with self._hot.deciding(claim, [*below.joins, *below.peer_joins]):
+                joined = self._decide_joins(claim, ending.state, dag, below)
+                reported = self._store(claim, ending, dag, [*below.settled, *joined])
+        return self._send(claim, ending, dag, reported, left=bool(below.left))
+
+    def obey(self, claim: Claim) -> bool:
+        """The user code was stopped because somebody asked for it: do what was asked. False if nobody did."""
+        obeyed = self._hot.obey(claim)
+        if obeyed:
+            self._doorbell.ring(f"run:{claim.dag_run_id}", "queue")
+        return obeyed
+
+    def _decide_joins(self, claim: Claim, mine: TaskState, dag: SerializedDag, below: Below) -> list[Decision]:
+        states = self._hot.upstream_states(claim, below.joins, dag)
+        decided = [_join(dag, join, -1, [mine, *(s for s, count in states[join] for _ in range(count))]) for join in below.joins]
+        if below.peer_joins:
+            peers = self._hot.peer_states(claim, {no for join in below.peer_joins for no in dag.upstream[join]})
+            peers[claim.task_no] = mine
+            decided += [
+                _join(dag, join, claim.map_index, [peers[no] for no in dag.upstream[join] if no in peers])
+                for join in below.peer_joins
+            ]
+        return [one for one in decided if one is not None]
 
     def _store(self, claim: Claim, ending: Ending, dag: SerializedDag, downstream: Sequence[Decision]) -> Reported | None:
-        heir = choose_heir(dag, claim, downstream)
-        return self._hot.report(
-            claim,
-            state=ending.state,
-            reason=ending.reason,
-            delay_s=ending.delay_s,
-            result=ending.result,
-            downstream=sorted(downstream, key=lambda one: one.task_no),
+        decisions = sorted(downstream, key=lambda one: one.task_no)
+        heir = choose_heir(dag, claim, decisions)
+        moves = Moves(
+            decisions=decisions,
             heir=heir,
             heir_dispatch_id=None if heir is None else str(uuid.uuid4()),
+            below_branch=dag.below_branch,
         )
+        reported = self._hot.report(claim, ending, moves, aging=self._aging)
+        if reported is not None and len(reported.moved) < len(decisions):
+            self._doorbell.ring(f"run:{claim.dag_run_id}")  # somebody else decided, or the scheduler has to
+        return reported
 
-    def _send(self, claim: Claim, state: TaskState, dag: SerializedDag, reported: Reported | None) -> bool:
+    def _suspend(self, claim: Claim, ending: Ending) -> bool:
+        others_wait = self._hot.suspend(claim, ending)
+        if others_wait:
+            self._doorbell.ring("queue")
+        if others_wait is not None and ending.deferral is not None:
+            self._doorbell.ring_waiters()
+        return others_wait is not None or self._hot.ended_as(claim, ending.state)
+
+    def _send(self, claim: Claim, ending: Ending, dag: SerializedDag, reported: Reported | None, *, left: bool) -> bool:
         if reported is None:
-            return self._hot.ended_as(claim, state)
-        tokens = rings(claim, dag, reported, following=self._enabled)
+            return self._hot.ended_as(claim, ending.state)
+        tokens = rings(claim, dag, reported, left=left)
         # Queued without a message is a state that rescue looks for, so a broker that is away loses nothing.
         with suppress(*PUBLISH_ERRORS):
             self._publisher.publish([_message(claim, one) for one in reported.moved if one.dispatch_id])
@@ -84,33 +125,50 @@ class Follower:
         return True
 
 
-def settle(dag: SerializedDag, task_no: int, state: TaskState) -> tuple[list[Decision], list[int]]:
-    """Verdicts on direct downstream tasks that `state` of this one task decides, and the joins that need a look at others."""
-    settled, joins = [], []
-    for below in dag.downstream[task_no]:
-        total = len(dag.upstream[below])
-        verdict = decide(dag.tasks[below].trigger_rule, Upstream.of([state], total))
+def settle(dag: SerializedDag, claim: Claim, ending: Ending) -> Below:
+    """Sort the tasks below `claim`: what this ending settles, what needs a look at others, what is left to the scheduler."""
+    skipped = set(ending.skip or ())
+    below = Below()
+    for no in dag.downstream[claim.task_no]:
+        task = dag.tasks[no]
+        peers = task.mapped_group is not None and task.mapped_group == dag.tasks[claim.task_no].mapped_group
+        if task.task_id in skipped or not dag.follows(claim.task_no, no):
+            below.left += () if task.task_id in skipped else (no,)
+            continue
+        alone = len(dag.upstream[no]) == 1 and (peers or not dag.tasks[claim.task_no].is_mapped)
+        verdict = decide(task.trigger_rule, Upstream.of([ending.state], 1 if alone else MANY))
         if verdict.state is not None:
-            settled.append(Decision(below, verdict.state, verdict.reason))
-        elif total > 1:
-            joins.append(below)
-    return settled, joins
+            below.settled.append(Decision(no, verdict.state, verdict.reason, claim.map_index if peers else -1))
+        elif not alone:
+            (below.peer_joins if peers else below.joins).append(no)
+    for task_id in sorted(skipped & dag.number.keys()):
+        no = dag.number[task_id]
+        peers = dag.tasks[no].mapped_group is not None and dag.tasks[no].mapped_group == dag.tasks[claim.task_no].mapped_group
+        reason = f"{claim.task_id} decided to skip it"
+        below.settled.append(Decision(no, TaskState.SKIPPED, reason, claim.map_index if peers else -1))
+    return below
 
 
-def choose_heir(dag: SerializedDag, claim: Claim, downstream: Sequence[Decision]) -> int | None:
-    """The best ranked ready task that fits into the slots this one gives back."""
+def choose_heir(dag: SerializedDag, claim: Claim, decisions: Sequence[Decision]) -> int | None:
+    """The place in `decisions` of the best ranked ready task that fits into the slots this one gives back.
+
+    One with a limit over its own instances is none: the others are not counted here.
+    """
     fitting = [
-        one.task_no
-        for one in downstream
+        place
+        for place, one in enumerate(decisions)
         if one.state is TaskState.SCHEDULED
         and dag.tasks[one.task_no].pool == claim.pool
         and dag.tasks[one.task_no].pool_slots <= claim.pool_slots
+        and not dag.tasks[one.task_no].is_limited
     ]
-    return min(fitting, key=lambda no: (-dag.tasks[no].priority_weight, no), default=None)
+    return min(fitting, key=lambda at: (-dag.tasks[decisions[at].task_no].priority_weight, at), default=None)
 
 
-def rings(claim: Claim, dag: SerializedDag, reported: Reported, *, following: bool) -> list[str]:
-    """Whom to wake: the queue service if something waits for slots, promote if the run may end or a skip must travel on."""
+def rings(claim: Claim, dag: SerializedDag, reported: Reported, *, left: bool) -> list[str]:
+    """Whom to wake: the queue service if something waits for slots, promote if the run may end or something is left to it, and
+    the next run of the DAG if its tasks wait for those of this one.
+    """
     moved = reported.moved
     tokens = []
     inherited = any(one.state is TaskState.QUEUED for one in moved)
@@ -119,15 +177,16 @@ def rings(claim: Claim, dag: SerializedDag, reported: Reported, *, following: bo
     travels = any(
         one.state in FINISHED and dag.downstream[dag.number[one.task_id]] for one in moved
     )  # further down is the scheduler's business
-    if travels or not reported.others_wait or not following:
+    if travels or not reported.others_wait or left:
         tokens.append(f"run:{claim.dag_run_id}")
+    if dag.depends_on_past:
+        tokens.append(f"next:{claim.dag_run_id}")
     return tokens
 
 
-def _join(dag: SerializedDag, join: int, others: Sequence[tuple[TaskState, int]], mine: TaskState) -> Decision | None:
-    states = [mine, *(state for state, count in others for _ in range(count))]
+def _join(dag: SerializedDag, join: int, map_index: int, states: Sequence[TaskState]) -> Decision | None:
     verdict = decide(dag.tasks[join].trigger_rule, Upstream.of(states))
-    return None if verdict.state is None else Decision(join, verdict.state, verdict.reason)
+    return None if verdict.state is None else Decision(join, verdict.state, verdict.reason, map_index)
 
 
 def _message(claim: Claim, one: Moved) -> Message:

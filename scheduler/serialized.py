@@ -64,6 +64,17 @@ class SerializedTask:
     sla_s: float | None = None
     #: URIs of the assets it updates.
     outlets: tuple[str, ...] = ()
+    #: It may decide to skip tasks below it.
+    branches: bool = False
+
+    @property
+    def is_mapped(self) -> bool:
+        return self.expand is not None
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether instances of this very task are counted."""
+        return self.max_active_tis_per_dag is not None or self.max_active_tis_per_dagrun is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +155,44 @@ class SerializedDag:
 
     @cached_property
     def leaves(self) -> tuple[int, ...]:
-        return tuple(no for no, below in enumerate(self.downstream) if not below)
+        """The tasks whose ends decide how a run ends: those with nothing but teardowns below them.
+
+        A teardown counts only with on_failure_fail_dagrun, or where a DAG has nothing else.
+        """
+        teardown = [task.is_teardown for task in self.tasks]
+        counted = [
+            no
+            for no, below in enumerate(self.downstream)
+            if (not teardown[no] and all(teardown[one] for one in below)) or self.tasks[no].on_failure_fail_dagrun
+        ]
+        return tuple(counted or [no for no, below in enumerate(self.downstream) if not below])
+
+    @cached_property
+    def below_branch(self) -> frozenset[int]:
+        """Tasks that some task above them may decide to skip."""
+        below: set[int] = set()
+        for no, task in enumerate(self.tasks):
+            if task.branches or no in below:
+                below.update(self.downstream[no])
+        return frozenset(below)
+
+    @cached_property
+    def depends_on_past(self) -> bool:
+        return any(task.depends_on_past for task in self.tasks)
+
+    def follows(self, above: int, below: int) -> bool:
+        """Whether a worker that ends task `above` may decide task `below` from the states of its direct upstream tasks alone.
+
+        Not if it looks at other runs or at setups further up, or has to be expanded first. Instances of a mapped group follow
+        each other where nothing outside the group is waited for.
+        """
+        task = self.tasks[below]
+        if task.depends_on_past or task.is_teardown or (task.setups and task.trigger_rule != "all_success"):
+            return False
+        if not task.is_mapped:
+            return True
+        group = task.mapped_group
+        return group is not None and all(self.tasks[no].mapped_group == group for no in self.upstream[below])
 
     @cached_property
     def start(self) -> datetime | None:
@@ -241,6 +289,7 @@ def _task(task: Operator, priority_weight: int, scopes: Scopes, core: Core) -> S
         email=task.email,
         sla_s=_seconds(task.sla),
         outlets=tuple(sorted(task.outlet_uris)),
+        branches=task.branches,
     )
 
 

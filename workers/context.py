@@ -9,7 +9,8 @@ from celery.local import Proxy
 
 from scheduler.authoring import context, xcom
 from scheduler.authoring.operator import Operator
-from scheduler.store.hot import MISSING, Claim, HotPath
+from scheduler.store.claims import Claim
+from scheduler.store.hot import MISSING, HotPath
 
 R = TypeVar("R")
 

@@ -13,11 +13,12 @@ from scheduler.authoring import xcom
 from scheduler.authoring.operator import Operator
 from scheduler.authoring.xcom_arg import RETURN_KEY
 from scheduler.dagfiles.load import LoadedFiles
-from scheduler.follow import Ending, Follower
+from scheduler.follow import Follower
 from scheduler.serialized import SerializedDag, SerializedTask
 from scheduler.settings import Settings
 from scheduler.states import TaskState
-from scheduler.store.hot import Claim, HotPath
+from scheduler.store.claims import Claim, Ending
+from scheduler.store.hot import HotPath
 from workers import context, logs, outcome
 from workers.board import Running, Slot
 from workers.guard import Guard

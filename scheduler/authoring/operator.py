@@ -54,6 +54,8 @@ class Operator(Linkable, metaclass=OperatorMeta):
 
     #: Which part of a worker runs it: python, bash, empty or pyspark.
     runtime: ClassVar[str] = "python"
+    #: It may decide to skip tasks below it.
+    branches: ClassVar[bool] = False
     template_fields: Sequence[str] = ()
     #: A template field that ends so is the path of a template file.
     template_ext: Sequence[str] = ()

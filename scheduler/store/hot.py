@@ -4,20 +4,21 @@ No engine, no ORM, no planning: a claim is one round trip that does not wait for
 that does. A claim that a crash of PostgreSQL undoes is asserted again by the worker's heartbeat (store/processes.reassert).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import psycopg2
 from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import cursor as Cursor
+from psycopg2.extras import Json
 
 from scheduler.serialized import SerializedDag
 from scheduler.settings import Settings
-from scheduler.states import Decision, TaskState
-from scheduler.store import versions
+from scheduler.states import TaskState
+from scheduler.store import shutdown, versions
+from scheduler.store.claims import Claim, Ending, Moved, Moves, Reported
 from scheduler.store.database import OPTIONS, socket_options
 
 #: Returned by pull_xcom where nothing was stored (None is a value).
@@ -26,11 +27,12 @@ MISSING = object()
 STATEMENTS = """
 prepare claim (bigint, uuid, text) as
 update task_instance t
-   set state = 'running', started_at = clock_timestamp(), worker = $3, reason = null
+   set state = 'running', worker = $3, reason = null,
+       started_at = case when t.resume is null then clock_timestamp() else coalesce(t.started_at, clock_timestamp()) end
   from dag_run r
  where t.id = $1 and t.state = 'queued' and t.dispatch_id = $2 and r.id = t.dag_run_id
 returning t.id, t.dispatch_id::text, t.task_id, t.map_index, t.task_no, t.try_number, t.max_tries, t.queue, t.pool, t.pool_slots,
-          t.priority_weight, t.started_at, r.id, r.dag_id, r.run_id, r.run_type, r.logical_date, r.data_interval_start,
+          t.priority_weight, t.started_at, t.resume, r.id, r.dag_id, r.run_id, r.run_type, r.logical_date, r.data_interval_start,
           r.data_interval_end, r.run_after, r.started_at, r.conf, r.version_id;
 
 -- Joins of $2 (task numbers, one row a range of their upstream tasks) with an upstream task that no worker has yet.
@@ -41,13 +43,13 @@ select distinct n.task_no
  cross join lateral (
        select 1 from task_instance t
         where t.dag_run_id = $1 and t.task_no between n.low and n.high
-          and (t.state is null or t.state in ('scheduled', 'queued', 'up_for_retry', 'up_for_reschedule'))
+          and (t.state is null or t.state in ('scheduled', 'queued', 'up_for_retry', 'up_for_reschedule', 'deferred'))
         order by t.task_no desc limit 1) found;
 
 -- Two last siblings must not each think the other unfinished: whoever gets these rows second sees the first's result.
-prepare lock_joins (bigint, bigint, int[]) as
+prepare lock_joins (bigint, bigint, int[], int) as
 select id from task_instance
- where id = $1 or (dag_run_id = $2 and task_no = any($3))
+ where id = $1 or (dag_run_id = $2 and task_no = any($3) and map_index in (-1, $4))
  order by id for no key update;
 
 prepare upstream_states (bigint, int[], int[], int[], bigint) as
@@ -56,44 +58,52 @@ select n.task_no, t.state, count(*)
   join task_instance t on t.dag_run_id = $1 and t.task_no between n.low and n.high and t.id <> $5
  group by 1, 2;
 
--- $1 id, $2 dispatch id, $3 state, $4 reason, $5 seconds until due, $6 return value, $7 worker,
--- $8 downstream task numbers, $9 their verdicts, $10 the reasons, $11 the heir (NULL: none), $12 its new dispatch id.
-prepare report (bigint, uuid, text, text, double precision, json, text, int[], text[], text[], int, uuid) as
+-- Of the tasks $2 of one mapped group, the instances of one index.
+prepare peer_states (bigint, int[], int) as
+select task_no, state from task_instance where dag_run_id = $1 and task_no = any($2) and map_index = $3;
+
+-- $1 id, $2 dispatch id, $3 state, $4 reason, $5 seconds until due, $6 return value, $7 worker, $8 what a branch decided,
+-- $9 the version that was followed, $10 whether rank rises with age; what to move: $11 task numbers, $12 map indexes,
+-- $13 verdicts, $14 reasons, $15 whether a branch lies above; $16 which of them is the heir (NULL: none), $17 its dispatch id.
+prepare report (bigint, uuid, text, text, double precision, json, text, jsonb, bigint, boolean,
+                int[], int[], text[], text[], boolean[], bigint, uuid) as
 with done as (
     update task_instance
-       set state = $3, ended_at = clock_timestamp(), reason = $4, due_at = clock_timestamp() + $5 * interval '1 second'
+       set state = $3, ended_at = clock_timestamp(), reason = $4, due_at = clock_timestamp() + $5 * interval '1 second',
+           resume = null, decision = $8
      where id = $1 and dispatch_id = $2 and state = 'running'
  returning id, dag_run_id, pool, pool_slots
 ), stored as (
     insert into xcom (task_instance_id, key, value) select id, 'return_value', $6 from done where $6 is not null
     on conflict (task_instance_id, key) do update set value = excluded.value, created_at = now()
 ), around as (
-    select done.dag_run_id, done.pool, done.pool_slots, r.state = 'running' as run_goes_on, s.is_paused,
-           first.id as first_id, first.priority_weight as first_weight,
+    select done.dag_run_id, done.pool, done.pool_slots, r.state = 'running' and r.version_id = $9 as run_goes_on, s.is_paused,
+           first.id as first_id, first.rank as first_rank,
            other.waits is not null as others_wait
       from done
       join dag_run r on r.id = done.dag_run_id
       join dag_schedule s on s.dag_id = r.dag_id
       left join lateral (
-           select w.id, w.priority_weight from task_instance w
+           select w.id, w.rank from task_instance w
             where w.pool = done.pool and w.state = 'scheduled'
-            order by w.priority_weight desc, w.id limit 1) first on true
+            order by w.rank desc, w.id limit 1) first on true
       left join lateral (  -- from the high end, as in unstarted
            select true as waits from task_instance o
             where o.dag_run_id = done.dag_run_id
-              and (o.state is null or o.state in ('scheduled', 'queued', 'up_for_retry', 'up_for_reschedule'))
+              and (o.state is null or o.state in ('scheduled', 'queued', 'up_for_retry', 'up_for_reschedule', 'deferred'))
             order by o.task_no desc limit 1) other on true
 ), verdict as (
     select t.id, n.state, n.reason,
-           n.task_no = $11 and not a.is_paused and t.pool = a.pool and t.pool_slots <= a.pool_slots
-           and (a.first_id is null or t.priority_weight > a.first_weight
-                or (t.priority_weight = a.first_weight and t.id < a.first_id)) as inherits
+           n.place = $16 and not a.is_paused and t.pool = a.pool and t.pool_slots <= a.pool_slots
+           and (a.first_id is null
+                or (not $10 and (t.rank > a.first_rank or (t.rank = a.first_rank and t.id < a.first_id)))) as inherits
       from around a
-     cross join unnest($8, $9, $10) n (task_no, state, reason)
+     cross join unnest($11, $12, $13, $14, $15) with ordinality n (task_no, map_index, state, reason, below_branch, place)
      cross join lateral (  -- "offset 0": one look by number for each, never the whole run with the numbers picked out of it
-           select id, pool, pool_slots, priority_weight from task_instance
-            where dag_run_id = a.dag_run_id and task_no = n.task_no and state is null offset 0) t
-     where a.run_goes_on
+           select id, pool, pool_slots, rank, reason from task_instance
+            where dag_run_id = a.dag_run_id and task_no = n.task_no and map_index = n.map_index and state is null offset 0) t
+     -- A cleared task below a branch is the scheduler's: it knows what the branch decided.
+     where a.run_goes_on and (t.reason is null or not n.below_branch)
 ), moved as (
     update task_instance t
        set state = case when v.inherits then 'queued' else v.state end,
@@ -102,7 +112,7 @@ with done as (
            scheduled_at = case when v.state = 'scheduled' then clock_timestamp() end,
            queued_at = case when v.inherits then clock_timestamp() end,
            queued_by = case when v.inherits then $7 end,
-           dispatch_id = case when v.inherits then $12 end,
+           dispatch_id = case when v.inherits then $17 end,
            ended_at = case when v.state in ('skipped', 'upstream_failed') then clock_timestamp() end
       from verdict v
      where t.id = v.id and t.state is null
@@ -111,58 +121,23 @@ with done as (
 select a.first_id is not null, a.others_wait, m.id, m.task_id, m.map_index, m.queue, m.priority_weight,
        m.dispatch_id, m.state
   from around a left join moved m on true;
+
+-- $3 up_for_reschedule or deferred, $4 reason, $5 seconds until due, $6 what the next dispatch goes on from, $7-$9 the trigger.
+prepare suspend (bigint, uuid, text, text, double precision, jsonb, text, jsonb, text) as
+with done as (
+    update task_instance
+       set state = $3, reason = $4, due_at = clock_timestamp() + $5 * interval '1 second', resume = $6
+     where id = $1 and dispatch_id = $2 and state = 'running'
+ returning id, dispatch_id, pool
+), deferred as (
+    insert into deferral as d (task_instance_id, dispatch_id, classpath, kwargs, file)
+    select id, dispatch_id, $7, $8, $9 from done where $7 is not null
+    on conflict (task_instance_id) do update
+       set dispatch_id = excluded.dispatch_id, classpath = excluded.classpath, kwargs = excluded.kwargs, file = excluded.file,
+           created_at = now(), waiter = null
+)
+select exists (select 1 from task_instance w where w.pool = done.pool and w.state = 'scheduled') from done;
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A task instance that this child may run, with all that running it needs."""
-
-    id: int
-    dispatch_id: str
-    task_id: str
-    map_index: int
-    task_no: int
-    try_number: int
-    max_tries: int
-    queue: str
-    pool: str
-    pool_slots: int
-    priority_weight: int
-    started_at: datetime
-    dag_run_id: int
-    dag_id: str
-    run_id: str
-    run_type: str
-    logical_date: datetime | None
-    data_interval_start: datetime | None
-    data_interval_end: datetime | None
-    run_after: datetime
-    run_started_at: datetime | None
-    conf: dict[str, Any]
-    version_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """A downstream task instance that a report moved, and to which state."""
-
-    id: int
-    task_id: str
-    map_index: int
-    queue: str
-    priority_weight: int
-    dispatch_id: str | None
-    state: TaskState
-
-
-@dataclass(frozen=True, slots=True)
-class Reported:
-    """What a report did: others wait for slots of the pool; task instances of the run no worker has; what moved."""
-
-    pool_has_waiting: bool
-    others_wait: bool
-    moved: tuple[Moved, ...]
 
 
 class HotPath:
@@ -189,8 +164,8 @@ class HotPath:
     def deciding(self, claim: Claim, joins: Sequence[int]) -> Iterator[None]:
         """A transaction that holds this task instance and `joins`, locked in id order."""
         self._execute(
-            "begin; set local synchronous_commit = on; execute lock_joins(%s, %s, %s::int[])",
-            (claim.id, claim.dag_run_id, list(joins)),
+            "begin; set local synchronous_commit = on; execute lock_joins(%s, %s, %s::int[], %s)",
+            (claim.id, claim.dag_run_id, list(joins), claim.map_index),
         )
         try:
             yield
@@ -201,49 +176,73 @@ class HotPath:
 
     def upstream_states(self, claim: Claim, joins: Sequence[int], dag: SerializedDag) -> dict[int, list[tuple[TaskState, int]]]:
         """By join: how many of its upstream task instances, other than the claimed one, are in which state."""
-        rows = self._all(
-            "execute upstream_states(%s, %s::int[], %s::int[], %s::int[], %s)",
-            (claim.dag_run_id, *_ranges(joins, dag), claim.id),
-        )
         states: dict[int, list[tuple[TaskState, int]]] = {join: [] for join in joins}
-        for join, state, count in rows:
-            states[join].append((TaskState(state or "none"), count))
+        if joins:
+            rows = self._all(
+                "execute upstream_states(%s, %s::int[], %s::int[], %s::int[], %s)",
+                (claim.dag_run_id, *_ranges(joins, dag), claim.id),
+            )
+            for join, state, count in rows:
+                states[join].append((TaskState(state or "none"), count))
         return states
 
-    def report(
-        self,
-        claim: Claim,
-        *,
-        state: TaskState,
-        reason: str | None,
-        delay_s: float | None,
-        result: str | None,
-        downstream: Sequence[Decision],
-        heir: int | None,
-        heir_dispatch_id: str | None,
-    ) -> Reported | None:
-        """running -> `state`, durably, and the moves of `downstream`; None if this dispatch no longer holds the task."""
+    def peer_states(self, claim: Claim, tasks: Collection[int]) -> dict[int, TaskState]:
+        """By task number: the instances of these tasks with the claimed one's map index."""
+        rows = self._all("execute peer_states(%s, %s::int[], %s)", (claim.dag_run_id, list(tasks), claim.map_index))
+        return {no: TaskState(state or "none") for no, state in rows}
+
+    def report(self, claim: Claim, ending: Ending, moves: Moves, *, aging: bool = False) -> Reported | None:
+        """running -> how it ended, durably, and `moves`; None if this dispatch no longer holds the task."""
         rows = self._all(
-            "set synchronous_commit = on; execute report(%s, %s, %s, %s, %s, %s, %s, %s::int[], %s::text[], %s::text[], %s, %s)",
+            "set synchronous_commit = on; execute report(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s,"
+            " %s::int[], %s::int[], %s::text[], %s::text[], %s::boolean[], %s, %s)",
             (
                 claim.id,
                 claim.dispatch_id,
-                state.value,
-                reason,
-                delay_s,
-                result,
+                ending.state.value,
+                ending.reason,
+                ending.delay_s,
+                ending.result,
                 self.worker_id,
-                [one.task_no for one in downstream],
-                [one.state.value for one in downstream],
-                [one.reason for one in downstream],
-                heir,
-                heir_dispatch_id,
+                None if ending.skip is None else Json({"skip": list(ending.skip)}),
+                claim.version_id,
+                aging,
+                [one.task_no for one in moves.decisions],
+                [one.map_index for one in moves.decisions],
+                [one.state.value for one in moves.decisions],
+                [one.reason for one in moves.decisions],
+                [one.task_no in moves.below_branch for one in moves.decisions],
+                None if moves.heir is None else moves.heir + 1,
+                moves.heir_dispatch_id,
             ),
         )
         if not rows:
             return None
         moved = tuple(_moved(row[2:]) for row in rows if row[2] is not None)
         return Reported(rows[0][0], rows[0][1], moved)
+
+    def suspend(self, claim: Claim, ending: Ending) -> bool | None:
+        """running -> up_for_reschedule or deferred, durably; whether others wait for the slots, None if it was refused."""
+        deferral = ending.deferral
+        found = self._one(
+            "set synchronous_commit = on; execute suspend(%s, %s, %s, %s, %s, %s, %s, %s, %s)",
+            (
+                claim.id,
+                claim.dispatch_id,
+                ending.state.value,
+                ending.reason,
+                ending.delay_s,
+                Json(ending.resume or {}),
+                deferral and deferral.classpath,
+                Json(deferral.kwargs if deferral else {}),
+                deferral and deferral.file,
+            ),
+        )
+        return None if found is None else bool(found[0])
+
+    def obey(self, claim: Claim) -> bool:
+        """shutdown -> what was asked, once the user code has ended; False if this dispatch is not being stopped."""
+        return bool(self._all(shutdown.OBEY.format(which="id = %s and dispatch_id = %s"), (claim.id, claim.dispatch_id)))
 
     def ended_as(self, claim: Claim, state: TaskState) -> bool:
         """Whether this dispatch is already stored as ended so: the report before got through although its answer was lost."""

@@ -8,13 +8,14 @@ from typing import Any
 
 from scheduler.dispatch import Publisher, broker_lists
 from scheduler.doorbell import Doorbell, client
-from scheduler.follow import Ending, Follower
+from scheduler.follow import Follower
 from scheduler.loop import SchedulerLoop
 from scheduler.serialized import SerializedDag, SerializedTask
 from scheduler.settings import Settings
 from scheduler.states import TaskState
 from scheduler.store import database, processes, runs
-from scheduler.store.hot import Claim, HotPath
+from scheduler.store.claims import Claim, Ending
+from scheduler.store.hot import HotPath
 
 WORKER_PLACES = 64
 

@@ -5,8 +5,8 @@ from uuid import uuid4
 
 from support.scenario import Scenario, dag
 
-from scheduler.follow import Ending
 from scheduler.states import TaskState
+from scheduler.store.claims import Ending
 from scheduler.store.hot import STATEMENTS, HotPath
 
 #: 20 % more pages than in the small case is allowed: an index of a million rows has one level more.

@@ -7,8 +7,9 @@ from support.scenario import Scenario, chain, dag
 
 from scheduler.dispatch import Publisher
 from scheduler.doorbell import Doorbell
-from scheduler.follow import Ending, Follower
+from scheduler.follow import Follower
 from scheduler.states import TaskState
+from scheduler.store.claims import Ending
 from scheduler.store.hot import HotPath
 
 SUCCESS = Ending(TaskState.SUCCESS)

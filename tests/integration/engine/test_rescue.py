@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from support.scenario import Scenario, chain
 
-from scheduler.follow import Ending
 from scheduler.states import TaskState
+from scheduler.store.claims import Ending
 
 QUICK = {"task_queued_timeout": 0.001}
 #: PostgreSQL of the test session has just started: do not wait for workers to assert their claims.

@@ -10,7 +10,7 @@ from scheduler.authoring.trigger_rule import TriggerRule
 from scheduler.deciding.evaluate import evaluate, run_state
 from scheduler.serialized import SerializedDag
 from scheduler.states import FINISHED, RunState, TaskState
-from scheduler.store.hot import Claim
+from scheduler.store.claims import Claim
 
 #: all_success acts on whichever of a skip and a failure it sees first, so its end may depend on the order; Airflow's does too.
 RULES = [str(rule) for rule in TriggerRule]

@@ -9,10 +9,9 @@ import pytest
 from sqlalchemy.exc import IntegrityError
 from support.scenario import Scenario, chain
 
-from scheduler.follow import Ending
 from scheduler.states import REQUIRES, TRANSITIONS, Actor, Decision, TaskState
 from scheduler.store import instances
-from scheduler.store.hot import Claim
+from scheduler.store.claims import Claim, Ending
 
 S = TaskState
 MINE = str(uuid4())

@@ -8,7 +8,7 @@ from support.scenario import dag
 from scheduler.follow import choose_heir, rings, settle
 from scheduler.serialized import SerializedDag
 from scheduler.states import Decision, TaskState
-from scheduler.store.hot import Claim, Moved, Reported
+from scheduler.store.claims import Claim, Moved, Reported
 
 S = TaskState
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

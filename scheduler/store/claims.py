@@ -1,0 +1,98 @@
+"""What a worker and the store hand each other about one dispatch: the claim, how it ended, what moved because of it."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from scheduler.states import Decision, TaskState
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A task instance that this child may run, with all that running it needs."""
+
+    id: int
+    dispatch_id: str
+    task_id: str
+    map_index: int
+    task_no: int
+    try_number: int
+    max_tries: int
+    queue: str
+    pool: str
+    pool_slots: int
+    priority_weight: int
+    started_at: datetime
+    #: What an earlier dispatch of this try left behind: the pokes of a sensor, the event of a trigger.
+    resume: dict[str, Any] | None
+    dag_run_id: int
+    dag_id: str
+    run_id: str
+    run_type: str
+    logical_date: datetime | None
+    data_interval_start: datetime | None
+    data_interval_end: datetime | None
+    run_after: datetime
+    run_started_at: datetime | None
+    conf: dict[str, Any]
+    version_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deferral:
+    """The trigger a deferred task instance waits for: its class, the arguments that make it again, and the DAG file if the
+    class is defined there.
+    """
+
+    classpath: str
+    kwargs: dict[str, Any]
+    file: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a dispatch ended: the new state, why, the JSON text of the return value, and seconds until it is due again."""
+
+    state: TaskState
+    reason: str | None = None
+    result: str | None = None
+    delay_s: float | None = None
+    #: Ids of the tasks that a branch skips; None for what is no branch.
+    skip: tuple[str, ...] | None = None
+    #: What the next dispatch of this try goes on from.
+    resume: dict[str, Any] | None = None
+    deferral: Deferral | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moves:
+    """What to move together with a report; `heir` is the place in `decisions` of the one that inherits the slots."""
+
+    decisions: Sequence[Decision] = ()
+    heir: int | None = None
+    heir_dispatch_id: str | None = None
+    #: Numbers of tasks that some branch may skip.
+    below_branch: Collection[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A downstream task instance that a report moved, and to which state."""
+
+    id: int
+    task_id: str
+    map_index: int
+    queue: str
+    priority_weight: int
+    dispatch_id: str | None
+    state: TaskState
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """What a report did: others wait for slots of the pool; task instances of the run no worker has; what moved."""
+
+    pool_has_waiting: bool
+    others_wait: bool
+    moved: tuple[Moved, ...]

@@ -1,0 +1,32 @@
+"""The end of a stopped task instance: what a person or its run asked for while a worker had it.
+
+Whoever sees the user code end does it: the worker's child, its parent if the child died, the scheduler if the worker did.
+"""
+
+#: `which` picks the rows. Cleared ones keep the ended try in task_try and are left to the scheduler by their reason.
+OBEY = """
+with stopped as (
+    select id from task_instance where state = 'shutdown' and {which} order by id for no key update
+), kept as (
+    insert into task_try (task_instance_id, try_number, dispatch_id, state, queued_by, worker, scheduled_at, queued_at,
+                          started_at, ended_at, reason)
+    select t.id, t.try_number, t.dispatch_id, 'shutdown', t.queued_by, t.worker, t.scheduled_at, t.queued_at, t.started_at,
+           clock_timestamp(), t.reason
+      from task_instance t join stopped using (id) where t.asked = 'none'
+), forgotten as (
+    delete from xcom x using task_instance t join stopped using (id) where t.asked = 'none' and x.task_instance_id = t.id
+)
+update task_instance t
+   set state = nullif(t.asked, 'none'), asked = null, resume = null, decision = null, due_at = null,
+       ended_at = case when t.asked <> 'none' then clock_timestamp() end,
+       reason = coalesce(t.reason, case when t.asked = 'none' then 'cleared' else 'marked' end),
+       dispatch_id = case when t.asked <> 'none' then t.dispatch_id end,
+       dispatched_at = null,
+       queued_by = case when t.asked <> 'none' then t.queued_by end,
+       worker = case when t.asked <> 'none' then t.worker end,
+       scheduled_at = case when t.asked <> 'none' then t.scheduled_at end,
+       queued_at = case when t.asked <> 'none' then t.queued_at end,
+       started_at = case when t.asked <> 'none' then t.started_at end
+  from stopped s where t.id = s.id and t.state = 'shutdown'
+returning t.dag_run_id
+"""
