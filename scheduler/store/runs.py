@@ -18,6 +18,67 @@ from scheduler.store.database import transaction
 #: What a run id may hold: it becomes a folder name and part of a Celery message.
 RUN_ID = re.compile(r"[A-Za-z0-9_.~:+-][A-Za-z0-9_.~:+ -]{0,249}")
 
+#: DAGs and backfills with queued runs, their dag_schedule rows locked. It hops from one to the next in an index, so that a DAG
+#: with many queued runs costs as much as one with a single one.
+STARTABLE = """
+    with recursive dags (dag_id) as (
+        (select dag_id from dag_run where state = 'queued' and backfill_id is null order by dag_id limit 1)
+        union all
+        select (select r.dag_id from dag_run r
+                 where r.state = 'queued' and r.backfill_id is null and r.dag_id > d.dag_id order by r.dag_id limit 1)
+          from dags d where d.dag_id is not null
+    ), backfills (id) as (
+        (select backfill_id from dag_run where state = 'queued' and backfill_id is not null order by backfill_id limit 1)
+        union all
+        select (select r.backfill_id from dag_run r
+                 where r.state = 'queued' and r.backfill_id > b.id order by r.backfill_id limit 1)
+          from backfills b where b.id is not null
+    ), startable (dag_id, backfill_id) as (
+        select dag_id, null::bigint from dags where dag_id is not null
+        union all
+        select b.dag_id, b.id from backfills join backfill b using (id) where not b.is_paused
+    ), held as (
+        select s.dag_id from dag_schedule s
+         where not s.is_paused and s.dag_id in (select dag_id from startable)
+         order by s.dag_id for no key update skip locked
+    )
+    select dag_id, backfill_id from held join startable using (dag_id)
+"""
+#: A run held by somebody who clears or ends it now is left to the next pass.
+START = """
+    with next (id) as (
+        select q.id
+          from unnest(%(dags)s::text[]) d (dag_id)
+          join dag on dag.dag_id = d.dag_id
+          join dag_version v on v.id = dag.version_id
+         cross join lateral (
+               select id from dag_run
+                where dag_id = d.dag_id and state = 'queued' and backfill_id is null and run_after <= clock_timestamp()
+                order by run_after, id
+                limit greatest(0, v.max_active_runs - (
+                      select count(*) from dag_run where dag_id = d.dag_id and state = 'running' and backfill_id is null))) q
+        union all
+        select q.id
+          from unnest(%(backfills)s::bigint[]) n (id)
+          join backfill b on b.id = n.id and not b.is_paused
+         cross join lateral (
+               select id from dag_run
+                where backfill_id = b.id and state = 'queued'
+                order by backfill_ordinal, id
+                limit greatest(0, b.max_active_runs - (
+                      select count(*) from dag_run where backfill_id = b.id and state = 'running'))) q
+    ), held as (
+        select r.id, (v.data->>'dagrun_timeout_s')::float as timeout_s
+          from next join dag_run r on r.id = next.id and r.state = 'queued' join dag_version v on v.id = r.version_id
+         order by r.id for no key update of r skip locked
+    )
+    update dag_run r
+       set state = 'running', started_at = clock_timestamp(),
+           timeout_at = clock_timestamp() + make_interval(secs => held.timeout_s)
+      from held where r.id = held.id and r.state = 'queued'
+    returning r.id
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class CreatedRun:
@@ -134,41 +195,16 @@ def trigger(
 
 @transaction
 def start_queued(connection: Connection) -> list[int]:
-    """queued -> running, for each DAG within its own max_active_runs, oldest first; the ids of the runs started.
+    """queued -> running, oldest first: each DAG within its max_active_runs, each backfill within its own; the ids of the runs.
 
     The DAG's dag_schedule row is the lock: two schedulers never count the same DAG's runs at once.
     """
-    rows = connection.exec_driver_sql(
-        """
-        with waiting as (
-            select s.dag_id from dag_schedule s
-             where not s.is_paused and s.dag_id in (select dag_id from dag_run where state = 'queued')
-             order by s.dag_id for no key update skip locked
-        )
-        select dag_id from waiting
-        """
-    ).all()
+    rows = connection.exec_driver_sql(STARTABLE).all()
     if not rows:
         return []
     started = connection.exec_driver_sql(
-        """
-        with next as (
-            select q.id
-              from unnest(%(dags)s::text[]) d (dag_id)
-              join dag on dag.dag_id = d.dag_id
-              join dag_version v on v.id = dag.version_id
-             cross join lateral (
-                   select id from dag_run
-                    where dag_id = d.dag_id and state = 'queued' and run_after <= clock_timestamp()
-                    order by run_after, id
-                    limit greatest(0, v.max_active_runs - (
-                          select count(*) from dag_run where dag_id = d.dag_id and state = 'running'))) q
-        )
-        update dag_run r set state = 'running', started_at = clock_timestamp()
-          from next where r.id = next.id and r.state = 'queued'
-        returning r.id
-        """,
-        {"dags": [row[0] for row in rows]},
+        START,
+        {"dags": sorted({row[0] for row in rows if row[1] is None}), "backfills": sorted(row[1] for row in rows if row[1])},
     )
     return sorted(row[0] for row in started)
 

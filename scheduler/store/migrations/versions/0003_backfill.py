@@ -40,8 +40,16 @@ create table backfill_run (
 );
 create index backfill_run_waiting on backfill_run (backfill_id, ordinal) where state = 'waiting';
 
-alter table dag_run add column backfill_id bigint references backfill on delete set null;
+alter table dag_run
+    add column backfill_id      bigint references backfill on delete set null,
+    add column backfill_ordinal int;  -- its place in that backfill
 create index dag_run_backfill on dag_run (backfill_id) where backfill_id is not null and state in ('queued', 'running');
+-- What waits to be started, in the order in which it is: runs of the schedule and by hand, and those of backfills.
+create index dag_run_queued on dag_run (dag_id, run_after, id) where state = 'queued' and backfill_id is null;
+create index dag_run_backfill_queued on dag_run (backfill_id, backfill_ordinal, id)
+    where state = 'queued' and backfill_id is not null;
+-- With dag_run_logical_date it gives the last runs of a DAG whatever its history.
+create index dag_run_without_date on dag_run (dag_id, run_after) where logical_date is null;
 """
 
 
@@ -50,4 +58,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    op.execute("alter table dag_run drop column backfill_id; drop table backfill_run, backfill;")
+    op.execute(
+        "drop index dag_run_without_date;"
+        " alter table dag_run drop column backfill_id, drop column backfill_ordinal; drop table backfill_run, backfill;"
+    )
