@@ -2,6 +2,7 @@
 
 from scheduler.authoring.context import get_current_context
 from scheduler.authoring.dag import DAG, dag
+from scheduler.authoring.deadline import AsyncCallback, DeadlineAlert, DeadlineReference, SyncCallback
 from scheduler.authoring.edges import chain, cross_downstream
 from scheduler.authoring.operator import BaseOperator
 from scheduler.authoring.trigger_rule import TriggerRule
@@ -10,7 +11,11 @@ from scheduler.operators.decorators import task
 
 __all__ = [
     "DAG",
+    "AsyncCallback",
     "BaseOperator",
+    "DeadlineAlert",
+    "DeadlineReference",
+    "SyncCallback",
     "TriggerRule",
     "XComArg",
     "chain",

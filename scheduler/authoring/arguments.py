@@ -19,14 +19,14 @@ _ON: tuple[object, ...] = (None, True)
 #: Airflow's arguments that Paceline does not honour yet, with the values that ask for nothing.
 LATER_FOR_TASKS: Mapping[str, tuple[object, ...]] = {
     **dict.fromkeys(
-        ("executor", "executor_config", "resources", "run_as_user", "pre_execute", "post_execute", "retry_policy",
+        ("executor", "executor_config", "resources", "run_as_user", "retry_policy",
          "allow_nested_operators", "logger_name"),
         _OFF,
     ),
 }  # fmt: skip
 LATER_FOR_DAGS: Mapping[str, tuple[object, ...]] = {
     **dict.fromkeys(
-        ("access_control", "owner_links", "dag_display_name", "jinja_environment_kwargs", "template_undefined"),
+        ("access_control", "owner_links", "dag_display_name"),
         (*_OFF, 0),
     ),
     "auto_register": _ON,
@@ -94,6 +94,11 @@ class Arguments:
         if not isinstance(functions, list | tuple) or not all(callable(one) for one in functions):
             raise self.refuse(f"{name} must be a function that takes the context, or a list of them, not {_shown(value)}.")
         return tuple(functions)
+
+    def function(self, name: str, value: object) -> Callable[..., Any]:
+        if not callable(value):
+            raise self.refuse(f"{name} must be a function, not {_shown(value)}.")
+        return value
 
     def assets(self, name: str, value: object) -> tuple[Asset, ...]:
         """An Asset or a list of them."""

@@ -9,9 +9,11 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, overload
 
+from scheduler.authoring import params as params_
 from scheduler.authoring import scope, source, timetable, zones
 from scheduler.authoring.arguments import LATER_FOR_DAGS, LATER_FOR_TASKS, Arguments, near
 from scheduler.authoring.cycles import find_cycle
+from scheduler.authoring.deadline import alerts
 from scheduler.authoring.operator import Callbacks, Operator, parameters
 from scheduler.exceptions import DagCycleError, DagError, DuplicateTaskError, NotFoundError
 
@@ -43,6 +45,8 @@ class DAG:
         user_defined_macros: Mapping[str, Any] | None = None,
         user_defined_filters: Mapping[str, Callable[..., Any]] | None = None,
         template_searchpath: str | Iterable[str] | None = None,
+        template_undefined: type | None = None,
+        jinja_environment_kwargs: Mapping[str, Any] | None = None,
         is_paused_upon_creation: bool | None = None,
         params: Mapping[str, Any] | None = None,
         dagrun_timeout: timedelta | None = None,
@@ -76,10 +80,12 @@ class DAG:
         self.user_defined_filters = checks.mapping("user_defined_filters", user_defined_filters or {})
         paths = [template_searchpath] if isinstance(template_searchpath, str) else template_searchpath or ()
         self.template_searchpath = checks.texts("template_searchpath", paths)
+        self.template_undefined = template_undefined
+        self.jinja_environment_kwargs = checks.mapping("jinja_environment_kwargs", jinja_environment_kwargs or {})
         self.is_paused_upon_creation = (
             None if is_paused_upon_creation is None else checks.boolean("is_paused_upon_creation", is_paused_upon_creation)
         )
-        self.params = {} if params is None else checks.mapping("params", params)
+        self.params = params_.authored(checks.mapping("params", params or {}), checks)
         self.dagrun_timeout = None if dagrun_timeout is None else checks.duration("dagrun_timeout", dagrun_timeout)
         self.fail_fast = checks.boolean("fail_fast", fail_fast)
         self.max_consecutive_failed_dag_runs = (
@@ -91,8 +97,8 @@ class DAG:
             "dag_success": checks.callbacks("on_success_callback", on_success_callback),
             "dag_failure": checks.callbacks("on_failure_callback", on_failure_callback),
         }
-        self.sla_miss_callback = sla_miss_callback
-        self.deadline = deadline
+        self.sla_miss_callback = None if sla_miss_callback is None else checks.function("sla_miss_callback", sla_miss_callback)
+        self.deadline = alerts(checks, deadline)
         self.disable_bundle_versioning = checks.boolean("disable_bundle_versioning", disable_bundle_versioning)
         self.rerun_with_latest_version = (
             None if rerun_with_latest_version is None else checks.boolean("rerun_with_latest_version", rerun_with_latest_version)
@@ -112,12 +118,20 @@ class DAG:
     @property
     def params_spec(self) -> dict[str, Any]:
         """Its params as data, see authoring/params."""
-        return {}
+        return params_.spec(self.params)
+
+    def param(self, name: str, default: Any = params_.NOTSET) -> params_.DagParam:
+        """A param to pass to tasks; with `default` it is made, or gets another default."""
+        if default is not params_.NOTSET:
+            self.params |= params_.authored({name: default}, Arguments(f"DAG {self.dag_id!r}", self.at))
+        elif name not in self.params:
+            raise Arguments(f"DAG {self.dag_id!r}", source.here()).refuse(f"there is no param {name!r}{near(name, self.params)}")
+        return params_.DagParam(name)
 
     @property
     def deadline_specs(self) -> list[dict[str, Any]]:
         """Its deadlines as data, see authoring/deadline."""
-        return []
+        return [alert.to_spec() for alert in self.deadline]
 
     @property
     def group_specs(self) -> list[dict[str, Any]]:
@@ -182,6 +196,12 @@ class DAG:
                 kind=DagCycleError,
                 at=self.task_dict[cycle[0]].at,
             )
+        lacking = params_.required(self.params_spec) if self.schedule is not None else []
+        if lacking:
+            raise Arguments(f"DAG {self.dag_id!r}", self.at).refuse(
+                f"param {lacking[0]!r} has no default that fits its schema, which a run of the schedule cannot give; "
+                "write a default, or schedule=None."
+            )
         known = {name for task in self.task_dict.values() for name in parameters(type(task))}
         known |= {*parameters(Operator), *LATER_FOR_TASKS}
         for name in self.default_args.keys() - known:
@@ -236,35 +256,41 @@ class DAG:
 
 
 @overload
-def dag(dag_id: Callable[..., Any], /) -> Callable[[], DAG]: ...
+def dag(dag_id: Callable[..., Any], /) -> Callable[..., DAG]: ...
 @overload
-def dag(dag_id: str | None = None, /, **arguments: Any) -> Callable[[Callable[..., Any]], Callable[[], DAG]]: ...
+def dag(dag_id: str | None = None, /, **arguments: Any) -> Callable[[Callable[..., Any]], Callable[..., DAG]]: ...
 def dag(dag_id: Any = None, /, **arguments: Any) -> Any:
-    """Make a function the body of a DAG; calling it makes the DAG. Takes DAG's arguments; dag_id is its name if left out."""
+    """Make a function the body of a DAG; calling it makes the DAG. Takes DAG's arguments; dag_id is its name if left out.
+
+    The function's own arguments are params of the DAG.
+    """
     if callable(dag_id):
         return _factory(dag_id, dag_id.__name__, {})
     dag_id = arguments.pop("dag_id", dag_id)
     return lambda function: _factory(function, dag_id or function.__name__, arguments)
 
 
-def _factory(function: Callable[..., Any], dag_id: str, arguments: Mapping[str, Any]) -> Callable[[], DAG]:
+def _factory(function: Callable[..., Any], dag_id: str, arguments: Mapping[str, Any]) -> Callable[..., DAG]:
     @functools.wraps(function)
-    def make() -> DAG:
+    def make(*args: Any, **kwargs: Any) -> DAG:
         code = inspect.unwrap(function).__code__
         at = source.Location(code.co_filename, code.co_firstlineno)
-        if inspect.signature(function).parameters:
+        try:
+            given = inspect.signature(function).bind(*args, **kwargs)
+        except TypeError as error:
             raise source.fault(
-                f"DAG {dag_id!r}: arguments of a @dag function are params, which is not supported yet; remove them.",
-                at=at,
-            )
+                f"DAG {dag_id!r}: {error}; give it a default, or pass a value where the DAG is made.", at=at
+            ) from None
+        given.apply_defaults()
         try:
             made = DAG(dag_id, **{"doc_md": function.__doc__, **arguments})
+            made.at = at
+            values = {name: made.param(name, value) for name, value in given.arguments.items()}
         except DagError as error:
             error.file, error.line = at.file, at.line
             raise
-        made.at = at
         with made:
-            function()
+            function(**values)
         return made
 
     return make

@@ -1,0 +1,107 @@
+"""Deadlines of DAG runs: `deadline=DeadlineAlert(reference=..., interval=..., callback=...)`, or a list of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from scheduler.authoring import source
+from scheduler.authoring.arguments import Arguments
+
+DEFAULT_MAX_RUNS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The moment a deadline counts from; see `DeadlineReference`."""
+
+    kind: str
+    at: datetime | None = None
+    max_runs: int | None = None
+    min_runs: int | None = None
+
+
+class DeadlineReference:
+    """The moments a deadline may count from."""
+
+    #: The logical date of the run; a run without one gets no deadline.
+    DAGRUN_LOGICAL_DATE = Reference("dagrun_logical_date")
+    #: When the run was queued: made, or cleared.
+    DAGRUN_QUEUED_AT = Reference("dagrun_queued_at")
+
+    @staticmethod
+    def FIXED_DATETIME(dt: datetime) -> Reference:
+        """One moment for every run."""
+        return Reference("fixed_datetime", at=_checks().moment("DeadlineReference.FIXED_DATETIME", dt))
+
+    @staticmethod
+    def AVERAGE_RUNTIME(max_runs: int = 0, min_runs: int | None = None) -> Reference:
+        """When the run was queued plus the mean duration of the last `max_runs` that ended; none with fewer than `min_runs`."""
+        checks = _checks()
+        most = checks.integer("max_runs", max_runs, least=0) or DEFAULT_MAX_RUNS
+        least = most if min_runs is None else checks.integer("min_runs", min_runs, least=1)
+        if least > most:
+            raise checks.refuse(f"min_runs is {least} and must not be more than max_runs, {most}.")
+        return Reference("average_runtime", max_runs=most, min_runs=least)
+
+
+class SyncCallback:
+    """A function with arguments of its own; it is called with them and `context`."""
+
+    def __init__(self, callback_callable: Callable[..., Any], kwargs: Mapping[str, Any] | None = None) -> None:
+        if not callable(callback_callable):
+            raise _checks().refuse(f"a callback must be a function, not {callback_callable!r}; pass it itself, not its path.")
+        self.callback_callable = callback_callable
+        self.kwargs = dict(kwargs or {})
+
+
+class AsyncCallback(SyncCallback):
+    """The same for an `async def` function."""
+
+
+class DeadlineAlert:
+    """A run that has not succeeded `interval` after `reference` gives one call of `callback`; a negative interval lies before."""
+
+    def __init__(
+        self,
+        reference: Reference,
+        interval: timedelta,
+        callback: Callable[..., Any] | SyncCallback,
+        name: str | None = None,
+    ) -> None:
+        checks = _checks()
+        if not isinstance(reference, Reference):
+            raise checks.refuse(f"reference must be a DeadlineReference, such as DAGRUN_QUEUED_AT, not {reference!r}.")
+        if not isinstance(interval, timedelta):
+            raise checks.refuse(f"interval must be a timedelta such as timedelta(minutes=5), not {interval!r}.")
+        if not callable(callback) and not isinstance(callback, SyncCallback):
+            raise checks.refuse(f"callback must be a function that takes the context, or a SyncCallback, not {callback!r}.")
+        self.reference = reference
+        self.interval = interval
+        self.callback = callback
+        self.name = name
+
+    def to_spec(self) -> dict[str, Any]:
+        """The deadline as data; its callback stays in the DAG file."""
+        return {
+            "reference": self.reference.kind,
+            "interval_s": self.interval.total_seconds(),
+            "at": self.reference.at.isoformat() if self.reference.at else None,
+            "max_runs": self.reference.max_runs,
+            "min_runs": self.reference.min_runs,
+            "name": self.name,
+        }
+
+
+def alerts(checks: Arguments, value: object) -> tuple[DeadlineAlert, ...]:
+    """What a DAG's `deadline` holds: nothing, one, or a list."""
+    found = () if value is None else (value,) if isinstance(value, DeadlineAlert) else value
+    if not isinstance(found, list | tuple) or not all(isinstance(one, DeadlineAlert) for one in found):
+        raise checks.refuse(f"deadline must be a DeadlineAlert or a list of them, not {value!r}.")
+    return tuple(found)
+
+
+def _checks() -> Arguments:
+    return Arguments("A deadline", source.here())
