@@ -2,16 +2,157 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+from scheduler.authoring.source import fault
 
-@dataclass(frozen=True, slots=True)
-class Asset:
-    """A piece of data by its URI; nothing is read from there."""
+MAX_LENGTH = 1500
+_PASSWORD = re.compile(r"^[a-z][a-z0-9+.-]*://[^/@]*:[^/@]*@", re.IGNORECASE)
 
-    uri: str
-    name: str = ""
-    group: str = "asset"
-    extra: Mapping[str, Any] = field(default_factory=dict, compare=False, hash=False)
+
+class Condition:
+    """What a DAG waits for: an asset, all of several conditions, or any of them. Immutable."""
+
+    def __and__(self, other: object) -> AssetAll:
+        return AssetAll(*_parts(AssetAll, self), *_parts(AssetAll, other)) if isinstance(other, Condition) else NotImplemented
+
+    def __or__(self, other: object) -> AssetAny:
+        return AssetAny(*_parts(AssetAny, self), *_parts(AssetAny, other)) if isinstance(other, Condition) else NotImplemented
+
+    def is_met(self, updated: Collection[str]) -> bool:
+        """Whether updates of the assets with the URIs `updated` are enough."""
+        raise NotImplementedError
+
+    def assets(self) -> Iterator[Asset]:
+        """Every asset it names."""
+        raise NotImplementedError
+
+    def to_spec(self) -> dict[str, Any]:
+        """JSON that `from_spec` reads."""
+        raise NotImplementedError
+
+    @property
+    def uris(self) -> list[str]:
+        """The URIs of its assets, each once."""
+        return sorted({asset.uri for asset in self.assets()})
+
+    @property
+    def summary(self) -> str:
+        """The condition as people read it."""
+        raise NotImplementedError
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Condition) and self.to_spec() == other.to_spec()
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.uris))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.summary}>"
+
+
+class Asset(Condition):
+    """A piece of data by its URI; nothing is read from there. Either of name and uri stands for the other."""
+
+    def __init__(
+        self,
+        name: str | None = None,
+        uri: str | None = None,
+        *,
+        group: str = "asset",
+        extra: Mapping[str, Any] | None = None,
+        watchers: Iterable[object] = (),
+    ) -> None:
+        self.name = _checked("name", uri if name is None else name)
+        self.uri = _checked("uri", name if uri is None else uri)
+        self.group = _checked("group", group)
+        self.extra = dict(extra or {})
+        if list(watchers):
+            raise fault(f"Asset {self.name!r}: watchers are not supported; update it by a task or `paceline assets update`.")
+
+    def is_met(self, updated: Collection[str]) -> bool:
+        return self.uri in updated
+
+    def assets(self) -> Iterator[Asset]:
+        yield self
+
+    def to_spec(self) -> dict[str, Any]:
+        return {"uri": self.uri} if self.name == self.uri else {"uri": self.uri, "name": self.name}
+
+    @property
+    def summary(self) -> str:
+        return self.name
+
+
+class _Several(Condition):
+    """Conditions joined by one word."""
+
+    word: str
+    key: str
+
+    def __init__(self, *parts: Condition) -> None:
+        if not parts or not all(isinstance(part, Condition) for part in parts):
+            raise fault(f"{type(self).__name__} takes one or more assets, not {parts!r}.")
+        self.parts = parts
+
+    def assets(self) -> Iterator[Asset]:
+        for part in self.parts:
+            yield from part.assets()
+
+    def to_spec(self) -> dict[str, Any]:
+        return {self.key: [part.to_spec() for part in self.parts]}
+
+    @property
+    def summary(self) -> str:
+        return f" {self.word} ".join(
+            f"({part.summary})" if isinstance(part, _Several) and len(part.parts) > 1 else part.summary for part in self.parts
+        )
+
+
+class AssetAll(_Several):
+    """Every one of its conditions is met."""
+
+    word, key = "and", "all"
+
+    def is_met(self, updated: Collection[str]) -> bool:
+        return all(part.is_met(updated) for part in self.parts)
+
+
+class AssetAny(_Several):
+    """One of its conditions is met."""
+
+    word, key = "or", "any"
+
+    def is_met(self, updated: Collection[str]) -> bool:
+        return any(part.is_met(updated) for part in self.parts)
+
+
+class AssetAlias:
+    """Refused: an asset has one name here."""
+
+    def __init__(self, *given: object, **others: object) -> None:
+        raise fault("AssetAlias is not supported; name the assets themselves.")
+
+
+def from_spec(spec: Mapping[str, Any]) -> Condition:
+    """The condition that `to_spec` described."""
+    for kind in (AssetAll, AssetAny):
+        if kind.key in spec:
+            return kind(*(from_spec(part) for part in spec[kind.key]))
+    return Asset(name=spec.get("name"), uri=spec["uri"])
+
+
+def _parts(kind: type[_Several], condition: Condition) -> tuple[Condition, ...]:
+    return condition.parts if type(condition) is kind else (condition,)
+
+
+def _checked(what: str, value: object) -> str:
+    if not isinstance(value, str) or not value.strip() or len(value) > MAX_LENGTH or not value.isascii():
+        raise fault(f"The {what} of an asset must be 1 to {MAX_LENGTH} ASCII characters and not only blanks, not {value!r}.")
+    if not value.isprintable():
+        raise fault(f"The {what} of an asset must not hold control characters, as {value!r} does.")
+    if what == "uri" and _PASSWORD.match(value):
+        raise fault("The uri of an asset must not hold a password: it is stored and shown to everybody. Leave it out.")
+    return value

@@ -1,17 +1,40 @@
-"""When a DAG runs: never, once, by cron or every so often. Pure: the time comes in as an argument."""
+"""When a DAG runs, made from its `schedule` or from its stored spec. Pure: the time comes in as an argument."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from datetime import timedelta
+from typing import Any
 
-from scheduler.authoring import cron, zones
+from scheduler.authoring import asset, cron
 from scheduler.authoring.arguments import Arguments, near
+from scheduler.authoring.timetables.assets import UpdatedOrTime, WhenUpdated
+from scheduler.authoring.timetables.base import RunTimes, Timetable
+from scheduler.authoring.timetables.intervals import CronInterval, DeltaInterval
+from scheduler.authoring.timetables.ticks import fields_of
+from scheduler.authoring.timetables.triggers import Cron, Delta, Events
+from scheduler.authoring.timetables.trivial import Continuous, Never, Once
 from scheduler.exceptions import TimetableError
 
-ONCE = "@once"
+__all__ = [
+    "Continuous",
+    "Cron",
+    "CronInterval",
+    "Delta",
+    "DeltaInterval",
+    "Events",
+    "Never",
+    "Once",
+    "RunTimes",
+    "Timetable",
+    "UpdatedOrTime",
+    "WhenUpdated",
+    "configured",
+    "from_schedule",
+    "from_spec",
+]
+
+ONCE, CONTINUOUS = "@once", "@continuous"
 PRESETS: Mapping[str, str] = {
     "@hourly": "0 * * * *",
     "@daily": "0 0 * * *",
@@ -21,127 +44,17 @@ PRESETS: Mapping[str, str] = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class RunTimes:
-    """The times of one scheduled run, in UTC; it may be made once `run_after` has come."""
-
-    logical_date: datetime
-    data_interval_start: datetime
-    data_interval_end: datetime
-    run_after: datetime
-
-
-class Timetable(Protocol):
-    """A schedule. Frozen, and equal if its spec is."""
-
-    def next_run(
-        self, *, last: datetime | None, start: datetime | None, end: datetime | None, catchup: bool, now: datetime
-    ) -> RunTimes | None:
-        """The run after that of logical date `last` (None: the first), which may lie in the future; None if none follows.
-
-        Without `catchup` it is the newest one that is due, however many were missed before it. Always later than
-        `last`, never before `start` nor after `end`. Without `start` the schedule begins with the newest due tick.
-        """
-
-    def to_spec(self) -> dict[str, Any]:
-        """JSON that `from_spec` reads."""
-
-    @property
-    def summary(self) -> str:
-        """The schedule as people read it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Never:
-    """schedule=None: only by hand."""
-
-    def next_run(
-        self, *, last: datetime | None, start: datetime | None, end: datetime | None, catchup: bool, now: datetime
-    ) -> RunTimes | None:
-        return None
-
-    def to_spec(self) -> dict[str, Any]:
-        return {"kind": "never"}
-
-    @property
-    def summary(self) -> str:
-        return "never, only by hand"
-
-
-@dataclass(frozen=True, slots=True)
-class Once:
-    """schedule="@once": at start_date, or at once without one."""
-
-    def next_run(
-        self, *, last: datetime | None, start: datetime | None, end: datetime | None, catchup: bool, now: datetime
-    ) -> RunTimes | None:
-        return _within(start or now, end) if last is None else None
-
-    def to_spec(self) -> dict[str, Any]:
-        return {"kind": "once"}
-
-    @property
-    def summary(self) -> str:
-        return "once"
-
-
-@dataclass(frozen=True, slots=True)
-class Cron:
-    """A cron expression on the clocks of a time zone."""
-
-    expression: str
-    timezone: str = "UTC"
-
-    def next_run(
-        self, *, last: datetime | None, start: datetime | None, end: datetime | None, catchup: bool, now: datetime
-    ) -> RunTimes | None:
-        clock = cron.Clock(self.expression, zones.load(self.timezone))
-        if last is None and start is None:
-            return _within(clock.up_to(now), end)
-        floors = [clock.after(last)] if last is not None else []
-        if start is not None:
-            floors.append(clock.from_on(start))
-        first = None if None in floors else max(tick for tick in floors if tick is not None)
-        if not catchup and first is not None and first <= now:
-            first = clock.up_to(now)
-        return _within(first, end)
-
-    def to_spec(self) -> dict[str, Any]:
-        return {"kind": "cron", "expression": self.expression, "timezone": self.timezone}
-
-    @property
-    def summary(self) -> str:
-        zone = "" if self.timezone == "UTC" else f" {self.timezone}"
-        return f"{self.expression}{zone}"
-
-
-@dataclass(frozen=True, slots=True)
-class Delta:
-    """Every so many seconds of elapsed time, counted from start_date."""
-
-    seconds: float
-
-    def next_run(
-        self, *, last: datetime | None, start: datetime | None, end: datetime | None, catchup: bool, now: datetime
-    ) -> RunTimes | None:
-        step = timedelta(seconds=self.seconds)
-        if start is not None and (last is None or start > last):
-            first = start
-        elif last is not None:
-            first = last + step
-        else:
-            first = now.replace(microsecond=0)
-        missed = (now - first) // step
-        return _within(first if catchup or missed < 0 else first + missed * step, end)
-
-    def to_spec(self) -> dict[str, Any]:
-        return {"kind": "delta", "seconds": self.seconds}
-
-    @property
-    def summary(self) -> str:
-        return f"every {timedelta(seconds=self.seconds)}"
+#: Kinds whose spec holds their arguments.
+_PLAIN: Mapping[str, type[Timetable]] = {
+    "never": Never,
+    "once": Once,
+    "continuous": Continuous,
+    "cron": Cron,
+    "cron_interval": CronInterval,
+    "delta": Delta,
+    "delta_interval": DeltaInterval,
+    "events": Events,
+}
 
 
 def from_schedule(schedule: object, *, timezone: str, checks: Arguments) -> Timetable:
@@ -154,37 +67,75 @@ def from_schedule(schedule: object, *, timezone: str, checks: Arguments) -> Time
         raise refused from None
 
 
+def configured(schedule: object, table: Timetable, *, cron_intervals: bool, delta_intervals: bool) -> Timetable:
+    """`table`, or the data intervals that the settings make of a `schedule` that is a plain cron expression or timedelta."""
+    if cron_intervals and isinstance(schedule, str) and isinstance(table, Cron):
+        return CronInterval(table.expression, table.timezone)
+    if delta_intervals and not isinstance(schedule, Timetable) and isinstance(table, Delta):
+        return DeltaInterval(table.seconds, table.relative)
+    return table
+
+
 def from_spec(spec: Mapping[str, Any]) -> Timetable:
     """The timetable that `to_spec` described."""
-    kind, arguments = spec["kind"], {key: value for key, value in spec.items() if key != "kind"}
-    kinds: dict[str, type[Never | Once | Cron | Delta]] = {"never": Never, "once": Once, "cron": Cron, "delta": Delta}
-    return kinds[kind](**arguments)
+    kind = spec["kind"]
+    if kind in {"assets", "asset_or_time"}:
+        condition = asset.from_spec(spec["condition"])
+        return WhenUpdated(condition) if kind == "assets" else UpdatedOrTime(from_spec(spec["timetable"]), condition)
+    arguments = {name: _frozen(value) for name, value in spec.items() if name != "kind"}
+    return _PLAIN[kind](**arguments)
+
+
+def checked(text: str, timezone: str) -> str:
+    """The cron expression of a text or preset; TimetableError if it is none."""
+    text = " ".join(text.split())
+    if text.startswith("@") and text not in PRESETS:
+        raise TimetableError(f"schedule {text!r} is no preset{near(text, [*PRESETS, ONCE, CONTINUOUS])}")
+    expression = PRESETS.get(text, text)
+    cron.check(expression, timezone)
+    return expression
 
 
 def _understood(schedule: object, timezone: str) -> Timetable:
-    if schedule is None:
-        return Never()
-    if isinstance(schedule, timedelta):
-        if schedule <= timedelta(0):
-            raise TimetableError(f"schedule must be longer than zero, not {schedule!r}.")
-        return Delta(schedule.total_seconds())
-    if not isinstance(schedule, str):
-        raise TimetableError(
-            f"schedule cannot be {schedule!r} ({type(schedule).__name__}); write a cron expression, a preset such as "
-            "'@daily', a timedelta or None."
-        )
-    text = " ".join(schedule.split())
-    if text == ONCE:
-        return Once()
-    if text.startswith("@") and text not in PRESETS:
-        raise TimetableError(f"schedule {schedule!r} is no preset{near(text, [*PRESETS, ONCE])}")
-    expression = PRESETS.get(text, text)
-    cron.check(expression, timezone)
-    return Cron(expression, timezone)
+    match schedule:
+        case None:
+            table: Timetable = Never()
+        case Timetable():
+            table = schedule
+        case asset.Condition():
+            table = WhenUpdated(schedule)
+        case str():
+            table = _of_text(" ".join(schedule.split()), timezone)
+        case [_, *_]:
+            table = _of_several(list(schedule), timezone)
+        case _ if isinstance(schedule, timedelta) or type(schedule).__name__ == "relativedelta":
+            table = Delta(**fields_of(schedule))
+        case _:
+            raise TimetableError(
+                f"schedule cannot be {schedule!r} ({type(schedule).__name__}); write a cron expression, a preset such as "
+                "'@daily', a timedelta, assets, a timetable or None."
+            )
+    return table
 
 
-def _within(moment: datetime | None, end: datetime | None) -> RunTimes | None:
-    if moment is None or (end is not None and moment > end):
-        return None
-    moment = moment.astimezone(UTC)
-    return RunTimes(moment, moment, moment, moment)
+def _of_text(text: str, timezone: str) -> Timetable:
+    if text in {ONCE, CONTINUOUS}:
+        return Once() if text == ONCE else Continuous()
+    return Cron(checked(text, timezone), timezone)
+
+
+def _of_several(schedule: list[object], timezone: str) -> Timetable:
+    assets = [one for one in schedule if isinstance(one, asset.Condition)]
+    texts = [one for one in schedule if isinstance(one, str)]
+    if len(assets) == len(schedule):
+        return WhenUpdated(assets[0] if len(assets) == 1 else asset.AssetAll(*assets))
+    if len(texts) == len(schedule):
+        first, *more = dict.fromkeys(checked(text, timezone) for text in texts)
+        return Cron(first, timezone, more=tuple(more))
+    raise TimetableError(f"a list as schedule holds assets only, or cron expressions only, not {schedule!r}.")
+
+
+def _frozen(value: object) -> object:
+    if isinstance(value, dict):
+        return tuple(sorted(value.items()))
+    return tuple(value) if isinstance(value, list) else value

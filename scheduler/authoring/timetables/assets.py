@@ -1,0 +1,86 @@
+"""Schedules that wait for updates of assets, alone or beside a timetable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from scheduler.authoring.asset import Condition
+from scheduler.authoring.timetables.base import RunTimes, Timetable
+
+
+@dataclass(frozen=True, slots=True)
+class WhenUpdated(Timetable):
+    """schedule=[asset, ...], `a & b`, `a | b`: when the assets of the condition have been updated."""
+
+    assets: Condition
+
+    def next_run(
+        self,
+        *,
+        last: datetime | None,
+        start: datetime | None,
+        end: datetime | None,
+        catchup: bool,
+        now: datetime,
+        covered: datetime | None = None,
+    ) -> RunTimes | None:
+        return None
+
+    def to_spec(self) -> dict[str, Any]:
+        return {"kind": "assets", "condition": self.assets.to_spec(), "uris": self.assets.uris}
+
+    @property
+    def condition(self) -> Condition:
+        return self.assets
+
+    @property
+    def summary(self) -> str:
+        return f"on {self.assets.summary}"
+
+
+@dataclass(frozen=True, slots=True)
+class UpdatedOrTime(Timetable):
+    """AssetOrTimeSchedule: when the assets have been updated, and by the timetable."""
+
+    timetable: Timetable
+    assets: Condition
+
+    def next_run(
+        self,
+        *,
+        last: datetime | None,
+        start: datetime | None,
+        end: datetime | None,
+        catchup: bool,
+        now: datetime,
+        covered: datetime | None = None,
+    ) -> RunTimes | None:
+        return self.timetable.next_run(last=last, start=start, end=end, catchup=catchup, now=now, covered=covered)
+
+    def to_spec(self) -> dict[str, Any]:
+        spec = {"condition": self.assets.to_spec(), "uris": self.assets.uris}
+        return {"kind": "asset_or_time", "timetable": self.timetable.to_spec(), **spec}
+
+    @property
+    def condition(self) -> Condition:
+        return self.assets
+
+    @property
+    def is_periodic(self) -> bool:
+        return self.timetable.is_periodic
+
+    @property
+    def summary(self) -> str:
+        return f"{self.timetable.summary}, and on {self.assets.summary}"
+
+    def runs_between(self, first: datetime, last: datetime) -> Iterator[RunTimes]:
+        return self.timetable.runs_between(first, last)
+
+    def latest(self, now: datetime, *, anchor: datetime | None = None) -> RunTimes | None:
+        return self.timetable.latest(now, anchor=anchor)
+
+    def manual_interval(self, moment: datetime) -> tuple[datetime, datetime]:
+        return self.timetable.manual_interval(moment)

@@ -1,0 +1,118 @@
+"""Schedules of data intervals without gaps: each run comes when its interval is over."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from scheduler.authoring.timetables.base import RunTimes, Timetable, of_interval
+from scheduler.authoring.timetables.ticks import Clocks, Step, Steps, Ticks, grid
+
+_LEAST = timedelta(microseconds=1)
+
+
+class _Intervals(Timetable):
+    """From each tick to the next; the tick at which it begins is the logical date."""
+
+    __slots__ = ()
+
+    @property
+    def is_periodic(self) -> bool:
+        return True
+
+    @abstractmethod
+    def _ticks(self, last: datetime | None, start: datetime | None, now: datetime) -> Ticks:
+        """The ticks, for a schedule of which `last` and `start` are known."""
+
+    def next_run(
+        self,
+        *,
+        last: datetime | None,
+        start: datetime | None,
+        end: datetime | None,
+        catchup: bool,
+        now: datetime,
+        covered: datetime | None = None,
+    ) -> RunTimes | None:
+        ticks = self._ticks(covered or last, start, now)
+        floors = []
+        if last is not None:
+            floors.append(_goes_on(ticks, last, covered))
+        if start is not None:
+            floors.append(ticks.from_on(start))
+        if not catchup or not floors:
+            newest = _latest_complete(ticks, now)
+            if newest is not None:
+                floors.append(newest)
+        if not floors:
+            floors.append(ticks.from_on(now))
+        if None in floors:
+            return None
+        begin = max(tick for tick in floors if tick is not None)
+        over = ticks.after(begin)
+        return None if over is None or (end is not None and begin > end) else of_interval(begin, over)
+
+    def manual_interval(self, moment: datetime) -> tuple[datetime, datetime]:
+        """The last interval that is over then."""
+        ticks = self._ticks(None, None, moment)
+        begin = _latest_complete(ticks, moment)
+        over = begin and ticks.after(begin)
+        return (begin, over) if begin and over else (moment, moment)
+
+
+@dataclass(frozen=True, slots=True)
+class CronInterval(_Intervals):
+    """Data intervals from one tick of a cron expression to the next."""
+
+    expression: str
+    timezone: str = "UTC"
+
+    def to_spec(self) -> dict[str, Any]:
+        return {"kind": "cron_interval", "expression": self.expression, "timezone": self.timezone}
+
+    @property
+    def summary(self) -> str:
+        zone = "" if self.timezone == "UTC" else f" {self.timezone}"
+        return f"{self.expression}{zone}, data intervals"
+
+    def _ticks(self, last: datetime | None, start: datetime | None, now: datetime) -> Ticks:
+        return Clocks((self.expression,), self.timezone)
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaInterval(_Intervals):
+    """Data intervals of a fixed length, or of so many months, counted from start_date."""
+
+    seconds: float = 0.0
+    relative: tuple[tuple[str, int], ...] = ()
+
+    def to_spec(self) -> dict[str, Any]:
+        step: dict[str, Any] = {"relative": dict(self.relative)} if self.relative else {"seconds": self.seconds}
+        return {"kind": "delta_interval", **step}
+
+    @property
+    def summary(self) -> str:
+        return f"every {Step(self.seconds, self.relative)}, data intervals"
+
+    def latest(self, now: datetime, *, anchor: datetime | None = None) -> RunTimes | None:
+        return None if anchor is None else _Intervals.latest(self, now, anchor=anchor)
+
+    def _ticks(self, last: datetime | None, start: datetime | None, now: datetime) -> Ticks:
+        step = Step(self.seconds, self.relative)
+        anchor = now.replace(microsecond=0) if last is None and start is None else grid(step, last=last, start=start)
+        return Steps(anchor, step)
+
+
+def _goes_on(ticks: Ticks, last: datetime, covered: datetime | None) -> datetime | None:
+    """Where the interval after the last run's begins: at its end, or, after an edit of the schedule, at the tick before that."""
+    aligned = None if covered is None else ticks.up_to(covered)
+    # An edit from hourly to daily would lead back to a run that is already there, for ever.
+    return aligned if aligned is not None and aligned > last else ticks.after(last)
+
+
+def _latest_complete(ticks: Ticks, now: datetime) -> datetime | None:
+    """The begin of the last interval that is over."""
+    over = ticks.up_to(now)
+    return None if over is None else ticks.up_to(over - _LEAST)

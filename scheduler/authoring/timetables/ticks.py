@@ -1,0 +1,147 @@
+"""Endless rows of moments: those of several cron expressions, and those of a fixed or calendar step from an anchor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+
+from scheduler.authoring import cron, zones
+from scheduler.exceptions import TimetableError
+
+#: What of a dateutil relativedelta is stored.
+RELATIVE = ("years", "months", "days", "hours", "minutes", "seconds", "microseconds")
+ABSOLUTE = ("year", "month", "day", "hour", "minute", "second", "microsecond")
+
+
+class Ticks(Protocol):
+    """A row of moments in UTC."""
+
+    def after(self, moment: datetime) -> datetime | None:
+        """The first later than `moment`."""
+
+    def from_on(self, moment: datetime) -> datetime | None:
+        """The first at or after `moment`."""
+
+    def up_to(self, moment: datetime) -> datetime | None:
+        """The last at or before `moment`."""
+
+
+class Clocks:
+    """The ticks of several cron expressions in one zone; a moment that several name is one tick."""
+
+    def __init__(self, expressions: Iterable[str], timezone: str) -> None:
+        zone = zones.load(timezone)
+        self._clocks = [cron.Clock(expression, zone) for expression in expressions]
+
+    def after(self, moment: datetime) -> datetime | None:
+        return min(filter(None, (clock.after(moment) for clock in self._clocks)), default=None)
+
+    def from_on(self, moment: datetime) -> datetime | None:
+        return min(filter(None, (clock.from_on(moment) for clock in self._clocks)), default=None)
+
+    def up_to(self, moment: datetime) -> datetime | None:
+        return max(filter(None, (clock.up_to(moment) for clock in self._clocks)), default=None)
+
+
+class Steps:
+    """`anchor` and every whole number of steps from it, in both directions."""
+
+    def __init__(self, anchor: datetime, step: Step) -> None:
+        self._anchor = anchor.astimezone(UTC)
+        self._step = step
+
+    def after(self, moment: datetime) -> datetime | None:
+        return self._step.tick(self._anchor, self._number(moment) + 1)
+
+    def from_on(self, moment: datetime) -> datetime | None:
+        number = self._number(moment)
+        here = self._step.tick(self._anchor, number)
+        return here if here == moment else self._step.tick(self._anchor, number + 1)
+
+    def up_to(self, moment: datetime) -> datetime | None:
+        return self._step.tick(self._anchor, self._number(moment))
+
+    def _number(self, moment: datetime) -> int:
+        """Which tick is the last at or before `moment`."""
+        if self._step.fixed is not None:
+            return (moment - self._anchor) // self._step.fixed
+        return _last_true(lambda number: self._reached(number, moment))
+
+    def _reached(self, number: int, moment: datetime) -> bool:
+        tick = self._step.tick(self._anchor, number)
+        return number < 0 if tick is None else tick <= moment
+
+
+class Step:
+    """A timedelta, or a dateutil relativedelta as the numbers of its fields."""
+
+    def __init__(self, seconds: float, relative: Iterable[tuple[str, int]]) -> None:
+        self.fixed = None if relative else timedelta(seconds=seconds)
+        self._relative = dict(relative)
+
+    def tick(self, anchor: datetime, number: int) -> datetime | None:
+        """`number` steps from `anchor`; None outside the years that can be written."""
+        try:
+            if self.fixed is not None:
+                return anchor + number * self.fixed
+            from dateutil.relativedelta import relativedelta  # type: ignore[import-untyped]
+
+            fields: dict[str, Any] = {name: value * number if name in RELATIVE else value for name, value in self._relative.items()}
+            return anchor + relativedelta(**fields) if number else anchor
+        except (OverflowError, ValueError):
+            return None
+
+    def __str__(self) -> str:
+        if self.fixed is not None:
+            return str(self.fixed)
+        return ", ".join(f"{value} {name}" for name, value in self._relative.items())
+
+
+def grid(step: Step, *, last: datetime | None, start: datetime | None) -> datetime:
+    """The anchor of the ticks after `last` and from `start` on, one of which is given.
+
+    It is `start` as long as `last` is a tick of it, so that months of 31 days do not wear off. An edit of `start`, or one
+    that every reading of the file moves on, must not bring the next tick nearer than a step.
+    """
+    if start is None or (last is not None and last >= start and Steps(start, step).from_on(last) != last):
+        assert last is not None
+        return last
+    return start
+
+
+def fields_of(delta: object) -> dict[str, Any]:
+    """A timedelta or relativedelta as arguments of a timetable: `seconds`, or `relative`. TimetableError says what is wrong."""
+    if isinstance(delta, timedelta):
+        if delta <= timedelta(0):
+            raise TimetableError(f"schedule must be longer than zero, not {delta!r}.")
+        return {"seconds": delta.total_seconds()}
+    if type(delta).__name__ != "relativedelta":
+        raise TimetableError(f"the step must be a timedelta or a relativedelta, not {delta!r} ({type(delta).__name__}).")
+    if getattr(delta, "weekday", None) is not None or getattr(delta, "leapdays", None):
+        raise TimetableError(f"schedule {delta!r} names a weekday or leap days; write a cron expression instead.")
+    found = {name: getattr(delta, name) for name in RELATIVE if getattr(delta, name)}
+    found |= {name: getattr(delta, name) for name in ABSOLUTE if getattr(delta, name) is not None}
+    if not found.keys() & {"years", "months", *ABSOLUTE}:
+        return fields_of(timedelta(**found))
+    relative = tuple(sorted(found.items()))
+    step = Step(0, relative)
+    for anchor in (datetime(2024, 1, 1, tzinfo=UTC), datetime(2024, 1, 31, tzinfo=UTC), datetime(2023, 12, 31, 23, tzinfo=UTC)):
+        row = [step.tick(anchor, number) for number in range(1, 4)]
+        if None in row or any(a is None or b is None or a >= b for a, b in zip([anchor, *row], row, strict=False)):
+            raise TimetableError(f"schedule must lead on with every step, and {delta!r} does not.")
+    return {"relative": relative}
+
+
+def _last_true(holds: Callable[[int], bool]) -> int:
+    """The largest number for which `holds`, which is true for all smaller ones and false for all larger ones."""
+    low, high = (0, 1) if holds(0) else (-1, 0)
+    width = 1
+    while holds(high):
+        low, high, width = high, high + width, width * 2
+    while not holds(low):
+        low, high, width = low - width, low, width * 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low

@@ -1,0 +1,206 @@
+"""Schedules whose runs start at their ticks: cron, several crons, a step, and a list of events."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from scheduler.authoring.timetables.base import RunTimes, Timetable, exact
+from scheduler.authoring.timetables.ticks import Clocks, Step, Steps, Ticks, grid
+
+#: How near the last tick must be for a DAG without start_date to begin with it, if run_immediately is None or False.
+_NEAR_SHARE, _NEAR = 10, timedelta(minutes=5)
+
+
+class _Trigger(Timetable):
+    """Runs start at ticks; the data interval is the time `interval_s` before, by default none."""
+
+    __slots__ = ()
+    interval_s: float
+
+    @property
+    def interval(self) -> timedelta:
+        return timedelta(seconds=self.interval_s)
+
+    @property
+    def is_periodic(self) -> bool:
+        return True
+
+    def manual_interval(self, moment: datetime) -> tuple[datetime, datetime]:
+        return moment - self.interval, moment
+
+    def _tick_of(self, last: datetime | None, covered: datetime | None) -> datetime | None:
+        """The tick of the last run, or the least later one that gives the next run a later logical date."""
+        return None if last is None else max(covered or last, last + self.interval)
+
+    def _next(
+        self, ticks: Ticks, *, last: datetime | None, start: datetime | None, end: datetime | None, catchup: bool, now: datetime
+    ) -> RunTimes | None:
+        floors = [ticks.after(last)] if last is not None else []
+        if start is not None:
+            floors.append(ticks.from_on(start))
+        first = None if None in floors else max(tick for tick in floors if tick is not None)
+        if not catchup and first is not None and first <= now:
+            first = ticks.up_to(now)
+        return self._run(first, end)
+
+    def _run(self, tick: datetime | None, end: datetime | None) -> RunTimes | None:
+        if tick is None or (end is not None and tick > end):
+            return None
+        tick = tick.astimezone(UTC)
+        return RunTimes(tick - self.interval, tick - self.interval, tick, tick)
+
+    def _in_range(self, first: datetime, last: datetime, before: RunTimes | None) -> RunTimes | None:
+        # A run's logical date is the start of its interval; its tick is what start and end speak of.
+        return Timetable._in_range(self, first + self.interval, last + self.interval, before)
+
+
+@dataclass(frozen=True, slots=True)
+class Cron(_Trigger):
+    """A cron expression, or several, on the clocks of a time zone.
+
+    `run_immediately` says how a DAG without start_date begins: True with the newest due tick; a number with that tick if it
+    is not more seconds ago; None or False only if it is about now; else with the next tick.
+    """
+
+    expression: str
+    timezone: str = "UTC"
+    more: tuple[str, ...] = ()
+    interval_s: float = 0.0
+    run_immediately: bool | float | None = True
+
+    def next_run(
+        self,
+        *,
+        last: datetime | None,
+        start: datetime | None,
+        end: datetime | None,
+        catchup: bool,
+        now: datetime,
+        covered: datetime | None = None,
+    ) -> RunTimes | None:
+        ticks = Clocks((self.expression, *self.more), self.timezone)
+        if last is None and start is None:
+            return self._run(self._first(ticks, now), end)
+        return self._next(ticks, last=self._tick_of(last, covered), start=start, end=end, catchup=catchup, now=now)
+
+    def to_spec(self) -> dict[str, Any]:
+        spec: dict[str, Any] = {"kind": "cron", "expression": self.expression, "timezone": self.timezone}
+        if self.more:
+            spec["more"] = list(self.more)
+        if self.interval_s:
+            spec["interval_s"] = self.interval_s
+        if self.run_immediately is not True:
+            spec["run_immediately"] = self.run_immediately
+        return spec
+
+    @property
+    def summary(self) -> str:
+        zone = "" if self.timezone == "UTC" else f" {self.timezone}"
+        return f"{', '.join((self.expression, *self.more))}{zone}"
+
+    def latest(self, now: datetime, *, anchor: datetime | None = None) -> RunTimes | None:
+        return self._run(Clocks((self.expression, *self.more), self.timezone).up_to(now), None)
+
+    def _first(self, ticks: Ticks, now: datetime) -> datetime | None:
+        past = ticks.up_to(now)
+        if self.run_immediately is True or past is None:
+            return past
+        following = ticks.from_on(now)
+        if self.run_immediately is None or self.run_immediately is False:
+            near = max((following - past) / _NEAR_SHARE if following else _NEAR, _NEAR)
+        else:
+            near = timedelta(seconds=self.run_immediately)
+        return past if now - past <= near else following
+
+
+@dataclass(frozen=True, slots=True)
+class Delta(_Trigger):
+    """Every so many seconds of elapsed time, or every so many months, counted from start_date."""
+
+    seconds: float = 0.0
+    relative: tuple[tuple[str, int], ...] = ()
+    interval_s: float = 0.0
+
+    def next_run(
+        self,
+        *,
+        last: datetime | None,
+        start: datetime | None,
+        end: datetime | None,
+        catchup: bool,
+        now: datetime,
+        covered: datetime | None = None,
+    ) -> RunTimes | None:
+        step, last = Step(self.seconds, self.relative), self._tick_of(last, covered)
+        if last is None and start is None:
+            return self._run(now.replace(microsecond=0), end)
+        ticks = Steps(grid(step, last=last, start=start), step)
+        return self._next(ticks, last=last, start=start, end=end, catchup=catchup, now=now)
+
+    def to_spec(self) -> dict[str, Any]:
+        spec: dict[str, Any] = {"kind": "delta"}
+        spec |= {"relative": dict(self.relative)} if self.relative else {"seconds": self.seconds}
+        return spec | ({"interval_s": self.interval_s} if self.interval_s else {})
+
+    @property
+    def summary(self) -> str:
+        return f"every {Step(self.seconds, self.relative)}"
+
+    def latest(self, now: datetime, *, anchor: datetime | None = None) -> RunTimes | None:
+        return None if anchor is None else _Trigger.latest(self, now, anchor=anchor)
+
+
+@dataclass(frozen=True, slots=True)
+class Events(Timetable):
+    """At these moments, ascending. Without catchup a new DAG begins with the first one to come."""
+
+    event_dates: tuple[str, ...]
+    restrict_to_events: bool = False
+
+    def next_run(
+        self,
+        *,
+        last: datetime | None,
+        start: datetime | None,
+        end: datetime | None,
+        catchup: bool,
+        now: datetime,
+        covered: datetime | None = None,
+    ) -> RunTimes | None:
+        events = self._events()
+        first = 0 if last is None else bisect_right(events, max(last, covered or last))
+        if start is not None:
+            first = max(first, bisect_left(events, start))
+        if not catchup:
+            first = max(first, bisect_left(events, now) if last is None else bisect_right(events, now) - 1)
+        if first >= len(events) or (end is not None and events[first] > end):
+            return None
+        return exact(events[first])
+
+    def to_spec(self) -> dict[str, Any]:
+        return {"kind": "events", "event_dates": list(self.event_dates), "restrict_to_events": self.restrict_to_events}
+
+    @property
+    def is_periodic(self) -> bool:
+        return True
+
+    @property
+    def summary(self) -> str:
+        return f"{len(self.event_dates)} events from {self.event_dates[0]} to {self.event_dates[-1]}"
+
+    def latest(self, now: datetime, *, anchor: datetime | None = None) -> RunTimes | None:
+        events = self._events()
+        place = bisect_right(events, now)
+        return exact(events[place - 1]) if place else None
+
+    def manual_interval(self, moment: datetime) -> tuple[datetime, datetime]:
+        if self.restrict_to_events:
+            events = self._events()
+            moment = events[max(bisect_right(events, moment) - 1, 0)]
+        return moment, moment
+
+    def _events(self) -> list[datetime]:
+        return [datetime.fromisoformat(text) for text in self.event_dates]
