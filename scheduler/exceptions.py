@@ -22,6 +22,18 @@ class TaskTimeout(PacelineError):
     """The task ran longer than its execution_timeout."""
 
 
+class SensorTimeout(FailTask):
+    """The condition of a sensor did not come true within its timeout."""
+
+
+class TaskDeferralError(PacelineError):
+    """The trigger that a deferred task waited for failed."""
+
+
+class TaskDeferralTimeout(TaskDeferralError):
+    """The trigger that a deferred task waited for did not fire within the timeout."""
+
+
 class DagError(PacelineError):
     """A DAG file asks for something impossible; the message names the DAG, the task and what to write instead."""
 
@@ -51,6 +63,12 @@ class TemplateError(PacelineError):
     """A template cannot be rendered; the message names the field and the undefined name."""
 
 
+class ParamError(PacelineError):
+    """A run lacks a param, or the value given for one does not fit its schema."""
+
+    exit_code = 2
+
+
 class SettingsError(PacelineError):
     """A setting is unknown or its value is not allowed."""
 
@@ -67,6 +85,12 @@ class ConflictError(PacelineError):
     """What was asked for collides with what is there."""
 
     exit_code = 1
+
+
+class BackfillError(PacelineError):
+    """A DAG cannot be backfilled as asked."""
+
+    exit_code = 2
 
 
 class UnreachableError(PacelineError):

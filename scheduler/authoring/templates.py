@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scheduler.authoring.arguments import near
+from scheduler.authoring.params import DagParam
 from scheduler.authoring.xcom_arg import XComArg
 from scheduler.exceptions import PacelineError, TemplateError
 
@@ -36,7 +37,7 @@ class Renderer:
         """`value` with every template and task result in it replaced, however deep in lists, tuples, sets and dicts."""
         if isinstance(value, str):
             return self._render_text(value, context, field)
-        if isinstance(value, XComArg):
+        if isinstance(value, XComArg | DagParam):
             return value.resolve(context)
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             return type(value)(*self._render_items(value, context, field))
@@ -93,12 +94,15 @@ def environment(dag: DAG | None) -> Environment:
     from jinja2.nativetypes import NativeEnvironment
 
     native = dag is not None and dag.render_template_as_native_obj
-    made = (NativeEnvironment if native else Environment)(
-        undefined=StrictUndefined,
-        extensions=["jinja2.ext.do"],
-        cache_size=0,
-        loader=FileSystemLoader(folders_of(dag)),
-    )
+    options: dict[str, Any] = {
+        "undefined": StrictUndefined,
+        "extensions": ["jinja2.ext.do"],
+        "cache_size": 0,
+        "loader": FileSystemLoader(folders_of(dag)),
+    }
+    if dag is not None:
+        options |= {"undefined": dag.template_undefined or StrictUndefined, **dag.jinja_environment_kwargs}
+    made = (NativeEnvironment if native else Environment)(**options)
     made.filters |= _FILTERS
     if dag is not None:
         made.globals |= dag.user_defined_macros

@@ -1,0 +1,188 @@
+"""Params: the values a DAG or task takes from whoever triggers it, with a default and a JSON schema each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import date, datetime, time
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from scheduler.authoring.arguments import Arguments, near
+from scheduler.exceptions import ParamError
+
+if TYPE_CHECKING:
+    from scheduler.authoring.dag import DAG
+    from scheduler.authoring.operator import Operator
+
+NOTSET: Any = type("NotSet", (), {"__repr__": lambda _: "NOTSET"})()
+
+
+class Param:
+    """A param: its default, and as keywords the JSON schema of its values (type, enum, minimum, format ...).
+
+    Without a default that fits its schema it must be given at each trigger.
+    """
+
+    def __init__(self, default: Any = NOTSET, description: str | None = None, **json_schema: Any) -> None:
+        self.value = default
+        self.description = description
+        #: Airflow also takes the whole schema as one argument.
+        self.schema: dict[str, Any] = json_schema.pop("schema", json_schema)
+
+    @property
+    def has_value(self) -> bool:
+        return self.value is not NOTSET
+
+    def __repr__(self) -> str:
+        return f"Param({self.value!r}, {self.schema})"
+
+
+class Params(dict[str, Any]):
+    """The values of a try, as `params["x"]` and `params.x`."""
+
+    def __missing__(self, name: str) -> NoReturn:
+        raise ParamError(f"There is no param {name!r}{near(name, self)}")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name not in self:
+            raise AttributeError(f"There is no param {name!r}{near(name, self)}")
+        return self[name]
+
+
+class DagParam:
+    """A param of `dag` as a value in the DAG file: template fields and arguments of @task functions get the run's value."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def resolve(self, context: Mapping[str, Any]) -> Any:
+        return context["params"][self.name]
+
+    def __str__(self) -> str:
+        """The same value as a template, so that a param may stand in an f-string."""
+        return f"{{{{ params[{self.name!r}] }}}}"
+
+    def __repr__(self) -> str:
+        return f"DagParam({self.name!r})"
+
+
+def authored(given: Mapping[str, Any], checks: Arguments) -> dict[str, Param]:
+    """What an author wrote as `params`: plain values become Params, each default fits its schema and can be stored."""
+    found = {name: one if isinstance(one, Param) else Param(one) for name, one in given.items()}
+    for name, param in found.items():
+        if not name.strip():
+            raise checks.refuse("a param needs a name.")
+        for what, value in (("default", param.value if param.has_value else None), ("schema", param.schema)):
+            try:
+                json.dumps(value, allow_nan=False)
+            except (TypeError, ValueError, RecursionError) as error:
+                raise checks.refuse(f"the {what} of param {name!r} is not JSON: {error}.") from None
+        if complaint := _schema_complaint(param.schema):
+            raise checks.refuse(f"the schema of param {name!r} is wrong: {complaint}.")
+        # None that does not fit stands for "no default", as in Airflow.
+        if param.value is None and _complaint(None, param.schema):
+            param.value = NOTSET
+        if param.has_value and (complaint := _complaint(param.value, param.schema)):
+            raise checks.refuse(f"the default of param {name!r} does not fit its schema: {complaint}.")
+    return found
+
+
+def spec(params: Mapping[str, Param]) -> dict[str, Any]:
+    """Params as data; one without a default has no "value"."""
+    return {
+        name: ({"value": param.value} if param.has_value else {}) | {"schema": param.schema, "description": param.description}
+        for name, param in params.items()
+    }
+
+
+def required(spec: Mapping[str, Any]) -> list[str]:
+    """The names of params that have no default."""
+    return [name for name, one in spec.items() if "value" not in one]
+
+
+def check(spec: Mapping[str, Any], conf: Mapping[str, Any], *, dag_id: str, conf_overrides: bool = True) -> None:
+    """Whether a run of `conf` has every param of `spec`, and each fits; ParamError names the first that does not."""
+    given = conf if conf_overrides else {}
+    for name, one in spec.items():
+        if name not in given and "value" not in one:
+            hint = f"give it in the conf, as {{{json.dumps(name)}: ...}}"
+            way = hint if conf_overrides else "core.dag_run_conf_overrides_params is off, so the DAG must give it a default"
+            raise ParamError(f"DAG {dag_id!r} needs a value for param {name!r}: {way}.")
+        if name in given and (complaint := _complaint(given[name], one["schema"])):
+            raise ParamError(f"Param {name!r} of DAG {dag_id!r} cannot be {_shown(given[name])}: {complaint}.")
+
+
+def of_try(dag: DAG, task: Operator, conf: Mapping[str, Any], *, conf_overrides: bool = True) -> Params:
+    """The values for one try: the DAG's, replaced by the task's own, replaced by the run's conf."""
+    params: dict[str, Param] = {**dag.params, **task.params}
+    given = conf if conf_overrides else {}
+    # The DAG's own were checked when the run was made.
+    check(
+        {name: one for name, one in spec(task.params).items() if one["schema"] or "value" not in one},
+        conf,
+        dag_id=dag.dag_id,
+        conf_overrides=conf_overrides,
+    )
+    return Params({name: param.value for name, param in params.items() if param.has_value} | dict(given))
+
+
+def _complaint(value: Any, schema: Mapping[str, Any]) -> str | None:
+    """What is wrong with `value`; None if nothing is."""
+    if not schema:
+        return None
+    from jsonschema import Draft202012Validator
+    from referencing import Registry
+    from referencing.exceptions import Unresolvable
+
+    # An empty registry: a schema never makes us read from the network.
+    validator = Draft202012Validator(schema, registry=Registry(), format_checker=_format_checker())
+    try:
+        error = next(iter(validator.iter_errors(value)), None)
+    except Unresolvable as unknown:
+        return f"its schema refers to {unknown.ref!r}, which is not inside it"
+    if error is None:
+        return None
+    place = "".join(f"[{part!r}]" for part in error.absolute_path)
+    return f"{place + ': ' if place else ''}{error.message[:200].rstrip('.')}"
+
+
+def _schema_complaint(schema: Any) -> str | None:
+    if not isinstance(schema, Mapping):
+        return f"it is a {type(schema).__name__} and must be a dict"
+    if not schema:
+        return None
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import SchemaError
+
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError as error:
+        place = ".".join(str(part) for part in error.absolute_path)
+        return f"{place + ': ' if place else ''}{error.message[:200].rstrip('.')}"
+    return None
+
+
+def _format_checker() -> Any:
+    """The usual formats, and dates and times by the standard library."""
+    from jsonschema import FormatChecker
+
+    checker = FormatChecker()
+    for name, read in {"date-time": _moment, "date": date.fromisoformat, "time": time.fromisoformat}.items():
+        checker.checks(name, raises=ValueError)(_reads(read))
+    return checker
+
+
+def _reads(read: Any) -> Any:
+    return lambda value: not isinstance(value, str) or read(value) is not None
+
+
+def _moment(text: str) -> datetime:
+    found = datetime.fromisoformat(text)
+    if found.tzinfo is None:
+        raise ValueError("it has no offset from UTC")
+    return found
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:57] + "..."
