@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from scheduler.authoring import macros
+from scheduler.authoring.external import Counts, Target
 from scheduler.exceptions import PacelineError
 
 if TYPE_CHECKING:
@@ -70,6 +71,26 @@ class TaskInstance(Protocol):
 
     def xcom_push(self, key: str, value: Any) -> None:
         """Store `value` (JSON) under `key` for this task instance."""
+
+    #: What an earlier dispatch of this try left behind: the pokes of a sensor, the event of a trigger.
+    resume: Mapping[str, Any] | None
+
+    def now(self) -> datetime:
+        """The time on the clock that all of Paceline goes by."""
+
+    def skip(self, task_ids: Iterable[str]) -> None:
+        """If this try succeeds, skip these tasks below; only for operators with `branches = True`."""
+
+    def states(self, targets: Sequence[Target]) -> list[Counts]:
+        """For each target how many task instances (or runs) are in which state."""
+
+    def describe_dag(self, dag_id: str) -> Mapping[str, Sequence[str]] | None:
+        """The tasks of a DAG's newest version, each with the groups it lies in; None if there is no such DAG."""
+
+    def trigger_run(
+        self, dag_id: str, *, run_id: str | None = None, logical_date: datetime | None = None, conf: Mapping[str, Any] | None = None
+    ) -> str:
+        """Make a run of another DAG; its run id. NotFoundError if there is no such DAG, ConflictError if there is such a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

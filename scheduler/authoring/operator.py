@@ -7,14 +7,17 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
+from scheduler.authoring import params as params_
 from scheduler.authoring import scope, source, templates
 from scheduler.authoring.arguments import LATER_FOR_TASKS, Arguments
+from scheduler.authoring.deferral import TaskDeferred
 from scheduler.authoring.edges import Linkable, link
 from scheduler.authoring.trigger_rule import TriggerRule
 from scheduler.authoring.weights import RULES
 from scheduler.authoring.xcom_arg import XComArg, results_in
+from scheduler.exceptions import PacelineError, TaskDeferralError, TaskDeferralTimeout
 
 if TYPE_CHECKING:
     from scheduler.authoring.dag import DAG
@@ -106,6 +109,8 @@ class Operator(Linkable, metaclass=OperatorMeta):
         task_display_name: str | None = None,
         doc: str | None = None,
         doc_md: str | None = None,
+        pre_execute: Callable[..., Any] | None = None,
+        post_execute: Callable[..., Any] | None = None,
         **others: Any,
     ) -> None:
         checks = Arguments(_owner(task_id, dag or scope.current_dag()), self.at)
@@ -154,9 +159,13 @@ class Operator(Linkable, metaclass=OperatorMeta):
         self.email_on_retry = checks.boolean("email_on_retry", email_on_retry)
         self.sla = None if sla is None else checks.duration("sla", sla, seconds_allowed=False)
         self.inlets, self.outlets = checks.assets("inlets", inlets), checks.assets("outlets", outlets)
-        self.params = {} if params is None else checks.mapping("params", params)
+        self.params = params_.authored(checks.mapping("params", params or {}), checks)
         self.map_index_template = None if map_index_template is None else checks.text("map_index_template", map_index_template)
         self.task_display_name = task_display_name
+        self.hooks = {
+            "pre_execute": checks.callbacks("pre_execute", pre_execute),
+            "post_execute": checks.callbacks("post_execute", post_execute),
+        }
         self.is_setup = self.is_teardown = self.on_failure_fail_dagrun = False
 
     @property
@@ -205,6 +214,38 @@ class Operator(Linkable, metaclass=OperatorMeta):
         """Do the work of one try; what is returned becomes the XCom `return_value`."""
         raise NotImplementedError(f"{type(self).__name__} has no execute().")
 
+    def pre_execute(self, context: Mapping[str, Any]) -> None:
+        """Called before `execute`, with the template fields rendered; SkipTask skips the task."""
+        for hook in self.hooks["pre_execute"]:
+            hook(context)
+
+    def post_execute(self, context: Mapping[str, Any], result: object = None) -> None:
+        """Called after `execute` with what it returned."""
+        for hook in self.hooks["post_execute"]:
+            hook(context, result)
+
+    def defer(
+        self,
+        *,
+        trigger: Any,
+        method_name: str,
+        kwargs: Mapping[str, Any] | None = None,
+        timeout: timedelta | float | None = None,
+    ) -> NoReturn:
+        """Give the worker back until `trigger` fires; this try then goes on in `method_name(context, event=..., **kwargs)`."""
+        if not callable(getattr(self, method_name, None)):
+            raise PacelineError(f"defer(method_name={method_name!r}): {type(self).__name__} has no such method.")
+        raise TaskDeferred(trigger=trigger, method_name=method_name, kwargs=kwargs, timeout=timeout)
+
+    def resume_execution(self, next_method: str, next_kwargs: Mapping[str, Any] | None, context: Mapping[str, Any]) -> object:
+        """Go on after a deferral; TaskDeferralError and TaskDeferralTimeout if its trigger failed, or did not fire in time."""
+        arguments = dict(next_kwargs or {})
+        if next_method == "__timeout__":
+            raise TaskDeferralTimeout
+        if next_method == "__fail__":
+            raise TaskDeferralError(f"The trigger failed: {arguments.get('error')}")
+        return getattr(self, next_method)(context, **arguments)
+
     def render(self, context: Mapping[str, Any]) -> Operator:
         """A copy whose template fields hold the values for this try; TemplateError names the field."""
         rendered = copy.copy(self)
@@ -221,9 +262,10 @@ class Operator(Linkable, metaclass=OperatorMeta):
             for result in results_in(getattr(self, field)):
                 link(result.operator, self)
         for name, value in vars(self).items():
-            if name not in self.template_fields and isinstance(value, XComArg):
+            if name not in self.template_fields and isinstance(value, XComArg | params_.DagParam):
                 fields = ", ".join(self.template_fields) or "none"
-                raise self.checks().refuse(f"{name} cannot take the result of a task; template fields can ({fields}).")
+                what = "the result of a task" if isinstance(value, XComArg) else "a param"
+                raise self.checks().refuse(f"{name} cannot take {what}; template fields can ({fields}).")
 
     def checks(self) -> Arguments:
         """Argument checks that speak of this task and its line."""

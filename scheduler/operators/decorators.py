@@ -1,4 +1,4 @@
-"""`@task`, `@task.bash` and `@task.pyspark`: a function becomes a task each time it is called in a DAG."""
+"""`@task`, `@task.bash`, `@task.branch` and the like: a function becomes a task each time it is called in a DAG."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from scheduler.authoring import scope, source
 from scheduler.authoring.arguments import near
 from scheduler.authoring.operator import Operator
 from scheduler.authoring.xcom_arg import XComArg
+from scheduler.operators import conditions
 from scheduler.operators.bash import DecoratedBashOperator
+from scheduler.operators.branch import BranchPythonOperator, ShortCircuitOperator
 from scheduler.operators.pyspark import PySparkOperator
 from scheduler.operators.python import PythonOperator, returns_mapping
+from scheduler.operators.sensor import PythonSensor
 
 _LATER = (
-    "branch",
-    "short_circuit",
-    "sensor",
     "virtualenv",
     "external_python",
     "branch_virtualenv",
@@ -26,12 +26,13 @@ _LATER = (
     "docker",
     "kubernetes",
     "stub",
-    "run_if",
-    "skip_if",
 )
 _KINDS: Mapping[str, type[Operator]] = {
     "python": PythonOperator,
     "bash": DecoratedBashOperator,
+    "branch": BranchPythonOperator,
+    "short_circuit": ShortCircuitOperator,
+    "sensor": PythonSensor,
     "pyspark": PySparkOperator,
 }
 
@@ -67,6 +68,11 @@ class TaskFunction:
         """The same function with other arguments for its tasks."""
         return TaskFunction(self.function, self._kind, {**self._arguments, **arguments})
 
+    def only(self, hook: Callable[..., Any]) -> TaskFunction:
+        """The same function with one more hook before it."""
+        known = self._arguments.get("pre_execute") or ()
+        return self.override(pre_execute=[hook, *([known] if callable(known) else known)])
+
     def partial(self, **_: Any) -> NoReturn:
         raise self._no_mapping("partial")
 
@@ -91,14 +97,32 @@ class TaskDecorator:
             return functools.partial(TaskFunction, kind=self._kind, arguments=arguments)
         return TaskFunction(function, self._kind, arguments)
 
+    def run_if(self, condition: conditions.Condition, skip_message: str | None = None) -> Callable[[TaskFunction], TaskFunction]:
+        """Written above @task: skip the task unless `condition(context)` is true."""
+        return _only(conditions.hook(condition, wanted=True, skip_message=skip_message))
+
+    def skip_if(self, condition: conditions.Condition, skip_message: str | None = None) -> Callable[[TaskFunction], TaskFunction]:
+        """Written above @task: skip the task if `condition(context)` is true."""
+        return _only(conditions.hook(condition, wanted=False, skip_message=skip_message))
+
     def __getattr__(self, name: str) -> TaskDecorator:
         if name.startswith("_"):
             raise AttributeError(name)
         if name in _KINDS:
             return TaskDecorator(_KINDS[name])
         if name in _LATER:
-            raise source.fault(f"@task.{name} is not supported yet; known are @task, @task.bash and @task.pyspark.")
+            known = ", ".join(f"@task.{one}" for one in _KINDS)
+            raise source.fault(f"@task.{name} is not supported yet; known are {known}.")
         raise source.fault(f"There is no @task.{name}{near(name, [*_KINDS, *_LATER])}")
+
+
+def _only(hook: Callable[..., Any]) -> Callable[[TaskFunction], TaskFunction]:
+    def decorate(function: TaskFunction) -> TaskFunction:
+        if not isinstance(function, TaskFunction):
+            raise source.fault("@task.run_if and @task.skip_if stand above another @task decorator.")
+        return function.only(hook)
+
+    return decorate
 
 
 task = TaskDecorator(PythonOperator)

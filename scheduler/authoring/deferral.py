@@ -1,0 +1,127 @@
+"""Waiting without a worker: what an operator raises to give its place back, and the triggers that a waiter awaits for it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator, Mapping
+from datetime import date, datetime, timedelta
+from typing import Any
+
+from scheduler.exceptions import PacelineError
+
+#: Marks a value that JSON does not know.
+_TAG = "__type__"
+
+
+class TaskRescheduled(BaseException):
+    """Raised by a sensor: look again in `delay_s` seconds. Not an Exception, so that a broad except does not eat it."""
+
+    def __init__(self, delay_s: float, resume: Mapping[str, Any]) -> None:
+        super().__init__(f"to be looked at again in {delay_s:g} s")
+        self.delay_s = delay_s
+        self.resume = dict(resume)
+
+
+class TaskDeferred(BaseException):
+    """Raised by `self.defer(...)`: go on in `method_name` when `trigger` fires. Not an Exception, so that no except eats it."""
+
+    def __init__(
+        self,
+        *,
+        trigger: Any,
+        method_name: str,
+        kwargs: Mapping[str, Any] | None = None,
+        timeout: timedelta | float | None = None,
+    ) -> None:
+        super().__init__(f"deferred to {type(trigger).__name__}")
+        self.trigger = trigger
+        self.method_name = method_name
+        self.kwargs = dict(kwargs or {})
+        self.timeout_s = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+
+
+class TriggerEvent:
+    """What a trigger fires with; the payload is JSON, or a date, datetime or timedelta within it."""
+
+    def __init__(self, payload: Any = None) -> None:
+        self.payload = payload
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TriggerEvent) and other.payload == self.payload
+
+    def __hash__(self) -> int:
+        return hash(repr(self.payload))
+
+    def __repr__(self) -> str:
+        return f"TriggerEvent<{self.payload!r}>"
+
+
+class BaseTrigger:
+    """A condition that a waiter process awaits for a deferred task, beside a thousand others: never block in it.
+
+    Subclasses take their arguments by name, give them back in `serialize`, and yield TriggerEvents from `run`; the first
+    one wakes the task. `outside` is filled in by the waiter.
+    """
+
+    #: Answers questions about other runs, see scheduler/authoring/external.
+    outside: Any = None
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """The path of the class and the arguments that make this trigger again."""
+        raise NotImplementedError(f"{type(self).__name__} has no serialize().")
+
+    def run(self) -> AsyncIterator[TriggerEvent]:
+        """Yield a TriggerEvent once the condition holds; an async generator."""
+        raise NotImplementedError(f"{type(self).__name__} has no run().")
+
+    async def cleanup(self) -> None:
+        """Called when the trigger ends or is moved to another waiter."""
+
+
+def serialized(trigger: Any) -> tuple[str, dict[str, Any]]:
+    """Class path and arguments, ready for JSON, of a trigger or of any object with an async `wait()`."""
+    kind = type(trigger)
+    path = f"{kind.__module__}.{kind.__qualname__}"
+    if isinstance(trigger, type):
+        raise PacelineError(f"defer() takes a trigger, not the class {trigger.__name__}; write {trigger.__name__}(...).")
+    if callable(getattr(trigger, "serialize", None)):
+        path, arguments = trigger.serialize()
+    elif callable(getattr(trigger, "wait", None)):
+        names = [one.name for one in dataclasses.fields(trigger)] if dataclasses.is_dataclass(trigger) else list(vars(trigger))
+        arguments = {name: getattr(trigger, name) for name in names}
+    else:
+        raise PacelineError(f"defer() takes a BaseTrigger or an object with an async wait(), not {trigger!r}.")
+    if "<locals>" in path:
+        raise PacelineError(f"The trigger class {path} is made inside a function; a waiter can find only classes of a module.")
+    return path, encode(arguments, f"arguments of {kind.__name__}")
+
+
+def encode(value: Any, name: str) -> Any:
+    """`value` as JSON knows it; PacelineError names the type that has no place in it."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, datetime | date):
+        return {_TAG: "datetime" if isinstance(value, datetime) else "date", "value": value.isoformat()}
+    if isinstance(value, timedelta):
+        return {_TAG: "timedelta", "value": value.total_seconds()}
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {key: encode(item, name) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [encode(item, name) for item in value]
+    raise PacelineError(f"The {name} hold a {type(value).__name__}, which cannot be stored as JSON; pass text or numbers.")
+
+
+def decode(value: Any) -> Any:
+    """What `encode` was given, tuples as lists."""
+    if isinstance(value, list):
+        return [decode(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    match value.get(_TAG):
+        case "datetime":
+            return datetime.fromisoformat(value["value"])
+        case "date":
+            return date.fromisoformat(value["value"])
+        case "timedelta":
+            return timedelta(seconds=value["value"])
+    return {key: decode(item) for key, item in value.items()}

@@ -1,0 +1,151 @@
+"""Tasks that wait until something is true: what every sensor shares, and the one that asks a Python function."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, ClassVar, NoReturn
+
+from scheduler.authoring.deferral import TaskRescheduled
+from scheduler.authoring.operator import Operator
+from scheduler.exceptions import FailTask, SensorTimeout, SkipTask, TaskDeferralError, TaskDeferralTimeout, TaskTimeout
+from scheduler.operators.python import PythonOperator
+
+log = logging.getLogger("paceline.task")
+
+WEEK_S = 7 * 24 * 3600.0
+MODES = ("poke", "reschedule")
+
+
+@dataclass(frozen=True, slots=True)
+class PokeReturnValue:
+    """What a poke may return instead of a bool: whether it is done, and the result of the task if so."""
+
+    is_done: bool
+    xcom_value: Any = None
+
+    def __bool__(self) -> bool:
+        return self.is_done
+
+
+class BaseSensorOperator(Operator):
+    """Calls `poke` until it returns something true or `timeout` seconds are over since the first poke of the try.
+
+    In mode `poke` it keeps its worker between two pokes, in mode `reschedule` it gives worker and slots back. A timeout is
+    not retried. `soft_fail` skips instead of failing on a timeout, `never_fail` on any error of a poke; `silent_fail` takes
+    an error for "not yet".
+    """
+
+    def __init__(
+        self,
+        *,
+        poke_interval: timedelta | float = 60.0,
+        timeout: timedelta | float = WEEK_S,
+        mode: str = "poke",
+        soft_fail: bool = False,
+        never_fail: bool = False,
+        silent_fail: bool = False,
+        exponential_backoff: bool = False,
+        max_wait: timedelta | float | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        checks = self.checks()
+        self.poke_interval = checks.duration("poke_interval", poke_interval, zero_allowed=True).total_seconds()
+        self.timeout = checks.duration("timeout", timeout, zero_allowed=True).total_seconds()
+        self.mode = checks.choice("mode", mode, MODES)
+        self.soft_fail = checks.boolean("soft_fail", soft_fail)
+        self.never_fail = checks.boolean("never_fail", never_fail)
+        self.silent_fail = checks.boolean("silent_fail", silent_fail)
+        if sum((self.soft_fail, self.never_fail, self.silent_fail)) > 1:
+            raise checks.refuse("only one of soft_fail, never_fail and silent_fail can be True.")
+        self.exponential_backoff = checks.boolean("exponential_backoff", exponential_backoff)
+        self.max_wait = None if max_wait is None else checks.duration("max_wait", max_wait).total_seconds()
+
+    @property
+    def reschedule(self) -> bool:
+        """Whether it gives its worker back between two pokes."""
+        return self.mode == "reschedule"
+
+    def poke(self, context: Mapping[str, Any]) -> Any:
+        """Whether the condition holds: a bool, or a PokeReturnValue."""
+        raise NotImplementedError(f"{type(self).__name__} has no poke().")
+
+    def execute(self, context: Mapping[str, Any]) -> object:
+        ti = context["ti"]
+        pokes = (ti.resume or {}).get("pokes", 0)
+        # A rescheduled sensor started on another worker, so both ends are taken from the one clock.
+        before_s = (ti.now() - ti.start_date).total_seconds() if pokes else 0.0
+        started = time.monotonic()
+        while True:
+            pokes += 1
+            if found := self._poke(context):
+                return found.xcom_value if isinstance(found, PokeReturnValue) else None
+            elapsed_s = before_s + time.monotonic() - started
+            if elapsed_s > self.timeout:
+                self._give_up(f"The condition was not true within {self.timeout:g} s (looked {pokes} times in {elapsed_s:.0f} s).")
+            wait_s = self.wait_s(pokes, elapsed_s, f"{ti.dag_id}#{ti.task_id}#{ti.start_date.isoformat()}")
+            if self.reschedule:
+                raise TaskRescheduled(wait_s, {"pokes": pokes})
+            time.sleep(wait_s)
+
+    def wait_s(self, pokes: int, elapsed_s: float, name: str) -> float:
+        """Seconds until the next poke, after so many; `name` varies the jitter of the backoff."""
+        if not self.exponential_backoff:
+            return self.poke_interval
+        try:
+            base = max(int(self.poke_interval * 2.0 ** (pokes - 2)), 1)
+        except OverflowError:
+            base = int(WEEK_S)
+        digest = hashlib.sha1(f"{name}#{pokes}".encode(errors="replace"), usedforsecurity=False).hexdigest()
+        wait_s = min(float(base + int(digest, 16) % base), self.timeout - int(elapsed_s))
+        return max(0.0, wait_s if self.max_wait is None else min(wait_s, self.max_wait))
+
+    def resume_execution(self, next_method: str, next_kwargs: Mapping[str, Any] | None, context: Mapping[str, Any]) -> object:
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except TaskDeferralTimeout:
+            self._give_up(f"The condition was not true within {self.timeout:g} s.")
+        except TaskDeferralError as error:
+            if self.soft_fail or self.never_fail:
+                raise SkipTask(str(error)) from error
+            raise
+
+    def _poke(self, context: Mapping[str, Any]) -> Any:
+        try:
+            return self.poke(context)
+        except SkipTask:
+            raise
+        except (FailTask, TaskTimeout) as error:
+            if self.soft_fail or self.never_fail:
+                raise SkipTask(f"A sensor that may not fail is skipped: {error}") from error
+            raise
+        except Exception as error:
+            if self.never_fail:
+                raise SkipTask(f"A sensor that may not fail is skipped: {type(error).__name__}: {error}") from error
+            if not self.silent_fail:
+                raise
+            log.warning("A poke failed and counts as not yet (silent_fail)", exc_info=True)
+            return False
+
+    def _give_up(self, message: str) -> NoReturn:
+        if self.soft_fail or self.never_fail:
+            raise SkipTask(message)
+        raise SensorTimeout(message)
+
+
+class PythonSensor(BaseSensorOperator, PythonOperator):
+    """Waits until the function returns something true, or a PokeReturnValue that is done."""
+
+    template_fields: Sequence[str] = PythonOperator.template_fields
+    runtime: ClassVar[str] = "python"
+
+    def __init__(self, *, python_callable: Callable[..., Any], **kwargs: Any) -> None:
+        super().__init__(python_callable=python_callable, **kwargs)
+
+    def poke(self, context: Mapping[str, Any]) -> Any:
+        return self.call(context)

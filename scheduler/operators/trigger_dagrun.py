@@ -1,0 +1,118 @@
+"""Tasks that make a run of another DAG, and may wait for its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from scheduler.authoring import xcom
+from scheduler.authoring.external import Target, Verdict, judge
+from scheduler.authoring.operator import Operator
+from scheduler.authoring.xcom_arg import XComArg
+from scheduler.exceptions import ConflictError, FailTask, SkipTask
+from scheduler.states import RunState
+from scheduler.triggers import ExternalTrigger
+
+MAX_CONF_BYTES = 1_048_576
+
+
+class TriggerDagRunOperator(Operator):
+    """Makes a run of `trigger_dag_id`; its run id is the XCom `trigger_run_id`.
+
+    With `wait_for_completion` it ends when that run is in one of `allowed_states` or fails when it is in one of
+    `failed_states`; with `deferrable=True` a waiter looks meanwhile, and no worker is held.
+    """
+
+    template_fields: Sequence[str] = ("trigger_dag_id", "trigger_run_id", "logical_date", "conf")
+
+    def __init__(
+        self,
+        *,
+        trigger_dag_id: str | XComArg,
+        trigger_run_id: str | XComArg | None = None,
+        conf: Mapping[str, Any] | XComArg | str | None = None,
+        logical_date: str | datetime | XComArg | None = None,
+        reset_dag_run: bool = False,
+        wait_for_completion: bool = False,
+        poke_interval: timedelta | float = 60,
+        allowed_states: Iterable[str] | None = None,
+        failed_states: Iterable[str] | None = None,
+        skip_when_already_exists: bool = False,
+        deferrable: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        checks = self.checks()
+        if not isinstance(trigger_dag_id, XComArg):
+            checks.text("trigger_dag_id", trigger_dag_id)
+        self.trigger_dag_id: Any = trigger_dag_id
+        self.trigger_run_id: Any = trigger_run_id
+        self.conf: Any = conf
+        self.logical_date: Any = logical_date.isoformat() if isinstance(logical_date, datetime) else logical_date
+        if checks.boolean("reset_dag_run", reset_dag_run):
+            raise checks.refuse("reset_dag_run is not supported; use skip_when_already_exists, or another trigger_run_id.")
+        self.wait_for_completion = checks.boolean("wait_for_completion", wait_for_completion)
+        self.poke_interval = checks.duration("poke_interval", poke_interval, zero_allowed=True).total_seconds()
+        self.allowed_states = _states(checks, "allowed_states", allowed_states, RunState.SUCCESS)
+        self.failed_states = _states(checks, "failed_states", failed_states, RunState.FAILED)
+        self.skip_when_already_exists = checks.boolean("skip_when_already_exists", skip_when_already_exists)
+        self.deferrable = checks.boolean("deferrable", deferrable)
+
+    def execute(self, context: Mapping[str, Any]) -> object:
+        run_id = self._trigger(context["ti"])
+        context["ti"].xcom_push("trigger_run_id", run_id)
+        if not self.wait_for_completion:
+            return None
+        target = Target(dag_id=self.trigger_dag_id, run_id=run_id)
+        if self.deferrable:
+            trigger = ExternalTrigger([target.to_dict()], allowed_states=self.allowed_states, failed_states=self.failed_states)
+            self.defer(trigger=trigger, method_name="execute_complete", kwargs={"run_id": run_id})
+        while True:
+            answers = context["ti"].states([target])
+            verdict = judge(answers, allowed=self.allowed_states, failed=self.failed_states)
+            if verdict is not Verdict.WAITING:
+                self._conclude(verdict, run_id)
+                return None
+            time.sleep(self.poke_interval)
+
+    def execute_complete(self, context: Mapping[str, Any], event: Any = None, run_id: str = "") -> None:
+        """The run that was triggered has ended."""
+        self._conclude(Verdict(event["verdict"]), run_id)
+
+    def _trigger(self, ti: Any) -> str:
+        try:
+            run_id: str = ti.trigger_run(
+                self.trigger_dag_id, run_id=self.trigger_run_id, logical_date=self._date(), conf=self._conf()
+            )
+        except ConflictError as error:
+            if self.skip_when_already_exists:
+                raise SkipTask(str(error)) from error
+            raise
+        return run_id
+
+    def _date(self) -> datetime | None:
+        if self.logical_date is None:
+            return None
+        try:
+            found = datetime.fromisoformat(str(self.logical_date))
+        except ValueError:
+            found = None
+        if found is None or found.utcoffset() is None:
+            raise FailTask(f"logical_date {self.logical_date!r} is no ISO time with a zone, such as 2026-01-01T06:00:00+00:00.")
+        return found
+
+    def _conf(self) -> dict[str, Any]:
+        if not isinstance(self.conf, Mapping | None):
+            raise FailTask(f"conf must be a dict, not {self.conf!r}.")
+        xcom.encode(dict(self.conf or {}), MAX_CONF_BYTES, name="conf")
+        return dict(self.conf or {})
+
+    def _conclude(self, verdict: Verdict, run_id: str) -> None:
+        if verdict is Verdict.FAILED:
+            raise FailTask(f"Run {run_id!r} of DAG {self.trigger_dag_id!r} ended in one of {', '.join(self.failed_states)}.")
+
+
+def _states(checks: Any, name: str, given: Iterable[str] | None, default: RunState) -> list[str]:
+    return [str(default)] if given is None else [checks.choice(name, str(one), RunState) for one in given]

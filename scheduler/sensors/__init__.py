@@ -1,0 +1,20 @@
+"""The sensors a DAG file imports."""
+
+from scheduler.operators.sensor import BaseSensorOperator, PokeReturnValue, PythonSensor
+from scheduler.sensors.bash import BashSensor
+from scheduler.sensors.external import ExternalTaskSensor
+from scheduler.sensors.file import FileSensor
+from scheduler.sensors.times import DateTimeSensor, DayOfWeekSensor, TimeDeltaSensor, TimeSensor
+
+__all__ = [
+    "BaseSensorOperator",
+    "BashSensor",
+    "DateTimeSensor",
+    "DayOfWeekSensor",
+    "ExternalTaskSensor",
+    "FileSensor",
+    "PokeReturnValue",
+    "PythonSensor",
+    "TimeDeltaSensor",
+    "TimeSensor",
+]

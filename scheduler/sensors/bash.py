@@ -1,0 +1,48 @@
+"""A sensor that asks a bash command."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from scheduler.authoring.xcom_arg import XComArg
+from scheduler.exceptions import FailTask
+from scheduler.operators import process
+from scheduler.operators.bash import context_variables
+from scheduler.operators.sensor import BaseSensorOperator
+
+
+class BashSensor(BaseSensorOperator):
+    """Waits until `bash -c bash_command` exits with 0; with `retry_exit_code` only that code means "not yet", others fail."""
+
+    template_fields: Sequence[str] = ("bash_command", "env")
+    template_ext: Sequence[str] = (".sh", ".bash")
+
+    def __init__(
+        self,
+        *,
+        bash_command: str | XComArg,
+        env: Mapping[str, str] | XComArg | None = None,
+        output_encoding: str = "utf-8",
+        retry_exit_code: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        checks = self.checks()
+        self.bash_command: Any = bash_command
+        if not isinstance(bash_command, XComArg):
+            checks.text("bash_command", bash_command)
+        self.env: Any = env if env is None or isinstance(env, XComArg) else checks.mapping("env", env)
+        self.output_encoding = checks.text("output_encoding", output_encoding)
+        self.retry_exit_code = None if retry_exit_code is None else checks.integer("retry_exit_code", retry_exit_code)
+
+    def poke(self, context: Mapping[str, Any]) -> bool:
+        own = os.environ if self.env is None else {name: str(value) for name, value in self.env.items()}
+        environment = {**own, **context_variables(context)}
+        with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
+            ended = process.run(["bash", "-c", self.bash_command], env=environment, cwd=folder, encoding=self.output_encoding)
+        if ended.exit_code and self.retry_exit_code is not None and ended.exit_code != self.retry_exit_code:
+            raise FailTask(f"The bash command failed: {process.describe(ended.exit_code)}.")
+        return ended.exit_code == 0

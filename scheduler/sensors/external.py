@@ -1,0 +1,148 @@
+"""A sensor that waits for runs or tasks of another DAG."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from scheduler.authoring.external import Target, Verdict, judge
+from scheduler.exceptions import FailTask, SkipTask
+from scheduler.operators.sensor import BaseSensorOperator
+from scheduler.states import RunState, TaskState
+from scheduler.triggers import ExternalTrigger
+
+
+class ExternalTaskSensor(BaseSensorOperator):
+    """Waits until tasks, a task group, or (with neither) the run of another DAG are in an allowed state.
+
+    The other run is the one of the same logical date, of `execution_delta` before it, or of the dates that
+    `execution_date_fn(logical_date)` returns.
+    """
+
+    template_fields: Sequence[str] = ("external_dag_id", "external_task_id", "external_task_ids", "external_task_group_id")
+
+    def __init__(
+        self,
+        *,
+        external_dag_id: str,
+        external_task_id: str | None = None,
+        external_task_ids: Collection[str] | None = None,
+        external_task_group_id: str | None = None,
+        allowed_states: Iterable[str] | None = None,
+        skipped_states: Iterable[str] | None = None,
+        failed_states: Iterable[str] | None = None,
+        execution_delta: timedelta | None = None,
+        execution_date_fn: Callable[..., Any] | None = None,
+        check_existence: bool = False,
+        poll_interval: float = 2.0,
+        deferrable: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        checks = self.checks()
+        self.external_dag_id = checks.text("external_dag_id", external_dag_id)
+        ways = (external_task_id, external_task_ids, external_task_group_id)
+        if sum(one is not None for one in ways) > 1:
+            raise checks.refuse("give only one of external_task_id, external_task_ids and external_task_group_id.")
+        self.external_task_id = external_task_id
+        self.external_task_ids: Any = None if external_task_ids is None else checks.texts("external_task_ids", external_task_ids)
+        self.external_task_group_id = external_task_group_id
+        states = RunState if not any(ways) else TaskState
+        self.allowed_states = _states(checks, "allowed_states", allowed_states, states) or [str(TaskState.SUCCESS)]
+        self.skipped_states = _states(checks, "skipped_states", skipped_states, states)
+        self.failed_states = _states(checks, "failed_states", failed_states, states)
+        twice = [one for one in self.allowed_states if one in {*self.skipped_states, *self.failed_states}]
+        if twice or set(self.skipped_states) & set(self.failed_states):
+            raise checks.refuse("a state may stand in only one of allowed_states, skipped_states and failed_states.")
+        if execution_delta is not None and execution_date_fn is not None:
+            raise checks.refuse("give only one of execution_delta and execution_date_fn.")
+        if execution_delta is not None and not isinstance(execution_delta, timedelta):
+            raise checks.refuse(f"execution_delta must be a timedelta, not {execution_delta!r}.")
+        self.execution_delta, self.execution_date_fn = execution_delta, execution_date_fn
+        self.check_existence = checks.boolean("check_existence", check_existence)
+        self.poll_interval = poll_interval
+        self.deferrable = checks.boolean("deferrable", deferrable)
+
+    def execute(self, context: Mapping[str, Any]) -> object:
+        self._check_existence(context)
+        if not self.deferrable:
+            return super().execute(context)
+        if not self.poke(context):
+            trigger = ExternalTrigger(
+                [one.to_dict() for one in self._targets(context)],
+                allowed_states=self.allowed_states,
+                skipped_states=self.skipped_states,
+                failed_states=self.failed_states,
+            )
+            self.defer(trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=self.timeout))
+        return None
+
+    def execute_complete(self, context: Mapping[str, Any], event: Any = None) -> None:
+        """The other run is where it should be, or never will be."""
+        self._conclude(Verdict(event["verdict"]))
+
+    def poke(self, context: Mapping[str, Any]) -> bool:
+        answers = context["ti"].states(self._targets(context))
+        verdict = judge(answers, allowed=self.allowed_states, skipped=self.skipped_states, failed=self.failed_states)
+        self._conclude(verdict)
+        return verdict is Verdict.DONE
+
+    def _conclude(self, verdict: Verdict) -> None:
+        if verdict is Verdict.SKIPPED or (verdict is Verdict.FAILED and (self.soft_fail or self.never_fail)):
+            raise SkipTask(f"{self._shown()} ended in a state that skips this task.")
+        if verdict is Verdict.FAILED:
+            raise FailTask(f"{self._shown()} ended in one of the failed_states {', '.join(self.failed_states)}.")
+
+    def _targets(self, context: Mapping[str, Any]) -> list[Target]:
+        tasks = self._task_ids(context)
+        return [
+            Target(dag_id=self.external_dag_id, logical_date=date, task_id=task)
+            for date in self._dates(context)
+            for task in tasks or (None,)
+        ]
+
+    def _task_ids(self, context: Mapping[str, Any]) -> list[str]:
+        if self.external_task_group_id is None:
+            return [self.external_task_id] if self.external_task_id else list(self.external_task_ids or ())
+        tasks = context["ti"].describe_dag(self.external_dag_id) or {}
+        found = [name for name, groups in tasks.items() if self.external_task_group_id in groups]
+        if not found:
+            raise FailTask(f"DAG {self.external_dag_id!r} has no task group {self.external_task_group_id!r}.")
+        return found
+
+    def _dates(self, context: Mapping[str, Any]) -> list[datetime]:
+        own = context.get("logical_date")
+        if own is None:
+            raise FailTask("ExternalTaskSensor looks for a run of the same logical date, but this run has none.")
+        if self.execution_delta is not None:
+            return [own - self.execution_delta]
+        if self.execution_date_fn is None:
+            return [own]
+        found = _called(self.execution_date_fn, own, context)
+        return list(found) if isinstance(found, list | tuple | set) else [found]
+
+    def _check_existence(self, context: Mapping[str, Any]) -> None:
+        if not self.check_existence:
+            return
+        tasks = context["ti"].describe_dag(self.external_dag_id)
+        if tasks is None:
+            raise FailTask(f"There is no DAG {self.external_dag_id!r} to wait for.")
+        for task in self._task_ids(context):
+            if task not in tasks:
+                raise FailTask(f"DAG {self.external_dag_id!r} has no task {task!r} to wait for.")
+
+    def _shown(self) -> str:
+        what = self.external_task_group_id or self.external_task_id or ", ".join(self.external_task_ids or ())
+        return f"DAG {self.external_dag_id!r}" + (f", {what}," if what else "")
+
+
+def _called(function: Callable[..., Any], own: datetime, context: Mapping[str, Any]) -> Any:
+    """`execution_date_fn(logical_date)`, with the context too if it takes a second argument."""
+    code = getattr(function, "__code__", None)
+    wants_context = code is not None and code.co_argcount - len(getattr(function, "__defaults__", None) or ()) > 1
+    return function(own, context) if wants_context else function(own)
+
+
+def _states(checks: Any, name: str, given: Iterable[str] | None, kinds: type[TaskState] | type[RunState]) -> list[str]:
+    return [checks.choice(name, str(one), kinds) for one in given or ()]

@@ -1,0 +1,56 @@
+"""A sensor that waits for a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from scheduler.authoring.xcom_arg import XComArg
+from scheduler.operators.sensor import BaseSensorOperator
+from scheduler.triggers import FileTrigger, find_file
+
+
+class FileSensor(BaseSensorOperator):
+    """Waits until a file matches `filepath`, a path or glob; a folder counts once it holds a file.
+
+    A relative path starts at /. With `recursive`, ** in a glob means any folders. With `deferrable=True` a waiter looks, on
+    its own machine.
+    """
+
+    template_fields: Sequence[str] = ("filepath",)
+
+    def __init__(
+        self,
+        *,
+        filepath: str | XComArg,
+        fs_conn_id: str = "fs_default",
+        recursive: bool = False,
+        deferrable: bool = False,
+        start_from_trigger: bool = False,
+        trigger_kwargs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        checks = self.checks()
+        self.filepath: Any = filepath
+        if not isinstance(filepath, XComArg):
+            checks.text("filepath", filepath)
+        if fs_conn_id != "fs_default":
+            raise checks.refuse(f"fs_conn_id {fs_conn_id!r} is not supported; write the whole path in filepath.")
+        self.recursive = checks.boolean("recursive", recursive)
+        self.deferrable = checks.boolean("deferrable", deferrable)
+
+    def poke(self, context: Mapping[str, Any]) -> bool:
+        return find_file(str(self.filepath), recursive=self.recursive) is not None
+
+    def execute(self, context: Mapping[str, Any]) -> object:
+        if not self.deferrable:
+            return super().execute(context)
+        if not self.poke(context):
+            trigger = FileTrigger(str(self.filepath), recursive=self.recursive, poke_interval=self.poke_interval)
+            self.defer(trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=self.timeout))
+        return None
+
+    def execute_complete(self, context: Mapping[str, Any], event: Any = None) -> None:
+        """The file is there."""

@@ -1,0 +1,111 @@
+"""Sensors that wait for a moment; with `deferrable=True` a waiter does, and no worker is held."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, time, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from scheduler.authoring.xcom_arg import XComArg
+from scheduler.exceptions import FailTask
+from scheduler.operators.branch import dag_of
+from scheduler.operators.calendar import moment_of, weekdays
+from scheduler.operators.sensor import BaseSensorOperator
+from scheduler.triggers import DateTimeTrigger
+
+
+class _MomentSensor(BaseSensorOperator):
+    """Waits until `moment` has come."""
+
+    def __init__(
+        self,
+        *,
+        deferrable: bool = False,
+        start_from_trigger: bool = False,
+        end_from_trigger: bool = False,
+        trigger_kwargs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.deferrable = self.checks().boolean("deferrable", deferrable)
+
+    @abstractmethod
+    def moment(self, context: Mapping[str, Any]) -> datetime:
+        """When it is done."""
+
+    def poke(self, context: Mapping[str, Any]) -> bool:
+        now: datetime = context["ti"].now()
+        return now >= self.moment(context)
+
+    def execute(self, context: Mapping[str, Any]) -> object:
+        if not self.deferrable:
+            return super().execute(context)
+        if not self.poke(context):
+            timeout = timedelta(seconds=self.timeout)
+            self.defer(trigger=DateTimeTrigger(self.moment(context)), method_name="execute_complete", timeout=timeout)
+        return None
+
+    def execute_complete(self, context: Mapping[str, Any], event: Any = None) -> None:
+        """The moment has come."""
+
+
+class DateTimeSensor(_MomentSensor):
+    """Waits until `target_time`, a datetime or its ISO text, which may be a template."""
+
+    template_fields: Sequence[str] = ("target_time",)
+
+    def __init__(self, *, target_time: datetime | str | XComArg, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if not isinstance(target_time, datetime | str | XComArg):
+            raise self.checks().refuse(f"target_time must be a datetime or an ISO text, not {target_time!r}.")
+        self.target_time: Any = target_time.isoformat() if isinstance(target_time, datetime) else target_time
+
+    def moment(self, context: Mapping[str, Any]) -> datetime:
+        try:
+            found = datetime.fromisoformat(str(self.target_time))
+        except ValueError:
+            raise FailTask(f"target_time {self.target_time!r} is no ISO time such as 2026-01-01T06:00:00+00:00.") from None
+        return found if found.utcoffset() is not None else found.replace(tzinfo=ZoneInfo(dag_of(self).timezone))
+
+
+class TimeSensor(_MomentSensor):
+    """Waits until a time of the day the try starts on, on the clocks of the DAG."""
+
+    def __init__(self, *, target_time: time, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if not isinstance(target_time, time):
+            raise self.checks().refuse(f"target_time must be a datetime.time, not {target_time!r}.")
+        self.target_time = target_time
+
+    def moment(self, context: Mapping[str, Any]) -> datetime:
+        zone = self.target_time.tzinfo or ZoneInfo(dag_of(self).timezone)
+        today = context["ti"].start_date.astimezone(zone).date()
+        return datetime.combine(today, self.target_time.replace(tzinfo=None), zone).astimezone(UTC)
+
+
+class TimeDeltaSensor(_MomentSensor):
+    """Waits until `delta` after the end of the run's data interval."""
+
+    def __init__(self, *, delta: timedelta, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.delta = self.checks().duration("delta", delta, seconds_allowed=False, zero_allowed=True)
+
+    def moment(self, context: Mapping[str, Any]) -> datetime:
+        start: datetime = context["data_interval_end"] or context["dag_run"].run_after
+        return start + self.delta
+
+
+class DayOfWeekSensor(BaseSensorOperator):
+    """Waits until it is one of some days of the week."""
+
+    def __init__(self, *, week_day: str | Iterable[str], use_task_logical_date: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        checks = self.checks()
+        self.week_day = weekdays(checks, week_day)
+        self.use_task_logical_date = checks.boolean("use_task_logical_date", use_task_logical_date)
+
+    def poke(self, context: Mapping[str, Any]) -> bool:
+        today = moment_of(context, logical=self.use_task_logical_date).astimezone(ZoneInfo(dag_of(self).timezone))
+        return today.weekday() in self.week_day

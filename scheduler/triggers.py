@@ -1,0 +1,107 @@
+"""The triggers a DAG file imports, and what its own are made of. They run in a waiter process, see workers/waiter.py."""
+
+from __future__ import annotations
+
+import asyncio
+import glob
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from scheduler.authoring.deferral import BaseTrigger, TaskDeferred, TriggerEvent
+from scheduler.authoring.external import Target, Verdict, judge
+
+__all__ = [
+    "BaseTrigger",
+    "DateTimeTrigger",
+    "ExternalTrigger",
+    "FileTrigger",
+    "TaskDeferred",
+    "TimeDeltaTrigger",
+    "TriggerEvent",
+]
+
+#: A longer sleep would not notice that the machine's clock was set.
+LONGEST_SLEEP_S = 30.0
+
+
+class DateTimeTrigger(BaseTrigger):
+    """Fires once `moment` has come."""
+
+    def __init__(self, moment: datetime, *, end_from_trigger: bool = False) -> None:
+        if not isinstance(moment, datetime) or moment.utcoffset() is None:
+            raise TypeError(f"DateTimeTrigger takes a datetime with a time zone, not {moment!r}.")
+        self.moment = moment.astimezone(UTC)
+        self.end_from_trigger = end_from_trigger
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return f"{__name__}.DateTimeTrigger", {"moment": self.moment}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        while (remaining_s := (self.moment - datetime.now(UTC)).total_seconds()) > 0:
+            await asyncio.sleep(min(remaining_s, LONGEST_SLEEP_S))
+        yield TriggerEvent(self.moment)
+
+
+class TimeDeltaTrigger(DateTimeTrigger):
+    """Fires `delta` after it was made."""
+
+    def __init__(self, delta: timedelta, *, end_from_trigger: bool = False) -> None:
+        super().__init__(datetime.now(UTC) + delta, end_from_trigger=end_from_trigger)
+
+
+class FileTrigger(BaseTrigger):
+    """Fires once a file matches `filepath` (a path or glob), or a folder of that name holds a file."""
+
+    def __init__(self, filepath: str, *, recursive: bool = False, poke_interval: float = 5.0) -> None:
+        self.filepath, self.recursive, self.poke_interval = filepath, recursive, poke_interval
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        arguments = {"filepath": self.filepath, "recursive": self.recursive, "poke_interval": self.poke_interval}
+        return f"{__name__}.FileTrigger", arguments
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        while (found := await asyncio.to_thread(find_file, self.filepath, recursive=self.recursive)) is None:
+            await asyncio.sleep(self.poke_interval)
+        yield TriggerEvent(found)
+
+
+class ExternalTrigger(BaseTrigger):
+    """Fires once runs or tasks of another DAG are in the states asked for; all of a waiter share one query a second."""
+
+    def __init__(
+        self,
+        targets: Sequence[dict[str, Any]],
+        *,
+        allowed_states: Sequence[str],
+        skipped_states: Sequence[str] = (),
+        failed_states: Sequence[str] = (),
+    ) -> None:
+        self.targets = [Target(**one) for one in targets]
+        self.states = {
+            "allowed_states": list(allowed_states),
+            "skipped_states": list(skipped_states),
+            "failed_states": list(failed_states),
+        }
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return f"{__name__}.ExternalTrigger", {"targets": [one.to_dict() for one in self.targets], **self.states}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        allowed, skipped, failed = self.states.values()
+        while True:
+            answers = await self.outside.states(self.targets)
+            verdict = judge(answers, allowed=allowed, skipped=skipped, failed=failed)
+            if verdict is not Verdict.WAITING:
+                yield TriggerEvent({"verdict": verdict.value, "states": [dict(one) for one in answers]})
+                return
+
+
+def find_file(filepath: str, *, recursive: bool = False) -> str | None:
+    """A file that matches, or a folder that matches and holds one somewhere below it; a relative path starts at /."""
+    for match in sorted(glob.iglob(str(Path("/") / filepath), recursive=recursive)):  # noqa: PTH207 - it knows **
+        path = Path(match)
+        if path.is_file() or (path.is_dir() and any(one.is_file() for one in path.rglob("*"))):
+            return match
+    return None
