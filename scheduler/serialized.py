@@ -216,7 +216,12 @@ def from_dag(dag: DAG, *, file: str, core: Core, scheduler: Scheduler) -> Serial
     return SerializedDag(
         dag_id=dag.dag_id,
         file=file,
-        schedule=dag.timetable.to_spec(),
+        schedule=timetable.configured(
+            dag.schedule,
+            dag.timetable,
+            cron_intervals=scheduler.create_cron_data_intervals,
+            delta_intervals=scheduler.create_delta_data_intervals,
+        ).to_spec(),
         timezone=dag.timezone,
         description=dag.description,
         start_date=_iso(dag.start_date),

@@ -156,6 +156,10 @@ class Scheduler(Section):
     """DAG runs examined in one turn."""
     catchup_by_default: bool = False
     """A DAG that does not say makes runs for every interval since its start_date."""
+    create_cron_data_intervals: bool = False
+    """A cron expression as schedule makes data intervals from tick to tick, each run when its interval is over."""
+    create_delta_data_intervals: bool = False
+    """A timedelta as schedule makes data intervals of its length, each run when its interval is over."""
     schedule_after_task_execution: bool = True
     """Fast-follow: a worker queues the next ready task of the run itself."""
     pool_reservation: bool = True

@@ -32,7 +32,7 @@ class DAG:
         dag_id: str,
         *,
         description: str | None = None,
-        schedule: str | timedelta | None = None,
+        schedule: Any = None,
         start_date: datetime | None = None,
         end_date: datetime | None = None,
         catchup: bool | None = None,
@@ -72,7 +72,7 @@ class DAG:
         self.schedule = schedule
         self.timetable: Timetable = timetable.from_schedule(schedule, timezone=self.timezone, checks=checks)
         self.catchup = None if catchup is None else checks.boolean("catchup", catchup)
-        self.max_active_runs = _limit(checks, "max_active_runs", max_active_runs)
+        self.max_active_runs = self._checked_max_active_runs(checks, max_active_runs)
         self.max_active_tasks = _limit(checks, "max_active_tasks", max_active_tasks)
         self.tags = self._checked_tags(checks, tags)
         self.render_template_as_native_obj = checks.boolean("render_template_as_native_obj", render_template_as_native_obj)
@@ -245,6 +245,13 @@ class DAG:
             zone = self.start_date.tzinfo
             raise checks.refuse(f"the time zone {zone!r} of start_date has no IANA name; use ZoneInfo('Europe/Berlin').")
         return name
+
+    def _checked_max_active_runs(self, checks: Arguments, value: object) -> int | None:
+        if not self.timetable.is_continuous:
+            return _limit(checks, "max_active_runs", value)
+        if value not in {None, 1}:
+            raise checks.refuse(f"max_active_runs must be 1 with schedule='@continuous', not {value!r}.")
+        return 1
 
     @staticmethod
     def _checked_tags(checks: Arguments, tags: object) -> list[str]:

@@ -11,9 +11,12 @@ from scheduler.serialized import SerializedDag, next_timetable
 from scheduler.settings import Settings
 from scheduler.store import runs, schedules
 from scheduler.store.database import transaction
+from scheduler.store.schedules import Due
 from scheduler.store.versions import Versions
 
 BROKEN_PAUSE = timedelta(minutes=1)
+#: Dates one transaction looks at: those that already have a run, from a backfill or by hand, are passed over.
+MAX_DATES = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,37 +62,50 @@ def _plan_dag(connection: Connection, dag_id: str, now: datetime, versions: Vers
     if due is None:
         return []
     dag = versions.dag(connection, due.version_id)
-    upcoming = due.next
-    if due.planned_version_id != due.version_id:
-        upcoming = next_run(dag, schedules.newest_scheduled(connection, dag_id), now)
-    made = []
-    for _ in range(due.room):
-        if upcoming is None or upcoming.run_after > now:
+    upcoming = _upcoming(connection, due, dag, now)
+    made: list[runs.CreatedRun] = []
+    for _ in range(MAX_DATES):
+        if upcoming is None or upcoming.run_after > now or len(made) >= due.room:
             break
-        created = runs.create(
-            connection,
-            dag,
-            runs.NewRun(
-                dag_id=dag_id,
-                run_id=f"scheduled__{upcoming.logical_date.isoformat()}",
-                run_type="scheduled",
-                version_id=due.version_id,
-                logical_date=upcoming.logical_date,
-                data_interval_start=upcoming.data_interval_start,
-                data_interval_end=upcoming.data_interval_end,
-                run_after=upcoming.run_after,
-                conf={},
-                triggered_by="schedule",
-            ),
-            default_queue=settings.core.default_queue,
-        )
+        created = runs.create(connection, dag, _scheduled(due, upcoming), default_queue=settings.core.default_queue)
         if created is not None:
             made.append(created)
-        upcoming = next_run(dag, upcoming.logical_date, now)
+        upcoming = next_run(dag, upcoming.logical_date, now, covered=upcoming.data_interval_end)
     schedules.plan(connection, dag_id, due.version_id, upcoming)
     return made
 
 
-def next_run(dag: SerializedDag, last: datetime | None, now: datetime) -> RunTimes | None:
+def next_run(dag: SerializedDag, last: datetime | None, now: datetime, *, covered: datetime | None = None) -> RunTimes | None:
     """The run after `last` by the DAG's timetable; its logical date is always later than `last`."""
-    return next_timetable(dag).next_run(last=last, start=dag.start, end=dag.end, catchup=dag.catchup, now=now)
+    if dag.allowed_run_types and "scheduled" not in dag.allowed_run_types:
+        return None
+    return next_timetable(dag).next_run(last=last, covered=covered, start=dag.start, end=dag.end, catchup=dag.catchup, now=now)
+
+
+def _upcoming(connection: Connection, due: Due, dag: SerializedDag, now: datetime) -> RunTimes | None:
+    """The run that comes next: what was planned, unless the schedule was edited or has gone on without it."""
+    is_old = due.planned_version_id != due.version_id
+    if not is_old and (due.next is None or due.next.run_after > now or due.room <= 0):
+        return due.next
+    last, covered = schedules.newest_scheduled(connection, due.dag_id) or (None, None)
+    found = next_run(dag, last, now, covered=covered)
+    if is_old or next_timetable(dag).is_continuous:
+        return found
+    # It may have waited for room, or while the DAG was paused; without catchup only the newest that is due still counts.
+    skips_ahead = not dag.catchup and found is not None and found.run_after <= now
+    return found if skips_ahead else due.next
+
+
+def _scheduled(due: Due, times: RunTimes) -> runs.NewRun:
+    return runs.NewRun(
+        dag_id=due.dag_id,
+        run_id=f"scheduled__{times.logical_date.isoformat()}",
+        run_type="scheduled",
+        version_id=due.version_id,
+        logical_date=times.logical_date,
+        data_interval_start=times.data_interval_start,
+        data_interval_end=times.data_interval_end,
+        run_after=times.run_after,
+        conf={},
+        triggered_by="schedule",
+    )

@@ -17,7 +17,7 @@ class Due:
     version_id: int
     planned_version_id: int | None
     next: RunTimes | None
-    #: How many more scheduled runs it may have open.
+    #: How many more runs it may have open; those of backfills have a limit of their own and do not count.
     room: int
 
 
@@ -31,7 +31,7 @@ def due(connection: Connection, now: datetime, *, limit: int, without: Sequence[
            and (s.planned_version_id is distinct from d.version_id
                 or (s.next_run_after <= %(now)s and v.max_active_runs > (
                     select count(*) from dag_run r
-                     where r.dag_id = s.dag_id and r.state in ('queued', 'running') and r.run_type = 'scheduled')))
+                     where r.dag_id = s.dag_id and r.state in ('queued', 'running') and r.backfill_id is null)))
          order by s.next_run_after nulls first, s.dag_id
          limit %(limit)s
         """,
@@ -47,7 +47,7 @@ def hold(connection: Connection, dag_id: str) -> Due | None:
         select s.planned_version_id, s.next_logical_date, s.next_interval_start, s.next_interval_end, s.next_run_after,
                d.version_id,
                v.max_active_runs - (select count(*) from dag_run r
-                  where r.dag_id = s.dag_id and r.state in ('queued', 'running') and r.run_type = 'scheduled')
+                  where r.dag_id = s.dag_id and r.state in ('queued', 'running') and r.backfill_id is null)
           from dag_schedule s join dag d on d.dag_id = s.dag_id and d.is_active join dag_version v on v.id = d.version_id
          where s.dag_id = %s and not s.is_paused
            for no key update of s skip locked
@@ -63,12 +63,14 @@ def hold(connection: Connection, dag_id: str) -> Due | None:
     return Due(dag_id=dag_id, version_id=version_id, planned_version_id=planned, next=times, room=room)
 
 
-def newest_scheduled(connection: Connection, dag_id: str) -> datetime | None:
-    """The logical date of the DAG's newest scheduled run: manual runs and backfills never move the schedule."""
-    newest: datetime | None = connection.exec_driver_sql(
-        "select max(logical_date) from dag_run where dag_id = %s and run_type = 'scheduled'", (dag_id,)
-    ).scalar_one()
-    return newest
+def newest_scheduled(connection: Connection, dag_id: str) -> tuple[datetime, datetime | None] | None:
+    """Logical date and end of the data interval of the DAG's newest scheduled run: no other kind ever moves the schedule."""
+    row = connection.exec_driver_sql(
+        "select logical_date, data_interval_end from dag_run"
+        " where dag_id = %s and run_type = 'scheduled' and logical_date is not null order by logical_date desc limit 1",
+        (dag_id,),
+    ).first()
+    return None if row is None else (row[0], row[1])
 
 
 def plan(connection: Connection, dag_id: str, version_id: int, times: RunTimes | None) -> None:
