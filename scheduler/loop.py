@@ -29,7 +29,7 @@ from scheduler.services.promote import Promote, Promoted
 from scheduler.services.queue import Queue, Queued
 from scheduler.services.rescue import Rescue
 from scheduler.settings import Settings
-from scheduler.store import database, migrate, processes, schedules
+from scheduler.store import database, migrate, processes, runs, schedules
 from scheduler.store.versions import Versions
 
 log = logging.getLogger("paceline.scheduler")
@@ -117,6 +117,8 @@ class SchedulerLoop:
         self.scheduler_id = self._register()
         #: Runs to look at, with the turns left to get hold of each.
         self.hints: dict[int, int] = {}
+        #: Runs in which something ended that the runs after them may wait for.
+        self._passed: set[int] = set()
         self._said_broken: set[int] = set()
         self._queued_at = 0.0
         self._pause_s = SHORTEST_PAUSE_S
@@ -185,6 +187,9 @@ class SchedulerLoop:
             kind, _, key = token.partition(":")
             if kind == "run" and key.isdigit():
                 self._hint([int(key)])
+            elif kind == "next" and key.isdigit():
+                self._passed.add(int(key))
+                self.duties.promote.due_at = 0.0
             elif kind == "plan":
                 self.duties.plan.due_at = 0.0
             else:
@@ -209,19 +214,24 @@ class SchedulerLoop:
         return AT_ONCE if planned.more else None
 
     def _turn_promote(self, now: datetime) -> float | None:
+        if self._passed:
+            passed, self._passed = self._passed, set()
+            self._hint(runs.following(self.engine, passed))
         hinted, self.hints = self.hints, {}
         promoted = self._promote.run_once(now, hinted)
+        self._hint(sorted(promoted.unfinished))
         self._say_broken(promoted)
         self.hints |= {run_id: hinted[run_id] - 1 for run_id in promoted.held_elsewhere if hinted[run_id] > 1}
         if promoted.ready:
             self.duties.queue.due_at = 0.0
-        if promoted.closed or promoted.started:
+        if promoted.closed or promoted.started or promoted.unfinished:
             return AT_ONCE  # a run that ended may have made room for one that waits
         return HELD_PAUSE_S if self.hints else None
 
     def _turn_sweep(self, now: datetime) -> None:
         promoted = self._promote.run_once(now)
         self._say_broken(promoted)
+        self._hint(sorted(promoted.unfinished))
         if promoted.ready:
             self.duties.queue.due_at = 0.0
         if promoted.closed or promoted.started:

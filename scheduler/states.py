@@ -3,6 +3,7 @@
 The database constraints, the chart in docs/reference/states.md and the test of every pair of states are views of this file.
 """
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -80,9 +81,10 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """A scheduled task instance; they come in rank order, see store/room.waiting."""
+    """A scheduled task instance. Higher rank first, then the older (smaller) id."""
 
     id: int
+    rank: float
     dag_id: str
     dag_run_id: int
     task_id: str
@@ -94,6 +96,25 @@ class Waiting:
     #: max_active_tis_per_dag and max_active_tis_per_dagrun of its task.
     task_limit: int | None = None
     task_in_run_limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branched:
+    """A branch that succeeded, and the ids of the tasks it decided to skip."""
+
+    task_no: int
+    map_index: int = -1
+    skip: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Before:
+    """The run before: the states of its task instances (every map index) by task_id."""
+
+    run_id: str
+    states: Mapping[str, Collection[TaskState]]
+    #: Those of the tasks it does not have that some still earlier run had.
+    ran_earlier: frozenset[str] = frozenset()
 
 
 def _moves(actor: Actor, sources: str, targets: str, reason: str) -> list[Transition]:

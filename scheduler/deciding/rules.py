@@ -4,7 +4,7 @@ The table is Airflow's (airflow/ti_deps/deps/trigger_rule_dep.py), with "at once
 state still to come can change its answer.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from scheduler.states import TaskState as S
@@ -34,6 +34,18 @@ class Upstream:
             removed=seen.count(S.REMOVED),
         )
 
+    @classmethod
+    def counted(cls, states: Mapping[S, int]) -> "Upstream":
+        """From counts by state."""
+        return cls(
+            total=sum(states.values()),
+            success=states.get(S.SUCCESS, 0),
+            skipped=states.get(S.SKIPPED, 0),
+            failed=states.get(S.FAILED, 0),
+            upstream_failed=states.get(S.UPSTREAM_FAILED, 0),
+            removed=states.get(S.REMOVED, 0),
+        )
+
     @property
     def done(self) -> int:
         return self.success + self.skipped + self.failed + self.upstream_failed + self.removed
@@ -60,6 +72,27 @@ def decide(rule: str, upstream: Upstream) -> Verdict:
     if upstream.total == 0 or rule == "always":
         return Verdict(S.SCHEDULED, "nothing to wait for")
     return RULES[rule](upstream)
+
+
+def needs_setups(setups: Upstream) -> Verdict | None:
+    """What the setups of a task say, None if they let it go on: one that did not succeed decides at once."""
+    if setups.bad:
+        return _fail(f"{setups.bad} of its setups failed")
+    if setups.skipped:
+        return _skip(f"{setups.skipped} of its setups were skipped")
+    if not setups.all_done:
+        return Verdict(None, f"{setups.total - setups.done} of its setups have not ended")
+    return None
+
+
+def decide_teardown(upstream: Upstream, scope: Upstream, setups: Upstream) -> Verdict:
+    """all_done_setup_success: it waits for all between its setups and itself, and runs if a setup succeeded."""
+    for waited in (upstream, scope, setups):
+        if not waited.all_done:
+            return _wait(waited)
+    if setups.total == 0 or setups.success:
+        return _run()
+    return _skip("all its setups were skipped") if setups.skipped >= setups.total else _fail("none of its setups succeeded")
 
 
 def _run() -> Verdict:

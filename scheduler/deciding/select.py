@@ -2,33 +2,54 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from scheduler.states import Waiting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """What is free: slots by pool, messages by queue, and overall; and how many of each run are active."""
+    """What is free: slots by pool, messages by queue, and overall; and how many of each run and limited task are active."""
 
     pools: Mapping[str, int]
     queues: defaultdict[str, int]
     active_in_run: Counter[int]
     parallelism: int
+    #: By DAG and task, and by run and task; only tasks that have such a limit are counted.
+    active_of_task: Counter[tuple[str, str]] = field(default_factory=Counter)
+    active_of_task_in_run: Counter[tuple[int, str]] = field(default_factory=Counter)
 
 
-def select(waiting: Iterable[Waiting], room: Room, *, limit: int) -> list[Waiting]:
-    """Choose in rank order. One that does not fit is passed over and the next is tried, so a full pool stops nobody else."""
+def select(waiting: Iterable[Waiting], room: Room, *, limit: int, reserve: bool = True) -> list[Waiting]:
+    """Choose in rank order. One that does not fit is passed over and the next is tried, so a full pool stops nobody else.
+
+    With `reserve`, one that fits everywhere but needs more slots than its pool has free holds the pool: nobody that ranks
+    below it gets these slots, so that small ones cannot pass it for ever.
+    """
     pools, queues, active = dict(room.pools), room.queues.copy(), room.active_in_run.copy()
+    of_task, of_task_in_run = room.active_of_task.copy(), room.active_of_task_in_run.copy()
     left = min(limit, room.parallelism)
     chosen: list[Waiting] = []
-    for one in sorted(waiting, key=lambda one: (-one.priority_weight, one.id)):
+    for one in sorted(waiting, key=lambda one: (-one.rank, one.id)):
         if len(chosen) >= left:
             break
-        fits = pools.get(one.pool, 0) >= one.pool_slots and queues[one.queue] > 0 and active[one.dag_run_id] < one.run_limit
-        if fits:
-            pools[one.pool] -= one.pool_slots
-            queues[one.queue] -= 1
-            active[one.dag_run_id] += 1
-            chosen.append(one)
+        task, task_in_run = (one.dag_id, one.task_id), (one.dag_run_id, one.task_id)
+        allowed = (
+            queues[one.queue] > 0
+            and active[one.dag_run_id] < one.run_limit
+            and (one.task_limit is None or of_task[task] < one.task_limit)
+            and (one.task_in_run_limit is None or of_task_in_run[task_in_run] < one.task_in_run_limit)
+        )
+        if not allowed:
+            continue
+        if pools.get(one.pool, 0) < one.pool_slots:
+            if reserve:
+                pools[one.pool] = 0
+            continue
+        pools[one.pool] -= one.pool_slots
+        queues[one.queue] -= 1
+        active[one.dag_run_id] += 1
+        of_task[task] += 1
+        of_task_in_run[task_in_run] += 1
+        chosen.append(one)
     return chosen

@@ -1,4 +1,4 @@
-"""promote: start queued runs, make due retries ready, decide what each run asks for next, and close the runs that ended."""
+"""promote: start queued runs, make ready what waited for its time, decide what each run asks for next, close runs that ended."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -7,24 +7,31 @@ from datetime import datetime
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import OperationalError
 
-from scheduler.deciding.evaluate import evaluate, run_state
+from scheduler.deciding import expansion, past
+from scheduler.deciding.evaluate import Evaluation, Facts, evaluate, run_state
+from scheduler.serialized import SerializedDag
 from scheduler.settings import Settings
-from scheduler.states import RunState, TaskState
-from scheduler.store import instances, runs
+from scheduler.states import Decision, RunState, TaskState
+from scheduler.store import facts, instances, runs
 from scheduler.store.database import transaction
 from scheduler.store.versions import Versions
+
+#: Task instances moved in one transaction; a run that asks for more is looked at again at once.
+MOST_MOVES = 2000
+States = dict[int, dict[int, TaskState]]
 
 
 @dataclass(frozen=True, slots=True)
 class Promoted:
-    """What moved: runs started and closed, task instances made ready; hinted runs that another scheduler held; and runs that
-    could not be decided, with the reason.
+    """What moved: runs started and closed, task instances made ready; runs to look at again, because another scheduler held
+    them or they ask for more; and runs that could not be decided, with the reason.
     """
 
     started: list[int]
     closed: dict[int, RunState]
     ready: int
     held_elsewhere: set[int]
+    unfinished: set[int]
     broken: dict[int, str]
 
 
@@ -43,19 +50,17 @@ class Promote:
         """Look at the runs hinted at and just started; without hints sweep: at those that need it most."""
         limit = self._settings.scheduler.max_dagruns_per_loop_to_schedule
         started = runs.start_queued(self._engine)
-        ready = _retry_due(self._engine, self._settings.scheduler.max_tis_per_query)
+        ready = _due(self._engine, self._settings.scheduler.max_tis_per_query)
         looked_for = _candidates(self._engine, limit) if hinted is None else hinted
-        wanted = sorted({*looked_for, *started})
-        closed: dict[int, RunState] = {}
+        found = Promoted(started, {}, ready, set(), set(), {})
         not_held: set[int] = set()
-        broken: dict[int, str] = {}
-        for run in wanted:
+        for run in sorted({*looked_for, *started}):
             try:
-                examined = _examine(self._engine, run, self._versions)
+                examined = _examine(self._engine, run, self._versions, self._settings)
             except OperationalError:
                 raise
             except Exception as error:
-                broken[run] = f"{type(error).__name__}: {error}"
+                found.broken[run] = f"{type(error).__name__}: {error}"
                 _set_aside(self._engine, run)
                 continue
             if examined is None:
@@ -63,21 +68,24 @@ class Promote:
                 continue
             ready += examined.ready
             if examined.closed is not None:
-                closed[run] = examined.closed
+                found.closed[run] = examined.closed
+            if examined.more:
+                found.unfinished.add(run)
         missed = not_held & set(hinted or ())
         held_elsewhere = _still_running(self._engine, missed) if missed else set()
-        return Promoted(started, closed, ready, held_elsewhere, broken)
+        return Promoted(started, found.closed, ready, held_elsewhere, found.unfinished, found.broken)
 
 
 @dataclass(frozen=True, slots=True)
 class _Examined:
     ready: int
     closed: RunState | None
+    more: bool
 
 
 @transaction
-def _retry_due(connection: Connection, limit: int) -> int:
-    return instances.retry_due(connection, limit=limit)
+def _due(connection: Connection, limit: int) -> int:
+    return instances.due(connection, limit=limit)
 
 
 @transaction
@@ -97,21 +105,67 @@ def _set_aside(connection: Connection, dag_run_id: int) -> None:
 
 
 @transaction
-def _examine(connection: Connection, dag_run_id: int, versions: Versions) -> _Examined | None:
+def _examine(connection: Connection, dag_run_id: int, versions: Versions, settings: Settings) -> _Examined | None:
     """One run in one short transaction: lock, read, decide, write."""
     version_id = runs.hold(connection, dag_run_id)
     if version_id is None:
         return None
     dag = versions.dag(connection, version_id)
+    known = _facts(connection, dag, dag_run_id)
     states = instances.states_of(connection, dag_run_id)
-    decisions = evaluate(dag, states)
-    if decisions:
-        instances.decide(connection, dag_run_id, decisions)
+    evaluation = evaluate(dag, states, known)
+    while evaluation.expand:
+        for no in evaluation.expand:
+            states[no] = _expand(connection, dag_run_id, dag, no, settings.core.max_map_length)
+        evaluation = evaluate(dag, states, known)
+    more = len(evaluation.decisions) > MOST_MOVES
+    if evaluation.decisions:
+        instances.decide(connection, dag_run_id, evaluation.decisions[:MOST_MOVES])
         states = instances.states_of(connection, dag_run_id)
-    ready = sum(decision.state is TaskState.SCHEDULED for decision in decisions)
-    ended = run_state(dag, states)
+    if dag.fail_fast and _failed(states):
+        keep = [no for no, task in enumerate(dag.tasks) if task.is_teardown]
+        instances.end_rest(connection, dag_run_id, running_becomes="failed", reason="fail_fast: another task failed", keep=keep)
+        states = instances.states_of(connection, dag_run_id)
+    ready = sum(decision.state is TaskState.SCHEDULED for decision in evaluation.decisions)
+    ended = run_state(dag, states, waiting_for_past=_waits_for_past(evaluation, known))
     if ended is None:
         runs.mark_examined(connection, dag_run_id)
     else:
         runs.close(connection, dag_run_id, ended)
-    return _Examined(ready, ended)
+    return _Examined(ready, ended, more)
+
+
+def _facts(connection: Connection, dag: SerializedDag, dag_run_id: int) -> Facts:
+    """Read only what this DAG asks for."""
+    branched = facts.branched(connection, dag_run_id) if any(task.branches for task in dag.tasks) else ()
+    if not dag.depends_on_past:
+        return Facts(branched=branched)
+    before = facts.before(connection, dag_run_id, past.relevant(dag), catchup=dag.catchup)
+    return Facts(branched=branched, past=past.waits(dag, before))
+
+
+def _expand(connection: Connection, dag_run_id: int, dag: SerializedDag, no: int, most: int) -> dict[int, TaskState]:
+    """Make the instances of a mapped task; the states of what is there now."""
+    spec = dag.tasks[no].expand
+    assert spec is not None
+    keys = expansion.reads(spec)
+    count = expansion.count(spec, facts.lengths(connection, dag_run_id, dag, keys) if keys else {})
+    if count is None or count > most:
+        missing = ", ".join(sorted(task_id for task_id, _ in keys))
+        reason = (
+            f"{missing} returned no list or dict to map over"
+            if count is None
+            else f"it would become {count} instances; core.max_map_length allows {most}"
+        )
+        instances.decide(connection, dag_run_id, [Decision(no, TaskState.UPSTREAM_FAILED, reason)])
+        return {-1: TaskState.UPSTREAM_FAILED}
+    instances.expand(connection, dag_run_id, no, count)
+    return dict.fromkeys(range(count), TaskState.NONE) if count else {-1: TaskState.SKIPPED}
+
+
+def _failed(states: States) -> bool:
+    return any(state is TaskState.FAILED for of_task in states.values() for state in of_task.values())
+
+
+def _waits_for_past(evaluation: Evaluation, known: Facts) -> bool:
+    return any(no in known.past for no, _ in evaluation.waiting)

@@ -10,9 +10,13 @@ from sqlalchemy import Connection, Engine
 from scheduler.deciding.select import Room, select
 from scheduler.dispatch import PUBLISH_ERRORS, Message, Publisher
 from scheduler.settings import Settings
+from scheduler.states import Waiting
 from scheduler.store import instances, room
 from scheduler.store.database import transaction
-from scheduler.store.room import Held
+from scheduler.store.room import Full, Held, HeldTask, Pool
+
+#: More slots than any task needs.
+UNLIMITED = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,33 +76,48 @@ def _choose_and_queue(connection: Connection, settings: Settings, scheduler_id: 
     near_parallelism(connection, settings)
     places = room.places(connection, alive_s=settings.worker.heartbeat_timeout)
     messages: list[Message] = []
-    full_runs: set[int] = set()
-    full_queues: set[str] = set()
+    now = _count(connection, pools, places, settings)
+    full = Full(room.full_runs(connection, now.room.active_in_run), set(), now.full_tasks, now.full_tasks_in_run)
     while len(messages) < limit:
-        free = free_room(pools, room.held(connection), places, settings)
-        full_queues = {name for name, count in free.queues.items() if count <= 0}
+        full.queues.update(name for name, count in now.room.queues.items() if count <= 0)
         batch = room.waiting(
             connection,
-            {name: min(slots, limit) for name, slots in free.pools.items() if slots > 0},
-            full_runs=full_runs,
-            full_queues=full_queues,
+            {name: min(slots, limit) for name, slots in now.room.pools.items() if slots > 0},
+            now.total,
+            full=full,
             limit=limit,
+            aging_s=settings.scheduler.priority_aging,
         )
-        ours = room.hold_runs(connection, {one.dag_run_id for one in batch})
+        ours = _hold(connection, batch)
         # Counted again now that nobody else can add to these runs.
-        free = free_room(pools, room.held(connection), places, settings)
-        chosen = select([one for one in batch if one.dag_run_id in ours], free, limit=limit - len(messages))
+        now = _count(connection, pools, places, settings)
+        chosen = select(ours, now.room, limit=limit - len(messages), reserve=settings.scheduler.pool_reservation)
         messages += instances.queue(connection, [one.id for one in chosen], scheduler_id) if chosen else []
-        taken = Counter(one.dag_run_id for one in chosen)
-        full_now = {
-            one.dag_run_id
-            for one in batch
-            if one.dag_run_id not in ours or free.active_in_run.get(one.dag_run_id, 0) + taken[one.dag_run_id] >= one.run_limit
-        }
-        if not chosen and full_now <= full_runs:
+        now = _count(connection, pools, places, settings) if chosen else now
+        if not _note_full(full, now, batch, ours) and not chosen:
             break
-        full_runs |= full_now
-    return messages, bool(full_queues)
+    return messages, bool(full.queues)
+
+
+def _hold(connection: Connection, batch: list[Waiting]) -> list[Waiting]:
+    """Those of `batch` whose run, and whose DAG where its limit counts, no other scheduler holds."""
+    limited = {one.dag_id for one in batch if one.task_limit is not None}
+    dags = room.hold_dags(connection, limited) if limited else set()
+    runs = room.hold_runs(connection, {one.dag_run_id for one in batch})
+    return [one for one in batch if one.dag_run_id in runs and (one.task_limit is None or one.dag_id in dags)]
+
+
+def _note_full(full: Full, now: "_Now", batch: list[Waiting], ours: list[Waiting]) -> bool:
+    """Add to `full` what the next query must leave out: runs held elsewhere, limits reached. Whether that is anything new."""
+    held = {one.id for one in ours}
+    runs = {one.dag_run_id for one in batch if one.id not in held or now.room.active_in_run.get(one.dag_run_id, 0) >= one.run_limit}
+    queues = {one.queue for one in batch if now.room.queues[one.queue] <= 0}
+    news = (runs - full.runs, queues - full.queues, now.full_tasks - full.tasks, now.full_tasks_in_run - full.tasks_in_run)
+    full.runs.update(runs)
+    full.queues.update(queues)
+    full.tasks.update(now.full_tasks)
+    full.tasks_in_run.update(now.full_tasks_in_run)
+    return any(news)
 
 
 def near_parallelism(connection: Connection, settings: Settings) -> None:
@@ -107,18 +126,63 @@ def near_parallelism(connection: Connection, settings: Settings) -> None:
         room.hold_parallelism(connection)
 
 
-def free_room(pools: Mapping[str, int], held: Iterable[Held], places: Mapping[str, int], settings: Settings) -> Room:
+@dataclass(frozen=True, slots=True)
+class _Now:
+    """What is free at one moment, the size of each pool, and the tasks that have reached limits of their own."""
+
+    room: Room
+    total: dict[str, int]
+    full_tasks: set[tuple[str, str]]
+    full_tasks_in_run: set[tuple[int, str]]
+
+
+def _count(connection: Connection, pools: Mapping[str, Pool], places: Mapping[str, int], settings: Settings) -> _Now:
+    deferred = room.deferred_slots(connection, [one.name for one in pools.values() if one.include_deferred])
+    tasks = room.held_tasks(connection)
+    free = free_room(pools, room.held(connection), settings, places=places, deferred=deferred, tasks=tasks)
+    of_task = free.active_of_task
+    return _Now(
+        free,
+        {one.name: UNLIMITED if one.slots < 0 else one.slots for one in pools.values()},
+        {(one.dag_id, one.task_id) for one in tasks if one.task_limit and of_task[one.dag_id, one.task_id] >= one.task_limit},
+        {(one.dag_run_id, one.task_id) for one in tasks if one.task_in_run_limit and one.instances >= one.task_in_run_limit},
+    )
+
+
+def free_room(
+    pools: Mapping[str, Pool],
+    held: Iterable[Held],
+    settings: Settings,
+    *,
+    places: Mapping[str, int],
+    deferred: Mapping[str, int],
+    tasks: Iterable[HeldTask] = (),
+) -> Room:
     """What is free now. A queue may hold `queue_headroom` messages more than its live workers have places."""
-    slots = {name: settings.core.parallelism if size < 0 else size for name, size in pools.items()}
+    slots = {
+        one.name: settings.core.parallelism if one.slots < 0 else one.slots - deferred.get(one.name, 0) for one in pools.values()
+    }
     window: defaultdict[str, int] = defaultdict(lambda: settings.scheduler.queue_headroom)
     for name, count in places.items():
         window[name] += count
     active: Counter[int] = Counter()
     total = 0
     for one in held:
-        if one.pool in slots and pools[one.pool] >= 0:
+        if one.pool in slots and pools[one.pool].slots >= 0:
             slots[one.pool] -= one.slots
         window[one.queue] -= one.instances
         active[one.dag_run_id] += one.instances
         total += one.instances
-    return Room(pools=slots, queues=window, active_in_run=active, parallelism=settings.core.parallelism - total)
+    of_task: Counter[tuple[str, str]] = Counter()
+    of_task_in_run: Counter[tuple[int, str]] = Counter()
+    for each in tasks:
+        of_task[each.dag_id, each.task_id] += each.instances
+        of_task_in_run[each.dag_run_id, each.task_id] += each.instances
+    return Room(
+        pools=slots,
+        queues=window,
+        active_in_run=active,
+        parallelism=settings.core.parallelism - total,
+        active_of_task=of_task,
+        active_of_task_in_run=of_task_in_run,
+    )

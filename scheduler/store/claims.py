@@ -50,7 +50,7 @@ class Deferral:
     file: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Ending:
     """How a dispatch ended: the new state, why, the JSON text of the return value, and seconds until it is due again."""
 

@@ -4,13 +4,14 @@ Zero rows touched is a lost race, a normal result. Rows are always locked in id 
 """
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from sqlalchemy import Connection
 
 from scheduler.dispatch import Message
 from scheduler.states import Decision, TaskState
+from scheduler.store import shutdown
 
 
 def decide(connection: Connection, dag_run_id: int, decisions: Sequence[Decision]) -> int:
@@ -19,8 +20,10 @@ def decide(connection: Connection, dag_run_id: int, decisions: Sequence[Decision
         """
         with decided as (
             select t.id, n.state, n.reason
-              from unnest(%(nos)s::int[], %(states)s::text[], %(reasons)s::text[]) n (task_no, state, reason)
-              join task_instance t on t.dag_run_id = %(run)s and t.task_no = n.task_no and t.state is null
+              from unnest(%(nos)s::int[], %(indexes)s::int[], %(states)s::text[], %(reasons)s::text[])
+                   n (task_no, map_index, state, reason)
+              join task_instance t
+                on t.dag_run_id = %(run)s and t.task_no = n.task_no and t.map_index = n.map_index and t.state is null
              order by t.id
                for no key update of t
         )
@@ -35,6 +38,7 @@ def decide(connection: Connection, dag_run_id: int, decisions: Sequence[Decision
         {
             "run": dag_run_id,
             "nos": [one.task_no for one in decisions],
+            "indexes": [one.map_index for one in decisions],
             "states": [one.state.value for one in decisions],
             "reasons": [one.reason for one in decisions],
         },
@@ -42,13 +46,17 @@ def decide(connection: Connection, dag_run_id: int, decisions: Sequence[Decision
     return moved.rowcount
 
 
-def retry_due(connection: Connection, *, limit: int) -> int:
-    """up_for_retry -> scheduled for the next try once `due_at` is over; the ended try is kept in task_try."""
+def due(connection: Connection, *, limit: int) -> int:
+    """up_for_retry, up_for_reschedule and deferred -> scheduled once `due_at` is over; the number of rows moved.
+
+    A retry is a new try, and the ended one is kept in task_try; the others go on with the try they are in. A deferred one
+    whose trigger did not fire in time resumes with that.
+    """
     moved = connection.exec_driver_sql(
         """
         with due as (
-            select id from task_instance
-             where state = 'up_for_retry' and due_at <= clock_timestamp()
+            select id, state as was from task_instance
+             where state in ('up_for_retry', 'up_for_reschedule', 'deferred') and due_at <= clock_timestamp()
              order by due_at, id limit %(limit)s
                for no key update skip locked
         ), kept as (
@@ -56,18 +64,90 @@ def retry_due(connection: Connection, *, limit: int) -> int:
                                   started_at, ended_at, reason)
             select t.id, t.try_number, t.dispatch_id, 'failed', t.queued_by, t.worker, t.scheduled_at, t.queued_at,
                    t.started_at, t.ended_at, t.reason
-              from task_instance t join due using (id)
+              from task_instance t join due using (id) where due.was = 'up_for_retry'
+        ), given_up as (
+            delete from deferral d using due where d.task_instance_id = due.id and due.was = 'deferred'
         )
         update task_instance t
-           set state = 'scheduled', try_number = t.try_number + 1, scheduled_at = clock_timestamp(), reason = 'the retry is due',
-               dispatch_id = null, dispatched_at = null, queued_by = null, worker = null, queued_at = null, started_at = null,
-               ended_at = null, due_at = null
+           set state = 'scheduled', try_number = t.try_number + case when due.was = 'up_for_retry' then 1 else 0 end,
+               scheduled_at = clock_timestamp(), dispatch_id = null, dispatched_at = null, queued_by = null, worker = null,
+               queued_at = null, ended_at = null, due_at = null,
+               started_at = case when due.was <> 'up_for_retry' then t.started_at end,
+               resume = case due.was when 'up_for_reschedule' then t.resume
+                                     when 'deferred' then t.resume || '{"timed_out": true}' end,
+               reason = case due.was when 'up_for_retry' then 'the retry is due'
+                                     when 'up_for_reschedule' then 'the next poke is due'
+                                     else 'its trigger did not fire in time' end
           from due
-         where t.id = due.id and t.state = 'up_for_retry'
+         where t.id = due.id and t.state = due.was
         """,
         {"limit": limit},
     )
     return moved.rowcount
+
+
+def expand(connection: Connection, dag_run_id: int, task_no: int, count: int) -> bool:
+    """The one unexpanded instance of a mapped task becomes `count`, or is skipped if there is nothing to map over.
+
+    The caller holds the run, so nobody else expands it; False if it was done already.
+    """
+    first = connection.exec_driver_sql(
+        """
+        update task_instance
+           set map_index = case when %(count)s > 0 then 0 else -1 end,
+               state = case when %(count)s = 0 then 'skipped' end,
+               ended_at = case when %(count)s = 0 then clock_timestamp() end,
+               reason = case when %(count)s = 0 then 'there is nothing to map over' end
+         where dag_run_id = %(run)s and task_no = %(no)s and map_index = -1 and state is null
+        returning id
+        """,
+        {"run": dag_run_id, "no": task_no, "count": count},
+    ).scalar_one_or_none()
+    if first is None:
+        return False
+    if count > 1:
+        connection.exec_driver_sql(
+            """
+            insert into task_instance (dag_run_id, task_no, task_id, map_index, max_tries, queue, pool, pool_slots, priority_weight,
+                                       rank, notify, max_active_tis_per_dag, max_active_tis_per_dagrun)
+            select t.dag_run_id, t.task_no, t.task_id, n.map_index, t.max_tries, t.queue, t.pool, t.pool_slots, t.priority_weight,
+                   t.rank, t.notify, t.max_active_tis_per_dag, t.max_active_tis_per_dagrun
+              from task_instance t cross join generate_series(1, %(count)s - 1) n (map_index)
+             where t.id = %(first)s
+             order by n.map_index
+            """,
+            {"first": first, "count": count},
+        )
+    return True
+
+
+def end_rest(connection: Connection, dag_run_id: int, *, running_becomes: str, reason: str, keep: Collection[int] = ()) -> int:
+    """Skip what has not started; have workers stop what runs, to become `running_becomes`. Task numbers in `keep` go on.
+
+    The caller holds the run. Returns how many task instances it touched.
+    """
+    ended = connection.exec_driver_sql(
+        """
+        with rest as (
+            select id, state as was from task_instance
+             where dag_run_id = %(run)s and task_no <> all(%(keep)s::int[])
+               and (state is null
+                    or state in ('scheduled', 'queued', 'up_for_retry', 'up_for_reschedule', 'deferred', 'running', 'shutdown'))
+             order by id for no key update
+        ), given_up as (
+            delete from deferral d using rest where d.task_instance_id = rest.id
+        )
+        update task_instance t
+           set state = case when t.state in ('running', 'shutdown') then 'shutdown' else 'skipped' end,
+               asked = case when t.state in ('running', 'shutdown') then %(asked)s end,
+               ended_at = case when t.state in ('running', 'shutdown') then t.ended_at else clock_timestamp() end,
+               due_at = null, reason = %(reason)s,
+               resume = case when t.state in ('running', 'shutdown') then t.resume end
+          from rest where t.id = rest.id
+        """,
+        {"run": dag_run_id, "keep": list(keep), "asked": running_becomes, "reason": reason},
+    )
+    return ended.rowcount
 
 
 def queue(connection: Connection, ids: Sequence[int], queued_by: str) -> list[Message]:
@@ -126,35 +206,39 @@ def queued_longer_than(connection: Connection, seconds: float, *, limit: int) ->
 
 def lose(connection: Connection, *, dead_worker: str | None = None, ti_id: int | None = None,
          dispatch_id: str | None = None, reason: str, at_once: bool) -> list[int]:  # fmt: skip
-    """running -> up_for_retry or failed: the process that ran it is gone. By worker, or by one dispatch.
+    """running -> up_for_retry or failed, shutdown -> what was asked: the process that ran it is gone. By worker, or by dispatch.
 
     `at_once` retries without the task's retry_delay, since the task itself did nothing wrong. Returns the run ids touched.
     """
-    rows = connection.exec_driver_sql(
-        """
+    parameters = {"worker": dead_worker, "id": ti_id, "dispatch_id": dispatch_id, "reason": reason, "at_once": at_once}
+    which = "(worker = %(worker)s or (id = %(id)s and dispatch_id = %(dispatch_id)s::uuid))"
+    stopped = connection.exec_driver_sql(shutdown.OBEY.format(which=which), parameters).all()
+    lost = connection.exec_driver_sql(
+        f"""
         with lost as (
-            select id from task_instance
-             where state = 'running' and (worker = %(worker)s or (id = %(id)s and dispatch_id = %(dispatch_id)s::uuid))
-             order by id for no key update
+            select id from task_instance where state = 'running' and {which} order by id for no key update
         )
         update task_instance t
            set state = case when t.max_tries > 0 and t.try_number <= t.max_tries then 'up_for_retry' else 'failed' end,
-               ended_at = clock_timestamp(), reason = %(reason)s,
+               ended_at = clock_timestamp(), reason = %(reason)s, resume = null,
                due_at = clock_timestamp() + case when %(at_once)s then interval '0' else
                         make_interval(secs => coalesce((v.data->'tasks'->t.task_no->>'retry_delay_s')::float, 0)) end
           from lost, dag_run r, dag_version v
          where t.id = lost.id and t.state = 'running' and r.id = t.dag_run_id and v.id = r.version_id
         returning t.dag_run_id
         """,
-        {"worker": dead_worker, "id": ti_id, "dispatch_id": dispatch_id, "reason": reason, "at_once": at_once},
+        parameters,
     )
-    return sorted({row[0] for row in rows})
+    return sorted({row[0] for row in (*stopped, *lost)})
 
 
-def states_of(connection: Connection, dag_run_id: int) -> dict[int, TaskState]:
-    """The state of each task of a run, by task number."""
-    rows = connection.exec_driver_sql("select task_no, state from task_instance where dag_run_id = %s", (dag_run_id,))
-    return {row[0]: TaskState(row[1] or "none") for row in rows}
+def states_of(connection: Connection, dag_run_id: int) -> dict[int, dict[int, TaskState]]:
+    """The state of each task instance of a run, by task number and map index."""
+    rows = connection.exec_driver_sql("select task_no, map_index, state from task_instance where dag_run_id = %s", (dag_run_id,))
+    states: dict[int, dict[int, TaskState]] = {}
+    for task_no, map_index, state in rows:
+        states.setdefault(task_no, {})[map_index] = TaskState(state or "none")
+    return states
 
 
 def _message(row: Any) -> Message:

@@ -11,6 +11,20 @@ from scheduler.states import Waiting
 PARALLELISM_LOCK = 7_223_464
 
 
+#: Rank order; with aging the wait counts, at the price of a sort of all that wait for the pool.
+BY_RANK = "t.rank"
+BY_AGED_RANK = "t.rank + extract(epoch from clock_timestamp() - t.scheduled_at) / %(aging_s)s"
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """A pool that this transaction holds; `slots` -1 is no limit."""
+
+    name: str
+    slots: int
+    include_deferred: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Held:
     """Slots and places taken by task instances that are queued or running in one pool, queue and run."""
@@ -20,30 +34,82 @@ class Held:
     dag_run_id: int
     slots: int
     instances: int
-    queued: int
 
 
-def hold_waiting_pools(connection: Connection) -> dict[str, int]:
-    """Lock, in name order, the pools something waits for, except those another scheduler holds; their slots by name."""
+@dataclass(frozen=True, slots=True)
+class HeldTask:
+    """How many instances of a task with limits of its own are active in one run."""
+
+    dag_id: str
+    dag_run_id: int
+    task_id: str
+    instances: int
+    task_limit: int | None
+    task_in_run_limit: int | None
+
+
+def hold_waiting_pools(connection: Connection) -> dict[str, Pool]:
+    """Lock, in name order, the pools something waits for, except those another scheduler holds; by name."""
     rows = connection.exec_driver_sql(
         """
-        select p.name, p.slots from pool p
+        select p.name, p.slots, p.include_deferred from pool p
          where exists (select 1 from task_instance t where t.pool = p.name and t.state = 'scheduled')
          order by p.name for no key update of p skip locked
         """
     )
-    return {row[0]: row[1] for row in rows}
+    return {row[0]: Pool(*row) for row in rows}
 
 
 def held(connection: Connection) -> list[Held]:
     """Everything queued or running now."""
     rows = connection.exec_driver_sql(
         """
-        select pool, queue, dag_run_id, sum(pool_slots)::int, count(*)::int, (count(*) filter (where state = 'queued'))::int
+        select pool, queue, dag_run_id, sum(pool_slots)::int, count(*)::int
           from task_instance where state in ('queued', 'running', 'shutdown') group by 1, 2, 3
         """
     )
     return [Held(*row) for row in rows]
+
+
+def deferred_slots(connection: Connection, pools: Collection[str]) -> dict[str, int]:
+    """Slots of deferred task instances, for the pools that count them."""
+    if not pools:
+        return {}
+    rows = connection.exec_driver_sql(
+        "select pool, sum(pool_slots)::int from task_instance where state = 'deferred' and pool = any(%s) group by 1",
+        (list(pools),),
+    )
+    return {row[0]: row[1] for row in rows}
+
+
+def held_tasks(connection: Connection) -> list[HeldTask]:
+    """Active instances of tasks with max_active_tis_per_dag or max_active_tis_per_dagrun."""
+    rows = connection.exec_driver_sql(
+        """
+        select r.dag_id, t.dag_run_id, t.task_id, t.instances, t.per_dag, t.per_dagrun
+          from (select dag_run_id, task_id, count(*)::int as instances, min(max_active_tis_per_dag) as per_dag,
+                       min(max_active_tis_per_dagrun) as per_dagrun
+                  from task_instance
+                 where (max_active_tis_per_dag is not null or max_active_tis_per_dagrun is not null)
+                   and state in ('queued', 'running', 'shutdown', 'deferred')
+                 group by 1, 2) t
+          join dag_run r on r.id = t.dag_run_id
+        """
+    )
+    return [HeldTask(*row) for row in rows]
+
+
+def full_runs(connection: Connection, active: Mapping[int, int]) -> set[int]:
+    """Those of these runs, by how many of their task instances are active, that have reached max_active_tasks."""
+    rows = connection.exec_driver_sql(
+        """
+        select r.id from unnest(%(runs)s::bigint[], %(active)s::int[]) n (id, active)
+          join dag_run r on r.id = n.id join dag_version v on v.id = r.version_id
+         where n.active >= v.max_active_tasks
+        """,
+        {"runs": list(active), "active": list(active.values())},
+    )
+    return set(rows.scalars())
 
 
 def hold_parallelism(connection: Connection) -> None:
@@ -60,43 +126,71 @@ def hold_runs(connection: Connection, ids: Collection[int]) -> set[int]:
     return {row[0] for row in rows}
 
 
+def hold_dags(connection: Connection, dag_ids: Collection[str]) -> set[str]:
+    """Lock the schedules of these DAGs, except those another scheduler holds: max_active_tis_per_dag is counted under this lock."""
+    rows = connection.exec_driver_sql(
+        "select dag_id from dag_schedule where dag_id = any(%s) order by dag_id for no key update skip locked", (sorted(dag_ids),)
+    )
+    return set(rows.scalars())
+
+
+@dataclass(frozen=True, slots=True)
+class Full:
+    """What has no room and is left out of the query, before its limit: runs, queues, and tasks with limits of their own."""
+
+    runs: set[int]
+    queues: set[str]
+    tasks: set[tuple[str, str]]
+    tasks_in_run: set[tuple[int, str]]
+
+
 def waiting(
     connection: Connection,
     free: Mapping[str, int],
+    total: Mapping[str, int],
     *,
-    full_runs: Collection[int],
-    full_queues: Collection[str],
+    full: Full,
     limit: int,
+    aging_s: float = 0,
 ) -> list[Waiting]:
-    """For each pool of `free` its best ranked waiting task instances: at most as many as it has free slots, each small enough,
-    none of a run or queue that is full, none of a paused DAG. Every pool has a share of its own, so a full one starves nobody.
+    """For each pool of `free` its best ranked waiting task instances: at most as many as it has free slots, none that needs more
+    than `total`, none that is `full`, none of a paused DAG. Every pool has a share of its own, so a full one starves nobody.
     """
+    rank = BY_AGED_RANK if aging_s else BY_RANK
     rows = connection.exec_driver_sql(
-        """
-        select w.id, w.dag_run_id, w.pool, w.pool_slots, w.queue, w.priority_weight, w.max_active_tasks
-          from unnest(%(pools)s::text[], %(free)s::int[]) p (name, free)
+        f"""
+        select w.* from unnest(%(pools)s::text[], %(free)s::int[], %(total)s::int[]) p (name, free, total)
          cross join lateral (
-               select t.id, t.dag_run_id, t.pool, t.pool_slots, t.queue, t.priority_weight, v.max_active_tasks
+               select t.id, {rank}, r.dag_id, t.dag_run_id, t.task_id, t.pool, t.pool_slots, t.queue, v.max_active_tasks,
+                      t.max_active_tis_per_dag, t.max_active_tis_per_dagrun
                  from task_instance t
                  join dag_run r on r.id = t.dag_run_id and r.state = 'running'
                  join dag_version v on v.id = r.version_id
                  join dag_schedule s on s.dag_id = r.dag_id and not s.is_paused
-                where t.pool = p.name and t.state = 'scheduled' and t.pool_slots <= p.free
+                where t.pool = p.name and t.state = 'scheduled' and t.pool_slots <= p.total
                   and t.dag_run_id <> all(%(full_runs)s::bigint[]) and t.queue <> all(%(full_queues)s::text[])
-                order by t.priority_weight desc, t.id
+                  and (t.max_active_tis_per_dag is null or r.dag_id || '/' || t.task_id <> all(%(full_tasks)s::text[]))
+                  and (t.max_active_tis_per_dagrun is null
+                       or t.dag_run_id || '/' || t.task_id <> all(%(full_tasks_in_run)s::text[]))
+                order by {rank} desc, t.id
                 limit least(p.free, %(limit)s)) w
         """,
         {
             "pools": list(free),
             "free": list(free.values()),
-            "full_runs": list(full_runs),
-            "full_queues": list(full_queues),
+            "total": [total[name] for name in free],
+            "full_runs": list(full.runs),
+            "full_queues": list(full.queues),
+            "full_tasks": [f"{dag_id}/{task_id}" for dag_id, task_id in full.tasks],
+            "full_tasks_in_run": [f"{run}/{task_id}" for run, task_id in full.tasks_in_run],
             "limit": limit,
+            "aging_s": aging_s,
         },
     )
     return [
         Waiting(
-            id=row[0], dag_run_id=row[1], pool=row[2], pool_slots=row[3], queue=row[4], priority_weight=row[5], run_limit=row[6]
+            id=row[0], rank=float(row[1]), dag_id=row[2], dag_run_id=row[3], task_id=row[4], pool=row[5], pool_slots=row[6],
+            queue=row[7], run_limit=row[8], task_limit=row[9], task_in_run_limit=row[10],
         )
         for row in rows
     ]  # fmt: skip

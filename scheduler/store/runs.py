@@ -13,6 +13,7 @@ from sqlalchemy.exc import DataError
 from scheduler.exceptions import ConflictError, NotFoundError, PacelineError
 from scheduler.serialized import SerializedDag
 from scheduler.states import RunState
+from scheduler.store import new_instances
 from scheduler.store.database import transaction
 
 #: What a run id may hold: it becomes a folder name and part of a Celery message.
@@ -109,37 +110,19 @@ def create(connection: Connection, dag: SerializedDag, new: NewRun, *, default_q
     row = connection.exec_driver_sql(
         """
         insert into dag_run (dag_id, run_id, run_type, state, version_id, logical_date, data_interval_start, data_interval_end,
-                             run_after, conf, triggered_by)
+                             run_after, conf, triggered_by, notify)
         values (%(dag_id)s, %(run_id)s, %(run_type)s, 'queued', %(version_id)s, %(logical_date)s, %(data_interval_start)s,
-                %(data_interval_end)s, %(run_after)s, %(conf)s, %(triggered_by)s)
+                %(data_interval_end)s, %(run_after)s, %(conf)s, %(triggered_by)s, %(notify)s)
         on conflict do nothing returning id
         """,
-        {name: getattr(new, name) for name in NewRun.__slots__ if name != "conf"} | {"conf": psycopg2.extras.Json(new.conf)},
+        {name: getattr(new, name) for name in NewRun.__slots__}
+        | {"conf": psycopg2.extras.Json(new.conf), "notify": list(dag.notify) or None},
     ).first()
     if row is None:
         return None
-    connection.exec_driver_sql(
-        """
-        insert into task_instance (dag_run_id, task_no, task_id, max_tries, queue, pool, pool_slots, priority_weight)
-        select %(run)s, n.task_no - 1, n.task_id, n.max_tries, coalesce(n.queue, p.queue, %(default_queue)s), n.pool, n.pool_slots,
-               n.priority_weight
-          from unnest(%(task_id)s::text[], %(max_tries)s::int[], %(queue)s::text[], %(pool)s::text[], %(pool_slots)s::int[],
-                      %(priority_weight)s::int[]) with ordinality
-               n (task_id, max_tries, queue, pool, pool_slots, priority_weight, task_no)
-          left join pool p on p.name = n.pool
-         order by n.task_no
-        """,
-        {
-            "run": row[0],
-            "default_queue": default_queue,
-            "task_id": [task.task_id for task in dag.tasks],
-            "max_tries": [task.retries for task in dag.tasks],
-            "queue": [task.queue for task in dag.tasks],
-            "pool": [task.pool for task in dag.tasks],
-            "pool_slots": [task.pool_slots for task in dag.tasks],
-            "priority_weight": [task.priority_weight for task in dag.tasks],
-        },
-    )
+    is_backfill = new.run_type == "backfill"
+    task_nos = new_instances.wanted(dag, new.logical_date, is_backfill=is_backfill)
+    new_instances.insert(connection, dag, row[0], task_nos, is_backfill=is_backfill, default_queue=default_queue)
     return CreatedRun(row[0], new.run_id)
 
 
@@ -236,6 +219,20 @@ def still_running(connection: Connection, ids: Collection[int]) -> set[int]:
     """Those of `ids` that have not ended."""
     rows = connection.exec_driver_sql("select id from dag_run where id = any(%s) and state = 'running'", (list(ids),))
     return {row[0] for row in rows}
+
+
+@transaction
+def following(connection: Connection, ids: Collection[int]) -> list[int]:
+    """Running runs of the same DAGs with later logical dates than these."""
+    rows = connection.exec_driver_sql(
+        """
+        select distinct n.id from dag_run r
+          join dag_run n on n.dag_id = r.dag_id and n.state = 'running' and n.logical_date > r.logical_date
+         where r.id = any(%s)
+        """,
+        (list(ids),),
+    )
+    return sorted(rows.scalars())
 
 
 def mark_examined(connection: Connection, dag_run_id: int) -> None:

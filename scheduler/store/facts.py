@@ -1,0 +1,85 @@
+"""What a run's tasks look at beside its own states: branch decisions, the run before, lengths of what is mapped over."""
+
+from collections.abc import Collection
+
+from sqlalchemy import Connection
+
+from scheduler.serialized import SerializedDag
+from scheduler.states import Before, Branched, TaskState
+
+
+def branched(connection: Connection, dag_run_id: int) -> tuple[Branched, ...]:
+    """The branches of a run that succeeded, with what they decided."""
+    rows = connection.exec_driver_sql(
+        "select task_no, map_index, decision->'skip' from task_instance"
+        " where dag_run_id = %s and state = 'success' and decision is not null",
+        (dag_run_id,),
+    )
+    return tuple(Branched(task_no=no, map_index=index, skip=frozenset(skip)) for no, index, skip in rows)
+
+
+def before(connection: Connection, dag_run_id: int, wanted: Collection[str], *, catchup: bool) -> Before | None:
+    """The run before by logical date, with the states of the tasks `wanted`; None if there is none, or for the first of a
+    backfill. With catchup it is one that the scheduler made, else any.
+    """
+    row = connection.exec_driver_sql(
+        """
+        select b.id, b.run_id, r.dag_id, r.logical_date
+          from dag_run r
+         cross join lateral (
+               select id, run_id from dag_run
+                where dag_id = r.dag_id and logical_date < r.logical_date
+                  and (not %(catchup)s or run_type in ('scheduled', 'backfill'))
+                order by logical_date desc limit 1) b
+         where r.id = %(run)s
+           and (r.backfill_id is null or exists (
+                select 1 from dag_run o where o.backfill_id = r.backfill_id and o.logical_date < r.logical_date))
+        """,
+        {"run": dag_run_id, "catchup": catchup},
+    ).first()
+    if row is None:
+        return None
+    states: dict[str, list[TaskState]] = {}
+    rows = connection.exec_driver_sql(
+        "select task_id, state from task_instance where dag_run_id = %s and task_id = any(%s)", (row[0], list(wanted))
+    )
+    for task_id, state in rows:
+        states.setdefault(task_id, []).append(TaskState(state or "none"))
+    missing = [task_id for task_id in wanted if task_id not in states]
+    return Before(run_id=row[1], states=states, ran_earlier=_ran(connection, row[2], row[3], missing) if missing else frozenset())
+
+
+def lengths(
+    connection: Connection, dag_run_id: int, dag: SerializedDag, keys: Collection[tuple[str, str]]
+) -> dict[tuple[str, str], int]:
+    """Lengths of XComs: of a list or dict its size, of a mapped task how many of its instances pushed one."""
+    rows = connection.exec_driver_sql(
+        """
+        select t.task_id, x.key, count(*),
+               max(case json_typeof(x.value) when 'array' then json_array_length(x.value)
+                   when 'object' then (select count(*) from json_object_keys(x.value)) end)
+          from unnest(%(tasks)s::int[], %(keys)s::text[]) n (task_no, key)
+          join task_instance t on t.dag_run_id = %(run)s and t.task_no = n.task_no
+          join xcom x on x.task_instance_id = t.id and x.key = n.key
+         group by 1, 2
+        """,
+        {"run": dag_run_id, "tasks": [dag.number[task_id] for task_id, _ in keys], "keys": [key for _, key in keys]},
+    )
+    found = {}
+    for task_id, key, instances, length in rows:
+        mapped = dag.tasks[dag.number[task_id]].is_mapped
+        if mapped or length is not None:
+            found[task_id, key] = instances if mapped else length
+    return found
+
+
+def _ran(connection: Connection, dag_id: str, earlier_than: object, task_ids: Collection[str]) -> frozenset[str]:
+    rows = connection.exec_driver_sql(
+        """
+        select n.task_id from unnest(%(tasks)s::text[]) n (task_id)
+         where exists (select 1 from dag_run r join task_instance t on t.dag_run_id = r.id and t.task_id = n.task_id
+                        where r.dag_id = %(dag)s and r.logical_date < %(date)s)
+        """,
+        {"tasks": list(task_ids), "dag": dag_id, "date": earlier_than},
+    )
+    return frozenset(rows.scalars())
