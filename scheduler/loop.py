@@ -24,11 +24,13 @@ from scheduler.dagfiles.supervise import DagFileManager
 from scheduler.dispatch import Publisher
 from scheduler.doorbell import Doorbell, client
 from scheduler.exceptions import CredentialsError, UnreachableError
+from scheduler.services.backfill import Backfill
 from scheduler.services.plan import Plan
 from scheduler.services.promote import Promote, Promoted
 from scheduler.services.queue import Queue, Queued
 from scheduler.services.rescue import Rescue
 from scheduler.settings import Settings
+from scheduler.states import RunState
 from scheduler.store import database, migrate, processes, runs, schedules
 from scheduler.store.versions import Versions
 
@@ -95,13 +97,14 @@ class Duties:
 
     heartbeat: Duty
     plan: Duty
+    backfill: Duty
     promote: Duty
     sweep: Duty
     queue: Duty
     rescue: Duty
 
     def all(self) -> tuple[Duty, ...]:
-        return (self.heartbeat, self.plan, self.promote, self.sweep, self.queue, self.rescue)
+        return (self.heartbeat, self.plan, self.backfill, self.promote, self.sweep, self.queue, self.rescue)
 
     def next_due_at(self) -> float:
         return min(duty.due_at for duty in self.all())
@@ -125,6 +128,7 @@ class SchedulerLoop:
         publisher, versions = Publisher(self.settings), Versions()
         self._doorbell = Doorbell(self.settings)
         self._plan = Plan(self.engine, self.settings, versions)
+        self._backfill = Backfill(self.engine, self.settings, versions)
         self._promote = Promote(self.engine, self.settings, versions)
         self._queue = Queue(self.engine, self.settings, publisher, self.scheduler_id)
         self._rescue = Rescue(self.engine, self.settings, publisher, client(self.settings))
@@ -133,6 +137,7 @@ class SchedulerLoop:
         self.duties = Duties(
             heartbeat=Duty(config.scheduler_heartbeat_sec),
             plan=Duty(poll_s),
+            backfill=Duty(poll_s),
             promote=Duty(poll_s),
             sweep=Duty(poll_s),
             queue=Duty(poll_s),
@@ -163,6 +168,7 @@ class SchedulerLoop:
             (self.duties.heartbeat, self._beat),
             (self.duties.rescue, self._turn_rescue),
             (self.duties.plan, self._turn_plan),
+            (self.duties.backfill, self._turn_backfill),
             (self.duties.promote, self._turn_promote),
             (self.duties.sweep, self._turn_sweep),
             (self.duties.queue, self._turn_queue),
@@ -191,7 +197,7 @@ class SchedulerLoop:
                 self._passed.add(int(key))
                 self.duties.promote.due_at = 0.0
             elif kind == "plan":
-                self.duties.plan.due_at = 0.0
+                self.duties.plan.due_at = self.duties.backfill.due_at = 0.0
             else:
                 self.duties.queue.due_at = min(self.duties.queue.due_at, self._queued_at + self._pause_s)
 
@@ -213,6 +219,15 @@ class SchedulerLoop:
         self._hint([made.id for made in planned.runs])
         return AT_ONCE if planned.more else None
 
+    def _turn_backfill(self, now: datetime) -> float | None:
+        done = self._backfill.run_once(now)
+        for backfill_id, why in done.broken.items():
+            log.error("Backfill %d cannot go on: %s", backfill_id, why)
+        for backfill_id in done.ended:
+            log.info("Backfill %d is complete", backfill_id)
+        self._hint(done.runs)
+        return AT_ONCE if done.more else None
+
     def _turn_promote(self, now: datetime) -> float | None:
         if self._passed:
             passed, self._passed = self._passed, set()
@@ -221,6 +236,7 @@ class SchedulerLoop:
         promoted = self._promote.run_once(now, hinted)
         self._hint(sorted(promoted.unfinished))
         self._say_broken(promoted)
+        self._go_on_after(promoted.closed)
         self.hints |= {run_id: hinted[run_id] - 1 for run_id in promoted.held_elsewhere if hinted[run_id] > 1}
         if promoted.ready:
             self.duties.queue.due_at = 0.0
@@ -231,11 +247,17 @@ class SchedulerLoop:
     def _turn_sweep(self, now: datetime) -> None:
         promoted = self._promote.run_once(now)
         self._say_broken(promoted)
+        self._go_on_after(promoted.closed)
         self._hint(sorted(promoted.unfinished))
         if promoted.ready:
             self.duties.queue.due_at = 0.0
         if promoted.closed or promoted.started:
             self.duties.promote.due_at = 0.0
+
+    def _go_on_after(self, closed: dict[int, RunState]) -> None:
+        """A run that ended may have made room for the next one of its backfill."""
+        if closed:
+            self.duties.backfill.due_at = 0.0
 
     def _say_broken(self, promoted: Promoted) -> None:
         """Log each run that cannot be decided once; the sweep meets it again and again."""

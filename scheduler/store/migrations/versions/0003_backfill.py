@@ -17,7 +17,7 @@ create table backfill (
     max_active_runs int not null check (max_active_runs >= 1),
     reprocess       text not null check (reprocess in ('none', 'failed', 'completed')),
     reverse         boolean not null default false,
-    conf            jsonb not null default '{}',
+    conf            jsonb,  -- NULL: new runs get none, those that run again keep theirs
     is_paused       boolean not null default false,
     created_by      text not null default 'cli',
     created_at      timestamptz not null default now(),

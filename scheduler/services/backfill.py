@@ -1,0 +1,131 @@
+"""backfill: make the next runs of each backfill within its own max_active_runs, and end those that have nothing left."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import OperationalError
+
+from scheduler.settings import Settings
+from scheduler.store import backfill_steps as steps
+from scheduler.store import runs
+from scheduler.store.backfills import why_left_out
+from scheduler.store.database import transaction
+from scheduler.store.versions import Versions
+
+
+@dataclass(frozen=True, slots=True)
+class Backfilled:
+    """The runs made or cleared, the backfills that ended, those that failed with the reason, and whether some can go on at once."""
+
+    runs: list[int]
+    ended: list[int]
+    broken: dict[int, str]
+    more: bool
+
+
+class Backfill:
+    """Each run is made in a transaction of its own that holds the backfill's row and counts under it, so any number of
+    schedulers together never make more than `max_active_runs`, and one backfill that fails stops no other.
+    """
+
+    def __init__(self, engine: Engine, settings: Settings, versions: Versions) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._versions = versions
+
+    def run_once(self, now: datetime) -> Backfilled:
+        made: list[int] = []
+        ended: list[int] = []
+        broken: dict[int, str] = {}
+        more = False
+        for backfill_id in _unfinished(self._engine):
+            try:
+                done = self._work_through(backfill_id)
+            except OperationalError:
+                raise
+            except Exception as error:
+                broken[backfill_id] = f"{type(error).__name__}: {error}"
+                continue
+            made += done.runs
+            ended += [backfill_id] if done.ended else []
+            more |= done.more
+        return Backfilled(made, ended, broken, more)
+
+    def _work_through(self, backfill_id: int) -> "_Step":
+        made: list[int] = []
+        for _ in range(self._settings.scheduler.max_dagruns_to_create_per_loop):
+            step = _step(self._engine, backfill_id, self._versions, self._settings)
+            made += step.runs
+            if not step.more:
+                return _Step(made, ended=step.ended)
+        return _Step(made, more=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    runs: list[int]
+    ended: bool = False
+    more: bool = False
+
+
+@transaction
+def _unfinished(connection: Connection) -> list[int]:
+    return steps.unfinished(connection)
+
+
+@transaction
+def _step(connection: Connection, backfill_id: int, versions: Versions, settings: Settings) -> _Step:
+    """One date: make its run, clear the one that is there, or leave it out. With no date left, end it with its last run."""
+    held = steps.hold(connection, backfill_id)
+    if held is None:
+        return _Step([])
+    open_runs = steps.open_runs(connection, held.id)
+    date = steps.next_date(connection, held.id)
+    if date is None:
+        if open_runs == 0:
+            steps.end(connection, held.id)
+        return _Step([], ended=open_runs == 0)
+    if not held.goes_on or open_runs >= held.max_active_runs:
+        return _Step([])
+    found = steps.run_of(connection, held.dag_id, date.logical_date)
+    reason = why_left_out(found and found[1], held.reprocess)
+    if reason is not None:
+        steps.leave_out(connection, held.id, date.ordinal, reason)
+        return _Step([], more=True)
+    run_id = _repeat(connection, held, found[0]) if found else _make(connection, held, date, versions, settings)
+    if run_id is not None:
+        steps.take(connection, held.id, date.ordinal, run_id)
+    elif found is None and steps.run_of(connection, held.dag_id, date.logical_date) is None:
+        steps.leave_out(connection, held.id, date.ordinal, f"the run id {_run_id(date)} is taken by a run of another date")
+    # Else somebody made or cleared the run of this date meanwhile: the next step sees it.
+    return _Step([] if run_id is None else [run_id], more=True)
+
+
+def _repeat(connection: Connection, held: steps.Held, dag_run_id: int) -> int | None:
+    return dag_run_id if steps.clear(connection, dag_run_id, held.conf) else None
+
+
+def _make(connection: Connection, held: steps.Held, date: steps.Date, versions: Versions, settings: Settings) -> int | None:
+    created = runs.create(
+        connection,
+        versions.dag(connection, held.version_id),
+        runs.NewRun(
+            dag_id=held.dag_id,
+            run_id=_run_id(date),
+            run_type="backfill",
+            version_id=held.version_id,
+            logical_date=date.logical_date,
+            data_interval_start=date.data_interval_start,
+            data_interval_end=date.data_interval_end,
+            run_after=date.data_interval_end,
+            conf=held.conf or {},
+            triggered_by="backfill",
+        ),
+        default_queue=settings.core.default_queue,
+    )
+    return None if created is None else created.id
+
+
+def _run_id(date: steps.Date) -> str:
+    return f"backfill__{date.logical_date.isoformat()}"
