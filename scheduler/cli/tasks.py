@@ -73,6 +73,24 @@ def logs(
         log.print_from(0)
 
 
+@tasks.command()
+@click.argument("dag_id", metavar="DAG")
+@click.argument("run_id", metavar="RUN")
+@click.argument("task_id", metavar="TASK")
+@click.option("--map-index", type=click.IntRange(min=-1), help="Of a mapped task; left out: its first that has not ended.")
+@options.as_json
+def why(dag_id: str, run_id: str, task_id: str, *, map_index: int | None, json_wanted: bool) -> None:
+    """Say why a task instance is not further than it is."""
+    from scheduler.services import why as service
+
+    answer = service.why(options.engine(), options.settings(), dag_id, run_id, task_id, map_index=map_index)
+    if json_wanted:
+        output.print_json(answer)
+        return
+    for sentence in answer["waiting_for"]:
+        click.echo(sentence)
+
+
 class _TryLog:
     """The log file of one try of a task instance."""
 

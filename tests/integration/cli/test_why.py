@@ -1,0 +1,248 @@
+"""`tasks why` on a real database: the facts behind each sentence are those of this task instance and no other."""
+
+from typing import Any
+
+import pytest
+from support.scenario import Scenario, dag
+
+from .conftest import Cli
+
+NOTHING = "Nothing holds it back: a scheduler moves it at its next look, within about a second."
+
+
+class Ask:
+    """Asks about tasks of the run `one`, whose states the test sets."""
+
+    def __init__(self, cli: Cli, scenario: Scenario) -> None:
+        self._cli = cli
+        self.scenario = scenario
+
+    def __call__(self, task_id: str, *options: str, dag_id: str = "etl", run_id: str = "one") -> list[str]:
+        sentences: list[str] = self._cli.json("tasks", "why", dag_id, run_id, task_id, *options)["waiting_for"]
+        return sentences
+
+    def run(self, run: int, state: str) -> None:
+        self.scenario.sql("update dag_run set state = %s, started_at = clock_timestamp() where id = %s", state, run)
+
+    def set(self, run: int, task_id: str, state: str | None, **columns: Any) -> None:
+        """Put a task instance into a state, with what that state needs."""
+        values = "".join(f", {name} = %({name})s" for name in columns)
+        with self.scenario.engine.begin() as connection:
+            connection.exec_driver_sql(
+                f"""
+                update task_instance set state = %(state)s, scheduled_at = now(), queued_at = now(), started_at = now(),
+                       ended_at = now(), queued_by = 's', dispatch_id = gen_random_uuid(), due_at = now() + interval '1 hour',
+                       worker = %(worker)s, asked = 'none', resume = '{{}}'{values}
+                 where dag_run_id = %(run)s and task_id = %(task)s
+                """,
+                columns | {"run": run, "task": task_id, "state": state, "worker": self.scenario.worker_id},
+            )
+
+
+@pytest.fixture
+def ask(cli: Cli, scenario: Scenario) -> Ask:
+    return Ask(cli, scenario)
+
+
+@pytest.fixture
+def run(ask: Ask) -> int:
+    """A running run `one` of `etl`: two extracts, then load."""
+    ask.scenario.add(dag("etl", {"left": [], "right": [], "load": ["left", "right"]}, max_active_tasks=2, max_active_runs=1))
+    run = ask.scenario.trigger("etl", run_id="one")
+    ask.run(run, "running")
+    return run
+
+
+def test_upstream(ask: Ask, run: int) -> None:
+    ask.set(run, "left", "success")
+    ask.set(run, "right", "running")
+
+    assert ask("load") == ["It waits for upstream task right (running); its trigger rule is all_success."]
+    ask.set(run, "right", "success")
+    assert ask("load") == [NOTHING]
+
+
+def test_text_is_the_sentences_alone(cli: Cli, ask: Ask, run: int) -> None:
+    done = cli("tasks", "why", "etl", "one", "load")
+
+    assert done.exit_code == 0
+    assert done.stdout == "It waits for upstream tasks left (none), right (none); its trigger rule is all_success.\n"
+
+
+def test_the_json_has_the_state(cli: Cli, ask: Ask, run: int) -> None:
+    ask.set(run, "left", "scheduled")
+
+    assert cli.json("tasks", "why", "etl", "one", "left") == {"state": "scheduled", "map_index": -1, "waiting_for": [NOTHING]}
+    assert cli.json("tasks", "why", "etl", "one", "right")["state"] is None
+
+
+def test_a_full_pool_and_who_holds_it(ask: Ask, run: int) -> None:
+    ask.scenario.pool("db", 3)
+    ask.set(run, "left", "running", pool="db", pool_slots=2)
+    ask.set(run, "right", "scheduled", pool="db", pool_slots=2)
+
+    assert ask("right") == [
+        "Pool 'db' has 1 free, and it needs 2: 2 of 3 slots are in use, held by etl.left of run 'one' (2 slots)."
+    ]
+
+
+def test_deferred_ones_hold_slots_if_the_pool_says_so(ask: Ask, run: int) -> None:
+    ask.scenario.pool("db", 1)
+    ask.set(run, "left", "deferred", pool="db")
+    ask.set(run, "right", "scheduled", pool="db")
+
+    assert ask("right") == [NOTHING]
+    ask.scenario.sql("update pool set include_deferred = true where name = 'db'")
+    assert ask("right") == ["Pool 'db' is full: 1 of 1 slot are in use, held by etl.left of run 'one'."]
+
+
+def test_a_missing_pool(ask: Ask, run: int) -> None:
+    ask.set(run, "left", "scheduled", pool="nowhere")
+
+    assert ask("left") == ["There is no pool 'nowhere': make it with `paceline pools set nowhere SLOTS`."]
+
+
+def test_one_that_holds_its_place_in_line(ask: Ask, run: int) -> None:
+    ask.scenario.pool("db", 3)
+    other = ask.scenario.trigger("pair", run_id="one")
+    ask.run(other, "running")
+    ask.set(other, "first", "running", pool="db", pool_slots=2)
+    ask.set(run, "left", "scheduled", pool="db", pool_slots=3, rank=5)
+    ask.set(run, "right", "scheduled", pool="db", rank=1)
+
+    assert ask("right") == [
+        "etl.left of run 'one' ranks higher, needs 3 slots of pool 'db' and holds its place in line while 1 are free "
+        "(scheduler.pool_reservation)."
+    ]
+
+
+def test_limits(ask: Ask, run: int) -> None:
+    ask.set(run, "left", "running")
+    ask.set(run, "right", "queued")
+    ask.set(run, "load", "scheduled", max_active_tis_per_dag=1)
+
+    assert ask("load") == ["The limit max_active_tasks is reached: 2 of 2."]
+
+    other = ask.scenario.trigger("etl", run_id="two")
+    ask.run(other, "running")
+    ask.set(other, "load", "deferred")
+    ask.set(run, "right", "success")
+
+    assert ask("load") == ["The limit max_active_tis_per_dag is reached: 1 of 1."]
+
+
+def test_a_queue_without_a_worker(ask: Ask, run: int) -> None:
+    ask.set(run, "left", "queued", queue="spark", dispatched_at="2025-01-01T00:00:00Z")
+
+    assert ask("left")[1:] == ["No live worker listens to queue 'spark': start one with `paceline worker -q spark`."]
+    assert ask("left")[0].startswith("No worker has taken its message from queue 'spark' yet")
+
+
+def test_a_silent_worker_is_no_worker(ask: Ask, run: int) -> None:
+    ask.set(run, "left", "running")
+    assert ask("left")[0].endswith(f"try 0 of 1; it is with worker {ask.scenario.worker_id}.")
+
+    ask.scenario.sql("update process set heartbeat_at = now() - interval '1 hour' where kind = 'worker'")
+
+    assert "gives no sign of life" in ask("left")[0]
+
+
+def test_not_due_yet(ask: Ask, run: int) -> None:
+    ask.set(run, "left", "up_for_retry", try_number=1, max_tries=1, reason="exit code 1")
+
+    (sentence,) = ask("left")
+
+    assert sentence.startswith("Try 1 of 2 failed (exit code 1); the next one is due at ")
+
+
+def test_a_trigger(ask: Ask, run: int) -> None:
+    ask.set(run, "left", "deferred")
+    ask.scenario.sql("update task_instance set due_at = null")
+    ask.scenario.sql(
+        "insert into deferral (task_instance_id, dispatch_id, classpath) select id, dispatch_id, 'a.Moment' from task_instance"
+        " where dag_run_id = %s and task_id = 'left'",
+        run,
+    )
+
+    assert ask("left") == ["It waits for its trigger a.Moment.", "No waiter process is alive to await triggers: start one."]
+
+
+def test_a_run_that_may_not_start_yet(ask: Ask, run: int) -> None:
+    ask.scenario.trigger("etl", run_id="two")
+    ask.scenario.trigger("etl", run_id="three")
+
+    assert ask("left", run_id="three") == [
+        "Its run has not started: the DAG has 1 running run and max_active_runs is 1. 1 queued run comes before it."
+    ]
+
+
+def test_a_run_of_a_backfill(ask: Ask, run: int) -> None:
+    two = ask.scenario.trigger("etl", run_id="two")
+    with ask.scenario.engine.begin() as connection:
+        number = connection.exec_driver_sql(
+            "insert into backfill (dag_id, version_id, from_date, to_date, max_active_runs, reprocess, is_paused)"
+            " select 'etl', version_id, now(), now(), 1, 'none', true from dag_run where id = %s returning id",
+            (two,),
+        ).scalar_one()
+    ask.scenario.sql("update dag_run set backfill_id = %s where id = %s", number, two)
+
+    assert ask("left", run_id="two") == [f"Backfill {number} is paused: `paceline backfill resume {number}` lets its runs start."]
+
+
+def test_what_holds_back_the_whole_dag(ask: Ask, run: int) -> None:
+    ask.scenario.sql("update dag_schedule set is_paused = true where dag_id = 'etl'")
+    ask.scenario.sql("insert into import_error (file, line, message) values ('etl.py', 7, 'NameError: x')")
+    ask.scenario.sql("update process set stopped_at = now() where kind = 'scheduler'")
+
+    assert ask("left") == [
+        "DAG 'etl' is paused: `paceline dags unpause etl` lets it go on.",
+        "The DAG's file etl.py, line 7 has an import error, so the last version that loaded is used: NameError: x.",
+        "No scheduler is alive: start one with `paceline scheduler`.",
+    ]
+
+
+def test_the_past(ask: Ask) -> None:
+    ask.scenario.add(dag("daily", {"step": []}, task={"depends_on_past": True}))
+    first, second = (ask.scenario.trigger("daily", run_id=name) for name in ("one", "two"))
+    ask.run(first, "running")
+    ask.run(second, "running")
+    ask.set(first, "step", "failed")
+
+    assert ask("step", dag_id="daily", run_id="two") == [
+        "It waits for the run before: depends_on_past: step of the run before, one, is failed."
+    ]
+    ask.set(first, "step", "success")
+    assert ask("step", dag_id="daily", run_id="two") == [NOTHING]
+
+
+def test_a_mapped_task_as_a_whole_and_one_instance(ask: Ask, run: int) -> None:
+    ask.set(run, "left", "success", map_index=0)
+    with ask.scenario.engine.begin() as connection:
+        connection.exec_driver_sql(
+            "insert into task_instance (dag_run_id, task_id, task_no, map_index, queue, pool)"
+            " select dag_run_id, task_id, task_no, 1, queue, pool from task_instance where dag_run_id = %s and map_index = 0",
+            (run,),
+        )
+
+    assert ask("left") == ["It has 2 instances (1 none, 1 success); this is about index 1.", NOTHING]
+    assert ask("left", "--map-index", "0")[0].startswith("It has ended as success")
+    assert ask("load") == [
+        "It waits for upstream tasks left (1 of 2 instances ended: 1 none, 1 success), right (none); "
+        "its trigger rule is all_success."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("nope", "one", "left"), "There is no DAG 'nope'"),
+        (("etl", "nope", "left"), "'nope'"),
+        (("etl", "one", "lef"), "did you mean 'left'?"),
+        (("etl", "one", "left", "--map-index", "4"), "with map index 4"),
+    ],
+)
+def test_what_is_not_there(cli: Cli, run: int, arguments: tuple[str, ...], message: str) -> None:
+    done = cli("tasks", "why", *arguments)
+
+    assert done.exit_code == 3
+    assert message in done.stderr
