@@ -8,13 +8,17 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
-from scheduler.authoring import macros
+from scheduler.authoring import macros, params
+from scheduler.authoring.connection import Connections
 from scheduler.authoring.external import Counts, Target
+from scheduler.authoring.variable import Variables
+from scheduler.authoring.vault import NoVault
 from scheduler.exceptions import PacelineError
 
 if TYPE_CHECKING:
     from scheduler.authoring.dag import DAG
     from scheduler.authoring.operator import Operator
+    from scheduler.authoring.vault import Vault
 
 Context = dict[str, Any]
 
@@ -45,6 +49,13 @@ KEYS = frozenset(
         "map_index",
         "macros",
         "templates_dict",
+        "var",
+        "conn",
+        "inlets",
+        "outlets",
+        "map_index_template",
+        "expanded_ti_count",
+        "test_mode",
     )
 )
 
@@ -108,23 +119,45 @@ class DagRun:
     conf: Mapping[str, Any] = field(default_factory=dict)
 
 
-def build(*, dag: DAG, task: Operator, ti: TaskInstance, dag_run: DagRun, previous: Mapping[str, Any] | None = None) -> Context:
-    """The context of one try; the worker adds what only it has, such as `spark`. `previous` are the values of PREVIOUS_KEYS."""
+def build(
+    *,
+    dag: DAG,
+    task: Operator,
+    ti: TaskInstance,
+    dag_run: DagRun,
+    previous: Mapping[str, Any] | None = None,
+    vault: Vault | None = None,
+    conf_overrides_params: bool = True,
+) -> Context:
+    """The context of one try; the worker adds what only it has, such as `spark`. `previous` are the values of PREVIOUS_KEYS.
+
+    ParamError if the run's conf does not fit the task's own params.
+    """
+    vault = vault or NoVault()
+    known = dates(dag_run.logical_date)
     return {
-        **dates(dag_run.logical_date),
+        **known,
         **(previous or dict.fromkeys(PREVIOUS_KEYS)),
+        "var": Variables(vault),
+        "conn": Connections(vault),
         "dag": dag,
         "task": task,
         "ti": ti,
         "task_instance": ti,
-        "task_instance_key_str": f"{dag_run.dag_id}__{ti.task_id}__{dag_run.run_id}",
+        "task_instance_key_str": f"{dag_run.dag_id}__{ti.task_id}__{known.get('ds_nodash', dag_run.run_id)}",
         "dag_run": dag_run,
         "run_id": dag_run.run_id,
         "conf": dag_run.conf,
-        "params": {},
+        "params": params.of_try(dag, task, dag_run.conf, conf_overrides=conf_overrides_params),
         "data_interval_start": dag_run.data_interval_start,
         "data_interval_end": dag_run.data_interval_end,
         "map_index": ti.map_index,
+        "map_index_template": task.map_index_template,
+        "expanded_ti_count": None,
+        "inlets": list(task.inlets),
+        "outlets": list(task.outlets),
+        "start_date": ti.start_date,
+        "test_mode": False,
         "macros": macros,
     }
 

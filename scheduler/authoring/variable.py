@@ -1,0 +1,78 @@
+"""Variables: texts or JSON values that tasks read, kept encrypted."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from scheduler.authoring import vault
+from scheduler.exceptions import NotFoundError, PacelineError
+
+if TYPE_CHECKING:
+    from scheduler.authoring.vault import Vault
+
+NOTSET: Any = object()
+
+
+class Variable:
+    """`Variable.get("key")` inside a task; templates write `{{ var.value.key }}`."""
+
+    @staticmethod
+    def get(key: str, default: Any = NOTSET, deserialize_json: bool = False) -> Any:
+        """The text, or with `deserialize_json` its value; `default` if there is none, else NotFoundError."""
+        return _get(vault.current("Variable.get()"), key, default, as_json=deserialize_json)
+
+    @staticmethod
+    def set(key: str, value: Any, description: str | None = None, serialize_json: bool = False) -> None:
+        """Make or change a variable; with `serialize_json` any JSON value, else its text."""
+        text = json.dumps(value, ensure_ascii=False) if serialize_json else str(value)
+        vault.current("Variable.set()").set_variable(key, text, description)
+
+    @staticmethod
+    def delete(key: str) -> None:
+        """Delete a variable, if it is there."""
+        vault.current("Variable.delete()").delete_variable(key)
+
+
+class Variables:
+    """`var` of a context: `var.value.key` and `var.json.key`, each also with `.get(key, default)`."""
+
+    def __init__(self, source: Vault) -> None:
+        self.vault = source
+        self.value = Accessor(source, as_json=False)
+        self.json = Accessor(source, as_json=True)
+
+
+class Accessor:
+    """Variables by name."""
+
+    def __init__(self, source: Vault, *, as_json: bool) -> None:
+        self._vault = source
+        self._as_json = as_json
+
+    def get(self, key: str, default: Any = NOTSET) -> Any:
+        return _get(self._vault, key, default, as_json=self._as_json)
+
+    def __getattr__(self, key: str) -> Any:
+        if key.startswith("__"):
+            raise AttributeError(key)
+        return self.get(key)
+
+    def __getitem__(self, key: str) -> Any:
+        return self.get(key)
+
+
+def _get(source: Vault, key: str, default: Any, *, as_json: bool) -> Any:
+    try:
+        text = vault.variable(source, key)
+    except NotFoundError:
+        if default is NOTSET:
+            raise
+        return default
+    if not as_json:
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        # Its text is no part of the sentence: it may be a secret.
+        raise PacelineError(f"Variable {key!r} is not JSON: read it as text, or set it to JSON.") from None

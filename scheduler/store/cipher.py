@@ -1,0 +1,76 @@
+"""How variables and connections are encrypted: Fernet, with the keys of core.fernet_key or the key file of this home."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from cryptography.fernet import Fernet, InvalidToken, MultiFernet
+
+from scheduler.exceptions import PacelineError
+from scheduler.settings import Settings
+
+KEY_FILE = "fernet.key"
+
+
+class Cipher:
+    """The first key encrypts, each may decrypt."""
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        self._fernet = MultiFernet([Fernet(key) for key in keys])
+
+    @classmethod
+    def of(cls, settings: Settings, *, make: bool) -> "Cipher":
+        """With the keys of the settings, else the key file; `make` it if there is none, or PacelineError."""
+        if settings.core.fernet_key:
+            return cls([key.strip() for key in settings.core.fernet_key.split(",")])
+        path = settings.home / KEY_FILE
+        if make and not path.exists():
+            _make(path)
+        try:
+            return cls([path.read_text(encoding="ascii").strip()])
+        except FileNotFoundError:
+            raise PacelineError(
+                f"There is no key to decrypt with: set PACELINE_CORE_FERNET_KEY to the key that encrypted it, or copy it to {path}."
+            ) from None
+        except (OSError, ValueError) as error:
+            raise PacelineError(
+                f"{path} cannot be read as a Fernet key: {error}. Correct it, or set PACELINE_CORE_FERNET_KEY."
+            ) from None
+
+    def encrypt(self, text: str) -> str:
+        return self._fernet.encrypt(text.encode()).decode()
+
+    def decrypt(self, token: str, what: str) -> str:
+        """The text; PacelineError that names `what` if no key fits."""
+        try:
+            return self._fernet.decrypt(token).decode()
+        except InvalidToken:
+            raise _unreadable(what) from None
+
+    def rotate(self, token: str, what: str) -> str:
+        """The same text under the first key."""
+        try:
+            return self._fernet.rotate(token).decode()
+        except InvalidToken:
+            raise _unreadable(what) from None
+
+
+def _make(path: Path) -> None:
+    """A new key, whole from the moment its name is there; whoever comes second takes that of the first."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{KEY_FILE}.{os.getpid()}")
+    file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(file, "wb") as stream:
+            stream.write(Fernet.generate_key() + b"\n")
+        os.link(draft, path)
+    except FileExistsError:
+        return
+    finally:
+        draft.unlink()
+
+
+def _unreadable(what: str) -> PacelineError:
+    return PacelineError(
+        f"{what} was encrypted with another key: add that key to core.fernet_key, after the new one and a comma, or set it again."
+    )
