@@ -1,14 +1,19 @@
 """The task context of a try, made from its claim: Airflow's keys, and the `ti` through which XComs are read and written."""
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
 from celery.local import Proxy
+from sqlalchemy.exc import DBAPIError
 
 from scheduler.authoring import context, xcom
+from scheduler.authoring.external import Counts, Target
 from scheduler.authoring.operator import Operator
+from scheduler.exceptions import PacelineError
+from scheduler.settings import Settings
+from scheduler.store import database, external, runs
 from scheduler.store.claims import Claim
 from scheduler.store.hot import MISSING, HotPath
 
@@ -21,7 +26,15 @@ Patient = Callable[[Callable[[], R]], R]
 class TaskInstance:
     """What user code gets as `ti`."""
 
-    def __init__(self, claim: Claim, hot: HotPath, *, patient: Callable[[Callable[[], Any]], Any], max_xcom_bytes: int) -> None:
+    def __init__(
+        self,
+        claim: Claim,
+        hot: HotPath,
+        *,
+        patient: Callable[[Callable[[], Any]], Any],
+        settings: Settings,
+        branches: bool = False,
+    ) -> None:
         self.task_id: str = claim.task_id
         self.dag_id: str = claim.dag_id
         self.run_id: str = claim.run_id
@@ -29,10 +42,14 @@ class TaskInstance:
         self.max_tries: int = claim.max_tries
         self.map_index: int = claim.map_index
         self.start_date: datetime = claim.started_at
+        self.resume: Mapping[str, Any] | None = claim.resume
+        #: What the try decided to skip; None for what is no branch.
+        self.skipped: tuple[str, ...] | None = () if branches else None
         self._claim = claim
         self._hot = hot
         self._patient = patient
-        self._max_xcom_bytes = max_xcom_bytes
+        self._settings = settings
+        self._max_xcom_bytes = settings.core.max_xcom_bytes
 
     def xcom_pull(
         self,
@@ -53,6 +70,54 @@ class TaskInstance:
         """Store `value` (JSON) under `key` for this task instance."""
         text = xcom.encode(value, self._max_xcom_bytes, name=f"value of XCom {key!r}")
         self._patient(lambda: self._hot.push_xcom(self._claim.id, key, text))
+
+    def now(self) -> datetime:
+        """The time on the database's clock."""
+        found: datetime = self._patient(self._hot.now)
+        return found
+
+    def skip(self, task_ids: Iterable[str]) -> None:
+        """If this try succeeds, skip these tasks below; only for operators with `branches = True`."""
+        if self.skipped is None:
+            raise PacelineError(f"Task {self.task_id!r} is no branch, so it cannot skip others; its class needs branches = True.")
+        self.skipped = tuple(task_ids)
+
+    def states(self, targets: Sequence[Target]) -> list[Counts]:
+        """For each target how many task instances (or runs) are in which state."""
+        found: list[Counts] = self._patient(lambda: external.states(self._hot.ask, self._hot.dag, targets))
+        return found
+
+    def describe_dag(self, dag_id: str) -> Mapping[str, Sequence[str]] | None:
+        """The tasks of a DAG's newest version, each with the groups it lies in; None if there is no such DAG."""
+        found: Mapping[str, Sequence[str]] | None = self._patient(lambda: external.describe(self._hot.ask, self._hot.dag, dag_id))
+        return found
+
+    def trigger_run(
+        self, dag_id: str, *, run_id: str | None = None, logical_date: datetime | None = None, conf: Mapping[str, Any] | None = None
+    ) -> str:
+        """Make a run of another DAG; its run id. NotFoundError if there is no such DAG, ConflictError if there is such a run."""
+        # A connection of its own for a rare thing: the one of the hot path stays as it is.
+        engine = database.create(self._settings, pool_size=1, application="paceline worker")
+
+        def trigger() -> str:
+            try:
+                return runs.trigger(
+                    engine,
+                    dag_id,
+                    run_id=run_id,
+                    logical_date=logical_date,
+                    conf=dict(conf or {}),
+                    triggered_by=f"{self.dag_id}.{self.task_id}",
+                    default_queue=self._settings.core.default_queue,
+                ).run_id
+            except DBAPIError as error:
+                raise error.orig or error from None
+
+        try:
+            made: str = self._patient(trigger)
+            return made
+        finally:
+            engine.dispose()
 
     def _pull(self, task_id: str, key: str, map_index: int, default: Any) -> Any:
         found = self._patient(lambda: self._hot.pull_xcom(self._claim.dag_run_id, task_id, key, map_index))

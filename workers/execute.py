@@ -23,7 +23,7 @@ from workers import context, logs, outcome
 from workers.board import Running, Slot
 from workers.guard import Guard
 from workers.logs import worker_log
-from workers.outcome import Fail, Outcome, Retry, Skip, Success
+from workers.outcome import Defer, Fail, Outcome, Reschedule, Retry, Skip, Success
 from workers.runtimes import python
 
 R = TypeVar("R")
@@ -31,6 +31,7 @@ R = TypeVar("R")
 #: The connection is gone, or the statement was undone whole: the same call may be made again.
 ASK_AGAIN = (psycopg2.OperationalError, psycopg2.InterfaceError)
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
+REFUSED = "the report was refused: this try is no longer the current one, or was asked to stop"
 EMPTY = Ending(TaskState.SUCCESS)
 
 
@@ -81,7 +82,7 @@ class Executor:
             # Before the report, so that whoever sees the state finds its reason in the log.
             self.log.line(_footer(result, time.monotonic() - started), "ERROR" if isinstance(result, Fail | Retry) else "INFO")
             if not self._report(claim, _ending(result)):
-                self.log.line("the report was refused: this try is no longer the current one", "WARNING")
+                self.log.line(REFUSED, "WARNING")
             return result
         finally:
             self.log.close()
@@ -95,22 +96,26 @@ class Executor:
                 why_stop=lambda: self.slot.take_stop(claim.dispatch_id),
             )
         except BaseException as error:
-            found = outcome.of_error(error, _attempt(claim, task))
-            if not isinstance(found, Skip):
+            found = outcome.of_error(error, _attempt(claim, dag, task))
+            if isinstance(found, Fail | Retry):
                 self.log.error(error)
             return found
-        return Success(result)
+        return result
 
-    def _user_code(self, claim: Claim, dag: SerializedDag, task: SerializedTask) -> str | None:
-        """The JSON text of what the task returned; XComError if it is not JSON."""
-        if claim.try_number > 1:
+    def _user_code(self, claim: Claim, dag: SerializedDag, task: SerializedTask) -> Success:
+        """What the task returned, as JSON text, and what it skips; XComError if it is not JSON."""
+        if claim.try_number > 1 and claim.resume is None:
             self.patient(lambda: self.hot.clear_xcoms(claim.id))
         operator = self.files.task(dag.file, claim.dag_id, claim.task_id)
-        limit = self.settings.core.max_xcom_bytes
-        ti = context.TaskInstance(claim, self.hot, patient=self.patient, max_xcom_bytes=limit)
+        ti = context.TaskInstance(claim, self.hot, patient=self.patient, settings=self.settings, branches=operator.branches)
         value = self._execute(task, operator, context.build(claim, operator, ti))
+        return Success(self._stored(claim, operator, value), ti.skipped)
+
+    def _stored(self, claim: Claim, operator: Operator, value: object) -> str | None:
+        """The JSON text of a return value; with multiple_outputs its parts are stored at once."""
         if value is None or not operator.do_xcom_push:
             return None
+        limit = self.settings.core.max_xcom_bytes
         texts = {
             key: xcom.encode(one, limit, name=f"value of XCom {key!r}" if key != RETURN_KEY else "return value")
             for key, one in xcom.outputs(value, multiple_outputs=operator.multiple_outputs).items()
@@ -128,9 +133,11 @@ class Executor:
         return python.run(operator, values)
 
     def _report(self, claim: Claim, ending: Ending) -> bool:
-        """Keep the outcome until the database takes it or says that it is too late."""
+        """Keep the outcome until the database takes it, or says that it is too late; then do what was asked of the task."""
         accepted = self.patient(lambda: self.follower.report(claim, ending))
-        if not accepted:
+        if not accepted and self.patient(lambda: self.follower.obey(claim)):
+            worker_log.info("stopped %s.%s (run %s) as asked", claim.dag_id, claim.task_id, claim.run_id)
+        elif not accepted:
             worker_log.warning(
                 "report %s of %s.%s (run %s, try %d) refused: dispatch %s is no longer the current one",
                 ending.state.value, claim.dag_id, claim.task_id, claim.run_id, claim.try_number, claim.dispatch_id,
@@ -151,7 +158,7 @@ class Executor:
                 pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
 
 
-def _attempt(claim: Claim, task: SerializedTask) -> outcome.Try:
+def _attempt(claim: Claim, dag: SerializedDag, task: SerializedTask) -> outcome.Try:
     return outcome.Try(
         dag_id=claim.dag_id,
         task=task,
@@ -159,19 +166,24 @@ def _attempt(claim: Claim, task: SerializedTask) -> outcome.Try:
         logical_date=claim.logical_date,
         try_number=claim.try_number,
         max_tries=claim.max_tries,
+        file=dag.file,
     )
 
 
 def _ending(result: Outcome) -> Ending:
     match result:
-        case Success(text):
-            return Ending(TaskState.SUCCESS, result=text)
+        case Success(text, skip):
+            return Ending(TaskState.SUCCESS, result=text, skip=skip)
         case Skip(reason):
             return Ending(TaskState.SKIPPED, reason=reason)
         case Retry(reason, delay_s):
             return Ending(TaskState.UP_FOR_RETRY, reason=reason, delay_s=delay_s)
         case Fail(reason):
             return Ending(TaskState.FAILED, reason=reason)
+        case Reschedule(delay_s, resume):
+            return Ending(TaskState.UP_FOR_RESCHEDULE, delay_s=delay_s, resume=resume)
+        case Defer(deferral, resume, timeout_s):
+            return Ending(TaskState.DEFERRED, delay_s=timeout_s, resume=resume, deferral=deferral)
 
 
 def _header(claim: Claim, worker_id: str) -> str:
@@ -190,3 +202,7 @@ def _footer(result: Outcome, seconds: float) -> str:
             return f"up for retry in {delay_s:g} s: {reason}"
         case Fail(reason):
             return f"failed: {reason}"
+        case Reschedule(delay_s):
+            return f"not yet: up for reschedule in {delay_s:g} s"
+        case Defer(deferral):
+            return f"deferred to {deferral.classpath}"

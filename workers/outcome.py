@@ -4,9 +4,14 @@ import hashlib
 import math
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
+from scheduler.authoring import deferral
+from scheduler.authoring.deferral import TaskDeferred, TaskRescheduled
+from scheduler.dagfiles.load import MODULE_PREFIX
 from scheduler.exceptions import FailTask, SkipTask, XComError
 from scheduler.serialized import SerializedTask
+from scheduler.store.claims import Deferral
 
 #: Longest reason that is stored; a log holds the whole text.
 MAX_REASON_CHARACTERS = 2000
@@ -22,9 +27,10 @@ class TryFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Success:
-    """The task did its work; `result` is the JSON text of what it returned."""
+    """The task did its work; `result` is the JSON text of what it returned, `skip` what a branch skips (None for no branch)."""
 
     result: str | None = None
+    skip: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +55,24 @@ class Fail:
     reason: str
 
 
-Outcome = Success | Retry | Skip | Fail
+@dataclass(frozen=True, slots=True)
+class Reschedule:
+    """A sensor whose condition does not hold yet: the same try looks again after `delay_s` seconds, from `resume` on."""
+
+    delay_s: float
+    resume: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Defer:
+    """The same try goes on in a method once a trigger fires, or after `timeout_s` seconds with an error."""
+
+    deferral: Deferral
+    resume: dict[str, Any]
+    timeout_s: float | None
+
+
+Outcome = Success | Retry | Skip | Fail | Reschedule | Defer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,17 +85,36 @@ class Try:
     logical_date: datetime | None
     try_number: int
     max_tries: int
+    #: The DAG file, relative to the DAGs folder.
+    file: str = ""
 
 
 def of_error(error: BaseException, attempt: Try) -> Outcome:
     """What an exception that left user code means for the try."""
     if isinstance(error, SkipTask):
         return Skip(clean(str(error)))
+    if isinstance(error, TaskRescheduled):
+        return Reschedule(error.delay_s, error.resume)
+    if isinstance(error, TaskDeferred):
+        try:
+            return _deferred(error, attempt.file)
+        except Exception as refused:
+            error = refused
     reason = describe(error)
     if isinstance(error, FailTask | XComError) or not may_retry(attempt.try_number, attempt.max_tries):
         return Fail(reason)
     # A task that was stopped from outside did nothing wrong, so it need not wait.
     return Retry(reason, 0.0 if isinstance(error, TaskStopped) else retry_delay_s(attempt))
+
+
+def _deferred(asked: TaskDeferred, file: str) -> Defer:
+    classpath, arguments = deferral.serialized(asked.trigger)
+    in_dag_file = classpath.startswith(MODULE_PREFIX)
+    return Defer(
+        Deferral(classpath=classpath, kwargs=arguments, file=file if in_dag_file else None),
+        {"method": asked.method_name, "kwargs": deferral.encode(asked.kwargs, "kwargs of defer()")},
+        asked.timeout_s,
+    )
 
 
 def may_retry(try_number: int, max_tries: int) -> bool:

@@ -83,8 +83,9 @@ class TaskInstance(Protocol):
     def xcom_push(self, key: str, value: Any) -> None:
         """Store `value` (JSON) under `key` for this task instance."""
 
-    #: What an earlier dispatch of this try left behind: the pokes of a sensor, the event of a trigger.
-    resume: Mapping[str, Any] | None
+    @property
+    def resume(self) -> Mapping[str, Any] | None:
+        """What an earlier dispatch of this try left behind: the pokes of a sensor, the event of a trigger."""
 
     def now(self) -> datetime:
         """The time on the clock that all of Paceline goes by."""

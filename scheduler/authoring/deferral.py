@@ -96,6 +96,19 @@ def serialized(trigger: Any) -> tuple[str, dict[str, Any]]:
     return path, encode(arguments, f"arguments of {kind.__name__}")
 
 
+async def first_event(trigger: Any) -> Any:
+    """What a trigger, or an object with an async `wait()`, fires with; PacelineError if it ends without an event."""
+    if not callable(getattr(trigger, "run", None)):
+        return await trigger.wait()
+    events = trigger.run()
+    try:
+        async for event in events:
+            return event.payload if isinstance(event, TriggerEvent) else event
+    finally:
+        await events.aclose()
+    raise PacelineError(f"The trigger {type(trigger).__name__} ended without an event.")
+
+
 def encode(value: Any, name: str) -> Any:
     """`value` as JSON knows it; PacelineError names the type that has no place in it."""
     if value is None or isinstance(value, bool | int | float | str):

@@ -1,11 +1,12 @@
 """Run a DAG in this process: tasks in topological order, XComs in memory, no database, no broker, no workers."""
 
+import asyncio
 import contextlib
 import os
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,11 +17,13 @@ import click
 from scheduler import serialized
 from scheduler.authoring import context, xcom, zones
 from scheduler.authoring.dag import DAG
+from scheduler.authoring.deferral import TaskDeferred, TaskRescheduled, encode, first_event
+from scheduler.authoring.external import Counts, Target
 from scheduler.authoring.operator import Operator
 from scheduler.dagfiles import load, problem
 from scheduler.dagfiles.watch import Watch
 from scheduler.deciding import evaluate, rules
-from scheduler.exceptions import DagError, NotFoundError, SkipTask
+from scheduler.exceptions import DagError, NotFoundError, PacelineError, SkipTask
 from scheduler.serialized import SerializedDag
 from scheduler.settings import Settings
 from scheduler.states import TaskState
@@ -41,6 +44,27 @@ class TaskInstance:
     max_tries: int = 0
     map_index: int = -1
     start_date: datetime = field(default_factory=lambda: datetime.now(UTC))
+    resume: dict[str, Any] | None = None
+    skipped: tuple[str, ...] = ()
+
+    def now(self) -> datetime:
+        """The time on this machine's clock."""
+        return datetime.now(UTC)
+
+    def skip(self, task_ids: Iterable[str]) -> None:
+        """Skip these tasks below."""
+        self.skipped = tuple(task_ids)
+
+    def states(self, targets: Sequence[Target]) -> list[Counts]:
+        """There is no other DAG here."""
+        raise PacelineError(f"`paceline dags test` has no database, so it cannot look at DAG {targets[0].dag_id!r}.")
+
+    def describe_dag(self, dag_id: str) -> None:
+        """There is no other DAG here."""
+
+    def trigger_run(self, dag_id: str, **_: Any) -> str:
+        """There is no other DAG here."""
+        raise PacelineError(f"`paceline dags test` has no database, so it cannot trigger DAG {dag_id!r}.")
 
     def xcom_pull(
         self,
@@ -85,7 +109,7 @@ def run(settings: Settings, dag_id: str, *, logical_date: datetime, conf: dict[s
             if not quiet:
                 click.echo(f"{row['task_id']}: {row['state']}{': ' + row['reason'] if row['reason'] else ''}")
             tasks.append(row)
-    ended = {no: TaskState(row["state"]) for no, row in enumerate(tasks)}
+    ended = {no: {-1: TaskState(row["state"])} for no, row in enumerate(tasks)}
     return {"dag_id": dag_id, "run_id": dag_run.run_id, "state": str(evaluate.run_state(plan, ended)), "tasks": tasks}
 
 
@@ -121,14 +145,18 @@ def _mentions(path: Path, dag_id: str) -> bool:
 def _each(settings: Settings, dag: DAG, plan: SerializedDag, dag_run: context.DagRun) -> Iterator[dict[str, Any]]:
     xcoms: XComs = {}
     ended: dict[str, TaskState] = {}
+    skipped: dict[str, str] = {}
     for task in plan.tasks:
         verdict = rules.decide(task.trigger_rule, rules.Upstream.of(ended[name] for name in task.upstream))
         started = time.monotonic()
         state, reason = verdict.state or TaskState.UPSTREAM_FAILED, verdict.reason
+        if task.task_id in skipped:
+            state, reason = TaskState.SKIPPED, f"{skipped[task.task_id]} decided to skip it"
         if state == TaskState.SCHEDULED:
             operator = dag.task_dict[task.task_id]
             ti = TaskInstance(task.task_id, dag.dag_id, dag_run.run_id, xcoms, settings.core.max_xcom_bytes)
             state, reason = _try(settings, operator, ti, context.build(dag=dag, task=operator, ti=ti, dag_run=dag_run))
+            skipped |= dict.fromkeys(ti.skipped if state == TaskState.SUCCESS else (), task.task_id)
         ended[task.task_id] = state
         result = xcoms.get((task.task_id, "return_value"))
         yield {
@@ -142,11 +170,11 @@ def _each(settings: Settings, dag: DAG, plan: SerializedDag, dag_run: context.Da
 
 def _try(settings: Settings, operator: Operator, ti: TaskInstance, values: context.Context) -> tuple[TaskState, str]:
     """One try: how it ended and, unless well, why."""
-    from workers.runtimes import python, spark
+    from workers.runtimes import spark
 
     try:
         on_spark = operator.runtime == "pyspark"
-        value = spark.run(operator, values, settings) if on_spark else python.run(operator, values)
+        value = spark.run(operator, values, settings) if on_spark else _run_through(operator, ti, values)
         if operator.do_xcom_push and value is not None:
             for key, part in xcom.outputs(value, multiple_outputs=operator.multiple_outputs).items():
                 ti.xcom_push(key, part)
@@ -156,6 +184,23 @@ def _try(settings: Settings, operator: Operator, ti: TaskInstance, values: conte
         traceback.print_exc()
         return TaskState.FAILED, f"{type(error).__name__}: {error}"
     return TaskState.SUCCESS, ""
+
+
+def _run_through(operator: Operator, ti: TaskInstance, values: context.Context) -> object:
+    """Run a task to its end: what waits without a worker elsewhere waits here."""
+    from workers.runtimes import python
+
+    while True:
+        try:
+            return python.run(operator, values)
+        except TaskRescheduled as later:
+            time.sleep(later.delay_s)
+            ti.resume = later.resume
+        except TaskDeferred as deferred:
+            ti.resume = {"method": deferred.method_name, "kwargs": encode(deferred.kwargs, "kwargs of defer()")}
+            with contextlib.suppress(TimeoutError):
+                event = asyncio.run(asyncio.wait_for(first_event(deferred.trigger), deferred.timeout_s))
+                ti.resume["event"] = encode(event, "the event")
 
 
 @contextlib.contextmanager

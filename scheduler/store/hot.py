@@ -270,6 +270,15 @@ class HotPath:
             (dag_id, before),
         )
 
+    def ask(self, statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """One of the reads of store/external."""
+        return self._all(statement, parameters)
+
+    def now(self) -> datetime:
+        """The database's clock."""
+        found: datetime = self._all("select clock_timestamp()", ())[0][0]
+        return found
+
     def push_xcom(self, ti_id: int, key: str, json_text: str) -> None:
         """Store one value for a running task instance."""
         self._execute(
@@ -281,6 +290,10 @@ class HotPath:
     def clear_xcoms(self, ti_id: int) -> None:
         """Forget what an earlier try stored."""
         self._execute("delete from xcom where task_instance_id = %s", (ti_id,))
+
+    def read(self, statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """The rows of a statement of another store module, such as variables."""
+        return self._all(statement, parameters)
 
     def close(self) -> None:
         connection, self._connection, self._cursor = self._connection, None, None

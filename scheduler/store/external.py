@@ -1,0 +1,66 @@
+"""What tasks may ask about runs of other DAGs. Index probes only: thousands of waiting tasks ask the same every second."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from scheduler.authoring.external import Counts, Target
+from scheduler.serialized import SerializedDag
+
+#: Sends one statement and gives its rows: of a worker's own connection, or of an engine's.
+Ask = Callable[[str, Sequence[Any]], Sequence[Sequence[Any]]]
+
+RUNS = """
+select q.place, r.id, r.version_id, r.state
+  from unnest(%s::text[], %s::timestamptz[], %s::text[]) with ordinality q (dag_id, logical_date, run_id, place)
+ cross join lateral (
+       select id, version_id, state from dag_run where dag_id = q.dag_id and logical_date = q.logical_date
+       union all
+       select id, version_id, state from dag_run where dag_id = q.dag_id and run_id = q.run_id) r
+"""
+INSTANCES = """
+select n.place, coalesce(t.state, 'none'), count(*)
+  from unnest(%s::int[], %s::bigint[], %s::int[]) n (place, dag_run_id, task_no)
+  join task_instance t on t.dag_run_id = n.dag_run_id and t.task_no = n.task_no
+ group by 1, 2
+"""
+NEWEST = "select version_id from dag where dag_id = %s and is_active"
+
+
+def states(ask: Ask, dag_of: Callable[[int], SerializedDag], targets: Sequence[Target]) -> list[Counts]:
+    """For each target how many of its task instances (or runs) are in which state."""
+    runs = ask(
+        RUNS,
+        ([one.dag_id for one in targets], [one.logical_date for one in targets], [one.run_id for one in targets]),
+    )
+    answers: list[dict[str, int]] = [{} for _ in targets]
+    wanted: list[tuple[int, int, int]] = []
+    for row, run, version, state in runs:
+        place = row - 1
+        task_id = targets[place].task_id
+        if task_id is None:
+            answers[place][state] = 1
+        elif (task_no := dag_of(version).number.get(task_id)) is not None:
+            wanted.append((place, run, task_no))
+    if wanted:
+        places, run_ids, task_nos = (list(column) for column in zip(*wanted, strict=True))
+        for place, state, count in ask(INSTANCES, (places, run_ids, task_nos)):
+            answers[place][state] = count
+    return list(answers)
+
+
+def describe(ask: Ask, dag_of: Callable[[int], SerializedDag], dag_id: str) -> dict[str, tuple[str, ...]] | None:
+    """The tasks of the newest version of a DAG, each with the groups it lies in; None if there is no such DAG."""
+    found = ask(NEWEST, (dag_id,))
+    if not found or found[0][0] is None:
+        return None
+    dag = dag_of(found[0][0])
+    parents = {group["group_id"]: group.get("parent") for group in dag.groups}
+    return {task.task_id: tuple(_around(task.group, parents)) for task in dag.tasks}
+
+
+def _around(group: str | None, parents: dict[str, str | None]) -> list[str]:
+    found: list[str] = []
+    while group is not None and group not in found:
+        found.append(group)
+        group = parents.get(group)
+    return found
