@@ -170,7 +170,9 @@ def _executor(settings: Settings, board: Board) -> Executor:
     return Executor(
         settings=settings,
         hot=hot,
-        follower=Follower(hot, Publisher(settings), Doorbell(settings), enabled=enabled),
+        follower=Follower(
+            hot, Publisher(settings), Doorbell(settings), enabled=enabled, aging=settings.scheduler.priority_aging > 0
+        ),
         files=LoadedFiles(settings.dags_folder),
         slot=slot,
         guard=Guard(),

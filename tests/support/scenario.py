@@ -21,15 +21,18 @@ WORKER_PLACES = 64
 
 
 def dag(dag_id: str, edges: dict[str, Sequence[str]], *, rules: dict[str, str] | None = None, **options: Any) -> SerializedDag:
-    """A DAG from {task_id: upstream task_ids}, in topological order; options of the DAG, or of all tasks as `task=dict(...)`."""
+    """A DAG from {task_id: upstream task_ids}, in topological order; options of the DAG, of all tasks as `task=dict(...)`, or
+    of some as `options={task_id: dict(...)}`.
+    """
     shared = options.pop("task", {})
+    own = options.pop("options", {})
     tasks = tuple(
         SerializedTask(
             task_id=name,
             operator="EmptyOperator",
             runtime="empty",
             upstream=tuple(above),
-            **{"trigger_rule": (rules or {}).get(name, "all_success"), **shared},
+            **{"trigger_rule": (rules or {}).get(name, "all_success"), **shared, **own.get(name, {})},
         )
         for name, above in edges.items()
     )
@@ -106,7 +109,9 @@ class Scenario:
     def claim(self, message: tuple[int, str]) -> Claim | None:
         return self.hot.claim(*message)
 
-    def work(self, outcome: Callable[[Claim], TaskState] = lambda claim: TaskState.SUCCESS, *, shuffle: bool = False) -> int:
+    def work(
+        self, outcome: Callable[[Claim], TaskState | Ending] = lambda claim: TaskState.SUCCESS, *, shuffle: bool = False
+    ) -> int:
         """Run everything the broker holds; the number of task instances that ran."""
         waiting = self.messages()
         if shuffle:
@@ -115,7 +120,8 @@ class Scenario:
         for message in waiting:
             claim = self.claim(message)
             if claim is not None:
-                assert self.follower.report(claim, Ending(outcome(claim), delay_s=0.0))
+                ending = outcome(claim)
+                assert self.follower.report(claim, ending if isinstance(ending, Ending) else Ending(ending, delay_s=0.0))
                 ran += 1
         return ran
 
@@ -130,9 +136,10 @@ class Scenario:
         raise AssertionError(f"runs still open after {turns} turns: {self.states()}")
 
     def states(self, dag_run_id: int | None = None) -> dict[str, str]:
-        """task_id -> state of one run (or of the only one)."""
+        """task_id (task_id[map_index] if it is mapped) -> state of one run (or of the only one)."""
         rows = self.rows(
-            "select task_id, coalesce(state, 'none') from task_instance where %s::bigint is null or dag_run_id = %s order by id",
+            "select task_id || case when map_index < 0 then '' else '[' || map_index || ']' end, coalesce(state, 'none')"
+            " from task_instance where %s::bigint is null or dag_run_id = %s order by id",
             dag_run_id,
             dag_run_id,
         )

@@ -45,8 +45,8 @@ def cost_of_one_report(scenario: Scenario) -> tuple[int, int]:
     ((low, high),) = plan.upstream_ranges[join]
     probe = f"execute unstarted({claim.dag_run_id}, '{{{join}}}', '{{{low}}}', '{{{high}}}')"
     report = (
-        f"execute report({claim.id}, '{claim.dispatch_id}', 'success', null, null, null, 'w',"
-        f" '{{{join}}}', '{{scheduled}}', '{{because}}', {join}, '{uuid4()}')"
+        f"execute report({claim.id}, '{claim.dispatch_id}', 'success', null, null, null, 'w', null, {claim.version_id}, false,"
+        f" '{{{join}}}', '{{-1}}', '{{scheduled}}', '{{because}}', '{{false}}', 1, '{uuid4()}')"
     )
     return pages(scenario, probe), pages(scenario, report)
 
@@ -91,9 +91,12 @@ def test_no_hot_statement_scans_a_table(scenario: Scenario) -> None:
     nothing = {
         "claim": f"1, '{uuid4()}', 'w'",
         "unstarted": "1, '{1}', '{0}', '{5}'",
-        "lock_joins": "1, 1, '{1}'",
+        "lock_joins": "1, 1, '{1}', -1",
         "upstream_states": "1, '{1}', '{0}', '{5}', 1",
-        "report": f"1, '{uuid4()}', 'success', null, null, null, 'w', '{{1}}', '{{scheduled}}', '{{r}}', 1, '{uuid4()}'",
+        "peer_states": "1, '{1}', 0",
+        "report": f"1, '{uuid4()}', 'success', null, null, null, 'w', null, 1, false, '{{1}}', '{{-1}}', '{{scheduled}}', '{{r}}',"
+        f" '{{true}}', 1, '{uuid4()}'",
+        "suspend": f"1, '{uuid4()}', 'deferred', null, 1, '{{}}', 'x', '{{}}', null",
     }
     assert STATEMENTS.count("\nprepare ") == len(nothing)
     for name, parameters in nothing.items():

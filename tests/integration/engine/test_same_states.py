@@ -26,19 +26,19 @@ def random_dag(dice: random.Random, name: str) -> SerializedDag:
 
 def in_memory(dag: SerializedDag, outcomes: dict[str, TaskState], dice: random.Random) -> tuple[dict[str, str], RunState]:
     """Evaluate, run what may run one at a time in random order, until nothing is open."""
-    states = dict.fromkeys(range(len(dag.tasks)), TaskState.NONE)
+    states = {no: {-1: TaskState.NONE} for no in range(len(dag.tasks))}
     while True:
-        for decision in evaluate(dag, states):
-            states[decision.task_no] = decision.state
-        ready = [no for no, state in states.items() if state is TaskState.SCHEDULED]
+        for decision in evaluate(dag, states).decisions:
+            states[decision.task_no][-1] = decision.state
+        ready = [no for no, state in states.items() if state[-1] is TaskState.SCHEDULED]
         if not ready:
             break
         no = dice.choice(ready)
-        states[no] = outcomes[dag.tasks[no].task_id]
-    assert set(states.values()) <= FINISHED
+        states[no][-1] = outcomes[dag.tasks[no].task_id]
+    assert {state[-1] for state in states.values()} <= FINISHED
     ended = run_state(dag, states)
     assert ended is not None
-    return {dag.tasks[no].task_id: state.value for no, state in states.items()}, ended
+    return {dag.tasks[no].task_id: state[-1].value for no, state in states.items()}, ended
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -11,10 +11,11 @@ from support.scenario import Scenario, chain
 
 from scheduler.states import REQUIRES, TRANSITIONS, Actor, Decision, TaskState
 from scheduler.store import instances
-from scheduler.store.claims import Claim, Ending
+from scheduler.store.claims import Claim, Deferral, Ending, Moves
 
 S = TaskState
 MINE = str(uuid4())
+DEFERRAL = Deferral(classpath="a.B", kwargs={})
 FILLED = {
     "dispatch_id": MINE,
     "queued_by": "someone",
@@ -24,6 +25,8 @@ FILLED = {
     "started_at": "2026-01-01T00:00:00Z",
     "ended_at": "2026-01-01T00:00:00Z",
     "due_at": "2026-01-01T00:00:00Z",
+    "asked": "failed",
+    "resume": "{}",
 }
 
 Move = Callable[[Scenario, Claim], object]
@@ -36,7 +39,7 @@ def decide(state: S) -> Move:
 
 
 def report(state: S) -> Move:
-    return lambda scenario, claim: scenario.follower.report(claim, Ending(state, delay_s=0.0))
+    return lambda scenario, claim: scenario.follower.report(claim, Ending(state, delay_s=0.0, deferral=DEFERRAL))
 
 
 def lose(max_tries: int) -> Move:
@@ -60,26 +63,43 @@ def follow(heir: bool, state: S) -> Move:
         )
         before = scenario.rows("select id from task_instance where task_no = 9")[0][0]
         finished = Claim(**{name: getattr(claim, name) for name in Claim.__slots__} | {"id": before, "dispatch_id": other})
-        scenario.hot.report(
-            finished, state=S.SUCCESS, reason=None, delay_s=None, result=None, downstream=[Decision(0, state, "because")],
-            heir=0 if heir else None, heir_dispatch_id=str(uuid4()) if heir else None,
-        )  # fmt: skip
+        moves = Moves(
+            decisions=[Decision(0, state, "because")],
+            heir=0 if heir else None,
+            heir_dispatch_id=str(uuid4()) if heir else None,
+        )
+        scenario.hot.report(finished, Ending(S.SUCCESS), moves)
 
     return move
 
 
+def asked_for(asked: str, move: Move) -> Move:
+    """`move` on a task instance that was stopped to become `asked`."""
+
+    def asked_move(scenario: Scenario, claim: Claim) -> None:
+        scenario.sql("update task_instance set asked = %s where state = 'shutdown'", asked)
+        move(scenario, claim)
+
+    return asked_move
+
+
+ASKED = ("none", "success", "failed", "skipped")
 #: Every named transition, and who makes it.
 MOVES: dict[str, tuple[Actor, Move]] = {
     **{f"decide {state}": (Actor.SCHEDULER, decide(state)) for state in (S.SCHEDULED, S.SKIPPED, S.UPSTREAM_FAILED)},
-    "retry_due": (Actor.SCHEDULER, lambda scenario, _: _with(scenario, lambda c: instances.retry_due(c, limit=9))),
+    "due": (Actor.SCHEDULER, lambda scenario, _: _with(scenario, lambda c: instances.due(c, limit=9))),
     "queue": (Actor.SCHEDULER, lambda scenario, claim: _with(scenario, lambda c: instances.queue(c, [claim.id], "s"))),
     "lose with retries": (Actor.SCHEDULER, lose(3)),
     "lose without": (Actor.SCHEDULER, lose(0)),
+    **{f"lose asked {asked}": (Actor.SCHEDULER, asked_for(asked, lose(0))) for asked in ASKED},
+    "end_rest": (Actor.SCHEDULER, lambda scenario, claim: _with(
+        scenario, lambda c: instances.end_rest(c, claim.dag_run_id, running_becomes="skipped", reason="because"))),
     "claim": (Actor.WORKER, lambda scenario, claim: scenario.claim((claim.id, claim.dispatch_id))),
     **{
         f"report {state}": (Actor.WORKER, report(state))
-        for state in (S.SUCCESS, S.FAILED, S.SKIPPED, S.UP_FOR_RETRY)
+        for state in (S.SUCCESS, S.FAILED, S.SKIPPED, S.UP_FOR_RETRY, S.UP_FOR_RESCHEDULE, S.DEFERRED)
     },
+    **{f"obey {asked}": (Actor.WORKER, asked_for(asked, lambda scenario, claim: scenario.follower.obey(claim))) for asked in ASKED},
     "follow scheduled": (Actor.FOLLOWER, follow(False, S.SCHEDULED)),
     "follow queued": (Actor.FOLLOWER, follow(True, S.SCHEDULED)),
     "follow skipped": (Actor.FOLLOWER, follow(False, S.SKIPPED)),

@@ -13,11 +13,15 @@ waiting_lists = st.lists(
     st.builds(
         Waiting,
         id=st.integers(1, 10_000),
+        rank=st.integers(-3, 3),
+        dag_id=st.just("d"),
+        task_id=st.sampled_from(("x", "y")),
+        task_limit=st.none() | st.integers(1, 3),
+        task_in_run_limit=st.none() | st.integers(1, 3),
         dag_run_id=st.integers(1, 3),
         pool=st.sampled_from(POOLS),
         pool_slots=st.integers(1, 4),
         queue=st.sampled_from(("default", "spark")),
-        priority_weight=st.integers(-3, 3),
         run_limit=st.integers(1, 6),
     ),
     max_size=60,
@@ -36,33 +40,63 @@ rooms = st.builds(
 
 @given(waiting_lists, rooms, st.integers(1, 50))
 def test_no_limit_is_exceeded_and_nothing_that_fits_is_left(waiting: list[Waiting], room: Room, limit: int) -> None:
-    chosen = select(waiting, room, limit=limit)
+    chosen = select(waiting, room, limit=limit, reserve=False)
 
-    slots, queues = Counter[str](), Counter[str]()
-    active = room.active_in_run.copy()
+    taken = Taken(room)
     for one in chosen:
-        slots[one.pool] += one.pool_slots
-        queues[one.queue] += 1
-        active[one.dag_run_id] += 1
-        assert active[one.dag_run_id] <= one.run_limit
-    assert all(slots[name] <= room.pools[name] for name in slots)
-    assert all(queues[name] <= room.queues[name] for name in queues)
+        assert taken.allows(one)
+        taken.add(one)
     assert len(chosen) <= max(0, min(limit, room.parallelism))
     if len(chosen) < min(limit, room.parallelism):
-        for one in set(waiting) - set(chosen):
-            fits = (
-                room.pools.get(one.pool, 0) - slots[one.pool] >= one.pool_slots
-                and queues[one.queue] < room.queues[one.queue]
-                and active[one.dag_run_id] < one.run_limit
-            )
-            assert not fits
+        assert not any(taken.allows(one) for one in set(waiting) - set(chosen))
+
+
+@given(waiting_lists, rooms)
+def test_with_reservation_nobody_takes_slots_that_a_higher_ranked_one_waits_for(waiting: list[Waiting], room: Room) -> None:
+    chosen = select(waiting, room, limit=50)
+
+    taken = Taken(room)
+    holding: set[str] = set()
+    for one in sorted(waiting, key=lambda one: (-one.rank, one.id)):
+        if one in chosen:
+            assert one.pool not in holding
+            taken.add(one)
+        elif taken.allows(one, slots=False) and len(chosen) < room.parallelism:
+            assert one.pool in holding or not taken.allows(one)
+            holding.add(one.pool)
 
 
 @given(waiting_lists)
 def test_among_equals_the_higher_weight_and_then_the_older_comes_first(waiting: list[Waiting]) -> None:
     room = Room(pools={"a": 10_000}, queues=defaultdict(lambda: 10_000), active_in_run=Counter(), parallelism=5)
-    wide = [Waiting(**{name: getattr(one, name) for name in Waiting.__slots__} | {"run_limit": 999}) for one in waiting]
+    unlimited = {"run_limit": 999, "task_limit": None, "task_in_run_limit": None}
+    wide = [Waiting(**{name: getattr(one, name) for name in Waiting.__slots__} | unlimited) for one in waiting]
 
-    chosen = select(wide, room, limit=5)
+    chosen = select(wide, room, limit=5, reserve=False)
 
-    assert chosen == sorted((one for one in wide if one.pool == "a"), key=lambda one: (-one.priority_weight, one.id))[:5]
+    assert chosen == sorted((one for one in wide if one.pool == "a"), key=lambda one: (-one.rank, one.id))[:5]
+
+
+class Taken:
+    """What has been chosen so far, counted anew."""
+
+    def __init__(self, room: Room) -> None:
+        self.room = room
+        self.slots, self.queues, self.tasks = Counter[str](), Counter[str](), Counter[str]()
+        self.runs, self.in_run = room.active_in_run.copy(), Counter[tuple[int, str]]()
+
+    def add(self, one: Waiting) -> None:
+        self.slots[one.pool] += one.pool_slots
+        self.queues[one.queue] += 1
+        self.tasks[one.task_id] += 1
+        self.runs[one.dag_run_id] += 1
+        self.in_run[one.dag_run_id, one.task_id] += 1
+
+    def allows(self, one: Waiting, *, slots: bool = True) -> bool:
+        return (
+            (not slots or self.room.pools.get(one.pool, 0) - self.slots[one.pool] >= one.pool_slots)
+            and self.queues[one.queue] < self.room.queues[one.queue]
+            and self.runs[one.dag_run_id] < one.run_limit
+            and (one.task_limit is None or self.tasks[one.task_id] < one.task_limit)
+            and (one.task_in_run_limit is None or self.in_run[one.dag_run_id, one.task_id] < one.task_in_run_limit)
+        )

@@ -1,6 +1,7 @@
 """The pure half of following: what one result settles, who inherits, and whom to wake."""
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from support.scenario import dag
@@ -8,16 +9,17 @@ from support.scenario import dag
 from scheduler.follow import choose_heir, rings, settle
 from scheduler.serialized import SerializedDag
 from scheduler.states import Decision, TaskState
-from scheduler.store.claims import Claim, Moved, Reported
+from scheduler.store.claims import Claim, Ending, Moved, Reported
 
 S = TaskState
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def claim(plan: SerializedDag, task_id: str, pool_slots: int = 1) -> Claim:
+def claim(plan: SerializedDag, task_id: str, pool_slots: int = 1, map_index: int = -1) -> Claim:
     return Claim(
-        id=1, dispatch_id="d", task_id=task_id, map_index=-1, task_no=plan.number[task_id], try_number=1, max_tries=0,
-        queue="default", pool="default_pool", pool_slots=pool_slots, priority_weight=1, started_at=NOW, dag_run_id=7, dag_id="d",
+        id=1, dispatch_id="d", task_id=task_id, map_index=map_index, task_no=plan.number[task_id], try_number=1, max_tries=0,
+        queue="default", pool="default_pool", pool_slots=pool_slots, priority_weight=1, started_at=NOW, resume=None, dag_run_id=7,
+        dag_id="d",
         run_id="r", run_type="manual", logical_date=NOW, data_interval_start=NOW, data_interval_end=NOW, run_after=NOW,
         run_started_at=NOW, conf={}, version_id=1,
     )  # fmt: skip
@@ -38,26 +40,65 @@ def claim(plan: SerializedDag, task_id: str, pool_slots: int = 1) -> Claim:
 def test_one_result_settles_a_join_only_if_nothing_else_can_change_it(rule: str, ending: S, settled: S | None) -> None:
     plan = dag("d", {"a": [], "b": [], "join": ["a", "b"]}, rules={"join": rule})
 
-    decided, joins = settle(plan, plan.number["a"], ending)
+    below = settle(plan, claim(plan, "a"), Ending(ending))
 
-    assert [one.state for one in decided] == ([settled] if settled else [])
-    assert joins == ([] if settled else [plan.number["join"]])
+    assert [one.state for one in below.settled] == ([settled] if settled else [])
+    assert below.joins == ([] if settled else [plan.number["join"]])
 
 
 def test_a_single_upstream_task_settles_what_comes_after_it() -> None:
     plan = dag("d", {"a": [], "b": ["a"], "c": ["a"]}, rules={"c": "all_failed"})
 
-    decided, joins = settle(plan, 0, S.SUCCESS)
+    below = settle(plan, claim(plan, "a"), Ending(S.SUCCESS))
 
-    assert {plan.tasks[one.task_no].task_id: one.state for one in decided} == {"b": S.SCHEDULED, "c": S.SKIPPED}
-    assert joins == []
+    assert by_task(plan, below.settled) == {"b": S.SCHEDULED, "c": S.SKIPPED}
+    assert below.joins == below.left == []
+
+
+def test_what_a_branch_decided_is_settled_however_far_down_it_lies() -> None:
+    plan = dag("d", {"a": [], "b": ["a"], "c": ["a"], "e": ["c"]}, options={"a": {"branches": True}})
+
+    below = settle(plan, claim(plan, "a"), Ending(S.SUCCESS, skip=("c", "e")))
+
+    assert by_task(plan, below.settled) == {"b": S.SCHEDULED, "c": S.SKIPPED, "e": S.SKIPPED}
+    assert plan.below_branch == {plan.number[name] for name in "bce"}
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"depends_on_past": True},
+        {"is_teardown": True},
+        {"setups": ("a",), "trigger_rule": "all_done"},
+        {"expand": {"kind": "product", "inputs": [{"task": "a", "key": "return_value"}]}},
+    ],
+)
+def test_a_task_that_needs_more_than_its_upstream_states_is_left_to_the_scheduler(option: dict[str, Any]) -> None:
+    plan = dag("d", {"a": [], "b": ["a"]}, options={"b": option})
+
+    below = settle(plan, claim(plan, "a"), Ending(S.SUCCESS))
+
+    assert (below.settled, below.joins, below.left) == ([], [], [plan.number["b"]])
+
+
+def test_instances_of_a_mapped_group_follow_those_of_their_own_index() -> None:
+    spec = {"kind": "product", "inputs": [{"literal": 3}]}
+    group = {"expand": spec, "mapped_group": "g"}
+    plan = dag("d", {"a": [], "b": ["a"], "c": ["a", "b"], "d": ["b"]}, options=dict.fromkeys("abc", group))
+
+    below = settle(plan, claim(plan, "b", map_index=2), Ending(S.SUCCESS))
+
+    assert below.peer_joins == [plan.number["c"]]  # its other upstream task counts with index 2 only
+    assert below.joins == [plan.number["d"]]  # outside of the group every instance counts
+    below = settle(plan, claim(plan, "a", map_index=2), Ending(S.SUCCESS))
+    assert [(one.task_no, one.map_index) for one in below.settled] == [(plan.number["b"], 2)]
 
 
 def test_the_heir_is_the_best_ranked_that_fits() -> None:
     plan = dag("d", {"a": [], "b": ["a"], "c": ["a"]})
     ready = [Decision(plan.number[name], S.SCHEDULED, "") for name in ("b", "c")]
 
-    assert choose_heir(plan, claim(plan, "a"), ready) == plan.number["b"]
+    assert choose_heir(plan, claim(plan, "a"), ready) == 0
     assert choose_heir(plan, claim(plan, "a"), [Decision(1, S.SKIPPED, "")]) is None
 
 
@@ -66,7 +107,13 @@ def test_nobody_inherits_fewer_slots_than_it_needs() -> None:
     ready = [Decision(1, S.SCHEDULED, "")]
 
     assert choose_heir(plan, claim(plan, "a", pool_slots=2), ready) is None
-    assert choose_heir(plan, claim(plan, "a", pool_slots=3), ready) == 1
+    assert choose_heir(plan, claim(plan, "a", pool_slots=3), ready) == 0
+
+
+def test_a_task_whose_own_instances_are_counted_inherits_nothing() -> None:
+    plan = dag("d", {"a": [], "b": ["a"]}, options={"b": {"max_active_tis_per_dag": 1}})
+
+    assert choose_heir(plan, claim(plan, "a"), [Decision(1, S.SCHEDULED, "")]) is None
 
 
 def moved(task_id: str, state: S) -> Moved:
@@ -88,4 +135,14 @@ def moved(task_id: str, state: S) -> Moved:
 def test_rings_wake_whoever_has_something_to_do(reported: Reported, expected: list[str]) -> None:
     plan = dag("d", {"a": [], "b": ["a"], "c": ["b"]})
 
-    assert rings(claim(plan, "a"), plan, reported, following=True) == expected
+    assert rings(claim(plan, "a"), plan, reported, left=False) == expected
+
+
+def test_what_is_left_to_the_scheduler_and_the_next_run_is_rung_for() -> None:
+    plan = dag("d", {"a": [], "b": ["a"]}, options={"b": {"depends_on_past": True}})
+
+    assert rings(claim(plan, "a"), plan, Reported(False, True, ()), left=True) == ["run:7", "next:7"]
+
+
+def by_task(plan: SerializedDag, decisions: list[Decision]) -> dict[str, S]:
+    return {plan.tasks[one.task_no].task_id: one.state for one in decisions}
