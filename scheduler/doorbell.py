@@ -1,7 +1,7 @@
 """Wake-ups over Redis. A ring lost costs one slow poll and nothing else.
 
-Tokens: "queue" (something waits and there may be room), "plan" (a DAG changed), "run:<id>" (that run may go on or end),
-"next:<id>" (so may the runs of the same DAG that wait for that one).
+Tokens: "queue" (something waits and there may be room), "plan" (a DAG changed, an asset was updated), "run:<id>" (that run may
+go on or end), "next:<id>" (so may the runs of the same DAG that wait for that one).
 A sorted set keeps each token once however often it is rung, and a ring wakes one scheduler, not all.
 """
 

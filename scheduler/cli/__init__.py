@@ -17,6 +17,7 @@ COMMANDS = {
     "dags": "List, show, pause, test and trigger DAGs.",
     "runs": "List, show and watch DAG runs.",
     "tasks": "List task instances and read their logs.",
+    "assets": "List assets, and say that one was updated.",
     "pools": "List, set and delete pools.",
     "workers": "List the workers.",
     "config": "Show and check the settings.",

@@ -27,6 +27,11 @@ create table asset_event (
 );
 create index asset_event_uri on asset_event (uri, id);
 
+-- What schedules name: who waits for a URI is found without opening every DAG's data.
+alter table dag_version add column asset_uris jsonb generated always as (data->'schedule'->'uris') stored;
+create index dag_version_assets on dag_version using gin (asset_uris);
+create index notice_asset on notice (id) where kind = 'asset' and ended_at is null;
+
 -- Updates a DAG waits to consume: a run is made once its condition over these is true, and takes them.
 create table asset_waiting (
     dag_id   text not null,
@@ -48,4 +53,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    op.execute("drop table dag_run_asset_event, asset_waiting, asset_event, asset")
+    op.execute(
+        "drop table dag_run_asset_event, asset_waiting, asset_event, asset;"
+        " drop index notice_asset; alter table dag_version drop column asset_uris;"
+    )

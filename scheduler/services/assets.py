@@ -1,0 +1,137 @@
+"""assets: pass updates on to the DAGs that wait for them, and make one run of each whose condition is met."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import OperationalError
+
+from scheduler.authoring.asset import Condition
+from scheduler.serialized import SerializedDag, next_timetable
+from scheduler.settings import Settings
+from scheduler.store import assets, runs, schedules
+from scheduler.store.assets import Success, Update
+from scheduler.store.database import transaction
+from scheduler.store.versions import Versions
+
+BROKEN_PAUSE = timedelta(minutes=1)
+#: Tasks with outlets that one transaction passes on.
+BATCH = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Triggered:
+    """The runs made, the DAGs for which that failed (by id, why), and whether more updates wait to be passed on."""
+
+    runs: list[runs.CreatedRun]
+    broken: dict[str, str]
+    more: bool
+
+
+class Assets:
+    """Any number of schedulers at once: a notice, and a DAG's dag_schedule row, is taken by one and passed over by the others."""
+
+    def __init__(self, engine: Engine, settings: Settings, versions: Versions) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._versions = versions
+        self._set_aside: dict[str, datetime] = {}
+
+    def run_once(self, now: datetime) -> Triggered:
+        taken = _pass_on(self._engine, self._versions)
+        self._set_aside = {dag_id: until for dag_id, until in self._set_aside.items() if until > now}
+        made: list[runs.CreatedRun] = []
+        broken = {}
+        for one in _collected(self._engine, list(self._set_aside)):
+            try:
+                created = _trigger(self._engine, one, self._versions, self._settings)
+            except OperationalError:
+                raise
+            except Exception as error:
+                broken[one.dag_id] = f"{type(error).__name__}: {error}"
+                self._set_aside[one.dag_id] = now + BROKEN_PAUSE
+                continue
+            if created is not None:
+                made.append(created)
+        return Triggered(made, broken, more=taken == BATCH)
+
+
+@transaction
+def _pass_on(connection: Connection, versions: Versions) -> int:
+    """Turn notices of tasks into updates of their outlets; how many notices."""
+    successes = assets.take_successes(connection, limit=BATCH)
+    updates = [update for one in successes for update in _updates(versions.dag(connection, one.version_id), one)]
+    assets.store(connection, updates)
+    return len(successes)
+
+
+@transaction
+def _collected(connection: Connection, without: list[str]) -> list[assets.Collected]:
+    return assets.collected(connection, without=without)
+
+
+def _updates(dag: SerializedDag, one: Success) -> list[Update]:
+    # By name and not by number: a run goes on with a newer version in which the task has another number, or none.
+    no = dag.number.get(one.task_id)
+    outlets = () if no is None else dag.tasks[no].outlets
+    return [Update(uri=uri, extra=one.extras.get(uri, {}), by=one) for uri in outlets]
+
+
+def _trigger(engine: Engine, seen: assets.Collected, versions: Versions, settings: Settings) -> runs.CreatedRun | None:
+    """Make the run if what was seen is enough; most of the time it is not, and then nothing is locked."""
+    if not _worth_a_look(engine, seen, versions):
+        return None
+    return _make_run(engine, seen.dag_id, versions, settings)
+
+
+@transaction
+def _worth_a_look(connection: Connection, seen: assets.Collected, versions: Versions) -> bool:
+    dag = versions.dag(connection, seen.version_id)
+    return _is_met(dag, seen.uris) or not seen.uris.issubset(_named(dag))
+
+
+@transaction
+def _make_run(connection: Connection, dag_id: str, versions: Versions, settings: Settings) -> runs.CreatedRun | None:
+    held = assets.hold(connection, dag_id)
+    if held is None:
+        return None
+    dag = versions.dag(connection, held.version_id)
+    assets.forget(connection, dag_id, but=_named(dag))
+    if not _is_met(dag, held.uris):
+        return None
+    now = schedules.clock(connection)
+    created = runs.create(
+        connection,
+        dag,
+        runs.NewRun(
+            dag_id=dag_id,
+            run_id=f"asset_triggered__{now.astimezone(UTC).isoformat()}",
+            run_type="asset_triggered",
+            version_id=held.version_id,
+            logical_date=None,
+            data_interval_start=None,
+            data_interval_end=None,
+            run_after=now,
+            conf={},
+            triggered_by="asset",
+        ),
+        default_queue=settings.core.default_queue,
+    )
+    if created is not None:
+        assets.consume(connection, dag_id, created.id)
+    return created
+
+
+def _is_met(dag: SerializedDag, uris: frozenset[str]) -> bool:
+    condition = _condition(dag)
+    return condition is not None and condition.is_met(uris)
+
+
+def _named(dag: SerializedDag) -> list[str]:
+    condition = _condition(dag)
+    return [] if condition is None else condition.uris
+
+
+def _condition(dag: SerializedDag) -> Condition | None:
+    allowed = not dag.allowed_run_types or "asset_triggered" in dag.allowed_run_types
+    return next_timetable(dag).condition if allowed else None
