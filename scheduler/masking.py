@@ -116,10 +116,14 @@ def longest_start(data: bytes, wanted: Iterable[bytes]) -> int:
 _current = Secrets()
 
 
-def begin(on_add: Callable[[], None] = lambda: None) -> Secrets:
-    """Forget the secrets of the try before; those that come are kept in the object returned."""
+def begin(on_add: Callable[[], None] = lambda: None) -> None:
+    """Forget the secrets of the try before."""
     global _current  # noqa: PLW0603 - a process runs one try at a time
     _current = Secrets(on_add)
+
+
+def current() -> Secrets:
+    """The secrets of the current try."""
     return _current
 
 

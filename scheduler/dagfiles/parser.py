@@ -14,9 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from scheduler.settings import Settings
+from scheduler.settings_sources import STORE_PREFIXES
 
 #: Not handed to user code that is only being looked at.
-SECRETS = ("PACELINE_DATABASE_", "PACELINE_BROKER_", "PGPASSWORD", "PGPASSFILE", "PGSERVICE")
+SECRETS = (
+    "PACELINE_DATABASE_", "PACELINE_BROKER_", "PACELINE_CORE_FERNET_KEY", *STORE_PREFIXES, "PGPASSWORD", "PGPASSFILE", "PGSERVICE",
+)  # fmt: skip
 READ_BYTES = 1 << 20
 STOP_S = 5.0
 
@@ -113,7 +116,7 @@ class Parser:
         self._send(
             {
                 "folder": str(self._settings.dags_folder),
-                "core": self._settings.core.model_dump(mode="json"),
+                "core": self._settings.core.model_dump(mode="json", exclude={"fernet_key"}),
                 "scheduler": self._settings.scheduler.model_dump(mode="json"),
             }
         )
@@ -138,7 +141,7 @@ class Parser:
         if self._process is None:
             return []
         # Before it is waited for: until then nothing else can have got its id.
-        _kill_session(self._process.pid)
+        kill_session(self._process.pid)
         code = self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             with contextlib.suppress(OSError):
@@ -170,7 +173,7 @@ def environment(settings: Settings) -> dict[str, str]:
     return clean | {"PACELINE_HOME": str(settings.home), "PACELINE_DAGS_FOLDER": str(settings.dags_folder)}
 
 
-def _kill_session(session: int) -> None:
+def kill_session(session: int) -> None:
     """Kill every process of a session, also those that left their process group."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

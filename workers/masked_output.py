@@ -1,0 +1,68 @@
+"""A pipe between what a task writes and its log, in which secrets become ***. Laid when a try meets its first secret."""
+
+import contextlib
+import fcntl
+import os
+import secrets
+import signal
+import threading
+from collections.abc import Iterable
+
+from scheduler import masking
+
+#: As large as an unprivileged process may have it: code that writes while it holds the interpreter's lock, and so keeps our
+#: thread from reading, finds room for this much.
+PIPE_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 16
+SETTLE_TIMEOUT_S = 10.0
+
+
+class MaskedOutput:
+    """Takes the place of `descriptors`; what is written there goes to the file `target` without `known` secrets.
+
+    It lives on until the last process that has inherited the pipe closes it. It owns `target`.
+    """
+
+    def __init__(self, target: int, descriptors: Iterable[int], known: masking.Secrets) -> None:
+        self._target = target
+        self._stream = masking.Stream(known)
+        self._marker = b"\0" + secrets.token_bytes(16)
+        self._arrived = threading.Event()
+        self._read, self._write = os.pipe()
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(self._write, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        threading.Thread(target=self._pump, name="masked-output", daemon=True).start()
+        for descriptor in descriptors:
+            os.dup2(self._write, descriptor)
+
+    def settle(self) -> None:
+        """Wait until all that has been written so far is in the file."""
+        self._arrived.clear()
+        os.write(self._write, self._marker)
+        self._arrived.wait(SETTLE_TIMEOUT_S)
+
+    def close(self) -> None:
+        """Write no more; the descriptors have been given back."""
+        os.close(self._write)
+
+    def _pump(self) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are for the main thread
+        waiting = b""
+        while data := os.read(self._read, CHUNK_BYTES):
+            *settled, waiting = (waiting + data).split(self._marker)
+            for part in settled:
+                self._put(self._stream.feed(part) + self._stream.finish())
+                self._arrived.set()
+            ready = len(waiting) - masking.longest_start(waiting, (self._marker,))
+            self._put(self._stream.feed(waiting[:ready]))
+            waiting = waiting[ready:]
+        self._put(self._stream.feed(waiting) + self._stream.finish())
+        os.close(self._read)
+        os.close(self._target)
+
+    def _put(self, data: bytes) -> None:
+        try:
+            while data:
+                data = data[os.write(self._target, data) :]
+        except OSError:
+            return  # a full disk: the task goes on without a log, as it would without us
