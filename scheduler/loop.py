@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import TypeVar
 
@@ -24,14 +24,18 @@ from scheduler.dagfiles.supervise import DagFileManager
 from scheduler.dispatch import Publisher
 from scheduler.doorbell import Doorbell, client
 from scheduler.exceptions import CredentialsError, UnreachableError
+from scheduler.services.assets import Assets
 from scheduler.services.backfill import Backfill
+from scheduler.services.deadlines import Deadlines
+from scheduler.services.notify import Notify
 from scheduler.services.plan import Plan
 from scheduler.services.promote import Promote, Promoted
 from scheduler.services.queue import Queue, Queued
 from scheduler.services.rescue import Rescue
+from scheduler.services.timeouts import Timeouts
 from scheduler.settings import Settings
 from scheduler.states import RunState
-from scheduler.store import database, migrate, processes, runs, schedules
+from scheduler.store import dags, database, migrate, processes, runs, schedules
 from scheduler.store.versions import Versions
 
 log = logging.getLogger("paceline.scheduler")
@@ -97,14 +101,18 @@ class Duties:
 
     heartbeat: Duty
     plan: Duty
+    assets: Duty
     backfill: Duty
+    timeouts: Duty
     promote: Duty
     sweep: Duty
     queue: Duty
     rescue: Duty
+    deadlines: Duty
+    notify: Duty
 
     def all(self) -> tuple[Duty, ...]:
-        return (self.heartbeat, self.plan, self.backfill, self.promote, self.sweep, self.queue, self.rescue)
+        return tuple(getattr(self, one.name) for one in fields(self))
 
     def next_due_at(self) -> float:
         return min(duty.due_at for duty in self.all())
@@ -128,20 +136,28 @@ class SchedulerLoop:
         publisher, versions = Publisher(self.settings), Versions()
         self._doorbell = Doorbell(self.settings)
         self._plan = Plan(self.engine, self.settings, versions)
+        self._assets = Assets(self.engine, self.settings, versions)
         self._backfill = Backfill(self.engine, self.settings, versions)
+        self._timeouts = Timeouts(self.engine, self.settings)
         self._promote = Promote(self.engine, self.settings, versions)
         self._queue = Queue(self.engine, self.settings, publisher, self.scheduler_id)
         self._rescue = Rescue(self.engine, self.settings, publisher, client(self.settings))
+        self._deadlines = Deadlines(self.engine)
+        self._notify = Notify(self.engine, self.settings, self.scheduler_id)
         config = self.settings.scheduler
         poll_s = config.scheduler_idle_sleep_time
         self.duties = Duties(
             heartbeat=Duty(config.scheduler_heartbeat_sec),
             plan=Duty(poll_s),
+            assets=Duty(poll_s),
             backfill=Duty(poll_s),
+            timeouts=Duty(poll_s),
             promote=Duty(poll_s),
             sweep=Duty(poll_s),
             queue=Duty(poll_s),
             rescue=Duty(config.orphaned_tasks_check_interval),
+            deadlines=Duty(poll_s),
+            notify=Duty(poll_s),
         )
 
     def run(self, stop: threading.Event) -> None:
@@ -168,16 +184,21 @@ class SchedulerLoop:
             (self.duties.heartbeat, self._beat),
             (self.duties.rescue, self._turn_rescue),
             (self.duties.plan, self._turn_plan),
+            (self.duties.assets, self._turn_assets),
             (self.duties.backfill, self._turn_backfill),
+            (self.duties.timeouts, self._turn_timeouts),
             (self.duties.promote, self._turn_promote),
             (self.duties.sweep, self._turn_sweep),
             (self.duties.queue, self._turn_queue),
+            (self.duties.deadlines, self._turn_deadlines),
+            (self.duties.notify, self._turn_notify),
         ):
             if duty.is_due():
                 duty.done(self._guarded(service, now))
 
     def close(self) -> None:
         """Say goodbye, so that nobody waits for this scheduler's signs of life."""
+        self._notify.close()
         self._guarded(lambda _: processes.stop(self.engine, self.scheduler_id), None)
         self.engine.dispose()
 
@@ -197,7 +218,9 @@ class SchedulerLoop:
                 self._passed.add(int(key))
                 self.duties.promote.due_at = 0.0
             elif kind == "plan":
-                self.duties.plan.due_at = self.duties.backfill.due_at = 0.0
+                self.duties.plan.due_at = self.duties.assets.due_at = self.duties.backfill.due_at = 0.0
+            elif kind == "notify":
+                self.duties.notify.due_at = 0.0
             else:
                 self.duties.queue.due_at = min(self.duties.queue.due_at, self._queued_at + self._pause_s)
 
@@ -219,6 +242,13 @@ class SchedulerLoop:
         self._hint([made.id for made in planned.runs])
         return AT_ONCE if planned.more else None
 
+    def _turn_assets(self, now: datetime) -> float | None:
+        triggered = self._assets.run_once(now)
+        for dag_id, why in triggered.broken.items():
+            log.error("DAG %s cannot be run for its assets: %s", dag_id, why)
+        self._hint([made.id for made in triggered.runs])
+        return AT_ONCE if triggered.more else None
+
     def _turn_backfill(self, now: datetime) -> float | None:
         done = self._backfill.run_once(now)
         for backfill_id, why in done.broken.items():
@@ -227,6 +257,13 @@ class SchedulerLoop:
             log.info("Backfill %d is complete", backfill_id)
         self._hint(done.runs)
         return AT_ONCE if done.more else None
+
+    def _turn_timeouts(self, now: datetime) -> float | None:
+        ended = self._timeouts.run_once(now)
+        for run_id in ended.closed:
+            log.warning("DAG run %d failed: its dagrun_timeout is over", run_id)
+        self._go_on_after(ended.closed)
+        return AT_ONCE if ended.more else None
 
     def _turn_promote(self, now: datetime) -> float | None:
         if self._passed:
@@ -255,9 +292,13 @@ class SchedulerLoop:
             self.duties.promote.due_at = 0.0
 
     def _go_on_after(self, closed: dict[int, RunState]) -> None:
-        """A run that ended may have made room for the next one of its backfill."""
+        """A run that ended may have made room for another; one that failed may be one too many."""
         if closed:
-            self.duties.backfill.due_at = 0.0
+            self.duties.plan.due_at = self.duties.promote.due_at = self.duties.backfill.due_at = 0.0
+        failed = [run_id for run_id, state in closed.items() if state is RunState.FAILED]
+        if failed:
+            for dag_id, most in dags.pause_if_failing(self.engine, failed).items():
+                log.warning("DAG %s is paused: its last %d runs failed (max_consecutive_failed_dag_runs)", dag_id, most)
 
     def _say_broken(self, promoted: Promoted) -> None:
         """Log each run that cannot be decided once; the sweep meets it again and again."""
@@ -280,6 +321,15 @@ class SchedulerLoop:
         if rescued.sent_again:
             log.warning("%d message(s) were not in the broker and were sent again", len(rescued.sent_again))
         self._hint(rescued.runs)
+
+    def _turn_deadlines(self, now: datetime) -> None:
+        missed = self._deadlines.run_once(now)
+        if missed:
+            log.warning("%d SLA(s) or deadline(s) were missed", missed)
+            self.duties.notify.due_at = 0.0
+
+    def _turn_notify(self, now: datetime) -> float | None:
+        return AT_ONCE if self._notify.run_once(now).more else None
 
     def _guarded(self, service: Callable[[R], float | None], argument: R) -> float | None:
         try:

@@ -215,6 +215,24 @@ def hold(connection: Connection, dag_run_id: int) -> int | None:
     ).scalar_one_or_none()
 
 
+def timed_out(connection: Connection, *, limit: int) -> list[int]:
+    """Running runs whose dagrun_timeout is over, longest first."""
+    rows = connection.exec_driver_sql(
+        "select id from dag_run where state = 'running' and timeout_at < clock_timestamp() order by timeout_at limit %s", (limit,)
+    )
+    return list(rows.scalars())
+
+
+def hold_timed_out(connection: Connection, dag_run_id: int) -> bool:
+    """Lock one such run; False if another process has it, or it ended or began anew meanwhile."""
+    row = connection.exec_driver_sql(
+        "select 1 from dag_run where id = %s and state = 'running' and timeout_at < clock_timestamp()"
+        " for no key update skip locked",
+        (dag_run_id,),
+    ).first()
+    return row is not None
+
+
 def still_running(connection: Connection, ids: Collection[int]) -> set[int]:
     """Those of `ids` that have not ended."""
     rows = connection.exec_driver_sql("select id from dag_run where id = any(%s) and state = 'running'", (list(ids),))
