@@ -70,7 +70,7 @@ def take_successes(connection: Connection, *, limit: int) -> list[Success]:
         """,
         {"limit": limit, "key": XCOM_KEY},
     )
-    return [Success(*row[:-1], _extras(row[-1])) for row in rows]
+    return [Success(*(*row[:-1], _extras(row[-1]))) for row in rows]
 
 
 def store(connection: Connection, updates: Sequence[Update], names: Mapping[str, str] | None = None) -> None:
