@@ -71,11 +71,12 @@ FernetKeys = Annotated[
 #: Keys whose values hold passwords: never printed whole.
 SECRET_URLS = frozenset({"database.url", "broker.url"})
 #: Keys whose values are secrets: never printed.
-SECRET_KEYS = frozenset({"core.fernet_key"})
+SECRET_KEYS = frozenset({"core.fernet_key", "smtp.password"})
 #: The first must be longer than the second, or every healthy process looks dead.
 LONGER_THAN = (
     ("scheduler.scheduler_health_check_threshold", "scheduler.scheduler_heartbeat_sec"),
     ("worker.heartbeat_timeout", "worker.heartbeat_sec"),
+    ("waiter.heartbeat_timeout", "waiter.heartbeat_sec"),
 )
 
 
@@ -183,7 +184,13 @@ class Scheduler(Section):
     dag_file_processor_timeout: Seconds = 50
     """Seconds a parser child may take for one file before it is killed."""
     dag_file_memory_limit_mb: Annotated[int, Field(ge=128)] = 1024
-    """Address space a parser child may use, in MiB."""
+    """Address space a parser child or the child of a callback may use, in MiB."""
+    callback_processes: Count = 1
+    """Children of one scheduler that run callbacks at the same time."""
+    callback_execution_timeout: Seconds = 60
+    """Seconds a callback may take before its child is killed."""
+    max_callbacks_per_loop: Count = 20
+    """Callbacks, and mails, that one scheduler takes on at a time."""
 
 
 class Worker(Section):
@@ -199,6 +206,17 @@ class Worker(Section):
     """Seconds a worker that was told to stop lets its running tasks go on."""
     max_tasks_per_child: Annotated[int, Field(ge=0)] = 0
     """Tasks after which a pool child is replaced; 0 is never."""
+
+
+class Waiter(Section):
+    """The processes that await the triggers of deferred tasks."""
+
+    capacity: Count = 1000
+    """Triggers that one waiter awaits at once."""
+    heartbeat_sec: Seconds = 2
+    """Seconds between two signs of life of a waiter."""
+    heartbeat_timeout: Seconds = 10
+    """Seconds without a sign of life after which a waiter counts as dead and others take its triggers over."""
 
 
 class Database(Section):
@@ -219,6 +237,27 @@ class Broker(Section):
     """Where Redis is; unset means the embedded one."""
 
 
+class Smtp(Section):
+    """The mail server that email_on_failure, email_on_retry and missed SLAs use."""
+
+    host: str | None = Field(default=None, examples=["mail.example.org"])
+    """The server that takes mails; unset means that none are sent."""
+    port: Annotated[int, Field(ge=1, le=65535)] = 25
+    """Its port: mostly 25, 587 with starttls, 465 with ssl."""
+    user: str | None = Field(default=None, examples=["paceline"])
+    """User name; unset means no login."""
+    password: str | None = Field(default=None, examples=["password"])
+    """Password of the user."""
+    mail_from: str = "paceline@localhost"
+    """Address that mails come from."""
+    starttls: bool = False
+    """Encrypt the connection once it stands; the server's certificate is checked."""
+    ssl: bool = False
+    """Encrypt the connection from its start; the server's certificate is checked."""
+    timeout: Seconds = 30
+    """Seconds the server may take for an answer."""
+
+
 class Flower(Section):
     """The page that shows Celery's workers and tasks."""
 
@@ -235,8 +274,10 @@ class Settings(Section):
     core: Core = Core()
     scheduler: Scheduler = Scheduler()
     worker: Worker = Worker()
+    waiter: Waiter = Waiter()
     database: Database = Database()
     broker: Broker = Broker()
+    smtp: Smtp = Smtp()
     flower: Flower = Flower()
 
     @classmethod

@@ -9,7 +9,8 @@ depends_on = None
 
 NOTICES = """
 -- The outbox: callbacks and emails to run, updates of assets to pass on. Each is done once; `attempts` above 1 tells a
--- callback that a crash in its middle made it run again.
+-- callback that a crash in its middle made it run again. Kinds: on_execute, on_success, on_failure, on_retry, on_skipped,
+-- dag_success, dag_failure, sla_miss, deadline, email_failure, email_retry, email_sla, asset.
 create table notice (
     id               bigint generated always as identity primary key,
     kind             text not null,
@@ -22,7 +23,8 @@ create table notice (
     created_at       timestamptz not null default clock_timestamp(),
     claimed_by       text,
     claimed_until    timestamptz,
-    attempts         int not null default 0,
+    attempts         int not null default 0,  -- times it was begun
+    done             int not null default 0,  -- callbacks of this event that have ended
     ended_at         timestamptz,
     error            text
 );
@@ -72,7 +74,11 @@ declare
     what text := case new.state when 'success' then 'dag_success' else 'dag_failure' end;
 begin
     if what = any(new.notify) then
-        insert into notice (kind, dag_run_id, state) values (what, new.id, new.state);
+        insert into notice (kind, dag_run_id, state, reason)
+        values (what, new.id, new.state,
+                case when new.state = 'success' then 'success'
+                     when new.timeout_at <= new.ended_at then 'timed_out'
+                     else 'task_failure' end);
     end if;
     return null;
 end $$;

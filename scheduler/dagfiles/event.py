@@ -1,0 +1,169 @@
+"""What the callbacks of one event are called with: the functions the DAG file has for it, and the context they get."""
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, NoReturn, cast
+
+from scheduler.authoring import context
+from scheduler.authoring.dag import DAG
+from scheduler.authoring.deadline import SyncCallback
+from scheduler.authoring.operator import Operator
+from scheduler.exceptions import NotFoundError, PacelineError
+
+MOMENTS = ("logical_date", "data_interval_start", "data_interval_end", "start_date", "end_date", "run_after")
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """One callback, ready to be called."""
+
+    name: str
+    call: Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlaMiss:
+    """What an sla_miss_callback gets in `slas`."""
+
+    dag_id: str
+    task_id: str
+    logical_date: datetime | None
+    timestamp: datetime
+
+    @property
+    def execution_date(self) -> datetime | None:
+        """The logical date, by its former name."""
+        return self.logical_date
+
+
+class TaskInstance:
+    """What callbacks get as `ti`: what is known of the try; XComs are not."""
+
+    def __init__(self, dag_id: str, run_id: str, known: Mapping[str, Any], task: Operator | None, log_url: str) -> None:
+        self.dag_id, self.run_id = dag_id, run_id
+        self.task_id: str = known["task_id"]
+        self.map_index: int = known["map_index"]
+        self.try_number: int = known["try_number"]
+        self.max_tries: int = known["max_tries"]
+        self.state: str | None = known["state"]
+        self.start_date, self.end_date = _moment(known.get("start_date")), _moment(known.get("end_date"))
+        self.hostname: str = known.get("worker") or ""
+        self.task, self.log_url = task, log_url
+        self.operator = type(task).__name__ if task is not None else None
+
+    @property
+    def duration(self) -> float | None:
+        """Seconds the try took, if it has ended."""
+        if self.start_date is None or self.end_date is None:
+            return None
+        return (self.end_date - self.start_date).total_seconds()
+
+    def xcom_pull(self, *_: Any, **__: Any) -> NoReturn:
+        raise PacelineError("xcom_pull works only while a task runs; give the callback what it needs in another way.")
+
+    def xcom_push(self, *_: Any, **__: Any) -> NoReturn:
+        raise PacelineError("xcom_push works only while a task runs; a callback has no XComs.")
+
+    def __repr__(self) -> str:
+        return f"<TaskInstance {self.dag_id}.{self.task_id} {self.run_id} try {self.try_number} [{self.state}]>"
+
+
+def headline(call: Mapping[str, Any]) -> str:
+    """What the log says before each callback."""
+    again = f", attempt {call['attempt']}" if call["attempt"] > 1 else ""
+    return f"{call['at']} {call['kind']} of {call['about']}{again}"
+
+
+def functions(dags: Mapping[str, DAG], call: Mapping[str, Any]) -> list[Function]:
+    """The callbacks of the event in `call`, in the author's order; NotFoundError if the file has none for it any more."""
+    dag = dags.get(call["dag_id"])
+    if dag is None:
+        raise NotFoundError(f"DAG {call['dag_id']} is no longer in its file, so its {call['kind']} callback is not called.")
+    kind = call["kind"]
+    calls: list[Callable[[], object]]
+    if kind == "sla_miss":
+        found: list[Any] = [dag.sla_miss_callback] if dag.sla_miss_callback else []
+        calls = [partial(one, *_sla_arguments(dag, call)) for one in found]
+    elif kind == "deadline":
+        found = [alert.callback for alert in dag.deadline][call["data"]["number"] :][:1]
+        calls = [_with_context(one, _context(dag, call)) for one in found]
+    else:
+        owner = dag if kind.startswith("dag_") else dag.task_dict.get(call["ti"]["task_id"])
+        found = list(owner.callbacks[kind]) if owner is not None else []
+        calls = [_with_context(one, _context(dag, call)) for one in found]
+    if not found:
+        raise NotFoundError(f"{call['about']} has no {kind} callback any more: the DAG file has changed since.")
+    return [Function(_name(one), partial(_finish, ready)) for one, ready in zip(found, calls, strict=True)]
+
+
+def _context(dag: DAG, call: Mapping[str, Any]) -> context.Context:
+    known = {name: _moment(value) if name in MOMENTS else value for name, value in call["run"].items()}
+    run = _run(call, known)
+    values: context.Context
+    task = dag.task_dict.get(call["ti"]["task_id"]) if call["ti"] else None
+    ti = TaskInstance(call["dag_id"], call["run_id"], call["ti"], task, call["log_url"]) if call["ti"] else None
+    if task is not None and ti is not None:
+        values = context.build(dag=dag, task=task, ti=cast(Any, ti), dag_run=run)
+    else:
+        values = {**context.dates(run.logical_date), "dag": dag, "dag_run": run, "run_id": run.run_id, "conf": run.conf}
+        values |= {name: known[name] for name in ("data_interval_start", "data_interval_end")} | {"ti": ti, "task_instance": ti}
+    if call["kind"] == "deadline":
+        due = _moment(call["data"]["due_at"])
+        values["deadline"] = SimpleNamespace(deadline_time=due, name=dag.deadline[call["data"]["number"]].name)
+    return values | {
+        "reason": call["reason"],
+        "exception": call["reason"] if call["kind"] in ("on_failure", "on_retry") else None,
+        "is_rerun": call["is_rerun"],
+        "attempt": call["attempt"],
+    }
+
+
+def _run(call: Mapping[str, Any], known: Mapping[str, Any]) -> context.DagRun:
+    names = context.DagRun.__slots__
+    return context.DagRun(
+        **{"dag_id": call["dag_id"], "run_id": call["run_id"]} | {name: value for name, value in known.items() if name in names}
+    )
+
+
+def _sla_arguments(dag: DAG, call: Mapping[str, Any]) -> tuple[Any, ...]:
+    """(dag, task_list, blocking_task_list, slas, blocking_tis), as Airflow 2 gives them."""
+    date = _moment(call["run"]["logical_date"])
+    miss = SlaMiss(dag_id=dag.dag_id, task_id=call["data"]["task_id"], logical_date=date, timestamp=_moment(call["at"]))  # type: ignore[arg-type]
+    blocking = [
+        TaskInstance(dag.dag_id, call["run_id"], one, dag.task_dict.get(one["task_id"]), call["log_url"])
+        for one in call["blocking"]
+    ]
+    on = f" on {date.isoformat()}" if date else ""
+    listed = "\n".join(f"{ti.task_id}{on}" for ti in blocking)
+    return dag, f"{miss.task_id}{on}", listed, [miss], blocking
+
+
+def _with_context(function: Any, values: context.Context) -> Callable[[], object]:
+    if isinstance(function, SyncCallback):
+        return partial(function.callback_callable, **function.kwargs, context=values)
+    return partial(function, values)
+
+
+def _finish(call: Callable[[], object]) -> None:
+    result = call()
+    if inspect.isawaitable(result):
+        asyncio.run(_wait(result))
+
+
+async def _wait(result: Any) -> object:
+    return await result
+
+
+def _name(function: Any) -> str:
+    if isinstance(function, SyncCallback):
+        function = function.callback_callable
+    return str(getattr(function, "__qualname__", None) or type(function).__qualname__)
+
+
+def _moment(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)

@@ -1,0 +1,39 @@
+"""Where logs lie: every id gives its own path, none leaves the folder of logs."""
+
+import functools
+import hashlib
+from pathlib import Path
+
+#: Most bytes of one path component; file systems end at 255.
+MAX_COMPONENT_BYTES = 200
+
+
+def try_path(folder: Path, *, dag_id: str, run_id: str, task_id: str, map_index: int, try_number: int) -> str:
+    """The log of a try."""
+    return f"{_task_folder(folder, dag_id, run_id, task_id, map_index)}/try-{try_number}.log"
+
+
+def callbacks_path(folder: Path, *, dag_id: str, run_id: str, task_id: str | None = None, map_index: int = -1) -> str:
+    """The log of the callbacks of a task instance, or of a run. No component begins with %c, so no task's folder is in the way."""
+    if task_id is None:
+        return f"{folder}/{component(dag_id)}/{component(run_id)}/%callbacks.log"
+    return f"{_task_folder(folder, dag_id, run_id, task_id, map_index)}/callbacks.log"
+
+
+@functools.lru_cache(maxsize=4096)
+def component(name: str) -> str:
+    """`name` as one path component: slashes, control characters, %, a leading dot are %-encoded, a long one is cut and hashed."""
+    parts = []
+    for place, character in enumerate(name):
+        plain = character.isprintable() and character not in "/%\\" and not (character == "." and place == 0)
+        parts.append(character if plain else "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "surrogatepass")))
+    safe = "".join(parts) or "%"
+    if len(safe.encode()) <= MAX_COMPONENT_BYTES:
+        return safe
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return safe.encode()[: MAX_COMPONENT_BYTES - 20].decode(errors="ignore") + "%~" + digest
+
+
+def _task_folder(folder: Path, dag_id: str, run_id: str, task_id: str, map_index: int) -> str:
+    mapped = f"/{map_index}" if map_index >= 0 else ""
+    return f"{folder}/{component(dag_id)}/{component(run_id)}/{component(task_id)}{mapped}"
