@@ -1,0 +1,227 @@
+"""Which runs and task instances a person means, and the locks under which they are read."""
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from scheduler.exceptions import NotFoundError, PacelineError
+from scheduler.serialized import SerializedDag
+from scheduler.states import RunState, TaskState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runs:
+    """Runs of one DAG: one by its run id (with `past` or `future` also those before or after it), or all of a range of dates."""
+
+    dag_id: str
+    run_id: str | None = None
+    past: bool = False
+    future: bool = False
+    from_date: datetime | None = None
+    to_date: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tasks:
+    """Task instances of a run: all, or those of tasks named or matched, with what lies above or below them.
+
+    `states` keeps those in one of these states; None keeps all.
+    """
+
+    task_ids: tuple[str, ...] = ()
+    regex: str | None = None
+    map_index: int | None = None
+    upstream: bool = False
+    downstream: bool = False
+    states: Collection[TaskState] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One task instance that a person's command changes; a dry run gives the same ones.
+
+    `becomes` is its new state ("shutdown": its worker stops it first), "created" or "deleted".
+    """
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int
+    state: str | None
+    becomes: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A run whose row is locked."""
+
+    id: int
+    dag_id: str
+    run_id: str
+    state: RunState
+    version_id: int
+    logical_date: datetime | None
+    is_backfill: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """A task instance whose row is locked."""
+
+    id: int
+    task_no: int
+    task_id: str
+    map_index: int
+    state: TaskState
+    asked: str | None
+
+    def change(self, run: Run, becomes: str) -> Change:
+        state = None if self.state is TaskState.NONE else self.state.value
+        return Change(
+            dag_id=run.dag_id, run_id=run.run_id, task_id=self.task_id, map_index=self.map_index, state=state, becomes=becomes
+        )
+
+
+def run_keys(connection: Connection, runs: Runs) -> list[int]:
+    """The keys of the runs meant, oldest first. NotFoundError if the DAG or the run named does not exist."""
+    rows = connection.exec_driver_sql(
+        """
+        with named as (
+            select id, logical_date from dag_run where dag_id = %(dag_id)s and run_id = %(run_id)s
+        )
+        select r.id from dag_run r
+         where r.dag_id = %(dag_id)s
+           and (%(run_id)s::text is null or r.id = (select id from named)
+                or (%(past)s and r.logical_date < (select logical_date from named))
+                or (%(future)s and r.logical_date > (select logical_date from named)))
+           and (%(from)s::timestamptz is null or r.logical_date >= %(from)s)
+           and (%(to)s::timestamptz is null or r.logical_date <= %(to)s)
+         order by r.logical_date nulls last, r.id
+        """,
+        {
+            "dag_id": runs.dag_id,
+            "run_id": runs.run_id,
+            "past": runs.past,
+            "future": runs.future,
+            "from": runs.from_date,
+            "to": runs.to_date,
+        },
+    )
+    found = [row[0] for row in rows]
+    if runs.run_id is not None and not found:
+        raise NotFoundError(f"DAG {runs.dag_id!r} has no run {runs.run_id!r}; `paceline runs list --dag {runs.dag_id}` shows all.")
+    if not found:
+        known = connection.exec_driver_sql("select 1 from dag where dag_id = %s", (runs.dag_id,)).first()
+        if known is None:
+            raise NotFoundError(f"There is no DAG {runs.dag_id!r}; `paceline dags list` shows all.")
+    return found
+
+
+def hold_run(connection: Connection, key: int) -> Run | None:
+    """Lock a run in any state; None if it was deleted meanwhile."""
+    row = connection.exec_driver_sql(
+        "select id, dag_id, run_id, state, version_id, logical_date, run_type from dag_run where id = %s for no key update", (key,)
+    ).first()
+    if row is None:
+        return None
+    return Run(
+        id=row[0],
+        dag_id=row[1],
+        run_id=row[2],
+        state=RunState(row[3]),
+        version_id=row[4],
+        logical_date=row[5],
+        is_backfill=row[6] == "backfill",
+    )
+
+
+def hold_instances(connection: Connection, run: Run) -> list[Instance]:
+    """Lock the task instances of a held run in id order, then read them: nobody can move them until the commit."""
+    connection.exec_driver_sql("select 1 from task_instance where dag_run_id = %s order by id for no key update", (run.id,))
+    rows = connection.exec_driver_sql(
+        "select id, task_no, task_id, map_index, state, asked from task_instance where dag_run_id = %s order by task_no, map_index",
+        (run.id,),
+    )
+    return [
+        Instance(id=row[0], task_no=row[1], task_id=row[2], map_index=row[3], state=TaskState(row[4] or "none"), asked=row[5])
+        for row in rows
+    ]
+
+
+def pick(dag: SerializedDag, instances: Sequence[Instance], tasks: Tasks) -> list[Instance]:
+    """The task instances meant. NotFoundError if none of them is of a task that was named."""
+    if not tasks.task_ids and tasks.regex is None:
+        return [one for one in instances if _is(one, tasks.states)]
+    named = _named(dag, instances, tasks)
+    numbers = [dag.number[name] for name in named if name in dag.number]
+    around: set[int] = set()
+    if tasks.upstream:
+        around |= _reach(numbers, dag.upstream)
+    if tasks.downstream:
+        around |= _reach(numbers, dag.downstream)
+    groups = {dag.tasks[no].mapped_group for no in numbers} - {None}
+
+    def meant(one: Instance) -> bool:
+        if one.task_id in named:
+            return tasks.map_index is None or one.map_index == tasks.map_index
+        if dag.number.get(one.task_id) not in around:
+            return False
+        # Inside a mapped group what lies above or below one instance are the instances of its index.
+        peer = dag.tasks[dag.number[one.task_id]].mapped_group in groups
+        return tasks.map_index is None or not peer or one.map_index in {tasks.map_index, -1}
+
+    found = [one for one in instances if meant(one)]
+    if tasks.map_index is not None and not any(one.task_id in named for one in found):
+        raise NotFoundError(f"Task {min(named)!r} has no instance of map index {tasks.map_index} in this run.")
+    return [one for one in found if _is(one, tasks.states)]
+
+
+def with_setups(dag: SerializedDag, instances: Sequence[Instance], picked: Iterable[Instance]) -> list[Instance]:
+    """`picked` with the setups and teardowns of its work tasks, in whatever state these are: it cannot run without them."""
+    chosen = {one.id for one in picked}
+    work = {one.task_id for one in instances if one.id in chosen}
+    wanted = {setup for name in work if name in dag.number for setup in dag.tasks[dag.number[name]].setups}
+    wanted |= {task.task_id for task in dag.tasks if task.is_teardown and work & set(task.scope)}
+    # A setup that runs again is torn down again.
+    wanted |= {task.task_id for task in dag.tasks if task.is_teardown and (wanted | work) & set(task.setups)}
+    return [one for one in instances if one.id in chosen or one.task_id in wanted]
+
+
+def below(dag: SerializedDag, instances: Iterable[Instance]) -> set[str]:
+    """The tasks below those of `instances`, however far."""
+    numbers = {dag.number[one.task_id] for one in instances if one.task_id in dag.number}
+    return {dag.tasks[no].task_id for no in _reach(numbers, dag.downstream)}
+
+
+def _named(dag: SerializedDag, instances: Sequence[Instance], tasks: Tasks) -> set[str]:
+    known = {one.task_id for one in instances} | dag.number.keys()
+    for name in tasks.task_ids:
+        if name not in known:
+            raise NotFoundError(f"DAG {dag.dag_id!r} has no task {name!r}; `paceline tasks list {dag.dag_id}` shows all.")
+    found = set(tasks.task_ids)
+    if tasks.regex is not None:
+        try:
+            pattern = re.compile(tasks.regex)
+        except re.error as error:
+            raise PacelineError(f"{tasks.regex!r} is not a regular expression: {error}; write one such as '^load_'.") from None
+        found |= {name for name in known if pattern.search(name)}
+    return found
+
+
+def _reach(start: Iterable[int], edges: Sequence[Sequence[int]]) -> set[int]:
+    """Everything that `edges` lead to from `start`."""
+    seen: set[int] = set()
+    todo = list(start)
+    while todo:
+        for no in edges[todo.pop()]:
+            if no not in seen:
+                seen.add(no)
+                todo.append(no)
+    return seen
+
+
+def _is(one: Instance, states: Collection[TaskState] | None) -> bool:
+    return states is None or one.state in states

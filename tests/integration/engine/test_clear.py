@@ -1,0 +1,370 @@
+"""Clearing: what was decided is decided again, what ran runs again, what runs is stopped first."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.scenario import Scenario, chain, dag
+
+from scheduler.exceptions import NotFoundError, PacelineError
+from scheduler.states import FAILURES, STARTED, TaskState
+from scheduler.store import clear
+from scheduler.store.claims import Claim, Ending
+from scheduler.store.selection import Change, Runs, Tasks
+
+S = TaskState
+ALL = Tasks()
+
+
+def clear_(scenario: Scenario, tasks: Tasks = ALL, *, dag_id: str = "d", run_id: str | None = "r", **options: Any) -> list[Change]:
+    runs = options.pop("runs", Runs(dag_id=dag_id, run_id=run_id))
+    return clear.clear(scenario.engine, runs, tasks, core=scenario.settings.core, **options)
+
+
+def brief(changes: list[Change]) -> list[tuple[str, int, str | None, str]]:
+    return [(one.task_id, one.map_index, one.state, one.becomes) for one in changes]
+
+
+def failing(*names: str) -> Callable[[Claim], S]:
+    return lambda claim: S.FAILED if claim.task_id in names else S.SUCCESS
+
+
+def running(scenario: Scenario) -> Claim:
+    """Turn until a task instance can be claimed."""
+    for _ in range(20):
+        scenario.turn()
+        for message in scenario.messages():
+            claim = scenario.claim(message)
+            if claim is not None:
+                return claim
+    raise AssertionError(f"nothing was queued: {scenario.states()}")
+
+
+def push(scenario: Scenario, claim: Claim, value: str) -> None:
+    assert scenario.follower.report(claim, Ending(state=S.SUCCESS, result=value))
+
+
+def test_a_cleared_failure_runs_again_with_all_its_retries_and_keeps_its_try(scenario: Scenario) -> None:
+    scenario.add(dag("d", {"a": [], "b": ["a"], "c": ["b"]}, task={"retries": 1}))
+    run = scenario.trigger("d", run_id="r")
+    scenario.run_to_end(outcome=failing("b"))
+    before = scenario.rows("select started_at, ended_at from dag_run")[0]
+
+    changes = clear_(scenario, Tasks(task_ids=("b",), downstream=True))
+
+    assert brief(changes) == [("b", -1, "failed", "none"), ("c", -1, "upstream_failed", "none")]
+    assert scenario.states(run) == {"a": "success", "b": "none", "c": "none"}
+    assert scenario.rows("select state, started_at, ended_at, examined_at, timeout_at, clear_number from dag_run") == [
+        ("queued", None, None, None, None, 1)
+    ]
+    assert scenario.rows(
+        "select try_number, max_tries, started_at, worker, dispatch_id from task_instance where task_id = 'b'"
+    ) == [(1, 2, None, None, None)]
+    assert scenario.rows("select try_number, state from task_try") == [(1, "failed")]
+
+    scenario.run_to_end()
+    assert scenario.run_state(run) == "success"
+    assert scenario.rows("select started_at from dag_run")[0][0] > before[0]
+    assert scenario.rows("select try_number from task_instance where task_id = 'b'") == [(2,)]
+
+
+def test_a_dry_run_lists_the_same_and_changes_nothing(scenario: Scenario) -> None:
+    scenario.add(dag("d", {"a": [], "b": ["a"]}))
+    scenario.trigger("d", run_id="r")
+    scenario.run_to_end(outcome=failing("b"))
+    before = scenario.rows("select * from task_instance order by id"), scenario.rows("select * from dag_run")
+
+    planned = clear_(scenario, dry_run=True)
+
+    assert (scenario.rows("select * from task_instance order by id"), scenario.rows("select * from dag_run")) == before
+    assert planned == clear_(scenario)
+    assert brief(planned) == [("a", -1, "success", "none"), ("b", -1, "failed", "none")]
+
+
+def test_what_was_never_decided_stays(scenario: Scenario) -> None:
+    scenario.add(chain("d", 2))
+    scenario.trigger("d", run_id="r")
+
+    assert clear_(scenario) == []
+    assert scenario.rows("select clear_number from dag_run") == [(0,)]
+
+
+def test_a_running_run_goes_on_as_it_is(scenario: Scenario) -> None:
+    scenario.add(dag("d", {"a": [], "b": [], "c": ["b"]}))
+    run = scenario.trigger("d", run_id="r")
+    scenario.turn()
+    claims = {claim.task_id: claim for claim in map(scenario.claim, scenario.messages()) if claim}
+    push(scenario, claims["a"], "1")
+    started = scenario.rows("select started_at from dag_run")
+
+    clear_(scenario, Tasks(task_ids=("a",)))
+
+    assert scenario.rows("select state, clear_number from dag_run") == [("running", 0)]
+    assert scenario.rows("select started_at from dag_run") == started
+    assert scenario.rows("select count(*) from xcom") == [(0,)], "the XComs of the try are gone at once"
+    push(scenario, claims["b"], "1")
+    scenario.run_to_end()
+    assert scenario.run_state(run) == "success"
+
+
+def test_a_running_task_is_stopped_first_then_runs_again(scenario: Scenario) -> None:
+    scenario.add(chain("d", 1, task={"retries": 2}))
+    run = scenario.trigger("d", run_id="r")
+    claim = running(scenario)
+
+    assert brief(clear_(scenario)) == [("t000", -1, "running", "shutdown")]
+
+    assert scenario.rows("select state, asked, max_tries from task_instance") == [("shutdown", "none", 3)]
+    assert not scenario.follower.report(claim, Ending(state=S.SUCCESS)), "its own end does not count any more"
+    assert scenario.follower.obey(claim)
+    assert scenario.states(run) == {"t000": "none"}
+    assert scenario.rows("select try_number, state from task_try") == [(1, "shutdown")]
+    scenario.run_to_end()
+    assert scenario.run_state(run) == "success"
+    assert scenario.rows("select try_number from task_instance") == [(2,)]
+
+
+def test_clearing_what_is_being_stopped_changes_what_was_asked(scenario: Scenario) -> None:
+    scenario.add(chain("d", 1))
+    scenario.trigger("d", run_id="r")
+    claim = running(scenario)
+    scenario.sql("update task_instance set state = 'shutdown', asked = 'failed'")
+
+    assert brief(clear_(scenario)) == [("t000", -1, "shutdown", "shutdown")]
+    assert clear_(scenario) == [], "it was asked for already"
+
+    scenario.follower.obey(claim)
+    scenario.run_to_end()
+    assert scenario.states() == {"t000": "success"}
+
+
+def test_a_queued_task_loses_its_message(scenario: Scenario) -> None:
+    scenario.add(chain("d", 1))
+    scenario.trigger("d", run_id="r")
+    scenario.turn()
+    (message,) = scenario.messages()
+
+    clear_(scenario)
+
+    assert scenario.claim(message) is None
+    scenario.run_to_end()
+    assert scenario.states() == {"t000": "success"}
+
+
+@pytest.mark.parametrize("state", ["up_for_retry", "up_for_reschedule", "deferred"])
+def test_what_waits_is_cleared_with_all_it_waits_for(scenario: Scenario, state: str) -> None:
+    scenario.add(chain("d", 1))
+    run = scenario.trigger("d", run_id="r")
+    running(scenario)
+    scenario.sql("update task_instance set state = %s, resume = '{}', due_at = now() + interval '1 day', decision = '{}'", state)
+    scenario.sql("insert into deferral (task_instance_id, dispatch_id, classpath) select id, dispatch_id, 'x' from task_instance")
+
+    assert brief(clear_(scenario)) == [("t000", -1, state, "none")]
+
+    assert scenario.rows("select resume, due_at, decision, dispatch_id from task_instance") == [(None, None, None, None)]
+    assert scenario.rows("select count(*) from deferral") == [(0,)]
+    scenario.run_to_end()
+    assert scenario.run_state(run) == "success"
+
+
+def test_upstream_downstream_and_only_failed(scenario: Scenario) -> None:
+    scenario.add(dag("d", {"a": [], "b": ["a"], "c": ["b"], "d": ["c"], "x": []}, rules={"d": "all_done"}))
+    scenario.trigger("d", run_id="r")
+    scenario.run_to_end(outcome=failing("b"))
+
+    def dry(tasks: Tasks) -> str:
+        return "".join(one.task_id for one in clear_(scenario, tasks, dry_run=True))
+
+    assert dry(Tasks(task_ids=("c",))) == "c"
+    assert dry(Tasks(task_ids=("c",), upstream=True)) == "abc"
+    assert dry(Tasks(task_ids=("c",), downstream=True)) == "cd"
+    assert dry(Tasks(task_ids=("b",), upstream=True, downstream=True)) == "abcd"
+    assert dry(Tasks(task_ids=("a",), downstream=True, states=FAILURES)) == "bc"
+    assert dry(Tasks(states=FAILURES)) == "bc"
+    assert dry(Tasks(states=STARTED)) == ""
+    assert dry(Tasks(regex="^[ax]$")) == "ax"
+
+
+def test_a_task_or_run_that_is_not_there_is_named(scenario: Scenario) -> None:
+    scenario.add(chain("d", 1))
+    scenario.trigger("d", run_id="r")
+
+    with pytest.raises(NotFoundError, match="has no run 'other'"):
+        clear_(scenario, run_id="other")
+    with pytest.raises(NotFoundError, match="has no task 'other'"):
+        clear_(scenario, Tasks(task_ids=("other",)))
+    with pytest.raises(NotFoundError, match="no instance of map index 4"):
+        clear_(scenario, Tasks(task_ids=("t000",), map_index=4))
+    with pytest.raises(NotFoundError, match="There is no DAG 'other'"):
+        clear_(scenario, dag_id="other", run_id=None)
+    with pytest.raises(PacelineError, match="not a regular expression"):
+        clear_(scenario, Tasks(regex="("))
+
+
+def test_runs_by_range_of_dates(scenario: Scenario) -> None:
+    scenario.add(chain("d", 1))
+    from datetime import UTC, datetime
+
+    days = [datetime(2025, 1, day, tzinfo=UTC) for day in (1, 2, 3, 4)]
+    for day in days:
+        scenario.trigger("d", run_id=f"day{day.day}", logical_date=day)
+    scenario.run_to_end()
+
+    changes = clear_(scenario, runs=Runs(dag_id="d", from_date=days[1], to_date=days[2]))
+
+    assert [one.run_id for one in changes] == ["day2", "day3"]
+    assert [row[0] for row in scenario.rows("select state from dag_run order by logical_date")] == [
+        "success", "queued", "queued", "success",
+    ]  # fmt: skip
+    scenario.run_to_end()
+    assert scenario.rows("select sum(try_number) from task_instance") == [(6,)]
+
+
+def test_a_work_task_takes_its_setup_and_teardown_along(scenario: Scenario) -> None:
+    scenario.add(
+        dag(
+            "d",
+            {"up": [], "work": ["up"], "more": ["work"], "down": ["up", "more"], "else": []},
+            rules={"down": "all_done_setup_success"},
+            options={
+                "up": {"is_setup": True},
+                "work": {"setups": ("up",)},
+                "more": {"setups": ("up",)},
+                "down": {"is_teardown": True, "setups": ("up",), "scope": ("work", "more")},
+            },
+        )
+    )
+    scenario.trigger("d", run_id="r")
+    scenario.run_to_end(outcome=failing("work"))
+
+    found = clear_(scenario, Tasks(states=FAILURES))
+
+    assert [one.task_id for one in found] == ["up", "work", "more", "down"]
+    scenario.run_to_end()
+    assert set(scenario.states().values()) == {"success"}
+
+
+def test_a_skipped_child_of_a_branch_is_skipped_again(scenario: Scenario) -> None:
+    scenario.add(dag("d", {"branch": [], "yes": ["branch"], "no": ["branch"]}, options={"branch": {"branches": True}}))
+    scenario.trigger("d", run_id="r")
+    claim = running(scenario)
+    assert scenario.follower.report(claim, Ending(state=S.SUCCESS, skip=("no",)))
+    scenario.run_to_end()
+    expected = {"branch": "success", "yes": "success", "no": "skipped"}
+    assert scenario.states() == expected
+
+    clear_(scenario, Tasks(task_ids=("no", "yes")))
+    scenario.run_to_end()
+
+    assert scenario.states() == expected
+    assert scenario.rows("select try_number from task_instance where task_id = 'no'") == [(0,)]
+
+
+def test_a_cleared_branch_forgets_what_it_decided(scenario: Scenario) -> None:
+    scenario.add(dag("d", {"branch": [], "yes": ["branch"], "no": ["branch"]}, options={"branch": {"branches": True}}))
+    scenario.trigger("d", run_id="r")
+    assert scenario.follower.report(running(scenario), Ending(state=S.SUCCESS, skip=("no",)))
+    scenario.run_to_end()
+
+    clear_(scenario)
+    assert scenario.follower.report(running(scenario), Ending(state=S.SUCCESS, skip=("yes",)))
+    scenario.run_to_end()
+
+    assert scenario.states() == {"branch": "success", "yes": "skipped", "no": "success"}
+
+
+MAPPED = dag(
+    "d",
+    {"source": [], "each": ["source"], "after": ["each"]},
+    options={"each": {"expand": {"kind": "product", "inputs": [{"task": "source", "key": "return_value"}]}}},
+)
+
+
+def mapped(scenario: Scenario, value: str) -> None:
+    scenario.add(MAPPED)
+    scenario.trigger("d", run_id="r")
+    push(scenario, running(scenario), value)
+    scenario.run_to_end()
+
+
+def indexes(scenario: Scenario) -> list[int]:
+    return [row[0] for row in scenario.rows("select map_index from task_instance where task_id = 'each' order by 1")]
+
+
+def test_one_map_index_is_cleared_alone(scenario: Scenario) -> None:
+    mapped(scenario, "[1, 2, 3]")
+
+    assert brief(clear_(scenario, Tasks(task_ids=("each",), map_index=1))) == [("each", 1, "success", "none")]
+
+    scenario.run_to_end()
+    tries = scenario.rows("select map_index, try_number from task_instance where task_id = 'each' order by 1")
+    assert tries == [(0, 1), (1, 2), (2, 1)]
+
+
+def test_a_mapped_task_cleared_with_its_source_is_expanded_anew(scenario: Scenario) -> None:
+    mapped(scenario, "[1, 2, 3]")
+
+    changes = clear_(scenario, Tasks(task_ids=("source",), downstream=True))
+
+    assert [one[:2] + one[3:] for one in brief(changes)] == [
+        ("source", -1, "none"), ("each", 0, "none"), ("each", 1, "deleted"), ("each", 2, "deleted"), ("after", -1, "none"),
+    ]  # fmt: skip
+    assert indexes(scenario) == [-1]
+    push(scenario, running(scenario), "[1, 2]")
+    scenario.run_to_end()
+    assert indexes(scenario) == [0, 1]
+    assert set(scenario.states().values()) == {"success"}
+
+
+def test_a_mapped_task_cleared_without_its_source_keeps_its_instances(scenario: Scenario) -> None:
+    mapped(scenario, "[1, 2, 3]")
+
+    clear_(scenario, Tasks(task_ids=("each",)))
+
+    assert indexes(scenario) == [0, 1, 2]
+    scenario.run_to_end()
+    assert set(scenario.states().values()) == {"success"}
+
+
+def test_an_older_run_that_is_cleared_gets_the_place_of_a_later_one_that_waits_for_it(scenario: Scenario) -> None:
+    scenario.add(chain("d", 2, max_active_runs=1, task={"depends_on_past": True}))
+    older = scenario.trigger("d", run_id="older")
+    scenario.run_to_end()
+    later = scenario.trigger("d", run_id="later")
+    claim = running(scenario)
+    assert scenario.run_state(later) == "running"
+
+    clear_(scenario, run_id="older")
+
+    assert [scenario.run_state(run) for run in (older, later)] == ["queued", "queued"]
+    push(scenario, claim, "1")
+    scenario.run_to_end()
+    assert [scenario.run_state(run) for run in (older, later)] == ["success", "success"]
+    ends = scenario.rows("select run_id from dag_run order by ended_at")
+    assert ends == [("older",), ("later",)]
+
+
+def test_a_later_run_that_needs_nothing_more_of_the_older_keeps_its_place(scenario: Scenario) -> None:
+    scenario.add(chain("d", 1, max_active_runs=1, task={"depends_on_past": True}))
+    scenario.trigger("d", run_id="older")
+    scenario.run_to_end()
+    later = scenario.trigger("d", run_id="later")
+    claim = running(scenario)
+
+    clear_(scenario, run_id="older")
+
+    assert scenario.run_state(later) == "running"
+    push(scenario, claim, "1")
+    scenario.run_to_end()
+
+
+def test_an_old_cleared_run_does_not_time_out_at_once(scenario: Scenario) -> None:
+    scenario.add(chain("d", 1, dagrun_timeout_s=3600.0))
+    run = scenario.trigger("d", run_id="r")
+    scenario.run_to_end()
+    scenario.sql("update dag_run set started_at = now() - interval '2 days', timeout_at = now() - interval '2 days'")
+
+    clear_(scenario)
+    scenario.run_to_end()
+
+    assert scenario.run_state(run) == "success"
