@@ -83,7 +83,8 @@ def _choose_and_queue(connection: Connection, settings: Settings, scheduler_id: 
         batch = room.waiting(
             connection,
             {name: min(slots, limit) for name, slots in now.room.pools.items() if slots > 0},
-            now.total,
+            # Without reservation one that does not fit now is none to look at; with it, it holds its place.
+            now.total if settings.scheduler.pool_reservation else now.room.pools,
             full=full,
             limit=limit,
             aging_s=settings.scheduler.priority_aging,

@@ -147,19 +147,19 @@ class Full:
 def waiting(
     connection: Connection,
     free: Mapping[str, int],
-    total: Mapping[str, int],
+    largest: Mapping[str, int],
     *,
     full: Full,
     limit: int,
     aging_s: float = 0,
 ) -> list[Waiting]:
     """For each pool of `free` its best ranked waiting task instances: at most as many as it has free slots, none that needs more
-    than `total`, none that is `full`, none of a paused DAG. Every pool has a share of its own, so a full one starves nobody.
+    slots than `largest`, none that is `full`, none of a paused DAG. Every pool has a share of its own, so a full one starves nobody.
     """
     rank = BY_AGED_RANK if aging_s else BY_RANK
     rows = connection.exec_driver_sql(
         f"""
-        select w.* from unnest(%(pools)s::text[], %(free)s::int[], %(total)s::int[]) p (name, free, total)
+        select w.* from unnest(%(pools)s::text[], %(free)s::int[], %(largest)s::int[]) p (name, free, largest)
          cross join lateral (
                select t.id, {rank}, r.dag_id, t.dag_run_id, t.task_id, t.pool, t.pool_slots, t.queue, v.max_active_tasks,
                       t.max_active_tis_per_dag, t.max_active_tis_per_dagrun
@@ -167,7 +167,7 @@ def waiting(
                  join dag_run r on r.id = t.dag_run_id and r.state = 'running'
                  join dag_version v on v.id = r.version_id
                  join dag_schedule s on s.dag_id = r.dag_id and not s.is_paused
-                where t.pool = p.name and t.state = 'scheduled' and t.pool_slots <= p.total
+                where t.pool = p.name and t.state = 'scheduled' and t.pool_slots <= p.largest
                   and t.dag_run_id <> all(%(full_runs)s::bigint[]) and t.queue <> all(%(full_queues)s::text[])
                   and (t.max_active_tis_per_dag is null or r.dag_id || '/' || t.task_id <> all(%(full_tasks)s::text[]))
                   and (t.max_active_tis_per_dagrun is null
@@ -178,7 +178,7 @@ def waiting(
         {
             "pools": list(free),
             "free": list(free.values()),
-            "total": [total[name] for name in free],
+            "largest": [largest[name] for name in free],
             "full_runs": list(full.runs),
             "full_queues": list(full.queues),
             "full_tasks": [f"{dag_id}/{task_id}" for dag_id, task_id in full.tasks],

@@ -1,0 +1,196 @@
+"""Limits of tasks, places held in line, age, and deferred slots: what one pass of the queue service may choose."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from support.scenario import Scenario, chain, dag
+
+from scheduler.serialized import SerializedDag
+from scheduler.states import TaskState
+from scheduler.store.claims import Claim, Deferral, Ending
+
+S = TaskState
+ACTIVE = "('queued', 'running', 'shutdown', 'deferred')"
+
+
+def wide(dag_id: str, width: int, **options: object) -> SerializedDag:
+    return dag(dag_id, {f"t{number:04}": [] for number in range(width)}, **options)
+
+
+def active(scenario: Scenario, where: str) -> int:
+    return scenario.rows(
+        f"select count(*) from task_instance t join dag_run r on r.id = t.dag_run_id where t.state in {ACTIVE} and {where}"
+    )[0][0]
+
+
+def test_a_big_task_holds_its_place_until_there_is_room(make_scenario: Callable[..., Scenario]) -> None:
+    scenario = make_scenario()
+    scenario.pool("p", 4)
+    scenario.add(wide("small", 3, task={"pool": "p"}))
+    scenario.add(chain("big", 1, task={"pool": "p", "pool_slots": 4}))
+    scenario.add(wide("many", 50, task={"pool": "p"}))
+    scenario.trigger("small")
+    scenario.turn()
+    scenario.trigger("big")
+    scenario.trigger("many")
+
+    scenario.turn()
+    # One slot is free and 50 small ones would take it, but the big one came first.
+    assert (active(scenario, "r.dag_id = 'big'"), active(scenario, "r.dag_id = 'many'")) == (0, 0)
+    scenario.work()
+    scenario.turn()
+
+    assert (active(scenario, "r.dag_id = 'big'"), active(scenario, "r.dag_id = 'many'")) == (1, 0)
+
+
+def test_without_reservation_small_ones_pass(make_scenario: Callable[..., Scenario]) -> None:
+    scenario = make_scenario(scheduler={"pool_reservation": False})
+    scenario.pool("p", 4)
+    scenario.add(wide("small", 3, task={"pool": "p"}))
+    scenario.add(chain("big", 1, task={"pool": "p", "pool_slots": 4}))
+    scenario.trigger("small")
+    scenario.turn()
+    scenario.trigger("big")
+    scenario.add(wide("many", 50, task={"pool": "p"}))
+    scenario.trigger("many")
+
+    scenario.turn()
+
+    assert (active(scenario, "r.dag_id = 'big'"), active(scenario, "r.dag_id = 'many'")) == (0, 1)
+
+
+def test_a_task_larger_than_its_pool_holds_no_place(scenario: Scenario) -> None:
+    scenario.pool("p", 4)
+    scenario.add(chain("huge", 1, task={"pool": "p", "pool_slots": 5}))
+    scenario.add(wide("many", 10, task={"pool": "p"}))
+    scenario.trigger("huge")
+    scenario.trigger("many")
+
+    scenario.turn()
+
+    assert (active(scenario, "r.dag_id = 'huge'"), active(scenario, "r.dag_id = 'many'")) == (0, 4)
+
+
+def test_rank_rises_with_age_if_asked(make_scenario: Callable[..., Scenario]) -> None:
+    scenario = make_scenario(scheduler={"priority_aging": 60})
+    scenario.pool("p", 1)
+    scenario.add(chain("holder", 2, task={"pool": "p", "priority_weight": 100}))
+    scenario.trigger("holder")
+    scenario.turn()
+    for name, weight in (("old", 1), ("new", 5)):
+        scenario.add(chain(name, 1, task={"pool": "p", "priority_weight": weight}))
+        scenario.trigger(name)
+    scenario.turn()
+    scenario.sql("update task_instance set scheduled_at = scheduled_at - interval '5 minutes' where queue = 'default'"
+                 " and dag_run_id = (select id from dag_run where dag_id = 'old')")  # fmt: skip
+    follower = scenario.follower
+    follower._aging = True
+
+    scenario.work()  # a worker does not pass what waits, since it does not know how old that is
+    assert active(scenario, "true") == 0
+    scenario.turn()
+    scenario.work()
+    scenario.turn()
+
+    assert active(scenario, "r.dag_id = 'old'") == 1
+
+
+@pytest.mark.parametrize("follow", [True, False])
+def test_max_active_tis_per_dag_counts_over_all_runs(make_scenario: Callable[..., Scenario], follow: bool) -> None:
+    scenario = make_scenario(schedulers=3, follow=follow)
+    for pool in ("p", "q"):
+        scenario.pool(pool, 50)
+    edges: dict[str, list[str]] = {"a": [], "b": ["a"]}
+    scenario.add(dag("d", edges, options={"b": {"max_active_tis_per_dag": 2, "pool": "p"}, "a": {"pool": "p"}}, max_active_runs=20))
+    for number in range(12):
+        scenario.trigger("d", run_id=f"r{number}")
+    most = 0
+    for _ in range(60):
+        _at_once(scenario)
+        most = max(most, active(scenario, "t.task_id = 'b'"))
+        if not scenario.work():
+            break
+
+    assert most == 2
+    assert set(scenario.rows("select distinct state from dag_run")) == {("success",)}
+
+
+def test_max_active_tis_per_dagrun_counts_within_each_run(scenario: Scenario) -> None:
+    spec = {"expand": {"kind": "product", "inputs": [{"literal": 9}]}, "max_active_tis_per_dagrun": 2}
+    scenario.add(dag("d", {"a": []}, options={"a": spec}))
+    runs = [scenario.trigger("d", run_id=name) for name in ("x", "y")]
+
+    scenario.turn()
+
+    assert [active(scenario, f"t.dag_run_id = {run}") for run in runs] == [2, 2]
+    scenario.run_to_end()
+    assert scenario.run_state(runs[0]) == "success"
+
+
+def test_a_task_at_its_own_limit_hides_nobody(make_scenario: Callable[..., Scenario]) -> None:
+    scenario = make_scenario(scheduler={"max_tis_per_query": 32, "queue_headroom": 100})
+    spec = {"expand": {"kind": "product", "inputs": [{"literal": 500}]}, "max_active_tis_per_dag": 1, "priority_weight": 9}
+    scenario.add(dag("limited", {"a": []}, options={"a": spec}))
+    scenario.add(wide("free", 40))
+    scenario.trigger("limited")
+    scenario.trigger("free")
+
+    scenario.turn()
+
+    assert (active(scenario, "r.dag_id = 'limited'"), active(scenario, "r.dag_id = 'free'")) == (1, 31)
+
+
+@pytest.mark.parametrize(("counted", "queued"), [(True, 0), (False, 2)])
+def test_deferred_tasks_hold_slots_only_of_pools_that_say_so(scenario: Scenario, counted: bool, queued: int) -> None:
+    scenario.pool("p", 2)
+    scenario.sql("update pool set include_deferred = %s where name = 'p'", counted)
+    scenario.add(wide("d", 4, task={"pool": "p"}))
+    scenario.trigger("d")
+    scenario.turn()
+    scenario.work(outcome=lambda claim: Ending(S.DEFERRED, resume={"method": "go"}, deferral=Deferral(classpath="x.Y", kwargs={})))
+
+    scenario.turn()
+
+    assert active(scenario, "t.state = 'queued'") == queued
+    scenario.sql("update task_instance set due_at = clock_timestamp() where state = 'deferred'")
+    scenario.run_to_end()
+
+
+def test_what_waits_without_a_worker_goes_on_with_the_same_try(scenario: Scenario) -> None:
+    scenario.add(chain("d", 1))
+    run = scenario.trigger("d")
+    seen: list[tuple[int, object, str]] = []
+
+    def outcome(claim: Claim) -> Ending:
+        seen.append((claim.try_number, claim.resume, claim.dispatch_id))
+        if len(seen) == 1:
+            return Ending(S.UP_FOR_RESCHEDULE, delay_s=0.0, resume={"pokes": 1})
+        if len(seen) == 2:
+            deferral = Deferral(classpath="x.Y", kwargs={"a": 1}, file="d.py")
+            return Ending(S.DEFERRED, delay_s=0.0, resume={"method": "go"}, deferral=deferral)
+        return Ending(S.SUCCESS)
+
+    scenario.run_to_end(outcome=outcome)
+
+    assert [(number, resume) for number, resume, _ in seen] == [
+        (1, None), (1, {"pokes": 1}), (1, {"method": "go", "timed_out": True}),
+    ]  # fmt: skip
+    assert len({dispatch_id for _, _, dispatch_id in seen}) == 3
+    assert scenario.rows("select count(*) from deferral") == [(0,)]
+    assert scenario.rows("select state, try_number, resume from task_instance where dag_run_id = %s", run) == [("success", 1, None)]
+
+
+def _at_once(scenario: Scenario) -> None:
+    """A turn of every scheduler at the same time."""
+
+    def turn(number: int) -> None:
+        for duty in scenario.schedulers[number].duties.all():
+            duty.due_at = 0.0
+        scenario.schedulers[number].turn()
+
+    threads = [threading.Thread(target=turn, args=(number,)) for number in range(len(scenario.schedulers))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
