@@ -24,7 +24,7 @@ from scheduler.doorbell import Doorbell
 from scheduler.follow import Follower
 from scheduler.settings import Settings
 from scheduler.store.hot import HotPath
-from workers import logs, startup
+from workers import logs, startup, vault
 from workers.board import Board
 from workers.execute import Executor
 from workers.guard import Guard
@@ -37,7 +37,7 @@ from workers.watchdog import Watchdog
 
 TICK_S = 0.2
 #: User code must not find the way into the database by accident.
-SECRETS = ("PACELINE_DATABASE_URL", "PACELINE_BROKER_URL")
+SECRETS = ("PACELINE_DATABASE_URL", "PACELINE_BROKER_URL", "PACELINE_CORE_FERNET_KEY")
 
 
 def run(settings: Settings, queues: Sequence[str], concurrency: int, name: str | None = None) -> int:
@@ -68,6 +68,7 @@ def build(settings: Settings, *, name: str, queues: Sequence[str], concurrency: 
     os.environ["PACELINE_HOME"] = str(settings.home)
     for secret in SECRETS:
         os.environ.pop(secret, None)
+    vault.take_environment()
     app = celery_app(settings)
     app.conf.update(
         task_queues=consumed_queues(queues),

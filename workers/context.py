@@ -16,6 +16,7 @@ from scheduler.settings import Settings
 from scheduler.store import database, external, runs
 from scheduler.store.claims import Claim
 from scheduler.store.hot import MISSING, HotPath
+from workers.vault import StoreVault
 
 R = TypeVar("R")
 
@@ -84,12 +85,12 @@ class TaskInstance:
 
     def states(self, targets: Sequence[Target]) -> list[Counts]:
         """For each target how many task instances (or runs) are in which state."""
-        found: list[Counts] = self._patient(lambda: external.states(self._hot.ask, self._hot.dag, targets))
+        found: list[Counts] = self._patient(lambda: external.states(self._hot.read, self._hot.dag, targets))
         return found
 
     def describe_dag(self, dag_id: str) -> Mapping[str, Sequence[str]] | None:
         """The tasks of a DAG's newest version, each with the groups it lies in; None if there is no such DAG."""
-        found: Mapping[str, Sequence[str]] | None = self._patient(lambda: external.describe(self._hot.ask, self._hot.dag, dag_id))
+        found: Mapping[str, Sequence[str]] | None = self._patient(lambda: external.describe(self._hot.read, self._hot.dag, dag_id))
         return found
 
     def trigger_run(
@@ -157,4 +158,6 @@ def build(claim: Claim, operator: Operator, ti: TaskInstance) -> context.Context
             conf=claim.conf,
         ),
         previous=ti.previous(),
+        vault=StoreVault(ti._settings, ti._hot, ti._patient),
+        conf_overrides_params=ti._settings.core.dag_run_conf_overrides_params,
     )

@@ -1,7 +1,5 @@
 """One log file for each try: everything user code prints or logs, and our words at its beginning and end."""
 
-import functools
-import hashlib
 import io
 import logging
 import os
@@ -12,32 +10,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 
-#: Most bytes of one path component; file systems end at 255.
-MAX_COMPONENT_BYTES = 200
+from scheduler import log_paths, masking
+from workers.masked_output import MaskedOutput
+
 #: Frames in these folders are ours, not the author's.
 OUR_FOLDERS = tuple(f"{Path(__file__).parent.parent / name}{os.sep}" for name in ("workers", "scheduler"))
 
 worker_log = logging.getLogger("paceline.worker")
-
-
-def try_path(folder: Path, *, dag_id: str, run_id: str, task_id: str, map_index: int, try_number: int) -> str:
-    """Where the log of a try is; every id gives its own path, none leaves `folder`."""
-    mapped = f"/{map_index}" if map_index >= 0 else ""
-    return f"{folder}/{component(dag_id)}/{component(run_id)}/{component(task_id)}{mapped}/try-{try_number}.log"
-
-
-@functools.lru_cache(maxsize=4096)
-def component(name: str) -> str:
-    """`name` as one path component: slashes, control characters, %, a leading dot are %-encoded, a long one is cut and hashed."""
-    parts = []
-    for place, character in enumerate(name):
-        plain = character.isprintable() and character not in "/%\\" and not (character == "." and place == 0)
-        parts.append(character if plain else "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "surrogatepass")))
-    safe = "".join(parts) or "%"
-    if len(safe.encode()) <= MAX_COMPONENT_BYTES:
-        return safe
-    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-    return safe.encode()[: MAX_COMPONENT_BYTES - 20].decode(errors="ignore") + "%~" + digest
+try_path = log_paths.try_path
+component = log_paths.component
 
 
 class TryLog:
@@ -50,6 +31,7 @@ class TryLog:
         self._handler = logging.StreamHandler(self._streams[1])
         self._handler.setFormatter(UtcFormatter())
         self._handlers: list[logging.Handler] = []
+        self._masked: MaskedOutput | None = None
 
     def open(self, path: str, header: str) -> None:
         """Everything goes to `path` from here on; a file that cannot be written leaves it with the worker's own output."""
@@ -65,6 +47,7 @@ class TryLog:
             os.close(file)
         sys.stdout, sys.stderr = self._streams
         self._handler.setStream(self._streams[1])
+        masking.begin(self._mask)
         root = logging.root
         self._handlers, root.handlers = root.handlers, [self._handler]
         root.setLevel(logging.INFO)
@@ -76,6 +59,8 @@ class TryLog:
         data = f"{stamp()} {level} {text}\n".encode("utf-8", "backslashreplace")
         while data:
             data = data[os.write(2, data) :]
+        if self._masked is not None:
+            self._masked.settle()
 
     def error(self, error: BaseException) -> None:
         """Write the traceback of `error`, beginning at the author's frames."""
@@ -94,10 +79,21 @@ class TryLog:
     def close(self) -> None:
         """Back to the worker's own output."""
         self.flush()
+        masked, self._masked = self._masked, None
+        if masked is not None:
+            masked.settle()
+        masking.begin()
         os.dup2(self._worker_fds[0], 1)
         os.dup2(self._worker_fds[1], 2)
+        if masked is not None:
+            masked.close()
         sys.stdout, sys.stderr = self._worker_streams
         logging.root.handlers = self._handlers
+
+    def _mask(self) -> None:
+        """Lay the masking pipe, once a try: this is called before its first secret is handed out."""
+        if self._masked is None:
+            self._masked = MaskedOutput(os.dup(2), (1, 2), masking.current())
 
 
 class UtcFormatter(logging.Formatter):

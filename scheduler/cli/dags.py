@@ -1,5 +1,6 @@
 """`paceline dags`: DAGs, their errors, pausing, testing and triggering."""
 
+import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -40,14 +41,16 @@ def list_(all_: bool, json_wanted: bool) -> None:
 @click.argument("dag_id", metavar="DAG")
 @options.as_json
 def show(dag_id: str, json_wanted: bool) -> None:
-    """One DAG with its tasks and versions."""
+    """One DAG with its tasks, params and versions."""
     dag = reads.dag(options.engine(), dag_id)
     if json_wanted:
         output.print_json(dag)
         return
-    output.facts({name: value for name, value in dag.items() if name not in {"tasks", "versions"}})
+    output.facts({name: value for name, value in dag.items() if name not in {"tasks", "versions", "params"}})
     columns = ["task_id", "operator", "upstream", "trigger_rule", "retries", "queue", "pool", "priority_weight"]
     output.table(dag["tasks"], columns, empty="No tasks.")
+    if dag["params"]:
+        output.table(_params(dag["params"]), ["param", "default", "schema", "description"], empty="")
     output.table(dag["versions"], ["number", "created_at", "runs", "content_hash"], empty="")
 
 
@@ -145,6 +148,7 @@ def trigger(
         logical_date=logical_date,
         conf=conf,
         default_queue=options.settings().core.default_queue,
+        conf_overrides_params=options.settings().core.dag_run_conf_overrides_params,
     )
     options.ring("plan", f"run:{made.id}")
     _warn(engine, dag)
@@ -174,6 +178,19 @@ def test(dag_id: str, logical_date: datetime | None, conf: dict[str, Any] | None
         click.echo(f"DAG {dag_id}: {result['state']}.")
     if result["state"] != states.RunState.SUCCESS:
         click.get_current_context().exit(1)
+
+
+def _params(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    """The params as rows: what has no default must be given."""
+    return [
+        {
+            "param": name,
+            "default": json.dumps(one["value"], ensure_ascii=False) if "value" in one else "required",
+            "schema": json.dumps(one["schema"], ensure_ascii=False) if one["schema"] else "any",
+            "description": one["description"],
+        }
+        for name, one in spec.items()
+    ]
 
 
 def _warn(engine: Engine, dag: dict[str, Any]) -> None:

@@ -11,6 +11,18 @@ def db() -> None:
     """Make and check the database schema."""
 
 
+@db.command("rotate-fernet-key")
+def rotate_fernet_key() -> None:
+    """Encrypt all variables and connections again with the first key of core.fernet_key."""
+    from scheduler.store import connections, variables
+    from scheduler.store.cipher import Cipher
+
+    engine = options.engine()
+    cipher = Cipher.of(options.settings(), make=True)
+    count = variables.rotate(engine, cipher) + connections.rotate(engine, cipher)
+    click.echo(f"{count} variables and connections are encrypted with the first key; the others can go.")
+
+
 @db.command()
 def migrate() -> None:
     """Bring the schema to this version, in one transaction; safe to run twice and beside another one."""

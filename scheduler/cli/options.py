@@ -1,8 +1,11 @@
 """What the commands share: settings and engine on demand, and the types and options that check what a person typed."""
 
 import json
+import os
 import re
+import sys
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import click
@@ -40,6 +43,37 @@ def ring(*tokens: str) -> None:
     doorbell = Doorbell(settings())
     doorbell.ring(*tokens)
     doorbell.close()
+
+
+def standard_input() -> str:
+    """All of standard input, without a last line's end."""
+    return sys.stdin.read().removesuffix("\n")
+
+
+def read_object(file: Path) -> dict[str, Any]:
+    """The JSON object in a file; - is standard input. UsageError, which quotes nothing of it: it may be secret."""
+    try:
+        found = json.loads(standard_input() if str(file) == "-" else file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise click.UsageError(f"{file} cannot be read: {error.strerror}.") from None
+    except ValueError:
+        raise click.UsageError(f"{file} is not JSON.") from None
+    if not isinstance(found, dict):
+        raise click.UsageError(f"{file} must hold a JSON object.")
+    return found
+
+
+def write_private(file: Path, text: str) -> None:
+    """Write a file that only its owner can read; - is standard output."""
+    if str(file) == "-":
+        click.echo(text, nl=False)
+        return
+    try:
+        file.unlink(missing_ok=True)
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as stream:
+            stream.write(text)
+    except OSError as error:
+        raise click.UsageError(f"{file} cannot be written: {error.strerror}.") from None
 
 
 class JsonObject(click.ParamType[Any]):

@@ -270,10 +270,6 @@ class HotPath:
             (dag_id, before),
         )
 
-    def ask(self, statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """One of the reads of store/external."""
-        return self._all(statement, parameters)
-
     def now(self) -> datetime:
         """The database's clock."""
         found: datetime = self._all("select clock_timestamp()", ())[0][0]
@@ -292,7 +288,7 @@ class HotPath:
         self._execute("delete from xcom where task_instance_id = %s", (ti_id,))
 
     def read(self, statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """The rows of a statement of another store module, such as variables."""
+        """The rows of a statement of another store module, such as external and variables."""
         return self._all(statement, parameters)
 
     def close(self) -> None:

@@ -61,7 +61,8 @@ def dag(connection: Connection, dag_id: str) -> Row:
                    v.data->>'timezone' as timezone, v.data->>'start_date' as start_date,
                    v.data->>'end_date' as end_date,
                    (v.data->>'catchup')::boolean as catchup, v.max_active_runs, v.max_active_tasks,
-                   d.parsed_at, s.next_logical_date, s.next_run_after, v.data->'tasks' as tasks
+                   d.parsed_at, s.next_logical_date, s.next_run_after, v.data->'tasks' as tasks,
+                   coalesce(v.data->'params', '{}') as params
               from dag d join dag_version v on v.id = d.version_id left join dag_schedule s on s.dag_id = d.dag_id
              where d.dag_id = %(dag_id)s
             """,

@@ -10,10 +10,11 @@ import psycopg2.extras
 from sqlalchemy import Connection
 from sqlalchemy.exc import DataError
 
+from scheduler.authoring import params
 from scheduler.exceptions import ConflictError, NotFoundError, PacelineError
 from scheduler.serialized import SerializedDag
 from scheduler.states import RunState
-from scheduler.store import new_instances
+from scheduler.store import deadlines, new_instances
 from scheduler.store.database import transaction
 
 #: What a run id may hold: it becomes a folder name and part of a Celery message.
@@ -123,6 +124,7 @@ def create(connection: Connection, dag: SerializedDag, new: NewRun, *, default_q
     is_backfill = new.run_type == "backfill"
     task_nos = new_instances.wanted(dag, new.logical_date, is_backfill=is_backfill)
     new_instances.insert(connection, dag, row[0], task_nos, is_backfill=is_backfill, default_queue=default_queue)
+    deadlines.plan(connection, dag, row[0])
     return CreatedRun(row[0], new.run_id)
 
 
@@ -136,8 +138,12 @@ def trigger(
     conf: dict[str, Any] | None = None,
     triggered_by: str = "cli",
     default_queue: str = "default",
+    conf_overrides_params: bool = True,
 ) -> CreatedRun:
-    """Make a manual run of the DAG's newest version, for `logical_date` or now. NotFoundError, or ConflictError if it is there."""
+    """Make a manual run of the DAG's newest version, for `logical_date` or now.
+
+    NotFoundError, ConflictError if it is there, or ParamError if `conf` does not fit the DAG's params.
+    """
     version = connection.exec_driver_sql(
         "select v.id, v.data from dag d join dag_version v on v.id = d.version_id where d.dag_id = %s and d.is_active", (dag_id,)
     ).first()
@@ -145,15 +151,19 @@ def trigger(
         raise NotFoundError(
             f"There is no DAG {dag_id!r}: `paceline dags list` shows all, `paceline dags errors` what failed to load."
         )
+    dag = SerializedDag.from_json(version[1])
+    params.check(dag.params, conf or {}, dag_id=dag_id, conf_overrides=conf_overrides_params)
     now = connection.exec_driver_sql("select clock_timestamp()").scalar_one()
     logical_date = logical_date or now
+    if dag.start is not None and logical_date < dag.start:
+        raise PacelineError(f"DAG {dag_id!r} starts on {dag.start.isoformat()}: choose a logical date from then on.")
     run_id = run_id or f"manual__{logical_date.astimezone(UTC).isoformat()}"
     if not RUN_ID.fullmatch(run_id):
         raise PacelineError(f"run id {run_id!r} may hold letters, digits and _.~:+- only, 250 at most.")
     try:
         created = create(
             connection,
-            SerializedDag.from_json(version[1]),
+            dag,
             NewRun(
                 dag_id=dag_id,
                 run_id=run_id,
@@ -208,11 +218,24 @@ def to_examine(connection: Connection, *, limit: int) -> list[int]:
     return [row[0] for row in rows]
 
 
-def hold(connection: Connection, dag_run_id: int) -> int | None:
-    """Lock one running run and return its version; None if it ended or another scheduler is looking at it."""
-    return connection.exec_driver_sql(
-        "select version_id from dag_run where id = %s and state = 'running' for no key update skip locked", (dag_run_id,)
-    ).scalar_one_or_none()
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A running run that this transaction holds: the version it is made from, and the newest of its DAG."""
+
+    version_id: int
+    newest_id: int
+
+
+def hold(connection: Connection, dag_run_id: int) -> Held | None:
+    """Lock one running run; None if it ended or another scheduler is looking at it."""
+    row = connection.exec_driver_sql(
+        """
+        select r.version_id, coalesce(d.version_id, r.version_id) from dag_run r left join dag d on d.dag_id = r.dag_id
+         where r.id = %s and r.state = 'running' for no key update of r skip locked
+        """,
+        (dag_run_id,),
+    ).first()
+    return None if row is None else Held(*row)
 
 
 def timed_out(connection: Connection, *, limit: int) -> list[int]:

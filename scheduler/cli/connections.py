@@ -1,0 +1,129 @@
+"""`paceline connections`: where other systems are and how to log in there; passwords and extras are stored encrypted."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from scheduler import masking
+from scheduler.authoring.connection import Connection
+from scheduler.cli import options, output
+from scheduler.exceptions import PacelineError
+from scheduler.store import connections as store
+from scheduler.store.cipher import Cipher
+
+
+@click.group()
+def connections() -> None:
+    """List, get and add connections to other systems."""
+
+
+@connections.command("list")
+@options.as_json
+def list_(json_wanted: bool) -> None:
+    """Every connection, without its password and extra."""
+    rows = store.connections(options.engine())
+    if json_wanted:
+        output.print_json(rows)
+    else:
+        columns = ["conn_id", "conn_type", "host", "port", "schema", "login", "has_password", "has_extra", "description"]
+        output.table(rows, columns, empty="No connections.")
+
+
+@connections.command()
+@click.argument("conn_id")
+@click.option("--show", is_flag=True, help="Do not mask the password and the extra.")
+@options.as_json
+def get(conn_id: str, show: bool, json_wanted: bool) -> None:
+    """One connection."""
+    found = store.connection(options.engine(), conn_id, _cipher())
+    values = found.as_dict()
+    if not show:
+        values |= {
+            "password": masking.hidden(found.password, secret=True),
+            "extra": masking.hidden(found.extra_dejson, secret=True),
+        }
+    if json_wanted:
+        output.print_json(values | {"uri": found.get_uri() if show else None})
+    else:
+        output.facts(values | {"extra": json.dumps(values["extra"], ensure_ascii=False)})
+
+
+@connections.command()
+@click.argument("conn_id")
+@click.option("--conn-uri", help="type://login:password@host:port/schema?key=value; - reads it from standard input.")
+@click.option("--conn-json", help="A JSON object with conn_type and any of the fields below; - reads it from standard input.")
+@click.option("--conn-type", help="What it is, such as postgres.")
+@click.option("--conn-description", help="What it is for.")
+@click.option("--conn-host", help="Host name or address.")
+@click.option("--conn-login", help="User name.")
+@click.option("--conn-password", help="Password; - reads it from standard input, where no list of processes shows it.")
+@click.option("--conn-schema", help="Schema or database.")
+@click.option("--conn-port", type=click.IntRange(0, 65535), help="Port.")
+@click.option("--conn-extra", type=options.JSON_OBJECT, help="A JSON object.")
+@click.option("--overwrite", is_flag=True, help="Replace a connection that is there.")
+def add(conn_id: str, *, conn_uri: str | None, conn_json: str | None, overwrite: bool, **fields: Any) -> None:
+    """Store a connection: as a URI, as JSON, or field by field."""
+    given = {name: value for name, value in fields.items() if value is not None}
+    if sum([conn_uri is not None, conn_json is not None, bool(given)]) != 1:
+        raise click.UsageError("Give one of --conn-uri, --conn-json, or --conn-type with the other fields.")
+    if conn_uri is not None:
+        made = Connection.from_uri(conn_id, _typed(conn_uri))
+    elif conn_json is not None:
+        made = Connection.from_json(conn_id, _typed(conn_json))
+    else:
+        if "conn_type" not in given:
+            raise click.UsageError("--conn-type is missing.")
+        if "conn_password" in given:
+            given["conn_password"] = _typed(given["conn_password"])
+        made = Connection.from_json(
+            conn_id, {name.removeprefix("conn_") if name != "conn_type" else name: one for name, one in given.items()}
+        )
+    store.add(options.engine(), [made], _cipher(make=True), existing="overwrite" if overwrite else "fail")
+    click.echo(f"Connection {conn_id} is stored.")
+
+
+@connections.command()
+@click.argument("conn_id")
+def delete(conn_id: str) -> None:
+    """Delete a connection."""
+    store.delete(options.engine(), conn_id)
+    click.echo(f"Connection {conn_id} is deleted.")
+
+
+@connections.command("export")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
+def export(file: Path) -> None:
+    """Write all connections, not encrypted, to a JSON file that only you can read; - is standard output."""
+    engine, cipher = options.engine(), _cipher()
+    found = [store.connection(engine, row["conn_id"], cipher).as_dict() for row in store.connections(engine)]
+    values = {one.pop("conn_id"): one for one in found}
+    options.write_private(file, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+    output.say(f"{len(values)} connections are exported.")
+
+
+@connections.command("import")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
+@click.option("--existing", type=click.Choice(["fail", "skip", "overwrite"]), default="fail", show_default=True)
+def import_(file: Path, existing: str) -> None:
+    """Store connections from a JSON file: {"id": "URI"}, or {"id": {"conn_type": ..., ...}} as export writes; all or none."""
+    made = [_imported(conn_id, one) for conn_id, one in options.read_object(file).items()]
+    written = store.add(options.engine(), made, _cipher(make=True), existing=existing)
+    click.echo(f"{len(written)} connections are stored.")
+
+
+def _imported(conn_id: str, given: Any) -> Connection:
+    if isinstance(given, str):
+        return Connection.parse(conn_id, given)
+    if isinstance(given, dict):
+        return Connection.from_json(conn_id, given)
+    raise PacelineError(f"Connection {conn_id!r} must be a URI or a JSON object.")
+
+
+def _typed(value: str) -> str:
+    return options.standard_input() if value == "-" else value
+
+
+def _cipher(*, make: bool = False) -> Cipher:
+    return Cipher.of(options.settings(), make=make)

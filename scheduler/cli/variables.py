@@ -1,0 +1,111 @@
+"""`paceline variables`: texts and JSON values that tasks read, stored encrypted."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from scheduler import masking
+from scheduler.cli import options, output
+from scheduler.exceptions import PacelineError
+from scheduler.store import variables as store
+from scheduler.store.cipher import Cipher
+
+
+@click.group()
+def variables() -> None:
+    """List, get and set variables."""
+
+
+@variables.command("list")
+@options.as_json
+def list_(json_wanted: bool) -> None:
+    """Every variable, without its value."""
+    rows = store.variables(options.engine())
+    if json_wanted:
+        output.print_json(rows)
+    else:
+        output.table(rows, ["key", "description", "updated_at"], empty="No variables.")
+
+
+@variables.command()
+@click.argument("key")
+@click.option("--show", is_flag=True, help="Do not mask what looks secret by its name.")
+@options.as_json
+def get(key: str, show: bool, json_wanted: bool) -> None:
+    """The value of a variable."""
+    row = store.variable(options.engine(), key, _cipher())
+    value = row["value"] if show else _hidden(key, row["value"])
+    if json_wanted:
+        output.print_json({**row, "value": value})
+    else:
+        click.echo(value)
+
+
+@variables.command("set")
+@click.argument("key")
+@click.argument("value")
+@click.option("--description", help="What it is for.")
+def set_(key: str, value: str, description: str | None) -> None:
+    """Make or change a variable; the value - is read from standard input, where no list of processes shows it."""
+    if value == "-":
+        value = options.standard_input()
+    store.set_variables(options.engine(), [(key, value, description)], _cipher(make=True))
+    click.echo(f"Variable {key} is set.")
+
+
+@variables.command()
+@click.argument("key")
+def delete(key: str) -> None:
+    """Delete a variable."""
+    store.delete_variable(options.engine(), key)
+    click.echo(f"Variable {key} is deleted.")
+
+
+@variables.command("export")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
+def export(file: Path) -> None:
+    """Write all variables, not encrypted, to a JSON file that only you can read; - is standard output."""
+    engine, cipher = options.engine(), _cipher()
+    rows = [store.variable(engine, row["key"], cipher) for row in store.variables(engine)]
+    values = {row["key"]: {"value": row["value"], "description": row["description"]} for row in rows}
+    options.write_private(file, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+    output.say(f"{len(values)} variables are exported.")
+
+
+@variables.command("import")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
+@click.option("--skip-existing", is_flag=True, help="Leave variables that are there as they are.")
+def import_(file: Path, skip_existing: bool) -> None:
+    """Set variables from a JSON file: {"key": "text"}, {"key": any JSON} or what export wrote; all or none."""
+    found = options.read_object(file)
+    written = store.set_variables(
+        options.engine(), [_entry(key, one) for key, one in found.items()], _cipher(make=True), replace=not skip_existing
+    )
+    click.echo(f"{len(written)} variables are set.")
+
+
+def _entry(key: str, given: Any) -> tuple[str, str, str | None]:
+    """Key, value and description of one entry; what is no text becomes JSON, as in Airflow."""
+    description = None
+    if isinstance(given, dict) and "value" in given and set(given) <= {"value", "description"}:
+        given, description = given["value"], given.get("description")
+    if description is not None and not isinstance(description, str):
+        raise PacelineError(f"The description of variable {key!r} must be a text.")
+    return key, given if isinstance(given, str) else json.dumps(given, ensure_ascii=False), description
+
+
+def _hidden(key: str, text: str) -> str:
+    if masking.looks_secret(key):
+        return masking.MASK
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    shown = masking.hidden(value)
+    return text if shown == value else json.dumps(shown, ensure_ascii=False)
+
+
+def _cipher(*, make: bool = False) -> Cipher:
+    return Cipher.of(options.settings(), make=make)

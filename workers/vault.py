@@ -1,0 +1,91 @@
+"""What a task reads as variables and connections: those of the worker's environment first, then those of the store."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from scheduler.authoring.connection import Connection
+from scheduler.exceptions import PacelineError
+from scheduler.settings import Settings
+from scheduler.settings_sources import CONNECTION_PREFIX, STORE_PREFIXES, VARIABLE_PREFIX
+from scheduler.store.hot import HotPath
+
+#: What was taken out of this process's environment, so that user code and what it starts do not print it by accident.
+_taken: dict[str, str] = {}
+
+
+def take_environment() -> None:
+    """Move PACELINE_VAR_* and PACELINE_CONN_* from the environment to where only a Vault finds them."""
+    for name in [name for name in os.environ if name.startswith(STORE_PREFIXES)]:
+        _taken[name] = os.environ.pop(name)
+
+
+class EnvironmentVault:
+    """Variables and connections of the environment alone."""
+
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        self._environment = _taken if environment is None else environment
+
+    def variable(self, key: str) -> str | None:
+        return self._environment.get(f"{VARIABLE_PREFIX}{key.upper()}")
+
+    def set_variable(self, key: str, value: str, description: str | None) -> None:
+        raise PacelineError(f"Variable {key!r} cannot be set without a database; set {VARIABLE_PREFIX}{key.upper()}.")
+
+    def delete_variable(self, key: str) -> bool:
+        raise PacelineError(f"Variable {key!r} cannot be deleted without a database.")
+
+    def connection(self, conn_id: str) -> Connection | None:
+        text = self._environment.get(f"{CONNECTION_PREFIX}{conn_id.upper()}")
+        return None if text is None else Connection.parse(conn_id, text)
+
+
+class StoreVault(EnvironmentVault):
+    """The environment, then the database; the encryption is loaded when something is asked of it."""
+
+    def __init__(self, settings: Settings, hot: HotPath, patient: Callable[[Callable[[], Any]], Any]) -> None:
+        super().__init__()
+        self._settings = settings
+        self._hot = hot
+        self._patient = patient
+        self._pid = os.getpid()
+
+    def variable(self, key: str) -> str | None:
+        found = super().variable(key)
+        if found is not None:
+            return found
+        from scheduler.store import variables
+        from scheduler.store.cipher import Cipher
+
+        rows = self._ask(variables.READ, (key,))
+        return Cipher.of(self._settings, make=False).decrypt(rows[0][0], f"Variable {key!r}") if rows else None
+
+    def set_variable(self, key: str, value: str, description: str | None) -> None:
+        from scheduler.store import variables
+        from scheduler.store.cipher import Cipher
+
+        variables.check_key(key)
+        self._ask(variables.WRITE, (key, Cipher.of(self._settings, make=True).encrypt(value), description))
+
+    def delete_variable(self, key: str) -> bool:
+        from scheduler.store import variables
+
+        return bool(self._ask(variables.DELETE, (key,)))
+
+    def connection(self, conn_id: str) -> Connection | None:
+        found = super().connection(conn_id)
+        if found is not None:
+            return found
+        from scheduler.store import connections
+        from scheduler.store.cipher import Cipher
+
+        rows = self._ask(connections.READ, (conn_id,))
+        return connections.from_row(rows[0], Cipher.of(self._settings, make=False)) if rows else None
+
+    def _ask(self, statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+        if os.getpid() != self._pid:
+            raise PacelineError(
+                "Variables and connections cannot be read in a process that the task has forked: read them before the fork."
+            )
+        found: list[tuple[Any, ...]] = self._patient(lambda: self._hot.read(statement, parameters))
+        return found
