@@ -57,5 +57,5 @@ def _refuse_started(connection: Connection, runs: list[int], what: str, how: str
         "select count(*) from task_instance where dag_run_id = any(%s) and state in ('running', 'shutdown')", (runs,)
     ).scalar_one()
     if running:
-        tasks = "1 task instance" if running == 1 else f"{running} task instances"
-        raise ConflictError(f"{what} cannot be deleted while {tasks} of it run: {how} stops them; delete it after that.")
+        tasks = "1 task instance of it runs" if running == 1 else f"{running} task instances of it run"
+        raise ConflictError(f"{what} cannot be deleted while {tasks}: {how} stops what runs; delete it after that.")

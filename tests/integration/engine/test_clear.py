@@ -1,47 +1,22 @@
 """Clearing: what was decided is decided again, what ran runs again, what runs is stopped first."""
 
 from collections.abc import Callable
-from typing import Any
+from datetime import UTC, datetime
 
 import pytest
+from support.hands import brief, clear_, push, running
 from support.scenario import Scenario, chain, dag
 
 from scheduler.exceptions import NotFoundError, PacelineError
 from scheduler.states import FAILURES, STARTED, TaskState
-from scheduler.store import clear
 from scheduler.store.claims import Claim, Ending
-from scheduler.store.selection import Change, Runs, Tasks
+from scheduler.store.selection import Runs, Tasks
 
 S = TaskState
-ALL = Tasks()
-
-
-def clear_(scenario: Scenario, tasks: Tasks = ALL, *, dag_id: str = "d", run_id: str | None = "r", **options: Any) -> list[Change]:
-    runs = options.pop("runs", Runs(dag_id=dag_id, run_id=run_id))
-    return clear.clear(scenario.engine, runs, tasks, core=scenario.settings.core, **options)
-
-
-def brief(changes: list[Change]) -> list[tuple[str, int, str | None, str]]:
-    return [(one.task_id, one.map_index, one.state, one.becomes) for one in changes]
 
 
 def failing(*names: str) -> Callable[[Claim], S]:
     return lambda claim: S.FAILED if claim.task_id in names else S.SUCCESS
-
-
-def running(scenario: Scenario) -> Claim:
-    """Turn until a task instance can be claimed."""
-    for _ in range(20):
-        scenario.turn()
-        for message in scenario.messages():
-            claim = scenario.claim(message)
-            if claim is not None:
-                return claim
-    raise AssertionError(f"nothing was queued: {scenario.states()}")
-
-
-def push(scenario: Scenario, claim: Claim, value: str) -> None:
-    assert scenario.follower.report(claim, Ending(state=S.SUCCESS, result=value))
 
 
 def test_a_cleared_failure_runs_again_with_all_its_retries_and_keeps_its_try(scenario: Scenario) -> None:
@@ -203,8 +178,6 @@ def test_a_task_or_run_that_is_not_there_is_named(scenario: Scenario) -> None:
 
 def test_runs_by_range_of_dates(scenario: Scenario) -> None:
     scenario.add(chain("d", 1))
-    from datetime import UTC, datetime
-
     days = [datetime(2025, 1, day, tzinfo=UTC) for day in (1, 2, 3, 4)]
     for day in days:
         scenario.trigger("d", run_id=f"day{day.day}", logical_date=day)

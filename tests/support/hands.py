@@ -1,0 +1,50 @@
+"""What tests of clear, mark and delete share: a person's commands on a scenario, and a worker that can be stopped."""
+
+from typing import Any
+
+from scheduler.states import TaskState
+from scheduler.store import clear, mark
+from scheduler.store.claims import Claim, Ending
+from scheduler.store.selection import Change, Runs, Tasks
+from support.scenario import Scenario
+
+ALL = Tasks()
+
+
+def clear_(scenario: Scenario, tasks: Tasks = ALL, *, dag_id: str = "d", run_id: str | None = "r", **options: Any) -> list[Change]:
+    runs = options.pop("runs", Runs(dag_id=dag_id, run_id=run_id))
+    return clear.clear(scenario.engine, runs, tasks, core=scenario.settings.core, **options)
+
+
+def mark_(scenario: Scenario, state: TaskState, *names: str, run_id: str | None = "r", **options: Any) -> list[Change]:
+    runs = options.pop("runs", Runs(dag_id="d", run_id=run_id))
+    tasks = options.pop("tasks", Tasks(task_ids=names))
+    return mark.mark(scenario.engine, runs, tasks, state, **options)
+
+
+def brief(changes: list[Change]) -> list[tuple[str, int, str | None, str]]:
+    return [(one.task_id, one.map_index, one.state, one.becomes) for one in changes]
+
+
+def running(scenario: Scenario) -> Claim:
+    """Turn until a task instance can be claimed."""
+    for _ in range(20):
+        scenario.turn()
+        for message in scenario.messages():
+            claim = scenario.claim(message)
+            if claim is not None:
+                return claim
+    raise AssertionError(f"nothing was queued: {scenario.states()}")
+
+
+def push(scenario: Scenario, claim: Claim, value: str = "1") -> None:
+    """End as a success that returned this JSON."""
+    assert scenario.follower.report(claim, Ending(state=TaskState.SUCCESS, result=value))
+
+
+def end(scenario: Scenario, claim: Claim, state: TaskState = TaskState.SUCCESS) -> bool:
+    """What a worker does at the end of the user code: report, or what was asked if somebody had it stopped; whether it counted."""
+    reported = scenario.follower.report(claim, Ending(state=state, delay_s=0.0))
+    if not reported:
+        scenario.follower.obey(claim)
+    return reported
