@@ -12,7 +12,7 @@ from scheduler.deciding.evaluate import Evaluation, Facts, evaluate, run_state
 from scheduler.serialized import SerializedDag
 from scheduler.settings import Settings
 from scheduler.states import Decision, RunState, TaskState
-from scheduler.store import facts, instances, runs
+from scheduler.store import facts, instances, integrity, runs
 from scheduler.store.database import transaction
 from scheduler.store.versions import Versions
 
@@ -107,10 +107,13 @@ def _set_aside(connection: Connection, dag_run_id: int) -> None:
 @transaction
 def _examine(connection: Connection, dag_run_id: int, versions: Versions, settings: Settings) -> _Examined | None:
     """One run in one short transaction: lock, read, decide, write."""
-    version_id = runs.hold(connection, dag_run_id)
-    if version_id is None:
+    held = runs.hold(connection, dag_run_id)
+    if held is None:
         return None
-    dag = versions.dag(connection, version_id)
+    dag = versions.dag(connection, held.version_id)
+    if held.newest_id != held.version_id and versions.dag(connection, held.newest_id).disable_bundle_versioning:
+        integrity.follow_newest(connection, dag_run_id, versions, default_queue=settings.core.default_queue)
+        dag = versions.dag(connection, held.newest_id)
     known = _facts(connection, dag, dag_run_id)
     states = instances.states_of(connection, dag_run_id)
     evaluation = evaluate(dag, states, known)
