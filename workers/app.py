@@ -36,8 +36,6 @@ from workers.warden import Warden
 from workers.watchdog import Watchdog
 
 TICK_S = 0.2
-#: User code must not find the way into the database by accident.
-SECRETS = ("PACELINE_DATABASE_URL", "PACELINE_BROKER_URL", "PACELINE_CORE_FERNET_KEY")
 
 
 def run(settings: Settings, queues: Sequence[str], concurrency: int, name: str | None = None) -> int:
@@ -66,8 +64,7 @@ def run(settings: Settings, queues: Sequence[str], concurrency: int, name: str |
 def build(settings: Settings, *, name: str, queues: Sequence[str], concurrency: int, engine: Engine) -> "Worker":
     """The worker, not started and not in the registry yet. Changes os.environ to what user code may see."""
     os.environ["PACELINE_HOME"] = str(settings.home)
-    for secret in SECRETS:
-        os.environ.pop(secret, None)
+    startup.hide_secrets()
     vault.take_environment()
     app = celery_app(settings)
     app.conf.update(

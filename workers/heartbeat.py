@@ -186,7 +186,7 @@ class Heart(threading.Thread):
         """
         mine = {one.dispatch_id for one in self._board.running()}
         current = processes.running_dispatches(self._engine, self._board.worker_id, mine)
-        for dispatch_id in mine - current.keys():
+        for dispatch_id in mine - {one for one, held in current.items() if not held.stopping}:
             # It may have reported since it was looked at: the warden asks the board again before it acts.
             if self._warden is not None:
                 self._warden.stop(dispatch_id, NO_LONGER_CURRENT)
@@ -195,7 +195,7 @@ class Heart(threading.Thread):
         self._unknown_since = {dispatch_id: self._unknown_since.get(dispatch_id, now) for dispatch_id in unknown}
         for dispatch_id, since in self._unknown_since.items():
             if now - since > UNKNOWN_S:
-                self._lost.put(Lost(ti_id=current[dispatch_id], dispatch_id=dispatch_id, reason=NOBODY_RUNS_IT, at_once=True))
+                self._lost.put(Lost(ti_id=current[dispatch_id].ti_id, dispatch_id=dispatch_id, reason=NOBODY_RUNS_IT, at_once=True))
 
 
 def cause_of_death(said: str) -> str:

@@ -6,15 +6,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from scheduler.authoring import deferral
+from scheduler import masking
+from scheduler.authoring import deferral, xcom
 from scheduler.authoring.deferral import TaskDeferred, TaskRescheduled
-from scheduler.dagfiles.load import MODULE_PREFIX
 from scheduler.exceptions import FailTask, SkipTask, XComError
 from scheduler.serialized import SerializedTask
 from scheduler.store.claims import Deferral
 
 #: Longest reason that is stored; a log holds the whole text.
 MAX_REASON_CHARACTERS = 2000
+#: Most JSON that a deferral may carry: a waiter keeps a thousand of them.
+MAX_DEFERRAL_BYTES = 65_536
 
 
 class TaskStopped(BaseException):
@@ -109,10 +111,12 @@ def of_error(error: BaseException, attempt: Try) -> Outcome:
 
 def _deferred(asked: TaskDeferred, file: str) -> Defer:
     classpath, arguments = deferral.serialized(asked.trigger)
-    in_dag_file = classpath.startswith(MODULE_PREFIX)
+    kwargs = deferral.encode(asked.kwargs, "kwargs of defer()")
+    xcom.encode([arguments, kwargs], MAX_DEFERRAL_BYTES, name="trigger and kwargs of defer()")
+    # A class of a DAG file, or of a module beside it, is there once the file is loaded.
     return Defer(
-        Deferral(classpath=classpath, kwargs=arguments, file=file if in_dag_file else None),
-        {"method": asked.method_name, "kwargs": deferral.encode(asked.kwargs, "kwargs of defer()")},
+        Deferral(classpath=classpath, kwargs=arguments, file=None if classpath.startswith("scheduler.") else file),
+        {"method": asked.method_name, "kwargs": kwargs},
         asked.timeout_s,
     )
 
@@ -153,6 +157,6 @@ def describe(error: BaseException) -> str:
 
 
 def clean(text: str) -> str:
-    """Text that PostgreSQL can store: no NUL, no lone surrogate, not too long."""
-    safe = text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
+    """Text that PostgreSQL can store: no secret, no NUL, no lone surrogate, not too long."""
+    safe = masking.redact(text).replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
     return safe if len(safe) <= MAX_REASON_CHARACTERS else safe[: MAX_REASON_CHARACTERS - 1] + "…"

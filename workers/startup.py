@@ -1,5 +1,6 @@
-"""What a worker needs before it starts: a database of the right schema, and a broker. It waits for both."""
+"""What a worker or waiter needs before it starts: a database of the right schema, and a broker. It waits for both."""
 
+import os
 import time
 
 from sqlalchemy import Engine
@@ -11,6 +12,14 @@ from scheduler.store import database, migrate
 from workers.logs import worker_log
 
 PAUSE_S = 1.0
+#: User code must not find the way into the database by accident.
+SECRETS = ("PACELINE_DATABASE_URL", "PACELINE_BROKER_URL", "PACELINE_CORE_FERNET_KEY")
+
+
+def hide_secrets() -> None:
+    """Take the secrets among the settings, once they are read, out of the environment."""
+    for secret in SECRETS:
+        os.environ.pop(secret, None)
 
 
 def ready(settings: Settings) -> Engine:

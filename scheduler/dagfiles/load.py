@@ -75,6 +75,11 @@ class LoadedFiles:
             )
         return task
 
+    def module(self, file: str) -> ModuleType:
+        """The module that `file` is, as it is on disk now; errors as for `dag`."""
+        self._dags(file)
+        return sys.modules[_module_name(self._folder / file)]
+
     def _dags(self, file: str) -> dict[str, DAG]:
         loaded = self._files.get(file)
         if loaded is None or loaded.changed():
@@ -168,11 +173,14 @@ def _first_undecodable_line(raw: bytes) -> int:
 
 
 def _module(path: Path) -> ModuleType:
-    digest = hashlib.sha256(str(path).encode("utf-8", "surrogateescape")).hexdigest()[:12]
-    name = f"{MODULE_PREFIX}{digest}_{re.sub(r'[^A-Za-z0-9_]', '_', path.stem)}"
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec = importlib.util.spec_from_file_location(_module_name(path), path)
     assert spec is not None
     return importlib.util.module_from_spec(spec)
+
+
+def _module_name(path: Path) -> str:
+    digest = hashlib.sha256(str(path).encode("utf-8", "surrogateescape")).hexdigest()[:12]
+    return f"{MODULE_PREFIX}{digest}_{re.sub(r'[^A-Za-z0-9_]', '_', path.stem)}"
 
 
 def _by_id(dags: list[DAG], path: Path) -> dict[str, DAG]:

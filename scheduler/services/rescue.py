@@ -42,6 +42,7 @@ class Rescue:
             self._engine,
             worker_timeout_s=self._settings.worker.heartbeat_timeout,
             scheduler_timeout_s=self._settings.scheduler.scheduler_health_check_threshold,
+            waiter_timeout_s=self._settings.waiter.heartbeat_timeout,
         )
         lost = self._lost_messages()
         send(self._engine, self._publisher, lost)

@@ -1,12 +1,21 @@
-"""Schedulers and workers: who is alive, by the database's clock, and what a dead worker was running."""
+"""Schedulers, workers and waiters: who is alive, by the database's clock, and what becomes of the work of a dead one."""
 
 import uuid
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from scheduler.store import instances
+from scheduler.store import deferrals, instances
 from scheduler.store.database import transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A task instance that a worker has; `stopping` if somebody asked it to end."""
+
+    ti_id: int
+    stopping: bool
 
 
 @transaction
@@ -48,8 +57,8 @@ def stop(connection: Connection, process_id: str) -> None:
 
 
 @transaction
-def running_dispatches(connection: Connection, worker_id: str, dispatch_ids: Collection[str]) -> dict[str, int]:
-    """What this worker runs according to the database: task instance ids by dispatch id.
+def running_dispatches(connection: Connection, worker_id: str, dispatch_ids: Collection[str]) -> dict[str, Held]:
+    """What this worker has according to the database, by dispatch id.
 
     Those of `dispatch_ids` that are not among them are no longer this worker's to run. Also asserts claims again that a crash
     of the database undid: a claim does not wait for the disk, so after such a crash a running task may stand as queued under
@@ -68,9 +77,10 @@ def running_dispatches(connection: Connection, worker_id: str, dispatch_ids: Col
             {"ids": list(dispatch_ids), "worker": worker_id},
         )
     rows = connection.exec_driver_sql(
-        "select dispatch_id::text, id from task_instance where worker = %s and state = 'running'", (worker_id,)
+        "select dispatch_id::text, id, state = 'shutdown' from task_instance where worker = %s and state in ('running', 'shutdown')",
+        (worker_id,),
     )
-    return {row[0]: row[1] for row in rows}
+    return {row[0]: Held(row[1], row[2]) for row in rows}
 
 
 @transaction
@@ -80,26 +90,33 @@ def fail_lost(connection: Connection, ti_id: int, dispatch_id: str, reason: str,
 
 
 @transaction
-def bury_dead(connection: Connection, *, worker_timeout_s: float, scheduler_timeout_s: float) -> tuple[list[str], list[int]]:
-    """Stop the rows of silent processes and lose what dead workers ran; their ids, and the runs touched."""
+def bury_dead(
+    connection: Connection, *, worker_timeout_s: float, scheduler_timeout_s: float, waiter_timeout_s: float
+) -> tuple[list[str], list[int]]:
+    """Stop the rows of silent processes, lose what dead workers ran and free what dead waiters awaited.
+
+    The ids of the processes, and the runs touched.
+    """
     dead = connection.exec_driver_sql(
         """
         with silent as (
             select id, kind from process
              where stopped_at is null and heartbeat_at < clock_timestamp() - make_interval(
-                   secs => case kind when 'worker' then %(worker)s else %(scheduler)s end)
+                   secs => case kind when 'worker' then %(worker)s when 'waiter' then %(waiter)s else %(scheduler)s end)
              order by id for no key update skip locked
         )
         update process p set stopped_at = clock_timestamp() from silent where p.id = silent.id
         returning p.id, p.kind
         """,
-        {"worker": worker_timeout_s, "scheduler": scheduler_timeout_s},
+        {"worker": worker_timeout_s, "scheduler": scheduler_timeout_s, "waiter": waiter_timeout_s},
     ).all()
     runs: set[int] = set()
     for process_id, kind in dead:
         if kind == "worker":
             reason = f"worker {process_id} gave no sign of life for {worker_timeout_s:g} s"
             runs.update(instances.lose(connection, dead_worker=process_id, reason=reason, at_once=True))
+        elif kind == "waiter":
+            deferrals.release(connection, process_id)
     return [row[0] for row in dead], sorted(runs)
 
 

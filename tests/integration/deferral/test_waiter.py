@@ -1,0 +1,357 @@
+"""Deferred task instances and the waiters that await their triggers, without worker processes."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from support.deferred import running_waiter
+from support.scenario import Scenario, chain, dag
+from support.waiting import eventually
+
+from scheduler.authoring import deferral
+from scheduler.settings import Settings
+from scheduler.states import TaskState
+from scheduler.store import deferrals, processes
+from scheduler.store.claims import Claim, Deferral, Ending
+from scheduler.triggers import DateTimeTrigger, ExternalTrigger
+
+MANY = 500
+
+
+@pytest.fixture
+def scenario(settings: Settings) -> Any:
+    made = Scenario(settings)
+    yield made
+    made.close()
+
+
+def deferred(trigger: Any, *, timeout_s: float | None = None, file: str | None = None) -> Ending:
+    classpath, kwargs = deferral.serialized(trigger)
+    return Ending(
+        TaskState.DEFERRED,
+        delay_s=timeout_s,
+        resume={"method": "go_on", "kwargs": {"a": 1}},
+        deferral=Deferral(classpath=classpath, kwargs=kwargs, file=file),
+    )
+
+
+def at_once() -> DateTimeTrigger:
+    return DateTimeTrigger(datetime.now(UTC) - timedelta(seconds=1))
+
+
+def never() -> DateTimeTrigger:
+    return DateTimeTrigger(datetime.now(UTC) + timedelta(hours=1))
+
+
+def claim_all(scenario: Scenario) -> list[Claim]:
+    return [claim for message in scenario.messages() if (claim := scenario.claim(message)) is not None]
+
+
+def defer_one(scenario: Scenario, trigger: Any, **options: Any) -> Claim:
+    """A run of one task, which has deferred."""
+    scenario.add(chain("c", 1))
+    scenario.trigger("c", run_id="r")
+    scenario.turn()
+    (claim,) = claim_all(scenario)
+    assert scenario.follower.report(claim, deferred(trigger, **options))
+    return claim
+
+
+def resumed(scenario: Scenario) -> Claim:
+    """The claim of the dispatch that goes on, once there is one."""
+    found: list[Claim] = []
+
+    def there() -> bool:
+        scenario.turn()
+        found.extend(claim_all(scenario))
+        return bool(found)
+
+    eventually(there, timeout=20, message=lambda: str(scenario.states()))
+    return found[0]
+
+
+def test_a_fired_trigger_wakes_its_task_in_the_same_try(scenario: Scenario) -> None:
+    first = defer_one(scenario, at_once())
+    scenario.hot.push_xcom(first.id, "kept", "1")
+
+    with running_waiter(scenario.settings):
+        again = resumed(scenario)
+
+    assert again.resume is not None and again.resume["method"] == "go_on" and again.resume["kwargs"] == {"a": 1}
+    assert isinstance(deferral.decode(again.resume["event"]), datetime)
+    assert (again.try_number, again.started_at) == (first.try_number, first.started_at)
+    assert again.dispatch_id != first.dispatch_id
+    assert scenario.rows("select 1 from deferral") == []
+    assert scenario.rows("select key from xcom") == [("kept",)]
+
+
+def test_500_triggers_that_fire_at_once_lose_nothing(make_many: Scenario) -> None:
+    """Section 3, row 8: what was reported for an earlier dispatch never fails the one that goes on."""
+    scenario = make_many
+    refused: list[Claim] = []
+
+    def report(claim: Claim, ending: Ending) -> None:
+        if not scenario.follower.report(claim, ending):
+            refused.append(claim)
+
+    def work() -> bool:
+        scenario.turn()
+        for claim in claim_all(scenario):
+            report(claim, deferred(at_once()) if claim.resume is None else Ending(TaskState.SUCCESS))
+        return scenario.rows("select 1 from dag_run where state <> 'success'") == []
+
+    with running_waiter(scenario.settings):
+        eventually(work, timeout=60, message=lambda: str(scenario.rows("select state, count(*) from task_instance group by 1")))
+
+    assert refused == []
+    assert scenario.rows("select state, try_number, count(*) from task_instance group by 1, 2") == [("success", 1, MANY)]
+    assert scenario.rows("select count(*) from task_try") == [(0,)]
+
+
+@pytest.fixture
+def make_many(settings: Settings) -> Any:
+    core = settings.core.model_copy(update={"parallelism": 1000})
+    made = Scenario(settings.model_copy(update={"core": core}))
+    made.sql("update pool set slots = 1000")
+    made.add(dag("many", {f"t{number}": () for number in range(MANY)}))
+    made.trigger("many", run_id="r")
+    yield made
+    made.close()
+
+
+def test_a_trigger_that_does_not_fire_in_time_resumes_with_that(scenario: Scenario) -> None:
+    defer_one(scenario, never(), timeout_s=0.01)
+
+    with running_waiter(scenario.settings) as waiter:
+        again = resumed(scenario)
+        eventually(lambda: not waiter._running, timeout=10)
+
+    assert again.resume is not None and "event" not in again.resume and again.resume["timed_out"] is True
+    assert scenario.rows("select 1 from deferral") == []
+
+
+@pytest.mark.parametrize(
+    ("classpath", "said"),
+    [
+        ("scheduler.triggers.Missing", "has no trigger class Missing"),
+        ("nowhere_to_be_found.Trigger", "no module of the trigger class"),
+        ("scheduler.triggers.DateTimeTrigger", "unexpected keyword argument 'nonsense'"),
+    ],
+)
+def test_a_trigger_that_cannot_be_made_fails_its_task_with_a_reason(scenario: Scenario, classpath: str, said: str) -> None:
+    scenario.add(chain("c", 1))
+    scenario.trigger("c", run_id="r")
+    scenario.turn()
+    (claim,) = claim_all(scenario)
+    ending = Ending(TaskState.DEFERRED, resume={"method": "m"}, deferral=Deferral(classpath=classpath, kwargs={"nonsense": 1}))
+    assert scenario.follower.report(claim, ending)
+
+    with running_waiter(scenario.settings):
+        again = resumed(scenario)
+
+    assert again.resume is not None and said in again.resume["error"]
+
+
+TRIGGERS = """
+import time
+from scheduler.triggers import BaseTrigger, TriggerEvent
+
+class Fires(BaseTrigger):
+    def __init__(self, value):
+        self.value = value
+    async def run(self):
+        yield TriggerEvent({"value": self.value})
+
+class Raises(Fires):
+    async def run(self):
+        raise ValueError(f"no {self.value}")
+        yield
+
+class Exits(Fires):
+    async def run(self):
+        raise SystemExit(3)
+        yield
+
+class Ends(Fires):
+    async def run(self):
+        if self.value is None:
+            yield
+
+class Blocks(Fires):
+    async def run(self):
+        time.sleep(1.6)
+        yield TriggerEvent("late")
+
+class Waits:
+    def __init__(self, value):
+        self.value = value
+    async def wait(self):
+        return self.value
+
+class Nul(Fires):
+    async def run(self):
+        yield TriggerEvent("a\\0b")
+"""
+
+
+def defer_in_file(scenario: Scenario, kind: str) -> Claim:
+    """Defer to a class of a DAG file."""
+    from scheduler.dagfiles.load import LoadedFiles
+
+    (scenario.settings.dags_folder / "own.py").write_text(TRIGGERS)
+    module = LoadedFiles(scenario.settings.dags_folder).module("own.py")
+    return defer_one(scenario, _made(getattr(module, kind)), file="own.py")
+
+
+def _made(kind: type) -> Any:
+    made: Any = kind(7)
+    if not hasattr(made, "wait"):
+        path = f"{kind.__module__}.{kind.__qualname__}"
+        made.serialize = lambda: (path, {"value": 7})
+    return made
+
+
+@pytest.mark.parametrize(("kind", "event"), [("Fires", {"value": 7}), ("Waits", 7), ("Blocks", "late")])
+def test_a_trigger_class_of_a_dag_file_is_found_by_its_path(
+    scenario: Scenario, kind: str, event: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    defer_in_file(scenario, kind)
+
+    with running_waiter(scenario.settings):
+        again = resumed(scenario)
+
+    assert again.resume is not None and again.resume["event"] == event
+    blocked = [record.getMessage() for record in caplog.records if "blocks all other triggers" in record.getMessage()]
+    assert bool(blocked) is (kind == "Blocks")
+    assert all(f".{kind} of c.t000, run r" in one for one in blocked)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [("Raises", "ValueError: no 7"), ("Exits", "SystemExit: 3"), ("Ends", "ended without an event"), ("Nul", "NUL character")],
+)
+def test_what_a_trigger_raises_is_told_to_its_task(scenario: Scenario, kind: str, said: str) -> None:
+    defer_in_file(scenario, kind)
+
+    with running_waiter(scenario.settings):
+        again = resumed(scenario)
+
+    assert again.resume is not None and said in again.resume["error"]
+
+
+def test_a_waiter_drops_triggers_that_nobody_waits_for_any_more(settings: Settings) -> None:
+    quick = settings.model_copy(update={"waiter": settings.waiter.model_copy(update={"heartbeat_sec": 0.1})})
+    scenario = Scenario(quick)
+    defer_one(scenario, never())
+
+    with running_waiter(quick) as waiter:
+        eventually(lambda: len(waiter._running) == 1)
+        scenario.sql("update task_instance set state = 'skipped', ended_at = now(), due_at = null where state = 'deferred'")
+        eventually(lambda: not waiter._running and not scenario.rows("select 1 from deferral"))
+
+    scenario.close()
+
+
+def test_what_a_dead_waiter_awaited_is_taken_over(scenario: Scenario) -> None:
+    claim = defer_one(scenario, at_once())
+    dead = processes.register(scenario.engine, kind="waiter", name="dead", host="h", pid=1)
+    assert [one.dispatch_id for one in deferrals.claim(scenario.engine, dead, limit=10)] == [claim.dispatch_id]
+    scenario.sql("update process set heartbeat_at = now() - interval '1 hour' where id = %s", dead)
+
+    with running_waiter(scenario.settings):
+        again = resumed(scenario)
+
+    assert again.resume is not None and "event" in again.resume
+    # Buried, it cannot take anything any more.
+    assert deferrals.claim(scenario.engine, dead, limit=10) == []
+
+
+def test_a_waiter_that_was_declared_dead_goes_on_under_a_new_id(settings: Settings) -> None:
+    quick = settings.model_copy(update={"waiter": settings.waiter.model_copy(update={"heartbeat_sec": 0.1})})
+    scenario = Scenario(quick)
+    defer_one(scenario, never())
+
+    with running_waiter(quick) as waiter:
+        eventually(lambda: len(waiter._running) == 1)
+        former = waiter.waiter_id
+        scenario.sql("update process set heartbeat_at = now() - interval '1 hour' where id = %s", former)
+        eventually(lambda: scenario.turn() or waiter.waiter_id != former, timeout=10)
+        eventually(lambda: scenario.rows("select waiter from deferral") == [(waiter.waiter_id,)])
+
+    assert scenario.rows("select waiter from deferral") == [(None,)], "an orderly end gives back what was awaited"
+    scenario.close()
+
+
+def test_a_waiter_awaits_no_more_than_its_capacity(settings: Settings) -> None:
+    small = settings.model_copy(update={"waiter": settings.waiter.model_copy(update={"capacity": 2})})
+    scenario = Scenario(small)
+    scenario.add(dag("few", dict.fromkeys("abc", ())))
+    scenario.trigger("few", run_id="r")
+    scenario.turn()
+    for claim in claim_all(scenario):
+        assert scenario.follower.report(claim, deferred(never()))
+
+    with running_waiter(small, "one") as one:
+        eventually(lambda: len(one._running) == 2)
+        with running_waiter(small, "other") as other:
+            eventually(lambda: len(other._running) == 1)
+        assert len(one._running) == 2
+
+    scenario.close()
+
+
+def test_external_triggers_share_one_query(scenario: Scenario) -> None:
+    scenario.add(dag("other", {"a": (), "b": ()}))
+    other = scenario.trigger("other", run_id="r")
+    scenario.turn()
+    claims = sorted(claim_all(scenario), key=lambda one: one.task_id)
+    scenario.add(dag("waits", dict.fromkeys(("x", "y", "z"), ())))
+    scenario.trigger("waits", run_id="r")
+    scenario.turn()
+    targets = {
+        "x": [{"dag_id": "other", "run_id": "r", "task_id": "a"}],
+        "y": [{"dag_id": "other", "run_id": "r", "task_id": "b"}, {"dag_id": "other", "run_id": "r", "task_id": "a"}],
+        "z": [{"dag_id": "other", "run_id": "r"}],
+    }
+    for claim in claim_all(scenario):
+        trigger = ExternalTrigger(targets[claim.task_id], allowed_states=["success"], failed_states=["failed"])
+        assert scenario.follower.report(claim, deferred(trigger))
+
+    with running_waiter(scenario.settings) as waiter:
+        asked = _counted(waiter._outside)
+        eventually(lambda: len(waiter._running) == 3)
+        assert scenario.follower.report(claims[0], Ending(TaskState.SUCCESS))
+        assert _event(scenario)["x"] == "done"
+        assert scenario.follower.report(claims[1], Ending(TaskState.FAILED))
+        events = _event(scenario, wanted=2)
+
+    assert events == {"y": "failed", "z": "failed"}
+    assert max(asked) == 3, "the run and two tasks, each asked once for all three triggers"
+    assert scenario.run_state(other) == "failed"
+
+
+def _counted(outside: Any) -> list[int]:
+    counts: list[int] = []
+    ask: Callable[[Any], Any] = outside._ask
+
+    def count(targets: Any) -> Any:
+        counts.append(len(targets))
+        return ask(targets)
+
+    outside._ask = count
+    return counts
+
+
+def _event(scenario: Scenario, wanted: int = 1) -> dict[str, str]:
+    found: dict[str, str] = {}
+
+    def there() -> bool:
+        scenario.turn()
+        for claim in claim_all(scenario):
+            assert claim.resume is not None
+            found[claim.task_id] = claim.resume["event"]["verdict"]
+        return len(found) >= wanted
+
+    eventually(there, timeout=20)
+    return found

@@ -1,0 +1,225 @@
+"""A waiter: one asyncio process that awaits the triggers of deferred tasks, a thousand at once.
+
+It keeps nothing that matters: a trigger whose waiter is gone is started again by another one, and a task is woken by the
+first of them that fires.
+"""
+
+import asyncio
+import functools
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
+
+from scheduler.authoring import zones
+from scheduler.authoring.external import Counts, Target
+from scheduler.doorbell import WAITERS_KEY, Doorbell
+from scheduler.settings import Settings
+from scheduler.store import deferrals, external, processes
+from scheduler.store.deferrals import Awaited, Fired
+from scheduler.store.versions import Versions
+from workers import logs, startup
+from workers.triggers import Outside, Triggers
+
+R = TypeVar("R")
+
+log = logging.getLogger("paceline.waiter")
+
+#: Triggers claimed, and fired ones written, in one transaction.
+BATCH = 500
+#: A lost ring costs so many seconds.
+POLL_S = 1.0
+ANSWER_S = 1.0
+PAUSE_S = 1.0
+#: A loop that did not turn for so long is blocked by a trigger.
+BLOCKED_S = 1.0
+
+
+def run(settings: Settings, *, name: str | None = None) -> int:
+    """Await triggers until SIGTERM or SIGINT; the exit code. CredentialsError and SchemaError if it cannot start."""
+    logs.to_stderr()
+    zones.set_default(settings.core.default_timezone)
+    engine = startup.ready(settings)
+    startup.hide_secrets()
+    asyncio.run(_until_signalled(Waiter(engine, settings, name=name)))
+    logging.shutdown()
+    # Threads that a trigger or a DAG file blocks for ever must not keep the process.
+    os._exit(0)
+
+
+async def _until_signalled(waiter: "Waiter") -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await waiter.run(stop)
+
+
+class Waiter:
+    """Claims triggers, awaits each as a task of the event loop, and writes what fired back in batches."""
+
+    def __init__(self, engine: Engine, settings: Settings, *, name: str | None = None) -> None:
+        host = socket.gethostname()
+        self._engine = engine
+        self._settings = settings
+        self._name = name or f"waiter@{host}"
+        self.waiter_id = self._register()
+        self._outside = Outside(self._states)
+        self._triggers = Triggers(settings, self._outside)
+        self._versions = Versions()
+        #: By dispatch id: whom a trigger is awaited for, and the asyncio task that does.
+        self._running: dict[str, tuple[Awaited, asyncio.Task[None]]] = {}
+        self._fired: list[Fired] = []
+        self._something_fired = asyncio.Event()
+        self._doorbell, self._bell = Doorbell(settings), Doorbell(settings, WAITERS_KEY)
+        self._database = ThreadPoolExecutor(2, thread_name_prefix="database")
+        self._bell_thread = ThreadPoolExecutor(1, thread_name_prefix="doorbell")
+        self._turned_at = time.monotonic()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Turn until `stop`, then give back what is still awaited."""
+        ended = threading.Event()
+        threading.Thread(target=self._watch, args=(asyncio.get_running_loop(), ended), daemon=True).start()
+        log.info("%s awaits up to %d triggers", self.waiter_id, self._settings.waiter.capacity)
+        duties = [
+            asyncio.create_task(self._steadily(duty), name=name)
+            for name, duty in (
+                ("claim", self._claim), ("fire", self._fire), ("answer", self._answer), ("beat", self._beat), ("turn", self._turn)
+            )
+        ]  # fmt: skip
+        try:
+            await stop.wait()
+        finally:
+            ended.set()
+            for duty in duties:
+                duty.cancel()
+            self._drop(list(self._running))
+            await self._give_back()
+            log.info("%s stopped", self.waiter_id)
+
+    async def _steadily(self, duty: Callable[[], Any]) -> None:
+        """Repeat a duty; an error ends one turn of it, never the waiter."""
+        away = False
+        while True:
+            try:
+                await duty()
+            except DBAPIError as error:
+                if not away:
+                    log.warning("PostgreSQL does not answer (%s); trying until it does", str(error.orig).strip())
+                away = True
+                await asyncio.sleep(PAUSE_S)
+            except Exception:
+                log.exception("A duty of the waiter failed and will be tried again")
+                await asyncio.sleep(PAUSE_S)
+            else:
+                away = False
+
+    async def _claim(self) -> None:
+        """Take free triggers while there is room, then wait for a ring or the next poll."""
+        room = min(self._settings.waiter.capacity - len(self._running), BATCH)
+        if room > 0:
+            waiter = self.waiter_id
+            claimed = await self._ask(functools.partial(deferrals.claim, self._engine, waiter, limit=room))
+            if waiter == self.waiter_id:  # else it was declared dead meanwhile, and they are free again
+                for one in claimed:
+                    self._start(one)
+            if len(claimed) == room:
+                return
+        rung = await asyncio.get_running_loop().run_in_executor(self._bell_thread, self._bell.wait, POLL_S)
+        if rung is None:  # the broker is away: poll
+            await asyncio.sleep(POLL_S)
+
+    async def _fire(self) -> None:
+        """Write what fired, many at once; it is kept until the database has taken it."""
+        await self._something_fired.wait()
+        batch = self._fired[:BATCH]
+        if batch:
+            moved = await self._ask(functools.partial(deferrals.fire, self._engine, batch))
+            del self._fired[: len(batch)]
+            if moved:
+                await self._ask(functools.partial(self._doorbell.ring, "queue"))
+        if not self._fired:
+            self._something_fired.clear()
+
+    async def _answer(self) -> None:
+        await asyncio.sleep(ANSWER_S)
+        await self._outside.answer()
+
+    async def _beat(self) -> None:
+        """A sign of life, and an end to triggers that nobody waits for any more."""
+        if not await self._ask(functools.partial(processes.heartbeat, self._engine, self.waiter_id)):
+            former, self.waiter_id = self.waiter_id, await self._ask(self._register)
+            log.warning("waiter %s was declared dead; it goes on as %s", former, self.waiter_id)
+            self._drop(list(self._running))
+        waiter, mine = self.waiter_id, [(one.ti_id, one.dispatch_id) for one, _ in self._running.values()]
+        if mine:
+            awaited = await self._ask(functools.partial(deferrals.still_awaited, self._engine, waiter, mine))
+            self._drop([dispatch_id for _, dispatch_id in mine if dispatch_id not in awaited])
+        await asyncio.sleep(self._settings.waiter.heartbeat_sec)
+
+    async def _turn(self) -> None:
+        self._turned_at = time.monotonic()
+        await asyncio.sleep(BLOCKED_S / 10)
+
+    def _start(self, one: Awaited) -> None:
+        if one.dispatch_id not in self._running:
+            name = f"{one.classpath} of {one.dag_id}.{one.task_id}, run {one.run_id}"
+            self._running[one.dispatch_id] = (one, asyncio.create_task(self._wait(one), name=name))
+
+    async def _wait(self, one: Awaited) -> None:
+        fired = await self._triggers.run(one)
+        if self._running.pop(one.dispatch_id, None) is not None:
+            self._fired.append(fired)
+            self._something_fired.set()
+
+    def _drop(self, dispatch_ids: Sequence[str]) -> None:
+        for dispatch_id in dispatch_ids:
+            if (found := self._running.pop(dispatch_id, None)) is not None:
+                found[1].cancel()
+
+    async def _give_back(self) -> None:
+        try:
+            if self._fired:
+                await self._ask(functools.partial(deferrals.fire, self._engine, self._fired))
+                self._doorbell.ring("queue")
+            if await self._ask(functools.partial(deferrals.leave, self._engine, self.waiter_id)):
+                self._doorbell.ring_waiters()
+            await self._ask(functools.partial(processes.stop, self._engine, self.waiter_id))
+        except DBAPIError as error:
+            log.warning("PostgreSQL does not answer (%s); others take over once it does", str(error.orig).strip())
+
+    async def _states(self, targets: Sequence[Target]) -> Sequence[Counts]:
+        def read() -> Sequence[Counts]:
+            with self._engine.connect() as connection:
+                return external.states(
+                    lambda statement, parameters: connection.exec_driver_sql(statement, tuple(parameters)).all(),
+                    lambda version: self._versions.dag(connection, version),
+                    targets,
+                )
+
+        return await self._ask(read)
+
+    async def _ask(self, work: Callable[[], R]) -> R:
+        """`work()` in a thread, so that the database never holds up the triggers."""
+        return await asyncio.get_running_loop().run_in_executor(self._database, work)
+
+    def _register(self) -> str:
+        host = socket.gethostname()
+        return processes.register(self._engine, kind="waiter", name=self._name, host=host, pid=os.getpid())
+
+    def _watch(self, loop: asyncio.AbstractEventLoop, ended: threading.Event) -> None:
+        """A thread that names the trigger which blocks all others."""
+        said: asyncio.Task[Any] | None = None
+        while not ended.wait(BLOCKED_S / 4):
+            blocked_s = time.monotonic() - self._turned_at
+            culprit = asyncio.current_task(loop) if blocked_s > BLOCKED_S else None
+            if culprit is not None and culprit is not said:
+                log.error("%s blocks all other triggers (%.1f s so far): it must await, not wait", culprit.get_name(), blocked_s)
+            said = culprit
