@@ -52,9 +52,14 @@ class Teller:
     stopping: Callable[[], bool]
 
     @property
+    def call_lease_s(self) -> float:
+        """How long a claim holds once a callback has begun."""
+        return self.settings.scheduler.callback_execution_timeout + LEASE_MARGIN_S
+
+    @property
     def lease_s(self) -> float:
-        limits = self.settings.scheduler
-        return limits.callback_execution_timeout + limits.dag_file_processor_timeout + LEASE_MARGIN_S
+        """How long a claim holds whose file must be loaded first."""
+        return self.call_lease_s + self.settings.scheduler.dag_file_processor_timeout
 
     def callbacks(self, batch: Batch) -> None:
         """Call the callbacks of each notice; the file is loaded once, and again after a child has ended."""
@@ -63,7 +68,9 @@ class Teller:
             for notice in batch.notices:
                 if self.stopping():
                     break
-                attempt = self._begin(notice, batch.claimed_by, self.lease_s)
+                # First, so that a crash while the file is loaded is no crash of the callback.
+                opened.ensure(_log_path(notice, self.settings))
+                attempt = self._begin(notice, batch.claimed_by, self.call_lease_s)
                 if attempt is not None:
                     self._call_all(notice, batch.claimed_by, attempt, opened)
         finally:
