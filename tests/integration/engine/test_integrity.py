@@ -1,0 +1,236 @@
+"""A DAG that changes while its runs go on: pinned ones keep their version, others are made to fit the newest."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from support.hands import brief, clear_, end, push, running
+from support.scenario import Scenario, dag
+
+from scheduler.serialized import SerializedDag
+from scheduler.states import TaskState
+from scheduler.store import integrity
+from scheduler.store.selection import Tasks
+from scheduler.store.versions import Versions
+
+S = TaskState
+FREE = {"disable_bundle_versioning": True}
+
+
+def follow(scenario: Scenario, run: int) -> int | None:
+    """What promote does with the run it holds."""
+    with scenario.engine.begin() as connection:
+        return integrity.follow_newest(connection, run, Versions(), default_queue="default")
+
+
+def shape(scenario: Scenario) -> list[tuple[int, str, int, str]]:
+    return scenario.rows("select task_no, task_id, map_index, coalesce(state, 'none') from task_instance order by 1, 3")
+
+
+def literal(length: int, **options: Any) -> SerializedDag:
+    each = {"expand": {"kind": "product", "inputs": [{"literal": length}]}}
+    return dag("d", {"each": [], "after": ["each"]}, options={"each": each}, **options)
+
+
+def version_of(scenario: Scenario) -> int:
+    return scenario.rows("select v.number from dag_run r join dag_version v on v.id = r.version_id")[0][0]
+
+
+def test_a_pinned_run_keeps_its_version(scenario: Scenario) -> None:
+    scenario.add(dag("d", {"a": [], "b": ["a"]}))
+    run = scenario.trigger("d", run_id="r")
+    scenario.add(dag("d", {"a": []}))
+
+    assert follow(scenario, run) is None
+
+    scenario.run_to_end()
+    assert scenario.states() == {"a": "success", "b": "success"}
+
+
+def test_a_run_with_the_newest_version_is_left_alone(scenario: Scenario) -> None:
+    scenario.add(dag("d", {"a": []}, **FREE))
+    run = scenario.trigger("d", run_id="r")
+
+    assert follow(scenario, run) is None
+
+
+def test_tasks_go_come_and_change_places(scenario: Scenario) -> None:
+    scenario.add(dag("d", {"a": [], "gone": ["a"], "c": ["gone"]}, **FREE))
+    run = scenario.trigger("d", run_id="r")
+    push(scenario, running(scenario))
+    scenario.messages()  # of `gone`: nobody takes it
+    scenario.add(dag("d", {"c": [], "new": ["c"], "a": ["new"]}, **FREE))
+
+    assert follow(scenario, run) is not None
+
+    assert shape(scenario) == [
+        (0, "c", -1, "none"), (1, "new", -1, "none"), (2, "a", -1, "success"), (3, "gone", -1, "removed"),
+    ]  # fmt: skip
+    scenario.run_to_end()
+    assert scenario.states() == {"a": "success", "gone": "removed", "c": "success", "new": "success"}
+    assert scenario.run_state(run) == "success"
+
+
+def test_a_task_that_comes_back_is_decided_again(scenario: Scenario) -> None:
+    both = {"a": [], "b": ["a"]}
+    scenario.add(dag("d", both, **FREE))
+    run = scenario.trigger("d", run_id="r")
+    scenario.add(dag("d", {"a": []}, **FREE))
+    follow(scenario, run)
+    assert scenario.states() == {"a": "none", "b": "removed"}
+
+    scenario.add(dag("d", both, description="again", **FREE))
+    follow(scenario, run)
+
+    assert scenario.states() == {"a": "none", "b": "none"}
+    scenario.run_to_end()
+    assert scenario.states() == {"a": "success", "b": "success"}
+
+
+def test_what_a_worker_has_is_left_to_end(scenario: Scenario) -> None:
+    scenario.add(dag("d", {"a": [], "b": ["a"]}, **FREE))
+    run = scenario.trigger("d", run_id="r")
+    claim = running(scenario)
+    scenario.add(dag("d", {"new": [], "b": ["new"]}, **FREE))
+
+    follow(scenario, run)
+
+    assert shape(scenario) == [(0, "new", -1, "none"), (1, "b", -1, "none"), (2, "a", -1, "running")]
+    assert end(scenario, claim), "the report of a task that is gone is taken"
+    assert scenario.states()["b"] == "none", "the old version's edges are not followed"
+    scenario.run_to_end()
+    assert scenario.states() == {"a": "success", "b": "success", "new": "success"}
+    assert scenario.run_state(run) == "success"
+
+
+def test_a_new_task_outside_its_dates_is_not_made(scenario: Scenario) -> None:
+    scenario.add(dag("d", {"a": []}, **FREE))
+    run = scenario.trigger("d", run_id="r", logical_date=datetime(2025, 1, 10, tzinfo=UTC))
+    dates = {
+        "early": {"end_date": "2025-01-09T00:00:00+00:00"},
+        "late": {"start_date": "2025-01-11T00:00:00+00:00"},
+        "now": {"start_date": "2025-01-09T00:00:00+00:00", "end_date": "2025-01-11T00:00:00+00:00"},
+    }
+    scenario.add(dag("d", {"a": [], "early": [], "late": [], "now": []}, options=dates, **FREE))
+
+    follow(scenario, run)
+
+    assert set(scenario.states()) == {"a", "now"}
+
+
+def test_what_waits_takes_over_queue_pool_priority_limits_and_retries(scenario: Scenario) -> None:
+    scenario.pool("other", 4, queue="theirs")
+    scenario.add(dag("d", {"a": [], "b": ["a"]}, **FREE))
+    run = scenario.trigger("d", run_id="r")
+    claim = running(scenario)
+    changed = {"pool": "other", "pool_slots": 2, "priority_weight": 7, "retries": 3, "max_active_tis_per_dag": 5}
+    scenario.add(dag("d", {"a": [], "b": ["a"]}, task=changed | {"notify": ("on_failure",)}, **FREE))
+
+    follow(scenario, run)
+
+    columns = "pool, queue, pool_slots, priority_weight, rank, max_tries, max_active_tis_per_dag, notify"
+    assert scenario.rows(f"select {columns} from task_instance order by id") == [
+        ("default_pool", "default", 1, 1, 1, 0, None, None),
+        ("other", "theirs", 2, 7, 7, 3, 5, ["on_failure"]),
+    ], "what runs holds the slots it has"
+    end(scenario, claim)
+
+
+def test_a_literal_map_shrinks_and_grows(scenario: Scenario) -> None:
+    scenario.add(literal(3, **FREE))
+    run = scenario.trigger("d", run_id="r")
+    push(scenario, running(scenario))
+    scenario.sql("update task_instance set state = 'scheduled' where state = 'queued'")  # their messages were taken
+    assert shape(scenario)[0][1:] == ("each", 0, "success")
+
+    scenario.add(literal(2, **FREE))
+    follow(scenario, run)
+    assert [row[3] for row in shape(scenario) if row[1] == "each"][2] == "removed"
+
+    scenario.add(literal(5, **FREE))
+    follow(scenario, run)
+    assert [row[2] for row in shape(scenario) if row[1] == "each"] == [0, 1, 2, 3, 4]
+    scenario.run_to_end()
+    assert {row[3] for row in shape(scenario)} == {"success"}
+    assert scenario.rows("select sum(try_number) from task_instance where map_index = 0") == [(1,)]
+
+
+def test_a_mapped_task_becomes_a_plain_one_and_back(scenario: Scenario) -> None:
+    scenario.add(literal(3, **FREE))
+    run = scenario.trigger("d", run_id="r")
+    scenario.turn()
+    scenario.messages()
+
+    scenario.add(dag("d", {"each": [], "after": ["each"]}, **FREE))
+    follow(scenario, run)
+    assert [row[1:3] for row in shape(scenario)] == [("each", -1), ("after", -1)]
+
+    clear_(scenario)
+    scenario.add(literal(2, **FREE))
+    follow(scenario, run)
+    scenario.run_to_end()
+    assert [row[1:] for row in shape(scenario)] == [
+        ("each", 0, "success"), ("each", 1, "success"), ("after", -1, "success"),
+    ]  # fmt: skip
+
+
+def test_deadlines_go_along_with_their_tasks(scenario: Scenario) -> None:
+    scenario.add(dag("d", {"a": [], "b": []}, **FREE))
+    run = scenario.trigger("d", run_id="r")
+    scenario.sql(
+        "insert into deadline (dag_run_id, task_no, kind, due_at) select %s, n, 'sla', now() from generate_series(0, 1) n", run
+    )
+    scenario.sql("update deadline set number = task_no")
+    scenario.add(dag("d", {"b": [], "a": []}, **FREE))
+
+    follow(scenario, run)
+
+    assert scenario.rows("select task_no, number from deadline order by 1") == [(0, 1), (1, 0)]
+
+
+def test_clear_runs_the_version_of_the_run_unless_told(scenario: Scenario) -> None:
+    scenario.add(dag("d", {"a": []}))
+    scenario.trigger("d", run_id="r")
+    scenario.run_to_end()
+    scenario.add(dag("d", {"a": [], "b": ["a"]}))
+
+    clear_(scenario)
+    assert version_of(scenario) == 1
+    scenario.run_to_end()
+
+    planned = clear_(scenario, Tasks(task_ids=("b",)), latest=True, dry_run=True)
+    assert brief(planned) == [("b", -1, None, "created")]
+    assert version_of(scenario) == 1, "a dry run switches nothing"
+
+    assert clear_(scenario, Tasks(task_ids=("b",)), latest=True) == planned
+    assert version_of(scenario) == 2
+    scenario.run_to_end()
+    assert scenario.states() == {"a": "success", "b": "success"}
+    assert scenario.rows("select try_number from task_instance order by id") == [(2,), (1,)]
+
+
+def test_the_dag_and_then_the_settings_say_which_version_clear_runs(make_scenario: Any) -> None:
+    scenario = make_scenario(core={"rerun_with_latest_version": True})
+    for dag_id, option in (("yes", True), ("no", False), ("unset", None)):
+        scenario.add(dag(dag_id, {"a": []}))
+        scenario.trigger(dag_id, run_id="r")
+        scenario.run_to_end()
+        scenario.add(dag(dag_id, {"a": []}, rerun_with_latest_version=option, description="new"))
+        clear_(scenario, dag_id=dag_id)
+    numbers = scenario.rows("select r.dag_id, v.number from dag_run r join dag_version v on v.id = r.version_id order by r.id")
+    assert dict(numbers) == {"yes": 2, "no": 1, "unset": 2}
+    clear_(scenario, dag_id="no", latest=True)
+    scenario.run_to_end()
+
+
+def test_a_failed_task_that_is_gone_no_longer_stands_in_the_way(scenario: Scenario) -> None:
+    scenario.add(dag("d", {"a": [], "bad": ["a"], "c": ["bad"]}))
+    run = scenario.trigger("d", run_id="r")
+    scenario.run_to_end(outcome=lambda claim: S.FAILED if claim.task_id == "bad" else S.SUCCESS)
+    scenario.add(dag("d", {"a": [], "c": ["a"]}))
+
+    changes = clear_(scenario, Tasks(states={S.FAILED, S.UPSTREAM_FAILED}), latest=True)
+
+    assert brief(changes) == [("bad", -1, "failed", "removed"), ("c", -1, "upstream_failed", "none")]
+    scenario.run_to_end()
+    assert scenario.run_state(run) == "success"
+    assert scenario.states() == {"a": "success", "bad": "removed", "c": "success"}
