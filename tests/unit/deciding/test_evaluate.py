@@ -1,0 +1,112 @@
+"""Evaluating a whole run in memory: fixpoint in one pass, reasons of what waits, how a run ends."""
+
+from typing import Any
+
+import pytest
+from support.scenario import dag
+
+from scheduler.deciding.evaluate import Evaluation, Facts, evaluate, run_state
+from scheduler.serialized import SerializedDag
+from scheduler.states import Branched, RunState
+from scheduler.states import TaskState as S
+
+
+def states(plan: SerializedDag, **given: S) -> dict[int, dict[int, S]]:
+    """Undecided, but for those given by task_id."""
+    return {no: {-1: given.get(task.task_id, S.NONE)} for no, task in enumerate(plan.tasks)}
+
+
+def decided(plan: SerializedDag, found: Evaluation) -> dict[str, S]:
+    return {plan.tasks[one.task_no].task_id: one.state for one in found.decisions}
+
+
+def test_a_skip_travels_to_the_end_in_one_pass() -> None:
+    plan = dag("d", {"a": [], "b": ["a"], "c": ["b"], "d": ["c"], "e": ["d"]}, rules={"e": "all_done"})
+
+    found = evaluate(plan, states(plan, a=S.SKIPPED))
+
+    assert decided(plan, found) == {"b": S.SKIPPED, "c": S.SKIPPED, "d": S.SKIPPED, "e": S.SCHEDULED}
+
+
+def test_a_failure_decides_at_once_while_siblings_run() -> None:
+    plan = dag("d", {"a": [], "b": [], "c": ["a", "b"]})
+
+    found = evaluate(plan, states(plan, a=S.RUNNING, b=S.FAILED))
+
+    assert decided(plan, found) == {"c": S.UPSTREAM_FAILED}
+
+
+def test_what_waits_says_why() -> None:
+    plan = dag("d", {"a": [], "b": [], "c": ["a", "b"]})
+
+    found = evaluate(plan, states(plan, a=S.RUNNING, b=S.SUCCESS))
+
+    assert found.waiting == {(2, -1): "1 of 2 upstream tasks have not ended"}
+
+
+def test_a_task_that_is_not_in_this_run_is_not_waited_for() -> None:
+    plan = dag("d", {"a": [], "b": [], "c": ["a", "b"]})
+    without = {no: one for no, one in states(plan, a=S.SUCCESS).items() if no != plan.number["b"]}
+
+    assert decided(plan, evaluate(plan, without)) == {"c": S.SCHEDULED}
+
+
+def test_a_stored_decision_comes_before_the_trigger_rule() -> None:
+    plan = dag("d", {"a": [], "b": ["a"]}, rules={"b": "always"}, options={"a": {"branches": True}})
+    branched = Facts(branched=(Branched(task_no=0, skip=frozenset({"b", "gone"})),))
+
+    found = evaluate(plan, states(plan, a=S.SUCCESS), branched)
+
+    assert decided(plan, found) == {"b": S.SKIPPED}
+
+
+def test_in_a_mapped_group_a_branch_decides_for_its_own_index() -> None:
+    own: dict[str, Any] = {"expand": {"kind": "product", "inputs": [{"literal": 2}]}, "mapped_group": "g"}
+    plan = dag("d", {"a": [], "b": ["a"]}, options={"a": own | {"branches": True}, "b": own})
+    given = {0: {0: S.SUCCESS, 1: S.SUCCESS}, 1: {0: S.NONE, 1: S.NONE}}
+    branched = Facts(branched=(Branched(task_no=0, map_index=1, skip=frozenset({"b"})),))
+
+    found = evaluate(plan, given, branched)
+
+    assert [(one.map_index, one.state) for one in found.decisions] == [(0, S.SCHEDULED), (1, S.SKIPPED)]
+
+
+def test_a_mapped_task_expands_when_what_it_reads_has_ended_even_if_others_have_not() -> None:
+    spec = {"expand": {"kind": "product", "inputs": [{"task": "a", "key": "return_value"}]}}
+    plan = dag("d", {"a": [], "other": [], "b": ["a", "other"]}, options={"b": spec})
+
+    assert evaluate(plan, states(plan, a=S.RUNNING, other=S.RUNNING)).expand == []
+    assert evaluate(plan, states(plan, a=S.SUCCESS, other=S.RUNNING)).expand == [plan.number["b"]]
+
+
+def test_the_run_before_holds_back_a_task_but_not_a_failure() -> None:
+    plan = dag("d", {"a": [], "b": ["a"]})
+    waits = Facts(past={1: "the run before"})
+
+    assert evaluate(plan, states(plan, a=S.SUCCESS), waits).waiting == {(1, -1): "the run before"}
+    assert decided(plan, evaluate(plan, states(plan, a=S.FAILED), waits)) == {"b": S.UPSTREAM_FAILED}
+
+
+@pytest.mark.parametrize(
+    ("given", "ended"),
+    [
+        ({"a": S.SUCCESS, "b": S.RUNNING, "c": S.NONE}, None),
+        ({"a": S.SUCCESS, "b": S.SHUTDOWN, "c": S.FAILED}, None),
+        ({"a": S.SUCCESS, "b": S.FAILED, "c": S.SUCCESS}, RunState.SUCCESS),  # a failure that is no leaf
+        ({"a": S.SUCCESS, "b": S.SUCCESS, "c": S.UPSTREAM_FAILED}, RunState.FAILED),
+        ({"a": S.SKIPPED, "b": S.SKIPPED, "c": S.SKIPPED}, RunState.SUCCESS),
+        ({"a": S.REMOVED, "b": S.REMOVED, "c": S.REMOVED}, RunState.SUCCESS),
+    ],
+)
+def test_leaf_tasks_decide_how_a_run_ends(given: dict[str, S], ended: RunState | None) -> None:
+    plan = dag("d", {"a": [], "b": ["a"], "c": ["b"]}, rules={"c": "all_done"})
+
+    assert run_state(plan, states(plan, **given)) == ended
+
+
+def test_a_run_in_which_nothing_can_be_decided_has_failed_unless_it_waits_for_an_earlier_one() -> None:
+    plan = dag("d", {"a": [], "b": ["a"]}, options={"a": {"setups": ("b",)}})  # each waits for the other
+
+    assert run_state(plan, states(plan)) is RunState.FAILED
+    assert run_state(plan, states(plan), waiting_for_past=True) is None
+    assert run_state(dag("d", {"a": [], "b": ["a"]}), states(plan)) is None  # here a can go on
