@@ -31,7 +31,8 @@ class MaskedOutput:
         self._read, self._write = os.pipe()
         with contextlib.suppress(OSError):
             fcntl.fcntl(self._write, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        threading.Thread(target=self._pump, name="masked-output", daemon=True).start()
+        self.thread = threading.Thread(target=self._pump, name="masked-output", daemon=True)
+        self.thread.start()
         for descriptor in descriptors:
             os.dup2(self._write, descriptor)
 

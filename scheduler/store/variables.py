@@ -1,5 +1,6 @@
 """Variables: their values are stored encrypted."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from sqlalchemy import Connection
@@ -42,7 +43,7 @@ def variable(connection: Connection, key: str, cipher: Cipher) -> dict[str, Any]
 
 @transaction
 def set_variables(
-    connection: Connection, values: list[tuple[str, str, str | None]], cipher: Cipher, *, replace: bool = True
+    connection: Connection, values: Iterable[tuple[str, str, str | None]], cipher: Cipher, *, replace: bool = True
 ) -> list[str]:
     """Make or change variables (key, value, description), all or none; without `replace` only new ones. The keys written."""
     written = []

@@ -1,0 +1,207 @@
+"""Variables and connections in a real worker: they reach the task, and what is secret in them stays out of everything else."""
+
+import json
+from typing import Any
+
+import pytest
+from cryptography.fernet import Fernet
+
+from scheduler.authoring.connection import Connection
+from scheduler.doorbell import client
+from scheduler.exceptions import PacelineError
+from scheduler.settings import Settings
+from scheduler.store import connections, variables
+from scheduler.store.cipher import Cipher
+
+PASSWORD, TOKEN, KEY, VALUE = "pa55w0rd/with:signs", "extra-token-1234", "variable-secret-99", "not secret at all"
+SECRETS = (PASSWORD, TOKEN, KEY)
+
+LEAKY = """
+import os, subprocess, sys, logging
+@dag(schedule=None, params={"day": Param(1, type="integer")})
+def d():
+    @task
+    def leak(conn=None, var=None, params=None):
+        database = conn.db
+        print("python", database.password, database.get_uri())
+        os.write(1, b"descriptor " + database.password.encode() + b"\\n")
+        logging.getLogger("mine").warning("logged %s", database.extra_dejson["api_token"])
+        subprocess.run(["sh", "-c", "echo subprocess $S; echo also $S >&2"], env={"S": Variable.get("my_password")}, check=True)
+        print("plain", var.value.plain, var.value.get("nothing", "default"), var.json.settings["depth"], params.day)
+        return database.host
+    shell = BashOperator(
+        task_id="shell",
+        bash_command="env | grep ^S=; echo templated {{ conn.db.login }} {{ var.json.settings.depth }} {{ params.day }}",
+        env={"S": "{{ conn.db.password }}"},
+    )
+    @task
+    def fails():
+        raise ValueError(f"cannot log in as {Connection.get('db').password}, {Variable.get('my_password')}")
+    @task
+    def without():
+        print("nothing to hide")
+    leak() >> [shell, fails(), without()]
+d()
+"""
+
+
+def stored(settings: Settings, engine: Any) -> None:
+    cipher = Cipher.of(settings, make=True)
+    values = [("my_password", KEY, None), ("plain", VALUE, None), ("settings", '{"depth": 3}', None)]
+    variables.set_variables(engine, values, cipher)
+    extra = json.dumps({"api_token": TOKEN, "region": "north"})
+    made = Connection(conn_id="db", conn_type="postgres", host="db.example", login="ann", password=PASSWORD, extra=extra)
+    connections.add(engine, [made], cipher)
+
+
+def test_secrets_reach_the_task_and_nothing_else(bench: Any) -> None:
+    stored(bench.settings, bench.scenario.engine)
+    bench.worker()
+
+    bench.run(LEAKY)
+
+    assert bench.scenario.states() == {"leak": "success", "shell": "success", "fails": "failed", "without": "success"}
+    log = bench.log("leak")
+    assert "python *** postgres://ann:***@db.example/" in log
+    assert "descriptor ***\n" in log
+    assert "logged ***\n" in log
+    assert "subprocess ***\nalso ***\n" in log
+    assert f"plain {VALUE} default 3 1\n" in log
+    assert log.splitlines()[-1].endswith(" s") and "success after" in log.splitlines()[-1]
+    assert "S=***\ntemplated ann 3 1\n" in bench.log("shell")
+    assert bench.column("fails", "reason") == "ValueError: cannot log in as ***, ***"
+    assert "ValueError: cannot log in as ***, ***" in bench.log("fails")
+    assert "nothing to hide\n" in bench.log("without")
+    assert "db.example" in dump(bench)
+    everything = [path.read_text() for path in bench.settings.logs_folder.rglob("*.log")] + [bench.said, dump(bench), sent(bench)]
+    assert [(secret, text) for secret in SECRETS for text in everything if secret in text] == []
+
+
+def dump(bench: Any) -> str:
+    """Every row of every table as text."""
+    tables = [row[0] for row in bench.scenario.rows("select tablename from pg_tables where schemaname = 'public'")]
+    assert {"variable", "connection", "task_instance"} <= set(tables)
+    return "\n".join(str(row) for name in tables for row in bench.scenario.rows(f"select t::text from {name} t"))
+
+
+def sent(bench: Any) -> str:
+    """All that Redis holds."""
+    broker: Any = client(bench.settings)
+    read = {b"list": lambda key: broker.lrange(key, 0, -1), b"hash": broker.hgetall, b"string": broker.get, b"set": broker.smembers}
+    return "\n".join(str(read[kind](key)) for key in broker.keys("*") if (kind := broker.type(key)) in read)
+
+
+def test_the_environment_comes_before_the_store_and_is_not_handed_to_programs(bench: Any) -> None:
+    stored(bench.settings, bench.scenario.engine)
+    uri = "http://u:from-the-environment@web:80/?a=b"
+    bench.worker(PACELINE_VAR_PLAIN="overridden", PACELINE_CONN_DB=uri, PACELINE_CONN_OTHER='{"conn_type": "x", "host": "o"}')
+
+    bench.run("""
+        import os
+        @dag(schedule=None)
+        def d():
+            @task
+            def t(conn=None, var=None):
+                print(var.value.plain, conn.db.host, conn.db.port, conn.db.extra_dejson, conn.other.host, conn.get("none", "no"))
+                return sorted(name for name in os.environ if name.startswith(("PACELINE_CONN", "PACELINE_VAR", "PACELINE_CORE_F")))
+            t()
+        d()
+    """)
+
+    assert "overridden web 80 {'a': 'b'} o no\n" in bench.log("t")
+    assert bench.scenario.rows("select value from xcom") == [([],)]
+
+
+def test_what_is_not_there_is_told_in_a_sentence(bench: Any) -> None:
+    stored(bench.settings, bench.scenario.engine)
+    bench.worker()
+
+    bench.run("""
+        @dag(schedule=None)
+        def d():
+            @task
+            def variable():
+                Variable.get("nothing")
+            @task
+            def connection(conn=None):
+                conn.nothing.host
+            @task
+            def no_json(var=None):
+                var.json.plain
+            variable(), connection(), no_json()
+        d()
+    """)
+
+    reasons = [str(bench.column(name, "reason")) for name in ("variable", "connection", "no_json")]
+    assert reasons == [
+        "NotFoundError: There is no variable 'nothing': `paceline variables set nothing VALUE` makes it.",
+        "NotFoundError: There is no connection 'nothing': `paceline connections add nothing --conn-uri URI` makes it.",
+        "PacelineError: Variable 'plain' is not JSON: read it as text, or set it to JSON.",
+    ]
+
+
+def test_a_task_can_set_and_delete_variables(bench: Any) -> None:
+    bench.worker()
+
+    bench.run("""
+        @dag(schedule=None)
+        def d():
+            @task
+            def t():
+                Variable.set("made", {"a": [1]}, serialize_json=True)
+                Variable.set("gone", "x")
+                Variable.delete("gone")
+                return [Variable.get("made", deserialize_json=True), Variable.get("gone", default=None)]
+            t()
+        d()
+    """)
+
+    assert bench.scenario.rows("select value from xcom") == [([{"a": [1]}, None],)]
+    assert bench.scenario.rows("select key from variable") == [("made",)]
+    assert (bench.settings.home / "fernet.key").stat().st_mode & 0o777 == 0o600
+
+
+def test_much_output_is_masked_whole_and_the_next_task_has_its_own_log(bench: Any) -> None:
+    stored(bench.settings, bench.scenario.engine)
+    bench.worker()
+
+    bench.run("""
+        @dag(schedule=None)
+        def d():
+            @task
+            def big(conn=None):
+                password = conn.db.password
+                for _ in range(20_000):
+                    print("0123456789" * 10, password)
+            @task
+            def after():
+                print("the next task has its own log")
+            big() >> after()
+        d()
+    """)
+
+    log = bench.log("big")
+    assert log.count("0123456789 ***\n") == 20_000
+    assert PASSWORD not in log
+    assert "success after" in bench.last_line("big")
+    assert "the next task has its own log\n" in bench.log("after")
+
+
+def with_keys(settings: Settings, keys: str) -> Settings:
+    return settings.model_copy(update={"core": settings.core.model_copy(update={"fernet_key": keys})})
+
+
+def test_keys_are_rotated(bench: Any) -> None:
+    old, new = Fernet.generate_key().decode(), Fernet.generate_key().decode()
+    engine = bench.scenario.engine
+    stored(with_keys(bench.settings, old), engine)
+
+    both = Cipher.of(with_keys(bench.settings, f"{new},{old}"), make=True)
+    assert variables.rotate(engine, both) + connections.rotate(engine, both) == 4
+
+    only_new = Cipher.of(with_keys(bench.settings, new), make=False)
+    assert variables.variable(engine, "my_password", only_new)["value"] == KEY
+    assert connections.connection(engine, "db", only_new).password == PASSWORD
+    with pytest.raises(PacelineError, match="Variable 'plain' was encrypted with another key"):
+        variables.variable(engine, "plain", Cipher.of(with_keys(bench.settings, old), make=False))
+    assert not (bench.settings.home / "fernet.key").exists()

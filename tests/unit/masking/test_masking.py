@@ -1,0 +1,96 @@
+"""Masking: no secret is read whole, however the output is cut into pieces."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler import masking
+from workers.masked_output import MaskedOutput
+
+#: Few letters, so that secrets overlap, begin alike, and stand side by side.
+secrets = st.lists(st.text("ab1", min_size=4, max_size=7), max_size=4)
+pieces = st.lists(st.text("ab1", max_size=8), max_size=12)
+
+
+def known(*texts: object) -> masking.Secrets:
+    made = masking.Secrets()
+    made.add(list(texts))
+    return made
+
+
+@given(secrets, pieces)
+def test_a_stream_in_pieces_gives_what_the_whole_gives(texts: list[str], chunks: list[str]) -> None:
+    stream = masking.Stream(known(*texts))
+
+    given_out = b"".join([*(stream.feed(chunk.encode()) for chunk in chunks), stream.finish()]).decode()
+
+    assert given_out == known(*texts).redact("".join(chunks))
+    assert [text for text in texts if text in given_out] == []
+
+
+@given(secrets, pieces)
+def test_what_is_no_secret_comes_through_at_once(texts: list[str], chunks: list[str]) -> None:
+    stream = masking.Stream(known(*texts))
+
+    assert b"".join(stream.feed(b"x" + chunk.encode() + b"\n") for chunk in chunks).endswith(b"\n" if chunks else b"")
+
+
+@pytest.mark.parametrize(
+    ("secret", "text", "shown"),
+    [
+        ("pa55/word", "postgres://u:pa55%2Fword@host", "postgres://u:***@host"),
+        ('quo"te\\d', '{"x": "quo\\"te\\\\d"}', '{"x": "***"}'),
+        ("schlüssel", "schl\\u00fcssel und schlüssel", "*** und ***"),
+        ("-----BEGIN KEY-----\nMIIEvQIBADANB\nabc", "  MIIEvQIBADANB\n", "  ***\n"),
+        ("  padded-secret\n", "(padded-secret)", "(***)"),
+        ("abc", "abc", "abc"),
+        (b"bytes-secret", "bytes-secret", "***"),
+        (12345, "code 12345", "code ***"),
+        (True, "True story", "True story"),
+        ({"a": ["deep-secret"]}, "a deep-secret", "a ***"),
+    ],
+)
+def test_a_secret_is_masked_in_its_other_spellings_too(secret: object, text: str, shown: str) -> None:
+    assert known(secret).redact(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [("DB_PASSWORD", True), ("api_key", True), ("ApiKey", True), ("github_token", True), ("Authorization", True),
+     ("private_key", True), ("passphrase", True), ("region", False), ("key_name", False), ("depth", False)],
+)  # fmt: skip
+def test_names_that_look_secret(name: str, secret: bool) -> None:
+    assert masking.looks_secret(name) is secret
+
+
+def test_what_is_secret_inside_a_value_is_hidden_from_people() -> None:
+    value = {"region": "north", "auth": {"token": "x"}, "passwords": ["a", "b"], "empty_secret": ""}
+
+    assert masking.hidden(value) == {"region": "north", "auth": {"token": "***"}, "passwords": ["***", "***"], "empty_secret": ""}
+    assert masking.hidden({"a": 1}, secret=True) == {"a": "***"}
+    assert list(masking.secrets_in(value)) == ["x", ["a", "b"], ""]
+
+
+def test_a_pipe_masks_what_is_written_and_settles_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    target = os.open(path, os.O_WRONLY | os.O_CREAT)
+    descriptor = os.dup(target)
+    pipe = MaskedOutput(target, (descriptor,), known("hunter22"))
+    stays = os.dup(descriptor)
+
+    os.write(descriptor, b"one hun")
+    os.write(descriptor, b"ter22 two hunter")
+    pipe.settle()
+    settled = path.read_text()
+    os.close(descriptor)
+    pipe.close()
+    os.write(stays, b"later hunter22\n")
+    pipe_end = pipe.thread
+    os.close(stays)
+    pipe_end.join(10)
+
+    assert settled == "one *** two hunter"
+    assert path.read_text() == "one *** two hunterlater ***\n"
