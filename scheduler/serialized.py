@@ -261,7 +261,7 @@ def _task(task: Operator, priority_weight: int, scopes: Scopes, core: Core) -> S
     default_queue = core.default_spark_queue if task.runtime == "pyspark" else None
     return SerializedTask(
         task_id=task.task_id,
-        operator=type(task).__name__,
+        operator=task.operator_class.__name__,
         runtime=task.runtime,
         upstream=tuple(sorted(task.upstream_task_ids)),
         trigger_rule=str(task.trigger_rule),

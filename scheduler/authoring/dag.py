@@ -18,6 +18,8 @@ from scheduler.authoring.operator import Callbacks, Operator, parameters
 from scheduler.exceptions import DagCycleError, DagError, DuplicateTaskError, NotFoundError
 
 if TYPE_CHECKING:
+    from scheduler.authoring.mapping import OperatorPartial
+    from scheduler.authoring.task_group import TaskGroup
     from scheduler.authoring.timetable import Timetable
 
 TAG_MAX_LENGTH = 100
@@ -108,6 +110,10 @@ class DAG:
             for kind in checks.texts("allowed_run_types", allowed_run_types or ())
         )
         self.task_dict: dict[str, Operator] = {}
+        self.task_group_dict: dict[str, TaskGroup] = {}
+        #: Notes on edges, by the ids of the tasks they join.
+        self.edge_labels: dict[tuple[str, str], str] = {}
+        self.partials: list[OperatorPartial] = []
         self._suffixes: dict[str, int] = {}
 
     @property
@@ -136,7 +142,7 @@ class DAG:
     @property
     def group_specs(self) -> list[dict[str, Any]]:
         """Its task groups as data, outer ones first."""
-        return []
+        return [group.spec for group in self.task_group_dict.values()]
 
     @property
     def fileloc(self) -> str:
@@ -172,21 +178,44 @@ class DAG:
                 kind=DuplicateTaskError,
                 at=task.at,
             )
+        if task.task_id in self.task_group_dict:
+            raise task.checks().refuse("there is a task group of this id; give the task another task_id.")
         self.task_dict[task.task_id] = task
         task.dag = self
+        if task.task_group is not None:
+            task.task_group.add(task)
 
-    def unique_task_id(self, task_id: str) -> str:
-        """`task_id`, or with `__1`, `__2`, ... after it where a function becomes a task again."""
-        if task_id not in self.task_dict:
-            return task_id
-        number = self._suffixes.get(task_id, 0) + 1
-        while f"{task_id}__{number}" in self.task_dict:
+    def add_group(self, group: TaskGroup) -> None:
+        """Take `group` in, unless its id is taken."""
+        if group.group_id in self.task_group_dict or group.group_id in self.task_dict:
+            raise source.fault(
+                f"DAG {self.dag_id!r} has another task or task group {group.group_id!r}; give this group another group_id.",
+                kind=DuplicateTaskError,
+                at=group.at,
+            )
+        self.task_group_dict[group.group_id] = group
+        if group.parent_group is not None:
+            group.parent_group.add(group)
+
+    def unique_id(self, label: str, group: TaskGroup | None) -> str:
+        """`label`, or with `__1`, `__2`, ... after it where a function becomes a task or group of `group` again."""
+        prefix = "" if group is None else group.child_id("")
+
+        def is_free(name: str) -> bool:
+            return prefix + name not in self.task_dict and prefix + name not in self.task_group_dict
+
+        if is_free(label):
+            return label
+        number = self._suffixes.get(prefix + label, 0) + 1
+        while not is_free(f"{label}__{number}"):
             number += 1
-        self._suffixes[task_id] = number
-        return f"{task_id}__{number}"
+        self._suffixes[prefix + label] = number
+        return f"{label}__{number}"
 
     def validate(self) -> None:
         """Check what only the whole DAG shows: cycles, late results, and misspelt default_args."""
+        for partial in self.partials:
+            partial.validate()
         for task in self.task_dict.values():
             task.link_results()
         cycle = find_cycle({task_id: task.downstream_task_ids for task_id, task in self.task_dict.items()})
@@ -202,7 +231,7 @@ class DAG:
                 f"param {lacking[0]!r} has no default that fits its schema, which a run of the schedule cannot give; "
                 "write a default, or schedule=None."
             )
-        known = {name for task in self.task_dict.values() for name in parameters(type(task))}
+        known = {name for task in self.task_dict.values() for name in parameters(task.operator_class)}
         known |= {*parameters(Operator), *LATER_FOR_TASKS}
         for name in self.default_args.keys() - known:
             # Without a near match it may be meant for an operator that this DAG happens not to use.

@@ -7,13 +7,15 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 from scheduler.authoring import params as params_
 from scheduler.authoring import scope, source, templates
 from scheduler.authoring.arguments import LATER_FOR_TASKS, Arguments
 from scheduler.authoring.deferral import TaskDeferred
 from scheduler.authoring.edges import Linkable, link
+from scheduler.authoring.setup_teardown import Block, mark_setup, mark_teardown
 from scheduler.authoring.trigger_rule import TriggerRule
 from scheduler.authoring.weights import RULES
 from scheduler.authoring.xcom_arg import XComArg, results_in
@@ -21,6 +23,8 @@ from scheduler.exceptions import PacelineError, TaskDeferralError, TaskDeferralT
 
 if TYPE_CHECKING:
     from scheduler.authoring.dag import DAG
+    from scheduler.authoring.mapping import OperatorPartial
+    from scheduler.authoring.task_group import TaskGroup
 
 DEFAULT_POOL = "default_pool"
 Callbacks = Callable[..., Any] | Sequence[Callable[..., Any]] | None
@@ -31,24 +35,23 @@ class OperatorMeta(type):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         at = source.here()
-        dag = kwargs.get("dag") or scope.current_dag()
-        owner = _owner(kwargs.get("task_id"), dag)
+        group = kwargs.get("task_group")
+        dag = kwargs.get("dag") or (group.dag if group is not None else scope.current_dag())
+        owner = owner_of(kwargs.get("task_id"), dag)
         checks = Arguments(owner, at)
         if args:
             raise checks.refuse(f"{cls.__name__} takes keyword arguments only; write task_id={args[0]!r}.")
-        kwargs = _with_defaults(cls, kwargs, dag=dag, checks=checks)
+        kwargs = with_defaults(cls, kwargs, dag=dag, group=group or scope.current_group(dag), checks=checks)
         unknown = {name: value for name, value in kwargs.items() if name not in parameters(cls)}
         checks.others(unknown, known=parameters(cls), later=LATER_FOR_TASKS)
-        missing = [name for name in _required(cls) if name not in kwargs]
+        missing = [name for name in required(cls) if name not in kwargs]
         if missing:
             raise checks.refuse(f"{cls.__name__} needs the argument {missing[0]!r}.")
-        new: Any = cls
-        task = new.__new__(new)
-        task.at = at
-        task.__init__(**{name: value for name, value in kwargs.items() if name not in unknown})
+        task = construct(cls, at, {name: value for name, value in kwargs.items() if name not in unknown})
         if dag is not None:
             dag.add_task(task)
         task.link_results()
+        scope.made(task)
         return task
 
 
@@ -64,12 +67,15 @@ class Operator(Linkable, metaclass=OperatorMeta):
     template_ext: Sequence[str] = ()
 
     at: source.Location
+    #: Values that came from other tasks, in which nothing is a template; only of an instance of a mapped task.
+    resolved: Sequence[Any] = ()
 
     def __init__(
         self,
         *,
         task_id: str | None = None,
         dag: DAG | None = None,
+        task_group: TaskGroup | None = None,
         default_args: Mapping[str, Any] | None = None,
         owner: str = "airflow",
         retries: int | None = None,
@@ -113,11 +119,14 @@ class Operator(Linkable, metaclass=OperatorMeta):
         post_execute: Callable[..., Any] | None = None,
         **others: Any,
     ) -> None:
-        checks = Arguments(_owner(task_id, dag or scope.current_dag()), self.at)
+        found = dag or (task_group.dag if task_group is not None else scope.current_dag())
+        checks = Arguments(owner_of(task_id, found), self.at)
         checks.others(others, known=parameters(type(self)), later=LATER_FOR_TASKS)
         if task_id is None:
             raise checks.refuse(f"{type(self).__name__} needs the argument 'task_id'.")
-        self.task_id = checks.identifier("task_id", task_id)
+        self.task_group = task_group if task_group is not None else scope.current_group(found)
+        self.label = checks.identifier("task_id", task_id)
+        self.task_id = self.label if self.task_group is None else checks.identifier("task_id", self.task_group.child_id(self.label))
         self.dag: DAG | None = None
         self.upstream_task_ids: set[str] = set()
         self.downstream_task_ids: set[str] = set()
@@ -167,6 +176,7 @@ class Operator(Linkable, metaclass=OperatorMeta):
             "post_execute": checks.callbacks("post_execute", post_execute),
         }
         self.is_setup = self.is_teardown = self.on_failure_fail_dagrun = False
+        self._blocks: list[Block] = []
 
     @property
     def notify(self) -> tuple[str, ...]:
@@ -184,18 +194,25 @@ class Operator(Linkable, metaclass=OperatorMeta):
 
     @property
     def expand_spec(self) -> dict[str, Any] | None:
-        """How many instances it becomes, see deciding/expansion; None unless it is mapped."""
-        return None
+        """How many instances it becomes, see deciding/expansion; None unless it is mapped, by itself or with its group."""
+        group = None if self.task_group is None else self.task_group.mapped_group
+        return None if group is None or group.expansion is None else group.expansion.spec()
 
     @property
     def group_id(self) -> str | None:
         """The innermost task group it was made in."""
-        return None
+        return None if self.task_group is None else self.task_group.group_id
 
     @property
     def mapped_group_id(self) -> str | None:
         """The mapped task group it was made in."""
-        return None
+        group = None if self.task_group is None else self.task_group.mapped_group
+        return None if group is None else group.group_id
+
+    @property
+    def operator_class(self) -> type[Operator]:
+        """What runs: for a mapped task the class of its instances."""
+        return type(self)
 
     @property
     def line(self) -> int:
@@ -207,8 +224,40 @@ class Operator(Linkable, metaclass=OperatorMeta):
         """The result of this task, to pass on."""
         return XComArg(self)
 
-    def linked_operator(self) -> Operator:
+    def roots(self) -> Sequence[Operator]:
+        return (self,)
+
+    def leaves(self) -> Sequence[Operator]:
+        return (self,)
+
+    @classmethod
+    def partial(cls, **given: Any) -> OperatorPartial:
+        """The arguments that all instances of a mapped task share; `.expand(...)` adds those that differ."""
+        from scheduler.authoring.mapping import OperatorPartial
+
+        return OperatorPartial(cls, given)
+
+    def unmap(self, context: Mapping[str, Any], map_index: int) -> Operator:
+        """The operator of one instance: this one, unless it is mapped."""
         return self
+
+    def as_setup(self) -> Self:
+        """Make this task a setup: what lies between it and its teardowns runs only if it succeeded."""
+        mark_setup(self)
+        return self
+
+    def as_teardown(self, *, setups: Any = None, on_failure_fail_dagrun: bool | None = None) -> Self:
+        """Make this task the teardown of `setups`; its failure fails the run only with `on_failure_fail_dagrun`."""
+        mark_teardown(self, setups=setups, on_failure_fail_dagrun=on_failure_fail_dagrun)
+        return self
+
+    def __enter__(self) -> Block:
+        """`with setup >> teardown:` puts the tasks made inside between the two."""
+        self._blocks.append(Block(self))
+        return self._blocks[-1]
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._blocks.pop().close(link_tasks=kind is None)
 
     def execute(self, context: Mapping[str, Any]) -> object:
         """Do the work of one try; what is returned becomes the XCom `return_value`."""
@@ -249,7 +298,7 @@ class Operator(Linkable, metaclass=OperatorMeta):
     def render(self, context: Mapping[str, Any]) -> Operator:
         """A copy whose template fields hold the values for this try; TemplateError names the field."""
         rendered = copy.copy(self)
-        renderer = templates.Renderer(self.dag, self.template_ext, owner=f"Task {self.task_id!r}")
+        renderer = templates.Renderer(self.dag, self.template_ext, owner=f"Task {self.task_id!r}", resolved=self.resolved)
         for field in self.template_fields:
             setattr(rendered, field, renderer.render(getattr(self, field), context, field))
         return rendered
@@ -260,7 +309,8 @@ class Operator(Linkable, metaclass=OperatorMeta):
             if not hasattr(self, field):
                 raise self.checks().refuse(f"{type(self).__name__} lists the template field {field!r} but never sets it.")
             for result in results_in(getattr(self, field)):
-                link(result.operator, self)
+                for upstream in result.leaves():
+                    link(upstream, self)
         for name, value in vars(self).items():
             if name not in self.template_fields and isinstance(value, XComArg | params_.DagParam):
                 fields = ", ".join(self.template_fields) or "none"
@@ -269,7 +319,7 @@ class Operator(Linkable, metaclass=OperatorMeta):
 
     def checks(self) -> Arguments:
         """Argument checks that speak of this task and its line."""
-        return Arguments(_owner(self.task_id, self.dag or scope.current_dag()), self.at)
+        return Arguments(owner_of(self.task_id, self.dag or scope.current_dag()), self.at)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.task_id}>"
@@ -294,14 +344,26 @@ def parameters(kind: type) -> tuple[str, ...]:
     return tuple(names)
 
 
+def construct(kind: type, at: source.Location, arguments: Mapping[str, Any]) -> Any:
+    """An operator by itself, in no DAG."""
+    new: Any = kind
+    task = new.__new__(new)
+    task.at = at
+    task.__init__(**arguments)
+    return task
+
+
 @cache
-def _required(kind: type) -> tuple[str, ...]:
+def required(kind: type) -> tuple[str, ...]:
     own = list(inspect.signature(kind.__init__).parameters.values())[1:]  # type: ignore[misc]
     return tuple(p.name for p in own if p.default is p.empty and p.kind in {p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD})
 
 
-def _with_defaults(kind: type, kwargs: Mapping[str, Any], *, dag: DAG | None, checks: Arguments) -> dict[str, Any]:
-    defaults = dict(dag.default_args) if dag is not None else {}
+def with_defaults(
+    kind: type, kwargs: Mapping[str, Any], *, dag: DAG | None, group: TaskGroup | None, checks: Arguments
+) -> dict[str, Any]:
+    """`kwargs` and, where they are silent, the default_args of the task, its groups and its DAG, in this order."""
+    defaults = (dict(dag.default_args) if dag is not None else {}) | (group.default_args if group is not None else {})
     own = kwargs.get("default_args")
     if own is not None:
         defaults |= checks.mapping("default_args", own)
@@ -309,7 +371,7 @@ def _with_defaults(kind: type, kwargs: Mapping[str, Any], *, dag: DAG | None, ch
     return {name: value for name, value in defaults.items() if name in known and name != "task_id"} | dict(kwargs)
 
 
-def _owner(task_id: object, dag: DAG | None) -> str:
+def owner_of(task_id: object, dag: DAG | None) -> str:
     task = f"Task {task_id!r}" if task_id is not None else "A task"
     return f"{task} of DAG {dag.dag_id!r}" if dag is not None else task
 

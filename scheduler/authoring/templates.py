@@ -27,14 +27,20 @@ _UNDEFINED = re.compile(r"'(\w+)' is undefined")
 class Renderer:
     """Renders the fields of one task of `dag`; a str that ends with one of `extensions` is a template file's path."""
 
-    def __init__(self, dag: DAG | None, extensions: Sequence[str] = (), *, owner: str = "The task") -> None:
+    def __init__(
+        self, dag: DAG | None, extensions: Sequence[str] = (), *, owner: str = "The task", resolved: Sequence[Any] = ()
+    ) -> None:
         self._dag = dag
+        self._resolved = {id(value) for value in resolved}
         self._extensions = tuple(extensions)
         self._owner = owner
         self._native = dag is not None and dag.render_template_as_native_obj
 
     def render(self, value: Any, context: Mapping[str, Any], field: str) -> Any:
         """`value` with every template and task result in it replaced, however deep in lists, tuples, sets and dicts."""
+        return value if id(value) in self._resolved else self._render(value, context, field)
+
+    def _render(self, value: Any, context: Mapping[str, Any], field: str) -> Any:
         if isinstance(value, str):
             return self._render_text(value, context, field)
         if isinstance(value, XComArg | DagParam):

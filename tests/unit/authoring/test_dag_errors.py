@@ -184,8 +184,8 @@ def test_an_error_of_a_dag_function_names_its_decorator() -> None:
         (lambda load: load(), "missing a required argument: 'rows'"),
         (lambda load: load(1, 2, 3), "too many positional arguments"),
         (lambda load: load(rows=1, row=2), "unexpected keyword argument 'row'"),
-        (lambda load: load.expand(rows=[1]), r"expand\(\) is not supported yet"),
-        (lambda load: load.partial(rows=[1]), r"partial\(\) is not supported yet"),
+        (lambda load: load.expand(row=[1]), "has no argument 'row'; did you mean 'rows'"),
+        (lambda load: load.expand(rows=3), "takes a list, a dict or the result of a task, not 3"),
     ],
 )
 def test_a_call_that_does_not_fit_the_function_is_refused(call: Callable[[Any], Any], words: str) -> None:

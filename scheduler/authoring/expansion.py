@@ -1,0 +1,184 @@
+"""What a mapped task or group is expanded over: the values of each instance, and how their number is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from scheduler.authoring.source import fault
+from scheduler.authoring.xcom_arg import XComArg, results_in
+from scheduler.authoring.xcom_sequence import listed
+from scheduler.exceptions import DagError, XComError
+
+if TYPE_CHECKING:
+    from scheduler.authoring.operator import Operator
+
+Refuse = Callable[[str], DagError]
+
+
+@dataclass(slots=True)
+class Values:
+    """The arguments of one instance; `results` are those that came from tasks, in which nothing is a template."""
+
+    arguments: dict[str, Any] = field(default_factory=dict)
+    results: list[Any] = field(default_factory=list)
+
+    def take(self, name: str, value: Any, *, is_result: bool) -> None:
+        self.arguments[name] = value
+        if is_result:
+            self.results.append(value)
+
+
+class Expansion:
+    """How a mapped task or group gets its arguments."""
+
+    def spec(self) -> dict[str, Any]:
+        """As data, see SerializedTask.expand."""
+        raise NotImplementedError
+
+    def results(self) -> Iterator[XComArg]:
+        """The results of tasks that it reads."""
+        raise NotImplementedError
+
+    def names(self) -> set[str]:
+        """The argument names that are known while the DAG file is read."""
+        raise NotImplementedError
+
+    def values(self, context: Mapping[str, Any], map_index: int) -> Values:
+        """The arguments of instance `map_index`."""
+        raise NotImplementedError
+
+
+class Product(Expansion):
+    """`.expand(a=..., b=...)`: each combination of the values; the last argument varies fastest."""
+
+    def __init__(self, inputs: Mapping[str, Any], refuse: Refuse) -> None:
+        if not inputs:
+            raise refuse("expand() has nothing to expand over; give it at least one argument.")
+        for name, value in inputs.items():
+            if not isinstance(value, list | tuple | Mapping | XComArg):
+                kind = type(value).__name__
+                raise refuse(f"expand({name}=...) takes a list, a dict or the result of a task, not {value!r} ({kind}).")
+            if isinstance(value, MappedArgument):
+                raise refuse(f"expand({name}=...) cannot take an argument of a mapped group; mapping does not nest.")
+        self.inputs = dict(inputs)
+
+    def spec(self) -> dict[str, Any]:
+        return {"kind": "product", "inputs": [_ref(value) for value in self.inputs.values()]}
+
+    def results(self) -> Iterator[XComArg]:
+        yield from results_in(self.inputs)
+
+    def names(self) -> set[str]:
+        return set(self.inputs)
+
+    def values(self, context: Mapping[str, Any], map_index: int) -> Values:
+        found = Values()
+        rest = map_index
+        first = next(iter(self.inputs))
+        for name, value in reversed(self.inputs.items()):
+            entries = value.entries(context) if isinstance(value, XComArg) else listed(value, name)
+            place = rest
+            if name != first:
+                # A length costs a look at the database; the argument that varies slowest needs none.
+                rest, place = divmod(rest, _counted(entries, name))
+            _take(found, name, entries[place], context, is_result=isinstance(value, XComArg))
+        return found
+
+
+class Entries(Expansion):
+    """`.expand_kwargs([{...}, ...])`: a dict of arguments for each instance."""
+
+    def __init__(self, inputs: Any, refuse: Refuse) -> None:
+        if isinstance(inputs, MappedArgument):
+            raise refuse("expand_kwargs() cannot take an argument of a mapped group; mapping does not nest.")
+        if not isinstance(inputs, XComArg):
+            if not isinstance(inputs, Sequence) or isinstance(inputs, str | bytes):
+                raise refuse(f"expand_kwargs() takes a list of dicts or the result of a task, not {inputs!r}.")
+            for one in inputs:
+                if not isinstance(one, XComArg) and not (isinstance(one, Mapping) and all(isinstance(key, str) for key in one)):
+                    raise refuse(f"expand_kwargs() takes a list of dicts with str keys, but {one!r} is in it.")
+        self.inputs: XComArg | Sequence[Any] = inputs
+
+    @property
+    def literals(self) -> list[Mapping[str, Any]]:
+        """The dicts that stand in the DAG file."""
+        return [] if isinstance(self.inputs, XComArg) else [one for one in self.inputs if isinstance(one, Mapping)]
+
+    def spec(self) -> dict[str, Any]:
+        return {"kind": "list", "inputs": [_ref(self.inputs)]}
+
+    def results(self) -> Iterator[XComArg]:
+        yield from results_in(self.inputs)
+
+    def names(self) -> set[str]:
+        return {name for one in self.literals for name in one}
+
+    def values(self, context: Mapping[str, Any], map_index: int) -> Values:
+        entries = self.inputs.entries(context) if isinstance(self.inputs, XComArg) else self.inputs
+        entry = entries[map_index]
+        is_result = isinstance(self.inputs, XComArg) or isinstance(entry, XComArg)
+        if isinstance(entry, XComArg):
+            entry = entry.resolve(context)
+        if not isinstance(entry, Mapping) or not all(isinstance(key, str) for key in entry):
+            raise XComError(f"expand_kwargs() got {entry!r} for map index {map_index}; it takes a dict with str keys.")
+        found = Values()
+        for name, value in entry.items():
+            _take(found, name, value, context, is_result=is_result)
+        return found
+
+
+class MappedArgument(XComArg):
+    """An argument of a mapped group inside the group: in each instance its own value."""
+
+    __slots__ = ("expansion", "name")
+
+    def __init__(self, expansion: Expansion, name: str) -> None:
+        self.expansion = expansion
+        self.name = name
+
+    def leaves(self) -> Sequence[Operator]:
+        return list(dict.fromkeys(operator for result in self.expansion.results() for operator in result.leaves()))
+
+    def __getitem__(self, item: str | int) -> XComArg:
+        raise fault(f"The argument {self.name!r} of a mapped group takes no subscript; pass it to a task that does [{item!r}].")
+
+    def __str__(self) -> str:
+        raise fault(f"The argument {self.name!r} of a mapped group cannot stand in a text; pass it as an argument of its own.")
+
+    def _shown(self) -> str:
+        return f"argument {self.name!r} of a mapped group"
+
+    def length_ref(self) -> dict[str, Any]:
+        raise fault(f"The argument {self.name!r} of a mapped group cannot be mapped over; mapping does not nest.")
+
+    def resolve(self, context: Mapping[str, Any]) -> Any:
+        arguments = self.expansion.values(context, context["ti"].map_index).arguments
+        if self.name not in arguments:
+            raise XComError(f"expand_kwargs() gave no {self.name!r} for map index {context['ti'].map_index}.")
+        return arguments[self.name]
+
+
+def refuse_repeated(names: Iterable[str], given: Collection[str], refuse: Refuse) -> None:
+    """An argument is either the same for every instance or different."""
+    for name in names:
+        if name in given:
+            raise refuse(f"the argument {name!r} stands in partial() already; leave it out of one of the two.")
+
+
+def _ref(value: Any) -> dict[str, Any]:
+    return value.length_ref() if isinstance(value, XComArg) else {"literal": len(value)}
+
+
+def _take(found: Values, name: str, entry: Any, context: Mapping[str, Any], *, is_result: bool) -> None:
+    if isinstance(entry, XComArg):
+        found.take(name, entry.resolve(context), is_result=True)
+    else:
+        found.take(name, entry, is_result=is_result)
+
+
+def _counted(entries: Sequence[Any], name: str) -> int:
+    if not (length := len(entries)):
+        raise XComError(f"The values of {name!r} are gone: the list that it was expanded over is empty now.")
+    return length

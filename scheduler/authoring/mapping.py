@@ -1,0 +1,197 @@
+"""Mapped tasks: `.partial(...).expand(...)` makes one task of the DAG that becomes an instance for each value at run time."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from scheduler.authoring import scope, source
+from scheduler.authoring.arguments import LATER_FOR_TASKS, Arguments, near
+from scheduler.authoring.edges import link
+from scheduler.authoring.expansion import Entries, Expansion, Product, Values, refuse_repeated
+from scheduler.authoring.operator import Operator, construct, owner_of, parameters, required, with_defaults
+from scheduler.authoring.xcom_arg import XComArg, results_in
+
+if TYPE_CHECKING:
+    from scheduler.authoring.dag import DAG
+    from scheduler.authoring.task_group import TaskGroup
+
+#: The worker needs these before it knows an instance's values, or they say what the DAG looks like.
+_FOR_ALL = "is the same for every instance of a task; set it in partial()"
+
+
+class OperatorPartial:
+    """The arguments that all instances share, until `expand` or `expand_kwargs` adds the others.
+
+    `into` is the argument that takes the expanded ones as a dict: op_kwargs of a decorated function.
+    """
+
+    def __init__(
+        self,
+        kind: type[Operator],
+        given: Mapping[str, Any],
+        *,
+        into: str | None = None,
+        mark: Callable[[Operator], None] | None = None,
+    ) -> None:
+        self._at = source.here()
+        self._kind = kind
+        self._into = into
+        self._mark = mark
+        group: TaskGroup | None = given.get("task_group")
+        self._dag: DAG | None = given.get("dag") or (group.dag if group is not None else scope.current_dag())
+        self._group = group if group is not None else scope.current_group(self._dag)
+        self._checks = Arguments(owner_of(given.get("task_id"), self._dag), self._at)
+        self._given = with_defaults(kind, given, dag=self._dag, group=self._group, checks=self._checks)
+        self._explicit = set(given)
+        self._expanded = False
+        self._check_given()
+        if self._dag is not None:
+            self._dag.partials.append(self)
+
+    def expand(self, **mapped: Any) -> Operator:
+        """An instance for each value; for several arguments each combination, the last argument varying fastest."""
+        self._expanded = True
+        product = Product(mapped, self._refuse)
+        self._check_expanded(mapped)
+        self._check_call([mapped.keys()])
+        return self._make(product)
+
+    def expand_kwargs(self, kwargs: Any, *, strict: bool = True) -> Operator:
+        """An instance for each dict of arguments."""
+        self._expanded = True
+        entries = Entries(kwargs, self._refuse)
+        self._check_expanded(entries.names())
+        self._check_call({frozenset(one) for one in entries.literals})
+        return self._make(entries)
+
+    def validate(self) -> None:
+        """Refuse one that was never expanded: it would make no task at all."""
+        if not self._expanded:
+            raise self._refuse("partial() makes no task by itself; add .expand(...) or .expand_kwargs(...).")
+
+    def _make(self, expansion: Expansion) -> Operator:
+        base = {name: value for name, value in self._given.items() if name in parameters(Operator) or name in LATER_FOR_TASKS}
+        arguments = base | {"dag": self._dag, "task_group": self._group}
+        made: Operator = MappedOperator(kind=self._kind, given=self._given, expansion=expansion, into=self._into, **arguments)
+        if self._mark is not None:
+            self._mark(made)
+        return made
+
+    def _check_given(self) -> None:
+        unknown = {name: value for name, value in self._given.items() if name not in parameters(self._kind)}
+        self._checks.others(unknown, known=parameters(self._kind), later=LATER_FOR_TASKS)
+        if self._into is not None:
+            self._check_names(self._given.get(self._into) or {})
+
+    def _check_expanded(self, names: Iterable[str]) -> None:
+        """No argument twice, none that must be the same for all, none that the operator does not know."""
+        if self._into is not None:
+            refuse_repeated(names, self._given.get(self._into) or {}, self._refuse)
+            self._check_names(names)
+            return
+        refuse_repeated(names, self._explicit, self._refuse)
+        known = parameters(self._kind)
+        for name in names:
+            if name in parameters(Operator) or name in LATER_FOR_TASKS:
+                raise self._refuse(f"the argument {name!r} {_FOR_ALL}.")
+            if name not in known:
+                raise self._refuse(f"unknown argument {name!r} in expand(){near(name, known)}")
+
+    def _check_names(self, names: Iterable[str]) -> None:
+        """Arguments of a decorated function must be in its signature."""
+        function = self._given["python_callable"]
+        known = inspect.signature(function).parameters
+        if any(p.kind is p.VAR_KEYWORD for p in known.values()):
+            return
+        for name in names:
+            if name not in known:
+                raise self._refuse(f"{function.__name__}() has no argument {name!r}{near(name, known)}")
+
+    def _check_call(self, expanded: Iterable[Iterable[str]]) -> None:
+        """That nothing is missing, where the DAG file says which arguments there are."""
+        for names in expanded:
+            if self._into is not None:
+                stand_ins = {self._into: {**(self._given.get(self._into) or {}), **dict.fromkeys(names)}}
+                construct(self._kind, self._at, _own(self._given) | stand_ins)
+                continue
+            missing = [name for name in required(self._kind) if name not in self._given and name not in set(names)]
+            if missing:
+                raise self._refuse(f"{self._kind.__name__} needs the argument {missing[0]!r}, in partial() or in expand().")
+
+    def _refuse(self, complaint: str) -> Any:
+        return self._checks.refuse(complaint)
+
+    def __rshift__(self, other: Any) -> NoReturn:
+        raise self._refuse("partial() makes no task by itself; add .expand(...) before joining it to others.")
+
+    __lshift__ = __rrshift__ = __rlshift__ = __rshift__
+
+
+class MappedOperator(Operator):
+    """A task of the DAG that stands for all its instances; `unmap` gives the operator of one of them."""
+
+    def __init__(
+        self,
+        *,
+        kind: type[Operator],
+        given: Mapping[str, Any],
+        expansion: Expansion,
+        into: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.kind = kind
+        self.given = dict(given)
+        self.expansion = expansion
+        self.into = into
+        self.template_fields = tuple(kind.template_fields)
+        # Of the operator that each instance will be.
+        self.runtime, self.branches = kind.runtime, kind.branches  # type: ignore[misc]
+        group = None if self.task_group is None else self.task_group.mapped_group
+        if group is not None:
+            raise self.checks().refuse(f"it lies in the mapped group {group.group_id!r} and cannot be mapped again.")
+
+    @property
+    def operator_class(self) -> type[Operator]:
+        return self.kind
+
+    @property
+    def expand_spec(self) -> dict[str, Any]:
+        return self.expansion.spec()
+
+    def link_results(self) -> None:
+        """Make an edge from every task whose result is expanded over or shared by all instances."""
+        taken = {name: value for name, value in self.given.items() if name in self.template_fields}
+        for name, value in self.given.items():
+            if name not in taken and isinstance(value, XComArg):
+                fields = ", ".join(self.template_fields) or "none"
+                raise self.checks().refuse(f"{name} cannot take the result of a task; template fields can ({fields}).")
+        for result in (*results_in(taken), *self.expansion.results()):
+            for upstream in result.leaves():
+                link(upstream, self)
+
+    def unmap(self, context: Mapping[str, Any], map_index: int) -> Operator:
+        """The operator of one instance, with its values; those that came from tasks are not rendered as templates."""
+        values: Values = self.expansion.values(context, map_index)
+        arguments = _own(self.given)
+        if self.into is None:
+            arguments |= values.arguments
+        else:
+            arguments[self.into] = {**(arguments.get(self.into) or {}), **values.arguments}
+        made: Operator = construct(self.kind, self.at, arguments)
+        made.resolved = tuple(values.results)
+        made.dag, made.task_id, made.task_group = self.dag, self.task_id, self.task_group
+        made.upstream_task_ids, made.downstream_task_ids = self.upstream_task_ids, self.downstream_task_ids
+        made.is_setup, made.is_teardown = self.is_setup, self.is_teardown
+        made.on_failure_fail_dagrun = self.on_failure_fail_dagrun
+        return made
+
+    def execute(self, context: Mapping[str, Any]) -> object:
+        raise NotImplementedError("A mapped task is unmapped before it runs.")
+
+
+def _own(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what only puts a task into its DAG."""
+    return {name: value for name, value in given.items() if name not in {"dag", "task_group", "default_args"}}

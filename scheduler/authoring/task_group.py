@@ -1,0 +1,217 @@
+"""Task groups: tasks under one name, which edges take for one thing and which can be mapped as a whole."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, overload
+
+from scheduler.authoring import scope, source
+from scheduler.authoring.arguments import Arguments
+from scheduler.authoring.edges import Linkable, link
+from scheduler.authoring.expansion import Entries, Expansion, MappedArgument, Product, refuse_repeated
+from scheduler.exceptions import DagError
+
+if TYPE_CHECKING:
+    from scheduler.authoring.dag import DAG
+    from scheduler.authoring.operator import Operator
+
+_KEY = re.compile(r"[\w-]{1,200}")
+
+
+class TaskGroup(Linkable):
+    """Tasks made in `with TaskGroup("load"):` get ids like `load.copy`; edges to the group go to its first tasks."""
+
+    def __init__(
+        self,
+        group_id: str,
+        *,
+        prefix_group_id: bool = True,
+        parent_group: TaskGroup | None = None,
+        dag: DAG | None = None,
+        default_args: Mapping[str, Any] | None = None,
+        tooltip: str | None = "",
+        ui_color: str = "CornflowerBlue",
+        ui_fgcolor: str = "#000",
+        add_suffix_on_collision: bool = False,
+        group_display_name: str = "",
+        doc_md: str | None = None,
+        expansion: Expansion | None = None,
+    ) -> None:
+        self.at = source.here()
+        found = dag or (parent_group.dag if parent_group is not None else scope.current_dag())
+        if found is None:
+            raise source.fault(f"Task group {group_id!r} is in no DAG; make it inside `with DAG(...)`.", at=self.at)
+        self.dag: DAG = found
+        self.parent_group = parent_group if parent_group is not None else scope.current_group(found)
+        checks = Arguments(f"Task group {group_id!r} of DAG {found.dag_id!r}", self.at)
+        if not isinstance(group_id, str) or not _KEY.fullmatch(group_id):
+            raise checks.refuse("group_id may hold only letters, digits, dashes and underscores, 200 at most.")
+        self.prefix_group_id = checks.boolean("prefix_group_id", prefix_group_id)
+        if add_suffix_on_collision:
+            group_id = found.unique_id(group_id, self.parent_group)
+        self.label = group_id
+        self.group_id = self.parent_group.child_id(group_id) if self.parent_group is not None else group_id
+        inherited = self.parent_group.default_args if self.parent_group is not None else {}
+        self.default_args: dict[str, Any] = inherited | checks.mapping("default_args", default_args or {})
+        self.tooltip, self.doc_md = tooltip or "", doc_md
+        self.ui_color, self.ui_fgcolor, self.group_display_name = ui_color, ui_fgcolor, group_display_name
+        self.expansion = expansion
+        outer = None if self.parent_group is None else self.parent_group.mapped_group
+        if expansion is not None and outer is not None:
+            raise checks.refuse(f"it lies in the mapped group {outer.group_id!r} and cannot be mapped again.")
+        self.children: dict[str, Operator | TaskGroup] = {}
+        found.add_group(self)
+
+    @property
+    def mapped_group(self) -> TaskGroup | None:
+        """This group, or the nearest one around it, that is mapped."""
+        if self.expansion is not None:
+            return self
+        return None if self.parent_group is None else self.parent_group.mapped_group
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """The group as data."""
+        parent = None if self.parent_group is None else self.parent_group.group_id
+        return {"group_id": self.group_id, "parent": parent, "tooltip": self.tooltip}
+
+    def child_id(self, label: str) -> str:
+        """The id of a task or group of this name in the group."""
+        return f"{self.group_id}.{label}" if self.prefix_group_id else label
+
+    def iter_tasks(self) -> Iterator[Operator]:
+        """Every task in the group and in the groups inside it, in order of definition."""
+        for child in self.children.values():
+            if isinstance(child, TaskGroup):
+                yield from child.iter_tasks()
+            else:
+                yield child
+
+    def has_task(self, task: Operator) -> bool:
+        return any(one is task for one in self.iter_tasks())
+
+    def get_child_by_label(self, label: str) -> Operator | TaskGroup:
+        """The child made as `label`; KeyError if there is none."""
+        return self.children[self.child_id(label)]
+
+    def add(self, child: Operator | TaskGroup) -> None:
+        """Take in a task or group; DAG.add_task and DAG.add_group look for ids that are taken."""
+        self.children[child.group_id if isinstance(child, TaskGroup) else child.task_id] = child
+
+    def roots(self) -> Sequence[Operator]:
+        """The tasks with nothing of the group before them."""
+        tasks = list(self.iter_tasks())
+        ids = {task.task_id for task in tasks}
+        return [task for task in tasks if not task.upstream_task_ids & ids]
+
+    def leaves(self) -> Sequence[Operator]:
+        """The tasks with nothing but teardowns of the group after them: what follows on the group waits for no teardown."""
+        tasks = {task.task_id: task for task in self.iter_tasks()}
+        work = {name for name, task in tasks.items() if not task.is_teardown}
+        ends = [tasks[name] for name in tasks if name in work and not tasks[name].downstream_task_ids & work]
+        # A setup with nothing but its teardown after it belongs to the work beside it.
+        return [task for task in ends if not (task.is_setup and task.downstream_task_ids & tasks.keys())] or ends
+
+    def __enter__(self) -> Self:
+        scope.enter_group(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        scope.leave()
+        if kind is None and self.expansion is not None:
+            for result in self.expansion.results():
+                for upstream in result.leaves():
+                    for root in self.roots():
+                        link(upstream, root)
+
+    def __repr__(self) -> str:
+        return f"<TaskGroup {self.group_id}>"
+
+
+class GroupFunction:
+    """A function that makes a task group each time it is called in a DAG."""
+
+    def __init__(self, function: Callable[..., Any], arguments: Mapping[str, Any], given: Mapping[str, Any] | None = None) -> None:
+        if not inspect.isfunction(function):
+            raise source.fault(f"@task_group decorates a function, not {function!r}; give arguments by name.")
+        functools.update_wrapper(self, function)
+        self.function = function
+        self._arguments = dict(arguments)
+        self._given = dict(given or {})
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Make the group; what the function returns, or the group if it returns nothing."""
+        return self._make(None, args, {**self._given, **kwargs})
+
+    def override(self, **arguments: Any) -> GroupFunction:
+        """The same function with other arguments for its groups."""
+        return GroupFunction(self.function, {**self._arguments, **arguments}, self._given)
+
+    def partial(self, **given: Any) -> GroupFunction:
+        """Arguments that are the same for every instance."""
+        self._refuse_repeated(given)
+        self._check_names(given)
+        return GroupFunction(self.function, self._arguments, {**self._given, **given})
+
+    def expand(self, **mapped: Any) -> Any:
+        """An instance of the group for each value; for several arguments each combination of their values."""
+        self._refuse_repeated(mapped)
+        self._check_names(mapped)
+        product = Product(mapped, self._refuse)
+        return self._make(product, (), {**self._given, **{name: MappedArgument(product, name) for name in mapped}})
+
+    def expand_kwargs(self, kwargs: Any) -> Any:
+        """An instance of the group for each dict of arguments."""
+        entries = Entries(kwargs, self._refuse)
+        names = entries.names()
+        self._refuse_repeated(names)
+        self._check_names(names)
+        rest = {name: MappedArgument(entries, name) for name in self._parameters if name not in self._given}
+        return self._make(entries, (), {**self._given, **rest})
+
+    @property
+    def _parameters(self) -> Mapping[str, inspect.Parameter]:
+        return inspect.signature(self.function).parameters
+
+    def _make(self, expansion: Expansion | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        arguments = {"tooltip": inspect.getdoc(self.function) or "", "add_suffix_on_collision": True, **self._arguments}
+        group_id = arguments.pop("group_id", None) or self.function.__name__
+        try:
+            inspect.signature(self.function).bind(*args, **kwargs)
+            group = TaskGroup(group_id, expansion=expansion, **arguments)
+        except TypeError as error:
+            raise self._refuse(f"{error}.") from None
+        with group:
+            returned = self.function(*args, **kwargs)
+        return group if returned is None else returned
+
+    def _check_names(self, names: Any) -> None:
+        known = self._parameters
+        if any(p.kind is p.VAR_KEYWORD for p in known.values()):
+            return
+        for name in names:
+            if name not in known:
+                raise self._refuse(f"the function has no argument {name!r}.")
+
+    def _refuse_repeated(self, names: Any) -> None:
+        refuse_repeated(names, self._given, self._refuse)
+
+    def _refuse(self, complaint: str) -> DagError:
+        return source.fault(f"Task group {self.function.__name__!r}: {complaint}")
+
+
+@overload
+def task_group(group_id: Callable[..., Any], /) -> GroupFunction: ...
+@overload
+def task_group(group_id: str | None = None, /, **arguments: Any) -> Callable[[Callable[..., Any]], GroupFunction]: ...
+def task_group(group_id: Any = None, /, **arguments: Any) -> Any:
+    """Make a function the body of a task group. Takes TaskGroup's arguments; group_id is its name if left out."""
+    if callable(group_id):
+        return GroupFunction(group_id, {})
+    if group_id is not None:
+        arguments["group_id"] = group_id
+    return lambda function: GroupFunction(function, arguments)

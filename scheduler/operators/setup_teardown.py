@@ -1,0 +1,40 @@
+"""`@setup` and `@teardown`: decorated functions whose tasks set up what others need, and take it down again."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any, overload
+
+from scheduler.authoring import source
+from scheduler.authoring.setup_teardown import mark_setup, mark_teardown
+from scheduler.operators.decorators import TaskFunction, task
+
+
+def setup(function: Callable[..., Any]) -> TaskFunction:
+    """Make the tasks of a function (or of one that @task decorates) setups."""
+    return _task_function(function, "setup").marked(mark_setup)
+
+
+@overload
+def teardown(function: Callable[..., Any], /) -> TaskFunction: ...
+@overload
+def teardown(*, on_failure_fail_dagrun: bool = False) -> Callable[[Callable[..., Any]], TaskFunction]: ...
+def teardown(function: Any = None, /, *, on_failure_fail_dagrun: bool = False) -> Any:
+    """Make the tasks of a function (or of one that @task decorates) teardowns."""
+    if function is None:
+        return partial(_teardown, on_failure_fail_dagrun=on_failure_fail_dagrun)
+    return _teardown(function, on_failure_fail_dagrun=on_failure_fail_dagrun)
+
+
+def _teardown(function: Callable[..., Any], *, on_failure_fail_dagrun: bool) -> TaskFunction:
+    mark = partial(mark_teardown, on_failure_fail_dagrun=on_failure_fail_dagrun)
+    return _task_function(function, "teardown").marked(mark)
+
+
+def _task_function(function: Any, name: str) -> TaskFunction:
+    made = task(function) if inspect.isfunction(function) else function
+    if not isinstance(made, TaskFunction):
+        raise source.fault(f"@{name} decorates a function or a @task function, not {function!r}.")
+    return made
