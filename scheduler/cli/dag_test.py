@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from scheduler import serialized
-from scheduler.authoring import context, xcom, zones
+from scheduler.authoring import context, params, xcom, zones
 from scheduler.authoring.dag import DAG
 from scheduler.authoring.deferral import TaskDeferred, TaskRescheduled, encode, first_event
 from scheduler.authoring.external import Counts, Target
@@ -27,6 +27,7 @@ from scheduler.exceptions import DagError, NotFoundError, PacelineError, SkipTas
 from scheduler.serialized import SerializedDag
 from scheduler.settings import Settings
 from scheduler.states import TaskState
+from workers.vault import EnvironmentVault
 
 XComs = dict[tuple[str, str], str]
 
@@ -91,6 +92,7 @@ def run(settings: Settings, dag_id: str, *, logical_date: datetime, conf: dict[s
     """
     dag, file = find(settings, dag_id)
     plan = serialized.from_dag(dag, file=file, core=settings.core, scheduler=settings.scheduler)
+    params.check(plan.params, conf, dag_id=dag_id, conf_overrides=settings.core.dag_run_conf_overrides_params)
     os.environ["PACELINE_HOME"] = str(settings.home)
     dag_run = context.DagRun(
         dag_id=dag_id,
@@ -155,7 +157,15 @@ def _each(settings: Settings, dag: DAG, plan: SerializedDag, dag_run: context.Da
         if state == TaskState.SCHEDULED:
             operator = dag.task_dict[task.task_id]
             ti = TaskInstance(task.task_id, dag.dag_id, dag_run.run_id, xcoms, settings.core.max_xcom_bytes)
-            state, reason = _try(settings, operator, ti, context.build(dag=dag, task=operator, ti=ti, dag_run=dag_run))
+            values = context.build(
+                dag=dag,
+                task=operator,
+                ti=ti,
+                dag_run=dag_run,
+                vault=EnvironmentVault(os.environ),
+                conf_overrides_params=settings.core.dag_run_conf_overrides_params,
+            )
+            state, reason = _try(settings, operator, ti, values)
             skipped |= dict.fromkeys(ti.skipped if state == TaskState.SUCCESS else (), task.task_id)
         ended[task.task_id] = state
         result = xcoms.get((task.task_id, "return_value"))
