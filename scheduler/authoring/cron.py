@@ -51,6 +51,7 @@ class Clock:
         self._expression = expression
         self._zone = zone
         self._every_hour = _covers_every_hour(expression)
+        self._croniter: croniter | None = None
 
     def after(self, moment: datetime) -> datetime | None:
         """The first tick later than `moment`; None if none comes."""
@@ -136,7 +137,7 @@ class Clock:
     def _walls_after(self, wall: datetime) -> Iterator[datetime]:
         from croniter import CroniterBadDateError
 
-        ticks = _croniter(self._expression, wall)
+        ticks = self._from(wall)
         try:
             while True:
                 yield ticks.get_next(datetime)
@@ -147,9 +148,17 @@ class Clock:
         from croniter import CroniterBadDateError
 
         try:
-            return _croniter(self._expression, wall).get_prev(datetime)
+            return self._from(wall).get_prev(datetime)
         except (CroniterBadDateError, OverflowError):
             return None
+
+    def _from(self, wall: datetime) -> croniter:
+        """One croniter for the life of this clock, since reading the expression takes longest; whoever asks last has it."""
+        if self._croniter is None:
+            self._croniter = _croniter(self._expression, wall)
+        else:
+            self._croniter.set_current(wall, force=True)
+        return self._croniter
 
 
 def _croniter(expression: str, start: datetime) -> croniter:

@@ -71,12 +71,7 @@ class Timetable(ABC):
 
     def runs_between(self, first: datetime, last: datetime) -> Iterator[RunTimes]:
         """The runs of logical dates from `first` to `last`, both included, in order; none unless it is periodic."""
-        if not self.is_periodic:
-            return
-        run = self._in_range(first, last, None)
-        while run is not None:
-            yield run
-            run = self._in_range(first, last, run)
+        return iter(())
 
     def latest(self, now: datetime, *, anchor: datetime | None = None) -> RunTimes | None:
         """The newest run that is due. `anchor` is the logical date of any of its runs: a timedelta counts from there, and has
@@ -90,16 +85,6 @@ class Timetable(ABC):
     def manual_interval(self, moment: datetime) -> tuple[datetime, datetime]:
         """The data interval of a run that a person makes for `moment`."""
         return moment, moment
-
-    def _in_range(self, first: datetime, last: datetime, before: RunTimes | None) -> RunTimes | None:
-        return self.next_run(
-            last=before.logical_date if before else None,
-            covered=before.data_interval_end if before else None,
-            start=first,
-            end=last,
-            catchup=True,
-            now=first,
-        )
 
 
 def exact(moment: datetime) -> RunTimes:

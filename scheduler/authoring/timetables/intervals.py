@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -40,7 +41,7 @@ class _Intervals(Timetable):
         floors = []
         if last is not None:
             floors.append(_goes_on(ticks, last, covered))
-        if start is not None:
+        if start is not None and (last is None or start > last):
             floors.append(ticks.from_on(start))
         if not catchup or not floors:
             newest = _latest_complete(ticks, now)
@@ -53,6 +54,13 @@ class _Intervals(Timetable):
         begin = max(tick for tick in floors if tick is not None)
         over = ticks.after(begin)
         return None if over is None or (end is not None and begin > end) else of_interval(begin, over)
+
+    def runs_between(self, first: datetime, last: datetime) -> Iterator[RunTimes]:
+        ticks = self._ticks(None, first, first)
+        begin = ticks.from_on(first)
+        while begin is not None and begin <= last and (over := ticks.after(begin)) is not None:
+            yield of_interval(begin, over)
+            begin = over
 
     def manual_interval(self, moment: datetime) -> tuple[datetime, datetime]:
         """The last interval that is over then."""

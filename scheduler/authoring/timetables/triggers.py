@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -28,6 +30,17 @@ class _Trigger(Timetable):
     def is_periodic(self) -> bool:
         return True
 
+    @abstractmethod
+    def _ticks(self, last: datetime | None, start: datetime | None, now: datetime) -> Ticks:
+        """The ticks, for a schedule whose newest tick is `last` and whose first is at or after `start`."""
+
+    def runs_between(self, first: datetime, last: datetime) -> Iterator[RunTimes]:
+        ticks = self._ticks(None, first + self.interval, first)
+        tick = ticks.from_on(first + self.interval)
+        while (run := self._run(tick, last + self.interval)) is not None:
+            yield run
+            tick = ticks.after(run.run_after)
+
     def manual_interval(self, moment: datetime) -> tuple[datetime, datetime]:
         return moment - self.interval, moment
 
@@ -39,7 +52,7 @@ class _Trigger(Timetable):
         self, ticks: Ticks, *, last: datetime | None, start: datetime | None, end: datetime | None, catchup: bool, now: datetime
     ) -> RunTimes | None:
         floors = [ticks.after(last)] if last is not None else []
-        if start is not None:
+        if start is not None and (last is None or start > last):
             floors.append(ticks.from_on(start))
         first = None if None in floors else max(tick for tick in floors if tick is not None)
         if not catchup and first is not None and first <= now:
@@ -51,10 +64,6 @@ class _Trigger(Timetable):
             return None
         tick = tick.astimezone(UTC)
         return RunTimes(tick - self.interval, tick - self.interval, tick, tick)
-
-    def _in_range(self, first: datetime, last: datetime, before: RunTimes | None) -> RunTimes | None:
-        # A run's logical date is the start of its interval; its tick is what start and end speak of.
-        return Timetable._in_range(self, first + self.interval, last + self.interval, before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +90,7 @@ class Cron(_Trigger):
         now: datetime,
         covered: datetime | None = None,
     ) -> RunTimes | None:
-        ticks = Clocks((self.expression, *self.more), self.timezone)
+        ticks = self._ticks(last, start, now)
         if last is None and start is None:
             return self._run(self._first(ticks, now), end)
         return self._next(ticks, last=self._tick_of(last, covered), start=start, end=end, catchup=catchup, now=now)
@@ -102,7 +111,10 @@ class Cron(_Trigger):
         return f"{', '.join((self.expression, *self.more))}{zone}"
 
     def latest(self, now: datetime, *, anchor: datetime | None = None) -> RunTimes | None:
-        return self._run(Clocks((self.expression, *self.more), self.timezone).up_to(now), None)
+        return self._run(self._ticks(None, None, now).up_to(now), None)
+
+    def _ticks(self, last: datetime | None, start: datetime | None, now: datetime) -> Ticks:
+        return Clocks((self.expression, *self.more), self.timezone)
 
     def _first(self, ticks: Ticks, now: datetime) -> datetime | None:
         past = ticks.up_to(now)
@@ -134,11 +146,10 @@ class Delta(_Trigger):
         now: datetime,
         covered: datetime | None = None,
     ) -> RunTimes | None:
-        step, last = Step(self.seconds, self.relative), self._tick_of(last, covered)
+        last = self._tick_of(last, covered)
         if last is None and start is None:
             return self._run(now.replace(microsecond=0), end)
-        ticks = Steps(grid(step, last=last, start=start), step)
-        return self._next(ticks, last=last, start=start, end=end, catchup=catchup, now=now)
+        return self._next(self._ticks(last, start, now), last=last, start=start, end=end, catchup=catchup, now=now)
 
     def to_spec(self) -> dict[str, Any]:
         spec: dict[str, Any] = {"kind": "delta"}
@@ -151,6 +162,10 @@ class Delta(_Trigger):
 
     def latest(self, now: datetime, *, anchor: datetime | None = None) -> RunTimes | None:
         return None if anchor is None else _Trigger.latest(self, now, anchor=anchor)
+
+    def _ticks(self, last: datetime | None, start: datetime | None, now: datetime) -> Ticks:
+        step = Step(self.seconds, self.relative)
+        return Steps(grid(step, last=last, start=start), step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +205,9 @@ class Events(Timetable):
     @property
     def summary(self) -> str:
         return f"{len(self.event_dates)} events from {self.event_dates[0]} to {self.event_dates[-1]}"
+
+    def runs_between(self, first: datetime, last: datetime) -> Iterator[RunTimes]:
+        return (exact(event) for event in self._events() if first <= event <= last)
 
     def latest(self, now: datetime, *, anchor: datetime | None = None) -> RunTimes | None:
         events = self._events()
