@@ -19,6 +19,8 @@ COMMANDS = {
     "tasks": "List task instances and read their logs.",
     "assets": "List assets, and say that one was updated.",
     "pools": "List, set and delete pools.",
+    "variables": "List, get and set variables.",
+    "connections": "List, get and add connections to other systems.",
     "workers": "List the workers.",
     "config": "Show and check the settings.",
     "doctor": "Say what is reachable, which versions run, and what to fix.",
