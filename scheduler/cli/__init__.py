@@ -12,11 +12,13 @@ COMMANDS = {
     "standalone": "Start everything on this machine; Ctrl-C stops it.",
     "scheduler": "Start a scheduler.",
     "worker": "Start a worker.",
+    "waiter": "Start a waiter, which awaits the triggers of deferred tasks.",
     "flower": "Start Flower, the page that shows Celery's workers and tasks.",
     "db": "Make and check the database schema.",
-    "dags": "List, show, pause, test and trigger DAGs.",
-    "runs": "List, show and watch DAG runs.",
-    "tasks": "List task instances and read their logs.",
+    "dags": "List, show, pause, test, trigger, clear and delete DAGs.",
+    "runs": "List, show, watch, clear, mark and delete DAG runs.",
+    "tasks": "List, clear and mark task instances, and read their logs.",
+    "backfill": "Make, list, show, pause, resume and cancel backfills.",
     "assets": "List assets, and say that one was updated.",
     "pools": "List, set and delete pools.",
     "variables": "List, get and set variables.",
@@ -24,7 +26,7 @@ COMMANDS = {
     "workers": "List the workers.",
     "config": "Show and check the settings.",
     "doctor": "Say what is reachable, which versions run, and what to fix.",
-    "alive": "Exit 0 if a scheduler or worker of this host gives signs of life.",
+    "alive": "Exit 0 if a scheduler, worker or waiter of this host gives signs of life.",
 }
 
 

@@ -1,7 +1,7 @@
 """What a person may do with backfills: make one, see what it would make, list, show, pause, resume and cancel it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from itertools import islice
 from typing import Any
@@ -10,6 +10,7 @@ import psycopg2.extras
 from sqlalchemy import Connection
 from sqlalchemy.exc import DataError
 
+from scheduler.authoring import params
 from scheduler.authoring.timetable import RunTimes
 from scheduler.exceptions import BackfillError, ConflictError, NotFoundError
 from scheduler.serialized import SerializedDag, next_timetable
@@ -24,8 +25,8 @@ REPROCESS: dict[str, frozenset[str]] = {
     "failed": frozenset({"failed"}),
     "completed": frozenset({"failed", "success"}),
 }
-#: More dates than this are a slip of the pen, such as a wrong century.
-MOST_RUNS = 100_000
+#: More dates than this are a slip of the pen, such as a wrong century; so many take a few seconds to work out.
+MOST_RUNS = 20_000
 
 SELECT = """
     select b.id, b.dag_id, case when b.cancelled then 'cancelled' when b.ended_at is not null then 'completed'
@@ -57,6 +58,8 @@ class Wanted:
     #: None: new runs get no conf, those that run again keep theirs.
     conf: dict[str, Any] | None = None
     created_by: str = "cli"
+    #: core.dag_run_conf_overrides_params
+    conf_overrides_params: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +89,7 @@ def create(connection: Connection, wanted: Wanted) -> Row:
                     %(created_by)s)
             on conflict (dag_id) where ended_at is null do nothing returning id
             """,
-            {name: getattr(wanted, name) for name in Wanted.__slots__}
-            | {"version_id": version_id, "conf": None if wanted.conf is None else psycopg2.extras.Json(wanted.conf)},
+            asdict(wanted) | {"version_id": version_id, "conf": None if wanted.conf is None else psycopg2.extras.Json(wanted.conf)},
         ).scalar_one_or_none()
     except DataError as error:
         raise BackfillError(f"conf cannot be stored: {str(error.orig).splitlines()[0]}. Leave that character out.") from None
@@ -236,6 +238,7 @@ def check(dag: SerializedDag, wanted: Wanted, now: datetime) -> None:
         raise BackfillError(f"--from {wanted.first.isoformat()} is later than --to {wanted.last.isoformat()}: swap them.")
     if wanted.first > now:
         raise BackfillError(f"--from {wanted.first.isoformat()} lies in the future: a backfill makes runs of past dates.")
+    params.check(dag.params, wanted.conf or {}, dag_id=dag.dag_id, conf_overrides=wanted.conf_overrides_params)
     past = next((task.task_id for task in dag.tasks if task.depends_on_past), None)
     if past is not None and wanted.reverse:
         raise BackfillError(f"{name} cannot be backfilled in reverse: its task {past!r} depends on the run before.")

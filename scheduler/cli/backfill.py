@@ -1,0 +1,166 @@
+"""`paceline backfill`: runs of past dates, made within limits of their own."""
+
+from datetime import datetime
+from typing import Any
+
+import click
+
+from scheduler.cli import options, output
+from scheduler.store import backfills as store
+from scheduler.store import reads
+
+COLUMNS = ["id", "dag_id", "state", "from_date", "to_date", "total", "waiting", "left_out", "queued", "running", "success",
+           "failed"]  # fmt: skip
+DATES = ["ordinal", "logical_date", "state", "run_id", "started_at", "ended_at", "reason"]
+#: Backfills and dates a person sees without --limit; scripts (--json) get all.
+SCREENFUL = 50
+
+backfill_id = click.argument("backfill_id", metavar="ID", type=click.IntRange(1, 2**63 - 1))
+
+
+@click.group()
+def backfill() -> None:
+    """Make, list, show, pause, resume and cancel backfills."""
+
+
+@backfill.command()
+@click.argument("dag_id", metavar="DAG")
+@click.option("--from", "first", type=options.MOMENT, required=True, help="First logical date, with offset.")
+@click.option("--to", "last", type=options.MOMENT, required=True, help="Last logical date, with offset.")
+@click.option(
+    "--max-active-runs",
+    type=click.IntRange(1, 10_000),
+    default=store.DEFAULT_MAX_ACTIVE_RUNS,
+    show_default=True,
+    help="Runs of this backfill at once; those of the schedule do not count.",
+)
+@click.option(
+    "--reprocess",
+    type=click.Choice(list(store.REPROCESS)),
+    default="none",
+    show_default=True,
+    help="Which runs that are there are cleared and run again.",
+)
+@click.option("--reverse", is_flag=True, help="Newest date first.")
+@click.option("--dry-run", is_flag=True, help="Show what would be made; change nothing.")
+@click.option("--conf", type=options.JSON_OBJECT, help="A JSON object, `dag_run.conf` in the tasks.")
+@options.as_json
+def create(
+    dag_id: str,
+    *,
+    first: datetime,
+    last: datetime,
+    max_active_runs: int,
+    reprocess: str,
+    reverse: bool,
+    dry_run: bool,
+    conf: dict[str, Any] | None,
+    json_wanted: bool,
+) -> None:
+    """Make the runs of a DAG's schedule from one date to another, both included, where they are missing."""
+    engine = options.engine()
+    # Read first: a DAG that does not exist is told with a near match.
+    dag = reads.dag(engine, dag_id)
+    wanted = store.Wanted(
+        dag_id=dag_id,
+        first=first,
+        last=last,
+        max_active_runs=max_active_runs,
+        reprocess=reprocess,
+        reverse=reverse,
+        conf=conf,
+        conf_overrides_params=options.settings().core.dag_run_conf_overrides_params,
+    )
+    if dry_run:
+        _show_dates(store.dry_run(engine, wanted), json_wanted=json_wanted)
+        return
+    made = store.create(engine, wanted)
+    options.ring("plan")
+    if dag["is_paused"]:
+        output.say(f"DAG {dag_id} is paused: the backfill waits until `paceline dags unpause {dag_id}`.")
+    if json_wanted:
+        output.print_json(made)
+    else:
+        left_out = f", {made['left_out']} left out" if made["left_out"] else ""
+        click.echo(f"Backfill {made['id']} of DAG {dag_id}: {made['waiting']} runs to make{left_out}.")
+
+
+@backfill.command("list")
+@click.option("--dag", "dag_id", metavar="DAG", help="Only backfills of this DAG.")
+@click.option("--limit", type=click.IntRange(min=1), help=f"Newest N only; without --json {SCREENFUL} unless said otherwise.")
+@options.as_json
+def list_(dag_id: str | None, limit: int | None, json_wanted: bool) -> None:
+    """Backfills with the number of their runs in each state, newest first."""
+    engine = options.engine()
+    if json_wanted:
+        output.print_json(store.backfills(engine, dag_id=dag_id, limit=limit))
+    else:
+        output.table(store.backfills(engine, dag_id=dag_id, limit=limit or SCREENFUL), COLUMNS, empty="No backfills.")
+
+
+@backfill.command()
+@backfill_id
+@options.as_json
+def show(backfill_id: int, json_wanted: bool) -> None:
+    """One backfill: how far it is, and what became of each date."""
+    found = store.backfill(options.engine(), backfill_id)
+    if json_wanted:
+        output.print_json(found)
+        return
+    output.facts({name: value for name, value in found.items() if name != "runs"} | {"progress": progress(found)})
+    _show_dates(found["runs"], json_wanted=False)
+
+
+@backfill.command()
+@backfill_id
+@options.as_json
+def pause(backfill_id: int, json_wanted: bool) -> None:
+    """Make and start no more of its runs; those running go on."""
+    changed = store.pause(options.engine(), backfill_id)
+    _say(backfill_id, "is paused" if changed else "was paused already", json_wanted=json_wanted)
+
+
+@backfill.command()
+@backfill_id
+@options.as_json
+def resume(backfill_id: int, json_wanted: bool) -> None:
+    """Let a paused backfill go on."""
+    changed = store.resume(options.engine(), backfill_id)
+    options.ring("plan")
+    _say(backfill_id, "goes on" if changed else "was not paused", json_wanted=json_wanted)
+
+
+@backfill.command()
+@backfill_id
+@options.as_json
+def cancel(backfill_id: int, json_wanted: bool) -> None:
+    """End a backfill: what waits is left out, queued runs fail, running ones go on."""
+    found = store.cancel(options.engine(), backfill_id)
+    running = f"; {found['running']} runs go on" if found["running"] else ""
+    _say(backfill_id, f"is cancelled{running}", json_wanted=json_wanted)
+
+
+def progress(found: dict[str, Any]) -> str:
+    """How far a backfill is: `12 of 20 done (60 %), 1 failed, 3 left out`."""
+    done = found["success"] + found["failed"] + found["left_out"]
+    parts = [f"{done} of {found['total']} done ({100 * done // max(found['total'], 1)} %)"]
+    parts += [f"{found[name]} {name.replace('_', ' ')}" for name in ("failed", "left_out", "running", "queued") if found[name]]
+    return ", ".join(parts)
+
+
+def _show_dates(rows: list[dict[str, Any]], *, json_wanted: bool) -> None:
+    if json_wanted:
+        output.print_json(rows)
+        return
+    shown = rows[:SCREENFUL]
+    columns = [name for name in DATES if name in rows[0] and any(row[name] is not None for row in shown)] if rows else DATES
+    output.table(shown, columns, empty="No dates.")
+    if len(rows) > SCREENFUL:
+        output.say(f"These are the first {SCREENFUL} of {len(rows)} dates; --json shows all.")
+
+
+def _say(backfill_id: int, what: str, *, json_wanted: bool) -> None:
+    if json_wanted:
+        output.print_json(store.backfill(options.engine(), backfill_id))
+    else:
+        click.echo(f"Backfill {backfill_id} {what}.")

@@ -1,0 +1,81 @@
+"""`paceline backfill`: what it prints, and how it refuses."""
+
+from support.scenario import Scenario, dag
+
+from .conftest import Cli
+
+HOURLY = {"kind": "cron", "expression": "0 * * * *", "timezone": "UTC"}
+DATES = ("--from", "2026-03-01T00:00:00+00:00", "--to", "2026-03-01T03:00:00+00:00")
+COUNTS = ("total", "waiting", "left_out", "queued", "running", "success", "failed")
+
+
+def add(scenario: Scenario) -> None:
+    scenario.add(dag("hourly", {"only": []}, schedule=HOURLY))
+    scenario.sql("update dag_schedule s set planned_version_id = d.version_id from dag d where d.dag_id = s.dag_id")
+
+
+def test_the_life_of_a_backfill(cli: Cli, scenario: Scenario) -> None:
+    add(scenario)
+    made = cli.json("backfill", "create", "hourly", *DATES, "--max-active-runs", "2", "--conf", '{"day": 1}')
+    assert (made["id"], made["dag_id"], made["state"], made["max_active_runs"], made["conf"]) == (
+        1,
+        "hourly",
+        "active",
+        2,
+        {"day": 1},
+    )
+    scenario.turn()
+
+    shown = cli.json("backfill", "show", "1")
+    assert [shown[name] for name in COUNTS] == [4, 2, 0, 0, 2, 0, 0]
+    assert [run["state"] for run in shown["runs"]] == ["running", "running", "waiting", "waiting"]
+    assert cli("backfill", "pause", "1").stdout == "Backfill 1 is paused.\n"
+    assert cli.json("backfill", "resume", "1")["state"] == "active"
+    scenario.work()
+    scenario.turn()
+    text = cli("backfill", "show", "1").stdout
+    assert "2 of 4 done (50 %)" in text
+    assert "backfill__2026-03-01T00:00:00+00:00" in text
+    scenario.sql("update dag_run set state = 'queued', started_at = null where state = 'running'")
+    assert cli("backfill", "cancel", "1").stdout == "Backfill 1 is cancelled.\n"
+
+    (row,) = cli.json("backfill", "list", "--dag", "hourly")
+    assert (row["state"], row["left_out"] + row["failed"], row["success"]) == ("cancelled", 2, 2)
+    assert "cancelled" in cli("backfill", "list").stdout
+    assert cli.json("backfill", "list", "--dag", "pair") == []
+
+
+def test_a_dry_run_lists_the_dates(cli: Cli, scenario: Scenario) -> None:
+    add(scenario)
+    rows = cli.json("backfill", "create", "hourly", *DATES, "--dry-run", "--reverse")
+
+    assert [row["logical_date"][11:13] for row in rows] == ["03", "02", "01", "00"]
+    assert cli("backfill", "create", "hourly", *DATES, "--dry-run").stdout.count("waiting") == 4
+    assert cli.json("backfill", "list") == []
+    assert "No backfills." in cli("backfill", "list").stderr
+
+
+def test_a_paused_dag_is_told(cli: Cli, scenario: Scenario) -> None:
+    add(scenario)
+    scenario.sql("update dag_schedule set is_paused = true")
+
+    done = cli("backfill", "create", "hourly", *DATES)
+
+    assert done.stdout == "Backfill 1 of DAG hourly: 4 runs to make.\n"
+    assert "the backfill waits until `paceline dags unpause hourly`" in done.stderr
+
+
+def test_refusals_are_one_sentence_with_the_right_exit_code(cli: Cli, scenario: Scenario) -> None:
+    add(scenario)
+    for arguments, exit_code, sentence in (
+        (("create", "pair", *DATES), 2, "has no periodic schedule"),
+        (("create", "hourli", *DATES), 3, "did you mean 'hourly'?"),
+        (("create", "hourly", *DATES, "--max-active-runs", "0"), 2, "0 is not in the range"),
+        (("create", "hourly", *DATES[:2], "--to", "yesterday"), 2, "'yesterday' is not an ISO 8601 time"),
+        (("show", "9"), 3, "There is no backfill 9"),
+        (("cancel", "9"), 3, "There is no backfill 9"),
+    ):
+        done = cli("backfill", *arguments)
+        assert (done.exit_code, sentence in done.stderr, "Traceback" in done.stderr) == (exit_code, True, False), done.output
+    assert cli("backfill", "create", "hourly", *DATES).exit_code == 0
+    assert cli("backfill", "create", "hourly", *DATES).exit_code == 1
