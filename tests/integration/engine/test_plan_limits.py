@@ -1,0 +1,186 @@
+"""What else decides whether a run is made: room, other kinds of runs, pauses, edits, and runs that follow at once."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from support.scenario import Scenario, chain
+
+from scheduler.authoring import timetable
+from scheduler.services.plan import Plan
+from scheduler.store import dags, runs
+from scheduler.store.versions import Versions
+
+START = datetime(2026, 3, 1, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+def hourly(**options: object) -> dict[str, object]:
+    return {"schedule": timetable.Cron("0 * * * *").to_spec(), "start_date": START.isoformat(), **options}
+
+
+def plan(scenario: Scenario, now: datetime) -> list[str]:
+    return [made.run_id for made in Plan(scenario.engine, scenario.settings, Versions()).run_once(now).runs]
+
+
+def dates(scenario: Scenario) -> list[datetime]:
+    return [row[0] for row in scenario.rows("select logical_date from dag_run where run_type = 'scheduled' order by 1")]
+
+
+def other_run(scenario: Scenario, run_type: str, state: str = "running", *, backfill: bool = False) -> int:
+    """A run of another kind, as its own service makes it."""
+    with scenario.engine.begin() as connection:
+        version = connection.exec_driver_sql("select version_id from dag where dag_id = 'c'").scalar_one()
+        backfill_id = None
+        if backfill:
+            backfill_id = connection.exec_driver_sql(
+                "insert into backfill (dag_id, version_id, from_date, to_date, max_active_runs, reprocess)"
+                " values ('c', %s, now(), now(), 1, 'none') returning id",
+                (version,),
+            ).scalar_one()
+        found: int = connection.exec_driver_sql(
+            "insert into dag_run (dag_id, run_id, run_type, state, version_id, run_after, started_at, backfill_id)"
+            " values ('c', %s, %s, %s, %s, now(), now(), %s) returning id",
+            (f"{run_type}__1", run_type, state, version, backfill_id),
+        ).scalar_one()
+        return found
+
+
+@pytest.mark.parametrize("state", ["queued", "running"])
+@pytest.mark.parametrize("run_type", ["manual", "asset_triggered", "backfill"])
+def test_every_open_run_takes_room_but_those_of_backfills(scenario: Scenario, run_type: str, state: str) -> None:
+    scenario.add(chain("c", 1, **hourly(max_active_runs=1)))
+    other = other_run(scenario, run_type, state, backfill=run_type == "backfill")
+
+    made = plan(scenario, START)
+
+    assert made == (["scheduled__2026-03-01T00:00:00+00:00"] if run_type == "backfill" else [])
+    scenario.sql("update dag_run set state = 'success', ended_at = now() where id = %s", other)
+    plan(scenario, START)
+    assert dates(scenario) == [START]
+
+
+@pytest.mark.parametrize("last", ["scheduled", "manual", "asset_triggered", "backfill"])
+def test_with_room_for_one_run_the_next_starts_within_two_turns_of_the_end_of_any(scenario: Scenario, last: str) -> None:
+    scenario.add(chain("c", 1, **hourly(max_active_runs=1, catchup=True)))
+    if last == "scheduled":
+        scenario.turn()
+    else:
+        scenario.trigger("c")
+        scenario.sql("update dag_run set run_type = %s, logical_date = null", last)
+    scenario.turn()
+    before = scenario.rows("select id from dag_run where state = 'running'")
+    assert len(before) == 1
+
+    assert scenario.work() == 1
+    # Only what an end makes due is turned; the slow poll is not needed.
+    scenario.schedulers[0].duties.promote.due_at = 0.0
+    for duty in scenario.schedulers[0].duties.all():
+        duty.due_at = 0.0 if duty is scenario.schedulers[0].duties.promote else float("inf")
+    scenario.schedulers[0].hints = {before[0][0]: 5}
+    for _ in range(3):
+        scenario.turn(poll=False)
+
+    after = scenario.rows("select id, run_type from dag_run where state = 'running'")
+    assert len(after) == 1 and after[0][0] > before[0][0] and after[0][1] == "scheduled"
+
+
+def test_what_a_backfill_or_a_person_made_already_is_passed_over(scenario: Scenario) -> None:
+    scenario.add(chain("c", 1, **hourly(catchup=True, max_active_runs=2)))
+    for number in range(60):
+        made = scenario.trigger("c", logical_date=START + number * HOUR)
+        scenario.sql("update dag_run set state = 'success', ended_at = now(), started_at = now() where id = %s", made)
+
+    plan(scenario, START + timedelta(days=10))
+
+    assert dates(scenario) == [START + 60 * HOUR, START + 61 * HOUR]
+
+
+def test_without_catchup_a_dag_that_was_paused_goes_on_with_the_newest_run_only(scenario: Scenario) -> None:
+    scenario.add(chain("c", 1, **hourly()))
+    plan(scenario, START)
+    dags.pause(scenario.engine, "c")
+    assert plan(scenario, START + 5 * HOUR) == []
+    dags.unpause(scenario.engine, "c")
+
+    plan(scenario, START + 9 * HOUR)
+
+    assert dates(scenario) == [START, START + 9 * HOUR]
+
+
+def test_with_catchup_a_dag_that_was_paused_makes_up_for_it(scenario: Scenario) -> None:
+    scenario.add(chain("c", 1, **hourly(catchup=True)))
+    plan(scenario, START)
+    dags.pause(scenario.engine, "c")
+    plan(scenario, START + 2 * HOUR)
+    dags.unpause(scenario.engine, "c")
+
+    plan(scenario, START + 3 * HOUR)
+
+    assert dates(scenario) == [START + number * HOUR for number in range(4)]
+
+
+def test_a_run_of_a_data_interval_comes_when_it_is_over(scenario: Scenario) -> None:
+    scenario.add(chain("c", 1, **hourly(schedule=timetable.CronInterval("0 * * * *").to_spec())))
+
+    assert plan(scenario, START + HOUR - timedelta(seconds=1)) == []
+    assert plan(scenario, START + HOUR) == ["scheduled__2026-03-01T00:00:00+00:00"]
+    assert scenario.rows("select data_interval_start, data_interval_end, run_after from dag_run") == [
+        (START, START + HOUR, START + HOUR)
+    ]
+
+
+def test_an_edit_from_hourly_to_daily_intervals_makes_the_next_day(scenario: Scenario) -> None:
+    scenario.add(chain("c", 1, **hourly(schedule=timetable.CronInterval("0 * * * *").to_spec(), catchup=True)))
+    plan(scenario, START + 13 * HOUR)
+    scenario.sql("update dag_run set state = 'success', ended_at = now(), started_at = now()")
+    scenario.add(chain("c", 1, **hourly(schedule=timetable.CronInterval("0 0 * * *").to_spec(), catchup=True)))
+
+    for hours in range(14, 60):
+        plan(scenario, START + hours * HOUR)
+
+    assert dates(scenario)[13:] == [START + timedelta(days=1)]
+
+
+def test_end_date_ends_the_schedule(scenario: Scenario) -> None:
+    scenario.add(chain("c", 1, **hourly(catchup=True, end_date=(START + 2 * HOUR).isoformat())))
+
+    for hours in range(6):
+        plan(scenario, START + hours * HOUR)
+
+    assert dates(scenario) == [START, START + HOUR, START + 2 * HOUR]
+    assert scenario.rows("select next_run_after from dag_schedule") == [(None,)]
+
+
+def test_a_dag_that_takes_no_scheduled_runs_gets_none(scenario: Scenario) -> None:
+    scenario.add(chain("c", 1, **hourly(allowed_run_types=("manual", "backfill"))))
+
+    assert plan(scenario, START + HOUR) == []
+
+
+def test_a_continuous_dag_runs_again_as_soon_as_its_run_has_ended(scenario: Scenario) -> None:
+    schedule = timetable.Continuous().to_spec()
+    scenario.add(chain("c", 2, schedule=schedule, start_date=START.isoformat(), max_active_runs=1))
+
+    for _ in range(30):
+        scenario.turn()
+        scenario.work()
+        assert scenario.rows("select count(*) from dag_run where state in ('queued', 'running')")[0][0] <= 1
+
+    rows = scenario.rows("select data_interval_start, data_interval_end from dag_run order by id")
+    assert len(rows) > 5
+    assert [row[0] for row in rows[1:]] == [row[1] for row in rows[:-1]]
+    assert rows[0][0] == START
+    assert scenario.rows("select count(distinct logical_date) from dag_run") == [(len(rows),)]
+
+
+def test_a_manual_run_between_takes_the_place_of_a_continuous_one(scenario: Scenario) -> None:
+    scenario.add(chain("c", 1, schedule=timetable.Continuous().to_spec(), start_date=START.isoformat(), max_active_runs=1))
+    manual = runs.trigger(scenario.engine, "c").id
+
+    scenario.turn()
+    assert scenario.rows("select id from dag_run") == [(manual,)]
+    scenario.work()
+    scenario.turn()
+    scenario.turn()
+
+    assert scenario.rows("select run_type from dag_run where state = 'running'") == [("scheduled",)]
