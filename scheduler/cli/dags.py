@@ -8,7 +8,7 @@ import click
 from sqlalchemy import Engine
 
 from scheduler import states
-from scheduler.cli import options, output
+from scheduler.cli import hands, options, output
 from scheduler.cli import runs as runs_cli
 from scheduler.store import dags as store
 from scheduler.store import overview, reads
@@ -17,7 +17,11 @@ from scheduler.store import runs as runs_store
 
 @click.group()
 def dags() -> None:
-    """List, show, pause, test and trigger DAGs."""
+    """List, show, pause, test, trigger, clear and delete DAGs."""
+
+
+dags.add_command(hands.clear_dag)
+dags.add_command(hands.delete_dag)
 
 
 @dags.command("list")

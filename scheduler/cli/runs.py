@@ -3,7 +3,7 @@
 import click
 
 from scheduler import states
-from scheduler.cli import options, output, progress
+from scheduler.cli import hands, options, output, progress
 from scheduler.store import reads
 
 #: Runs a person sees without --limit; scripts (--json) get all.
@@ -13,7 +13,12 @@ COLUMNS = ["dag_id", "run_id", "run_type", "state", "logical_date", "started_at"
 
 @click.group()
 def runs() -> None:
-    """List, show and watch DAG runs."""
+    """List, show, watch, clear, mark and delete DAG runs."""
+
+
+runs.add_command(hands.clear_run)
+runs.add_command(hands.mark_run)
+runs.add_command(hands.delete_run)
 
 
 @runs.command("list")

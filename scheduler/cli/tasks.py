@@ -9,7 +9,7 @@ import click
 from sqlalchemy import Engine
 
 from scheduler import states
-from scheduler.cli import options, output, progress
+from scheduler.cli import hands, options, output, progress
 from scheduler.exceptions import NotFoundError
 from scheduler.store import reads
 
@@ -25,7 +25,11 @@ WAITING = frozenset({"none", "scheduled", "queued"})
 
 @click.group()
 def tasks() -> None:
-    """List task instances and read their logs."""
+    """List, clear and mark task instances, and read their logs."""
+
+
+tasks.add_command(hands.clear_tasks)
+tasks.add_command(hands.mark_task)
 
 
 @tasks.command("list")

@@ -89,10 +89,7 @@ class _Plan:
             *(one.change(run, "removed") for one in self.removed),
             *(one.change(run, "deleted") for one in self.deleted),
             *(one.change(run, "none") for one in self.restored),
-            *(
-                Change(dag_id=run.dag_id, run_id=run.run_id, task_id=name, map_index=index, state=None, becomes="created")
-                for name, index in made
-            ),
+            *(run.change(name, index, None, "created") for name, index in made),
         ]
 
 

@@ -1,5 +1,6 @@
 """Which runs and task instances a person means, and the locks under which they are read."""
 
+import difflib
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -46,6 +47,7 @@ class Change:
     `becomes` is its new state ("shutdown": its worker stops it first), "created" or "deleted".
     """
 
+    dag_run_id: int
     dag_id: str
     run_id: str
     task_id: str
@@ -66,6 +68,18 @@ class Run:
     logical_date: datetime | None
     is_backfill: bool
 
+    def change(self, task_id: str, map_index: int, state: str | None, becomes: str) -> Change:
+        """A change of one of its task instances."""
+        return Change(
+            dag_run_id=self.id,
+            dag_id=self.dag_id,
+            run_id=self.run_id,
+            task_id=task_id,
+            map_index=map_index,
+            state=state,
+            becomes=becomes,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
@@ -79,10 +93,7 @@ class Instance:
     asked: str | None
 
     def change(self, run: Run, becomes: str) -> Change:
-        state = None if self.state is TaskState.NONE else self.state.value
-        return Change(
-            dag_id=run.dag_id, run_id=run.run_id, task_id=self.task_id, map_index=self.map_index, state=state, becomes=becomes
-        )
+        return run.change(self.task_id, self.map_index, None if self.state is TaskState.NONE else self.state.value, becomes)
 
 
 def run_keys(connection: Connection, runs: Runs) -> list[int]:
@@ -200,7 +211,9 @@ def _named(dag: SerializedDag, instances: Sequence[Instance], tasks: Tasks) -> s
     known = {one.task_id for one in instances} | dag.number.keys()
     for name in tasks.task_ids:
         if name not in known:
-            raise NotFoundError(f"DAG {dag.dag_id!r} has no task {name!r}; `paceline tasks list {dag.dag_id}` shows all.")
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"`paceline tasks list {dag.dag_id}` shows all."
+            raise NotFoundError(f"DAG {dag.dag_id!r} has no task {name!r}; {hint}")
     found = set(tasks.task_ids)
     if tasks.regex is not None:
         try:

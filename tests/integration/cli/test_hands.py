@@ -1,0 +1,160 @@
+"""The commands that take a hand in runs: clear, mark and delete."""
+
+import json
+
+import pytest
+from support.hands import end, running
+from support.scenario import Scenario
+
+from scheduler.cli import hands
+from scheduler.doorbell import Doorbell
+from scheduler.states import TaskState
+
+from .conftest import Cli
+
+
+@pytest.fixture
+def failed(scenario: Scenario) -> int:
+    """A run of `pair` whose first task failed."""
+    run = scenario.trigger("pair", run_id="one")
+    scenario.run_to_end(outcome=lambda _: TaskState.FAILED)
+    return run
+
+
+def rung(scenario: Scenario) -> set[str]:
+    bell = Doorbell(scenario.settings)
+    tokens = bell.wait(1)
+    bell.close()
+    assert tokens is not None
+    return tokens
+
+
+def becomes(answer: dict[str, list[dict[str, object]]]) -> list[tuple[object, ...]]:
+    return [(one["run_id"], one["task_id"], one["map_index"], one["state"], one["becomes"]) for one in answer["changes"]]
+
+
+BOTH = [("one", "first", -1, "failed", "none"), ("one", "second", -1, "upstream_failed", "none")]
+
+
+def test_a_run_is_cleared_after_a_dry_run_that_lists_the_same(cli: Cli, scenario: Scenario, failed: int) -> None:
+    rung(scenario)
+    planned = cli.json("runs", "clear", "pair", "one", "--only-failed", "--dry-run")
+    assert (becomes(planned), planned["dry_run"]) == (BOTH, True)
+    assert scenario.run_state(failed) == "failed"
+
+    assert becomes(cli.json("runs", "clear", "pair", "one", "--only-failed")) == BOTH
+
+    assert rung(scenario) >= {f"run:{failed}", "queue"}
+    scenario.run_to_end()
+    assert scenario.run_state(failed) == "success"
+    again = cli("runs", "clear", "pair", "one", "--only-failed")
+    assert (again.exit_code, again.stderr) == (0, "Nothing to change.\n")
+
+
+def test_people_read_a_table_and_a_sentence(cli: Cli, scenario: Scenario, failed: int) -> None:
+    done = cli("tasks", "clear", "pair", "one", "first", "--downstream", "--dry-run")
+    assert done.stdout.splitlines()[-1] == "2 task instances would be cleared."
+
+    done = cli("tasks", "clear", "pair", "one", "second")
+    assert done.stdout.splitlines()[-1] == "1 task instance cleared."
+    assert "upstream_failed" in done.stdout
+
+
+def test_tasks_are_cleared_with_what_lies_around_them(cli: Cli, scenario: Scenario, failed: int) -> None:
+    assert becomes(cli.json("tasks", "clear", "pair", "one", "second", "--dry-run")) == BOTH[1:]
+    assert becomes(cli.json("tasks", "clear", "pair", "one", "second", "--upstream", "--dry-run")) == BOTH
+    assert becomes(cli.json("tasks", "clear", "pair", "one", "first", "second", "--only-running", "--dry-run")) == []
+
+
+def test_many_runs_are_cleared_by_task_date_and_state(cli: Cli, scenario: Scenario) -> None:
+    for day in (1, 2, 3):
+        cli("dags", "trigger", "pair", "--run-id", f"day{day}", "--logical-date", f"2025-01-0{day}T00:00+00:00")
+    scenario.run_to_end()
+
+    def chosen(*options: str) -> str:
+        changes = cli.json("dags", "clear", "pair", "--dry-run", *options)["changes"]
+        return " ".join(f"{one['run_id'][3:]}{one['task_id'][0]}" for one in changes)
+
+    assert chosen() == "1f 1s 2f 2s 3f 3s"
+    assert chosen("--from", "2025-01-02T00:00+00:00", "--task-regex", "^sec") == "2s 3s"
+    assert chosen("--to", "2025-01-01T12:00+00:00") == "1f 1s"
+    assert chosen("--state", "failed") == ""
+    assert chosen("--state", "failed", "--state", "success", "--task-regex", "first") == "1f 2f 3f"
+
+
+def test_a_running_task_is_marked_and_stopped(cli: Cli, scenario: Scenario) -> None:
+    scenario.trigger("pair", run_id="one")
+    claim = running(scenario)
+
+    answer = cli.json("tasks", "mark", "pair", "one", "first", "skipped")
+
+    assert becomes(answer) == [("one", "first", -1, "running", "shutdown")]
+    end(scenario, claim)
+    assert scenario.states()["first"] == "skipped"
+
+
+def test_a_run_is_marked(cli: Cli, scenario: Scenario) -> None:
+    run = scenario.trigger("pair", run_id="one")
+    scenario.turn()
+    rung(scenario)
+
+    planned = cli.json("runs", "mark", "pair", "one", "failed", "--dry-run")
+    assert scenario.run_state(run) == "running"
+    assert becomes(planned) == [("one", "first", -1, "queued", "skipped"), ("one", "second", -1, None, "skipped")]
+
+    done = cli("runs", "mark", "pair", "one", "failed")
+    assert done.stdout.splitlines()[-1] == "Run one of DAG pair is failed."
+    assert scenario.run_state(run) == "failed"
+    assert f"run:{run}" in rung(scenario)
+
+
+def test_runs_and_dags_are_deleted(cli: Cli, scenario: Scenario) -> None:
+    scenario.trigger("pair", run_id="one")
+    scenario.trigger("pair", run_id="two")
+    running(scenario)
+
+    refused = cli("dags", "delete", "pair")
+    assert (refused.exit_code, "cannot be deleted while 1 task instance" in refused.stderr) == (1, True)
+    scenario.sql("update task_instance set state = null where state = 'running'")
+
+    assert cli.json("runs", "delete", "pair", "one") == {"dag_id": "pair", "run_id": "one", "deleted": True}
+    assert cli.json("dags", "delete", "pair") == {"dag_id": "pair", "runs": 1, "file": None}
+    assert cli("dags", "show", "pair").exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "said"),
+    [
+        (("runs", "clear", "pair", "won"), 3, "did you mean 'one'"),
+        (("tasks", "clear", "pair", "one", "frist"), 3, "did you mean 'first'"),
+        (("tasks", "mark", "pair", "one", "nothing", "success"), 3, "`paceline tasks list pair` shows all"),
+        (("tasks", "mark", "pair", "one", "first", "running"), 2, "is not one of"),
+        (("runs", "mark", "pair", "one", "queued"), 2, "is not one of"),
+        (("runs", "clear", "pair", "one", "--only-failed", "--only-running"), 2, "Choose --only-failed or --only-running"),
+        (("dags", "clear", "pear"), 3, "did you mean 'pair'"),
+        (("dags", "clear", "pair", "--task-regex", "("), 1, "not a regular expression"),
+        (("dags", "delete", "pear"), 3, "did you mean 'pair'"),
+        (("runs", "delete", "pair", "won"), 3, "did you mean 'one'"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(
+    cli: Cli, scenario: Scenario, failed: int, arguments: tuple[str, ...], exit_code: int, said: str
+) -> None:
+    done = cli(*arguments)
+
+    assert done.exit_code == exit_code, done.output
+    assert said in done.stderr
+
+
+def test_a_person_is_asked_first(cli: Cli, scenario: Scenario, failed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hands, "_somebody_there", lambda: True)
+    monkeypatch.setattr("click.confirm", lambda question: print(question) or False)
+
+    done = cli("runs", "clear", "pair", "one")
+
+    assert done.exit_code == 1
+    assert "Clear 2 task instances?" in done.stdout
+    assert "Nothing was changed." in done.stderr
+    assert scenario.run_state(failed) == "failed"
+    assert cli("runs", "clear", "pair", "one", "--yes").exit_code == 0
+    assert json.loads(cli("runs", "delete", "pair", "one", "--json").stdout)["deleted"]
