@@ -20,6 +20,7 @@ COMMANDS = {
     "tasks": "List, clear and mark task instances, and read their logs.",
     "backfill": "Make, list, show, pause, resume and cancel backfills.",
     "assets": "List assets, and say that one was updated.",
+    "notices": "List callbacks and mails that wait or failed.",
     "pools": "List, set and delete pools.",
     "variables": "List, get and set variables.",
     "connections": "List, get and add connections to other systems.",

@@ -29,6 +29,7 @@ create table notice (
     error            text
 );
 create index notice_open on notice (id) where ended_at is null;
+create index notice_failed on notice (id) where ended_at is not null and error is not null;
 create index notice_instance on notice (task_instance_id);
 create index notice_run on notice (dag_run_id);
 

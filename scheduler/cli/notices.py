@@ -1,0 +1,26 @@
+"""`paceline notices`: callbacks and mails that wait, or that failed."""
+
+import click
+
+from scheduler.cli import options, output
+from scheduler.store import notices as store
+
+
+@click.group()
+def notices() -> None:
+    """List callbacks and mails that wait or failed."""
+
+
+@notices.command("list")
+@click.option("--dag", "dag_id", metavar="DAG", help="Only of this DAG.")
+@click.option("--failed", is_flag=True, help="Those that ended with an error, instead of those that wait.")
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many, newest first.")
+@options.as_json
+def list_(dag_id: str | None, *, failed: bool, limit: int, json_wanted: bool) -> None:
+    """Callbacks and mails that have not ended, or with --failed those that ended with an error."""
+    rows = store.notices(options.engine(), dag_id=dag_id, failed=failed, limit=limit)
+    if json_wanted:
+        output.print_json(rows)
+    else:
+        columns = ["kind", "dag_id", "run_id", "task_id", "map_index", "try_number", "created_at", "attempts", "error"]
+        output.table(rows, columns, empty="No callback or mail failed." if failed else "No callback or mail waits.")

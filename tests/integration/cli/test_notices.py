@@ -1,0 +1,28 @@
+"""`paceline notices list`: what waits and what failed."""
+
+from support.scenario import Scenario, dag
+
+from scheduler.states import TaskState
+from scheduler.store import notices
+
+from .conftest import Cli
+
+
+def test_what_waits_and_what_failed_is_listed(cli: Cli, scenario: Scenario) -> None:
+    scenario.schedulers[0]._notify.close()
+    scenario.add(dag("d", {"a": []}, task={"notify": ("on_failure", "email_failure"), "email": ("a@example.org",)}))
+    scenario.trigger("d", run_id="r")
+    scenario.run_to_end(outcome=lambda _: TaskState.FAILED)
+    assert cli.json("notices", "list", "--failed") == []
+    assert cli.json("notices", "list", "--dag", "pair") == []
+
+    (callback,) = notices.claim_callbacks(scenario.engine, "s", lease_s=60, limit=20)
+    notices.end(scenario.engine, callback.id, "s", error="ValueError: no such channel")
+
+    (failed,) = cli.json("notices", "list", "--failed", "--dag", "d")
+    assert (failed["kind"], failed["error"]) == ("on_failure", "ValueError: no such channel")
+    (waiting,) = cli.json("notices", "list")
+    names = ("kind", "dag_id", "run_id", "task_id", "map_index", "try_number", "attempts")
+    assert [waiting[name] for name in names] == ["email_failure", "d", "r", "a", -1, 1, 0]
+    assert "ValueError: no such channel" in cli("notices", "list", "--failed", COLUMNS="200").output
+    assert cli("notices", "list", "--dag", "nobody").exit_code == 3
