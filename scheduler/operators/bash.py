@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from scheduler.authoring import templates
 from scheduler.authoring.operator import Operator
+from scheduler.authoring.params import DagParam
 from scheduler.authoring.xcom_arg import XComArg
 from scheduler.exceptions import PacelineError, SkipTask
 from scheduler.operators import process
@@ -48,7 +49,7 @@ class BashOperator(Operator):
         super().__init__(**kwargs)
         checks = self.checks()
         self.bash_command: Any = bash_command
-        if not isinstance(bash_command, XComArg):
+        if not isinstance(bash_command, XComArg | DagParam):
             checks.text("bash_command", bash_command)
         self.env: Any = env if env is None or isinstance(env, XComArg) else checks.mapping("env", env)
         self.append_env = checks.boolean("append_env", append_env)

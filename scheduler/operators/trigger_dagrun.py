@@ -10,6 +10,7 @@ from typing import Any
 from scheduler.authoring import xcom
 from scheduler.authoring.external import Target, Verdict, judge
 from scheduler.authoring.operator import Operator
+from scheduler.authoring.params import DagParam
 from scheduler.authoring.xcom_arg import XComArg
 from scheduler.exceptions import ConflictError, FailTask, SkipTask
 from scheduler.states import RunState
@@ -45,7 +46,7 @@ class TriggerDagRunOperator(Operator):
     ) -> None:
         super().__init__(**kwargs)
         checks = self.checks()
-        if not isinstance(trigger_dag_id, XComArg):
+        if not isinstance(trigger_dag_id, XComArg | DagParam):
             checks.text("trigger_dag_id", trigger_dag_id)
         self.trigger_dag_id: Any = trigger_dag_id
         self.trigger_run_id: Any = trigger_run_id

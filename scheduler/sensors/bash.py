@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from scheduler.authoring.params import DagParam
 from scheduler.authoring.xcom_arg import XComArg
 from scheduler.exceptions import FailTask
 from scheduler.operators import process
@@ -32,7 +33,7 @@ class BashSensor(BaseSensorOperator):
         super().__init__(**kwargs)
         checks = self.checks()
         self.bash_command: Any = bash_command
-        if not isinstance(bash_command, XComArg):
+        if not isinstance(bash_command, XComArg | DagParam):
             checks.text("bash_command", bash_command)
         self.env: Any = env if env is None or isinstance(env, XComArg) else checks.mapping("env", env)
         self.output_encoding = checks.text("output_encoding", output_encoding)

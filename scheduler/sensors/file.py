@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
+from scheduler.authoring.params import DagParam
 from scheduler.authoring.xcom_arg import XComArg
 from scheduler.operators.sensor import BaseSensorOperator
 from scheduler.triggers import FileTrigger, find_file
@@ -34,7 +35,7 @@ class FileSensor(BaseSensorOperator):
         super().__init__(**kwargs)
         checks = self.checks()
         self.filepath: Any = filepath
-        if not isinstance(filepath, XComArg):
+        if not isinstance(filepath, XComArg | DagParam):
             checks.text("filepath", filepath)
         if fs_conn_id != "fs_default":
             raise checks.refuse(f"fs_conn_id {fs_conn_id!r} is not supported; write the whole path in filepath.")

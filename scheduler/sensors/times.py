@@ -8,6 +8,7 @@ from datetime import UTC, datetime, time, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from scheduler.authoring.params import DagParam
 from scheduler.authoring.xcom_arg import XComArg
 from scheduler.exceptions import FailTask
 from scheduler.operators.branch import dag_of
@@ -58,7 +59,7 @@ class DateTimeSensor(_MomentSensor):
 
     def __init__(self, *, target_time: datetime | str | XComArg, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if not isinstance(target_time, datetime | str | XComArg):
+        if not isinstance(target_time, datetime | str | XComArg | DagParam):
             raise self.checks().refuse(f"target_time must be a datetime or an ISO text, not {target_time!r}.")
         self.target_time: Any = target_time.isoformat() if isinstance(target_time, datetime) else target_time
 
