@@ -76,7 +76,7 @@ def _unfinished(connection: Connection) -> list[int]:
 
 @transaction
 def _step(connection: Connection, backfill_id: int, versions: Versions, settings: Settings) -> _Step:
-    """One date: make its run, clear the one that is there, or leave it out. With no date left, end it with its last run."""
+    """Do what the next date asks for, if there is room for a run; with no date left, end the backfill after its last run."""
     held = steps.hold(connection, backfill_id)
     if held is None:
         return _Step([])
@@ -88,22 +88,29 @@ def _step(connection: Connection, backfill_id: int, versions: Versions, settings
         return _Step([], ended=open_runs == 0)
     if not held.goes_on or open_runs >= held.max_active_runs:
         return _Step([])
+    run = _take(connection, held, date, versions, settings)
+    return _Step([] if run is None else [run], more=True)
+
+
+def _take(connection: Connection, held: steps.Held, date: steps.Date, versions: Versions, settings: Settings) -> int | None:
+    """Make the run of a date, or repeat the one that is there; None if the date is left out, or looked at again in the next
+    step, since somebody else made or cleared its run meanwhile.
+    """
     found = steps.run_of(connection, held.dag_id, date.logical_date)
     reason = why_left_out(found and found[1], held.reprocess)
+    if reason is None and found is not None:
+        repeated = steps.repeat(connection, held, date, found[0], core=settings.core, versions=versions)
+        return found[0] if repeated else None
+    if reason is None:
+        created = _make(connection, held, date, versions, settings)
+        if created is not None:
+            steps.take(connection, held.id, date.ordinal, created)
+            return created
+        if steps.run_of(connection, held.dag_id, date.logical_date) is None:
+            reason = f"the run id {_run_id(date)} is taken by a run of another date"
     if reason is not None:
         steps.leave_out(connection, held.id, date.ordinal, reason)
-        return _Step([], more=True)
-    run_id = _repeat(connection, held, found[0]) if found else _make(connection, held, date, versions, settings)
-    if run_id is not None:
-        steps.take(connection, held.id, date.ordinal, run_id)
-    elif found is None and steps.run_of(connection, held.dag_id, date.logical_date) is None:
-        steps.leave_out(connection, held.id, date.ordinal, f"the run id {_run_id(date)} is taken by a run of another date")
-    # Else somebody made or cleared the run of this date meanwhile: the next step sees it.
-    return _Step([] if run_id is None else [run_id], more=True)
-
-
-def _repeat(connection: Connection, held: steps.Held, dag_run_id: int) -> int | None:
-    return dag_run_id if steps.clear(connection, dag_run_id, held.conf) else None
+    return None
 
 
 def _make(connection: Connection, held: steps.Held, date: steps.Date, versions: Versions, settings: Settings) -> int | None:

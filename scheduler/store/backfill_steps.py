@@ -1,40 +1,18 @@
 """The scheduler's side of backfills: what is next in one, while its row is held, and what became of each date."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 import psycopg2.extras
 from sqlalchemy import Connection
 
+from scheduler.settings import Core
+from scheduler.states import RUN_FINISHED
+from scheduler.store import clear
 from scheduler.store.new_instances import BACKFILL_RANK
-
-#: What ended becomes undecided, its tries kept; what is being stopped will be undecided once its worker has stopped it.
-CLEAR_INSTANCES = """
-    with cleared as (
-        select id from task_instance where dag_run_id = %(run)s and state is distinct from 'removed' order by id for no key update
-    ), kept as (
-        insert into task_try (task_instance_id, try_number, dispatch_id, state, queued_by, worker, scheduled_at, queued_at,
-                              started_at, ended_at, reason)
-        select t.id, t.try_number, t.dispatch_id, t.state, t.queued_by, t.worker, t.scheduled_at, t.queued_at, t.started_at,
-               t.ended_at, t.reason
-          from task_instance t join cleared using (id) where t.started_at is not null and t.state <> 'shutdown'
-    ), forgotten as (
-        delete from xcom x using cleared where x.task_instance_id = cleared.id
-    )
-    update task_instance t
-       set state = case when t.state = 'shutdown' then t.state end, asked = case when t.state = 'shutdown' then 'none' end,
-           max_tries = t.try_number + coalesce((v.data->'tasks'->t.task_no->>'retries')::int, 0),
-           rank = t.priority_weight + %(rank)s, resume = null, decision = null, reason = 'cleared', due_at = null, ended_at = null,
-           dispatch_id = case when t.state = 'shutdown' then t.dispatch_id end, dispatched_at = null,
-           queued_by = case when t.state = 'shutdown' then t.queued_by end,
-           worker = case when t.state = 'shutdown' then t.worker end,
-           scheduled_at = case when t.state = 'shutdown' then t.scheduled_at end,
-           queued_at = case when t.state = 'shutdown' then t.queued_at end,
-           started_at = case when t.state = 'shutdown' then t.started_at end
-      from cleared, dag_run r, dag_version v
-     where t.id = cleared.id and r.id = t.dag_run_id and v.id = r.version_id
-"""
+from scheduler.store.selection import Tasks
+from scheduler.store.versions import Versions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,24 +109,24 @@ def take(connection: Connection, backfill_id: int, ordinal: int, dag_run_id: int
     )
 
 
-def clear(connection: Connection, dag_run_id: int, conf: dict[str, Any] | None) -> bool:
-    """success or failed -> queued, as a run of a backfill, with all its task instances; False if it is not ended any more."""
-    held = connection.exec_driver_sql(
-        "select 1 from dag_run where id = %s and state in ('success', 'failed') for no key update", (dag_run_id,)
-    ).first()
-    if held is None:
+def repeat(connection: Connection, held: Held, date: Date, dag_run_id: int, *, core: Core, versions: Versions) -> bool:
+    """success or failed -> queued, all its task instances cleared: it is a run of the backfill from now on. False if somebody
+    else cleared it meanwhile.
+    """
+    run = clear.hold(connection, dag_run_id)
+    if run is None or run.state not in RUN_FINISHED:
         return False
     connection.exec_driver_sql(
-        """
-        update dag_run
-           set state = 'queued', run_type = 'backfill', triggered_by = 'backfill', conf = coalesce(%(conf)s, conf),
-               queued_at = clock_timestamp(), started_at = null, ended_at = null, timeout_at = null, examined_at = null,
-               clear_number = clear_number + 1
-         where id = %(id)s
-        """,
-        {"id": dag_run_id, "conf": None if conf is None else psycopg2.extras.Json(conf)},
+        "update dag_run set run_type = 'backfill', triggered_by = 'backfill', conf = coalesce(%(conf)s, conf) where id = %(run)s",
+        {"run": dag_run_id, "conf": None if held.conf is None else psycopg2.extras.Json(held.conf)},
     )
-    connection.exec_driver_sql(CLEAR_INSTANCES, {"run": dag_run_id, "rank": BACKFILL_RANK})
+    take(connection, held.id, date.ordinal, dag_run_id)
+    if not clear.clear_held(connection, replace(run, is_backfill=True), Tasks(), core, versions):
+        # There was nothing to clear: its task instances are all undecided, as a cancelled run may leave them, or removed.
+        clear.queue_again(connection, run, versions.dag(connection, run.version_id))
+    connection.exec_driver_sql(
+        "update task_instance set rank = priority_weight + %s where dag_run_id = %s", (BACKFILL_RANK, dag_run_id)
+    )
     return True
 
 

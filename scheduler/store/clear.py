@@ -50,6 +50,16 @@ def _clear_run(
     run = hold(connection, key)
     if run is None:
         return []
+    changes = clear_held(connection, run, tasks, core, versions, latest=latest)
+    if dry_run:
+        connection.rollback()
+    return changes
+
+
+def clear_held(
+    connection: Connection, run: Run, tasks: Tasks, core: Core, versions: Versions, *, latest: bool | None = None
+) -> list[Change]:
+    """Clear these task instances of a run that `hold` gave; a run that had ended is queued again. What changed."""
     version_id, switched = _version(connection, run, versions, latest, core)
     dag = versions.dag(connection, version_id)
     changes = integrity.fit(connection, run, dag, version_id, default_queue=core.default_queue) if switched else []
@@ -58,8 +68,6 @@ def _clear_run(
     cleared = clear_instances(connection, run, dag, instances, picked)
     if run.state in RUN_FINISHED and (cleared or changes):
         queue_again(connection, run, dag)
-    if dry_run:
-        connection.rollback()
     return _merged(changes, cleared)
 
 
