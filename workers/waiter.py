@@ -26,7 +26,7 @@ from scheduler.settings import Settings
 from scheduler.store import deferrals, external, processes
 from scheduler.store.deferrals import Awaited, Fired
 from scheduler.store.versions import Versions
-from workers import logs, startup
+from workers import logs, startup, vault
 from workers.triggers import Outside, Triggers
 
 R = TypeVar("R")
@@ -49,6 +49,7 @@ def run(settings: Settings, *, name: str | None = None) -> int:
     zones.set_default(settings.core.default_timezone)
     engine = startup.ready(settings)
     startup.hide_secrets()
+    vault.take_environment()
     asyncio.run(_until_signalled(Waiter(engine, settings, name=name)))
     logging.shutdown()
     # Threads that a trigger or a DAG file blocks for ever must not keep the process.

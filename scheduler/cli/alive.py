@@ -14,13 +14,14 @@ class NotAliveError(PacelineError):
 
 
 @click.command()
-@click.argument("kind", type=click.Choice(["scheduler", "worker"]))
+@click.argument("kind", type=click.Choice(["scheduler", "worker", "waiter"]))
 def alive(kind: str) -> None:
-    """Exit 0 if a scheduler or worker of this host gives signs of life, else 1."""
+    """Exit 0 if a scheduler, worker or waiter of this host gives signs of life, else 1."""
     settings = options.settings()
     silent_after_s = {
         "scheduler": settings.scheduler.scheduler_health_check_threshold,
         "worker": settings.worker.heartbeat_timeout,
+        "waiter": settings.waiter.heartbeat_timeout,
     }[kind]
     host = socket.gethostname()
     rows = overview.processes(options.engine(check_schema=False), kind=kind, silent_after_s=silent_after_s)

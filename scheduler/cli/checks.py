@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 
 from scheduler.cli import lazy
 from scheduler.settings import Settings
-from scheduler.store import database, migrate, overview, reads
+from scheduler.store import database, deferrals, migrate, overview, reads
 
 #: Whose versions matter when something behaves oddly.
 LIBRARIES = ("paceline", "celery", "kombu", "redis", "sqlalchemy", "psycopg2-binary", "pyspark", "flower")
@@ -120,6 +120,8 @@ def running(engine: Engine, settings: Settings) -> Iterator[Finding]:
     """Who is alive, and what cannot go on as things stand."""
     yield from _alive(engine, "scheduler", settings.scheduler.scheduler_health_check_threshold)
     yield from _alive(engine, "worker", settings.worker.heartbeat_timeout)
+    deferred = deferrals.waiting(engine)
+    yield from _alive(engine, "waiter", settings.waiter.heartbeat_timeout, needed=deferred > 0)
     for queue in overview.queues(engine, silent_after_s=settings.worker.heartbeat_timeout):
         waiting = queue["scheduled"] + queue["queued"]
         if waiting and not queue["workers"]:
@@ -149,12 +151,12 @@ def running(engine: Engine, settings: Settings) -> Iterator[Finding]:
         yield bad("dag files", f"{len(errors) - SPELLED_OUT} more cannot be read.", "`paceline dags errors` shows all.")
 
 
-def _alive(engine: Engine, kind: str, silent_after_s: float) -> Iterator[Finding]:
+def _alive(engine: Engine, kind: str, silent_after_s: float, *, needed: bool = True) -> Iterator[Finding]:
     rows = overview.processes(engine, kind=kind, silent_after_s=silent_after_s)
     alive = [row["name"] for row in rows if row["state"] == "alive"]
     if alive:
         yield good(f"{kind}s", f"{len(alive)} alive: {', '.join(alive[:20])}")
-    else:
+    elif needed:
         yield bad(f"{kind}s", f"No {kind} is alive.", f"Start one: `paceline {kind}`.")
     for row in rows:
         if row["state"] == "silent":

@@ -1,4 +1,4 @@
-"""A whole stack on one machine: the embedded servers, the schema, schedulers, workers and Flower as watched children."""
+"""A whole stack on one machine: the embedded servers, the schema, schedulers, workers, a waiter and Flower as watched children."""
 
 import contextlib
 import os
@@ -47,6 +47,7 @@ def running_stack(
     say: Callable[[str], None],
     workers: Sequence[tuple[str, int]] | None = None,
     schedulers: int = 2,
+    waiters: int = 1,
     flower: bool = True,
     prepare: Callable[[Settings], None] | None = None,
 ) -> Iterator[Stack]:
@@ -70,7 +71,12 @@ def running_stack(
         environment = environment_for(settings)
         chosen = default_workers(settings) if workers is None else workers
         for command in stack_commands(
-            environment, schedulers=schedulers, workers=chosen, flower=flower, worker_grace_sec=settings.worker.grace_sec
+            environment,
+            schedulers=schedulers,
+            workers=chosen,
+            waiters=waiters,
+            flower=flower,
+            worker_grace_sec=settings.worker.grace_sec,
         ):
             supervisor.start(command)
         url = f"http://{settings.flower.address}:{settings.flower.port}" if flower else None
@@ -89,10 +95,11 @@ def stack_commands(
     *,
     schedulers: int,
     workers: Sequence[tuple[str, int]],
+    waiters: int = 0,
     flower: bool = False,
     worker_grace_sec: float = 30.0,
 ) -> list[Command]:
-    """The commands of a stack beside its servers: scheduler-1, ..., worker-1, ..., flower."""
+    """The commands of a stack beside its servers: scheduler-1, ..., worker-1, ..., waiter-1, ..., flower."""
     commands = [
         Command(
             name=f"scheduler-{number}",
@@ -115,6 +122,10 @@ def stack_commands(
                 grace_sec=worker_grace_sec + WORKER_MARGIN_S,
             )
         )
+    for number in range(1, waiters + 1):
+        name = f"waiter-{number}"
+        argv = (*PACELINE, "waiter", "--name", name)
+        commands.append(Command(name=name, argv=argv, stage=WORKER_STAGE, environment=environment))
     if flower:
         commands.append(Command(name="flower", argv=(*PACELINE, "flower"), stage=FLOWER_STAGE, environment=environment))
     return commands

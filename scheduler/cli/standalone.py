@@ -13,7 +13,7 @@ from scheduler.cli import options, output
     "--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Workers for the default queue, beside Spark's."
 )
 def standalone(workers: int) -> None:
-    """Start PostgreSQL, Redis, two schedulers, workers and Flower on this machine; Ctrl-C or SIGTERM ends all in order.
+    """Start PostgreSQL, Redis, two schedulers, workers, a waiter and Flower on this machine; Ctrl-C or SIGTERM ends all in order.
 
     PACELINE_DATABASE_URL and PACELINE_BROKER_URL replace the embedded servers. Everything is kept under PACELINE_HOME.
     """

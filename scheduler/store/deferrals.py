@@ -69,6 +69,12 @@ def claim(connection: Connection, waiter: str, *, limit: int) -> list[Awaited]:
 
 
 @transaction
+def waiting(connection: Connection) -> int:
+    """How many task instances wait for a trigger."""
+    return int(connection.exec_driver_sql("select count(*) from deferral").scalar_one())
+
+
+@transaction
 def fire(connection: Connection, fired: Sequence[Fired]) -> int:
     """deferred -> scheduled, for each dispatch that still waits; the number of rows moved.
 

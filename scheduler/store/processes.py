@@ -77,7 +77,8 @@ def running_dispatches(connection: Connection, worker_id: str, dispatch_ids: Col
             {"ids": list(dispatch_ids), "worker": worker_id},
         )
     rows = connection.exec_driver_sql(
-        "select dispatch_id::text, id, state = 'shutdown' from task_instance where worker = %s and state in ('running', 'shutdown')",
+        "select dispatch_id::text, id, state = 'shutdown' from task_instance"
+        " where worker = %s and state in ('running', 'shutdown')",
         (worker_id,),
     )
     return {row[0]: Held(row[1], row[2]) for row in rows}

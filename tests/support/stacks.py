@@ -86,6 +86,7 @@ class StackFactory:
         *,
         schedulers: int = 2,
         workers: Sequence[tuple[str, int]] = (("default", 4),),
+        waiters: int = 0,
         env: Mapping[str, str] | None = None,
     ) -> Stack:
         """Write the DAG files and start the processes; workers are (queues, concurrency)."""
@@ -99,6 +100,6 @@ class StackFactory:
         supervisor = Supervisor(self.settings.home / "logs" / f"stack-{number}", say=said.append)
         stack = Stack(self.settings, environment, supervisor, said)
         self.stacks.append(stack)
-        for command in stacks.stack_commands(environment, schedulers=schedulers, workers=workers):
+        for command in stacks.stack_commands(environment, schedulers=schedulers, workers=workers, waiters=waiters):
             supervisor.start(command)
         return stack

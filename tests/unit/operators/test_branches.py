@@ -1,0 +1,185 @@
+"""Which tasks a branch skips."""
+
+from datetime import UTC, datetime, time, timedelta
+from typing import Any
+
+import pytest
+from support.tries import NOON, Ti, run
+
+from scheduler import DAG, task
+from scheduler.exceptions import DagError, FailTask, SkipTask
+from scheduler.operators import (
+    BranchDateTimeOperator,
+    BranchDayOfWeekOperator,
+    BranchPythonOperator,
+    EmptyOperator,
+    LatestOnlyOperator,
+    ShortCircuitOperator,
+)
+
+
+def branching(choice: Any) -> BranchPythonOperator:
+    """choose >> [a, b, join], [a, b] >> join, a >> far."""
+    with DAG("d"):
+        choose = BranchPythonOperator(task_id="choose", python_callable=lambda: choice)
+        a, b, join, far = (EmptyOperator(task_id=name) for name in ("a", "b", "join", "far"))
+        choose >> [a, b, join]
+        [a, b] >> join
+        a >> far
+    return choose
+
+
+@pytest.mark.parametrize(
+    ("choice", "skipped"),
+    [("a", ["b"]), (["a", "b"], []), (None, ["a", "b", "join"]), ([], ["a", "b", "join"]), (("join",), ["a", "b"])],
+)
+def test_what_is_directly_below_and_not_chosen_is_skipped_but_not_what_a_chosen_task_leads_to(
+    choice: Any, skipped: list[str]
+) -> None:
+    _, ti = run(branching(choice))
+
+    assert ti.skipped == skipped
+
+
+def test_the_result_of_a_branch_is_what_it_chose() -> None:
+    assert run(branching("a"))[0] == "a"
+    assert run(branching(["b", "a"]))[0] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("choice", "said"),
+    [
+        ("aa", "no task or task group; did you mean 'a'"),
+        ("far", "'far', which is not directly below it; it can choose a, b, join"),
+        (7, "returns a task id, a list of them or None, not 7"),
+        (["a", 7], "returns task ids, not 7"),
+        (True, "not True"),
+    ],
+)
+def test_a_wrong_choice_fails_with_one_sentence(choice: Any, said: str) -> None:
+    with pytest.raises(FailTask, match=said):
+        run(branching(choice))
+
+
+def test_task_branch_takes_arguments_and_context() -> None:
+    with DAG("d"):
+
+        @task.branch
+        def choose(prefix: str, ti: Any = None) -> str:
+            return f"{prefix}_{ti.try_number}"
+
+        chosen, other = EmptyOperator(task_id="go_1"), EmptyOperator(task_id="go_2")
+        made = choose("go")
+        made >> [chosen, other]
+
+    assert run(made.operator)[1].skipped == ["go_2"]
+
+
+@pytest.mark.parametrize(("everything", "skipped"), [(True, ["a", "b", "c"]), (False, ["a"])])
+@pytest.mark.parametrize("condition", [0, "", None, False])
+def test_a_short_circuit_skips_all_below_or_what_is_directly_below(everything: bool, skipped: list[str], condition: Any) -> None:
+    with DAG("d"):
+        first = ShortCircuitOperator(task_id="first", python_callable=lambda: condition, ignore_downstream_trigger_rules=everything)
+        a, b, c, down = (EmptyOperator(task_id=name) for name in ("a", "b", "c", "down"))
+        first >> a >> b >> c >> down
+        down.is_teardown = True
+
+    result, ti = run(first)
+
+    assert (result, ti.skipped) == (condition, skipped)
+
+
+def test_a_short_circuit_that_goes_on_skips_nothing_and_passes_its_result_on() -> None:
+    with DAG("d"):
+
+        @task.short_circuit
+        def first() -> list[int]:
+            return [1]
+
+        made = first()
+        made >> EmptyOperator(task_id="a")
+
+    assert run(made.operator) == ([1], Ti("first"))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "run_type", "now", "latest"),
+    [
+        ("@hourly", "scheduled", NOON + timedelta(minutes=59), True),
+        ("@hourly", "scheduled", NOON + timedelta(minutes=61), False),
+        ("@hourly", "backfill", NOON + timedelta(days=1), False),
+        ("@hourly", "manual", NOON + timedelta(days=1), True),
+        (None, "scheduled", NOON + timedelta(days=1), True),
+    ],
+)
+def test_latest_only_goes_on_in_the_latest_run_of_the_schedule(
+    schedule: str | None, run_type: str, now: datetime, latest: bool
+) -> None:
+    with DAG("d", schedule=schedule, start_date=datetime(2026, 1, 1, tzinfo=UTC)):
+        only = LatestOnlyOperator(task_id="only")
+        only >> EmptyOperator(task_id="a") >> EmptyOperator(task_id="b")
+
+    _, ti = run(only, Ti("only", clock=now), run_type=run_type)
+
+    assert ti.skipped == ([] if latest else ["a"])
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper", "inside"),
+    [
+        (time(11), time(13), True),
+        (time(13), time(14), False),
+        (time(11), time(1), True),  # past midnight
+        (datetime(2026, 3, 4, 11, tzinfo=UTC), None, True),
+        (None, datetime(2026, 3, 4, 11), False),
+    ],
+)
+def test_a_branch_by_date_and_time(lower: Any, upper: Any, inside: bool) -> None:
+    with DAG("d", start_date=datetime(2026, 1, 1, tzinfo=UTC)):
+        branch = BranchDateTimeOperator(
+            task_id="branch", follow_task_ids_if_true="a", follow_task_ids_if_false=["b"], target_lower=lower, target_upper=upper
+        )
+        branch >> [EmptyOperator(task_id="a"), EmptyOperator(task_id="b")]
+
+    assert run(branch)[1].skipped == (["b"] if inside else ["a"])
+
+
+@pytest.mark.parametrize(("days", "inside"), [("wednesday", True), (["Monday", "TUESDAY"], False)])
+def test_a_branch_by_day_of_the_week(days: Any, inside: bool) -> None:
+    with DAG("d"):
+        branch = BranchDayOfWeekOperator(
+            task_id="branch", follow_task_ids_if_true="a", follow_task_ids_if_false="b", week_day=days, use_task_logical_date=True
+        )
+        branch >> [EmptyOperator(task_id="a"), EmptyOperator(task_id="b")]
+
+    assert run(branch, Ti("branch", clock=NOON + timedelta(days=3)))[1].skipped == (["b"] if inside else ["a"])
+
+
+def test_a_day_that_does_not_exist_is_refused() -> None:
+    with DAG("d"), pytest.raises(DagError, match="week_day cannot be 'wensday'; did you mean 'wednesday'"):
+        BranchDayOfWeekOperator(task_id="b", follow_task_ids_if_true="a", follow_task_ids_if_false="b", week_day="wensday")
+
+
+def test_conditions_above_a_task_skip_it() -> None:
+    with DAG("d"):
+
+        @task.run_if(lambda context: context["run_id"] == "r")
+        @task.skip_if(lambda context: (context["ti"].try_number > 1, "not again"), "never shown")
+        @task
+        def once() -> str:
+            return "ran"
+
+        @task.run_if(lambda context: False, "not today")
+        @task.bash
+        def never() -> str:
+            return "true"
+
+        ran, skipped = once(), never()
+
+    assert run(ran.operator)[0] == "ran"
+    with pytest.raises(SkipTask, match="not again"):
+        run(ran.operator, Ti("once", try_number=2))
+    with pytest.raises(SkipTask, match="not today"):
+        run(skipped.operator)
+    with pytest.raises(DagError, match="stand above another @task"):
+        task.run_if(lambda context: True)(lambda: None)

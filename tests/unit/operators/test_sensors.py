@@ -1,0 +1,372 @@
+"""When sensors look again, give up, and what they skip."""
+
+import asyncio
+from collections.abc import Iterator
+from datetime import UTC, datetime, time, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.tries import NOON, Ti, run
+
+from scheduler import DAG, task
+from scheduler.authoring import deferral
+from scheduler.authoring.deferral import TaskDeferred, TaskRescheduled
+from scheduler.exceptions import (
+    DagError,
+    FailTask,
+    PacelineError,
+    SensorTimeout,
+    SkipTask,
+    TaskDeferralError,
+    TaskDeferralTimeout,
+    TaskTimeout,
+)
+from scheduler.operators import BaseOperator, TriggerDagRunOperator
+from scheduler.sensors import (
+    BashSensor,
+    DateTimeSensor,
+    DayOfWeekSensor,
+    ExternalTaskSensor,
+    FileSensor,
+    PokeReturnValue,
+    PythonSensor,
+    TimeDeltaSensor,
+    TimeSensor,
+)
+from scheduler.triggers import BaseTrigger, DateTimeTrigger, ExternalTrigger, FileTrigger, TimeDeltaTrigger, TriggerEvent
+
+
+@pytest.fixture(autouse=True)
+def inside_a_dag() -> Iterator[None]:
+    with DAG("d", start_date=datetime(2026, 1, 1, tzinfo=UTC)):
+        yield
+
+
+def python(poke: Any, **arguments: Any) -> PythonSensor:
+    return PythonSensor(task_id="s", python_callable=poke, **arguments)
+
+
+def test_a_sensor_looks_until_it_is_true() -> None:
+    answers = [False, 0, PokeReturnValue(False, "no"), PokeReturnValue(True, {"a": 1})]
+
+    result, _ = run(python(lambda: answers.pop(0), poke_interval=0))
+
+    assert (result, answers) == ({"a": 1}, [])
+
+
+def test_in_mode_reschedule_it_gives_its_worker_back_and_counts_its_pokes() -> None:
+    sensor = python(lambda: False, mode="reschedule", poke_interval=7, timeout=60)
+
+    with pytest.raises(TaskRescheduled) as first:
+        run(sensor)
+    with pytest.raises(TaskRescheduled) as second:
+        run(sensor, Ti("s", resume=first.value.resume, clock=NOON + timedelta(seconds=50)))
+
+    assert [(one.value.delay_s, one.value.resume) for one in (first, second)] == [(7, {"pokes": 1}), (7, {"pokes": 2})]
+
+
+def test_its_timeout_counts_from_the_first_poke_of_the_try() -> None:
+    sensor = python(lambda: False, mode="reschedule", timeout=60)
+
+    with pytest.raises(SensorTimeout, match="not true within 60 s"):
+        run(sensor, Ti("s", resume={"pokes": 3}, clock=NOON + timedelta(seconds=61)))
+    assert issubclass(SensorTimeout, FailTask), "a timeout is not retried"
+
+
+@pytest.mark.parametrize(
+    ("raised", "option", "ends"),
+    [
+        (ValueError("v"), {}, ValueError),
+        (ValueError("v"), {"soft_fail": True}, ValueError),
+        (ValueError("v"), {"never_fail": True}, SkipTask),
+        (ValueError("v"), {"silent_fail": True}, SensorTimeout),
+        (FailTask("f"), {}, FailTask),
+        (FailTask("f"), {"soft_fail": True}, SkipTask),
+        (FailTask("f"), {"never_fail": True}, SkipTask),
+        (TaskTimeout("t"), {}, TaskTimeout),
+        (TaskTimeout("t"), {"soft_fail": True}, SkipTask),
+        (SkipTask("s"), {"silent_fail": True}, SkipTask),
+        (None, {}, SensorTimeout),
+        (None, {"soft_fail": True}, SkipTask),
+        (None, {"never_fail": True}, SkipTask),
+    ],
+)
+def test_how_an_error_or_a_timeout_ends_a_sensor(raised: Exception | None, option: dict[str, bool], ends: type) -> None:
+    def poke() -> bool:
+        if raised is not None:
+            raise raised
+        return False
+
+    with pytest.raises(ends) as error:
+        run(python(poke, timeout=0, poke_interval=0, **option))
+    assert type(error.value) is ends
+
+
+def test_the_backoff_doubles_with_jitter_up_to_max_wait_and_the_timeout() -> None:
+    sensor = python(bool, poke_interval=8, timeout=1000, exponential_backoff=True)
+    capped = PythonSensor(
+        task_id="capped", python_callable=bool, poke_interval=8, exponential_backoff=True, max_wait=timedelta(seconds=20)
+    )
+
+    for pokes in range(1, 9):
+        base = max(int(8 * 2 ** (pokes - 2)), 1)
+        wait_s = sensor.wait_s(pokes, 0, "d#s")
+        assert base <= wait_s < 2 * base or wait_s == 1000
+        assert wait_s == sensor.wait_s(pokes, 0, "d#s"), "the same in any process"
+        assert capped.wait_s(pokes, 0, "d#s") <= 20
+    assert len({sensor.wait_s(6, 0, f"d#{name}") for name in range(20)}) > 10, "sensors do not look in step"
+    assert sensor.wait_s(8, 990.5, "d#s") == 10
+    assert sensor.wait_s(5000, 0, "d#s") == 1000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"mode": "rescedule"}, "mode cannot be 'rescedule'; did you mean 'reschedule'"),
+        ({"poke_interval": -1}, "poke_interval must not be negative"),
+        ({"soft_fail": True, "never_fail": True}, "only one of soft_fail"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(DagError, match=said):
+        python(bool, **arguments)
+
+
+def test_task_sensor_makes_a_sensor_of_a_function() -> None:
+    @task.sensor(poke_interval=0, mode="poke")
+    def there(path: str, ti: Any = None) -> PokeReturnValue:
+        return PokeReturnValue(True, f"{path}{ti.try_number}")
+
+    made = there("p")
+
+    assert isinstance(made.operator, PythonSensor)
+    assert run(made.operator)[0] == "p1"
+
+
+@pytest.mark.parametrize(
+    "sensor",
+    [
+        lambda **more: DateTimeSensor(task_id="s", target_time=NOON + timedelta(hours=1), **more),
+        lambda **more: DateTimeSensor(task_id="s", target_time="{{ data_interval_end.replace(hour=13) }}", **more),
+        lambda **more: TimeSensor(task_id="s", target_time=time(13), **more),
+        lambda **more: TimeDeltaSensor(task_id="s", delta=timedelta(hours=1), **more),
+    ],
+)
+def test_sensors_of_moments(sensor: Any) -> None:
+    made = sensor(mode="reschedule", timeout=9999)
+
+    with pytest.raises(TaskRescheduled):
+        run(made, Ti("s", clock=NOON + timedelta(minutes=59)))
+    run(made, Ti("s", clock=NOON + timedelta(minutes=60)))
+    made.deferrable = True
+    with pytest.raises(TaskDeferred) as deferred:
+        run(made, Ti("s", clock=NOON + timedelta(minutes=59)))
+    assert deferred.value.trigger.moment == NOON + timedelta(hours=1)
+    assert deferred.value.timeout_s == 9999
+    run(made, Ti("s", resume={"method": deferred.value.method_name, "event": "x"}))
+    with pytest.raises(SensorTimeout):
+        run(made, Ti("s", resume={"method": deferred.value.method_name, "timed_out": True}))
+
+
+def test_a_sensor_of_days() -> None:
+    assert run(DayOfWeekSensor(task_id="s", week_day={"wednesday"}))[0] is None
+    with pytest.raises(TaskRescheduled):
+        run(DayOfWeekSensor(task_id="t", week_day="sunday", mode="reschedule"))
+
+
+def test_a_sensor_of_files(tmp_path: Path) -> None:
+    def sensor(name: str, **more: Any) -> FileSensor:
+        return FileSensor(task_id=f"s{len(made)}", filepath=str(tmp_path / name), mode="reschedule", **more)
+
+    made: list[FileSensor] = []
+    for name in ("a.csv", "*.csv", "folder", "**/a.csv"):
+        made.append(sensor(name, recursive=True))
+        with pytest.raises(TaskRescheduled):
+            run(made[-1])
+    (tmp_path / "folder" / "below").mkdir(parents=True)
+    with pytest.raises(TaskRescheduled):
+        run(made[2])
+    (tmp_path / "folder" / "below" / "a.csv").touch()
+    (tmp_path / "a.csv").touch()
+    for one in made:
+        run(one)
+    with pytest.raises(TaskDeferred) as deferred:
+        run(sensor("later.csv", deferrable=True))
+    assert isinstance(deferred.value.trigger, FileTrigger)
+
+
+def test_a_sensor_of_bash_commands() -> None:
+    def ends(command: str, **more: Any) -> type | None:
+        try:
+            with DAG("bash"):
+                run(BashSensor(task_id="s", bash_command=command, mode="reschedule", **more))
+        except (TaskRescheduled, FailTask) as error:
+            return type(error)
+        return None
+
+    assert ends("exit 0") is None
+    assert ends("exit 3") is TaskRescheduled
+    assert ends("exit 3", retry_exit_code=3) is TaskRescheduled
+    assert ends("exit 4", retry_exit_code=3) is FailTask
+
+
+def external(**arguments: Any) -> ExternalTaskSensor:
+    return ExternalTaskSensor(task_id="s", external_dag_id="other", mode="reschedule", **arguments)
+
+
+@pytest.mark.parametrize(
+    ("answers", "arguments", "ends"),
+    [
+        ([{}], {}, TaskRescheduled),
+        ([{"running": 1}], {}, TaskRescheduled),
+        ([{"success": 1}], {}, None),
+        ([{"failed": 1}], {}, TaskRescheduled),
+        ([{"failed": 1}], {"failed_states": ["failed"]}, FailTask),
+        ([{"failed": 1}], {"failed_states": ["failed"], "soft_fail": True}, SkipTask),
+        ([{"success": 2, "failed": 1}], {"failed_states": ["failed"]}, FailTask),
+        ([{"success": 2, "running": 1}], {}, TaskRescheduled),
+        ([{"skipped": 1}], {"external_task_id": "t", "skipped_states": ["skipped"]}, SkipTask),
+        ([{"skipped": 1}], {"external_task_id": "t", "allowed_states": ["success", "skipped"]}, None),
+    ],
+)
+def test_a_sensor_of_other_dags(answers: list[dict[str, int]], arguments: dict[str, Any], ends: type | None) -> None:
+    sensor = external(**arguments)
+
+    if ends is None:
+        run(sensor, Ti("s", answers=[answers]))
+    else:
+        with pytest.raises(ends):
+            run(sensor, Ti("s", answers=[answers]))
+
+
+def test_which_runs_and_tasks_of_the_other_dag_are_meant() -> None:
+    def targets(**arguments: Any) -> list[tuple[Any, Any]]:
+        with DAG("fresh", start_date=datetime(2026, 1, 1, tzinfo=UTC)):
+            ti = Ti("s", answers=[[{"success": 1}]], known={"g.a": ["g"], "g.h.b": ["g.h", "g"], "c": []})
+            run(external(**arguments), ti)
+        return [(one.logical_date, one.task_id) for one in ti.asked[0]]
+
+    hour = timedelta(hours=1)
+    assert targets() == [(NOON, None)]
+    assert targets(external_task_ids=["a", "b"], execution_delta=hour) == [(NOON - hour, "a"), (NOON - hour, "b")]
+    assert targets(execution_date_fn=lambda date: [date, date + hour]) == [(NOON, None), (NOON + hour, None)]
+    assert targets(execution_date_fn=lambda date, context: context["dag_run"].run_after - hour) == [(NOON - hour, None)]
+    assert targets(external_task_group_id="g") == [(NOON, "g.a"), (NOON, "g.h.b")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "known", "said"),
+    [
+        ({"check_existence": True}, None, "There is no DAG 'other'"),
+        ({"check_existence": True, "external_task_id": "t"}, {"u": []}, "no task 't'"),
+        ({"external_task_group_id": "g"}, {"u": []}, "no task group 'g'"),
+    ],
+)
+def test_what_does_not_exist_is_not_waited_for(arguments: dict[str, Any], known: Any, said: str) -> None:
+    with pytest.raises(FailTask, match=said):
+        run(external(**arguments), Ti("s", known=known, answers=[[{}]]))
+
+
+def test_a_deferred_sensor_of_other_dags() -> None:
+    sensor = external(deferrable=True, failed_states=["failed"], timeout=60)
+
+    with pytest.raises(TaskDeferred) as deferred:
+        run(sensor, Ti("s", answers=[[{}]]))
+    path, arguments = deferral.serialized(deferred.value.trigger)
+    again = ExternalTrigger(**deferral.decode(arguments))
+
+    assert (path, again.targets[0].logical_date, deferred.value.timeout_s) == ("scheduler.triggers.ExternalTrigger", NOON, 60)
+    run(sensor, Ti("s", resume={"method": "execute_complete", "event": {"verdict": "done"}}))
+    with pytest.raises(FailTask, match="failed_states"):
+        run(sensor, Ti("s", resume={"method": "execute_complete", "event": {"verdict": "failed"}}))
+
+
+def test_a_run_of_another_dag_is_triggered_and_waited_for() -> None:
+    trigger = TriggerDagRunOperator(
+        task_id="t", trigger_dag_id="other", trigger_run_id="{{ run_id }}-x", conf={"a": "{{ run_id }}"}, logical_date=NOON,
+        wait_for_completion=True, poke_interval=0,
+    )  # fmt: skip
+
+    _, ti = run(trigger, Ti("t", answers=[[{"queued": 1}], [{"running": 1}], [{"success": 1}]]))
+
+    assert ti.triggered == [{"dag_id": "other", "run_id": "r-x", "logical_date": NOON, "conf": {"a": "r"}}]
+    assert (ti.pushed, ti.answers) == ({"trigger_run_id": "r-x"}, [])
+    with pytest.raises(FailTask, match="'r-x' of DAG 'other' ended in one of failed"):
+        run(trigger, Ti("t", answers=[[{"failed": 1}]]))
+    trigger.deferrable = True
+    with pytest.raises(TaskDeferred) as deferred:
+        run(trigger, Ti("t"))
+    resume = {"method": "execute_complete", "kwargs": deferred.value.kwargs, "event": {"verdict": "failed"}}
+    with pytest.raises(FailTask, match="'r-x' of DAG 'other'"):
+        run(trigger, Ti("t", resume=resume))
+
+
+class Custom(BaseOperator):
+    """Defers, and goes on in `go_on`."""
+
+    def execute(self, context: Any) -> None:
+        self.defer(trigger=DateTimeTrigger(NOON), method_name="go_on", kwargs={"since": NOON}, timeout=timedelta(seconds=3))
+
+    def go_on(self, context: Any, event: Any, since: datetime) -> Any:
+        return event, since, context["run_id"]
+
+
+def test_a_deferred_operator_goes_on_with_the_event_and_its_kwargs() -> None:
+    operator = Custom(task_id="c")
+
+    with pytest.raises(TaskDeferred) as deferred:
+        run(operator)
+    asked = deferred.value
+    resume = {"method": asked.method_name, "kwargs": deferral.encode(asked.kwargs, "kwargs"), "event": [1]}
+
+    assert run(operator, Ti("c", resume=resume))[0] == ([1], NOON, "r")
+    assert asked.timeout_s == 3
+    with pytest.raises(TaskDeferralTimeout):
+        run(operator, Ti("c", resume={"method": "go_on", "timed_out": True}))
+    with pytest.raises(TaskDeferralError, match="boom"):
+        run(operator, Ti("c", resume={"method": "go_on", "error": "boom"}))
+    with pytest.raises(PacelineError, match="has no such method"):
+        operator.defer(trigger=DateTimeTrigger(NOON), method_name="nope")
+
+
+class Waits:
+    """No BaseTrigger, but it can be awaited."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    async def wait(self) -> int:
+        return self.value
+
+
+class Unstorable(BaseTrigger):
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return "x.Y", {"a": {1, 2}}
+
+
+def test_what_can_be_deferred_to() -> None:
+    assert deferral.serialized(Waits(3)) == (f"{__name__}.Waits", {"value": 3})
+    assert asyncio.run(deferral.first_event(Waits(3))) == 3
+    assert deferral.serialized(TimeDeltaTrigger(timedelta(hours=1)))[0] == "scheduler.triggers.DateTimeTrigger"
+    for wrong, said in (
+        (Waits, "not the class Waits"),
+        (7, "not 7"),
+        (Unstorable(), "arguments of Unstorable hold a set"),
+        (type("Local", (Waits,), {"__qualname__": "f.<locals>.Local"})(1), "inside a function"),
+    ):
+        with pytest.raises(PacelineError, match=said):
+            deferral.serialized(wrong)
+
+
+def test_triggers_fire(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+
+    assert asyncio.run(deferral.first_event(DateTimeTrigger(NOON - timedelta(days=9999)))) == NOON - timedelta(days=9999)
+    assert asyncio.run(deferral.first_event(FileTrigger(str(tmp_path / "?")))) == str(tmp_path / "a")
+    assert TriggerEvent(1) == TriggerEvent(1) != TriggerEvent(2)
+
+
+@pytest.mark.parametrize("value", [None, 1, "a", [1, {"b": NOON}], {"d": timedelta(seconds=1.5), "e": NOON.date()}])
+def test_what_a_deferral_stores_comes_back(value: Any) -> None:
+    assert deferral.decode(deferral.encode(value, "value")) == value
