@@ -312,7 +312,9 @@ class SchedulerLoop:
         self._pause_s = queue_pause_s(queued, since_last_s, self.settings.scheduler.queue_headroom)
         if not queued.sent:
             log.warning("The broker does not answer; %d message(s) will be sent again", len(queued.messages))
-        return AT_ONCE if queued.more else None
+        if queued.more:
+            return AT_ONCE
+        return HELD_PAUSE_S if queued.held_elsewhere else None
 
     def _turn_rescue(self, now: datetime) -> None:
         rescued = self._rescue.run_once(now)

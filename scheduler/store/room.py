@@ -48,45 +48,36 @@ class HeldTask:
     task_in_run_limit: int | None
 
 
-def hold_waiting_pools(connection: Connection) -> dict[str, Pool]:
-    """Lock, in name order, the pools something waits for, except those another scheduler holds; by name."""
+def hold_waiting_pools(connection: Connection) -> tuple[dict[str, Pool], bool]:
+    """Lock, in name order, the pools something waits for, except those another scheduler holds; by name. And whether one was."""
+    waiting = "exists (select 1 from task_instance t where t.pool = p.name and t.state = 'scheduled')"
+    wanted = connection.exec_driver_sql(f"select count(*) from pool p where {waiting}").scalar_one()
+    if not wanted:
+        return {}, False
     rows = connection.exec_driver_sql(
-        """
-        select p.name, p.slots, p.include_deferred from pool p
-         where exists (select 1 from task_instance t where t.pool = p.name and t.state = 'scheduled')
-         order by p.name for no key update of p skip locked
-        """
+        f"select p.name, p.slots, p.include_deferred from pool p where {waiting} order by p.name for no key update of p skip locked"
     )
-    return {row[0]: Pool(*row) for row in rows}
+    pools = {row[0]: Pool(*row) for row in rows}
+    return pools, len(pools) < wanted
 
 
-def held(connection: Connection) -> list[Held]:
-    """Everything queued or running now."""
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Everything queued or running now, active instances of tasks with limits of their own, and deferred slots by pool."""
+
+    held: list[Held]
+    tasks: list[HeldTask]
+    deferred: dict[str, int]
+
+
+def count(connection: Connection) -> Counts:
+    """Count in one look."""
     rows = connection.exec_driver_sql(
         """
-        select pool, queue, dag_run_id, sum(pool_slots)::int, count(*)::int
-          from task_instance where state in ('queued', 'running', 'shutdown') group by 1, 2, 3
-        """
-    )
-    return [Held(*row) for row in rows]
-
-
-def deferred_slots(connection: Connection, pools: Collection[str]) -> dict[str, int]:
-    """Slots of deferred task instances, for the pools that count them."""
-    if not pools:
-        return {}
-    rows = connection.exec_driver_sql(
-        "select pool, sum(pool_slots)::int from task_instance where state = 'deferred' and pool = any(%s) group by 1",
-        (list(pools),),
-    )
-    return {row[0]: row[1] for row in rows}
-
-
-def held_tasks(connection: Connection) -> list[HeldTask]:
-    """Active instances of tasks with max_active_tis_per_dag or max_active_tis_per_dagrun."""
-    rows = connection.exec_driver_sql(
-        """
-        select r.dag_id, t.dag_run_id, t.task_id, t.instances, t.per_dag, t.per_dagrun
+        select 'held', pool, queue, dag_run_id, sum(pool_slots)::int, count(*)::int, null::int, null::int
+          from task_instance where state in ('queued', 'running', 'shutdown') group by 2, 3, 4
+        union all
+        select 'task', r.dag_id, t.task_id, t.dag_run_id, 0, t.instances, t.per_dag, t.per_dagrun
           from (select dag_run_id, task_id, count(*)::int as instances, min(max_active_tis_per_dag) as per_dag,
                        min(max_active_tis_per_dagrun) as per_dagrun
                   from task_instance
@@ -94,9 +85,20 @@ def held_tasks(connection: Connection) -> list[HeldTask]:
                    and state in ('queued', 'running', 'shutdown', 'deferred')
                  group by 1, 2) t
           join dag_run r on r.id = t.dag_run_id
+        union all
+        select 'deferred', t.pool, null, null, sum(t.pool_slots)::int, 0, null, null
+          from task_instance t join pool p on p.name = t.pool and p.include_deferred where t.state = 'deferred' group by 2
         """
     )
-    return [HeldTask(*row) for row in rows]
+    counts = Counts([], [], {})
+    for kind, name, other, run, slots, instances, per_dag, per_dagrun in rows:
+        if kind == "held":
+            counts.held.append(Held(name, other, run, slots, instances))
+        elif kind == "task":
+            counts.tasks.append(HeldTask(name, run, other, instances, per_dag, per_dagrun))
+        else:
+            counts.deferred[name] = slots
+    return counts
 
 
 def full_runs(connection: Connection, active: Mapping[int, int]) -> set[int]:
@@ -154,7 +156,7 @@ def waiting(
     aging_s: float = 0,
 ) -> list[Waiting]:
     """For each pool of `free` its best ranked waiting task instances: at most as many as it has free slots, none that needs more
-    slots than `largest`, none that is `full`, none of a paused DAG. Every pool has a share of its own, so a full one starves nobody.
+    slots than `largest`, none that is `full`, none of a paused DAG. Each pool has a share of its own: a full one starves nobody.
     """
     rank = BY_AGED_RANK if aging_s else BY_RANK
     rows = connection.exec_driver_sql(
