@@ -131,5 +131,5 @@ def repeat(connection: Connection, held: Held, date: Date, dag_run_id: int, *, c
 
 
 def end(connection: Connection, backfill_id: int) -> None:
-    """It has nothing left to make or to wait for."""
-    connection.exec_driver_sql("update backfill set ended_at = clock_timestamp() where id = %s", (backfill_id,))
+    """It has nothing left to make or to wait for. Runs that are cleared later are not held back by a pause that is past."""
+    connection.exec_driver_sql("update backfill set is_paused = false, ended_at = clock_timestamp() where id = %s", (backfill_id,))

@@ -194,7 +194,9 @@ def cancel(connection: Connection, backfill_id: int) -> Row:
         """,
         (backfill_id,),
     )
-    connection.exec_driver_sql("update backfill set cancelled = true, ended_at = clock_timestamp() where id = %s", (backfill_id,))
+    connection.exec_driver_sql(
+        "update backfill set cancelled = true, is_paused = false, ended_at = clock_timestamp() where id = %s", (backfill_id,)
+    )
     return _show(connection, backfill_id)
 
 

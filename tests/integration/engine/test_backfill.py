@@ -260,6 +260,22 @@ def test_cancelled_its_queued_runs_fail_and_running_ones_go_on(scenario: Scenari
     assert backfills.create(scenario.engine, wanted(hours=20))["id"] == 2
 
 
+def test_a_run_cleared_after_the_end_starts_within_the_same_limit(scenario: Scenario, add: Callable[..., None]) -> None:
+    add()
+    backfills.create(scenario.engine, wanted(hours=3, max_active_runs=1))
+    complete(scenario)
+    backfills.create(scenario.engine, wanted(hours=5))
+    backfills.pause(scenario.engine, 2)
+    backfills.cancel(scenario.engine, 2)
+    scenario.sql("update task_instance set state = null")
+    scenario.sql("update dag_run set state = 'queued', started_at = null, ended_at = null")
+
+    scenario.turn()
+    assert scenario.rows("select logical_date from dag_run where state = 'running'") == [(hour(0),)]
+    scenario.run_to_end()
+    assert counts(scenario) == {"success": 3}
+
+
 def test_depends_on_past_holds_inside_and_not_for_the_first_run(scenario: Scenario, add: Callable[..., None]) -> None:
     add(task={"depends_on_past": True})
     scenario.trigger("c", run_id="before", logical_date=hour(-1))
@@ -341,6 +357,21 @@ def test_it_refuses_a_second_one_and_one_without_anything_to_do(scenario: Scenar
         backfills.create(scenario.engine, wanted("nope"))
     with pytest.raises(NotFoundError, match="There is no backfill 7"):
         backfills.backfill(scenario.engine, 7)
+
+
+def test_after_a_cancelled_one_another_repeats_its_failed_runs(scenario: Scenario, add: Callable[..., None]) -> None:
+    add(length=2)
+    backfills.create(scenario.engine, wanted(hours=2, max_active_runs=1))
+    scenario.turn()
+    scenario.sql("update dag_run set state = 'queued', started_at = null")
+    backfills.cancel(scenario.engine, 1)
+
+    backfills.create(scenario.engine, wanted(hours=2, reprocess="failed", conf={"again": True}))
+    complete(scenario)
+
+    assert scenario.rows("select run_id, state, conf from dag_run order by 1") == [
+        (f"backfill__2026-03-01T0{number}:00:00+00:00", "success", {"again": True}) for number in (0, 1)
+    ]
 
 
 def test_a_dry_run_shows_every_date_and_changes_nothing(scenario: Scenario, add: Callable[..., None]) -> None:

@@ -71,6 +71,20 @@ def test_an_older_run_gets_the_place_before_newer_ones(scenario: Scenario) -> No
     assert scenario.rows("select run_id from dag_run where state = 'running'") == [("r1",)]
 
 
+@pytest.mark.parametrize("kind", ["scheduled", "manual", "asset_triggered"])
+def test_whatever_run_ends_last_the_next_one_starts(scenario: Scenario, kind: str) -> None:
+    scenario.add(chain("c", 1, max_active_runs=1))
+    queue_runs(scenario, "c", 2)
+    scenario.turn()
+    scenario.sql("update dag_run set run_type = %s where state = 'running'", kind)
+
+    scenario.work()
+    scenario.turn()
+    scenario.turn()
+
+    assert scenario.rows("select run_id, state from dag_run order by run_after") == [("r2", "success"), ("r1", "running")]
+
+
 def finish(scenario: Scenario, dag_id: str, outcomes: str) -> None:
     """Runs of ever later logical dates that end as told: s or f each."""
     for number, letter in enumerate(outcomes):
