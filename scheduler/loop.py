@@ -4,6 +4,7 @@ Any number of schedulers turn at once. None keeps state: kill one at any line an
 """
 
 import logging
+import math
 import os
 import random
 import signal
@@ -240,7 +241,11 @@ class SchedulerLoop:
         for dag_id, why in planned.broken.items():
             log.error("DAG %s cannot be planned: %s", dag_id, why)
         self._hint([made.id for made in planned.runs])
-        return AT_ONCE if planned.more else None
+        if planned.more:
+            return AT_ONCE
+        # Not all schedulers in the same instant: each would find the same DAGs due.
+        until_next_s = (planned.next_due - now).total_seconds() if planned.next_due else math.inf
+        return min(until_next_s + random.uniform(0, HELD_PAUSE_S), self.duties.plan.interval_s)  # noqa: S311
 
     def _turn_assets(self, now: datetime) -> float | None:
         triggered = self._assets.run_once(now)

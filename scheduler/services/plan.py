@@ -1,5 +1,6 @@
 """plan: make the DAG runs that are due, with their task instances, and work out what comes next for each DAG."""
 
+import uuid
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -21,11 +22,12 @@ MAX_DATES = 200
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The runs made, the DAGs that could not be planned (by id, why), and whether more DAGs may be due."""
+    """The runs made, the DAGs that could not be planned (by id, why), whether more DAGs may be due, and when the next one is."""
 
     runs: list[runs.CreatedRun]
     broken: dict[str, str]
     more: bool
+    next_due: datetime | None
 
 
 class Plan:
@@ -37,12 +39,14 @@ class Plan:
         self._versions = versions
         #: When a DAG that could not be planned is tried again; until then it takes no place among the due ones.
         self._set_aside: dict[str, datetime] = {}
+        self._spread = uuid.uuid4().hex
 
     def run_once(self, now: datetime) -> Planned:
         limit = self._settings.scheduler.max_dagruns_to_create_per_loop
         self._set_aside = {dag_id: until for dag_id, until in self._set_aside.items() if until > now}
         with self._engine.begin() as connection:
-            dag_ids = schedules.due(connection, now, limit=limit, without=list(self._set_aside))
+            dag_ids = schedules.due(connection, now, limit=limit, spread=self._spread, without=list(self._set_aside))
+            next_due = schedules.next_due(connection, now)
         made: list[runs.CreatedRun] = []
         broken = {}
         for dag_id in dag_ids:
@@ -53,7 +57,7 @@ class Plan:
             except Exception as error:
                 broken[dag_id] = f"{type(error).__name__}: {error}"
                 self._set_aside[dag_id] = now + BROKEN_PAUSE
-        return Planned(made, broken, more=len(dag_ids) == limit)
+        return Planned(made, broken, more=len(dag_ids) == limit, next_due=next_due)
 
 
 @transaction

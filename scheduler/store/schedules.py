@@ -21,8 +21,11 @@ class Due:
     room: int
 
 
-def due(connection: Connection, now: datetime, *, limit: int, without: Sequence[str] = ()) -> list[str]:
-    """The DAGs to plan, longest due first; one that has no room for another run is not among them."""
+def due(connection: Connection, now: datetime, *, limit: int, spread: str, without: Sequence[str] = ()) -> list[str]:
+    """The DAGs to plan, longest due first; one that has no room for another run is not among them.
+
+    `spread` is another text in each scheduler: those that became due together come in another order to each.
+    """
     rows = connection.exec_driver_sql(
         """
         select s.dag_id
@@ -32,12 +35,20 @@ def due(connection: Connection, now: datetime, *, limit: int, without: Sequence[
                 or (s.next_run_after <= %(now)s and v.max_active_runs > (
                     select count(*) from dag_run r
                      where r.dag_id = s.dag_id and r.state in ('queued', 'running') and r.backfill_id is null)))
-         order by s.next_run_after nulls first, s.dag_id
+         order by s.next_run_after nulls first, md5(s.dag_id || %(spread)s)
          limit %(limit)s
         """,
-        {"now": now, "limit": limit, "without": list(without)},
+        {"now": now, "limit": limit, "spread": spread, "without": list(without)},
     )
     return [row[0] for row in rows]
+
+
+def next_due(connection: Connection, now: datetime) -> datetime | None:
+    """When the next run after `now` is to be made."""
+    moment: datetime | None = connection.exec_driver_sql(
+        "select min(next_run_after) from dag_schedule where not is_paused and next_run_after > %s", (now,)
+    ).scalar_one()
+    return moment
 
 
 def hold(connection: Connection, dag_id: str) -> Due | None:

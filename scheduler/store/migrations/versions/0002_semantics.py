@@ -14,6 +14,7 @@ alter table dag_run
     add column notify       text[],       -- which notices its end gives: dag_success, dag_failure
     drop constraint dag_run_run_type_check,
     add constraint dag_run_run_type_check check (run_type in ('scheduled', 'manual', 'backfill', 'asset_triggered'));
+create index dag_schedule_next on dag_schedule (next_run_after) where not is_paused;
 create index dag_run_timeout on dag_run (timeout_at) where state = 'running' and timeout_at is not null;
 """
 
