@@ -112,6 +112,8 @@ class SerializedDag:
     allowed_run_types: tuple[str, ...] = ()
     #: [{"group_id", "parent", "tooltip"}, ...], outer groups first.
     groups: tuple[dict[str, Any], ...] = ()
+    #: {uri: name} of the assets it names, as far as the name is another.
+    asset_names: dict[str, str] = field(default_factory=dict)
     tasks: tuple[SerializedTask, ...] = ()
 
     def to_json(self) -> str:
@@ -246,6 +248,7 @@ def from_dag(dag: DAG, *, file: str, core: Core, scheduler: Scheduler) -> Serial
         rerun_with_latest_version=dag.rerun_with_latest_version,
         allowed_run_types=dag.allowed_run_types,
         groups=tuple(dag.group_specs),
+        asset_names=dag.asset_names,
         tasks=tuple(_task(dag.task_dict[name], weight[name], scopes[name], core) for name in _topological(dag)),
     )
 

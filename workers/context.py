@@ -9,17 +9,22 @@ from celery.local import Proxy
 from sqlalchemy.exc import DBAPIError
 
 from scheduler.authoring import context, xcom
+from scheduler.authoring.asset_events import AssetEvent
 from scheduler.authoring.external import Counts, Target
 from scheduler.authoring.operator import Operator
-from scheduler.exceptions import PacelineError
+from scheduler.authoring.xcom_sequence import Entries
+from scheduler.exceptions import PacelineError, XComError
+from scheduler.serialized import SerializedDag
 from scheduler.settings import Settings
-from scheduler.store import database, external, runs
+from scheduler.store import assets, database, external, runs, xcoms
 from scheduler.store.claims import Claim
 from scheduler.store.hot import MISSING, HotPath
+from workers import results
 from workers.vault import StoreVault
 
 R = TypeVar("R")
 
+MAX_LABEL_CHARACTERS = 250
 #: Calls the database until it answers.
 Patient = Callable[[Callable[[], R]], R]
 
@@ -30,6 +35,7 @@ class TaskInstance:
     def __init__(
         self,
         claim: Claim,
+        dag: SerializedDag,
         hot: HotPath,
         *,
         patient: Callable[[Callable[[], Any]], Any],
@@ -47,6 +53,7 @@ class TaskInstance:
         #: What the try decided to skip; None for what is no branch.
         self.skipped: tuple[str, ...] | None = () if branches else None
         self._claim = claim
+        self._dag = dag
         self._hot = hot
         self._patient = patient
         self._settings = settings
@@ -65,10 +72,35 @@ class TaskInstance:
         task_id = self.task_id if task_ids is None else task_ids
         if map_indexes is not None and not isinstance(map_indexes, int):
             return [self._pull(task_id, key, index, default) for index in map_indexes]
-        return self._pull(task_id, key, -1 if map_indexes is None else map_indexes, default)
+        if map_indexes is None and task_ids is not None and self._is_many(task_id):
+            return self._patient(lambda: xcoms.of_instances(self._hot.read, *self._place(task_id, key)))
+        return self._pull(task_id, key, self._index_in(task_id) if map_indexes is None else map_indexes, default)
+
+    def xcom_entries(self, task_id: str, key: str) -> Sequence[Any]:
+        """What a task pushed as a list or dict to map over (of a mapped task one entry an instance), read as it is used."""
+        place, is_mapped = self._place(task_id, key), self._is_many(task_id)
+
+        def length() -> int:
+            found = self._patient(lambda: xcoms.length(self._hot.read, *place, is_mapped=is_mapped))
+            if found is None:
+                raise XComError(f"Task {task_id!r} has pushed no list or dict under {key!r} to map over.")
+            return int(found)
+
+        def entry(number: int) -> Any:
+            found = self._patient(lambda: xcoms.entry(self._hot.read, *place, number, is_mapped=is_mapped))
+            if not found:
+                raise XComError(f"What task {task_id!r} pushed under {key!r} has no entry {number} any more; clear this task too.")
+            return found[0]
+
+        return Entries(length, entry)
+
+    def set_map_label(self, label: str) -> None:
+        """Give this instance of a mapped task a name for people."""
+        self._patient(lambda: self._hot.label(self._claim, label[:MAX_LABEL_CHARACTERS]))
 
     def xcom_push(self, key: str, value: Any) -> None:
         """Store `value` (JSON) under `key` for this task instance."""
+        results.check_mapped_over(self._dag, self._claim.task_no, {key: value}, self._settings.core.max_map_length)
         text = xcom.encode(value, self._max_xcom_bytes, name=f"value of XCom {key!r}")
         self._patient(lambda: self._hot.push_xcom(self._claim.id, key, text))
 
@@ -120,6 +152,23 @@ class TaskInstance:
         finally:
             engine.dispose()
 
+    def _place(self, task_id: str, key: str) -> tuple[int, int, str]:
+        return self._claim.dag_run_id, self._dag.number[task_id], key
+
+    def _is_many(self, task_id: str) -> bool:
+        """Whether it is a mapped task, and not one of the mapped group of this task."""
+        no = self._dag.number.get(task_id)
+        return no is not None and self._dag.tasks[no].is_mapped and not self._is_peer(no)
+
+    def _is_peer(self, no: int) -> bool:
+        group = self._dag.tasks[self._claim.task_no].mapped_group
+        return group is not None and self._dag.tasks[no].mapped_group == group
+
+    def _index_in(self, task_id: str) -> int:
+        """Which instance of a task is meant: the own one of the own mapped group."""
+        no = self._dag.number.get(task_id)
+        return self.map_index if task_id == self.task_id or (no is not None and self._is_peer(no)) else -1
+
     def _pull(self, task_id: str, key: str, map_index: int, default: Any) -> Any:
         found = self._patient(lambda: self._hot.pull_xcom(self._claim.dag_run_id, task_id, key, map_index))
         return default if found is MISSING else found
@@ -137,6 +186,25 @@ class TaskInstance:
 
     def __repr__(self) -> str:
         return f"<TaskInstance {self.dag_id}.{self.task_id} {self.run_id} try {self.try_number}>"
+
+
+class StoredEvents:
+    """Updates of assets, read when user code looks at them."""
+
+    def __init__(self, claim: Claim, hot: HotPath, patient: Callable[[Callable[[], Any]], Any]) -> None:
+        self._claim = claim
+        self._hot = hot
+        self._patient = patient
+
+    def of_run(self) -> list[AssetEvent]:
+        if self._claim.run_type != "asset_triggered":
+            return []
+        found: list[AssetEvent] = self._patient(lambda: assets.events_of_run(self._hot.read, self._claim.dag_run_id))
+        return found
+
+    def of_assets(self, uris: Sequence[str]) -> list[AssetEvent]:
+        found: list[AssetEvent] = self._patient(lambda: assets.events_of_assets(self._hot.read, uris))
+        return found
 
 
 def build(claim: Claim, operator: Operator, ti: TaskInstance) -> context.Context:
@@ -160,4 +228,5 @@ def build(claim: Claim, operator: Operator, ti: TaskInstance) -> context.Context
         previous=ti.previous(),
         vault=StoreVault(ti._settings, ti._hot, ti._patient),
         conf_overrides_params=ti._settings.core.dag_run_conf_overrides_params,
+        events=StoredEvents(claim, ti._hot, ti._patient),
     )

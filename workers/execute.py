@@ -19,7 +19,7 @@ from scheduler.settings import Settings
 from scheduler.states import TaskState
 from scheduler.store.claims import Claim, Ending
 from scheduler.store.hot import HotPath
-from workers import context, logs, outcome
+from workers import context, logs, outcome, results
 from workers.board import Running, Slot
 from workers.guard import Guard
 from workers.logs import worker_log
@@ -107,18 +107,26 @@ class Executor:
         if claim.try_number > 1 and claim.resume is None:
             self.patient(lambda: self.hot.clear_xcoms(claim.id))
         operator = self.files.task(dag.file, claim.dag_id, claim.task_id)
-        ti = context.TaskInstance(claim, self.hot, patient=self.patient, settings=self.settings, branches=operator.branches)
-        value = self._execute(task, operator, context.build(claim, operator, ti))
-        return Success(self._stored(claim, operator, value), ti.skipped)
+        ti = context.TaskInstance(claim, dag, self.hot, patient=self.patient, settings=self.settings, branches=operator.branches)
+        values = context.build(claim, operator, ti)
+        operator = values["task"] = operator.unmap(values, claim.map_index)
+        value = self._execute(task, operator, values)
+        if said := values["outlet_events"].to_xcom():
+            ti.xcom_push("outlet_events", said)
+        return Success(self._stored(claim, dag, operator, value), ti.skipped)
 
-    def _stored(self, claim: Claim, operator: Operator, value: object) -> str | None:
+    def _stored(self, claim: Claim, dag: SerializedDag, operator: Operator, value: object) -> str | None:
         """The JSON text of a return value; with multiple_outputs its parts are stored at once."""
-        if value is None or not operator.do_xcom_push:
+        pushed = (
+            {} if value is None or not operator.do_xcom_push else xcom.outputs(value, multiple_outputs=operator.multiple_outputs)
+        )
+        results.check_mapped_over(dag, claim.task_no, {RETURN_KEY: None, **pushed}, self.settings.core.max_map_length)
+        if not pushed:
             return None
         limit = self.settings.core.max_xcom_bytes
         texts = {
             key: xcom.encode(one, limit, name=f"value of XCom {key!r}" if key != RETURN_KEY else "return value")
-            for key, one in xcom.outputs(value, multiple_outputs=operator.multiple_outputs).items()
+            for key, one in pushed.items()
         }
         result = texts.pop(RETURN_KEY)
         for key, text in texts.items():

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from scheduler.authoring import macros, params
+from scheduler.authoring.asset_events import NO_EVENTS, AssetEvents, EventReads, OutletEvents
 from scheduler.authoring.connection import Connections
 from scheduler.authoring.external import Counts, Target
 from scheduler.authoring.variable import Variables
@@ -53,6 +54,9 @@ KEYS = frozenset(
         "conn",
         "inlets",
         "outlets",
+        "outlet_events",
+        "inlet_events",
+        "triggering_asset_events",
         "map_index_template",
         "expanded_ti_count",
         "test_mode",
@@ -82,6 +86,12 @@ class TaskInstance(Protocol):
 
     def xcom_push(self, key: str, value: Any) -> None:
         """Store `value` (JSON) under `key` for this task instance."""
+
+    def xcom_entries(self, task_id: str, key: str) -> Sequence[Any]:
+        """What a task pushed as a list or dict to map over (of a mapped task one entry an instance), read as it is used."""
+
+    def set_map_label(self, label: str) -> None:
+        """Give this instance of a mapped task a name for people."""
 
     @property
     def resume(self) -> Mapping[str, Any] | None:
@@ -129,6 +139,7 @@ def build(
     previous: Mapping[str, Any] | None = None,
     vault: Vault | None = None,
     conf_overrides_params: bool = True,
+    events: EventReads = NO_EVENTS,
 ) -> Context:
     """The context of one try; the worker adds what only it has, such as `spark`. `previous` are the values of PREVIOUS_KEYS.
 
@@ -157,6 +168,9 @@ def build(
         "expanded_ti_count": None,
         "inlets": list(task.inlets),
         "outlets": list(task.outlets),
+        "outlet_events": OutletEvents(task.outlets),
+        "inlet_events": AssetEvents(lambda: events.of_assets([asset.uri for asset in task.inlets]), task.inlets),
+        "triggering_asset_events": AssetEvents(events.of_run),
         "start_date": ti.start_date,
         "test_mode": False,
         "macros": macros,

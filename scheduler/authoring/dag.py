@@ -145,6 +145,13 @@ class DAG:
         return [group.spec for group in self.task_group_dict.values()]
 
     @property
+    def asset_names(self) -> dict[str, str]:
+        """{uri: name} of the assets of its schedule and tasks, as far as the name is another."""
+        assets = [asset for task in self.task_dict.values() for asset in (*task.outlets, *task.inlets)]
+        assets += self.timetable.condition.assets() if self.timetable.condition else ()
+        return {asset.uri: asset.name for asset in assets if asset.name != asset.uri}
+
+    @property
     def fileloc(self) -> str:
         """The file that made this DAG."""
         return self.at.file

@@ -60,8 +60,9 @@ class Assets:
 def _pass_on(connection: Connection, versions: Versions) -> int:
     """Turn notices of tasks into updates of their outlets; how many notices."""
     successes = assets.take_successes(connection, limit=BATCH)
-    updates = [update for one in successes for update in _updates(versions.dag(connection, one.version_id), one)]
-    assets.store(connection, updates)
+    dags = {one.version_id: versions.dag(connection, one.version_id) for one in successes}
+    updates = [update for one in successes for update in _updates(dags[one.version_id], one)]
+    assets.store(connection, updates, {uri: name for dag in dags.values() for uri, name in dag.asset_names.items()})
     return len(successes)
 
 

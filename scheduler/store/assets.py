@@ -1,7 +1,7 @@
 """Updates of assets: stored as events, kept for each DAG that waits for them, and consumed by the run they make."""
 
 import difflib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -11,11 +11,29 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DataError
 
 from scheduler.authoring import asset
+from scheduler.authoring.asset_events import AssetEvent
 from scheduler.exceptions import NotFoundError, PacelineError
 from scheduler.store.database import transaction
 
 #: What of an update a task gives beside its success: {uri: {"extra": ...}}, stored as an XCom of that key.
 XCOM_KEY = "outlet_events"
+#: Events of one inlet that a task is told of.
+MAX_EVENTS = 1000
+EVENT_COLUMNS = "e.uri, a.name, e.extra, e.created_at, e.dag_id, e.run_id, e.task_id, e.map_index"
+OF_RUN = f"""
+select {EVENT_COLUMNS}
+  from dag_run_asset_event c join asset_event e on e.id = c.event_id join asset a on a.uri = e.uri
+ where c.dag_run_id = %s order by e.id
+"""
+OF_ASSETS = f"""
+select {EVENT_COLUMNS}
+  from unnest(%s::text[]) n (uri)
+ cross join lateral (select * from asset_event where uri = n.uri order by id desc limit %s) e
+  join asset a on a.uri = e.uri
+ order by e.id
+"""
+#: The rows of a statement, on whatever connection the caller has.
+Read = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +196,29 @@ def assets(connection: Connection) -> list[dict[str, Any]]:
     return [row for _, row in sorted(_all(connection).items())]
 
 
+def events_of_run(read: Read, dag_run_id: int) -> list[AssetEvent]:
+    """The updates that made a run, oldest first."""
+    return [_event(row) for row in read(OF_RUN, (dag_run_id,))]
+
+
+def events_of_assets(read: Read, uris: Sequence[str]) -> list[AssetEvent]:
+    """The newest updates of each of these assets, oldest first."""
+    return [_event(row) for row in read(OF_ASSETS, (list(uris), MAX_EVENTS))]
+
+
+def _event(row: tuple[Any, ...]) -> AssetEvent:
+    uri, name, extra, at, dag_id, run_id, task_id, map_index = row
+    return AssetEvent(
+        asset=asset.Asset(name=name, uri=uri),
+        extra=extra,
+        timestamp=at,
+        source_dag_id=dag_id,
+        source_run_id=run_id,
+        source_task_id=task_id,
+        source_map_index=map_index,
+    )
+
+
 def _all(connection: Connection) -> dict[str, dict[str, Any]]:
     stored = connection.exec_driver_sql(
         """
@@ -199,7 +240,7 @@ def _all(connection: Connection) -> dict[str, dict[str, Any]]:
                 row["waited_for_by"].append(dag_id)
     updating = connection.exec_driver_sql(
         """
-        select d.dag_id, t->>'task_id', uri
+        select d.dag_id, t->>'task_id', uri, coalesce(v.data->'asset_names'->>uri, uri)
           from dag d
           join dag_version v on v.id = d.version_id
          cross join jsonb_array_elements(v.data->'tasks') t
@@ -207,8 +248,9 @@ def _all(connection: Connection) -> dict[str, dict[str, Any]]:
          where d.is_active order by 1, 2
         """
     )
-    for dag_id, task_id, uri in updating:
-        found.setdefault(uri, _row(uri, uri, None))["updated_by"].append(f"{dag_id}.{task_id}")
+    for dag_id, task_id, uri, name in updating:
+        row = found.setdefault(uri, _row(uri, name, None))
+        row["updated_by"].append(f"{dag_id}.{task_id}")
     return found
 
 

@@ -283,6 +283,12 @@ class HotPath:
             (ti_id, key, json_text),
         )
 
+    def label(self, claim: Claim, text: str) -> None:
+        """Store the rendered map_index_template of a running task instance."""
+        self._execute(
+            "update task_instance set map_label = %s where id = %s and dispatch_id = %s", (text, claim.id, claim.dispatch_id)
+        )
+
     def clear_xcoms(self, ti_id: int) -> None:
         """Forget what an earlier try stored."""
         self._execute("delete from xcom where task_instance_id = %s", (ti_id,))

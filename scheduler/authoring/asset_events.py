@@ -1,0 +1,117 @@
+"""Updates of assets as user code meets them: those that made its run, those of its inlets, and what it says of its outlets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from scheduler.authoring.asset import Asset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssetEvent:
+    """One update: by a task, or by a person, and then without a source."""
+
+    asset: Asset
+    extra: Mapping[str, Any]
+    timestamp: datetime
+    source_dag_id: str | None
+    source_run_id: str | None
+    source_task_id: str | None
+    source_map_index: int | None
+
+    @property
+    def uri(self) -> str:
+        return self.asset.uri
+
+
+class EventReads(Protocol):
+    """Where events are read from; the worker gives it."""
+
+    def of_run(self) -> list[AssetEvent]:
+        """Those that made the run, oldest first."""
+
+    def of_assets(self, uris: Sequence[str]) -> list[AssetEvent]:
+        """The newest of each of these assets, oldest first."""
+
+
+class NoEvents:
+    """Without a database there are none."""
+
+    def of_run(self) -> list[AssetEvent]:
+        return []
+
+    def of_assets(self, uris: Sequence[str]) -> list[AssetEvent]:
+        return []
+
+
+NO_EVENTS = NoEvents()
+
+
+class AssetEvents(Mapping[Asset, Sequence[AssetEvent]]):
+    """Events by asset, oldest first, read when first looked at; a key may be an Asset, its URI or its name."""
+
+    def __init__(self, read: Callable[[], Iterable[AssetEvent]], assets: Iterable[Asset] = ()) -> None:
+        self._read = read
+        self._assets = list(assets)
+        self._found: dict[str, tuple[Asset, list[AssetEvent]]] | None = None
+
+    def __getitem__(self, key: Asset | str) -> Sequence[AssetEvent]:
+        found = self._events()
+        uri = _uri(key, [asset for asset, _ in found.values()])
+        return found[uri][1]
+
+    def __iter__(self) -> Iterator[Asset]:
+        return (asset for asset, _ in self._events().values())
+
+    def __len__(self) -> int:
+        return len(self._events())
+
+    def _events(self) -> dict[str, tuple[Asset, list[AssetEvent]]]:
+        if self._found is None:
+            found: dict[str, tuple[Asset, list[AssetEvent]]] = {asset.uri: (asset, []) for asset in self._assets}
+            for event in self._read():
+                found.setdefault(event.uri, (event.asset, []))[1].append(event)
+            self._found = found
+        return self._found
+
+
+class OutletEvent:
+    """What a task says of its update of one outlet: `extra` is stored with the event if the task succeeds."""
+
+    def __init__(self, asset: Asset) -> None:
+        self.asset = asset
+        self.extra: dict[str, Any] = {}
+
+    def add(self, extra: Mapping[str, Any]) -> None:
+        """Add to `extra`."""
+        self.extra |= extra
+
+
+class OutletEvents(Mapping[Asset, OutletEvent]):
+    """`outlet_events[asset].extra = {...}`, for each outlet of the task."""
+
+    def __init__(self, outlets: Iterable[Asset]) -> None:
+        self._events = {asset.uri: OutletEvent(asset) for asset in outlets}
+
+    def __getitem__(self, key: Asset | str) -> OutletEvent:
+        return self._events[_uri(key, [event.asset for event in self._events.values()])]
+
+    def __iter__(self) -> Iterator[Asset]:
+        return (event.asset for event in self._events.values())
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def to_xcom(self) -> dict[str, Any]:
+        """{uri: {"extra": ...}} of those of which something was said, see store/assets."""
+        return {uri: {"extra": dict(event.extra)} for uri, event in self._events.items() if event.extra}
+
+
+def _uri(key: Asset | str, known: Iterable[Asset]) -> str:
+    for asset in known:
+        if key in {asset.uri, asset.name} or (isinstance(key, Asset) and key.uri == asset.uri):
+            return asset.uri
+    raise KeyError(f"{getattr(key, 'uri', key)}: this task has no such asset here; it has {[one.uri for one in known]}")

@@ -1,0 +1,44 @@
+"""`@asset`: a function that makes one asset, as a DAG of one task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from scheduler.authoring import asset as assets
+from scheduler.authoring import context as task_context
+from scheduler.authoring.asset import Asset
+from scheduler.authoring.dag import DAG
+from scheduler.operators.python import PythonOperator
+
+_OURS = frozenset({"self", "context"})
+
+
+class AssetOperator(PythonOperator):
+    """Calls the function of an `@asset`: `self` receives the asset, `context` all context variables."""
+
+    injected: ClassVar[frozenset[str]] = task_context.KEYS | _OURS
+    reserved: ClassVar[frozenset[str]] = _OURS
+
+    def call(self, context: Mapping[str, Any]) -> Any:
+        return super().call({**context, "self": self.outlets[0], "context": context})
+
+
+def asset(
+    *,
+    schedule: Any,
+    name: str | None = None,
+    uri: str | None = None,
+    group: str = "asset",
+    extra: Mapping[str, Any] | None = None,
+    **dag_arguments: Any,
+) -> Callable[[Callable[..., Any]], Asset]:
+    """Make a function the task of a DAG of its name that updates the asset of its name; gives the Asset."""
+
+    def make(function: Callable[..., Any]) -> Asset:
+        made = assets.Asset(name=name or function.__name__, uri=uri, group=group, extra=extra)
+        with DAG(function.__name__, **{"schedule": schedule, "doc_md": function.__doc__, **dag_arguments}):
+            AssetOperator(task_id=function.__name__, python_callable=function, outlets=[made])
+        return made
+
+    return make
