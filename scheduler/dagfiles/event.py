@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -13,7 +14,8 @@ from scheduler.authoring import context
 from scheduler.authoring.dag import DAG
 from scheduler.authoring.deadline import SyncCallback
 from scheduler.authoring.operator import Operator
-from scheduler.exceptions import NotFoundError, PacelineError
+from scheduler.authoring.params import Params
+from scheduler.exceptions import NotFoundError, PacelineError, ParamError
 
 MOMENTS = ("logical_date", "data_interval_start", "data_interval_end", "start_date", "end_date", "run_after")
 
@@ -104,14 +106,13 @@ def functions(dags: Mapping[str, DAG], call: Mapping[str, Any]) -> list[Function
 def _context(dag: DAG, call: Mapping[str, Any]) -> context.Context:
     known = {name: _moment(value) if name in MOMENTS else value for name, value in call["run"].items()}
     run = _run(call, known)
-    values: context.Context
     task = dag.task_dict.get(call["ti"]["task_id"]) if call["ti"] else None
     ti = TaskInstance(call["dag_id"], call["run_id"], call["ti"], task, call["log_url"]) if call["ti"] else None
+    values = _of_run(dag, run, ti, conf_overrides=call["conf_overrides"])
     if task is not None and ti is not None:
-        values = context.build(dag=dag, task=task, ti=cast(Any, ti), dag_run=run)
-    else:
-        values = {**context.dates(run.logical_date), "dag": dag, "dag_run": run, "run_id": run.run_id, "conf": run.conf}
-        values |= {name: known[name] for name in ("data_interval_start", "data_interval_end")} | {"ti": ti, "task_instance": ti}
+        # A conf that does not fit the params of the task is why it failed, and no reason not to tell that.
+        with suppress(ParamError):
+            values = context.build(dag=dag, task=task, ti=cast(Any, ti), dag_run=run, conf_overrides_params=call["conf_overrides"])
     if call["kind"] == "deadline":
         due = _moment(call["data"]["due_at"])
         values["deadline"] = SimpleNamespace(deadline_time=due, name=dag.deadline[call["data"]["number"]].name)
@@ -120,6 +121,23 @@ def _context(dag: DAG, call: Mapping[str, Any]) -> context.Context:
         "exception": call["reason"] if call["kind"] in ("on_failure", "on_retry") else None,
         "is_rerun": call["is_rerun"],
         "attempt": call["attempt"],
+    }
+
+
+def _of_run(dag: DAG, run: context.DagRun, ti: TaskInstance | None, *, conf_overrides: bool) -> context.Context:
+    """What is known without a task."""
+    values = {name: param.value for name, param in dag.params.items() if param.has_value}
+    return {
+        **context.dates(run.logical_date),
+        "dag": dag,
+        "dag_run": run,
+        "run_id": run.run_id,
+        "conf": run.conf,
+        "params": Params(values | (dict(run.conf) if conf_overrides else {})),
+        "data_interval_start": run.data_interval_start,
+        "data_interval_end": run.data_interval_end,
+        "ti": ti,
+        "task_instance": ti,
     }
 
 

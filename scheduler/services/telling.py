@@ -153,6 +153,7 @@ class Teller:
             "reason": notice.reason,
             "data": notice.data,
             "blocking": blocking,
+            "conf_overrides": self.settings.core.dag_run_conf_overrides_params,
             "index": index,
             "attempt": attempt,
             "is_rerun": is_rerun,

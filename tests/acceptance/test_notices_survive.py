@@ -24,7 +24,7 @@ def note(what, context):
 
 def slow(context):
     note("retry", context)
-    time.sleep(3)
+    time.sleep(2)
 
 def work(ti):
     note("try", {"ti": ti, "is_rerun": False})

@@ -11,6 +11,7 @@ from aiosmtpd.smtp import SMTP, AuthResult, Envelope, Session
 from support.scenario import Scenario, dag
 from support.waiting import eventually
 
+from scheduler.settings import shown
 from scheduler.states import TaskState
 
 TASK = {"email": ("a@example.org", "b@example.org"), "notify": ("email_failure", "email_retry")}
@@ -195,3 +196,7 @@ def test_without_a_host_the_notice_says_so_and_the_log_once(
 
     assert [row[3] for row in notices(scenario)] == ["smtp.host is not set"] * 2
     assert caplog.text.count("smtp.host is not set") == 1
+
+
+def test_the_password_is_never_shown() -> None:
+    assert shown("smtp.password", "geheim") == "***"

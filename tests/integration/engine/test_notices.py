@@ -479,3 +479,68 @@ def test_what_a_dead_worker_loses_gives_one_retry_notice_a_try(make_scenario: Ca
     notify(scenario)
 
     assert sorted((one["what"], one["try"]) for one in told(scenario)) == [("failure", 3), ("retry", 1), ("retry", 2)]
+
+
+def test_each_instance_of_a_mapped_task_has_its_callback(scenario: Scenario) -> None:
+    write(
+        scenario,
+        """
+        from scheduler.operators import PythonOperator
+
+        def index(context):
+            note(str(context["ti"].map_index), context)
+
+        with DAG("d", schedule=None):
+            PythonOperator.partial(task_id="a", python_callable=print, on_success_callback=index).expand(op_args=[[1], [2]])
+        """,
+    )
+    scenario.trigger("d", run_id="r")
+    scenario.run_to_end()
+
+    notify(scenario)
+
+    assert errors(scenario) == [None, None]
+    assert sorted(one["what"] for one in told(scenario)) == ["0", "1"]
+    assert (scenario.settings.logs_folder / "d" / "r" / "a" / "1" / "callbacks.log").exists()
+
+
+def test_callbacks_get_the_params_even_those_that_made_the_task_fail(scenario: Scenario) -> None:
+    write(
+        scenario,
+        """
+        from scheduler import Param
+
+        def show(context):
+            note(f"{context['params']['x']} {context['params']['y']}", context)
+
+        with DAG("d", schedule=None, params={"x": 1, "y": 2}, on_failure_callback=show):
+            EmptyOperator(task_id="a", params={"x": Param(5, type="integer")}, on_failure_callback=show)
+        """,
+    )
+    for conf in ({"y": 7}, {"x": "no number"}):
+        scenario.trigger("d", conf=conf)
+    scenario.run_to_end(outcome=lambda _: TaskState.FAILED)
+
+    notify(scenario)
+
+    assert errors(scenario) == [None] * 4
+    assert sorted(one["what"] for one in told(scenario)) == ["5 7", "5 7", "no number 2", "no number 2"]
+
+
+def test_a_run_that_timed_out_says_so(make_scenario: Callable[..., Scenario]) -> None:
+    scenario = make_scenario()
+    write(
+        scenario,
+        """
+        with DAG("d", schedule=None, dagrun_timeout=timedelta(hours=1), on_failure_callback=tell("dag_failure")):
+            EmptyOperator(task_id="a")
+        """.replace("with DAG", "from datetime import timedelta\n        with DAG"),
+    )
+    run = scenario.trigger("d")
+    eventually(lambda: (scenario.turn(), scenario.run_state(run) == "running")[1])
+    scenario.sql("update dag_run set timeout_at = clock_timestamp()")
+
+    eventually(lambda: (scenario.turn(), scenario.run_state(run) == "failed")[1])
+    notify(scenario)
+
+    assert [(one["what"], one["reason"]) for one in told(scenario)] == [("dag_failure", "timed_out")]
