@@ -41,7 +41,8 @@ class Params(dict[str, Any]):
     """The values of a try, as `params["x"]` and `params.x`."""
 
     def __missing__(self, name: str) -> NoReturn:
-        raise ParamError(f"There is no param {name!r}{near(name, self)}")
+        # A KeyError, so that a template may write `params.x | default(1)`.
+        raise KeyError(f"There is no param {name!r}{near(name, self)}")
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name not in self:

@@ -104,7 +104,7 @@ def test_a_try_gets_the_dags_values_then_the_tasks_then_the_confs() -> None:
 def test_a_param_that_is_not_there_is_told_with_the_nearest() -> None:
     merged = params.Params(depth=1)
 
-    with pytest.raises(ParamError, match=r"There is no param 'dept'; did you mean 'depth'\?"):
+    with pytest.raises(KeyError, match=r"There is no param 'dept'; did you mean 'depth'\?"):
         merged["dept"]
     with pytest.raises(AttributeError, match=r"There is no param 'dept'; did you mean 'depth'\?"):
         merged.dept  # noqa: B018

@@ -34,7 +34,9 @@ def context_of(task: Operator, xcoms: dict[tuple[str, str], Any] | None = None) 
         data_interval_end=DATE + timedelta(days=1),
         conf={"table": "t"},
     )
-    ti: Any = Instance(task_id=task.task_id, dag_id=run.dag_id, run_id="r1", try_number=2, map_index=-1, xcoms=xcoms or {})
+    ti: Any = Instance(
+        task_id=task.task_id, dag_id=run.dag_id, run_id="r1", try_number=2, map_index=-1, start_date=DATE, xcoms=xcoms or {}
+    )
     return context.build(dag=task.dag, task=task, ti=ti, dag_run=run)
 
 
@@ -57,8 +59,8 @@ def rendered(value: Any, *, xcoms: dict[tuple[str, str], Any] | None = None, **d
         ("{{ dag_run.conf['table'] }} {{ conf.table }}", "t t"),
         ("{{ macros.ds_add(ds, 5) }} {{ macros.ds_add(ds, -4) }}", "2026-03-09 2026-02-28"),
         ("{{ macros.ds_format(ds, '%Y-%m-%d', '%d.%m.%y') }}", "04.03.26"),
-        ("{{ macros.timedelta(days=2).days }} {{ params }}", "2 {}"),
-        ("{{ task_instance_key_str }}", "d__t__r1"),
+        ("{{ macros.timedelta(days=2).days }} {{ params }}", "2 {'table': 't'}"),
+        ("{{ task_instance_key_str }}", "d__t__20260304"),
         ("plain\n", "plain"),
         ("{# nothing #}x", "x"),
     ],

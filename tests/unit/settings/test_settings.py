@@ -154,3 +154,23 @@ def test_every_setting_says_what_it_means_and_what_is_allowed() -> None:
 )
 def test_passwords_are_masked(url: str, shown: str) -> None:
     assert module.masked(url) == shown
+
+
+def test_variables_and_connections_of_the_environment_are_no_settings() -> None:
+    environ = {"PACELINE_VAR_X": "1", "PACELINE_CONN_DB": "x://h"}
+
+    assert Settings.load(environ) == Settings()
+    assert module.sources(environ) == {}
+
+
+@pytest.mark.parametrize("key", ["short", "a" * 43 + "=," + "b" * 10, "ü" * 44])
+def test_a_wrong_fernet_key_is_refused_and_not_shown(key: str) -> None:
+    told = refusal({"PACELINE_CORE_FERNET_KEY": key})
+
+    assert "core.fernet_key (set by PACELINE_CORE_FERNET_KEY) cannot be '***'; allowed is Fernet keys" in told
+    assert key not in told
+
+
+def test_fernet_keys_are_separated_by_commas() -> None:
+    keys_ = f"{'a' * 43}=, {'b' * 43}="
+    assert Settings.load({"PACELINE_CORE_FERNET_KEY": keys_}).core.fernet_key == keys_
