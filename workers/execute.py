@@ -117,9 +117,8 @@ class Executor:
 
     def _stored(self, claim: Claim, dag: SerializedDag, operator: Operator, value: object) -> str | None:
         """The JSON text of a return value; with multiple_outputs its parts are stored at once."""
-        pushed = (
-            {} if value is None or not operator.do_xcom_push else xcom.outputs(value, multiple_outputs=operator.multiple_outputs)
-        )
+        value = value if operator.do_xcom_push else None
+        pushed = {} if value is None else xcom.outputs(value, multiple_outputs=operator.multiple_outputs)
         results.check_mapped_over(dag, claim.task_no, {RETURN_KEY: None, **pushed}, self.settings.core.max_map_length)
         if not pushed:
             return None

@@ -47,7 +47,8 @@ def list_(dag_id: str, run_id: str | None, json_wanted: bool) -> None:
         output.table(rows, columns, empty="This DAG has no tasks.")
     else:
         rows = [row | {"took": progress.duration(row["started_at"], row["ended_at"])} for row in rows]
-        columns = ["task_id", "map_index", "state", "try_number", "queue", "pool", "worker", "started_at", "took", "reason"]
+        label = ["map_label"] if any(row["map_label"] is not None for row in rows) else []
+        columns = ["task_id", "map_index", *label, "state", "try_number", "queue", "pool", "worker", "started_at", "took", "reason"]
         output.table(rows, columns, empty="This run has no tasks.")
 
 

@@ -20,7 +20,7 @@ RUN_COLUMNS = """
     r.queued_at, r.started_at, r.ended_at, r.run_after, r.triggered_by, r.id, v.number as dag_version
 """
 TASK_COLUMNS = """
-    r.dag_id, r.run_id, t.task_id, t.map_index, t.state, t.try_number, t.max_tries, t.queue, t.pool, t.pool_slots,
+    r.dag_id, r.run_id, t.task_id, t.map_index, t.map_label, t.state, t.try_number, t.max_tries, t.queue, t.pool, t.pool_slots,
     t.priority_weight, t.worker, t.queued_by, t.scheduled_at, t.queued_at, t.started_at, t.ended_at, t.due_at,
     t.reason, t.id
 """

@@ -1,26 +1,45 @@
 """Tasks that are plain Python, and the part that every kind of task shares: render, then execute or go on."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from scheduler.authoring import context
 from scheduler.authoring.deferral import decode
 from scheduler.authoring.operator import Operator
+from scheduler.authoring.templates import Renderer
 
 
 def run(operator: Operator, values: context.Context) -> object:
-    """Render the template fields, then execute; `get_current_context()` works inside both."""
+    """Render the template fields, then execute; `get_current_context()` works inside both, and is what the label is made from."""
     with context.current(values):
-        rendered = operator.render(values)
-        values = {**values, "task": rendered}
-        resume = values["ti"].resume or {}
-        if "method" in resume:
-            result = rendered.resume_execution(*_continuation(resume), values)
-        else:
-            rendered.pre_execute(values)
-            result = rendered.execute(values)
-        rendered.post_execute(values, result)
+        try:
+            result = _execute(operator, values)
+        except Exception:
+            with suppress(Exception):  # the task's own error is the one to report
+                _label(operator, values)
+            raise
+        _label(operator, values)
         return result
+
+
+def _execute(operator: Operator, values: context.Context) -> object:
+    values["task"] = rendered = operator.render(values)
+    resume = values["ti"].resume or {}
+    if "method" in resume:
+        result = rendered.resume_execution(*_continuation(resume), values)
+    else:
+        rendered.pre_execute(values)
+        result = rendered.execute(values)
+    rendered.post_execute(values, result)
+    return result
+
+
+def _label(operator: Operator, values: context.Context) -> None:
+    """Name an instance of a mapped task by its map_index_template."""
+    if operator.map_index_template is not None and values["ti"].map_index >= 0:
+        renderer = Renderer(operator.dag, owner=f"Task {operator.task_id!r}")
+        values["ti"].set_map_label(str(renderer.render(operator.map_index_template, values, "map_index_template")))
 
 
 def _continuation(resume: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

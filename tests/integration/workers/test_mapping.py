@@ -1,0 +1,189 @@
+"""Mapped tasks and groups through the scheduler and a real worker."""
+
+import json
+from typing import Any
+
+from click.testing import CliRunner
+
+from scheduler.cli import paceline
+
+MANY = """
+with DAG("d"):
+    @task
+    def numbers(): return [1, 2, 3]
+
+    @task
+    def names(): return {"a": 1, "b": 2}
+
+    @task
+    def twice(x):
+        from scheduler.exceptions import SkipTask
+        if x == 2: raise SkipTask("not two")
+        return x * 2
+
+    @task
+    def pair(x, y): return [x, y]
+
+    @task(trigger_rule="none_failed")
+    def collect(values): return list(values)
+
+    @task
+    def show(entry): return entry
+
+    @task_group
+    def steps(x):
+        @task
+        def first(x): return x + 10
+        @task
+        def second(y, ti): return [y, ti.xcom_pull("steps.first"), ti.map_index]
+        return second(first(x))
+
+    found = numbers()
+    collect(twice.expand(x=found))
+    pair.expand(x=found, y=["u", "v"])
+    show.override(task_id="of_dict").expand(entry=names())
+    show.override(task_id="zipped").expand(entry=found.zip(names().map(lambda kv: kv[0]), fillvalue="none"))
+    show.override(task_id="joined").expand(entry=found.map(lambda n: -n).concat(names()))
+    pair.override(task_id="kwargs").partial(x=0).expand_kwargs(found.map(lambda n: {"y": n}))
+    collect.override(task_id="of_group")(steps.expand(x=found))
+    inner = pair.override(task_id="inner").partial(y=1).expand(x=[7, 8])
+    pair.override(task_id="chained").partial(y="{{ run_id }}").expand(x=inner)
+    BashOperator.partial(task_id="bash").expand(bash_command=["echo {{ task.task_id }}", "echo two"])
+    show.override(task_id="nothing").expand(entry=[])
+"""
+
+
+def values(bench: Any, task_id: str) -> list[Any]:
+    """What the instances of a task pushed, in map order."""
+    statement = (
+        "select x.value from task_instance t join xcom x on x.task_instance_id = t.id"
+        " where t.task_id = %s and x.key = 'return_value' order by t.map_index"
+    )
+    return [row[0] for row in bench.scenario.rows(statement, task_id)]
+
+
+def states(bench: Any, task_id: str) -> dict[int, str]:
+    return dict(bench.scenario.rows("select map_index, state from task_instance where task_id = %s", task_id))
+
+
+def test_each_instance_gets_its_values(bench: Any) -> None:
+    bench.worker(concurrency=2)
+
+    run = bench.run(MANY)
+
+    assert bench.scenario.run_state(run) == "success", bench.said
+    assert states(bench, "twice") == {0: "success", 1: "skipped", 2: "success"}
+    assert values(bench, "collect") == [[2, 6]]
+    assert values(bench, "pair") == [[1, "u"], [1, "v"], [2, "u"], [2, "v"], [3, "u"], [3, "v"]]
+    assert values(bench, "of_dict") == [["a", 1], ["b", 2]]
+    assert values(bench, "zipped") == [[1, "a"], [2, "b"], [3, "none"]]
+    assert values(bench, "joined") == [-1, -2, -3, ["a", 1], ["b", 2]]
+    assert values(bench, "kwargs") == [[0, 1], [0, 2], [0, 3]]
+    assert values(bench, "steps.second") == [[11, 11, 0], [12, 12, 1], [13, 13, 2]]
+    assert values(bench, "of_group") == [[[11, 11, 0], [12, 12, 1], [13, 13, 2]]]
+    assert values(bench, "chained") == [[[7, 1], "r1"], [[8, 1], "r1"]]
+    assert values(bench, "bash") == ["bash", "two"]
+    assert states(bench, "nothing") == {-1: "skipped"}
+
+
+def test_values_of_other_tasks_are_no_templates_and_map_may_skip(bench: Any) -> None:
+    bench.worker()
+
+    run = bench.run("""
+        from scheduler.exceptions import SkipTask
+        def odd(n):
+            if n % 2 == 0: raise SkipTask("even")
+            return str(n) + " {{ ds }}"
+        with DAG("d"):
+            @task
+            def numbers(): return [1, 2]
+            @task
+            def show(text): return text
+            show.expand(text=numbers().map(odd))
+    """)
+
+    assert bench.scenario.run_state(run) == "success"
+    assert states(bench, "show") == {0: "success", 1: "skipped"}
+    assert values(bench, "show") == ["1 {{ ds }}"]
+
+
+def test_a_task_that_others_are_mapped_over_fails_for_what_cannot_be_mapped(bench: Any) -> None:
+    bench.worker(PACELINE_CORE_MAX_MAP_LENGTH="2")
+
+    bench.run("""
+        with DAG("d"):
+            @task(retries=3)
+            def number(): return 3
+            @task
+            def nothing(): pass
+            @task
+            def long(): return [1, 2, 3]
+            @task
+            def by_hand(ti): ti.xcom_push("rows", "text")
+            @task
+            def show(x): pass
+            for source in (number(), nothing(), long(), by_hand()["rows"]):
+                show.expand(x=source)
+            show.expand(x=[3, 4])
+    """)
+
+    said = {name: bench.column(name, "reason") for name in ("number", "nothing", "long", "by_hand")}
+    assert "is of type int, but task 'show' is mapped over it; return a list or a dict" in said["number"]
+    assert bench.column("number", "try_number") == 1
+    assert "is None, but task 'show__1'" in said["nothing"]
+    assert "has 3 entries, and task 'show__2' is mapped over it; 2 are allowed (core.max_map_length)" in said["long"]
+    assert "value of XCom 'rows' is of type str" in said["by_hand"]
+    assert states(bench, "show") == {-1: "upstream_failed"}
+    assert states(bench, "show__4") == {0: "success", 1: "success"}
+
+
+def test_the_label_of_an_instance_comes_from_its_context(bench: Any) -> None:
+    bench.worker()
+
+    run = bench.run("""
+        with DAG("d"):
+            @task(map_index_template="{{ name }} of {{ task.op_kwargs['n'] }}")
+            def label(n):
+                get_current_context()["name"] = f"item {n}"
+                if n == 2:
+                    raise ValueError("two")
+            @task(map_index_template="{{ nowhere }}")
+            def broken(n): pass
+            label.expand(n=[1, 2])
+            broken.expand(n=[1])
+    """)
+
+    assert bench.scenario.run_state(run) == "failed"
+    rows = bench.scenario.rows("select task_id, map_label, state from task_instance order by task_id desc, map_index")
+    assert rows == [("label", "item 1 of 1", "success"), ("label", "item 2 of 2", "failed"), ("broken", None, "failed")]
+    assert "field map_index_template: 'nowhere' is undefined" in str(bench.column("broken", "reason"))
+    env = {"PACELINE_DATABASE_URL": bench.settings.database_url, "PACELINE_HOME": str(bench.settings.home)}
+    listed = json.loads(CliRunner().invoke(paceline, ["tasks", "list", "d", "r1", "--json"], env=env).stdout)
+    assert {one["map_label"] for one in listed} == {"item 1 of 1", "item 2 of 2", None}
+
+
+def test_setups_teardowns_and_groups_end_as_told(bench: Any) -> None:
+    bench.worker(concurrency=2)
+
+    run = bench.run("""
+        with DAG("d"):
+            @setup
+            def up(): return "cluster"
+            @teardown
+            def down(name): assert name == "cluster"
+            @task
+            def work(): raise ValueError("broken")
+            with TaskGroup("g") as group:
+                name = up()
+                with name >> down(name):
+                    work()
+            group >> EmptyOperator(task_id="after")
+    """)
+
+    assert bench.scenario.states(run) == {
+        "g.up": "success",
+        "g.work": "failed",
+        "g.down": "success",
+        "after": "upstream_failed",
+    }
+    assert bench.scenario.run_state(run) == "failed"
