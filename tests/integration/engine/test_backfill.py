@@ -130,6 +130,7 @@ def test_its_runs_rank_below_all_others(scenario: Scenario, add: Callable[..., N
 def test_neither_limit_counts_the_runs_of_the_other(scenario: Scenario, add: Callable[..., None]) -> None:
     add(max_active_runs=2)
     backfills.create(scenario.engine, wanted(max_active_runs=3))
+    scenario.turn()
     for number in range(4):
         scenario.trigger("c", run_id=f"m{number}", logical_date=hour(100 + number))
     scenario.turn()
