@@ -79,7 +79,8 @@ def test_others_are_not_held_up_and_the_map_is_expanded_once(stack_factory: Stac
         row[0]
         for row in rows(
             stack,
-            "select extract(epoch from t.scheduled_at - r.run_after)::float from dag_run r join task_instance t on t.dag_run_id = r.id"
+            "select extract(epoch from t.scheduled_at - r.run_after)::float"
+            " from dag_run r join task_instance t on t.dag_run_id = r.id"
             " where r.dag_id like 'tick%%' and r.run_after between %(began)s and %(until)s",
             began=began, until=until,
         )
