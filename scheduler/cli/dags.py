@@ -8,7 +8,7 @@ import click
 from sqlalchemy import Engine
 
 from scheduler import states
-from scheduler.cli import hands, options, output
+from scheduler.cli import hands, options, output, upcoming
 from scheduler.cli import runs as runs_cli
 from scheduler.store import dags as store
 from scheduler.store import overview, reads
@@ -22,6 +22,7 @@ def dags() -> None:
 
 dags.add_command(hands.clear_dag)
 dags.add_command(hands.delete_dag)
+dags.add_command(upcoming.next_runs)
 
 
 @dags.command("list")

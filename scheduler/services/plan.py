@@ -74,16 +74,9 @@ def _plan_dag(connection: Connection, dag_id: str, now: datetime, versions: Vers
         created = runs.create(connection, dag, _scheduled(due, upcoming), default_queue=settings.core.default_queue)
         if created is not None:
             made.append(created)
-        upcoming = next_run(dag, upcoming.logical_date, now, covered=upcoming.data_interval_end)
+        upcoming = schedules.next_run(dag, upcoming.logical_date, now, covered=upcoming.data_interval_end)
     schedules.plan(connection, dag_id, due.version_id, upcoming)
     return made
-
-
-def next_run(dag: SerializedDag, last: datetime | None, now: datetime, *, covered: datetime | None = None) -> RunTimes | None:
-    """The run after `last` by the DAG's timetable; its logical date is always later than `last`."""
-    if dag.allowed_run_types and "scheduled" not in dag.allowed_run_types:
-        return None
-    return next_timetable(dag).next_run(last=last, covered=covered, start=dag.start, end=dag.end, catchup=dag.catchup, now=now)
 
 
 def _upcoming(connection: Connection, due: Due, dag: SerializedDag, now: datetime) -> RunTimes | None:
@@ -92,7 +85,7 @@ def _upcoming(connection: Connection, due: Due, dag: SerializedDag, now: datetim
     if not is_old and (due.next is None or due.next.run_after > now or due.room <= 0):
         return due.next
     last, covered = schedules.newest_scheduled(connection, due.dag_id) or (None, None)
-    found = next_run(dag, last, now, covered=covered)
+    found = schedules.next_run(dag, last, now, covered=covered)
     if is_old or next_timetable(dag).is_continuous:
         return found
     # It may have waited for room, or while the DAG was paused; without catchup only the newest that is due still counts.

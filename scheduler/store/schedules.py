@@ -7,6 +7,9 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from scheduler.authoring.timetable import RunTimes
+from scheduler.exceptions import NotFoundError
+from scheduler.serialized import SerializedDag, next_timetable
+from scheduler.store.database import transaction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +105,46 @@ def plan(connection: Connection, dag_id: str, version_id: int, times: RunTimes |
             "run_after": times and times.run_after,
         },
     )
+
+
+@transaction
+def upcoming(connection: Connection, dag_id: str, *, count: int) -> list[RunTimes]:
+    """The runs that the schedule of a DAG makes next, the first one as it is planned. NotFoundError."""
+    row = connection.exec_driver_sql(
+        """
+        select v.data, s.planned_version_id = d.version_id, s.next_logical_date, s.next_interval_start, s.next_interval_end,
+               s.next_run_after
+          from dag d join dag_version v on v.id = d.version_id left join dag_schedule s on s.dag_id = d.dag_id
+         where d.dag_id = %s and d.is_active
+        """,
+        (dag_id,),
+    ).first()
+    if row is None:
+        raise NotFoundError(f"There is no DAG {dag_id!r}: `paceline dags list` shows all.")
+    data, is_planned, *times = row
+    dag = SerializedDag.from_json(data)
+    now = clock(connection)
+    if is_planned:
+        following = RunTimes(*times) if times[-1] is not None else None
+    else:
+        last, covered = newest_scheduled(connection, dag_id) or (None, None)
+        following = next_run(dag, last, now, covered=covered)
+    found: list[RunTimes] = []
+    while following is not None and len(found) < count:
+        found.append(following)
+        # From the first one on each is foretold, as if all of them were made in time.
+        then = max(now, following.run_after)
+        following = next_run(dag, following.logical_date, then, covered=following.data_interval_end)
+        if next_timetable(dag).is_continuous:
+            break
+    return found
+
+
+def next_run(dag: SerializedDag, last: datetime | None, now: datetime, *, covered: datetime | None = None) -> RunTimes | None:
+    """The run after `last` by the DAG's timetable; its logical date is always later than `last`."""
+    if dag.allowed_run_types and "scheduled" not in dag.allowed_run_types:
+        return None
+    return next_timetable(dag).next_run(last=last, covered=covered, start=dag.start, end=dag.end, catchup=dag.catchup, now=now)
 
 
 def clock(connection: Connection) -> datetime:

@@ -1,0 +1,23 @@
+"""`paceline dags next`: the runs that a schedule makes next."""
+
+from dataclasses import asdict
+
+import click
+
+from scheduler.cli import options, output
+from scheduler.store import schedules
+
+COLUMNS = ["run_after", "logical_date", "data_interval_start", "data_interval_end"]
+
+
+@click.command("next")
+@click.argument("dag_id", metavar="DAG")
+@click.option("--count", type=click.IntRange(1, 1000), default=1, show_default=True, help="How many runs.")
+@options.as_json
+def next_runs(dag_id: str, count: int, json_wanted: bool) -> None:
+    """When the schedule of a DAG makes its next runs."""
+    rows = [asdict(times) for times in schedules.upcoming(options.engine(), dag_id, count=count)]
+    if json_wanted:
+        output.print_json(rows)
+    else:
+        output.table(rows, COLUMNS, empty=f"The schedule of DAG {dag_id} makes no further run.")

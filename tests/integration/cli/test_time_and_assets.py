@@ -1,0 +1,58 @@
+"""What the command line says of schedules and assets."""
+
+from datetime import UTC, datetime
+
+from support.scenario import Scenario, chain
+
+from scheduler.authoring import timetable
+from scheduler.authoring.asset import Asset
+
+from .conftest import Cli
+
+FLIGHTS, WEATHER = Asset("flights", "s3://lake/flights"), Asset("weather", "s3://lake/weather")
+
+
+def test_the_next_runs_of_a_schedule(cli: Cli, scenario: Scenario) -> None:
+    table = timetable.CronInterval("0 0 1 1 *")
+    start = datetime(2040, 1, 1, tzinfo=UTC)
+    scenario.add(chain("yearly", 1, schedule=table.to_spec(), start_date=start.isoformat(), end_date="2042-06-01T00:00:00+00:00"))
+
+    before = cli.json("dags", "next", "yearly", "--count", "5")
+    scenario.turn()
+
+    assert [row["logical_date"][:10] for row in before] == ["2040-01-01", "2041-01-01", "2042-01-01"]
+    assert [row["run_after"][:10] for row in before] == ["2041-01-01", "2042-01-01", "2043-01-01"]
+    assert cli.json("dags", "next", "yearly", "--count", "5") == before
+    assert len(cli.json("dags", "next", "yearly")) == 1
+
+
+def test_a_schedule_that_makes_no_run_says_so(cli: Cli, scenario: Scenario) -> None:
+    assert cli.json("dags", "next", "pair") == []
+    assert "makes no further run" in cli("dags", "next", "pair").stderr
+    assert cli("dags", "next", "nobody").exit_code == 3
+
+
+def test_a_schedule_of_assets_is_shown_and_updated(cli: Cli, scenario: Scenario) -> None:
+    scenario.add(chain("user", 1, schedule=timetable.WhenUpdated(FLIGHTS & WEATHER).to_spec()))
+    assert cli.json("dags", "show", "user")["schedule"] == "on flights and weather"
+    assert {row["dag_id"]: row["schedule"] for row in cli.json("dags", "list")}["user"] == "on flights and weather"
+
+    event = cli.json("assets", "update", "s3://lake/flights", "--extra", '{"rows": 7}')
+    assert (event["uri"], event["extra"], event["created_by"]) == ("s3://lake/flights", {"rows": 7}, "cli")
+    assert "is updated" in cli("assets", "update", "weather").stdout
+    scenario.run_to_end()
+
+    assert [run["run_type"] for run in cli.json("runs", "list", "--dag", "user")] == ["asset_triggered"]
+    listed = cli.json("assets", "list")
+    assert [(row["name"], row["waited_for_by"], row["updated_at"] is not None) for row in listed] == [
+        ("flights", ["user"], True),
+        ("weather", ["user"], True),
+    ]
+    assert "s3://lake/flights" in cli("assets", "list").stdout
+
+
+def test_an_asset_that_nothing_names_is_refused(cli: Cli, scenario: Scenario) -> None:
+    done = cli("assets", "update", "s3://nowhere")
+
+    assert done.exit_code == 3
+    assert "No DAG names the asset 's3://nowhere'; `paceline assets list` shows all." in done.stderr
