@@ -1,0 +1,201 @@
+"""Clear and mark at random moments: whatever people do, and whenever, each run ends, and no try runs or succeeds twice."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from support.hands import clear_, end, mark_
+from support.scenario import Scenario, chain, dag
+
+from scheduler.states import FAILURES, FINISHED, STARTED, RunState, TaskState
+from scheduler.store import instances, mark
+from scheduler.store.claims import Claim
+from scheduler.store.selection import Tasks
+
+S = TaskState
+MOST_ACTIVE = 3
+MOST_RUNS = 2
+SHAPE = dag(
+    "d",
+    {"a": [], "b": ["a"], "c": ["a"], "each": ["b"], "join": ["b", "c", "each"], "last": ["join"], "always": ["b", "c"]},
+    rules={"always": "all_done"},
+    max_active_tasks=MOST_ACTIVE,
+    max_active_runs=MOST_RUNS,
+    task={"retries": 1},
+    options={"each": {"expand": {"kind": "product", "inputs": [{"literal": 2}]}}, "last": {"depends_on_past": True}},
+)
+OUTCOMES = st.sampled_from([S.SUCCESS, S.SUCCESS, S.SUCCESS, S.FAILED, S.SKIPPED, S.UP_FOR_RETRY])
+NAMES = st.sampled_from([task.task_id for task in SHAPE.tasks])
+TASKS = st.builds(
+    lambda name, upstream, downstream, states: Tasks(
+        task_ids=() if name is None else (name,), upstream=upstream, downstream=downstream, states=states
+    ),
+    st.none() | NAMES,
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([None, None, FAILURES, STARTED]),
+)
+RUNS = st.sampled_from(["r0", "r1", "r2"])
+
+
+def machine(scenario: Scenario) -> type[RuleBasedStateMachine]:
+    """A state machine over one database; each example begins with runs of its own."""
+
+    class Hands(RuleBasedStateMachine):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inbox: list[tuple[int, str]] = []
+            #: What the worker runs now, by task instance.
+            self.held: dict[int, Claim] = {}
+            self.succeeded: set[tuple[int, int]] = set()
+            #: Runs that somebody ended, and how; nothing but clearing them changes that.
+            self.said: dict[str, str] = {}
+
+        @initialize()
+        def trigger(self) -> None:
+            scenario.sql("delete from dag_run")
+            for number in range(3):
+                scenario.trigger("d", run_id=f"r{number}")
+
+        @rule()
+        def turn(self) -> None:
+            scenario.sql("update process set heartbeat_at = clock_timestamp()")
+            scenario.turn()
+            self.inbox += scenario.messages()
+
+        @precondition(lambda self: self.inbox)
+        @rule(data=st.data(), twice=st.booleans())
+        def deliver(self, data: st.DataObject, twice: bool) -> None:
+            place = data.draw(st.integers(0, len(self.inbox) - 1))
+            message = self.inbox[place] if twice else self.inbox.pop(place)
+            claim = scenario.claim(message)
+            if claim is not None:
+                assert claim.id not in self.held, "one task instance runs twice at a time"
+                self.held[claim.id] = claim
+
+        @precondition(lambda self: self.held)
+        @rule(data=st.data(), outcome=OUTCOMES)
+        def finish(self, data: st.DataObject, outcome: S) -> None:
+            claim = self.held.pop(data.draw(st.sampled_from(sorted(self.held))))
+            if outcome is S.UP_FOR_RETRY and claim.try_number > claim.max_tries:
+                outcome = S.FAILED
+            if end(scenario, claim, outcome) and outcome is S.SUCCESS:
+                assert (claim.id, claim.try_number) not in self.succeeded, "one try succeeds twice"
+                self.succeeded.add((claim.id, claim.try_number))
+            self.inbox += scenario.messages()
+
+        @precondition(lambda self: self.held)
+        @rule(data=st.data())
+        def die(self, data: st.DataObject) -> None:
+            claim = self.held.pop(data.draw(st.sampled_from(sorted(self.held))))
+            with scenario.engine.begin() as connection:
+                instances.lose(connection, ti_id=claim.id, dispatch_id=claim.dispatch_id, reason="it died", at_once=True)
+
+        @rule(run_id=RUNS, tasks=TASKS)
+        def clear(self, run_id: str, tasks: Tasks) -> None:
+            planned = clear_(scenario, tasks, run_id=run_id, dry_run=True)
+            assert clear_(scenario, tasks, run_id=run_id) == planned
+            if planned:
+                self.said.pop(run_id, None)
+
+        @rule(run_id=RUNS, tasks=TASKS, state=st.sampled_from(mark.STATES), below=st.booleans())
+        def mark(self, run_id: str, tasks: Tasks, state: S, below: bool) -> None:
+            changes = mark_(scenario, state, run_id=run_id, tasks=tasks, clear_downstream=below)
+            if any(one.becomes == "none" for one in changes):
+                self.said.pop(run_id, None)
+
+        @rule(run_id=RUNS, state=st.sampled_from([RunState.SUCCESS, RunState.FAILED]))
+        def mark_run(self, run_id: str, state: RunState) -> None:
+            mark.mark_run(scenario.engine, "d", run_id, state)
+            self.said[run_id] = state.value
+
+        @invariant()
+        def the_limits_hold(self) -> None:
+            active = scenario.rows(
+                "select count(*) from task_instance where state in ('queued', 'running', 'shutdown') group by dag_run_id"
+            )
+            assert all(row[0] <= MOST_ACTIVE for row in active)
+            assert scenario.rows("select count(*) from dag_run where state = 'running'")[0][0] <= MOST_RUNS
+
+        @invariant()
+        def what_was_said_of_a_run_stays(self) -> None:
+            for run_id, state in self.said.items():
+                assert scenario.rows("select state from dag_run where run_id = %s", run_id) == [(state,)]
+
+        @invariant()
+        def an_ended_run_has_nothing_left_but_what_is_being_stopped(self) -> None:
+            left = scenario.rows(
+                "select distinct coalesce(t.state, 'none') from task_instance t join dag_run r on r.id = t.dag_run_id"
+                " where r.state in ('success', 'failed')"
+            )
+            assert {row[0] for row in left} <= FINISHED | {S.SHUTDOWN}
+
+        @invariant()
+        def the_worker_has_what_the_database_says(self) -> None:
+            started = scenario.rows("select id from task_instance where state in ('running', 'shutdown')")
+            assert {row[0] for row in started} == set(self.held)
+
+        def teardown(self) -> None:
+            while self.held or self.inbox:
+                for claim in self.held.values():
+                    end(scenario, claim)
+                    self.inbox += scenario.messages()
+                self.held.clear()
+                claims = [scenario.claim(message) for message in self.inbox]
+                self.held = {claim.id: claim for claim in claims if claim is not None}
+                self.inbox.clear()
+            self.what_was_said_of_a_run_stays()
+            # A later run waits for an earlier one that failed (depends_on_past): only clearing that lets it end.
+            clear_(scenario, Tasks(states=FAILURES), run_id=None)
+            scenario.sql("update process set heartbeat_at = clock_timestamp()")
+            scenario.run_to_end(turns=60)
+            left = scenario.rows("select distinct coalesce(state, 'none') from task_instance")
+            assert {row[0] for row in left} <= {S.SUCCESS, S.SKIPPED}
+
+    return Hands
+
+
+@pytest.mark.parametrize("follow", [True, False])
+def test_clear_and_mark_at_random_moments(make_scenario: Callable[..., Scenario], follow: bool) -> None:
+    scenario = make_scenario(follow=follow)
+    scenario.add(SHAPE)
+    chosen = settings(
+        max_examples=12,
+        stateful_step_count=30,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        print_blob=False,
+    )
+
+    run_state_machine_as_test(machine(scenario), settings=chosen)
+
+
+def test_a_task_cleared_a_hundred_times_while_it_runs_ends_once_each_time(scenario: Scenario) -> None:
+    scenario.add(chain("d", 1, task={"retries": 1}))
+    dice = random.Random(23)
+    run = scenario.trigger("d", run_id="r")
+    tries = ends = stops = 0
+    while tries < 100:
+        scenario.turn()
+        claims = [claim for claim in map(scenario.claim, scenario.messages()) if claim]
+        assert len(claims) <= 1
+        before, after = dice.choice([(True, False), (False, True), (True, True)])
+        for claim in claims:
+            tries += 1
+            if before:
+                clear_(scenario)
+            reported = end(scenario, claim)
+            assert reported is not before
+            ends += reported
+            stops += not reported
+            assert not scenario.follower.obey(claim), "it was stopped once"
+        if claims and after:
+            clear_(scenario)
+    scenario.run_to_end()
+    assert scenario.run_state(run) == "success"
+    kept = dict(scenario.rows("select state, count(*) from task_try group by 1"))
+    assert kept == {"shutdown": stops, "success": ends - (scenario.rows("select try_number from task_instance")[0][0] == tries)}
