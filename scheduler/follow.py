@@ -64,10 +64,14 @@ class Follower:
             waiting = self._hot.unstarted(claim.dag_run_id, asked, dag)
             below.joins = [join for join in below.joins if join not in waiting]
             below.left = [join for join in below.left if join not in waiting]
-        if not below.joins and not below.peer_joins:
+        held = [*below.joins, *below.peer_joins]
+        if claim.map_index >= 0:
+            # Expanded later than what comes after all of them, it may have a higher id: locked first, it could deadlock.
+            held += [one.task_no for one in below.settled if one.map_index < 0]
+        if not held:
             reported = self._store(claim, ending, dag, below.settled)
         else:
-            with self._hot.deciding(claim, [*below.joins, *below.peer_joins]):
+            with self._hot.deciding(claim, held):
                 joined = self._decide_joins(claim, ending.state, dag, below)
                 reported = self._store(claim, ending, dag, [*below.settled, *joined])
         return self._send(claim, ending, dag, reported, left=bool(below.left))
