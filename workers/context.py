@@ -6,7 +6,6 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from celery.local import Proxy
-from sqlalchemy.exc import DBAPIError
 
 from scheduler.authoring import context, xcom
 from scheduler.authoring.asset_events import AssetEvent
@@ -16,10 +15,10 @@ from scheduler.authoring.xcom_sequence import Entries
 from scheduler.exceptions import PacelineError, XComError
 from scheduler.serialized import SerializedDag
 from scheduler.settings import Settings
-from scheduler.store import assets, database, external, runs, xcoms
+from scheduler.store import assets, external, xcoms
 from scheduler.store.claims import Claim
 from scheduler.store.hot import MISSING, HotPath
-from workers import results
+from workers import other_runs, results
 from workers.vault import StoreVault
 
 R = TypeVar("R")
@@ -126,31 +125,25 @@ class TaskInstance:
         return found
 
     def trigger_run(
-        self, dag_id: str, *, run_id: str | None = None, logical_date: datetime | None = None, conf: Mapping[str, Any] | None = None
+        self,
+        dag_id: str,
+        *,
+        run_id: str | None = None,
+        logical_date: datetime | None = None,
+        conf: Mapping[str, Any] | None = None,
+        reset: bool = False,
     ) -> str:
-        """Make a run of another DAG; its run id. NotFoundError if there is no such DAG, ConflictError if there is such a run."""
-        # A connection of its own for a rare thing: the one of the hot path stays as it is.
-        engine = database.create(self._settings, pool_size=1, application="paceline worker")
-
-        def trigger() -> str:
-            try:
-                return runs.trigger(
-                    engine,
-                    dag_id,
-                    run_id=run_id,
-                    logical_date=logical_date,
-                    conf=dict(conf or {}),
-                    triggered_by=f"{self.dag_id}.{self.task_id}",
-                    default_queue=self._settings.core.default_queue,
-                ).run_id
-            except DBAPIError as error:
-                raise error.orig or error from None
-
-        try:
-            made: str = self._patient(trigger)
-            return made
-        finally:
-            engine.dispose()
+        """Make a run of another DAG, or with `reset` clear the one there is; its run id. NotFoundError, ConflictError."""
+        return other_runs.trigger(
+            self._settings,
+            dag_id,
+            run_id=run_id,
+            logical_date=logical_date,
+            conf=conf or {},
+            reset=reset,
+            triggered_by=f"{self.dag_id}.{self.task_id}",
+            patient=self._patient,
+        )
 
     def _place(self, task_id: str, key: str) -> tuple[int, int, str]:
         return self._claim.dag_run_id, self._dag.number[task_id], key
@@ -172,6 +165,15 @@ class TaskInstance:
     def _pull(self, task_id: str, key: str, map_index: int, default: Any) -> Any:
         found = self._patient(lambda: self._hot.pull_xcom(self._claim.dag_run_id, task_id, key, map_index))
         return default if found is MISSING else found
+
+    @functools.cached_property
+    def _instances(self) -> int:
+        place = ([0], [self._claim.dag_run_id], [self._claim.task_no])
+        return sum(row[2] for row in self._patient(lambda: self._hot.read(external.INSTANCES, place)))
+
+    def count_instances(self) -> int:
+        """Of how many instances of a mapped task this is one; asked of the database once."""
+        return self._instances
 
     def previous(self) -> dict[str, Any]:
         """PREVIOUS_KEYS, each asked of the database when a template or a function first uses it, and then at once for all."""
@@ -210,7 +212,7 @@ class StoredEvents:
 def build(claim: Claim, operator: Operator, ti: TaskInstance) -> context.Context:
     """The context of the try that `claim` allows."""
     assert operator.dag is not None, "an operator that a DAG file gave belongs to a DAG"
-    return context.build(
+    made = context.build(
         dag=operator.dag,
         task=operator,
         ti=ti,
@@ -230,3 +232,4 @@ def build(claim: Claim, operator: Operator, ti: TaskInstance) -> context.Context
         conf_overrides_params=ti._settings.core.dag_run_conf_overrides_params,
         events=StoredEvents(claim, ti._hot, ti._patient),
     )
+    return made if claim.map_index < 0 else made | {"expanded_ti_count": Proxy(ti.count_instances)}

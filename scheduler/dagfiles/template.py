@@ -22,7 +22,7 @@ from scheduler.dagfiles import parse, problem
 from scheduler.settings import Core, Scheduler
 
 #: What most files need and their imports load late: loaded once here instead of in each child.
-PRELOADED = ("scheduler.operators", "croniter", "zoneinfo")
+PRELOADED = ("scheduler.operators", "croniter", "jsonschema", "zoneinfo")
 #: How long after its time limit a child is killed that has not been ended by its own watchdog.
 GRACE_S = 1.0
 READ_BYTES = 1 << 20
