@@ -185,7 +185,7 @@ class Scheduler(Section):
     """Seconds a parser child may take for one file before it is killed."""
     dag_file_memory_limit_mb: Annotated[int, Field(ge=128)] = 1024
     """Address space a parser child or the child of a callback may use, in MiB."""
-    callback_processes: Count = 1
+    callback_processes: Count = 2
     """Children of one scheduler that run callbacks at the same time."""
     callback_execution_timeout: Seconds = 60
     """Seconds a callback may take before its child is killed."""

@@ -36,7 +36,10 @@ class Notified:
 
 
 class Notify:
-    """Any number of schedulers tell at once: each notice is claimed for a while. One DAG file holds one thread at most."""
+    """Any number of schedulers tell at once: each notice is claimed for a while.
+
+    One DAG file holds one thread at most, and makes way for others after a moment.
+    """
 
     def __init__(self, engine: Engine, settings: Settings, name: str) -> None:
         self._engine = engine
@@ -76,8 +79,12 @@ class Notify:
         if not free:
             return 0
         files = {file for lane in self._callbacks for file in lane.files}
+        slow = {file for lane in self._callbacks for file in lane.take_slow()}
         lease_s = free[0].teller.lease_s
-        found = notices.claim_callbacks(self._engine, claimed_by, lease_s=lease_s, limit=limit, without_files=files)
+        found: list[Notice] = []
+        # Files that made way a moment ago wait this once, if any other has something.
+        for without in [files | slow, files] if slow else [files]:
+            found = found or notices.claim_callbacks(self._engine, claimed_by, lease_s=lease_s, limit=limit, without_files=without)
         by_file: dict[str, list[Notice]] = {}
         for notice in found:
             by_file.setdefault(notice.file, []).append(notice)
@@ -128,6 +135,7 @@ class _Lane:
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._files: list[str | None] = []
+        self._slow: set[str] = set()
 
     @property
     def busy(self) -> bool:
@@ -138,6 +146,12 @@ class _Lane:
         """DAG files whose callbacks it runs or will run."""
         with self._lock:
             return {file for file in self._files if file is not None}
+
+    def take_slow(self) -> set[str]:
+        """Files that took so long that the rest of their callbacks was given back, since the last call."""
+        with self._lock:
+            slow, self._slow = self._slow, set()
+            return slow
 
     def callbacks(self, batch: Batch) -> None:
         self._put(batch, self.teller.callbacks)
@@ -152,7 +166,7 @@ class _Lane:
             self._work.put(None)
             self._thread.join(STOP_S)
 
-    def _put(self, batch: Batch, tell: Callable[[Batch], None]) -> None:
+    def _put(self, batch: Batch, tell: Callable[[Batch], bool]) -> None:
         with self._lock:
             self._files.append(batch.file)
         self._work.put(lambda: self._tell(batch, tell))
@@ -165,9 +179,11 @@ class _Lane:
             work()
         self.teller.host.kill()
 
-    def _tell(self, batch: Batch, tell: Callable[[Batch], None]) -> None:
+    def _tell(self, batch: Batch, tell: Callable[[Batch], bool]) -> None:
         try:
-            tell(batch)
+            if not tell(batch) and batch.file is not None:
+                with self._lock:
+                    self._slow.add(batch.file)
         except OperationalError as error:  # the scheduler stops; the claims lapse by themselves
             log.warning("%s", database.translate(error))
         except Exception:

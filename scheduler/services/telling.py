@@ -1,6 +1,7 @@
 """How one claimed notice is told: its callbacks called one by one in a child, or its mail sent; every step noted at once."""
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -24,6 +25,8 @@ MAX_MAIL_ATTEMPTS = 5
 MAIL_PAUSE_S = 60.0
 #: A claim outlives the time a callback may take by this much; after it, another scheduler may take the notice.
 LEASE_MARGIN_S = 15.0
+#: After so long a file makes way for others, with the rest of its callbacks given back.
+SLICE_S = 2.0
 
 
 class Patient(Protocol):
@@ -61,13 +64,18 @@ class Teller:
         """How long a claim holds whose file must be loaded first."""
         return self.call_lease_s + self.settings.scheduler.dag_file_processor_timeout
 
-    def callbacks(self, batch: Batch) -> None:
-        """Call the callbacks of each notice; the file is loaded once, and again after a child has ended."""
+    def callbacks(self, batch: Batch) -> bool:
+        """Call the callbacks of each notice; False if time or a stop cut this short.
+
+        The file is loaded once, and again after a child has ended.
+        """
+        started = time.monotonic()
         opened = _Opened(self.host, self.settings, str(batch.file))
         try:
             for notice in batch.notices:
-                if self.stopping():
-                    break
+                if self.stopping() or time.monotonic() - started >= SLICE_S:
+                    self._give_back(batch)
+                    return False
                 # First, so that a crash while the file is loaded is no crash of the callback.
                 opened.ensure(_log_path(notice, self.settings))
                 attempt = self._begin(notice, batch.claimed_by, self.call_lease_s)
@@ -75,27 +83,29 @@ class Teller:
                     self._call_all(notice, batch.claimed_by, attempt, opened)
         finally:
             opened.close()
-        self._give_back(batch)
+        if self.stopping():
+            self._give_back(batch)
+        return True
 
-    def mails(self, batch: Batch) -> None:
-        """Send the mail of each notice."""
+    def mails(self, batch: Batch) -> bool:
+        """Send the mail of each notice; False if a stop cut this short."""
         lease_s = 10 * self.settings.smtp.timeout + LEASE_MARGIN_S
         for notice in batch.notices:
             if self.stopping():
-                break
+                self._give_back(batch)
+                return False
             attempt = self._begin(notice, batch.claimed_by, lease_s)
             if attempt is not None:
                 self._mail(notice, batch.claimed_by, attempt)
-        self._give_back(batch)
+        return True
 
     def _begin(self, notice: Notice, claimed_by: str, lease_s: float) -> int | None:
         return self.patient(lambda: notices.begin(self.engine, notice.id, claimed_by, lease_s=lease_s))
 
     def _give_back(self, batch: Batch) -> None:
-        """What was not ended: nothing, unless the scheduler stops."""
+        """What has not ended."""
         ids = [notice.id for notice in batch.notices]
-        if self.stopping():
-            self.patient(lambda: notices.release(self.engine, batch.claimed_by, ids))
+        self.patient(lambda: notices.release(self.engine, batch.claimed_by, ids))
 
     def _call_all(self, notice: Notice, claimed_by: str, attempt: int, opened: "_Opened") -> None:
         """From the first callback that has not ended, which a crash may have interrupted; one that fails stops no other."""

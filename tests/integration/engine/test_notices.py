@@ -303,6 +303,29 @@ def test_a_slow_file_holds_up_no_other_file(make_scenario: Callable[..., Scenari
     notify(scenario)
 
 
+def test_a_file_with_many_slow_callbacks_makes_way_for_others(make_scenario: Callable[..., Scenario]) -> None:
+    scenario = make_scenario(scheduler={"callback_processes": 1})
+    source = """
+        with DAG({dag!r}, schedule=None, max_active_runs=50):
+            EmptyOperator(task_id="a", on_success_callback=lambda context: (time.sleep({seconds}), note({dag!r}, context)))
+        """
+    write(scenario, source.format(dag="slow", seconds=0.5), "slow")
+    write(scenario, source.format(dag="quick", seconds=0), "quick")
+    for number in range(15):
+        scenario.trigger("slow", run_id=f"r{number}")
+    scenario.trigger("quick")
+    scenario.run_to_end()
+
+    def quick_told() -> bool:
+        scenario.schedulers[0]._notify.run_once(None)  # type: ignore[arg-type]
+        return "quick" in [one["what"] for one in told(scenario)]
+
+    eventually(quick_told)
+
+    assert 0 < len(told(scenario)) < 16
+    assert scenario.rows("select max(attempts) from notice") == [(1,)]
+
+
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
