@@ -15,6 +15,7 @@ from scheduler.authoring.xcom_arg import XComArg
 from scheduler.masking import mask_secret
 from scheduler.operators.asset import asset
 from scheduler.operators.decorators import task
+from scheduler.operators.sensor import BaseSensorOperator, PokeReturnValue
 from scheduler.operators.setup_teardown import setup, teardown
 from scheduler.timetables import (
     AssetOrTimeSchedule,
@@ -35,6 +36,7 @@ __all__ = [
     "AssetOrTimeSchedule",
     "AsyncCallback",
     "BaseOperator",
+    "BaseSensorOperator",
     "Connection",
     "CronDataIntervalTimetable",
     "CronTriggerTimetable",
@@ -46,6 +48,7 @@ __all__ = [
     "Label",
     "MultipleCronTriggerTimetable",
     "Param",
+    "PokeReturnValue",
     "SyncCallback",
     "TaskGroup",
     "TriggerRule",

@@ -110,9 +110,18 @@ class TaskInstance(Protocol):
         """The tasks of a DAG's newest version, each with the groups it lies in; None if there is no such DAG."""
 
     def trigger_run(
-        self, dag_id: str, *, run_id: str | None = None, logical_date: datetime | None = None, conf: Mapping[str, Any] | None = None
+        self,
+        dag_id: str,
+        *,
+        run_id: str | None = None,
+        logical_date: datetime | None = None,
+        conf: Mapping[str, Any] | None = None,
+        reset: bool = False,
     ) -> str:
-        """Make a run of another DAG; its run id. NotFoundError if there is no such DAG, ConflictError if there is such a run."""
+        """Make a run of another DAG; its run id. NotFoundError if there is no such DAG.
+
+        If there is such a run, ConflictError, or with `reset` that run is cleared.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ MAX_CONF_BYTES = 1_048_576
 class TriggerDagRunOperator(Operator):
     """Makes a run of `trigger_dag_id`; its run id is the XCom `trigger_run_id`.
 
+    If there is such a run already, it fails, is skipped (`skip_when_already_exists`), or clears that run (`reset_dag_run`).
     With `wait_for_completion` it ends when that run is in one of `allowed_states` or fails when it is in one of
     `failed_states`; with `deferrable=True` a waiter looks meanwhile, and no worker is held.
     """
@@ -52,8 +53,7 @@ class TriggerDagRunOperator(Operator):
         self.trigger_run_id: Any = trigger_run_id
         self.conf: Any = conf
         self.logical_date: Any = logical_date.isoformat() if isinstance(logical_date, datetime) else logical_date
-        if checks.boolean("reset_dag_run", reset_dag_run):
-            raise checks.refuse("reset_dag_run is not supported; use skip_when_already_exists, or another trigger_run_id.")
+        self.reset_dag_run = checks.boolean("reset_dag_run", reset_dag_run)
         self.wait_for_completion = checks.boolean("wait_for_completion", wait_for_completion)
         self.poke_interval = checks.duration("poke_interval", poke_interval, zero_allowed=True).total_seconds()
         self.allowed_states = _states(checks, "allowed_states", allowed_states, RunState.SUCCESS)
@@ -85,7 +85,11 @@ class TriggerDagRunOperator(Operator):
     def _trigger(self, ti: Any) -> str:
         try:
             run_id: str = ti.trigger_run(
-                self.trigger_dag_id, run_id=self.trigger_run_id, logical_date=self._date(), conf=self._conf()
+                self.trigger_dag_id,
+                run_id=self.trigger_run_id,
+                logical_date=self._date(),
+                conf=self._conf(),
+                reset=self.reset_dag_run,
             )
         except ConflictError as error:
             if self.skip_when_already_exists:

@@ -4,7 +4,7 @@ from scheduler.operators.sensor import BaseSensorOperator, PokeReturnValue, Pyth
 from scheduler.sensors.bash import BashSensor
 from scheduler.sensors.external import ExternalTaskSensor
 from scheduler.sensors.file import FileSensor
-from scheduler.sensors.times import DateTimeSensor, DayOfWeekSensor, TimeDeltaSensor, TimeSensor
+from scheduler.sensors.times import DateTimeSensor, DayOfWeekSensor, TimeDeltaSensor, TimeSensor, WaitSensor
 
 __all__ = [
     "BaseSensorOperator",
@@ -17,4 +17,5 @@ __all__ = [
     "PythonSensor",
     "TimeDeltaSensor",
     "TimeSensor",
+    "WaitSensor",
 ]

@@ -98,6 +98,19 @@ class TimeDeltaSensor(_MomentSensor):
         return start + self.delta
 
 
+class WaitSensor(_MomentSensor):
+    """Waits for `time_to_wait`, counted from the start of the try."""
+
+    def __init__(self, *, time_to_wait: timedelta | int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        minutes = timedelta(minutes=time_to_wait) if isinstance(time_to_wait, int) else time_to_wait
+        self.time_to_wait = self.checks().duration("time_to_wait", minutes, seconds_allowed=False, zero_allowed=True)
+
+    def moment(self, context: Mapping[str, Any]) -> datetime:
+        start: datetime = context["ti"].start_date
+        return start + self.time_to_wait
+
+
 class DayOfWeekSensor(BaseSensorOperator):
     """Waits until it is one of some days of the week."""
 

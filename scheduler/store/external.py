@@ -1,9 +1,11 @@
 """What tasks may ask about runs of other DAGs. Index probes only: thousands of waiting tasks ask the same every second."""
 
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any
 
 from scheduler.authoring.external import Counts, Target
+from scheduler.exceptions import NotFoundError
 from scheduler.serialized import SerializedDag
 
 #: Sends one statement and gives its rows: of a worker's own connection, or of an engine's.
@@ -22,6 +24,9 @@ select n.place, coalesce(t.state, 'none'), count(*)
   from unnest(%s::int[], %s::bigint[], %s::int[]) n (place, dag_run_id, task_no)
   join task_instance t on t.dag_run_id = n.dag_run_id and t.task_no = n.task_no
  group by 1, 2
+"""
+RUN_ID = """
+select run_id from dag_run where dag_id = %s and (run_id = %s or logical_date = %s) order by run_id = %s desc nulls last limit 1
 """
 NEWEST = "select version_id from dag where dag_id = %s and is_active"
 
@@ -56,6 +61,14 @@ def describe(ask: Ask, dag_of: Callable[[int], SerializedDag], dag_id: str) -> d
     dag = dag_of(found[0][0])
     parents = {group["group_id"]: group.get("parent") for group in dag.groups}
     return {task.task_id: tuple(_around(task.group, parents)) for task in dag.tasks}
+
+
+def run_id_of(ask: Ask, dag_id: str, *, run_id: str | None, logical_date: datetime | None) -> str:
+    """The run of that id, else of that logical date. NotFoundError if there is neither."""
+    found = ask(RUN_ID, (dag_id, run_id, logical_date, run_id))
+    if not found:
+        raise NotFoundError(f"DAG {dag_id!r} has no run {run_id or logical_date} any more.")
+    return str(found[0][0])
 
 
 def _around(group: str | None, parents: dict[str, str | None]) -> list[str]:

@@ -169,7 +169,7 @@ def deferred(path: Path, options: str = "") -> str:
 @pytest.fixture
 def waiting(bench: Any) -> Iterator[Any]:
     """The bench with a worker and a waiter."""
-    bench.worker(concurrency=1)
+    bench.worker(concurrency=2)
     with running_waiter(bench.settings):
         yield bench
 
@@ -252,15 +252,20 @@ def test_a_run_of_another_dag_is_triggered_and_awaited(waiting: Any) -> None:
                 task_id="trigger", trigger_dag_id="other", conf={"a": 5}, logical_date="{{ logical_date.isoformat() }}",
                 wait_for_completion=True, deferrable=True)
             sensor = ExternalTaskSensor(task_id="sensor", external_dag_id="other", external_task_id="t", check_existence=True)
-            trigger >> sensor
+            again = dict(trigger_dag_id="other", logical_date="{{ logical_date.isoformat() }}")
+            exists = TriggerDagRunOperator(task_id="exists", skip_when_already_exists=True, **again)
+            clears = TriggerDagRunOperator(
+                task_id="clears", trigger_rule="all_done", reset_dag_run=True, wait_for_completion=True, poke_interval=0.1, **again)
+            trigger >> sensor >> exists >> clears
         d()
         """
     )
 
-    assert waiting.scenario.states(run) == {"trigger": "success", "sensor": "success"}
+    assert waiting.scenario.states(run) == {"trigger": "success", "sensor": "success", "exists": "skipped", "clears": "success"}
     assert waiting.scenario.rows("select state, conf, triggered_by from dag_run where dag_id = 'other'") == [
         ("success", {"a": 5}, "d.trigger")
     ]
+    assert waiting.scenario.rows("select try_number from task_instance where task_id = 't'") == [(2,)], "cleared, and run again"
 
 
 @pytest.mark.parametrize("asked", ["none", "success", "skipped"])

@@ -33,6 +33,7 @@ from scheduler.sensors import (
     PythonSensor,
     TimeDeltaSensor,
     TimeSensor,
+    WaitSensor,
 )
 from scheduler.triggers import BaseTrigger, DateTimeTrigger, ExternalTrigger, FileTrigger, TimeDeltaTrigger, TriggerEvent
 
@@ -151,6 +152,7 @@ def test_task_sensor_makes_a_sensor_of_a_function() -> None:
         lambda **more: DateTimeSensor(task_id="s", target_time="{{ data_interval_end.replace(hour=13) }}", **more),
         lambda **more: TimeSensor(task_id="s", target_time=time(13), **more),
         lambda **more: TimeDeltaSensor(task_id="s", delta=timedelta(hours=1), **more),
+        lambda **more: WaitSensor(task_id="s", time_to_wait=60, **more),
     ],
 )
 def test_sensors_of_moments(sensor: Any) -> None:
@@ -290,7 +292,7 @@ def test_a_run_of_another_dag_is_triggered_and_waited_for() -> None:
 
     _, ti = run(trigger, Ti("t", answers=[[{"queued": 1}], [{"running": 1}], [{"success": 1}]]))
 
-    assert ti.triggered == [{"dag_id": "other", "run_id": "r-x", "logical_date": NOON, "conf": {"a": "r"}}]
+    assert ti.triggered == [{"dag_id": "other", "run_id": "r-x", "logical_date": NOON, "conf": {"a": "r"}, "reset": False}]
     assert (ti.pushed, ti.answers) == ({"trigger_run_id": "r-x"}, [])
     with pytest.raises(FailTask, match="'r-x' of DAG 'other' ended in one of failed"):
         run(trigger, Ti("t", answers=[[{"failed": 1}]]))
