@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError, OperationalError
 
 from scheduler.authoring.asset import Condition
 from scheduler.serialized import SerializedDag, next_timetable
@@ -41,18 +41,18 @@ class Assets:
         taken = _pass_on(self._engine, self._versions)
         self._set_aside = {dag_id: until for dag_id, until in self._set_aside.items() if until > now}
         made: list[runs.CreatedRun] = []
-        broken = {}
-        for one in _collected(self._engine, list(self._set_aside)):
+        dag_ids, broken = _promising(self._engine, self._versions, list(self._set_aside))
+        for dag_id in dag_ids:
             try:
-                created = _trigger(self._engine, one, self._versions, self._settings)
+                created = _make_run(self._engine, dag_id, self._versions, self._settings)
             except OperationalError:
                 raise
             except Exception as error:
-                broken[one.dag_id] = f"{type(error).__name__}: {error}"
-                self._set_aside[one.dag_id] = now + BROKEN_PAUSE
+                broken[dag_id] = f"{type(error).__name__}: {error}"
                 continue
             if created is not None:
                 made.append(created)
+        self._set_aside |= dict.fromkeys(broken, now + BROKEN_PAUSE)
         return Triggered(made, broken, more=taken == BATCH)
 
 
@@ -67,8 +67,22 @@ def _pass_on(connection: Connection, versions: Versions) -> int:
 
 
 @transaction
-def _collected(connection: Connection, without: list[str]) -> list[assets.Collected]:
-    return assets.collected(connection, without=without)
+def _promising(connection: Connection, versions: Versions, without: list[str]) -> tuple[list[str], dict[str, str]]:
+    """DAGs for which enough was updated, or something they no longer wait for; and those that cannot be read, with the reason.
+
+    Most wait for more, and then nothing is locked.
+    """
+    found, broken = [], {}
+    for seen in assets.collected(connection, without=without):
+        try:
+            dag = versions.dag(connection, seen.version_id)
+            if _is_met(dag, seen.uris) or not seen.uris.issubset(_named(dag)):
+                found.append(seen.dag_id)
+        except DBAPIError:
+            raise
+        except Exception as error:
+            broken[seen.dag_id] = f"{type(error).__name__}: {error}"
+    return found, broken
 
 
 def _updates(dag: SerializedDag, one: Success) -> list[Update]:
@@ -76,19 +90,6 @@ def _updates(dag: SerializedDag, one: Success) -> list[Update]:
     no = dag.number.get(one.task_id)
     outlets = () if no is None else dag.tasks[no].outlets
     return [Update(uri=uri, extra=one.extras.get(uri, {}), by=one) for uri in outlets]
-
-
-def _trigger(engine: Engine, seen: assets.Collected, versions: Versions, settings: Settings) -> runs.CreatedRun | None:
-    """Make the run if what was seen is enough; most of the time it is not, and then nothing is locked."""
-    if not _worth_a_look(engine, seen, versions):
-        return None
-    return _make_run(engine, seen.dag_id, versions, settings)
-
-
-@transaction
-def _worth_a_look(connection: Connection, seen: assets.Collected, versions: Versions) -> bool:
-    dag = versions.dag(connection, seen.version_id)
-    return _is_met(dag, seen.uris) or not seen.uris.issubset(_named(dag))
 
 
 @transaction

@@ -126,8 +126,17 @@ def collected(connection: Connection, *, without: Collection[str] = ()) -> list[
     """What has been updated for each active DAG that is not paused and waits for assets."""
     rows = connection.exec_driver_sql(
         """
-        select w.dag_id, d.version_id, array_agg(distinct w.uri)
-          from asset_waiting w
+        with recursive waiting (dag_id, uri) as (  -- one look at an index for each pair, however many updates it collected
+            (select dag_id, uri from asset_waiting order by dag_id, uri limit 1)
+            union all
+            select n.dag_id, n.uri
+              from waiting w
+             cross join lateral (
+                   select dag_id, uri from asset_waiting a where (a.dag_id, a.uri) > (w.dag_id, w.uri)
+                    order by dag_id, uri limit 1) n
+        )
+        select w.dag_id, d.version_id, array_agg(w.uri)
+          from waiting w
           join dag d on d.dag_id = w.dag_id and d.is_active
           join dag_schedule s on s.dag_id = w.dag_id and not s.is_paused
          where w.dag_id <> all(%s::text[])

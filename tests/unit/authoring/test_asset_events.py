@@ -1,0 +1,74 @@
+"""What user code meets of assets: `@asset`, outlet_events, and the mappings of events."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from scheduler import DAG, Asset, asset
+from scheduler.authoring import scope
+from scheduler.authoring.asset_events import AssetEvent, AssetEvents, OutletEvents
+from scheduler.exceptions import DagError
+
+A, B = Asset("a", "s3://a"), Asset("b", "s3://b")
+
+
+def event(of: Asset, number: int) -> AssetEvent:
+    return AssetEvent(
+        asset=of, extra={"n": number}, timestamp=datetime(2026, 1, 1, tzinfo=UTC),
+        source_dag_id="d", source_run_id="r", source_task_id="t", source_map_index=-1,
+    )  # fmt: skip
+
+
+def test_events_are_read_once_and_found_by_asset_uri_or_name() -> None:
+    reads = []
+
+    def read() -> list[AssetEvent]:
+        reads.append(1)
+        return [event(A, 1), event(A, 2)]
+
+    events = AssetEvents(read, [B])
+    assert reads == []
+
+    assert [one.extra["n"] for one in events[A]] == [1, 2]
+    assert events["s3://a"] == events["a"] == events[Asset(uri="s3://a")]
+    assert list(events[B]) == []
+    assert {one.name for one in events} == {"a", "b"}
+    assert reads == [1]
+    assert Asset("c") not in events
+    with pytest.raises(KeyError, match="c: this task has no such asset here"):
+        events["c"]
+
+
+def test_what_a_task_says_of_its_outlets_is_kept_by_uri() -> None:
+    said = OutletEvents([A, B])
+    said[A].extra = {"rows": 7}
+    said["a"].add({"files": 1})
+
+    assert said.to_xcom() == {"s3://a": {"extra": {"rows": 7, "files": 1}}}
+    with pytest.raises(KeyError):
+        said["elsewhere"].extra["x"] = 1
+
+
+def test_an_asset_function_is_a_dag_of_one_task_that_updates_it() -> None:
+    with scope.collect() as made:
+
+        @asset(schedule=A & B, uri="s3://c", tags=["lake"])
+        def c(self, context, run_id):  # type: ignore[no-untyped-def]
+            return self.uri, run_id, len(context)
+
+    (dag,) = made
+    task = dag.get_task("c")
+    assert (c.name, c.uri, dag.dag_id, dag.timetable.summary, dag.tags) == ("c", "s3://c", "c", "on a and b", ["lake"])
+    assert task.outlet_uris == ("s3://c",)
+    assert task.execute({"run_id": "r1"}) == ("s3://c", "r1", 1)
+
+
+def test_a_dag_names_its_assets_once() -> None:
+    from scheduler.operators import EmptyOperator
+
+    with DAG("d", schedule=[A]) as dag:
+        EmptyOperator(task_id="t", outlets=[B, Asset("plain")], inlets=[A])
+
+    assert dag.asset_names == {"s3://a": "a", "s3://b": "b"}
+    with pytest.raises(DagError, match="outlets must be a list of Asset"):
+        EmptyOperator(task_id="u", outlets=["s3://a"])
