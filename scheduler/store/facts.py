@@ -33,7 +33,8 @@ def before(connection: Connection, dag_run_id: int, wanted: Collection[str], *, 
                 order by logical_date desc limit 1) b
          where r.id = %(run)s
            and (r.backfill_id is null or exists (
-                select 1 from dag_run o where o.backfill_id = r.backfill_id and o.logical_date < r.logical_date))
+                select 1 from backfill_run o
+                 where o.backfill_id = r.backfill_id and o.ordinal < r.backfill_ordinal and o.state = 'made'))
         """,
         {"run": dag_run_id, "catchup": catchup},
     ).first()

@@ -209,7 +209,7 @@ def to_examine(connection: Connection, *, limit: int) -> list[int]:
         select r.id from dag_run r
          where r.state = 'running'
          order by exists (select 1 from task_instance t where t.dag_run_id = r.id
-                  and t.state in ('scheduled', 'queued', 'running', 'up_for_retry', 'up_for_reschedule', 'shutdown')),
+                  and t.state in ('scheduled', 'queued', 'running', 'up_for_retry', 'up_for_reschedule', 'deferred', 'shutdown')),
                   r.examined_at nulls first, r.id
          limit %s
         """,
