@@ -19,6 +19,7 @@ from scheduler.store import assets, external, xcoms
 from scheduler.store.claims import Claim
 from scheduler.store.hot import MISSING, HotPath
 from workers import other_runs, results
+from workers.pulling import Pulling
 from workers.vault import StoreVault
 
 R = TypeVar("R")
@@ -28,7 +29,7 @@ MAX_LABEL_CHARACTERS = 250
 Patient = Callable[[Callable[[], R]], R]
 
 
-class TaskInstance:
+class TaskInstance(Pulling):
     """What user code gets as `ti`."""
 
     def __init__(
@@ -51,33 +52,26 @@ class TaskInstance:
         self.resume: Mapping[str, Any] | None = claim.resume
         #: What the try decided to skip; None for what is no branch.
         self.skipped: tuple[str, ...] | None = () if branches else None
+        super().__init__(dag, claim.task_no, claim.map_index)
         self._claim = claim
-        self._dag = dag
         self._hot = hot
         self._patient = patient
         self._settings = settings
         self._max_xcom_bytes = settings.core.max_xcom_bytes
 
-    def xcom_pull(
-        self,
-        task_ids: str | Iterable[str] | None = None,
-        key: str = "return_value",
-        map_indexes: int | Iterable[int] | None = None,
-        default: Any = None,
-    ) -> Any:
-        """What the tasks pushed under `key`; a list if `task_ids` is one; `default` if nothing was pushed."""
-        if task_ids is not None and not isinstance(task_ids, str):
-            return [self.xcom_pull(one, key, map_indexes, default) for one in task_ids]
-        task_id = self.task_id if task_ids is None else task_ids
-        if map_indexes is not None and not isinstance(map_indexes, int):
-            return [self._pull(task_id, key, index, default) for index in map_indexes]
-        if map_indexes is None and task_ids is not None and self._is_many(task_id):
-            return self._patient(lambda: xcoms.of_instances(self._hot.read, *self._place(task_id, key)))
-        return self._pull(task_id, key, self._index_in(task_id) if map_indexes is None else map_indexes, default)
+    def pull_one(self, task_id: str, key: str, map_index: int, default: Any) -> Any:
+        """What one instance pushed."""
+        found = self._patient(lambda: self._hot.pull_xcom(self._claim.dag_run_id, task_id, key, map_index))
+        return default if found is MISSING else found
+
+    def pull_all(self, task_id: str, key: str) -> list[Any]:
+        """What the instances of a mapped task pushed, in map order."""
+        found: list[Any] = self._patient(lambda: xcoms.of_instances(self._hot.read, *self._place(task_id, key)))
+        return found
 
     def xcom_entries(self, task_id: str, key: str) -> Sequence[Any]:
         """What a task pushed as a list or dict to map over (of a mapped task one entry an instance), read as it is used."""
-        place, is_mapped = self._place(task_id, key), self._is_many(task_id)
+        place, is_mapped = self._place(task_id, key), self.is_many(task_id)
 
         def length() -> int:
             found = self._patient(lambda: xcoms.length(self._hot.read, *place, is_mapped=is_mapped))
@@ -147,24 +141,6 @@ class TaskInstance:
 
     def _place(self, task_id: str, key: str) -> tuple[int, int, str]:
         return self._claim.dag_run_id, self._dag.number[task_id], key
-
-    def _is_many(self, task_id: str) -> bool:
-        """Whether it is a mapped task, and not one of the mapped group of this task."""
-        no = self._dag.number.get(task_id)
-        return no is not None and self._dag.tasks[no].is_mapped and not self._is_peer(no)
-
-    def _is_peer(self, no: int) -> bool:
-        group = self._dag.tasks[self._claim.task_no].mapped_group
-        return group is not None and self._dag.tasks[no].mapped_group == group
-
-    def _index_in(self, task_id: str) -> int:
-        """Which instance of a task is meant: the own one of the own mapped group."""
-        no = self._dag.number.get(task_id)
-        return self.map_index if task_id == self.task_id or (no is not None and self._is_peer(no)) else -1
-
-    def _pull(self, task_id: str, key: str, map_index: int, default: Any) -> Any:
-        found = self._patient(lambda: self._hot.pull_xcom(self._claim.dag_run_id, task_id, key, map_index))
-        return default if found is MISSING else found
 
     @functools.cached_property
     def _instances(self) -> int:

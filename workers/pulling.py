@@ -1,0 +1,59 @@
+"""`ti.xcom_pull`: which instances of which tasks are meant."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from scheduler.serialized import SerializedDag
+
+
+class Pulling:
+    """The part of a `ti` that reads XComs; subclasses say where they are."""
+
+    def __init__(self, dag: SerializedDag, task_no: int, map_index: int) -> None:
+        self._dag = dag
+        self._task_no = task_no
+        self._map_index = map_index
+
+    def pull_one(self, task_id: str, key: str, map_index: int, default: Any) -> Any:
+        """What one instance pushed."""
+        raise NotImplementedError
+
+    def pull_all(self, task_id: str, key: str) -> list[Any]:
+        """What the instances of a mapped task pushed, in map order, without those that pushed nothing."""
+        raise NotImplementedError
+
+    def xcom_pull(
+        self,
+        task_ids: str | Iterable[str] | None = None,
+        key: str = "return_value",
+        map_indexes: int | Iterable[int] | None = None,
+        default: Any = None,
+    ) -> Any:
+        """What the tasks pushed under `key`; a list if `task_ids` is one; `default` if nothing was pushed.
+
+        Of a mapped task all values, of one in the own mapped group that of the own instance.
+        """
+        if task_ids is not None and not isinstance(task_ids, str):
+            return [self.xcom_pull(one, key, map_indexes, default) for one in task_ids]
+        task_id = self._dag.tasks[self._task_no].task_id if task_ids is None else task_ids
+        if map_indexes is not None and not isinstance(map_indexes, int):
+            return [self.pull_one(task_id, key, index, default) for index in map_indexes]
+        if map_indexes is not None:
+            return self.pull_one(task_id, key, map_indexes, default)
+        if task_ids is not None and self.is_many(task_id):
+            return self.pull_all(task_id, key)
+        return self.pull_one(task_id, key, self._index_in(task_id), default)
+
+    def is_many(self, task_id: str) -> bool:
+        """Whether it is a mapped task, and not one of the mapped group of this task."""
+        no = self._dag.number.get(task_id)
+        return no is not None and self._dag.tasks[no].is_mapped and not self._is_peer(no)
+
+    def _index_in(self, task_id: str) -> int:
+        """The own index for this task and those of the same mapped group."""
+        no = self._dag.number.get(task_id)
+        return self._map_index if no == self._task_no or (no is not None and self._is_peer(no)) else -1
+
+    def _is_peer(self, no: int) -> bool:
+        group = self._dag.tasks[self._task_no].mapped_group
+        return group is not None and self._dag.tasks[no].mapped_group == group
