@@ -174,7 +174,7 @@ def test_an_error_of_a_dag_function_names_its_decorator() -> None:
     with pytest.raises(DagError, match="@daily") as caught:
         flights()
     assert caught.value.line == flights.__wrapped__.__code__.co_firstlineno  # type: ignore[attr-defined]
-    with pytest.raises(DagError, match="missing a required argument: .day.; give it a default"):
+    with pytest.raises(DagError, match=r"missing a required argument: .day.; give it a default"):
         dag(with_arguments)()
 
 
