@@ -12,7 +12,7 @@ from sqlalchemy.exc import DataError
 
 from scheduler.authoring import params
 from scheduler.exceptions import ConflictError, NotFoundError, PacelineError
-from scheduler.serialized import SerializedDag
+from scheduler.serialized import SerializedDag, next_timetable
 from scheduler.states import RunState
 from scheduler.store import deadlines, new_instances
 from scheduler.store.database import transaction
@@ -152,11 +152,14 @@ def trigger(
             f"There is no DAG {dag_id!r}: `paceline dags list` shows all, `paceline dags errors` what failed to load."
         )
     dag = SerializedDag.from_json(version[1])
+    if dag.allowed_run_types and "manual" not in dag.allowed_run_types:
+        raise PacelineError(f"DAG {dag_id!r} takes no manual runs: its allowed_run_types are {', '.join(dag.allowed_run_types)}.")
     params.check(dag.params, conf or {}, dag_id=dag_id, conf_overrides=conf_overrides_params)
     now = connection.exec_driver_sql("select clock_timestamp()").scalar_one()
     logical_date = logical_date or now
     if dag.start is not None and logical_date < dag.start:
         raise PacelineError(f"DAG {dag_id!r} starts on {dag.start.isoformat()}: choose a logical date from then on.")
+    interval = next_timetable(dag).manual_interval(logical_date)
     run_id = run_id or f"manual__{logical_date.astimezone(UTC).isoformat()}"
     if not RUN_ID.fullmatch(run_id):
         raise PacelineError(f"run id {run_id!r} may hold letters, digits and _.~:+- only, 250 at most.")
@@ -170,8 +173,8 @@ def trigger(
                 run_type="manual",
                 version_id=version[0],
                 logical_date=logical_date,
-                data_interval_start=logical_date,
-                data_interval_end=logical_date,
+                data_interval_start=interval[0],
+                data_interval_end=interval[1],
                 run_after=now,
                 conf=conf or {},
                 triggered_by=triggered_by,

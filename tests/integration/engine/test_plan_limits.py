@@ -6,6 +6,7 @@ import pytest
 from support.scenario import Scenario, chain
 
 from scheduler.authoring import timetable
+from scheduler.exceptions import PacelineError
 from scheduler.services.plan import Plan
 from scheduler.store import dags, runs
 from scheduler.store.versions import Versions
@@ -184,3 +185,21 @@ def test_a_manual_run_between_takes_the_place_of_a_continuous_one(scenario: Scen
     scenario.turn()
 
     assert scenario.rows("select run_type from dag_run where state = 'running'") == [("scheduled",)]
+
+
+def test_a_run_by_hand_covers_the_last_interval_that_is_over(scenario: Scenario) -> None:
+    scenario.add(chain("c", 1, **hourly(schedule=timetable.CronInterval("0 * * * *").to_spec())))
+
+    scenario.trigger("c", logical_date=START + timedelta(minutes=90))
+
+    assert scenario.rows("select logical_date, data_interval_start, data_interval_end from dag_run") == [
+        (START + timedelta(minutes=90), START, START + HOUR)
+    ]
+
+
+def test_a_dag_that_takes_no_manual_runs_refuses_them(scenario: Scenario) -> None:
+    scenario.add(chain("c", 1, **hourly(allowed_run_types=("scheduled", "backfill"))))
+
+    with pytest.raises(PacelineError, match="takes no manual runs: its allowed_run_types are scheduled, backfill"):
+        scenario.trigger("c")
+    assert plan(scenario, START) == ["scheduled__2026-03-01T00:00:00+00:00"]
