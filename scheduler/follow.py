@@ -170,8 +170,8 @@ def choose_heir(dag: SerializedDag, claim: Claim, decisions: Sequence[Decision])
 
 
 def rings(claim: Claim, dag: SerializedDag, reported: Reported, *, left: bool) -> list[str]:
-    """Whom to wake: the queue service if something waits for slots, promote if the run may end or something is left to it, and
-    the next run of the DAG if its tasks wait for those of this one.
+    """Whom to wake: the queue service if something waits for slots, promote if the run may end or something is left to it, the
+    next run of the DAG if its tasks wait for those of this one, and whoever takes the notice that this ending gave.
     """
     moved = reported.moved
     tokens = []
@@ -185,6 +185,9 @@ def rings(claim: Claim, dag: SerializedDag, reported: Reported, *, left: bool) -
         tokens.append(f"run:{claim.dag_run_id}")
     if dag.depends_on_past:
         tokens.append(f"next:{claim.dag_run_id}")
+    task = dag.tasks[claim.task_no]
+    if task.notify:
+        tokens += ["notify", *(("plan",) if task.outlets else ())]
     return tokens
 
 

@@ -144,5 +144,11 @@ def test_what_is_left_to_the_scheduler_and_the_next_run_is_rung_for() -> None:
     assert rings(claim(plan, "a"), plan, Reported(False, True, ()), left=True) == ["run:7", "next:7"]
 
 
+def test_a_notice_and_an_updated_asset_are_rung_for() -> None:
+    plan = dag("d", {"a": []}, options={"a": {"notify": ("on_failure", "asset"), "outlets": ("s3://x",)}})
+
+    assert rings(claim(plan, "a"), plan, Reported(False, True, ()), left=False) == ["notify", "plan"]
+
+
 def by_task(plan: SerializedDag, decisions: list[Decision]) -> dict[str, S]:
     return {plan.tasks[one.task_no].task_id: one.state for one in decisions}
