@@ -14,7 +14,7 @@ from scheduler.authoring.timetables.intervals import CronInterval, DeltaInterval
 from scheduler.authoring.timetables.ticks import fields_of
 from scheduler.authoring.timetables.triggers import Cron, Delta, Events
 from scheduler.authoring.timetables.trivial import Continuous, Never, Once
-from scheduler.exceptions import TimetableError
+from scheduler.exceptions import PacelineError, TimetableError
 
 __all__ = [
     "Continuous",
@@ -32,6 +32,7 @@ __all__ = [
     "configured",
     "from_schedule",
     "from_spec",
+    "summary",
 ]
 
 ONCE, CONTINUOUS = "@once", "@continuous"
@@ -84,6 +85,14 @@ def from_spec(spec: Mapping[str, Any]) -> Timetable:
         return WhenUpdated(condition) if kind == "assets" else UpdatedOrTime(from_spec(spec["timetable"]), condition)
     arguments = {name: _frozen(value) for name, value in spec.items() if name != "kind"}
     return _PLAIN[kind](**arguments)
+
+
+def summary(spec: Mapping[str, Any]) -> str:
+    """The stored schedule as people read it, also one that only another version of Paceline understands."""
+    try:
+        return from_spec(spec).summary
+    except (KeyError, TypeError, ValueError, PacelineError):
+        return f"not understood: {dict(spec)}"
 
 
 def checked(text: str, timezone: str) -> str:

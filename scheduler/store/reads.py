@@ -235,7 +235,7 @@ def _near(name: str, known: list[str], otherwise: str) -> str:
 
 
 def _with_summary(row: Row) -> Row:
-    return row | {"schedule": timetable.from_spec(row["schedule"]).summary}
+    return row | {"schedule": timetable.summary(row["schedule"])}
 
 
 def _dicts(rows: CursorResult[Any]) -> list[Row]:

@@ -56,3 +56,11 @@ def test_an_asset_that_nothing_names_is_refused(cli: Cli, scenario: Scenario) ->
 
     assert done.exit_code == 3
     assert "No DAG names the asset 's3://nowhere'; `paceline assets list` shows all." in done.stderr
+
+
+def test_a_schedule_that_nobody_understands_hides_no_other_dag(cli: Cli, scenario: Scenario) -> None:
+    scenario.add(chain("odd", 1, schedule={"kind": "from the future"}))
+
+    listed = {row["dag_id"]: row["schedule"] for row in cli.json("dags", "list")}
+
+    assert listed == {"odd": "not understood: {'kind': 'from the future'}", "pair": "never, only by hand"}
