@@ -76,7 +76,8 @@ class Triggers:
     async def _event(self, one: Awaited) -> Any:
         kind = await self._class(one)
         trigger = kind(**deferral.decode(one.kwargs))
-        trigger.outside = self._outside
+        if isinstance(trigger, deferral.BaseTrigger):
+            trigger.outside = self._outside
         try:
             return await deferral.first_event(trigger)
         finally:

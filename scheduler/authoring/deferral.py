@@ -98,7 +98,7 @@ def serialized(trigger: Any) -> tuple[str, dict[str, Any]]:
 
 async def first_event(trigger: Any) -> Any:
     """What a trigger, or an object with an async `wait()`, fires with; PacelineError if it ends without an event."""
-    if not callable(getattr(trigger, "run", None)):
+    if not isinstance(trigger, BaseTrigger) and callable(getattr(trigger, "wait", None)):
         return await trigger.wait()
     events = trigger.run()
     try:

@@ -155,6 +155,7 @@ def test_a_trigger_that_cannot_be_made_fails_its_task_with_a_reason(scenario: Sc
 
 TRIGGERS = """
 import time
+from dataclasses import dataclass
 from scheduler.triggers import BaseTrigger, TriggerEvent
 
 class Fires(BaseTrigger):
@@ -183,9 +184,9 @@ class Blocks(Fires):
         time.sleep(1.6)
         yield TriggerEvent("late")
 
+@dataclass(frozen=True, slots=True)
 class Waits:
-    def __init__(self, value):
-        self.value = value
+    value: int
     async def wait(self):
         return self.value
 

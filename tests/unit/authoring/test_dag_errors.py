@@ -200,7 +200,7 @@ def test_a_call_that_does_not_fit_the_function_is_refused(call: Callable[[Any], 
     ("write", "words"),
     [
         (lambda: task.bash_("x"), "no @task.bash_; did you mean 'bash'"),
-        (lambda: task.branch(lambda: None), "@task.branch is not supported yet"),
+        (lambda: task.virtualenv(lambda: None), "@task.virtualenv is not supported yet"),
         (lambda: PythonOperator(task_id="t", python_callable=3), "python_callable must be a function"),
         (lambda: PythonOperator(task_id="t"), "needs the argument 'python_callable'"),
         (lambda: PythonOperator(task_id="t", python_callable=print, op_kwargs=[1]), "op_kwargs must be a dict"),
