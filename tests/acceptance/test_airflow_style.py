@@ -1,0 +1,265 @@
+"""Ten DAG files written for Airflow's SDK run here after their import lines are changed, with the states Airflow documents."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.stacks import Stack, StackFactory
+from support.waiting import eventually
+
+pytestmark = pytest.mark.stack
+
+FILES = Path(__file__).parents[1] / "airflow_style"
+#: The only lines that change: where names come from. The two exceptions have names of their own here.
+IMPORTS = (
+    (r"from airflow\.providers\.standard\.operators\.\w+ import", "from scheduler.operators import"),
+    (r"from airflow\.providers\.standard\.sensors\.\w+ import", "from scheduler.sensors import"),
+    (r"from airflow\.sdk\.bases\.sensor import", "from scheduler.sensors import"),
+    (r"from airflow\.sdk import", "from scheduler import"),
+    (r"from airflow\.exceptions import (.*)", r"from scheduler.exceptions import \1"),
+)
+RENAMED = {
+    "AirflowSkipException": "SkipTask as AirflowSkipException",
+    "AirflowFailException": "FailTask as AirflowFailException",
+}
+
+S, F, K, UF = "success", "failed", "skipped", "upstream_failed"
+
+#: By DAG: how its run ends, and each task instance; `task[2]` is the instance of map index 2.
+EXPECTED: dict[str, tuple[str, dict[str, str]]] = {
+    "taskflow": (S, dict.fromkeys(("extract", "summarize", "check_0", "check_100", "store", "explain"), S)),
+    # Its asset is updated by taskflow.store.
+    "taskflow_report": (S, {"write": S}),
+    "classic_operators": (
+        # The only leaf is `end`, which waits for all to be done and succeeds, so failures before it do not fail the run.
+        S,
+        dict.fromkeys(("start", "add_1", "add_10", "shell", "check_shell", "end"), S)
+        | {
+            "skip_by_code": K,  # skip_on_exit_code is 99
+            "fail_by_code": F,
+            "retried": S,  # on its second try
+            "refused": F,  # AirflowFailException is not tried again
+            "passed_over": K,  # AirflowSkipException
+            "slow": F,  # execution_timeout
+        },
+    ),
+    "branching": (
+        S,
+        {
+            "one_of_three": S,
+            "red": S,
+            # Direct downstream tasks that are not chosen are skipped; further down the trigger rules say so.
+            "green": K,
+            "blue": K,
+            "after_green": K,
+            "join": S,  # none_failed_min_one_success
+            "strict_join": K,  # all_success below a skipped task
+            "two_of_three": S,
+            "small": S,
+            "medium": K,
+            "large": S,
+            # None skips everything directly below.
+            "nothing": S,
+            "left": K,
+            "right": K,
+            "either": K,  # one_success, and all were skipped
+            # A group stands for its first tasks.
+            "into_group": S,
+            "chosen.first": S,
+            "chosen.second": S,
+            "passed.first": K,
+            "passed.second": K,
+            "past_or_through": S,
+            "through": S,
+            "behind": S,  # below a chosen task, so the branch does not skip it
+        },
+    ),
+    "short_circuit": (
+        S,
+        {
+            "goes_on": S,
+            "reached": S,
+            # Everything below is skipped, whatever its trigger rule.
+            "stops": S,
+            "near": K,
+            "far": K,
+            "cleanup": K,
+            # ignore_downstream_trigger_rules=False: only what is directly below; all_done further down runs.
+            "polite": S,
+            "polite_near": K,
+            "polite_far": K,
+            "polite_cleanup": S,
+            "beside": S,
+            "stops_too": S,
+            "joined": K,
+            # A manual run is never left out.
+            "latest": S,
+            "behind_latest": S,
+        },
+    ),
+    "mapping": (
+        # never is a leaf and upstream_failed.
+        F,
+        dict.fromkeys(("numbers", "letters", "empty", "keywords", "total", "check_powers", "count_none", "count_failing"), S)
+        | {f"add_one[{index}]": S for index in range(3)}
+        | {f"power[{index}]": S for index in range(6)}  # a cross product
+        | {f"pair[{index}]": S for index in range(2)}
+        | {f"pair_kwargs[{index}]": S for index in range(2)}
+        | {f"add_to_doubled[{index}]": S for index in range(3)}
+        | {f"zipped[{index}]": S for index in range(3)}
+        | {f"commands[{index}]": S for index in range(2)}
+        | {"over_none": K}  # of length 0
+        | {"odd_only[0]": S, "odd_only[1]": K, "odd_only[2]": S}
+        | {"fail_at_two[0]": S, "fail_at_two[1]": F, "fail_at_two[2]": S, "never": UF},
+    ),
+    "task_groups": (
+        # collect is a leaf and upstream_failed.
+        F,
+        dict.fromkeys(("start", "end", "outer.inner.one", "outer.inner.two", "outer.last", "without_prefix"), S)
+        | {"decorated.show": S, "decorated.check": S, "sizes": S}
+        | {"process.prepare[0]": S, "process.prepare[1]": F, "process.prepare[2]": S}
+        # Instance i of a mapped group waits for instance i alone.
+        | {"process.finish[0]": S, "process.finish[1]": UF, "process.finish[2]": S}
+        | {"collect": UF, "collect_what_is_there": S},
+    ),
+    "sensors": (
+        # after_hard is a leaf and upstream_failed.
+        F,
+        {
+            "value_ready": S,
+            "use": S,
+            "rescheduled": S,
+            "after_rescheduled": S,
+            "soft": K,  # soft_fail
+            "after_soft": K,
+            "hard": F,  # timed out, and not tried again
+            "after_hard": UF,
+            "after_hard_anyway": S,
+            "long_ago": S,
+            "shell": S,
+            "file": S,
+        },
+    ),
+    "templates": (
+        F,
+        # Undefined names are errors: template_undefined is jinja2.StrictUndefined.
+        {"check": S, "shell": S, "environment": S, "decorated": S, "undefined": F},
+    ),
+    "setup_teardown": (
+        F,
+        {
+            "make_cluster": S,
+            "work": S,
+            "drop_cluster": S,
+            "open": S,
+            "broken_work": F,
+            "more_work": UF,
+            "close": S,  # a teardown runs whatever became of the work
+            "bad_setup": F,
+            "needs_it": UF,
+            "needs_it_too": UF,  # all_done, but an indirect setup failed
+            "unused": UF,  # a teardown none of whose setups succeeded
+        },
+    ),
+    # A teardown's failure does not fail the run.
+    "teardown_fails": (S, {"opened": S, "inside": S, "closed": F}),
+}
+
+RULES = (
+    "all_success", "all_failed", "all_done", "all_skipped", "one_success", "one_failed", "one_done", "none_failed",
+    "none_failed_min_one_success", "none_skipped", "all_done_min_one_success", "always",
+)  # fmt: skip
+#: In the order of RULES, below these tasks: good succeeds, bad fails, skipped is skipped, below_bad is upstream_failed.
+BELOW = {
+    "good": (S, K, S, K, S, K, S, S, S, S, S, S),
+    "bad": (UF, S, S, K, UF, S, S, UF, UF, S, UF, S),
+    "skipped": (K, K, S, S, K, K, K, S, K, K, K, S),
+    "good_and_bad": (UF, K, S, K, S, S, S, UF, UF, S, S, S),
+    "good_and_skipped": (K, K, S, K, S, K, S, S, S, K, K, S),
+    # one_done counts tasks that ran: upstream_failed is not one.
+    "below_bad": (UF, S, S, K, UF, S, K, UF, UF, S, UF, S),
+}
+EXPECTED["trigger_rules"] = (
+    F,
+    {"good": S, "bad": F, "skipped": K, "below_bad": UF}
+    | {f"{above}__{rule}": state for above, states in BELOW.items() for rule, state in zip(RULES, states, strict=True)},
+)
+
+CONF = {"templates": '{"number": 7}'}
+#: Made by the update of an asset, not by a trigger.
+FOLLOWS = {"taskflow_report"}
+
+
+def changed(source: str) -> str:
+    """The file with its import lines changed, and nothing else."""
+    lines = []
+    for line in source.splitlines(keepends=True):
+        new = line
+        for pattern, replacement in IMPORTS:
+            new = re.sub(f"^{pattern}", replacement, new)
+        if new.startswith("from scheduler.exceptions"):
+            for name, here in RENAMED.items():
+                new = new.replace(name, here)
+        lines.append(new)
+    return "".join(lines)
+
+
+def sources() -> dict[str, str]:
+    return {path.name: changed(path.read_text(encoding="utf-8")) for path in sorted(FILES.glob("*.py"))}
+
+
+def test_only_import_lines_change() -> None:
+    assert len(sources()) == 10
+    for name, new in sources().items():
+        old = (FILES / name).read_text(encoding="utf-8")
+        pairs = list(zip(old.splitlines(), new.splitlines(), strict=True))
+        different = [line for line, is_ in pairs if line != is_]
+        assert different and all(line.startswith("from airflow") for line in different), name
+        assert "import airflow" not in new and "from airflow" not in new, name
+
+
+def test_they_end_as_airflow_documents(stack_factory: StackFactory) -> None:
+    stack = stack_factory(sources(), schedulers=1, workers=[("default", 4)])
+    eventually(lambda: {dag["dag_id"] for dag in known(stack)} == EXPECTED.keys(), timeout=60, message=lambda: errors(stack))
+
+    for dag_id in EXPECTED.keys() - FOLLOWS:
+        started = stack.cli("dags", "trigger", dag_id, "--run-id", "style", "--conf", CONF.get(dag_id, "{}"))
+        assert started.returncode == 0, started.stderr
+    eventually(lambda: ended(stack) == EXPECTED.keys(), timeout=150, interval=0.5, message=lambda: str(open_tasks(stack)))
+
+    found = {dag_id: outcome(stack, dag_id) for dag_id in EXPECTED}
+    different = {dag_id: differences(found[dag_id], expected) for dag_id, expected in EXPECTED.items()}
+    assert {dag_id: what for dag_id, what in different.items() if what} == {}
+
+
+def known(stack: Stack) -> list[dict[str, Any]]:
+    dags: list[dict[str, Any]] = stack.json("dags", "list")
+    return dags
+
+
+def errors(stack: Stack) -> str:
+    return str([(one["file"], one["message"]) for one in stack.json("dags", "errors")])
+
+
+def ended(stack: Stack) -> set[str]:
+    return {run["dag_id"] for run in stack.json("runs", "list") if run["ended_at"]}
+
+
+def open_tasks(stack: Stack) -> list[tuple[str, str, str | None]]:
+    runs = [run for run in stack.json("runs", "list") if not run["ended_at"]]
+    tasks = [one for run in runs for one in stack.json("tasks", "list", run["dag_id"], run["run_id"])]
+    return [(one["dag_id"], one["task_id"], one["state"]) for one in tasks if not one["ended_at"]]
+
+
+def outcome(stack: Stack, dag_id: str) -> tuple[str, dict[str, str]]:
+    (run,) = stack.json("runs", "list", "--dag", dag_id)
+    tasks = stack.json("tasks", "list", dag_id, run["run_id"])
+    names = {f"{one['task_id']}[{one['map_index']}]" if one["map_index"] >= 0 else one["task_id"]: one for one in tasks}
+    return run["state"], {name: f"{one['state']}" for name, one in names.items()}
+
+
+def differences(found: tuple[str, dict[str, str]], expected: tuple[str, dict[str, str]]) -> dict[str, tuple[Any, Any]]:
+    """Where the two differ: what is, and what should be."""
+    is_, should = ({"(the run)": state} | tasks for state, tasks in (found, expected))
+    return {name: (is_.get(name), should.get(name)) for name in is_.keys() | should if is_.get(name) != should.get(name)}
