@@ -179,7 +179,8 @@ def test(dag_id: str, logical_date: datetime | None, conf: dict[str, Any] | None
     if json_wanted:
         output.print_json(result)
     else:
-        output.table(result["tasks"], ["task_id", "state", "took_s", "reason"], empty="This DAG has no tasks.")
+        index = ["map_index"] if any(row["map_index"] >= 0 for row in result["tasks"]) else []
+        output.table(result["tasks"], ["task_id", *index, "state", "took_s", "reason"], empty="This DAG has no tasks.")
         click.echo(f"DAG {dag_id}: {result['state']}.")
     if result["state"] != states.RunState.SUCCESS:
         click.get_current_context().exit(1)

@@ -131,3 +131,86 @@ def test_tasks_see_the_home(run: Callable[..., Result], tmp_path: Path) -> None:
     done = run({"a.py": text}, "home", "--json")
 
     assert json.loads(done.stdout)["tasks"][0]["result"] == str(tmp_path / "home") == os.environ["PACELINE_HOME"]
+
+
+MAPPED = """
+from scheduler import task_group, setup, teardown
+with DAG("mapped"):
+    @task
+    def numbers(): return [1, 2]
+    @task(map_index_template="n {{ ti.map_index }}")
+    def twice(x): return 2 * x
+    @task
+    def pair(x, y): return [x, y]
+    @task
+    def total(values): return sum(values)
+    @task_group
+    def steps(x):
+        return twice.override(task_id="last")(twice(x))
+    @setup
+    def up(): pass
+    @teardown
+    def down(): raise ValueError("left behind")
+    with up() >> down():
+        total(twice.expand(x=numbers()))
+    pair.expand(x=numbers(), y={"a": 1})
+    total.override(task_id="of_group")(steps.expand(x=[1, 2, 3]))
+    twice.override(task_id="none").expand(x=[])
+    twice.override(task_id="mapped").expand(x=numbers().map(lambda n: n + 1).concat(numbers()))
+"""
+
+
+def test_mapped_tasks_groups_setups_and_teardowns(run: Callable[..., Result]) -> None:
+    done = run({"a.py": MAPPED}, "mapped", "--json")
+
+    result = json.loads(done.stdout)
+    results: dict[str, list[object]] = {}
+    for one in result["tasks"]:
+        results.setdefault(one["task_id"], []).append(one["result"])
+    states = {(one["task_id"], one["map_index"]): one["state"] for one in result["tasks"]}
+    assert results["total"] == [6]
+    assert results["pair"] == [[1, ["a", 1]], [2, ["a", 1]]]
+    assert results["of_group"] == [24]
+    assert results["mapped"] == [4, 6, 2, 4]
+    assert states["none", -1] == "skipped"
+    assert states["down", -1] == "failed"
+    assert {one["map_label"] for one in result["tasks"] if one["task_id"] == "twice"} == {"n 0", "n 1"}
+    assert result["state"] == "success"  # a teardown that failed does not count
+
+
+def test_branches_skip_what_they_do_not_choose(run: Callable[..., Result]) -> None:
+    text = """
+from scheduler import TaskGroup
+from scheduler.operators import EmptyOperator
+with DAG("branch"):
+    @task.branch
+    def choose(): return "left"
+    with TaskGroup("left") as left: EmptyOperator(task_id="a")
+    right = EmptyOperator(task_id="right")
+    join = EmptyOperator(task_id="join", trigger_rule="none_failed_min_one_success")
+    choose() >> [left, right] >> join
+"""
+    done = run({"a.py": text}, "branch", "--json")
+
+    assert {one["task_id"]: one["state"] for one in json.loads(done.stdout)["tasks"]} == {
+        "choose": "success",
+        "left.a": "success",
+        "right": "skipped",
+        "join": "success",
+    }
+
+
+def test_what_cannot_be_mapped_over_fails_its_task(run: Callable[..., Result]) -> None:
+    text = """
+with DAG("wrong"):
+    @task
+    def number(): return 3
+    @task
+    def show(x): pass
+    show.expand(x=number())
+"""
+    done = run({"a.py": text}, "wrong", "--json")
+
+    tasks = {one["task_id"]: one for one in json.loads(done.stdout)["tasks"]}
+    assert "is of type int, but task 'show' is mapped over it" in tasks["number"]["reason"]
+    assert tasks["show"]["state"] == "upstream_failed"

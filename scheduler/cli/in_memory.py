@@ -1,0 +1,231 @@
+"""A run in this process, decided as the scheduler decides it: states and XComs in memory, tries one after the other."""
+
+import asyncio
+import contextlib
+import os
+import time
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from scheduler.authoring import context, xcom
+from scheduler.authoring.dag import DAG
+from scheduler.authoring.deferral import TaskDeferred, TaskRescheduled, encode, first_event
+from scheduler.authoring.external import Counts, Target
+from scheduler.authoring.operator import Operator
+from scheduler.authoring.xcom_arg import RETURN_KEY
+from scheduler.authoring.xcom_sequence import listed
+from scheduler.deciding import expansion
+from scheduler.deciding.evaluate import Facts, evaluate
+from scheduler.exceptions import PacelineError, SkipTask, XComError
+from scheduler.serialized import SerializedDag
+from scheduler.settings import Settings
+from scheduler.states import Branched, Decision, TaskState
+from workers import results
+from workers.pulling import Pulling
+from workers.vault import EnvironmentVault
+
+#: JSON texts by task number, map index and key.
+XComs = dict[tuple[int, int, str], str]
+
+
+@dataclass(slots=True)
+class MemoryRun:
+    """One run of `dag`, whose data is `plan`."""
+
+    settings: Settings
+    dag: DAG
+    plan: SerializedDag
+    dag_run: context.DagRun
+    xcoms: XComs = field(default_factory=dict)
+    states: dict[int, dict[int, TaskState]] = field(default_factory=dict)
+    branched: list[Branched] = field(default_factory=list)
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Run to the end; a row for each task instance as it ends."""
+        self.states = {no: {-1: TaskState.NONE} for no in range(len(self.plan.tasks))}
+        while True:
+            evaluation = evaluate(self.plan, self.states, Facts(branched=tuple(self.branched)))
+            if evaluation.expand:
+                for no in evaluation.expand:
+                    yield from self._expand(no)
+                continue
+            ended = [one for one in evaluation.decisions if one.state is not TaskState.SCHEDULED]
+            ready = [one for one in evaluation.decisions if one.state is TaskState.SCHEDULED]
+            for one in ended:
+                yield self._row(one, one.state, one.reason)
+            # All instances of one task, before what follows on it is decided.
+            for one in ready:
+                if one.task_no == ready[0].task_no and self.states[one.task_no][one.map_index] is TaskState.NONE:
+                    yield from self._run(one)
+            if not evaluation.decisions:
+                return
+
+    def _expand(self, no: int) -> Iterator[dict[str, Any]]:
+        """Make the instances of a mapped task."""
+        spec = self.plan.tasks[no].expand
+        assert spec is not None
+        keys = expansion.reads(spec)
+        lengths = {(name, key): length for name, key in keys if (length := self._length(name, key)) is not None}
+        count, most = expansion.count(spec, lengths), self.settings.core.max_map_length
+        one = Decision(no, TaskState.NONE, "")
+        if count is None:
+            names = ", ".join(sorted(name for name, _ in keys))
+            yield self._row(one, TaskState.UPSTREAM_FAILED, f"{names} returned no list or dict to map over")
+        elif count > most:
+            reason = f"it would become {count} instances; core.max_map_length allows {most}"
+            yield self._row(one, TaskState.UPSTREAM_FAILED, reason)
+        elif count == 0:
+            yield self._row(one, TaskState.SKIPPED, "there is nothing to map over")
+        else:
+            self.states[no] = dict.fromkeys(range(count), TaskState.NONE)
+
+    def _length(self, task_id: str, key: str) -> int | None:
+        no = self.plan.number[task_id]
+        if self.plan.tasks[no].is_mapped:
+            return sum((no, index, key) in self.xcoms for index in self.states[no])
+        text = self.xcoms.get((no, -1, key))
+        value = None if text is None else xcom.decode(text)
+        return len(value) if isinstance(value, list | dict) else None
+
+    def _run(self, one: Decision) -> Iterator[dict[str, Any]]:
+        task = self.plan.tasks[one.task_no]
+        ti = MemoryTaskInstance(self, one.task_no, one.map_index)
+        started = time.monotonic()
+        state, reason = _try(self.settings, self.dag.task_dict[task.task_id], ti)
+        if state is TaskState.SUCCESS and task.branches:
+            self.branched.append(Branched(task_no=one.task_no, map_index=one.map_index, skip=frozenset(ti.skipped)))
+        yield self._row(one, state, reason, time.monotonic() - started, ti.map_label)
+        if state is TaskState.FAILED and self.plan.fail_fast:
+            rest = [(no, index) for no, instances in self.states.items() for index in instances]
+            for no, index in rest:
+                if self.states[no][index] is TaskState.NONE and not self.plan.tasks[no].is_teardown:
+                    reason = "fail_fast: another task failed"
+                    yield self._row(Decision(no, TaskState.SKIPPED, reason, index), TaskState.SKIPPED, reason)
+
+    def _row(self, one: Decision, state: TaskState, reason: str, took_s: float = 0.0, label: str | None = None) -> dict[str, Any]:
+        self.states[one.task_no][one.map_index] = state
+        result = self.xcoms.get((one.task_no, one.map_index, RETURN_KEY))
+        return {
+            "task_id": self.plan.tasks[one.task_no].task_id,
+            "map_index": one.map_index,
+            "map_label": label,
+            "state": state.value,
+            "took_s": round(took_s, 3),
+            "result": None if result is None else xcom.decode(result),
+            "reason": reason,
+        }
+
+
+class MemoryTaskInstance(Pulling):
+    """What user code gets as `ti`: XComs are kept as JSON, so that what a worker refuses is refused here."""
+
+    def __init__(self, run: MemoryRun, task_no: int, map_index: int) -> None:
+        super().__init__(run.plan, task_no, map_index)
+        self.run = run
+        self.task_id = run.plan.tasks[task_no].task_id
+        self.dag_id, self.run_id = run.dag_run.dag_id, run.dag_run.run_id
+        self.try_number, self.max_tries, self.map_index = 1, 0, map_index
+        self.start_date = datetime.now(UTC)
+        self.resume: dict[str, Any] | None = None
+        self.skipped: tuple[str, ...] = ()
+        self.map_label: str | None = None
+
+    def now(self) -> datetime:
+        """The time on this machine's clock."""
+        return datetime.now(UTC)
+
+    def skip(self, task_ids: Iterable[str]) -> None:
+        """Skip these tasks below."""
+        self.skipped = tuple(task_ids)
+
+    def states(self, targets: Sequence[Target]) -> list[Counts]:
+        """There is no other DAG here."""
+        raise PacelineError(f"`paceline dags test` has no database, so it cannot look at DAG {targets[0].dag_id!r}.")
+
+    def describe_dag(self, dag_id: str) -> None:
+        """There is no other DAG here."""
+
+    def trigger_run(self, dag_id: str, **_: Any) -> str:
+        """There is no other DAG here."""
+        raise PacelineError(f"`paceline dags test` has no database, so it cannot trigger DAG {dag_id!r}.")
+
+    def pull_one(self, task_id: str, key: str, map_index: int, default: Any) -> Any:
+        """What one instance pushed."""
+        text = self.run.xcoms.get((self._dag.number.get(task_id, -1), map_index, key))
+        return default if text is None else xcom.decode(text)
+
+    def pull_all(self, task_id: str, key: str) -> list[Any]:
+        """What the instances of a mapped task pushed, in map order."""
+        no = self._dag.number[task_id]
+        found = ((index, text) for (task, index, name), text in self.run.xcoms.items() if (task, name) == (no, key))
+        return [xcom.decode(text) for _, text in sorted(found)]
+
+    def xcom_entries(self, task_id: str, key: str) -> Sequence[Any]:
+        """What a task pushed as a list or dict to map over."""
+        value = self.xcom_pull(task_id, key)
+        if value is None:
+            raise XComError(f"Task {task_id!r} has pushed no list or dict under {key!r} to map over.")
+        return listed(value, f"The XCom {key!r} of task {task_id!r}")
+
+    def xcom_push(self, key: str, value: Any) -> None:
+        """Keep `value` (JSON) under `key` for the tasks after this one."""
+        core = self.run.settings.core
+        results.check_mapped_over(self._dag, self._task_no, {key: value}, core.max_map_length)
+        text = xcom.encode(value, core.max_xcom_bytes, name=f"value of XCom {key!r}")
+        self.run.xcoms[self._task_no, self.map_index, key] = text
+
+    def set_map_label(self, label: str) -> None:
+        """Give this instance of a mapped task a name for people."""
+        self.map_label = label
+
+
+def _try(settings: Settings, operator: Operator, ti: MemoryTaskInstance) -> tuple[TaskState, str]:
+    """One try: how it ended and, unless well, why."""
+    from workers.runtimes import spark
+
+    run = ti.run
+    try:
+        values = context.build(
+            dag=run.dag,
+            task=operator,
+            ti=ti,
+            dag_run=run.dag_run,
+            vault=EnvironmentVault(os.environ),
+            conf_overrides_params=settings.core.dag_run_conf_overrides_params,
+        )
+        operator = values["task"] = operator.unmap(values, ti.map_index)
+        on_spark = operator.runtime == "pyspark"
+        value = spark.run(operator, values, settings) if on_spark else _run_through(operator, ti, values)
+        value = value if operator.do_xcom_push else None
+        pushed = {} if value is None else xcom.outputs(value, multiple_outputs=operator.multiple_outputs)
+        if operator.runtime != "empty":
+            no, most = run.plan.number[ti.task_id], settings.core.max_map_length
+            results.check_mapped_over(run.plan, no, {RETURN_KEY: None, **pushed}, most)
+        for key, part in pushed.items():
+            ti.xcom_push(key, part)
+    except SkipTask as skip:
+        return TaskState.SKIPPED, str(skip)
+    except (Exception, SystemExit) as error:
+        traceback.print_exc()
+        return TaskState.FAILED, f"{type(error).__name__}: {error}"
+    return TaskState.SUCCESS, ""
+
+
+def _run_through(operator: Operator, ti: MemoryTaskInstance, values: context.Context) -> object:
+    """Run a task to its end: what waits without a worker elsewhere waits here."""
+    from workers.runtimes import python
+
+    while True:
+        try:
+            return python.run(operator, values)
+        except TaskRescheduled as later:
+            time.sleep(later.delay_s)
+            ti.resume = later.resume
+        except TaskDeferred as deferred:
+            ti.resume = {"method": deferred.method_name, "kwargs": encode(deferred.kwargs, "kwargs of defer()")}
+            with contextlib.suppress(TimeoutError):
+                event = asyncio.run(asyncio.wait_for(first_event(deferred.trigger), deferred.timeout_s))
+                ti.resume["event"] = encode(event, "the event")
