@@ -294,3 +294,34 @@ def test_a_running_task_that_is_asked_to_stop_ends_once_as_asked(bench: Any, ask
 
     assert bench.scenario.states(run) == {"t": "success" if asked == "none" else asked}
     assert (bench.folder / "starts").read_text().count("started") == (2 if asked == "none" else 1)
+
+
+def test_mapped_tasks_wait_and_branch_each_for_itself(waiting: Any) -> None:
+    run = waiting.run(
+        """
+        from datetime import timedelta
+        from scheduler.sensors import *
+
+        @dag(schedule=None)
+        def d():
+            @task.sensor(mode="reschedule", poke_interval=0.1)
+            def look(n, ti=None):
+                return PokeReturnValue((ti.resume or {}).get("pokes", 0) >= n, n)
+            DateTimeSensor.partial(task_id="moment", deferrable=True).expand(
+                target_time=["{{ (ti.start_date + macros.timedelta(seconds=0.2)).isoformat() }}", "{{ ts }}"])
+
+            @task_group
+            def each(n):
+                @task.branch
+                def choose(n):
+                    return "each.odd" if n % 2 else "each.even"
+                choose(n) >> [EmptyOperator(task_id="odd"), EmptyOperator(task_id="even")]
+            each.expand(n=look.expand(n=[0, 1, 2]))
+        d()
+        """
+    )
+
+    rows = waiting.scenario.rows("select task_id, map_index, state from task_instance where dag_run_id = %s order by 1, 2", run)
+    skipped = [("each.even", 1, "skipped"), ("each.odd", 0, "skipped"), ("each.odd", 2, "skipped")]
+    assert [row for row in rows if row[2] != "success"] == skipped
+    assert len(rows) == 3 + 2 + 9
