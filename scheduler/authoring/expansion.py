@@ -63,9 +63,10 @@ class Product(Expansion):
             if isinstance(value, MappedArgument):
                 raise refuse(f"expand({name}=...) cannot take an argument of a mapped group; mapping does not nest.")
         self.inputs = dict(inputs)
+        self._refs = [_ref(value) for value in inputs.values()]
 
     def spec(self) -> dict[str, Any]:
-        return {"kind": "product", "inputs": [_ref(value) for value in self.inputs.values()]}
+        return {"kind": "product", "inputs": self._refs}
 
     def results(self) -> Iterator[XComArg]:
         yield from results_in(self.inputs)
@@ -100,6 +101,7 @@ class Entries(Expansion):
                 if not isinstance(one, XComArg) and not (isinstance(one, Mapping) and all(isinstance(key, str) for key in one)):
                     raise refuse(f"expand_kwargs() takes a list of dicts with str keys, but {one!r} is in it.")
         self.inputs: XComArg | Sequence[Any] = inputs
+        self._refs = [_ref(inputs)]
 
     @property
     def literals(self) -> list[Mapping[str, Any]]:
@@ -107,7 +109,7 @@ class Entries(Expansion):
         return [] if isinstance(self.inputs, XComArg) else [one for one in self.inputs if isinstance(one, Mapping)]
 
     def spec(self) -> dict[str, Any]:
-        return {"kind": "list", "inputs": [_ref(self.inputs)]}
+        return {"kind": "list", "inputs": self._refs}
 
     def results(self) -> Iterator[XComArg]:
         yield from results_in(self.inputs)

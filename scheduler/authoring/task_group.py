@@ -13,6 +13,7 @@ from scheduler.authoring import scope, source
 from scheduler.authoring.arguments import Arguments
 from scheduler.authoring.edges import Linkable, link
 from scheduler.authoring.expansion import Entries, Expansion, MappedArgument, Product, refuse_repeated
+from scheduler.authoring.trigger_rule import TriggerRule
 from scheduler.exceptions import DagError
 
 if TYPE_CHECKING:
@@ -123,6 +124,11 @@ class TaskGroup(Linkable):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         scope.leave()
         if kind is None and self.expansion is not None:
+            for task in self.iter_tasks():
+                if task.trigger_rule == TriggerRule.ALWAYS:
+                    raise task.checks().refuse(
+                        "a task of a mapped group cannot have trigger_rule='always'; it waits for its group."
+                    )
             for result in self.expansion.results():
                 for upstream in result.leaves():
                     for root in self.roots():
