@@ -5,8 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.stacks import Stack, StackFactory
+from sqlalchemy import Engine
+from support.stacks import StackFactory
 from support.waiting import eventually
+
+from scheduler.store import database, reads, runs
 
 pytestmark = pytest.mark.stack
 
@@ -186,7 +189,7 @@ EXPECTED["trigger_rules"] = (
     | {f"{above}__{rule}": state for above, states in BELOW.items() for rule, state in zip(RULES, states, strict=True)},
 )
 
-CONF = {"templates": '{"number": 7}'}
+CONF = {"templates": {"number": 7}}
 #: Made by the update of an asset, not by a trigger.
 FOLLOWS = {"taskflow_report"}
 
@@ -221,42 +224,36 @@ def test_only_import_lines_change() -> None:
 
 def test_they_end_as_airflow_documents(stack_factory: StackFactory) -> None:
     stack = stack_factory(sources(), schedulers=1, workers=[("default", 4)])
-    eventually(lambda: {dag["dag_id"] for dag in known(stack)} == EXPECTED.keys(), timeout=60, message=lambda: errors(stack))
+    engine = database.create(stack.settings)
+    try:
+        eventually(
+            lambda: {dag["dag_id"] for dag in reads.dags(engine)} == EXPECTED.keys(),
+            timeout=60,
+            interval=0.2,
+            message=lambda: str([(one["file"], one["message"]) for one in reads.import_errors(engine)]),
+        )
+        for dag_id in EXPECTED.keys() - FOLLOWS:
+            runs.trigger(engine, dag_id, run_id="style", conf=CONF.get(dag_id, {}))
+        eventually(
+            lambda: {run["dag_id"] for run in reads.runs(engine) if run["ended_at"]} == EXPECTED.keys(),
+            timeout=150,
+            interval=0.2,
+            message=lambda: str({dag_id: differences(outcome(engine, dag_id), EXPECTED[dag_id]) for dag_id in EXPECTED}),
+        )
 
-    for dag_id in EXPECTED.keys() - FOLLOWS:
-        started = stack.cli("dags", "trigger", dag_id, "--run-id", "style", "--conf", CONF.get(dag_id, "{}"))
-        assert started.returncode == 0, started.stderr
-    eventually(lambda: ended(stack) == EXPECTED.keys(), timeout=150, interval=0.5, message=lambda: str(open_tasks(stack)))
-
-    found = {dag_id: outcome(stack, dag_id) for dag_id in EXPECTED}
-    different = {dag_id: differences(found[dag_id], expected) for dag_id, expected in EXPECTED.items()}
+        different = {dag_id: differences(outcome(engine, dag_id), expected) for dag_id, expected in EXPECTED.items()}
+    finally:
+        engine.dispose()
     assert {dag_id: what for dag_id, what in different.items() if what} == {}
 
 
-def known(stack: Stack) -> list[dict[str, Any]]:
-    dags: list[dict[str, Any]] = stack.json("dags", "list")
-    return dags
-
-
-def errors(stack: Stack) -> str:
-    return str([(one["file"], one["message"]) for one in stack.json("dags", "errors")])
-
-
-def ended(stack: Stack) -> set[str]:
-    return {run["dag_id"] for run in stack.json("runs", "list") if run["ended_at"]}
-
-
-def open_tasks(stack: Stack) -> list[tuple[str, str, str | None]]:
-    runs = [run for run in stack.json("runs", "list") if not run["ended_at"]]
-    tasks = [one for run in runs for one in stack.json("tasks", "list", run["dag_id"], run["run_id"])]
-    return [(one["dag_id"], one["task_id"], one["state"]) for one in tasks if not one["ended_at"]]
-
-
-def outcome(stack: Stack, dag_id: str) -> tuple[str, dict[str, str]]:
-    (run,) = stack.json("runs", "list", "--dag", dag_id)
-    tasks = stack.json("tasks", "list", dag_id, run["run_id"])
-    names = {f"{one['task_id']}[{one['map_index']}]" if one["map_index"] >= 0 else one["task_id"]: one for one in tasks}
-    return run["state"], {name: f"{one['state']}" for name, one in names.items()}
+def outcome(engine: Engine, dag_id: str) -> tuple[str, dict[str, str]]:
+    """How the newest run of a DAG ended, and each of its task instances."""
+    for run in reads.runs(engine, dag_id=dag_id, limit=1):
+        tasks = reads.task_instances(engine, dag_id, run["run_id"])
+        names = [f"{one['task_id']}[{one['map_index']}]" if one["map_index"] >= 0 else one["task_id"] for one in tasks]
+        return run["state"], {name: str(one["state"]) for name, one in zip(names, tasks, strict=True)}
+    return "never made", {}
 
 
 def differences(found: tuple[str, dict[str, str]], expected: tuple[str, dict[str, str]]) -> dict[str, tuple[Any, Any]]:
