@@ -253,7 +253,7 @@ def check(dag: SerializedDag, wanted: Wanted, now: datetime) -> None:
 
 def _dates(dag: SerializedDag, wanted: Wanted, now: datetime) -> list[RunTimes]:
     """The runs of the range that are due, in order of time; those to come are left to the schedule."""
-    between = next_timetable(dag).runs_between(wanted.first, min(wanted.last, now))
+    between = next_timetable(dag).runs_between(wanted.first, min(wanted.last, now), anchor=dag.start)
     times = [one for one in islice(between, MOST_RUNS + 1) if one.run_after <= now]
     span = f"from {wanted.first.isoformat()} to {wanted.last.isoformat()}"
     if not times:

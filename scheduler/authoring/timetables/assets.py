@@ -76,8 +76,8 @@ class UpdatedOrTime(Timetable):
     def summary(self) -> str:
         return f"{self.timetable.summary}, and on {self.assets.summary}"
 
-    def runs_between(self, first: datetime, last: datetime) -> Iterator[RunTimes]:
-        return self.timetable.runs_between(first, last)
+    def runs_between(self, first: datetime, last: datetime, *, anchor: datetime | None = None) -> Iterator[RunTimes]:
+        return self.timetable.runs_between(first, last, anchor=anchor)
 
     def latest(self, now: datetime, *, anchor: datetime | None = None) -> RunTimes | None:
         return self.timetable.latest(now, anchor=anchor)

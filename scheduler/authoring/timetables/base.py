@@ -69,8 +69,11 @@ class Timetable(ABC):
         """The updates of assets that make a run, if any do."""
         return None
 
-    def runs_between(self, first: datetime, last: datetime) -> Iterator[RunTimes]:
-        """The runs of logical dates from `first` to `last`, both included, in order; none unless it is periodic."""
+    def runs_between(self, first: datetime, last: datetime, *, anchor: datetime | None = None) -> Iterator[RunTimes]:
+        """The runs of logical dates from `first` to `last`, both included, in order; none unless it is periodic.
+
+        A timedelta counts from `anchor`, the DAG's start_date, else from `first`.
+        """
         return iter(())
 
     def latest(self, now: datetime, *, anchor: datetime | None = None) -> RunTimes | None:

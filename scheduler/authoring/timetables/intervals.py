@@ -55,8 +55,8 @@ class _Intervals(Timetable):
         over = ticks.after(begin)
         return None if over is None or (end is not None and begin > end) else of_interval(begin, over)
 
-    def runs_between(self, first: datetime, last: datetime) -> Iterator[RunTimes]:
-        ticks = self._ticks(None, first, first)
+    def runs_between(self, first: datetime, last: datetime, *, anchor: datetime | None = None) -> Iterator[RunTimes]:
+        ticks = self._ticks(None, anchor or first, first)
         begin = ticks.from_on(first)
         while begin is not None and begin <= last and (over := ticks.after(begin)) is not None:
             yield of_interval(begin, over)

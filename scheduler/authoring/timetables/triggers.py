@@ -34,8 +34,8 @@ class _Trigger(Timetable):
     def _ticks(self, last: datetime | None, start: datetime | None, now: datetime) -> Ticks:
         """The ticks, for a schedule whose newest tick is `last` and whose first is at or after `start`."""
 
-    def runs_between(self, first: datetime, last: datetime) -> Iterator[RunTimes]:
-        ticks = self._ticks(None, first + self.interval, first)
+    def runs_between(self, first: datetime, last: datetime, *, anchor: datetime | None = None) -> Iterator[RunTimes]:
+        ticks = self._ticks(None, anchor or first + self.interval, first)
         tick = ticks.from_on(first + self.interval)
         while (run := self._run(tick, last + self.interval)) is not None:
             yield run
@@ -206,7 +206,7 @@ class Events(Timetable):
     def summary(self) -> str:
         return f"{len(self.event_dates)} events from {self.event_dates[0]} to {self.event_dates[-1]}"
 
-    def runs_between(self, first: datetime, last: datetime) -> Iterator[RunTimes]:
+    def runs_between(self, first: datetime, last: datetime, *, anchor: datetime | None = None) -> Iterator[RunTimes]:
         return (exact(event) for event in self._events() if first <= event <= last)
 
     def latest(self, now: datetime, *, anchor: datetime | None = None) -> RunTimes | None:

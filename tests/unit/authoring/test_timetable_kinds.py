@@ -345,3 +345,11 @@ def test_settings_decide_what_a_plain_schedule_becomes(schedule: object, cron: b
     config = Scheduler(create_cron_data_intervals=cron, create_delta_data_intervals=delta)
 
     assert from_dag(DAG("d", schedule=schedule), file="d.py", core=Core(), scheduler=config).schedule["kind"] == kind
+
+
+@pytest.mark.parametrize("kind", [Delta, DeltaInterval])
+@pytest.mark.parametrize("anchor", ["2026-01-01T06:00", "2026-01-20T06:00"])
+def test_a_backfill_of_a_timedelta_stays_on_the_grid_of_the_dags_start_date(kind: type[Delta | DeltaInterval], anchor: str) -> None:
+    runs = kind(seconds=86400.0).runs_between(at("2026-01-03"), at("2026-01-05"), anchor=at(anchor))
+
+    assert [run.logical_date for run in runs] == [at("2026-01-03T06:00"), at("2026-01-04T06:00")]
