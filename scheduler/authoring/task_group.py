@@ -102,6 +102,8 @@ class TaskGroup(Linkable):
     def add(self, child: Operator | TaskGroup) -> None:
         """Take in a task or group; DAG.add_task and DAG.add_group look for ids that are taken."""
         self.children[child.group_id if isinstance(child, TaskGroup) else child.task_id] = child
+        if not isinstance(child, TaskGroup):
+            child.task_group = self
 
     def roots(self) -> Sequence[Operator]:
         """The tasks with nothing of the group before them."""
@@ -193,6 +195,8 @@ class GroupFunction:
             raise self._refuse(f"{error}.") from None
         with group:
             returned = self.function(*args, **kwargs)
+            if isinstance(returned, MappedArgument):
+                raise self._refuse("it returns one of its own arguments, which differ by instance; return the result of a task.")
         return group if returned is None else returned
 
     def _check_names(self, names: Any) -> None:

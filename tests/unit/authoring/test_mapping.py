@@ -256,6 +256,7 @@ def test_a_key_of_a_mapped_result_is_taken_from_each_instance() -> None:
         (lambda: group(lambda x: add.expand(x=x)).expand(x=[1]), "mapping does not nest"),
         (lambda: group(lambda x: group(lambda y: add(y)).expand(y=[1])).expand(x=[1]), "lies in the mapped group"),
         (lambda: group(lambda x: add.override(trigger_rule="always")(x)).expand(x=[1]), "cannot have trigger_rule='always'"),
+        (lambda: group(lambda x: x).expand(x=[1]), "returns one of its own arguments"),
         (lambda: group(lambda x: None).expand(), "nothing to expand over"),
         (lambda: group(lambda x: None).expand(y=[1]), "no argument 'y'"),
         (lambda: group(lambda x: None).partial(x=1).expand(x=[1]), "stands in partial"),
