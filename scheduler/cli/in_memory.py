@@ -127,7 +127,7 @@ class MemoryTaskInstance(Pulling):
         self.run = run
         self.task_id = run.plan.tasks[task_no].task_id
         self.dag_id, self.run_id = run.dag_run.dag_id, run.dag_run.run_id
-        self.try_number, self.max_tries, self.map_index = 1, 0, map_index
+        self.try_number, self.max_tries, self.map_index = 1, run.plan.tasks[task_no].retries, map_index
         self.start_date = datetime.now(UTC)
         self.resume: dict[str, Any] | None = None
         self.skipped: tuple[str, ...] = ()
