@@ -12,7 +12,7 @@ from scheduler.deciding.evaluate import Evaluation, Facts, evaluate, run_state
 from scheduler.serialized import SerializedDag
 from scheduler.settings import Settings
 from scheduler.states import Decision, RunState, TaskState
-from scheduler.store import facts, instances, integrity, runs
+from scheduler.store import collapse, facts, instances, integrity, runs
 from scheduler.store.database import transaction
 from scheduler.store.versions import Versions
 
@@ -33,6 +33,8 @@ class Promoted:
     held_elsewhere: set[int]
     unfinished: set[int]
     broken: dict[int, str]
+    #: Seconds until a retry, poke or timeout of a trigger is due.
+    next_due_s: float | None = None
 
 
 class Promote:
@@ -50,7 +52,7 @@ class Promote:
         """Look at the runs hinted at and just started; without hints sweep: at those that need it most."""
         limit = self._settings.scheduler.max_dagruns_per_loop_to_schedule
         started = runs.start_queued(self._engine)
-        ready = _due(self._engine, self._settings.scheduler.max_tis_per_query)
+        ready, next_due_s = _due(self._engine, self._settings.scheduler.max_tis_per_query)
         looked_for = _candidates(self._engine, limit) if hinted is None else hinted
         found = Promoted(started, {}, ready, set(), set(), {})
         not_held: set[int] = set()
@@ -73,7 +75,7 @@ class Promote:
                 found.unfinished.add(run)
         missed = not_held & set(hinted or ())
         held_elsewhere = _still_running(self._engine, missed) if missed else set()
-        return Promoted(started, found.closed, ready, held_elsewhere, found.unfinished, found.broken)
+        return Promoted(started, found.closed, ready, held_elsewhere, found.unfinished, found.broken, next_due_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +86,8 @@ class _Examined:
 
 
 @transaction
-def _due(connection: Connection, limit: int) -> int:
-    return instances.due(connection, limit=limit)
+def _due(connection: Connection, limit: int) -> tuple[int, float | None]:
+    return instances.due(connection, limit=limit), instances.next_due_s(connection)
 
 
 @transaction
@@ -114,6 +116,9 @@ def _examine(connection: Connection, dag_run_id: int, versions: Versions, settin
     if held.newest_id != held.version_id and versions.dag(connection, held.newest_id).disable_bundle_versioning:
         integrity.follow_newest(connection, dag_run_id, versions, default_queue=settings.core.default_queue)
         dag = versions.dag(connection, held.newest_id)
+    mapped = [no for no, task in enumerate(dag.tasks) if task.is_mapped]
+    if mapped:
+        collapse.gather(connection, dag_run_id, mapped)
     known = _facts(connection, dag, dag_run_id)
     states = instances.states_of(connection, dag_run_id)
     evaluation = evaluate(dag, states, known)

@@ -5,7 +5,7 @@ kept in task_try. A run that had ended is queued again.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 from sqlalchemy import Connection, Engine
 
@@ -15,6 +15,7 @@ from scheduler.settings import Core
 from scheduler.states import RUN_FINISHED, STARTED
 from scheduler.states import TaskState as S
 from scheduler.store import integrity, selection
+from scheduler.store.collapse import collapse, tasks_to_collapse
 from scheduler.store.database import transaction
 from scheduler.store.selection import Change, Instance, Run, Runs, Tasks
 from scheduler.store.versions import Versions
@@ -76,13 +77,11 @@ def clear_instances(
 ) -> list[Change]:
     """Clear `picked` of the `instances` of a held run, all of them locked; what changed."""
     stopped = [one for one in picked if one.state in STARTED and one.asked != "none"]
-    idle = [one for one in picked if one.state not in STARTED]
-    anew = _to_expand_anew(dag, instances, picked)
-    deleted = [one for one in idle if one.task_id in anew and one.map_index > 0]
-    cleared = [one for one in idle if one.state not in UNTOUCHED and one not in deleted]
+    anew = tasks_to_collapse(dag, instances, picked)
+    deleted = collapse(connection, [one for one in picked if one.task_id in anew])
+    cleared = [one for one in picked if one.state not in UNTOUCHED | STARTED and one not in deleted]
     _undo(connection, dag, cleared)
     _stop(connection, dag, stopped)
-    _collapse(connection, deleted, [one for one in picked if one.task_id in anew and one.map_index == 0])
     kinds = [(one, "deleted") for one in deleted] + [(one, "none") for one in cleared] + [(one, "shutdown") for one in stopped]
     order = {one.id: place for place, one in enumerate(instances)}
     return [one.change(run, becomes) for one, becomes in sorted(kinds, key=lambda kind: order[kind[0].id])]
@@ -124,18 +123,6 @@ def _version(connection: Connection, run: Run, versions: Versions, latest: bool 
         latest = core.rerun_with_latest_version if dag.rerun_with_latest_version is None else dag.rerun_with_latest_version
     wanted = newest if latest or dag.disable_bundle_versioning else run.version_id
     return wanted, wanted != run.version_id
-
-
-def _to_expand_anew(dag: SerializedDag, instances: Iterable[Instance], picked: Iterable[Instance]) -> set[str]:
-    """Mapped tasks all of whose instances are cleared together with a task whose result they map over."""
-    chosen = {one.id for one in picked}
-    names = {one.task_id for one in instances if one.id in chosen}
-    whole = names - {one.task_id for one in instances if one.id not in chosen and one.state is not S.REMOVED}
-    return {
-        task.task_id
-        for task in dag.tasks
-        if task.task_id in whole and task.expand is not None and names & integrity.mapped_over(task.expand)
-    }
 
 
 def _undo(connection: Connection, dag: SerializedDag, instances: Sequence[Instance]) -> None:
@@ -181,14 +168,6 @@ def _stop(connection: Connection, dag: SerializedDag, instances: Sequence[Instan
             """,
             {"ids": [one.id for one in instances], "retries": [_retries(dag, one) for one in instances]},
         )
-
-
-def _collapse(connection: Connection, deleted: Sequence[Instance], first: Sequence[Instance]) -> None:
-    """Mapped tasks to expand anew: one instance with index -1 each. Others that a worker still has keep their index."""
-    if deleted:
-        connection.exec_driver_sql("delete from task_instance where id = any(%s)", ([one.id for one in deleted],))
-    if first:
-        connection.exec_driver_sql("update task_instance set map_index = -1 where id = any(%s)", ([one.id for one in first],))
 
 
 def _make_way(connection: Connection, run: Run, past: Sequence[str]) -> None:

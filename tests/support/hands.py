@@ -42,9 +42,9 @@ def push(scenario: Scenario, claim: Claim, value: str = "1") -> None:
     assert scenario.follower.report(claim, Ending(state=TaskState.SUCCESS, result=value))
 
 
-def end(scenario: Scenario, claim: Claim, state: TaskState = TaskState.SUCCESS) -> bool:
+def end(scenario: Scenario, claim: Claim, state: TaskState = TaskState.SUCCESS, result: str | None = None) -> bool:
     """What a worker does at the end of the user code: report, or what was asked if somebody had it stopped; whether it counted."""
-    reported = scenario.follower.report(claim, Ending(state=state, delay_s=0.0))
+    reported = scenario.follower.report(claim, Ending(state=state, delay_s=0.0, result=result))
     if not reported:
         scenario.follower.obey(claim)
     return reported

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
-from support.hands import brief, clear_, push, running
+from support.hands import brief, clear_, end, push, running
 from support.scenario import Scenario, chain, dag
 
 from scheduler.exceptions import NotFoundError, PacelineError
@@ -284,6 +284,31 @@ def test_a_mapped_task_cleared_with_its_source_is_expanded_anew(scenario: Scenar
     ]  # fmt: skip
     assert indexes(scenario) == [-1]
     push(scenario, running(scenario), "[1, 2]")
+    scenario.run_to_end()
+    assert indexes(scenario) == [0, 1]
+    assert set(scenario.states().values()) == {"success"}
+
+
+def test_instances_that_run_are_stopped_before_a_mapped_task_is_expanded_anew(scenario: Scenario) -> None:
+    scenario.add(MAPPED)
+    scenario.trigger("d", run_id="r")
+    push(scenario, running(scenario), "[1, 2, 3, 4]")
+    scenario.turn()
+    claims = {claim.map_index: claim for claim in map(scenario.claim, scenario.messages()) if claim}
+    push(scenario, claims.pop(0))
+
+    changes = clear_(scenario, Tasks(task_ids=("source",), downstream=True))
+
+    assert [one[1:] for one in brief(changes) if one[0] == "each"] == [
+        (0, "success", "deleted"), (1, "running", "shutdown"), (2, "running", "shutdown"), (3, "running", "shutdown"),
+    ]  # fmt: skip
+    push(scenario, running(scenario), "[1, 2]")
+    scenario.turn()
+    for index in (1, 3):
+        assert not end(scenario, claims[index])
+        scenario.turn()
+        assert not scenario.messages(), "one of the old instances is still being stopped"
+    assert not end(scenario, claims[2])
     scenario.run_to_end()
     assert indexes(scenario) == [0, 1]
     assert set(scenario.states().values()) == {"success"}
