@@ -24,6 +24,8 @@ from scheduler.states import FINISHED, Decision, TaskState
 from scheduler.store.claims import Claim, Ending, Moved, Moves, Reported
 from scheduler.store.hot import HotPath
 
+#: Seconds; what is due later than this is found by the scheduler's poll.
+SOON_S = 1.0
 #: More upstream task instances than any task has: only what is decided "at once" is decided under it.
 MANY = 2**31
 
@@ -111,8 +113,11 @@ class Follower:
 
     def _suspend(self, claim: Claim, ending: Ending) -> bool:
         others_wait = self._hot.suspend(claim, ending)
-        if others_wait:
-            self._doorbell.ring("queue")
+        tokens = ["queue"] if others_wait else []
+        if ending.delay_s is not None and ending.delay_s < SOON_S:
+            tokens.append(f"run:{claim.dag_run_id}")
+        if others_wait is not None and tokens:
+            self._doorbell.ring(*tokens)
         if others_wait is not None and ending.deferral is not None:
             self._doorbell.ring_waiters()
         return others_wait is not None or self._hot.ended_as(claim, ending.state)

@@ -284,7 +284,9 @@ class SchedulerLoop:
             self.duties.queue.due_at = 0.0
         if promoted.closed or promoted.started or promoted.unfinished:
             return AT_ONCE  # a run that ended may have made room for one that waits
-        return HELD_PAUSE_S if self.hints else None
+        if self.hints:
+            return HELD_PAUSE_S
+        return None if promoted.next_due_s is None else min(max(promoted.next_due_s, HELD_PAUSE_S), self.duties.promote.interval_s)
 
     def _turn_sweep(self, now: datetime) -> None:
         promoted = self._promote.run_once(now)

@@ -86,6 +86,17 @@ def due(connection: Connection, *, limit: int) -> int:
     return moved.rowcount
 
 
+def next_due_s(connection: Connection) -> float | None:
+    """Seconds until the next of those that wait for their time is due; None if none waits."""
+    seconds: float | None = connection.exec_driver_sql(
+        """
+        select extract(epoch from min(due_at) - clock_timestamp())::float from task_instance
+         where state in ('up_for_retry', 'up_for_reschedule', 'deferred')
+        """
+    ).scalar_one()
+    return seconds
+
+
 def expand(connection: Connection, dag_run_id: int, task_no: int, count: int) -> bool:
     """The one unexpanded instance of a mapped task becomes `count`, or is skipped if there is nothing to map over.
 
