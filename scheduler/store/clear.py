@@ -76,7 +76,7 @@ def clear_instances(
     connection: Connection, run: Run, dag: SerializedDag, instances: Sequence[Instance], picked: Collection[Instance]
 ) -> list[Change]:
     """Clear `picked` of the `instances` of a held run, all of them locked; what changed."""
-    stopped = [one for one in picked if one.state in STARTED and one.asked != "none"]
+    stopped = [one for one in picked if one.state is S.RUNNING or (one.state is S.SHUTDOWN and one.asked != "none")]
     anew = tasks_to_collapse(dag, instances, picked)
     deleted = collapse(connection, [one for one in picked if one.task_id in anew])
     cleared = [one for one in picked if one.state not in UNTOUCHED | STARTED and one not in deleted]

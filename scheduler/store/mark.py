@@ -107,7 +107,8 @@ def _end(connection: Connection, run: Run, instances: Sequence[Instance]) -> lis
 
 def _move(connection: Connection, run: Run, instances: Iterable[Instance], state: S) -> list[Change]:
     """`instances`, all locked, to `state`; those that have it, or whose task is gone, stay."""
-    moved = [one for one in instances if one.state not in {state, S.REMOVED} and one.asked != state]
+    moved = [one for one in instances if one.state not in {state, S.REMOVED}]
+    moved = [one for one in moved if one.state is not S.SHUTDOWN or one.asked != state]
     _set(connection, [one.id for one in moved if one.state not in STARTED], state)
     _stop(connection, [one.id for one in moved if one.state in STARTED], state)
     return [one.change(run, "shutdown" if one.state in STARTED else state.value) for one in moved]

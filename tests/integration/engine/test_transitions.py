@@ -6,12 +6,14 @@ from collections.abc import Callable
 from uuid import uuid4
 
 import pytest
+from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
-from support.scenario import Scenario, chain
+from support.scenario import Scenario, chain, dag
 
 from scheduler.states import REQUIRES, TRANSITIONS, Actor, Decision, TaskState
-from scheduler.store import instances
+from scheduler.store import clear, deferrals, instances, integrity, mark, selection
 from scheduler.store.claims import Claim, Deferral, Ending, Moves
+from scheduler.store.selection import Runs, Tasks
 
 S = TaskState
 MINE = str(uuid4())
@@ -83,6 +85,35 @@ def asked_for(asked: str, move: Move) -> Move:
     return asked_move
 
 
+def person_clears(scenario: Scenario, _: Claim) -> None:
+    clear.clear(scenario.engine, Runs(dag_id="d"), Tasks(), core=scenario.settings.core)
+
+
+def person_marks(state: S) -> Move:
+    return lambda scenario, _: mark.mark(scenario.engine, Runs(dag_id="d"), Tasks(), state)
+
+
+def fit(without_it: bool) -> Move:
+    """The run goes on with another version: one that has no task 0, or one that has it."""
+    tasks = {"t000": []} if not without_it else {"other": []}
+
+    def move(scenario: Scenario, claim: Claim) -> None:
+        scenario.add(new := dag("d", tasks, description=f"for run {claim.dag_run_id}"))
+        version = scenario.rows("select version_id from dag where dag_id = 'd'")[0][0]
+
+        def work(connection: Connection) -> None:
+            run = selection.hold_run(connection, claim.dag_run_id)
+            assert run is not None
+            integrity.fit(connection, run, new, version, default_queue="default")
+
+        _with(scenario, work)
+        scenario.sql("delete from task_instance where task_id = 'other'")
+        scenario.sql("update task_instance set task_no = 0")
+        scenario.sql("update dag set version_id = (select min(id) from dag_version)")
+
+    return move
+
+
 ASKED = ("none", "success", "failed", "skipped")
 #: Every named transition, and who makes it.
 MOVES: dict[str, tuple[Actor, Move]] = {
@@ -94,12 +125,18 @@ MOVES: dict[str, tuple[Actor, Move]] = {
     **{f"lose asked {asked}": (Actor.SCHEDULER, asked_for(asked, lose(0))) for asked in ASKED},
     "end_rest": (Actor.SCHEDULER, lambda scenario, claim: _with(
         scenario, lambda c: instances.end_rest(c, claim.dag_run_id, running_becomes="skipped", reason="because"))),
+    "fit, gone": (Actor.SCHEDULER, fit(without_it=True)),
+    "fit, back": (Actor.SCHEDULER, fit(without_it=False)),
+    "clear": (Actor.PERSON, person_clears),
+    **{f"mark {state}": (Actor.PERSON, person_marks(state)) for state in mark.STATES},
     "claim": (Actor.WORKER, lambda scenario, claim: scenario.claim((claim.id, claim.dispatch_id))),
     **{
         f"report {state}": (Actor.WORKER, report(state))
         for state in (S.SUCCESS, S.FAILED, S.SKIPPED, S.UP_FOR_RETRY, S.UP_FOR_RESCHEDULE, S.DEFERRED)
     },
     **{f"obey {asked}": (Actor.WORKER, asked_for(asked, lambda scenario, claim: scenario.follower.obey(claim))) for asked in ASKED},
+    "fire": (Actor.WAITER, lambda scenario, claim: deferrals.fire(
+        scenario.engine, [deferrals.Fired(ti_id=claim.id, dispatch_id=claim.dispatch_id, outcome={"event": 1})])),
     "follow scheduled": (Actor.FOLLOWER, follow(False, S.SCHEDULED)),
     "follow queued": (Actor.FOLLOWER, follow(True, S.SCHEDULED)),
     "follow skipped": (Actor.FOLLOWER, follow(False, S.SKIPPED)),
