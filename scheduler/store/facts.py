@@ -66,11 +66,11 @@ def lengths(
         """,
         {"run": dag_run_id, "tasks": [dag.number[task_id] for task_id, _ in keys], "keys": [key for _, key in keys]},
     )
-    found = {}
+    mapped = {task_id for task_id, _ in keys if dag.tasks[dag.number[task_id]].is_mapped}
+    found = {(task_id, key): 0 for task_id, key in keys if task_id in mapped}
     for task_id, key, instances, length in rows:
-        mapped = dag.tasks[dag.number[task_id]].is_mapped
-        if mapped or length is not None:
-            found[task_id, key] = instances if mapped else length
+        if task_id in mapped or length is not None:
+            found[task_id, key] = instances if task_id in mapped else length
     return found
 
 

@@ -108,6 +108,17 @@ def test_a_task_mapped_over_a_mapped_one_has_an_instance_for_each_that_returned_
     assert [name for name in scenario.states(run) if name.startswith("b")] == ["b[0]", "b[1]", "b[2]"]
 
 
+def test_a_mapped_task_that_returned_nothing_leaves_nothing_to_map_over(scenario: Scenario) -> None:
+    scenario.add(
+        dag("m", {"a": [], "b": ["a"]}, options={"a": product({"literal": 2}), "b": product(of("a"))}),
+    )
+    run = scenario.trigger("m")
+
+    scenario.run_to_end()
+
+    assert scenario.states(run) == {"a[0]": "success", "a[1]": "success", "b": "skipped"}
+
+
 def group(**options: Any) -> SerializedDag:
     """A mapped group of x, y (after x) and z (after both), with end after the group."""
     own = product({"literal": 3}) | {"mapped_group": "g"}
