@@ -86,6 +86,8 @@ class _Run:
         #: The branch that skips a task: all its instances, or one of them if both are in one mapped group.
         self._skips: dict[str | tuple[str, int], str] = {}
         for one in facts.branched:
+            if one.task_no >= len(dag.tasks):
+                continue  # it ran while a newer version without it took over
             branch = dag.tasks[one.task_no]
             for task_id in one.skip & dag.number.keys():
                 group = dag.tasks[dag.number[task_id]].mapped_group

@@ -14,7 +14,7 @@ from scheduler.serialized import SerializedDag
 from scheduler.settings import Core
 from scheduler.states import RUN_FINISHED, STARTED
 from scheduler.states import TaskState as S
-from scheduler.store import integrity, selection
+from scheduler.store import deadlines, integrity, selection
 from scheduler.store.collapse import collapse, tasks_to_collapse
 from scheduler.store.database import transaction
 from scheduler.store.selection import Change, Instance, Run, Runs, Tasks
@@ -98,6 +98,7 @@ def queue_again(connection: Connection, run: Run, dag: SerializedDag) -> None:
         """,
         (run.id,),
     )
+    deadlines.replan(connection, run.id)
     past = [task.task_id for task in dag.tasks if task.depends_on_past]
     if run.logical_date is not None and past:
         _make_way(connection, run, past)

@@ -366,3 +366,16 @@ def test_an_old_cleared_run_does_not_time_out_at_once(scenario: Scenario) -> Non
     scenario.run_to_end()
 
     assert scenario.run_state(run) == "success"
+
+
+def test_a_cleared_run_has_its_deadlines_anew(scenario: Scenario) -> None:
+    deadline = {"reference": "dagrun_queued_at", "interval_s": 3600.0}
+    scenario.add(chain("d", 1, deadlines=(deadline,)))
+    run = scenario.trigger("d", run_id="r")
+    scenario.run_to_end()
+    scenario.sql("delete from deadline")
+    scenario.sql("insert into deadline (dag_run_id, kind, due_at) values (%s, 'deadline', now() - interval '1 day')", run)
+
+    clear_(scenario)
+
+    assert scenario.rows("select due_at > now() + interval '50 minutes', missed_at from deadline") == [(True, None)]

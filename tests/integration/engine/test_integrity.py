@@ -9,6 +9,7 @@ from support.scenario import Scenario, dag
 from scheduler.serialized import SerializedDag
 from scheduler.states import TaskState
 from scheduler.store import integrity
+from scheduler.store.claims import Ending
 from scheduler.store.selection import Tasks
 from scheduler.store.versions import Versions
 
@@ -100,6 +101,20 @@ def test_what_a_worker_has_is_left_to_end(scenario: Scenario) -> None:
     scenario.run_to_end()
     assert scenario.states() == {"a": "success", "b": "success", "new": "success"}
     assert scenario.run_state(run) == "success"
+
+
+def test_a_branch_that_is_gone_when_it_ends_skips_nothing(scenario: Scenario) -> None:
+    branches = {"branch": {"branches": True}, "other": {"branches": True}}
+    scenario.add(dag("d", {"branch": [], "b": ["branch"]}, options=branches, **FREE))
+    run = scenario.trigger("d", run_id="r")
+    claim = running(scenario)
+    scenario.add(dag("d", {"other": [], "b": ["other"]}, options=branches, **FREE))
+    follow(scenario, run)
+
+    assert scenario.follower.report(claim, Ending(state=S.SUCCESS, skip=("b",)))
+
+    scenario.run_to_end(turns=20)
+    assert scenario.states() == {"branch": "success", "other": "success", "b": "success"}
 
 
 def test_a_new_task_outside_its_dates_is_not_made(scenario: Scenario) -> None:
