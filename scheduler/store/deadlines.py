@@ -104,7 +104,8 @@ def settle(connection: Connection, dag_run_id: int, now: datetime) -> int:
              where d.dag_run_id = %(run)s and d.missed_at is null and d.due_at <= %(now)s
             returning d.*
         ), asks as (
-            select m.*, case when m.kind = 'sla' then v.data->'tasks'->m.task_no end as task, (v.data->>'sla_miss_callback')::boolean as callback,
+            select m.*, case when m.kind = 'sla' then v.data->'tasks'->m.task_no end as task,
+                   (v.data->>'sla_miss_callback')::boolean as callback,
                    (select min(t.id) from task_instance t where t.dag_run_id = m.dag_run_id and t.task_no = m.task_no) as ti
               from missed m join dag_run r on r.id = m.dag_run_id join dag_version v on v.id = r.version_id
         ), written as (

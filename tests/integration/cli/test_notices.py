@@ -9,7 +9,7 @@ from .conftest import Cli
 
 
 def test_what_waits_and_what_failed_is_listed(cli: Cli, scenario: Scenario) -> None:
-    scenario.schedulers[0]._notify.close()
+    scenario.schedulers[0].turns.notify.close()
     scenario.add(dag("d", {"a": []}, task={"notify": ("on_failure", "email_failure"), "email": ("a@example.org",)}))
     scenario.trigger("d", run_id="r")
     scenario.run_to_end(outcome=lambda _: TaskState.FAILED)

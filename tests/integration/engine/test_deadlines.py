@@ -54,7 +54,7 @@ def due(scenario: Scenario, *, ago_s: float = 0.0) -> None:
 
 def settle(scenario: Scenario, at: datetime | None = None) -> int:
     now = at or scenario.rows("select clock_timestamp()")[0][0]
-    return sum(scheduler._deadlines.run_once(now) for scheduler in scenario.schedulers)
+    return sum(scheduler.turns.deadlines.run_once(now) for scheduler in scenario.schedulers)
 
 
 def slas(**options: Any) -> SerializedDag:
@@ -272,7 +272,7 @@ with DAG(
     assert settle(scenario) == 3
 
     def over() -> bool:
-        scenario.schedulers[0]._notify.run_once(None)  # type: ignore[arg-type]
+        scenario.schedulers[0].turns.notify.run_once(None)  # type: ignore[arg-type]
         return not scenario.rows("select 1 from notice where ended_at is null")
 
     eventually(over, timeout=20)

@@ -72,8 +72,8 @@ def scenario(make_scenario: Callable[..., Scenario], server: Controller) -> Scen
 
 def send(scenario: Scenario, expected: Callable[[], object]) -> None:
     def turn() -> bool:
-        scenario.schedulers[0]._notify.run_once(None)  # type: ignore[arg-type]
-        return not scenario.schedulers[0]._notify.busy and bool(expected())
+        scenario.schedulers[0].turns.notify.run_once(None)  # type: ignore[arg-type]
+        return not scenario.schedulers[0].turns.notify.busy and bool(expected())
 
     eventually(turn, timeout=20, message=lambda: str(notices(scenario)))
 

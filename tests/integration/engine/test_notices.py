@@ -82,7 +82,7 @@ def notify(scenario: Scenario) -> None:
 
     def turn() -> bool:
         for scheduler in scenario.schedulers:
-            scheduler._notify.run_once(None)  # type: ignore[arg-type]
+            scheduler.turns.notify.run_once(None)  # type: ignore[arg-type]
         return not scenario.rows("select 1 from notice where ended_at is null")
 
     eventually(turn, timeout=30, message=lambda: str(scenario.rows("select kind, attempts, error from notice")))
@@ -245,7 +245,7 @@ def test_the_loop_goes_on_while_a_callback_hangs(scenario: Scenario) -> None:
 
     scenario.turn()
 
-    assert scenario.schedulers[0]._notify.busy
+    assert scenario.schedulers[0].turns.notify.busy
     assert scenario.rows("select max(heartbeat_at) from process where kind = 'scheduler'") > beat
     signal(scenario, "go")
     notify(scenario)
@@ -266,7 +266,7 @@ def test_two_schedulers_tell_each_notice_once(make_scenario: Callable[..., Scena
 
     def keep_claiming() -> None:
         while not stop.is_set():
-            scenario.schedulers[1]._notify.run_once(None)  # type: ignore[arg-type]
+            scenario.schedulers[1].turns.notify.run_once(None)  # type: ignore[arg-type]
 
     other = threading.Thread(target=keep_claiming)
     other.start()
@@ -295,7 +295,7 @@ def test_a_slow_file_holds_up_no_other_file(make_scenario: Callable[..., Scenari
     scenario.run_to_end()
 
     def quick_told() -> bool:
-        scenario.schedulers[0]._notify.run_once(None)  # type: ignore[arg-type]
+        scenario.schedulers[0].turns.notify.run_once(None)  # type: ignore[arg-type]
         return bool(told(scenario))
 
     eventually(quick_told)
@@ -317,7 +317,7 @@ def test_a_file_with_many_slow_callbacks_makes_way_for_others(make_scenario: Cal
     scenario.run_to_end()
 
     def quick_told() -> bool:
-        scenario.schedulers[0]._notify.run_once(None)  # type: ignore[arg-type]
+        scenario.schedulers[0].turns.notify.run_once(None)  # type: ignore[arg-type]
         return "quick" in [one["what"] for one in told(scenario)]
 
     eventually(quick_told)
@@ -401,7 +401,7 @@ def test_a_scheduler_killed_in_the_middle_of_a_callback_lets_another_call_it_aga
             EmptyOperator(task_id="a", on_success_callback=[tell("before"), slow])
         """,
     )
-    scenario.schedulers[0]._notify.close()
+    scenario.schedulers[0].turns.notify.close()
     scenario.trigger("d")
     scenario.run_to_end()
     other = subprocess.Popen([sys.executable, "-c", KILLED, scenario.settings.model_dump_json()])
@@ -409,8 +409,8 @@ def test_a_scheduler_killed_in_the_middle_of_a_callback_lets_another_call_it_aga
     other.kill()
     other.wait()
     eventually(lambda: not Path(f"/proc/{told(scenario)[1]['what']}").exists())
-    scenario.schedulers[0]._notify = Notify(scenario.engine, scenario.settings, "s")
-    assert scenario.schedulers[0]._notify.run_once(None).taken == 0  # type: ignore[arg-type]
+    scenario.schedulers[0].turns.notify = Notify(scenario.engine, scenario.settings, "s")
+    assert scenario.schedulers[0].turns.notify.run_once(None).taken == 0  # type: ignore[arg-type]
 
     scenario.sql("update notice set claimed_until = clock_timestamp()")
     notify(scenario)
@@ -428,7 +428,7 @@ def test_a_claim_that_was_lost_says_nothing_any_more(scenario: Scenario) -> None
             EmptyOperator(task_id="a", on_success_callback=tell("on_success"))
         """,
     )
-    scenario.schedulers[0]._notify.close()
+    scenario.schedulers[0].turns.notify.close()
     scenario.trigger("d")
     scenario.run_to_end()
     (one,) = notices.claim_callbacks(scenario.engine, "first", lease_s=60, limit=20)
@@ -459,9 +459,9 @@ def test_a_scheduler_that_stops_gives_back_what_it_had_not_begun(make_scenario: 
     for number in range(3):
         scenario.trigger("d", run_id=f"r{number}")
     scenario.run_to_end()
-    first = next(one for one in scenario.schedulers if one._notify.busy or one._notify.run_once(None).taken)  # type: ignore[arg-type]
+    first = next(one for one in scenario.schedulers if one.turns.notify.busy or one._notify.run_once(None).taken)  # type: ignore[arg-type]
     eventually(lambda: told(scenario))
-    stopping = threading.Thread(target=first._notify.close)
+    stopping = threading.Thread(target=first.turns.notify.close)
     stopping.start()
     signal(scenario, "go")
     stopping.join()

@@ -77,7 +77,7 @@ def test_with_room_for_one_run_the_next_starts_within_two_turns_of_the_end_of_an
     scenario.schedulers[0].duties.promote.due_at = 0.0
     for duty in scenario.schedulers[0].duties.all():
         duty.due_at = 0.0 if duty is scenario.schedulers[0].duties.promote else float("inf")
-    scenario.schedulers[0].hints = {before[0][0]: 5}
+    scenario.schedulers[0].turns.hints = {before[0][0]: 5}
     for _ in range(3):
         scenario.turn(poll=False)
 
