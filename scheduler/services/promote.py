@@ -116,11 +116,12 @@ def _examine(connection: Connection, dag_run_id: int, versions: Versions, settin
     if held.newest_id != held.version_id and versions.dag(connection, held.newest_id).disable_bundle_versioning:
         integrity.follow_newest(connection, dag_run_id, versions, default_queue=settings.core.default_queue)
         dag = versions.dag(connection, held.newest_id)
-    mapped = [no for no, task in enumerate(dag.tasks) if task.is_mapped]
-    if mapped:
-        collapse.gather(connection, dag_run_id, mapped)
     known = _facts(connection, dag, dag_run_id)
     states = instances.states_of(connection, dag_run_id)
+    parked = [no for no, of_task in states.items() if min(of_task) < -1]
+    if parked:
+        collapse.gather(connection, dag_run_id, parked)
+        states = instances.states_of(connection, dag_run_id)
     evaluation = evaluate(dag, states, known)
     while evaluation.expand:
         for no in evaluation.expand:

@@ -38,6 +38,7 @@ create table backfill_run (
     reason              text,
     primary key (backfill_id, ordinal)
 );
+create index backfill_run_of on backfill_run (dag_run_id) where dag_run_id is not null;
 create index backfill_run_waiting on backfill_run (backfill_id, ordinal) where state = 'waiting';
 
 alter table dag_run
