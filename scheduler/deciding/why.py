@@ -85,7 +85,7 @@ def _deferred(facts: Situation) -> list[str]:
     until = f"; it is given up {wording.when(facts.due_at, facts.now)}" if facts.due_at else ""
     sentences = [f"It waits for its trigger {facts.deferral.classpath}{until}."]
     if facts.deferral.waiters == 0:
-        sentences.append("No waiter process is alive to await triggers: start one.")
+        sentences.append("No waiter is alive to await triggers: start one with `paceline waiter`.")
     elif facts.deferral.waiter is None:
         sentences.append("No waiter has taken up its trigger yet.")
     return sentences

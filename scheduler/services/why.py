@@ -130,7 +130,7 @@ def _run(connection: Connection, ti: Row) -> RunFacts:
 
 
 def _pool(connection: Connection, settings: Settings, ti: Row) -> PoolFacts | None:
-    row = store.pool(connection, ti, reserve=settings.scheduler.pool_reservation)
+    row = store.pool(connection, ti, reserve=settings.scheduler.pool_reservation, aging_s=settings.scheduler.priority_aging)
     if row is None:
         return None
     first = row.pop("reserved_for")

@@ -5,6 +5,8 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from scheduler.store.room import BY_AGED_RANK, BY_RANK
+
 Row = dict[str, Any]
 #: Holders of a pool that are named; the others are counted.
 NAMED = 8
@@ -35,7 +37,8 @@ def run(connection: Connection, dag_run_id: int) -> Row:
                    and o.backfill_id is not distinct from r.backfill_id) as running_runs,
                (select count(*) from dag_run o where o.dag_id = r.dag_id and o.state = 'queued'
                    and o.backfill_id is not distinct from r.backfill_id
-                   and (o.run_after, o.id) < (r.run_after, r.id)) as runs_ahead
+                   and case when r.backfill_id is null then (o.run_after, o.id) < (r.run_after, r.id)
+                       else o.backfill_ordinal < r.backfill_ordinal end) as runs_ahead
           from dag_run r
           join dag d on d.dag_id = r.dag_id
           join dag_version newest on newest.id = d.version_id
@@ -76,10 +79,12 @@ def instances(connection: Connection, dag_id: str, run_id: str, task_id: str) ->
     return [dict(row) for row in rows.mappings()]
 
 
-def pool(connection: Connection, ti: Row, *, reserve: bool) -> Row | None:
+def pool(connection: Connection, ti: Row, *, reserve: bool, aging_s: float = 0) -> Row | None:
     """The pool of a task instance, None if nobody made it; with `reserve` also who of higher rank holds its place in line."""
+    rank = BY_AGED_RANK if aging_s else BY_RANK
+    key = {"pool": ti["pool"], "id": ti["id"], "aging_s": aging_s}
     rows = connection.exec_driver_sql(
-        """
+        f"""
         with held as (
             select t.id, t.pool_slots from pool p join task_instance t on t.pool = p.name
              where p.name = %(pool)s
@@ -88,10 +93,11 @@ def pool(connection: Connection, ti: Row, *, reserve: bool) -> Row | None:
         select p.name, p.slots, (select coalesce(sum(pool_slots), 0)::int from held) as used,
                (select count(*) from held) as holder_count,
                (select count(*) from task_instance t join dag_run r on r.id = t.dag_run_id and r.state = 'running'
-                 where t.pool = p.name and t.state = 'scheduled' and (-t.rank, t.id) < (-%(rank)s, %(id)s)) as ahead
+                 where t.pool = p.name and t.state = 'scheduled'
+                   and t.id <> %(id)s and (-({rank}), t.id) < (select -({rank}), t.id from task_instance t where t.id = %(id)s)) as ahead
           from pool p where p.name = %(pool)s
         """,
-        {"pool": ti["pool"], "rank": ti["rank"], "id": ti["id"]},
+        key,
     )
     found = rows.mappings().first()
     if found is None:
@@ -99,7 +105,7 @@ def pool(connection: Connection, ti: Row, *, reserve: bool) -> Row | None:
     free = found["slots"] - found["used"]
     return dict(found) | {
         "holders": _holders(connection, ti["pool"]),
-        "reserved_for": _reserved_for(connection, ti, free, found["slots"]) if reserve and found["slots"] >= 0 else None,
+        "reserved_for": _reserved_for(connection, key | {"free": free, "slots": found["slots"]}, rank) if reserve else None,
     }
 
 
@@ -178,23 +184,23 @@ def _holders(connection: Connection, name: str) -> list[Row]:
     return [dict(row) for row in rows.mappings()]
 
 
-def _reserved_for(connection: Connection, ti: Row, free: int, slots: int) -> Row | None:
-    """The best ranked of those before `ti` that may run but for the slots it still lacks."""
+def _reserved_for(connection: Connection, key: Row, rank: str) -> Row | None:
+    """The best ranked of those in front that may run but for the slots they still lack."""
     row = (
         connection.exec_driver_sql(
-            """
+            f"""
             select r.dag_id || '.' || t.task_id as name, r.run_id, t.pool_slots as slots
               from task_instance t
               join dag_run r on r.id = t.dag_run_id and r.state = 'running'
               join dag_version v on v.id = r.version_id
               join dag_schedule s on s.dag_id = r.dag_id and not s.is_paused
              where t.pool = %(pool)s and t.state = 'scheduled' and t.pool_slots > %(free)s and t.pool_slots <= %(slots)s
-               and (-t.rank, t.id) < (-%(rank)s, %(id)s)
+               and t.id <> %(id)s and (-({rank}), t.id) < (select -({rank}), t.id from task_instance t where t.id = %(id)s)
                and v.max_active_tasks > (select count(*) from task_instance o
                     where o.dag_run_id = r.id and o.state in ('queued', 'running', 'shutdown'))
-             order by t.rank desc, t.id limit 1
+             order by {rank} desc, t.id limit 1
             """,
-            {"pool": ti["pool"], "rank": ti["rank"], "id": ti["id"], "free": free, "slots": slots},
+            key,
         )
         .mappings()
         .first()

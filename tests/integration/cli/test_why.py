@@ -116,6 +116,19 @@ def test_one_that_holds_its_place_in_line(ask: Ask, run: int) -> None:
     ]
 
 
+def test_with_aging_the_older_one_comes_first(cli: Cli, ask: Ask, run: int) -> None:
+    ask.scenario.pool("db", 3)
+    ask.set(run, "left", "scheduled", pool="db", rank=5)
+    ask.set(run, "right", "scheduled", pool="db", rank=1)
+    ask.scenario.sql("update task_instance set scheduled_at = now() - interval '1 hour' where task_id = 'right'")
+    first = "1 task instance of higher rank waits in pool 'db' before it."
+
+    assert (ask("left"), ask("right")) == ([NOTHING], [first])
+    aging = {"PACELINE_SCHEDULER_PRIORITY_AGING": "60"}
+    assert cli("tasks", "why", "etl", "one", "left", **aging).stdout.strip() == first
+    assert cli("tasks", "why", "etl", "one", "right", **aging).stdout.strip() == NOTHING
+
+
 def test_limits(ask: Ask, run: int) -> None:
     ask.set(run, "left", "running")
     ask.set(run, "right", "queued")
@@ -164,7 +177,10 @@ def test_a_trigger(ask: Ask, run: int) -> None:
         run,
     )
 
-    assert ask("left") == ["It waits for its trigger a.Moment.", "No waiter process is alive to await triggers: start one."]
+    assert ask("left") == [
+        "It waits for its trigger a.Moment.",
+        "No waiter is alive to await triggers: start one with `paceline waiter`.",
+    ]
 
 
 def test_a_run_that_may_not_start_yet(ask: Ask, run: int) -> None:
@@ -184,9 +200,18 @@ def test_a_run_of_a_backfill(ask: Ask, run: int) -> None:
             " select 'etl', version_id, now(), now(), 1, 'none', true from dag_run where id = %s returning id",
             (two,),
         ).scalar_one()
-    ask.scenario.sql("update dag_run set backfill_id = %s where id = %s", number, two)
+    ask.scenario.sql("update dag_run set backfill_id = %s, backfill_ordinal = id where id = %s", number, two)
 
     assert ask("left", run_id="two") == [f"Backfill {number} is paused: `paceline backfill resume {number}` lets its runs start."]
+
+    three = ask.scenario.trigger("etl", run_id="three")
+    ask.scenario.sql("update dag_run set backfill_id = %s, backfill_ordinal = 1 where id = %s", number, three)
+    ask.scenario.sql("update backfill set is_paused = false")
+    ask.run(two, "running")
+
+    assert ask("left", run_id="three") == [
+        f"Its run has not started: backfill {number} has 1 running run and max_active_runs is 1."
+    ]
 
 
 def test_what_holds_back_the_whole_dag(ask: Ask, run: int) -> None:

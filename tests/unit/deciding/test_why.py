@@ -206,7 +206,7 @@ WITH_NOBODY = [
     pytest.param(
         S.DEFERRED,
         {"deferral": DeferralFacts(classpath="a.B", waiters=0), "due_at": None},
-        ["It waits for its trigger a.B.", "No waiter process is alive to await triggers: start one."],
+        ["It waits for its trigger a.B.", "No waiter is alive to await triggers: start one with `paceline waiter`."],
         id="deferred-no-waiter",
     ),
 ]
