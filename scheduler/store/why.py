@@ -94,7 +94,7 @@ def pool(connection: Connection, ti: Row, *, reserve: bool, aging_s: float = 0) 
                (select count(*) from held) as holder_count,
                (select count(*) from task_instance t join dag_run r on r.id = t.dag_run_id and r.state = 'running'
                  where t.pool = p.name and t.state = 'scheduled'
-                   and t.id <> %(id)s and (-({rank}), t.id) < (select -({rank}), t.id from task_instance t where t.id = %(id)s)) as ahead
+                   and {_in_front(rank)}) as ahead
           from pool p where p.name = %(pool)s
         """,
         key,
@@ -195,7 +195,7 @@ def _reserved_for(connection: Connection, key: Row, rank: str) -> Row | None:
               join dag_version v on v.id = r.version_id
               join dag_schedule s on s.dag_id = r.dag_id and not s.is_paused
              where t.pool = %(pool)s and t.state = 'scheduled' and t.pool_slots > %(free)s and t.pool_slots <= %(slots)s
-               and t.id <> %(id)s and (-({rank}), t.id) < (select -({rank}), t.id from task_instance t where t.id = %(id)s)
+               and {_in_front(rank)}
                and v.max_active_tasks > (select count(*) from task_instance o
                     where o.dag_run_id = r.id and o.state in ('queued', 'running', 'shutdown'))
              order by {rank} desc, t.id limit 1
@@ -206,6 +206,11 @@ def _reserved_for(connection: Connection, key: Row, rank: str) -> Row | None:
         .first()
     )
     return None if row is None else dict(row)
+
+
+def _in_front(rank: str) -> str:
+    """SQL: `t` ranks before the task instance `id`. The clock goes on, so that one would count as before itself."""
+    return f"t.id <> %(id)s and (-({rank}), t.id) < (select -({rank}), t.id from task_instance t where t.id = %(id)s)"
 
 
 def _one(connection: Connection, statement: str, parameters: Row) -> Row:
