@@ -48,6 +48,8 @@ class TaskInstance(Pulling):
         self.try_number: int = claim.try_number
         self.max_tries: int = claim.max_tries
         self.map_index: int = claim.map_index
+        #: The Celery task id of this dispatch, under Airflow's name.
+        self.external_executor_id: str = claim.dispatch_id
         self.start_date: datetime = claim.started_at
         self.resume: Mapping[str, Any] | None = claim.resume
         #: What the try decided to skip; None for what is no branch.

@@ -1,0 +1,248 @@
+"""The ledger: tasks write down what really ran, through a connection of their own, and a judge holds the database against it.
+
+A task of a ledger DAG enters a row when its code starts and completes it when its code ends. The judge knows nothing of
+Paceline's own account until it compares the two: what the database calls a success must have run, and nothing may have run twice.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from textwrap import dedent, indent
+from typing import Any
+
+import psycopg2
+
+#: The interval of an execution lies within the true one: entered after the code started, completed before it ended.
+TABLE = """
+create table if not exists ledger (
+    execution uuid primary key, dag_id text not null, run_id text not null, task_id text not null, map_index int not null,
+    try_number int not null, dispatch_id text not null, worker_pid int not null, backend_pid int not null,
+    backend_start timestamptz, started_at timestamptz not null default clock_timestamp(), ended_at timestamptz, outcome text,
+    beside uuid[] not null default '{}'
+);
+create index if not exists ledger_of_ti on ledger (dag_id, run_id, task_id, map_index);
+"""
+
+#: Every move of a task instance, written down by the database itself: see Ledger.witness.
+WITNESS = """
+create table witness (
+    ti_id bigint, try_number int, dispatch_id uuid, before text, after text, at timestamptz default clock_timestamp()
+);
+create function witness() returns trigger language plpgsql as $$ begin
+    insert into witness values (new.id, new.try_number, new.dispatch_id, old.state, new.state);
+    return null;
+end $$;
+create trigger witness after update of state on task_instance for each row
+    when (old.state is distinct from new.state) execute function witness();
+"""
+
+#: What a ledger DAG file begins with. It tries for a while to reach the ledger, and enters an execution once however often it
+#: has to ask. `beside` are older executions of the same task instance whose process is still connected, so still there.
+PRELUDE = '''
+import contextlib, os, time, uuid
+from datetime import timedelta
+import psycopg2
+from scheduler import DAG, dag, task, get_current_context
+
+_open = {{}}
+
+def _ask(statement, parameters):
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            if _open.get("pid") != os.getpid():
+                connection = psycopg2.connect({url!r}, application_name="ledger", connect_timeout=5)
+                connection.autocommit = True
+                _open.update(pid=os.getpid(), connection=connection)
+            with _open["connection"].cursor() as cursor:
+                cursor.execute(statement, parameters)
+            return
+        except (psycopg2.OperationalError, psycopg2.InterfaceError):
+            _open.clear()
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+@contextlib.contextmanager
+def entry():
+    """Around the code of a task: what is inside ran once for each row."""
+    ti = get_current_context()["ti"]
+    execution, who = str(uuid.uuid4()), (ti.dag_id, ti.run_id, ti.task_id, ti.map_index)
+    _ask(
+        """
+        insert into ledger (execution, dag_id, run_id, task_id, map_index, try_number, dispatch_id, worker_pid, backend_pid,
+                            backend_start, beside)
+        select %s, %s, %s, %s, %s, %s, %s, %s, pg_backend_pid(),
+               (select backend_start from pg_stat_activity where pid = pg_backend_pid()),
+               array(select l.execution from ledger l
+                       join pg_stat_activity a on a.pid = l.backend_pid and a.backend_start = l.backend_start
+                      where (l.dag_id, l.run_id, l.task_id, l.map_index) = (%s, %s, %s, %s) and l.ended_at is null)
+        on conflict (execution) do nothing
+        """,
+        (execution, *who, ti.try_number, ti.external_executor_id, os.getppid(), *who),
+    )
+    outcome = "raised"
+    try:
+        yield
+        outcome = "done"
+    finally:
+        _ask("update ledger set ended_at = clock_timestamp(), outcome = %s where execution = %s", (outcome, execution))
+
+def work(seconds=0.0):
+    with entry():
+        time.sleep(seconds)
+'''
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the judge found; empty lists are what every test wants. `overtaken` is no fault: a try that was declared lost, its
+    worker cut off or stopped, was still there when the next one began (at-least-once).
+    """
+
+    tis: int
+    executions: int
+    #: Called a success by the database, but that try did not run to its end exactly once; or not in the database at all.
+    lost: list[str] = field(default_factory=list)
+    #: Not finished, or in a run that is not.
+    stuck: list[str] = field(default_factory=list)
+    #: One try more than once, or two tries of one task instance at a time though nobody declared the first lost.
+    double_running: list[str] = field(default_factory=list)
+    double_success: list[str] = field(default_factory=list)
+    overtaken: list[str] = field(default_factory=list)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        names = ("lost", "stuck", "double_running", "double_success")
+        return {"tis": self.tis, "executions": self.executions, **{name: len(getattr(self, name)) for name in names}}
+
+    @property
+    def ok(self) -> bool:
+        return not (self.lost or self.stuck or self.double_running or self.double_success)
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The ledger at `url`: another database than Paceline's, best on another server if PostgreSQL is to be harmed."""
+
+    url: str
+
+    def create(self) -> "Ledger":
+        """Make the table; harmless when done twice."""
+        self.rows(TABLE)
+        return self
+
+    def prelude(self) -> str:
+        """What a DAG file begins with whose tasks call `work(seconds)`, or `with entry(): ...`."""
+        return PRELUDE.format(url=self.url)
+
+    def dag(self, dag_id: str, body: str, **options: object) -> str:
+        """A DAG file: `body` is what is inside `with DAG(...)`; options are those of the DAG, in Python."""
+        given = "".join(f", {name}={value!r}" for name, value in {"schedule": None, **options}.items())
+        return f"{self.prelude()}\nwith DAG({dag_id!r}{given}):\n{indent(dedent(body).strip(), '    ')}\n"
+
+    def rows(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
+        """The rows of one statement in the ledger."""
+        return ask(self.url, statement, *parameters)
+
+    @staticmethod
+    def witness(database_url: str) -> None:
+        """Have Paceline's database note each move of a task instance, for Verdict.double_success; before anything runs."""
+        ask(database_url, WITNESS)
+
+    def judge(self, database_url: str, dag_ids: Iterable[str] | None = None) -> Verdict:
+        """Hold Paceline's database against the ledger. Only tasks that write into it: those of `dag_ids`, else of all DAGs."""
+        chosen = None if dag_ids is None else list(dag_ids)
+        tis = ask(database_url, TASK_INSTANCES, {"dags": chosen})
+        names = {_key(row): row for row in tis}
+        states = {(*_key(row), row[5]): row[4] for row in tis}
+        for *key, number, state in ask(database_url, EARLIER_TRIES, {"dags": chosen}):
+            states.setdefault((*key, number), state)
+        lost_tries = {tuple(row) for row in ask(database_url, LOST_TRIES, {"dags": chosen})}
+        executions = [row for row in self.rows(EXECUTIONS) if chosen is None or row[0] in chosen]
+        done: dict[tuple[Any, ...], int] = {}
+        for row in executions:
+            done[row[:5]] = done.get(row[:5], 0) + (row[8] == "done")
+        verdict = Verdict(tis=len(tis), executions=len(executions))
+        for key, row in names.items():
+            if row[4] == "success" and row[7] != "empty" and done.get((*key, row[5]), 0) != 1:
+                verdict.lost.append(f"{_label(key)}: try {row[5]} is a success that ran {done.get((*key, row[5]), 0)} times")
+            if row[4] not in FINISHED or row[6] not in ("success", "failed"):
+                verdict.stuck.append(f"{_label(key)} is {row[4]} in a run that is {row[6]}")
+        verdict.lost.extend(f"{_label(key)} ran and is unknown" for key in {row[:4] for row in executions} - names.keys())
+        verdict.double_success.extend(_double_successes(states, database_url))
+        _note_overlaps(verdict, executions, lost_tries)
+        return verdict
+
+
+FINISHED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
+TASK_INSTANCES = """
+select r.dag_id, r.run_id, t.task_id, t.map_index, t.state, t.try_number, r.state, v.data->'tasks'->t.task_no->>'runtime'
+  from task_instance t join dag_run r on r.id = t.dag_run_id join dag_version v on v.id = r.version_id
+ where %(dags)s::text[] is null or r.dag_id = any(%(dags)s)
+"""
+EARLIER_TRIES = """
+select r.dag_id, r.run_id, t.task_id, t.map_index, y.try_number, y.state
+  from task_try y join task_instance t on t.id = y.task_instance_id join dag_run r on r.id = t.dag_run_id
+ where %(dags)s::text[] is null or r.dag_id = any(%(dags)s)
+"""
+#: Tries that the schedulers gave up because their worker was silent.
+LOST_TRIES = """
+with tries as (
+    select task_instance_id, try_number, reason from task_try union all select id, try_number, reason from task_instance
+)
+select r.dag_id, r.run_id, t.task_id, t.map_index, y.try_number
+  from tries y join task_instance t on t.id = y.task_instance_id join dag_run r on r.id = t.dag_run_id
+ where y.reason like '%%gave no sign of life%%' and (%(dags)s::text[] is null or r.dag_id = any(%(dags)s))
+"""
+EXECUTIONS = """
+select dag_id, run_id, task_id, map_index, try_number, execution::text, started_at, ended_at, outcome, beside::text[]
+  from ledger order by started_at
+"""
+Key = tuple[Any, ...]
+
+
+def ask(url: str, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
+    """The rows of one statement, over a connection of its own; parameters in order, or one mapping of names."""
+    given: Any = parameters[0] if len(parameters) == 1 and isinstance(parameters[0], Mapping) else parameters or None
+    connection = psycopg2.connect(url)
+    try:
+        with connection, connection.cursor() as cursor:
+            cursor.execute(statement, given)
+            return list(cursor.fetchall()) if cursor.description else []
+    finally:
+        connection.close()
+
+
+def _double_successes(states: dict[Key, str], database_url: str) -> list[str]:
+    """Task instances with two tries that succeeded, by the tries kept, and by the witness if there is one."""
+    found: dict[Key, int] = {}
+    for (*key, _number), state in states.items():
+        found[tuple(key)] = found.get(tuple(key), 0) + (state == "success")
+    doubles = [f"{_label(key)} has {count} successful tries" for key, count in found.items() if count > 1]
+    if ask(database_url, "select to_regclass('witness') is not null")[0][0]:
+        moves = ask(database_url, "select ti_id, count(*) from witness where after = 'success' group by 1 having count(*) > 1")
+        doubles += [f"task instance {ti_id} became a success {count} times" for ti_id, count in moves]
+    return doubles
+
+
+def _note_overlaps(verdict: Verdict, executions: list[tuple[Any, ...]], lost_tries: set[Key]) -> None:
+    by_ti: dict[Key, list[tuple[Any, ...]]] = {}
+    for row in executions:
+        by_ti.setdefault(row[:4], []).append(row)
+    for key, rows in by_ti.items():
+        for place, later in enumerate(rows):
+            for earlier in rows[:place]:
+                if earlier[4] == later[4]:
+                    verdict.double_running.append(f"{_label(key)}: try {later[4]} ran twice")
+                elif earlier[5] in later[9] or (earlier[7] is not None and earlier[7] > later[6]):
+                    overtaken = (*key, earlier[4]) in lost_tries
+                    text = f"{_label(key)}: try {earlier[4]} was still there when try {later[4]} began"
+                    (verdict.overtaken if overtaken else verdict.double_running).append(text)
+
+
+def _key(row: tuple[Any, ...]) -> Key:
+    return tuple(row[:4])
+
+
+def _label(key: Key) -> str:
+    return f"{key[0]}.{key[2]}{'' if key[3] < 0 else f'[{key[3]}]'} (run {key[1]})"
