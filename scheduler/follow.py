@@ -58,7 +58,8 @@ class Follower:
         if ending.state in {TaskState.UP_FOR_RESCHEDULE, TaskState.DEFERRED}:
             return self._suspend(claim, ending)
         dag = self._hot.dag(claim.version_id)
-        if not self._enabled or ending.state not in FINISHED or (dag.fail_fast and ending.state is TaskState.FAILED):
+        gone = claim.task_no >= len(dag.tasks)  # its task, in the version that its run goes on with
+        if gone or not self._enabled or ending.state not in FINISHED or (dag.fail_fast and ending.state is TaskState.FAILED):
             return self._send(claim, ending, dag, self._store(claim, ending, dag, ()), left=True)
         below = settle(dag, claim, ending)
         asked = [*below.joins, *below.left]
@@ -190,9 +191,8 @@ def rings(claim: Claim, dag: SerializedDag, reported: Reported, *, left: bool) -
         tokens.append(f"run:{claim.dag_run_id}")
     if dag.depends_on_past:
         tokens.append(f"next:{claim.dag_run_id}")
-    task = dag.tasks[claim.task_no]
-    if task.notify:
-        tokens += ["notify", *(("plan",) if task.outlets else ())]
+    if claim.task_no < len(dag.tasks) and dag.tasks[claim.task_no].notify:
+        tokens += ["notify", *(("plan",) if dag.tasks[claim.task_no].outlets else ())]
     return tokens
 
 

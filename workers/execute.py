@@ -55,6 +55,10 @@ class Executor:
             worker_log.info("dropped dispatch %s of task instance %s: it is not queued under it any more", dispatch_id, ti_id)
             return None
         dag = self.patient(lambda: self.hot.dag(claim.version_id))
+        if claim.task_no >= len(dag.tasks):
+            reason = f"the version of DAG {claim.dag_id} that this run goes on with has no task {claim.task_id}"
+            self._report(claim, Ending(TaskState.FAILED, reason=reason))
+            return Fail(reason)
         task = dag.tasks[claim.task_no]
         if task.runtime == "empty":
             self._report(claim, EMPTY)

@@ -211,3 +211,16 @@ def test_a_fan_in_asks_the_index_once_and_decides_only_at_its_end(scenario: Scen
 
     assert scenario.run_state(run) == "success"
     assert scenario.rows("select queued_by like 'w#%%', try_number from task_instance where task_id = 'join'") == [(True, 1)]
+
+
+def test_a_task_that_its_runs_new_version_has_not_is_reported_and_followed_by_nothing(scenario: Scenario) -> None:
+    scenario.add(chain("d", 1))
+    run = scenario.trigger("d")
+    scenario.turn()
+    scenario.sql("update task_instance set task_no = 1")  # where a switch of the version puts a task that is gone
+    claim = scenario.claim(scenario.messages()[0])
+    assert claim
+
+    assert scenario.follower.report(claim, Ending(TaskState.FAILED, reason="no such task"))
+
+    assert scenario.states(run) == {"t000": "failed"}

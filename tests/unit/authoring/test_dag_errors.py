@@ -47,8 +47,8 @@ def refused(write: Callable[[], Any], words: str, *, kind: type[DagError] = DagE
         ({"tags": "spark"}, "tags must be a list of str"),
         ({"tags": ["x" * 101]}, "1 to 100 characters"),
         ({"default_args": [1]}, "default_args must be a dict"),
-        ({"on_failure_callback": print}, "'on_failure_callback' is not supported yet"),
-        ({"default_args": {"email_on_failure": True}}, "'email_on_failure' is not supported yet"),
+        ({"access_control": {"team": {}}}, "'access_control' is not supported yet"),
+        ({"default_args": {"run_as_user": "etl"}}, "'run_as_user' is not supported yet"),
     ],
 )
 def test_a_bad_dag_argument_is_refused(arguments: dict[str, Any], words: str) -> None:
@@ -75,7 +75,7 @@ def test_a_bad_dag_argument_is_refused(arguments: dict[str, Any], words: str) ->
         ({"weight_rule": "downstreem"}, "did you mean 'downstream'"),
         ({"trigger_rule": "all_sucess"}, "did you mean 'all_success'"),
         ({"do_xcom_push": None}, "do_xcom_push must be True or False"),
-        ({"depends_on_past": True}, "'depends_on_past' is not supported yet"),
+        ({"run_as_user": "etl"}, "'run_as_user' is not supported yet"),
         ({"task_id": "a b"}, "letters, digits, dashes, dots and underscores"),
         ({"task_id": ".."}, "letters, digits"),
         ({"task_id": "x" * 251}, "has 251 characters; 250 are allowed"),
