@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from scheduler.authoring.asset import Condition
-from scheduler.authoring.timetables.base import RunTimes, Timetable
+from scheduler.authoring.timetables.base import Asked, RunTimes, Timetable
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,16 +17,7 @@ class WhenUpdated(Timetable):
 
     assets: Condition
 
-    def next_run(
-        self,
-        *,
-        last: datetime | None,
-        start: datetime | None,
-        end: datetime | None,
-        catchup: bool,
-        now: datetime,
-        covered: datetime | None = None,
-    ) -> RunTimes | None:
+    def _following(self, asked: Asked) -> RunTimes | None:
         return None
 
     def to_spec(self) -> dict[str, Any]:
@@ -48,17 +39,8 @@ class UpdatedOrTime(Timetable):
     timetable: Timetable
     assets: Condition
 
-    def next_run(
-        self,
-        *,
-        last: datetime | None,
-        start: datetime | None,
-        end: datetime | None,
-        catchup: bool,
-        now: datetime,
-        covered: datetime | None = None,
-    ) -> RunTimes | None:
-        return self.timetable.next_run(last=last, start=start, end=end, catchup=catchup, now=now, covered=covered)
+    def _following(self, asked: Asked) -> RunTimes | None:
+        return self.timetable._following(asked)
 
     def to_spec(self) -> dict[str, Any]:
         spec = {"condition": self.assets.to_spec(), "uris": self.assets.uris}

@@ -22,12 +22,23 @@ class RunTimes:
     run_after: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The arguments of Timetable.next_run."""
+
+    last: datetime | None
+    start: datetime | None
+    end: datetime | None
+    catchup: bool
+    now: datetime
+    covered: datetime | None
+
+
 class Timetable(ABC):
     """A schedule. Frozen, and equal if its spec is."""
 
     __slots__ = ()
 
-    @abstractmethod
     def next_run(
         self,
         *,
@@ -44,6 +55,11 @@ class Timetable(ABC):
         Without `catchup` it is the newest one that is due, however many were missed before it. Always later than
         `last`, never before `start` nor after `end`. Without `start` the schedule begins with the newest one that is due.
         """
+        return self._following(Asked(last, start, end, catchup, now, covered))
+
+    @abstractmethod
+    def _following(self, asked: Asked) -> RunTimes | None:
+        """What `next_run` answers."""
 
     @abstractmethod
     def to_spec(self) -> dict[str, Any]:

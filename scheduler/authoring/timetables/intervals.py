@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from scheduler.authoring.timetables.base import RunTimes, Timetable, of_interval
+from scheduler.authoring.timetables.base import Asked, RunTimes, Timetable, of_interval
 from scheduler.authoring.timetables.ticks import Clocks, Step, Steps, Ticks, grid
 
 _LEAST = timedelta(microseconds=1)
@@ -27,23 +27,15 @@ class _Intervals(Timetable):
     def _ticks(self, last: datetime | None, start: datetime | None, now: datetime) -> Ticks:
         """The ticks, for a schedule of which `last` and `start` are known."""
 
-    def next_run(
-        self,
-        *,
-        last: datetime | None,
-        start: datetime | None,
-        end: datetime | None,
-        catchup: bool,
-        now: datetime,
-        covered: datetime | None = None,
-    ) -> RunTimes | None:
-        ticks = self._ticks(covered or last, start, now)
+    def _following(self, asked: Asked) -> RunTimes | None:
+        last, start, end, now = asked.last, asked.start, asked.end, asked.now
+        ticks = self._ticks(asked.covered or last, start, now)
         floors = []
         if last is not None:
-            floors.append(_goes_on(ticks, last, covered))
+            floors.append(_goes_on(ticks, last, asked.covered))
         if start is not None and (last is None or start > last):
             floors.append(ticks.from_on(start))
-        if not catchup or not floors:
+        if not asked.catchup or not floors:
             newest = _latest_complete(ticks, now)
             if newest is not None:
                 floors.append(newest)

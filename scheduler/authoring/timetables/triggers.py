@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from scheduler.authoring.timetables.base import RunTimes, Timetable, exact
+from scheduler.authoring.timetables.base import Asked, RunTimes, Timetable, exact
 from scheduler.authoring.timetables.ticks import Clocks, Step, Steps, Ticks, grid
 
 #: How near the last tick must be for a DAG without start_date to begin with it, if run_immediately is None or False.
@@ -44,20 +44,20 @@ class _Trigger(Timetable):
     def manual_interval(self, moment: datetime) -> tuple[datetime, datetime]:
         return moment - self.interval, moment
 
-    def _tick_of(self, last: datetime | None, covered: datetime | None) -> datetime | None:
+    def _tick_of(self, asked: Asked) -> datetime | None:
         """The tick of the last run, or the least later one that gives the next run a later logical date."""
-        return None if last is None else max(covered or last, last + self.interval)
+        return None if asked.last is None else max(asked.covered or asked.last, asked.last + self.interval)
 
-    def _next(
-        self, ticks: Ticks, *, last: datetime | None, start: datetime | None, end: datetime | None, catchup: bool, now: datetime
-    ) -> RunTimes | None:
+    def _next(self, ticks: Ticks, last: datetime | None, asked: Asked) -> RunTimes | None:
+        """The run after the tick `last`."""
+        start, now = asked.start, asked.now
         floors = [ticks.after(last)] if last is not None else []
         if start is not None and (last is None or start > last):
             floors.append(ticks.from_on(start))
         first = None if None in floors else max(tick for tick in floors if tick is not None)
-        if not catchup and first is not None and first <= now:
+        if not asked.catchup and first is not None and first <= now:
             first = ticks.up_to(now)
-        return self._run(first, end)
+        return self._run(first, asked.end)
 
     def _run(self, tick: datetime | None, end: datetime | None) -> RunTimes | None:
         if tick is None or (end is not None and tick > end):
@@ -80,20 +80,11 @@ class Cron(_Trigger):
     interval_s: float = 0.0
     run_immediately: bool | float | None = True
 
-    def next_run(
-        self,
-        *,
-        last: datetime | None,
-        start: datetime | None,
-        end: datetime | None,
-        catchup: bool,
-        now: datetime,
-        covered: datetime | None = None,
-    ) -> RunTimes | None:
-        ticks = self._ticks(last, start, now)
-        if last is None and start is None:
-            return self._run(self._first(ticks, now), end)
-        return self._next(ticks, last=self._tick_of(last, covered), start=start, end=end, catchup=catchup, now=now)
+    def _following(self, asked: Asked) -> RunTimes | None:
+        ticks = self._ticks(asked.last, asked.start, asked.now)
+        if asked.last is None and asked.start is None:
+            return self._run(self._first(ticks, asked.now), asked.end)
+        return self._next(ticks, self._tick_of(asked), asked)
 
     def to_spec(self) -> dict[str, Any]:
         spec: dict[str, Any] = {"kind": "cron", "expression": self.expression, "timezone": self.timezone}
@@ -136,20 +127,11 @@ class Delta(_Trigger):
     relative: tuple[tuple[str, int], ...] = ()
     interval_s: float = 0.0
 
-    def next_run(
-        self,
-        *,
-        last: datetime | None,
-        start: datetime | None,
-        end: datetime | None,
-        catchup: bool,
-        now: datetime,
-        covered: datetime | None = None,
-    ) -> RunTimes | None:
-        last = self._tick_of(last, covered)
-        if last is None and start is None:
-            return self._run(now.replace(microsecond=0), end)
-        return self._next(self._ticks(last, start, now), last=last, start=start, end=end, catchup=catchup, now=now)
+    def _following(self, asked: Asked) -> RunTimes | None:
+        last = self._tick_of(asked)
+        if last is None and asked.start is None:
+            return self._run(asked.now.replace(microsecond=0), asked.end)
+        return self._next(self._ticks(last, asked.start, asked.now), last, asked)
 
     def to_spec(self) -> dict[str, Any]:
         spec: dict[str, Any] = {"kind": "delta"}
@@ -175,23 +157,14 @@ class Events(Timetable):
     event_dates: tuple[str, ...]
     restrict_to_events: bool = False
 
-    def next_run(
-        self,
-        *,
-        last: datetime | None,
-        start: datetime | None,
-        end: datetime | None,
-        catchup: bool,
-        now: datetime,
-        covered: datetime | None = None,
-    ) -> RunTimes | None:
-        events = self._events()
-        first = 0 if last is None else bisect_right(events, max(last, covered or last))
-        if start is not None:
-            first = max(first, bisect_left(events, start))
-        if not catchup:
+    def _following(self, asked: Asked) -> RunTimes | None:
+        events, last, now = self._events(), asked.last, asked.now
+        first = 0 if last is None else bisect_right(events, max(last, asked.covered or last))
+        if asked.start is not None:
+            first = max(first, bisect_left(events, asked.start))
+        if not asked.catchup:
             first = max(first, bisect_left(events, now) if last is None else bisect_right(events, now) - 1)
-        if first >= len(events) or (end is not None and events[first] > end):
+        if first >= len(events) or (asked.end is not None and events[first] > asked.end):
             return None
         return exact(events[first])
 

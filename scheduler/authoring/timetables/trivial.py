@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, timedelta
 from typing import Any
 
-from scheduler.authoring.timetables.base import RunTimes, Timetable, exact
+from scheduler.authoring.timetables.base import Asked, RunTimes, Timetable, exact
 
 #: Two runs of one DAG never have the same logical date.
 _LEAST = timedelta(microseconds=1)
@@ -16,16 +16,7 @@ _LEAST = timedelta(microseconds=1)
 class Never(Timetable):
     """schedule=None: only by hand."""
 
-    def next_run(
-        self,
-        *,
-        last: datetime | None,
-        start: datetime | None,
-        end: datetime | None,
-        catchup: bool,
-        now: datetime,
-        covered: datetime | None = None,
-    ) -> RunTimes | None:
+    def _following(self, asked: Asked) -> RunTimes | None:
         return None
 
     def to_spec(self) -> dict[str, Any]:
@@ -40,18 +31,9 @@ class Never(Timetable):
 class Once(Timetable):
     """schedule="@once": at start_date, or at once without one."""
 
-    def next_run(
-        self,
-        *,
-        last: datetime | None,
-        start: datetime | None,
-        end: datetime | None,
-        catchup: bool,
-        now: datetime,
-        covered: datetime | None = None,
-    ) -> RunTimes | None:
-        moment = start or now
-        return None if last is not None or (end is not None and moment > end) else exact(moment)
+    def _following(self, asked: Asked) -> RunTimes | None:
+        moment = asked.start or asked.now
+        return None if asked.last is not None or (asked.end is not None and moment > asked.end) else exact(moment)
 
     def to_spec(self) -> dict[str, Any]:
         return {"kind": "once"}
@@ -65,22 +47,13 @@ class Once(Timetable):
 class Continuous(Timetable):
     """schedule="@continuous": each run as soon as the one before has ended, for the time since that one's data interval."""
 
-    def next_run(
-        self,
-        *,
-        last: datetime | None,
-        start: datetime | None,
-        end: datetime | None,
-        catchup: bool,
-        now: datetime,
-        covered: datetime | None = None,
-    ) -> RunTimes | None:
-        begin = start or now
-        if last is not None:
-            begin = max(begin, covered or last, last + _LEAST)
+    def _following(self, asked: Asked) -> RunTimes | None:
+        begin = asked.start or asked.now
+        if asked.last is not None:
+            begin = max(begin, asked.covered or asked.last, asked.last + _LEAST)
         begin = begin.astimezone(UTC)
-        until = max(begin, now.astimezone(UTC))
-        return None if end is not None and until > end else RunTimes(begin, begin, until, until)
+        until = max(begin, asked.now.astimezone(UTC))
+        return None if asked.end is not None and until > asked.end else RunTimes(begin, begin, until, until)
 
     def to_spec(self) -> dict[str, Any]:
         return {"kind": "continuous"}
