@@ -7,6 +7,7 @@ import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import click
 from sqlalchemy import Engine
@@ -96,7 +97,7 @@ class JsonObject(click.ParamType[Any]):
 
 
 class Moment(click.ParamType[Any]):
-    """A moment with its offset from UTC."""
+    """A moment; without an offset from UTC it is meant on the clocks of core.default_timezone, as schedules are."""
 
     name = "timestamp"
 
@@ -108,7 +109,7 @@ class Moment(click.ParamType[Any]):
         except ValueError:
             self.fail(f"{value!r} is not an ISO 8601 time such as 2025-01-31T06:00:00+00:00.", param, ctx)
         if found.tzinfo is None:
-            self.fail(f"{value!r} has no offset from UTC; write {found.isoformat()}+00:00 if UTC is meant.", param, ctx)
+            found = found.replace(tzinfo=ZoneInfo(settings().core.default_timezone))
         return found
 
 

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from scheduler.cli import COMMANDS, lazy, paceline
+from scheduler.cli.options import Moment
 from scheduler.exceptions import NotFoundError
 
 NOWHERE = {"PACELINE_DATABASE_URL": "postgresql://u:secret@127.0.0.1:1/d", "PACELINE_BROKER_URL": "redis://:secret@127.0.0.1:1/0"}
@@ -84,7 +85,7 @@ def test_a_misspelt_command_gets_a_near_match_and_exit_code_2(call) -> None:
         (["dags", "trigger", "d", "--run-id", ".."], "letters, digits"),
         (["dags", "trigger", "d", "--run-id", "x" * 251], "letters, digits"),
         (["dags", "trigger", "d", "--run-id", ""], "letters, digits"),
-        (["dags", "trigger", "d", "--logical-date", "2025-01-01"], "has no offset from UTC"),
+        (["dags", "trigger", "d", "--logical-date", "yesterday"], "is not an ISO 8601 time"),
         (["dags", "trigger", "d", "--logical-date", "monday"], "not an ISO 8601 time"),
         (["dags", "trigger", "d", "--timeout", "3"], "--timeout needs --wait"),
         (["runs", "list", "--state", "lost"], "'queued', 'running', 'success', 'failed'"),
@@ -224,3 +225,11 @@ def test_python_m_runs_the_same_command_from_a_hostile_folder(tmp_path: Path) ->
 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("paceline ")
+
+
+def test_a_time_without_an_offset_is_meant_on_the_clocks_of_the_default_time_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACELINE_CORE_DEFAULT_TIMEZONE", "Europe/Berlin")
+
+    with click.Context(click.Command("x")).scope():
+        assert Moment().convert("2026-07-01", None, None).isoformat() == "2026-07-01T00:00:00+02:00"
+        assert Moment().convert("2026-07-01T06:00:00+00:00", None, None).isoformat() == "2026-07-01T06:00:00+00:00"
