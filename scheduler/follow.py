@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from scheduler import faults
 from scheduler.deciding.rules import Upstream, decide
 from scheduler.dispatch import PUBLISH_ERRORS, Message, Publisher
 from scheduler.doorbell import Doorbell
@@ -75,8 +76,10 @@ class Follower:
             reported = self._store(claim, ending, dag, below.settled)
         else:
             with self._hot.deciding(claim, held):
+                faults.point("follow.locked")
                 joined = self._decide_joins(claim, ending.state, dag, below)
                 reported = self._store(claim, ending, dag, [*below.settled, *joined])
+                faults.point("follow.commit")
         return self._send(claim, ending, dag, reported, left=bool(below.left))
 
     def obey(self, claim: Claim) -> bool:
@@ -114,6 +117,8 @@ class Follower:
 
     def _suspend(self, claim: Claim, ending: Ending) -> bool:
         others_wait = self._hot.suspend(claim, ending)
+        if others_wait is not None:
+            faults.point("report.after")
         tokens = ["queue"] if others_wait else []
         if ending.delay_s is not None and ending.delay_s < SOON_S:
             tokens.append(f"run:{claim.dag_run_id}")
@@ -126,12 +131,15 @@ class Follower:
     def _send(self, claim: Claim, ending: Ending, dag: SerializedDag, reported: Reported | None, *, left: bool) -> bool:
         if reported is None:
             return self._hot.ended_as(claim, ending.state)
+        faults.point("report.after")
         tokens = rings(claim, dag, reported, left=left)
         # Queued without a message is a state that rescue looks for, so a broker that is away loses nothing.
         with suppress(*PUBLISH_ERRORS):
             self._publisher.publish([_message(claim, one) for one in reported.moved if one.dispatch_id])
+        faults.point("follow.published")
         if tokens:
             self._doorbell.ring(*tokens)
+        faults.point("follow.rung")
         return True
 
 

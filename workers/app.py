@@ -17,6 +17,7 @@ from celery.worker.request import Request as CeleryRequest
 from kombu.utils.encoding import safe_repr
 from sqlalchemy import Engine
 
+from scheduler import faults
 from scheduler.authoring import zones
 from scheduler.dagfiles.load import LoadedFiles
 from scheduler.dispatch import TASK_NAME, Publisher, celery_app, consumed_queues
@@ -43,6 +44,7 @@ def run(settings: Settings, queues: Sequence[str], concurrency: int, name: str |
 
     Without a name it is called after its host and process.
     """
+    faults.arm(os.environ, settings.database_url)
     logs.to_stderr()
     name = name or f"{socket.gethostname()}-{os.getpid()}"
     environment = os.environ.copy()

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import psycopg2
 
+from scheduler import faults
 from scheduler.authoring import xcom
 from scheduler.authoring.operator import Operator
 from scheduler.authoring.xcom_arg import RETURN_KEY
@@ -50,10 +51,12 @@ class Executor:
     def run(self, ti_id: int, dispatch_id: str) -> Outcome | None:
         """Run one dispatch to its report; None for one that cannot be claimed (a duplicate) and is dropped."""
         self.hot.worker_id = self.slot.worker_id
+        faults.point("claim.before")
         claim = self.patient(lambda: self.hot.claim(ti_id, dispatch_id))
         if claim is None:
             worker_log.info("dropped dispatch %s of task instance %s: it is not queued under it any more", dispatch_id, ti_id)
             return None
+        faults.point("claim.after")
         dag = self.patient(lambda: self.hot.dag(claim.version_id))
         if claim.task_no >= len(dag.tasks):
             reason = f"the version of DAG {claim.dag_id} that this run goes on with has no task {claim.task_id}"
@@ -80,7 +83,9 @@ class Executor:
             deadline = None if task.execution_timeout_s is None else started + task.execution_timeout_s
             self.slot.enter(Running(ti_id=claim.id, dispatch_id=claim.dispatch_id, pid=os.getpid(), log=path, deadline=deadline))
             try:
+                faults.point("code.before")
                 result = self._try(claim, dag, task)
+                faults.point("code.after")
             finally:
                 self.slot.leave()
             # Before the report, so that whoever sees the state finds its reason in the log.
@@ -145,6 +150,7 @@ class Executor:
 
     def _report(self, claim: Claim, ending: Ending) -> bool:
         """Keep the outcome until the database takes it, or says that it is too late; then do what was asked of the task."""
+        faults.point("report.before")
         accepted = self.patient(lambda: self.follower.report(claim, ending))
         if not accepted and self.patient(lambda: self.follower.obey(claim)):
             worker_log.info("stopped %s.%s (run %s) as asked", claim.dag_id, claim.task_id, claim.run_id)

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
+from scheduler import faults
 from scheduler.authoring import zones
 from scheduler.authoring.external import Counts, Target
 from scheduler.doorbell import WAITERS_KEY, Doorbell
@@ -45,6 +46,7 @@ BLOCKED_S = 1.0
 
 def run(settings: Settings, *, name: str | None = None) -> int:
     """Await triggers until SIGTERM or SIGINT; the exit code. CredentialsError and SchemaError if it cannot start."""
+    faults.arm(os.environ, settings.database_url)
     logs.to_stderr()
     zones.set_default(settings.core.default_timezone)
     engine = startup.ready(settings)
@@ -146,6 +148,7 @@ class Waiter:
             del self._fired[: len(batch)]
             if moved:
                 await self._ask(functools.partial(self._doorbell.ring, "queue"))
+                faults.point("fire.rung")
         if not self._fired:
             self._something_fired.clear()
 

@@ -11,7 +11,7 @@ from scheduler.serialized import SerializedDag, next_timetable
 from scheduler.settings import Settings
 from scheduler.store import assets, runs, schedules
 from scheduler.store.assets import Success, Update
-from scheduler.store.database import transaction
+from scheduler.store.database import transaction, transaction_at
 from scheduler.store.versions import Versions
 
 BROKEN_PAUSE = timedelta(minutes=1)
@@ -56,7 +56,7 @@ class Assets:
         return Triggered(made, broken, more=taken == BATCH)
 
 
-@transaction
+@transaction_at("update")
 def _pass_on(connection: Connection, versions: Versions) -> int:
     """Turn notices of tasks into updates of their outlets; how many notices."""
     successes = assets.take_successes(connection, limit=BATCH)
@@ -92,7 +92,7 @@ def _updates(dag: SerializedDag, one: Success) -> list[Update]:
     return [Update(uri=uri, extra=one.extras.get(uri, {}), by=one) for uri in outlets]
 
 
-@transaction
+@transaction_at("asset")
 def _make_run(connection: Connection, dag_id: str, versions: Versions, settings: Settings) -> runs.CreatedRun | None:
     held = assets.hold(connection, dag_id)
     if held is None:

@@ -10,7 +10,7 @@ from scheduler.settings import Settings
 from scheduler.store import backfill_steps as steps
 from scheduler.store import runs
 from scheduler.store.backfills import why_left_out
-from scheduler.store.database import transaction
+from scheduler.store.database import transaction, transaction_at
 from scheduler.store.versions import Versions
 
 
@@ -74,7 +74,7 @@ def _unfinished(connection: Connection) -> list[int]:
     return steps.unfinished(connection)
 
 
-@transaction
+@transaction_at("backfill", lambda step: step.runs or step.ended)
 def _step(connection: Connection, backfill_id: int, versions: Versions, settings: Settings) -> _Step:
     """Do what the next date asks for, if there is room for a run; with no date left, end the backfill after its last run."""
     held = steps.hold(connection, backfill_id)

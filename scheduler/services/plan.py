@@ -11,7 +11,7 @@ from scheduler.authoring.timetable import RunTimes
 from scheduler.serialized import SerializedDag, next_timetable
 from scheduler.settings import Settings
 from scheduler.store import runs, schedules
-from scheduler.store.database import transaction
+from scheduler.store.database import transaction_at
 from scheduler.store.schedules import Due
 from scheduler.store.versions import Versions
 
@@ -60,7 +60,7 @@ class Plan:
         return Planned(made, broken, more=len(dag_ids) == limit, next_due=next_due)
 
 
-@transaction
+@transaction_at("plan")
 def _plan_dag(connection: Connection, dag_id: str, now: datetime, versions: Versions, settings: Settings) -> list[runs.CreatedRun]:
     due = schedules.hold(connection, dag_id)
     if due is None:

@@ -13,7 +13,7 @@ from scheduler.serialized import SerializedDag
 from scheduler.settings import Settings
 from scheduler.states import Decision, RunState, TaskState
 from scheduler.store import collapse, facts, instances, integrity, runs
-from scheduler.store.database import transaction
+from scheduler.store.database import transaction, transaction_at
 from scheduler.store.versions import Versions
 
 #: Task instances moved in one transaction; a run that asks for more is looked at again at once.
@@ -85,7 +85,7 @@ class _Examined:
     more: bool
 
 
-@transaction
+@transaction_at("due", lambda due: due[0])
 def _due(connection: Connection, limit: int) -> tuple[int, float | None]:
     return instances.due(connection, limit=limit), instances.next_due_s(connection)
 
@@ -106,7 +106,7 @@ def _set_aside(connection: Connection, dag_run_id: int) -> None:
     runs.mark_examined(connection, dag_run_id)
 
 
-@transaction
+@transaction_at("promote")
 def _examine(connection: Connection, dag_run_id: int, versions: Versions, settings: Settings) -> _Examined | None:
     """One run in one short transaction: lock, read, decide, write."""
     held = runs.hold(connection, dag_run_id)

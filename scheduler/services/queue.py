@@ -7,12 +7,13 @@ from datetime import datetime
 
 from sqlalchemy import Connection, Engine
 
+from scheduler import faults
 from scheduler.deciding.select import Room, select
 from scheduler.dispatch import PUBLISH_ERRORS, Message, Publisher
 from scheduler.settings import Settings
 from scheduler.states import Waiting
 from scheduler.store import instances, room
-from scheduler.store.database import transaction
+from scheduler.store.database import transaction_at
 from scheduler.store.room import Counts, Full, Pool
 
 #: More slots than any task needs.
@@ -45,23 +46,26 @@ class Queue:
 
     def run_once(self, now: datetime) -> Queued:
         chosen = _choose_and_queue(self._engine, self._settings, self.scheduler_id)
-        sent = send(self._engine, self._publisher, chosen.messages)
+        sent = send(self._engine, self._publisher, chosen.messages, step="queue")
         more = len(chosen.messages) >= self._settings.scheduler.max_tis_per_query
         return Queued(chosen.messages, sent, more, filled=bool(chosen.full.queues), held_elsewhere=chosen.held_elsewhere)
 
 
-def send(engine: Engine, publisher: Publisher, messages: list[Message]) -> bool:
+def send(engine: Engine, publisher: Publisher, messages: list[Message], *, step: str) -> bool:
     """Publish and stamp dispatched_at. If the broker is away they stay queued without a message, and rescue sends them."""
+    if not messages:
+        return True
+    faults.point(f"{step}.publish")
     try:
         publisher.publish(messages)
     except PUBLISH_ERRORS:
         return False
-    if messages:
-        _stamp(engine, messages)
+    faults.point(f"{step}.published")
+    _stamp(engine, messages)
     return True
 
 
-@transaction
+@transaction_at("stamp", lambda _: True)
 def _stamp(connection: Connection, messages: list[Message]) -> None:
     instances.stamp_dispatched(connection, messages)
 
@@ -75,7 +79,7 @@ class _Chosen:
     held_elsewhere: bool = False
 
 
-@transaction
+@transaction_at("queue", lambda chosen: chosen.messages)
 def _choose_and_queue(connection: Connection, settings: Settings, scheduler_id: str) -> _Chosen:
     """Rounds of read, select and write under the locks; what is found full is left out of the query, before its limit."""
     chosen = _Chosen()

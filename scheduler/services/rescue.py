@@ -45,7 +45,7 @@ class Rescue:
             waiter_timeout_s=self._settings.waiter.heartbeat_timeout,
         )
         lost = self._lost_messages()
-        send(self._engine, self._publisher, lost)
+        send(self._engine, self._publisher, lost, step="rescue")
         return Rescued(lost, dead, runs)
 
     def _lost_messages(self) -> list[Message]:

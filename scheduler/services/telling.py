@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import Engine
 
-from scheduler import log_paths
+from scheduler import faults, log_paths
 from scheduler.dagfiles.callback_host import CallbackHost, ChildEnded
 from scheduler.services import mail
 from scheduler.settings import Settings
@@ -120,7 +120,10 @@ class Teller:
                     self._end(notice, claimed_by, problem, path)
                     return
                 again = attempt > 1 and index == notice.done
-                called = self.host.call(self._request(notice, path, index=index, attempt=attempt, is_rerun=again))
+                request = self._request(notice, path, index=index, attempt=attempt, is_rerun=again)
+                faults.point("callback.before")
+                called = self.host.call(request)
+                faults.point("callback.after")
                 count, error = called.count, called.error
             except ChildEnded as ended:
                 opened.lost()

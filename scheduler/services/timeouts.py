@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Engine
 from scheduler.settings import Settings
 from scheduler.states import RunState
 from scheduler.store import instances, runs
-from scheduler.store.database import transaction
+from scheduler.store.database import transaction, transaction_at
 
 REASON = "dagrun_timeout: its run took too long"
 
@@ -40,7 +40,7 @@ def _timed_out(connection: Connection, limit: int) -> list[int]:
     return runs.timed_out(connection, limit=limit)
 
 
-@transaction
+@transaction_at("timeout")
 def _end(connection: Connection, dag_run_id: int) -> bool:
     if not runs.hold_timed_out(connection, dag_run_id):
         return False

@@ -9,6 +9,7 @@ import psycopg2
 from sqlalchemy import Connection, Engine, create_engine
 from sqlalchemy.exc import DBAPIError, OperationalError
 
+from scheduler import faults
 from scheduler.exceptions import CredentialsError, PacelineError, UnreachableError
 from scheduler.settings import Settings
 
@@ -107,3 +108,31 @@ def transaction(
 
     functools.update_wrapper(run, work)
     return run
+
+
+def transaction_at(
+    step: str, did: Callable[[Any], object] = bool
+) -> Callable[[Callable[Concatenate[Connection, P], R]], Callable[Concatenate[Engine, P], R]]:
+    """A transaction with fault points before and after its commit (scheduler/faults.py), reached when `did(result)`."""
+    before, after = f"{step}.commit", f"{step}.committed"
+
+    def decorate(work: Callable[Concatenate[Connection, P], R]) -> Callable[Concatenate[Engine, P], R]:
+        @functools.wraps(work)
+        def inside(connection: Connection, /, *args: P.args, **kwargs: P.kwargs) -> R:
+            result = work(connection, *args, **kwargs)
+            if did(result):
+                faults.point(before)
+            return result
+
+        whole = transaction(inside)
+
+        @functools.wraps(work)
+        def run(engine: Engine, /, *args: P.args, **kwargs: P.kwargs) -> R:
+            result = whole(engine, *args, **kwargs)
+            if did(result):
+                faults.point(after)
+            return result
+
+        return run
+
+    return decorate

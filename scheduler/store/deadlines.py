@@ -11,7 +11,7 @@ import psycopg2.extras
 from sqlalchemy import Connection
 
 from scheduler.serialized import SerializedDag
-from scheduler.store.database import transaction
+from scheduler.store.database import transaction_at
 
 
 def plan(connection: Connection, dag: SerializedDag, dag_run_id: int, *, only_future: bool = False) -> None:
@@ -67,7 +67,7 @@ def runs_due(connection: Connection, now: datetime, *, limit: int) -> list[int]:
     return [row[0] for row in rows]
 
 
-@transaction
+@transaction_at("deadline")
 def settle(connection: Connection, dag_run_id: int, now: datetime) -> int:
     """Drop what was kept and note what was missed of one run, with one notice and mail a miss; the number of misses.
 

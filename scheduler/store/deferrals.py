@@ -10,7 +10,7 @@ from typing import Any
 from psycopg2.extras import Json
 from sqlalchemy import Connection
 
-from scheduler.store.database import transaction
+from scheduler.store.database import transaction, transaction_at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Fired:
     outcome: dict[str, Any]
 
 
-@transaction
+@transaction_at("await")
 def claim(connection: Connection, waiter: str, *, limit: int) -> list[Awaited]:
     """Take triggers that nobody awaits, oldest first; none for a waiter that was declared dead."""
     # Holds its row against the burial, so that a trigger is taken either before (and freed by it) or not at all.
@@ -74,7 +74,7 @@ def waiting(connection: Connection) -> int:
     return int(connection.exec_driver_sql("select count(*) from deferral").scalar_one())
 
 
-@transaction
+@transaction_at("fire")
 def fire(connection: Connection, fired: Sequence[Fired]) -> int:
     """deferred -> scheduled, for each dispatch that still waits; the number of rows moved.
 

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DataError, DBAPIError
 
-from scheduler.store.database import transaction
+from scheduler.store.database import transaction, transaction_at
 
 #: Unchanged files come in the order in which they became due, so that none starves; a new or changed one goes before them.
 ORDERS = {
@@ -151,7 +151,7 @@ def record(engine: Engine, parsed: ParsedFile, *, claimed_by: str, now: datetime
     return _record(engine, failed, **arguments)
 
 
-@transaction
+@transaction_at("parse", lambda recorded: recorded.accepted)
 def _record(connection: Connection, parsed: ParsedFile, *, claimed_by: str, now: datetime, min_interval: timedelta) -> Recorded:
     # Changed again while it was read: due at once. A claim that somebody else took over, or a removed file: no row.
     mine = connection.exec_driver_sql(

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from scheduler.exceptions import NotFoundError
-from scheduler.store.database import transaction
+from scheduler.store.database import transaction, transaction_at
 
 MAIL_KINDS = ("email_failure", "email_retry", "email_sla")
 #: Task instances an SLA callback is told of as those that hold the late one up.
@@ -49,7 +49,7 @@ class Notice:
         return f"{self.dag_id}.{self.ti['task_id']}{index} (run {self.run_id}, try {self.ti['try_number']})"
 
 
-@transaction
+@transaction_at("notice")
 def claim_callbacks(
     connection: Connection, claimed_by: str, *, lease_s: float, limit: int, without_files: Collection[str] = ()
 ) -> list[Notice]:
@@ -64,7 +64,7 @@ def claim_callbacks(
     )
 
 
-@transaction
+@transaction_at("notice")
 def claim_mails(connection: Connection, claimed_by: str, *, lease_s: float, limit: int) -> list[Notice]:
     """Take the oldest mails that nobody holds."""
     return _claim(connection, "n.kind in ('email_failure', 'email_retry', 'email_sla')", claimed_by, lease_s=lease_s, limit=limit)
@@ -97,7 +97,7 @@ def progress(connection: Connection, notice_id: int, claimed_by: str, *, done: i
     return noted.rowcount == 1
 
 
-@transaction
+@transaction_at("told")
 def end(connection: Connection, notice_id: int, claimed_by: str, *, error: str | None = None) -> bool:
     """It is done, or given up because of `error`; False if the claim is lost."""
     ended = connection.exec_driver_sql(

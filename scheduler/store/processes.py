@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from scheduler.store import deferrals, instances
-from scheduler.store.database import transaction
+from scheduler.store.database import transaction, transaction_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Held:
     stopping: bool
 
 
-@transaction
+@transaction_at("register")
 def register(
     connection: Connection,
     *,
@@ -38,7 +38,7 @@ def register(
     return process_id
 
 
-@transaction
+@transaction_at("heartbeat")
 def heartbeat(connection: Connection, process_id: str) -> bool:
     """A sign of life; False if this process was already declared dead and must register anew."""
     connection.exec_driver_sql("set local synchronous_commit = off")
@@ -84,13 +84,13 @@ def running_dispatches(connection: Connection, worker_id: str, dispatch_ids: Col
     return {row[0]: Held(row[1], row[2]) for row in rows}
 
 
-@transaction
+@transaction_at("lost")
 def fail_lost(connection: Connection, ti_id: int, dispatch_id: str, reason: str, *, at_once: bool = False) -> list[int]:
     """running -> up_for_retry or failed, because the process that ran this dispatch ended; the runs touched."""
     return instances.lose(connection, ti_id=ti_id, dispatch_id=dispatch_id, reason=reason, at_once=at_once)
 
 
-@transaction
+@transaction_at("bury", lambda buried: buried[0])
 def bury_dead(
     connection: Connection, *, worker_timeout_s: float, scheduler_timeout_s: float, waiter_timeout_s: float
 ) -> tuple[list[str], list[int]]:

@@ -15,7 +15,7 @@ from scheduler.exceptions import ConflictError, NotFoundError, PacelineError
 from scheduler.serialized import SerializedDag, next_timetable
 from scheduler.states import RunState
 from scheduler.store import deadlines, new_instances
-from scheduler.store.database import transaction
+from scheduler.store.database import transaction, transaction_at
 
 #: What a run id may hold: it becomes a folder name and part of a Celery message.
 RUN_ID = re.compile(r"[A-Za-z0-9_.~:+-][A-Za-z0-9_.~:+ -]{0,249}")
@@ -189,7 +189,7 @@ def trigger(
     return created
 
 
-@transaction
+@transaction_at("start")
 def start_queued(connection: Connection) -> list[int]:
     """queued -> running, oldest first: each DAG within its max_active_runs, each backfill within its own; the ids of the runs.
 

@@ -1,0 +1,191 @@
+"""Fault points: named steps at which a test kills, stops, delays or fails this process. Off, and free, everywhere else.
+
+`PACELINE_FAULTS="queue.committed=kill@3,report.before=delay:0.5"`: the third time that any process of the test comes by, it is
+killed; each report is half a second late. `@/path` names a file that holds the same and is read again at each point, so that
+one stack serves many faults. `PACELINE_FAULTS_FOLDER` is where the times are counted over all processes (`<point>.count`) and
+what struck is written down (`struck`); without it, or with a database on another machine, no process starts.
+"""
+
+import difflib
+import os
+import re
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from scheduler.exceptions import SettingsError
+
+FAULTS, FOLDER = "PACELINE_FAULTS", "PACELINE_FAULTS_FOLDER"
+NAMES = frozenset({FAULTS, FOLDER})
+
+#: Transactions: <name>.commit is reached before the commit of one that did something, <name>.committed after it.
+TRANSACTIONS = {
+    "parse": "a DAG file's versions and errors are stored",
+    "plan": "the due runs of a DAG are made",
+    "update": "what tasks updated is entered for the DAGs that wait for these assets",
+    "asset": "a run is made because its assets were updated",
+    "backfill": "a backfill makes its next runs, or ends",
+    "start": "queued runs start",
+    "timeout": "a run whose dagrun_timeout is over is ended",
+    "due": "retries and pokes whose time has come are made ready",
+    "promote": "a run is examined: what is decided is written, the run is closed",
+    "queue": "waiting task instances become queued",
+    "stamp": "dispatched_at notes that the broker has the messages",
+    "bury": "dead processes are stopped and what they ran is lost",
+    "deadline": "missed SLAs and deadlines of a run are noted",
+    "notice": "a callback or mail is claimed",
+    "told": "a callback or mail is noted as done",
+    "register": "a process enters the registry",
+    "heartbeat": "a process gives its sign of life",
+    "lost": "a worker's parent reports a child that died",
+    "await": "a waiter claims triggers",
+    "fire": "a trigger that fired makes its task instance ready",
+}
+#: Steps that are no transaction, or only one statement of the hot path.
+STEPS = {
+    "queue.publish": "before the messages of a pass are sent",
+    "queue.published": "after they were sent, before they are stamped",
+    "rescue.publish": "before messages that were lost are sent again",
+    "rescue.published": "after they were, before they are stamped",
+    "callback.before": "before a callback is called",
+    "callback.after": "after it returned, before that is noted",
+    "claim.before": "a pool child has a message and has not claimed it",
+    "claim.after": "it has claimed the task instance and not begun",
+    "code.before": "before user code runs",
+    "code.after": "after user code ended, before the report",
+    "report.before": "before the report",
+    "follow.locked": "the joins below are locked and not decided",
+    "follow.commit": "the report and what follows are written, not committed",
+    "report.after": "after the report, before the heir's message is sent",
+    "follow.published": "after the heir's message was sent, before the doorbell rings",
+    "follow.rung": "after the doorbell rang",
+    "fire.rung": "after a waiter rang the doorbell",
+}
+POINTS: dict[str, str] = {
+    name: text
+    for step, what in TRANSACTIONS.items()
+    for name, text in ((f"{step}.commit", f"before the commit: {what}"), (f"{step}.committed", f"after the commit: {what}"))
+} | STEPS
+
+CLAUSE = re.compile(r"(?P<point>[a-z.]+)=(?P<action>kill|stop|raise|delay:(?P<seconds>\d+(\.\d+)?))(@(?P<nth>[1-9]\d*))?")
+FORM = "<point>=kill|stop|raise|delay:<seconds>, with @<n> only the n-th time, several with commas"
+LOCAL_HOSTS = re.compile(r"|localhost|127\.\d+\.\d+\.\d+|::1|/.*")
+
+
+class InjectedError(Exception):
+    """What the action `raise` raises: an error that nobody foresaw."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What happens at a point: kill, stop, raise or delay; `nth` None is each time."""
+
+    point: str
+    action: str
+    seconds: float
+    nth: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Armed:
+    plan: str
+    folder: Path
+
+    def reach(self, name: str) -> None:
+        times = _count(self.folder / f"{name}.count")
+        for fault in parse(_text(self.plan)):
+            if fault.point == name and fault.nth in (None, times):
+                self._strike(fault, times)
+
+    def _strike(self, fault: Fault, times: int) -> None:
+        with (self.folder / "struck").open("a", encoding="utf-8") as struck:
+            struck.write(f"{time.time():.6f} {os.getpid()} {fault.point} {fault.action} {times}\n")
+        match fault.action:
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "stop":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            case "raise":
+                raise InjectedError(f"fault injected at {fault.point}")
+            case _:
+                time.sleep(fault.seconds)
+
+
+_armed: _Armed | None = None
+
+
+def point(name: str) -> None:
+    """The process comes by the step `name`: nothing happens, unless a test has armed it."""
+    if _armed is not None:
+        _armed.reach(name)
+
+
+def arm(environ: Mapping[str, str], database_url: str) -> None:
+    """At the start of a process: take the faults of its environment. SettingsError if they are wrong, or if this is no test."""
+    global _armed  # noqa: PLW0603 - one per process, like its environment
+    plan, folder = environ.get(FAULTS), environ.get(FOLDER)
+    if not plan:
+        return
+    if not folder or not Path(folder).is_dir():
+        raise SettingsError(f"{FAULTS} makes processes fail and is for tests only, which set {FOLDER} to a folder; unset it.")
+    if not is_local(database_url, environ):
+        raise SettingsError(f"{FAULTS} makes processes fail and is refused with a database on another machine; unset it.")
+    parse(_text(plan))
+    _armed = _Armed(plan, Path(folder))
+
+
+def disarm() -> None:
+    """Off again."""
+    global _armed  # noqa: PLW0603
+    _armed = None
+
+
+def parse(text: str) -> list[Fault]:
+    """The faults of a plan; SettingsError names the clause that is wrong."""
+    found = []
+    for clause in filter(None, (one.strip() for one in text.split(","))):
+        match = CLAUSE.fullmatch(clause)
+        if match is None:
+            raise SettingsError(f"{FAULTS} holds {clause!r}; write {FORM}.")
+        if match["point"] not in POINTS:
+            near = difflib.get_close_matches(match["point"], POINTS, 1)
+            hint = f"did you mean {near[0]}?" if near else "docs/reference/fault-points.md lists them."
+            raise SettingsError(f"{FAULTS} names {match['point']}, which is no fault point; {hint}")
+        action = match["action"].partition(":")[0]
+        found.append(Fault(match["point"], action, float(match["seconds"] or 0), int(match["nth"]) if match["nth"] else None))
+    return found
+
+
+def is_local(database_url: str, environ: Mapping[str, str]) -> bool:
+    """Whether PostgreSQL is reached through a socket or the loopback interface."""
+    parts = urlsplit(database_url)
+    asked = dict(parse_qsl(parts.query))
+    if "service" in asked or environ.get("PGSERVICE"):
+        return False
+    named = parts.netloc.rpartition("@")[2]
+    hosts = [re.sub(r"^\[(.*)\](:\d+)?$|:\d+$", r"\1", one) for one in unquote(named).split(",")] if named else []
+    hosts = [one for one in hosts if one] or asked.get("host", environ.get("PGHOST", "")).split(",")
+    hosts += asked.get("hostaddr", environ.get("PGHOSTADDR", "")).split(",")
+    return all(LOCAL_HOSTS.fullmatch(host) for host in hosts)
+
+
+def _text(plan: str) -> str:
+    if not plan.startswith("@"):
+        return plan
+    try:
+        return Path(plan[1:]).read_text(encoding="utf-8")
+    except OSError as error:
+        raise SettingsError(f"{FAULTS} names {plan[1:]}, which cannot be read: {error.strerror}.") from None
+
+
+def _count(path: Path) -> int:
+    """How often this was called with `path`, by any process: appending is atomic, and says where it got to."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    try:
+        os.write(descriptor, b".")
+        return os.lseek(descriptor, 0, os.SEEK_CUR)
+    finally:
+        os.close(descriptor)
