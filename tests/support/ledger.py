@@ -150,7 +150,9 @@ class Ledger:
         ask(database_url, WITNESS)
 
     def judge(self, database_url: str, dag_ids: Iterable[str] | None = None) -> Verdict:
-        """Hold Paceline's database against the ledger. Only tasks that write into it: those of `dag_ids`, else of all DAGs."""
+        """Hold Paceline's database against the ledger. Every task of `dag_ids` (None: of all DAGs) writes into it, but for
+        empty ones and sensors.
+        """
         chosen = None if dag_ids is None else list(dag_ids)
         tis = ask(database_url, TASK_INSTANCES, {"dags": chosen})
         names = {_key(row): row for row in tis}
@@ -164,7 +166,7 @@ class Ledger:
             done[row[:5]] = done.get(row[:5], 0) + (row[8] == "done")
         verdict = Verdict(tis=len(tis), executions=len(executions))
         for key, row in names.items():
-            if row[4] == "success" and row[7] != "empty" and done.get((*key, row[5]), 0) != 1:
+            if row[4] == "success" and not row[7] and done.get((*key, row[5]), 0) != 1:
                 verdict.lost.append(f"{_label(key)}: try {row[5]} is a success that ran {done.get((*key, row[5]), 0)} times")
             if row[4] not in FINISHED or row[6] not in ("success", "failed"):
                 verdict.stuck.append(f"{_label(key)} is {row[4]} in a run that is {row[6]}")
@@ -176,7 +178,8 @@ class Ledger:
 
 FINISHED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 TASK_INSTANCES = """
-select r.dag_id, r.run_id, t.task_id, t.map_index, t.state, t.try_number, r.state, v.data->'tasks'->t.task_no->>'runtime'
+select r.dag_id, r.run_id, t.task_id, t.map_index, t.state, t.try_number, r.state,
+       v.data->'tasks'->t.task_no->>'runtime' = 'empty' or v.data->'tasks'->t.task_no->>'operator' like '%%Sensor'
   from task_instance t join dag_run r on r.id = t.dag_run_id join dag_version v on v.id = r.version_id
  where %(dags)s::text[] is null or r.dag_id = any(%(dags)s)
 """

@@ -1,0 +1,77 @@
+"""SIGKILL at each fault point, with real processes: every run ends, and what succeeded ran exactly once.
+
+`make test` takes a few of the points with a few runs each, others each day; `make test-faults` all of them with 200 runs each.
+"""
+
+import json
+import os
+import random
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from support.faulty import FaultyStack, expected_state, faulty_stack
+from support.ledger import Ledger
+from support.servers import PostgresServer
+from support.stacks import StackFactory
+
+from scheduler import faults
+
+pytestmark = pytest.mark.stack
+
+FULL = os.environ.get("PACELINE_TEST_FAULTS") == "full"
+RUNS = int(os.environ.get("PACELINE_TEST_FAULTS_RUNS", "200" if FULL else "4"))
+SEED = int(os.environ.get("PACELINE_TEST_FAULTS_SEED", datetime.now(UTC).strftime("%Y%m%d")))
+#: At each point the process is killed at these times that any process comes by.
+KILLED_AT = (1, 4, 20) if FULL else (1, 3)
+#: Those that prove the most are always among the short selection.
+ALWAYS = ("queue.committed", "follow.commit", "report.after", "claim.after")
+SHORT = 9
+SETTLED_S = 120.0
+
+
+def chosen_points() -> list[str]:
+    if FULL:
+        return list(faults.POINTS)
+    others = sorted(faults.POINTS.keys() - set(ALWAYS))
+    return [*ALWAYS, *random.Random(SEED).sample(others, SHORT - len(ALWAYS))]
+
+
+@pytest.fixture
+def ledger(postgres_server: PostgresServer) -> Iterator[Ledger]:
+    with postgres_server.new_database(migrated=False) as url:
+        yield Ledger(url).create()
+
+
+@pytest.mark.timeout(7200 if FULL else 300)
+def test_a_sigkill_at_each_point_loses_nothing_and_doubles_nothing(
+    stack_factory: StackFactory, ledger: Ledger, tmp_path: Path
+) -> None:
+    points = chosen_points()
+    print(f"seed {SEED}, {RUNS} runs each at {', '.join(points)}", file=sys.stderr)
+    kills: dict[str, int] = {}
+    slowest_s: dict[str, float] = {}
+    with faulty_stack(stack_factory, ledger, tmp_path / "faults") as faulty:
+        for point in points:
+            began = time.monotonic()
+            faulty.inject(",".join(f"{point}=kill@{nth}" for nth in KILLED_AT))
+            faulty.provoke(point, RUNS)
+            faulty.settle(timeout=SETTLED_S, until=lambda point=point: faulty.struck(point))
+            kills[point], slowest_s[point] = len(faulty.struck(point)), round(time.monotonic() - began, 1)
+        faulty.inject("")
+        faulty.settle(timeout=SETTLED_S)
+
+        assert [run for run in ended(faulty) if run[2] != expected_state(run[0])] == []
+        verdict = ledger.judge(faulty.url)
+    assert all(kills.values()), kills
+    assert verdict.ok, verdict
+    print(json.dumps({"seed": SEED, "points": len(points), "kills": sum(kills.values()), **verdict.counts,
+                      "overtaken": len(verdict.overtaken), "slowest_s": slowest_s}), file=sys.stderr)  # fmt: skip
+
+
+def ended(faulty: FaultyStack) -> list[tuple[str, str, str]]:
+    """DAG, run id and state of each run."""
+    return [(row[0], row[1], row[2]) for row in faulty.rows("select dag_id, run_id, state from dag_run")]

@@ -1,0 +1,278 @@
+"""A stack whose processes fail at named points (scheduler/faults.py), and DAGs that bring it to each of these points."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine
+
+from scheduler import doorbell, faults
+from scheduler.dispatch import broker_lists
+from scheduler.store import backfills, database, runs
+from support.ledger import Ledger
+from support.stacks import Stack, StackFactory
+from support.waiting import eventually
+
+#: Deaths are noticed in seconds, so that a test need not wait long for them.
+QUICK_DEATHS = {
+    "PACELINE_SCHEDULER_SCHEDULER_HEARTBEAT_SEC": "0.5", "PACELINE_SCHEDULER_SCHEDULER_HEALTH_CHECK_THRESHOLD": "3",
+    "PACELINE_WORKER_HEARTBEAT_SEC": "0.5", "PACELINE_WORKER_HEARTBEAT_TIMEOUT": "3",
+    "PACELINE_WAITER_HEARTBEAT_SEC": "0.5", "PACELINE_WAITER_HEARTBEAT_TIMEOUT": "3",
+    "PACELINE_SCHEDULER_TASK_QUEUED_TIMEOUT": "1",
+}  # fmt: skip
+
+#: By DAG: what is inside it and its options. All but `slow` succeed in the end.
+RETRIED = {"retries": 8, "retry_delay": 0.1}
+BODIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "work": (
+        """
+        @task
+        def first():
+            with entry():
+                return [1, 2, 3]
+
+        @task
+        def each(n):
+            work()
+
+        @task
+        def join():
+            work()
+
+        each.expand(n=first()) >> join() >> task(task_id="last")(lambda: work())()
+        """,
+        {},
+    ),
+    "flaky": (
+        """
+        @task
+        def t(ti):
+            with entry():
+                if ti.try_number == 1:
+                    raise ValueError("the first try fails")
+        t()
+        """,
+        {},
+    ),
+    "dies": (
+        """
+        @task
+        def t(ti):
+            with entry():
+                ti.try_number == 1 and os.kill(os.getpid(), 9)
+        t()
+        """,
+        {},
+    ),
+    "waits": (
+        """
+        from scheduler.sensors import WaitSensor
+        WaitSensor(task_id="wait", time_to_wait=timedelta(seconds=0.1), deferrable=True) >> task(task_id="t")(lambda: work())()
+        """,
+        {},
+    ),
+    "makes": (
+        """
+        from scheduler import Asset
+        task(task_id="t", outlets=[Asset("ledger://made")])(lambda: work())()
+        """,
+        {},
+    ),
+    "slow": (
+        """
+        task(task_id="t")(lambda: work(20))()
+        """,
+        {"dagrun_timeout": timedelta(seconds=1)},
+    ),
+    "late": (
+        """
+        task(task_id="t", sla=timedelta(milliseconds=1))(lambda: work(0.2))()
+        """,
+        {},
+    ),
+}
+#: Which DAG, other than `work`, a point needs.
+NEEDS = {
+    "due": "flaky", "lost": "dies", "await": "waits", "fire": "waits", "update": "makes", "asset": "makes", "timeout": "slow",
+    "deadline": "late", "notice": "told", "told": "told", "callback": "told", "backfill": "dated", "plan": "once", "parse": "once",
+}  # fmt: skip
+FAILS = frozenset({"slow"})
+
+
+def dag_files(ledger: Ledger) -> dict[str, str]:
+    """The DAG files, by name."""
+    files = {f"{name}.py": _dag(ledger, name, body, **options) for name, (body, options) in BODIES.items()}
+    one = 'task(task_id="t")(lambda: work())()'
+    files["dated.py"] = _dag(ledger, "dated", one, schedule="@daily", start_date=datetime(2030, 1, 1, tzinfo=UTC))
+    # The consumer of `makes`, and a DAG with a callback: both need names in their options.
+    files["takes.py"] = files["flaky.py"].replace("DAG('flaky', schedule=None", "DAG('takes', schedule=[Asset('ledger://made')]")
+    files["takes.py"] = "from scheduler import Asset\n" + files["takes.py"]
+    files["told.py"] = files["flaky.py"].replace("DAG('flaky', ", "DAG('told', on_success_callback=lambda context: None, ")
+    return files
+
+
+def _dag(ledger: Ledger, name: str, body: str, **options: Any) -> str:
+    given = {"max_active_runs": 64, "max_active_tasks": 200, "default_args": RETRIED, **options}
+    return "import datetime\n" + ledger.dag(name, body, **given)
+
+
+@dataclass
+class FaultyStack:
+    """A stack, its faults and its ledger."""
+
+    stack: Stack
+    ledger: Ledger
+    folder: Path
+    engine: Engine
+    made: int = 0
+    spoken: list[str] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return self.stack.settings.database_url
+
+    def inject(self, plan: str) -> None:
+        """From now on these faults, counted from zero."""
+        for count in self.folder.glob("*.count"):
+            count.unlink()
+        (self.folder / "struck").unlink(missing_ok=True)
+        new = self.folder / "plan.new"
+        new.write_text(plan)
+        new.replace(self.folder / "plan")
+
+    def struck(self, point: str | None = None) -> list[int]:
+        """The processes that a fault struck, in order."""
+        path = self.folder / "struck"
+        lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+        return [int(line[1]) for line in lines if point in (None, line[2])]
+
+    def revive(self) -> None:
+        """Have the supervisor start at once what died: its pauses are for crashes that nobody asked for."""
+        with self.stack.supervisor._guard:
+            for child in self.stack.supervisor._children.values():
+                child.failures = 0
+                if child.restart_at is not None:
+                    child.restart_at = 0.0
+
+    def trigger(self, dag_id: str, count: int, label: str) -> None:
+        for _ in range(count):
+            self.made += 1
+            runs.trigger(self.engine, dag_id, run_id=f"{label}-{self.made}")
+
+    def rows(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
+        with self.engine.connect() as connection:
+            return [tuple(row) for row in connection.exec_driver_sql(statement, parameters)]
+
+    def open_runs(self) -> int:
+        return int(self.rows("select count(*) from dag_run where state in ('queued', 'running')")[0][0])
+
+    def settle(self, *, timeout: float, until: Callable[[], object] = lambda: True) -> None:
+        """Wait until no run is open, reviving what died."""
+
+        def settled() -> bool:
+            self.revive()
+            return self.open_runs() == 0 and bool(until())
+
+        eventually(settled, timeout=timeout, interval=0.1, message=self.open)
+
+    def open(self) -> str:
+        """What is not finished, for people."""
+        rows = self.rows(
+            "select r.run_id, r.state, t.task_id, t.map_index, coalesce(t.state, 'none'), t.try_number, t.reason, t.worker"
+            "  from dag_run r join task_instance t on t.dag_run_id = r.id"
+            " where r.state in ('queued', 'running') order by t.id limit 20"
+        )
+        return "\n".join(map(str, rows)) + f"\nstruck: {self.struck()}"
+
+    def provoke(self, point: str, count: int) -> None:
+        """Make `count` runs that bring the stack to `point`."""
+        step = point.partition(".")[0]
+        dag_id = NEEDS.get(step, "work")
+        if dag_id == "once":
+            self._once(count)
+        elif dag_id == "dated":
+            self.made += 1
+            first = datetime(2030, 1, 1, tzinfo=UTC) + timedelta(days=1000 * self.made)
+            wanted = backfills.Wanted(dag_id, first, first + timedelta(days=count - 1), max_active_runs=count)
+            backfills.create(self.engine, wanted)
+        else:
+            self.trigger(dag_id, count, point)
+        if step == "bury":
+            self.stack.kill("worker-1")
+        elif step == "register":
+            self.stack.kill("worker-2")
+        elif step == "rescue":
+            self._lose_messages()
+
+    def _once(self, count: int) -> None:
+        """New DAG files, each with one run that is due at once: few, as each is read by a process of its own."""
+        for _ in range(min(count, 10)):
+            self.made += 1
+            source = _dag(self.ledger, f"once_{self.made}", 'task(task_id="t")(lambda: work())()', schedule="@once")
+            path = self.stack.settings.dags_folder / f"once_{self.made}.py"
+            path.with_suffix(".tmp").write_text(source)
+            path.with_suffix(".tmp").rename(path)
+        names = [f"once_{self.made - back}" for back in range(min(count, 10))]
+        planned = "select count(*) from dag_run where dag_id = any(%s)"
+
+        def all_planned() -> bool:
+            self.revive()
+            return self.rows(planned, names) == [(len(names),)]
+
+        eventually(all_planned, timeout=60, interval=0.1, message=self.stack.logs)
+
+    def _lose_messages(self) -> None:
+        broker = doorbell.client(self.stack.settings)
+        deadline = time.monotonic() + 20
+        while not self.struck() and time.monotonic() < deadline:
+            broker.delete(*broker_lists("default"))
+            self.revive()
+            time.sleep(0.02)
+        broker.close()
+
+
+def expected_state(dag_id: str) -> str:
+    return "failed" if dag_id in FAILS else "success"
+
+
+@contextmanager
+def faulty_stack(
+    factory: StackFactory, ledger: Ledger, folder: Path, *, files: dict[str, str] | None = None, plan: str = "",
+    env: dict[str, str] | None = None, schedulers: int = 2, workers: Sequence[tuple[str, int]] = (("default", 3), ("default", 3)),
+    waiters: int = 1,
+) -> Iterator[FaultyStack]:  # fmt: skip
+    """Processes that look for faults in `folder`; the DAGs are known when it is handed out."""
+    folder.mkdir(exist_ok=True)
+    (folder / "plan").write_text(plan)
+    Ledger.witness(factory.settings.database_url)
+    chosen = dag_files(ledger) if files is None else files
+    given = {**QUICK_DEATHS, faults.FAULTS: f"@{folder / 'plan'}", faults.FOLDER: str(folder), **(env or {})}
+    stack = factory(chosen, schedulers=schedulers, workers=workers, waiters=waiters, env=given)
+    engine = database.create(stack.settings)
+    made = FaultyStack(stack, ledger, folder, engine)
+    try:
+        eventually(
+            lambda: (len(chosen),) in made.rows("select count(*) from dag where version_id is not null"),
+            timeout=60, interval=0.1, message=lambda: f"{made.rows('select * from import_error')}\n{stack.logs()}",
+        )  # fmt: skip
+        yield made
+    finally:
+        # A stopped process cannot end in order.
+        for pid in made.struck():
+            if alive(pid):
+                os.kill(pid, signal.SIGCONT)
+        engine.dispose()
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
