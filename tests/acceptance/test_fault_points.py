@@ -22,9 +22,9 @@ from scheduler import faults
 
 pytestmark = pytest.mark.stack
 
-FULL = os.environ.get("PACELINE_TEST_FAULTS") == "full"
-RUNS = int(os.environ.get("PACELINE_TEST_FAULTS_RUNS", "200" if FULL else "4"))
-SEED = int(os.environ.get("PACELINE_TEST_FAULTS_SEED", datetime.now(UTC).strftime("%Y%m%d")))
+FULL = os.environ.get("FAULT_TESTS") == "full"
+RUNS = int(os.environ.get("FAULT_RUNS", "200" if FULL else "4"))
+SEED = int(os.environ.get("FAULT_SEED", datetime.now(UTC).strftime("%Y%m%d")))
 #: At each point the process is killed at these times that any process comes by.
 KILLED_AT = (1, 4, 20) if FULL else (1, 3)
 #: Those that prove the most are always among the short selection.
