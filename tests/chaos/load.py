@@ -1,0 +1,56 @@
+"""Triggers runs at intervals, so many that the wanted number of task instances comes about."""
+
+import threading
+import time
+from random import Random
+
+from sqlalchemy.exc import DBAPIError
+
+from scheduler.exceptions import ConflictError
+from scheduler.settings import Settings
+from scheduler.store import database, runs
+
+#: Runs that may be unfinished at once: more would only wait.
+MOST_OPEN = 45
+PAUSE_S = 0.25
+OPEN = "select (select count(*) from task_instance), (select count(*) from dag_run where state in ('queued', 'running'))"
+
+
+class Load(threading.Thread):
+    """`tis_per_second` for `seconds`; each DAG in turn, in an order of the seed's."""
+
+    def __init__(self, settings: Settings, dag_ids: list[str], seed: int, *, seconds: float, tis_per_second: float) -> None:
+        super().__init__(name="load", daemon=True)
+        self._settings = settings
+        self._dag_ids = dag_ids
+        self._dice = Random(f"{seed} load")
+        self._seconds = seconds
+        self._rate = tis_per_second
+        self._done = threading.Event()
+        self.triggered = 0
+
+    def run(self) -> None:
+        engine = database.create(self._settings, application="chaos load")
+        started = time.monotonic()
+        turn: list[str] = []
+        try:
+            while (passed := time.monotonic() - started) < self._seconds and not self._done.wait(PAUSE_S):
+                turn = turn or self._dice.sample(self._dag_ids, len(self._dag_ids))
+                try:
+                    with engine.connect() as connection:
+                        tis, unfinished = connection.exec_driver_sql(OPEN).one()
+                    if tis < self._rate * (passed + 10) and unfinished < MOST_OPEN:
+                        runs.trigger(engine, turn[0], run_id=f"r{self.triggered:04}")
+                        turn.pop(0)
+                        self.triggered += 1
+                except DBAPIError:
+                    continue  # away, as it shall be now and then; one that got through unseen is refused next time
+                except ConflictError:
+                    self.triggered += 1
+                    turn.pop(0)
+        finally:
+            engine.dispose()
+
+    def end(self) -> None:
+        self._done.set()
+        self.join(60)

@@ -1,0 +1,101 @@
+"""TCP between the processes and their servers, which can be made half-open: bytes are taken and never arrive, nothing is closed."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+R = TypeVar("R")
+CHUNK = 1 << 16
+ANSWER_S = 10.0
+
+
+class Line:
+    """One listening port, forwarded to a Unix socket; each process of the stack has lines of its own."""
+
+    def __init__(self, target: Path) -> None:
+        self._target = target
+        self._open = asyncio.Event()
+        self._open.set()
+        self._writers: set[asyncio.StreamWriter] = set()
+        self.port = 0
+
+    async def listen(self) -> None:
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = server.sockets[0].getsockname()[1]
+
+    def cut(self) -> None:
+        """From now on nothing passes, in either direction; new connections are taken and stay silent."""
+        self._open.clear()
+
+    def mend(self, *, reset: bool) -> None:
+        """All that was held back arrives late; or, as after the give-up of a kernel, the connections are gone."""
+        if reset:
+            for writer in list(self._writers):
+                writer.transport.abort()
+        self._open.set()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        far: asyncio.StreamWriter | None = None
+        try:
+            await self._open.wait()
+            far_reader, far = await asyncio.open_unix_connection(str(self._target))
+            self._writers.add(far)
+            await asyncio.gather(self._pump(reader, far), self._pump(far_reader, writer))
+        except OSError:
+            pass  # the server is away, as the client is about to see
+        finally:
+            for one in (writer, far):
+                if one is not None:
+                    self._writers.discard(one)
+                    one.transport.abort()
+
+    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        try:
+            while data := await source.read(CHUNK):
+                await self._open.wait()
+                sink.write(data)
+                await sink.drain()
+            # What was cut must not even see the end of the other side.
+            await self._open.wait()
+        finally:
+            with contextlib.suppress(OSError):
+                sink.close()
+
+
+class Proxy:
+    """The lines of a stack, in a thread with an event loop of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(lambda *_: None)  # a connection that was aborted is no news here
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+        self._thread.start()
+
+    def line(self, target: Path) -> Line:
+        async def make() -> Line:
+            line = Line(target)
+            await line.listen()
+            return line
+
+        return self._run(make())
+
+    def do(self, change: Callable[[], None]) -> None:
+        """Cut or mend from another thread."""
+        self._loop.call_soon_threadsafe(change)
+
+    def close(self) -> None:
+        async def end() -> None:
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
+
+        with contextlib.suppress(Exception):
+            self._run(end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(ANSWER_S)
+
+    def _run(self, work: Coroutine[Any, Any, R]) -> R:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(ANSWER_S)

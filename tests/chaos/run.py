@@ -1,0 +1,165 @@
+"""One chaos run: start the stage, load it, let faults happen until the time is up, let it settle, judge, report."""
+
+import json
+import random
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+from support.ledger import Verdict, ask
+
+from chaos.faults import BAG, Act, Fault, Happened, perform
+from chaos.load import Load
+from chaos.recovery import Meter, figures
+from chaos.shapes import dags
+from chaos.stage import Stage, stage
+from chaos.watch import Watch
+
+#: At least 5,000 in 10 minutes, with some to spare.
+TIS_PER_SECOND = 10.0
+#: Seconds that a run may take once nothing goes wrong any more.
+SETTLE_S = 180.0
+OVERLAP = 0.3
+OPEN = "select count(*) from dag_run where state in ('queued', 'running')"
+
+
+@dataclass
+class Report:
+    """What a chaos run found; `line` is the JSON line."""
+
+    seed: int
+    verdict: Verdict
+    faults: list[Happened]
+    overruns: list[str]
+    deadlocks: list[str]
+    log_folder: Path
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return self.verdict.ok and not self.overruns and not self.deadlocks
+
+    @property
+    def line(self) -> str:
+        counted: dict[str, Any] = {
+            "seed": self.seed,
+            "tis": self.verdict.tis,
+            "faults": dict(sorted(Counter(one.name for one in self.faults).items())) | {"other_time_zone": 1},
+            "lost": len(self.verdict.lost),
+            "stuck": len(self.verdict.stuck),
+            "double_running": len(self.verdict.double_running),
+            "double_success": len(self.verdict.double_success),
+            "pool_overruns": len(self.overruns),
+            "deadlocks": len(self.deadlocks),
+            "recovery_s": figures(one.recovery for one in self.faults if one.alone and one.recovery is not None),
+        }
+        return json.dumps(counted)
+
+    def text(self) -> str:
+        """For people: each fault, then what went wrong, by name."""
+        lines = [_line(one) for one in self.faults]
+        verdict = self.verdict
+        for name in ("lost", "stuck", "double_running", "double_success"):
+            lines += [f"{name}: {one}" for one in getattr(verdict, name)]
+        lines += [f"over a limit: {one}" for one in self.overruns] + [f"deadlock: {one}" for one in self.deadlocks]
+        lines.append(
+            f"{verdict.executions} executions; overtaken by their next try, as a lost worker's may be: {len(verdict.overtaken)}"
+        )
+        return "\n".join([*lines, *self.notes])
+
+
+def chaos(folder: Path, *, seed: int, seconds: float, quick: bool, longest_s: float = 60.0, say: Any = print) -> Report:
+    """Run it in `folder`, which must be empty and have a short name (it holds Unix sockets)."""
+    with stage(folder, seed, quick=quick) as found:
+        say(f"seed {seed}: {len(found.lines)} processes, logs in {folder / 'logs'}")
+        watch = Watch(found.settings.database_url)
+        load = Load(found.settings, sorted(dags(seed)), seed, seconds=seconds, tis_per_second=TIS_PER_SECOND)
+        watch.start()
+        load.start()
+        happened = _make_trouble(found, seed, seconds, longest_s, say)
+        load.end()
+        settled = _settle(found, say)
+        watch.end()
+        verdict = found.ledger.judge(found.settings.database_url)
+        logged = [
+            line for line in found.servers.log("postgres").read_text(errors="replace").splitlines() if "deadlock detected" in line
+        ]
+        report = Report(
+            seed, verdict, happened, watch.overruns, logged or ["counted by pg_stat_database"] * watch.deadlocks, folder / "logs"
+        )
+        report.notes.append(f"{load.triggered} runs triggered, {watch.looks} looks, settled after {settled:.1f} s")
+        if not report.ok:
+            report.notes.append(f"last words of the processes:\n{found.log_tail()}")
+        return report
+
+
+def sequence(seed: int) -> "Bag":
+    """The faults of a seed, without end."""
+    return Bag(random.Random(f"{seed} faults"))
+
+
+class Bag:
+    """Draws every fault before any comes more often than it is in the bag."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self._dice = dice
+        self._left: list[Fault] = []
+
+    def draw(self) -> Fault:
+        if not self._left:
+            self._left = self._dice.sample(BAG, len(BAG))
+        return self._left.pop()
+
+
+def _make_trouble(found: Stage, seed: int, seconds: float, longest_s: float, say: Any) -> list[Happened]:
+    """One fault after the other, sometimes two at a time; the next comes when the last is over."""
+    dice, bag = random.Random(f"{seed} times"), sequence(seed)
+    meter = Meter(found.settings.database_url)
+    happened: list[Happened] = []
+    deadline = time.monotonic() + seconds
+    time.sleep(min(3.0, seconds / 10))
+    while time.monotonic() < deadline:
+        count = 2 if dice.random() < OVERLAP else 1
+        gap_s, rest_s = dice.uniform(0, 1.5), dice.uniform(0.2, 2.5)
+        threads = []
+        for _ in range(count):
+            fault, number = bag.draw(), len(happened)
+            one = Happened(number, fault.__name__, time.strftime("%H:%M:%S"), alone=count == 1)
+            happened.append(one)
+            act = Act(found, meter, random.Random(f"{seed} fault {number}"), min(longest_s, max(1.0, deadline - time.monotonic())))
+            threads.append(perform(fault, act, one))
+            time.sleep(gap_s if count == 2 else 0)
+        for thread in threads:
+            thread.join()
+        for one in happened[-count:]:
+            say(_line(one))
+        time.sleep(min(rest_s, max(0.0, deadline - time.monotonic())))
+    return happened
+
+
+def _settle(found: Stage, say: Any) -> float:
+    """Wait until every run has ended, or too long; how long it took."""
+    started = time.monotonic()
+    last = -1
+    while time.monotonic() < started + SETTLE_S:
+        try:
+            left = ask(found.settings.database_url, OPEN)[0][0]
+        except psycopg2.Error:
+            left = -1
+        if left == 0:
+            break
+        if left != last:
+            say(f"{left} runs to end")
+            last = left
+        time.sleep(0.5)
+    return time.monotonic() - started
+
+
+def _line(one: Happened) -> str:
+    recovery = "" if one.recovery is None else f", {one.recovery.kind} back after {[round(s, 2) for s in one.recovery.seconds]}"
+    together = "" if one.alone else ", with another"
+    error = "" if one.error is None else f", in the way of itself: {one.error}"
+    return f"{one.at} {one.number:3} {one.name} ({one.seconds:.1f} s){recovery}{together}{error}"

@@ -1,0 +1,210 @@
+"""Where chaos happens: servers and processes of its own, each process with lines to the servers that can be cut."""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import psycopg2
+import redis
+from support.ledger import Ledger
+from support.servers import FAST
+from support.waiting import eventually
+
+from chaos.proxy import Line, Proxy
+from chaos.shapes import POOLS, files
+from scheduler.cli import stack
+from scheduler.cli.embedded import EmbeddedPostgres, EmbeddedRedis
+from scheduler.cli.processes import Command, Supervisor
+from scheduler.settings import Broker, Database, Paths, Settings
+from scheduler.store import database, migrate, pools
+
+SCHEDULERS, WORKERS, CONCURRENCY = 3, 3, 4
+#: What was committed must outlive a crash of the server; that of the machine is not played here.
+POSTGRES = {name: value for name, value in FAST.items() if name != "synchronous_commit"} | {
+    "log_lock_waits": "on",
+    "log_line_prefix": "%m [%p] %a %x ",
+}
+#: Files change once, when they are written; so many schedulers on few cores shall not read them all the time.
+ENVIRONMENT = {"PACELINE_SCHEDULER_MIN_FILE_PROCESS_INTERVAL": "600", "PACELINE_WORKER_GRACE_SEC": "8"}
+#: Deaths are noticed sooner, so that a short run sees many of them.
+QUICK = {
+    "PACELINE_WORKER_HEARTBEAT_SEC": "0.5",
+    "PACELINE_WORKER_HEARTBEAT_TIMEOUT": "3",
+    "PACELINE_WAITER_HEARTBEAT_SEC": "0.5",
+    "PACELINE_WAITER_HEARTBEAT_TIMEOUT": "3",
+    "PACELINE_SCHEDULER_SCHEDULER_HEARTBEAT_SEC": "0.5",
+    "PACELINE_SCHEDULER_SCHEDULER_HEALTH_CHECK_THRESHOLD": "4",
+    "PACELINE_SCHEDULER_ORPHANED_TASKS_CHECK_INTERVAL": "0.5",
+    "PACELINE_SCHEDULER_TASK_QUEUED_TIMEOUT": "2",
+}
+START_S = 90.0
+
+
+@dataclass(slots=True)
+class Lines:
+    """The ways of one process to PostgreSQL and Redis."""
+
+    postgres: Line
+    redis: Line
+
+
+@dataclass
+class Stage:
+    """The running whole; `lines` and `frozen` are by process name and process id."""
+
+    folder: Path
+    settings: Settings
+    ledger: Ledger
+    servers: Supervisor
+    stack: Supervisor
+    postgres: EmbeddedPostgres
+    broker: EmbeddedRedis
+    proxy: Proxy
+    lines: dict[str, Lines]
+    said: list[str]
+    frozen: set[int] = field(default_factory=set)
+
+    @property
+    def workers(self) -> list[str]:
+        return [name for name in self.lines if name.startswith("worker")]
+
+    @property
+    def schedulers(self) -> list[str]:
+        return [name for name in self.lines if name.startswith("scheduler")]
+
+    def signal(self, name: str, number: int) -> None:
+        """To a process of the stack, which is started again a second after its end."""
+        self._forgive(self.stack, name)
+        os.kill(self.stack.pid(name), number)
+
+    def signal_server(self, name: str, number: int) -> None:
+        self._forgive(self.servers, name)
+        os.kill(self.servers.pid(name), number)
+
+    def children(self, worker: str) -> list[psutil.Process]:
+        """Pool children of a worker of ours."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return psutil.Process(self.stack.pid(worker)).children()
+        return []
+
+    @contextlib.contextmanager
+    def stopped(self, pid: int) -> Iterator[None]:
+        """SIGSTOP for the length of the block; nothing of ours stays stopped."""
+        self.frozen.add(pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.thaw(pid)
+
+    def thaw(self, pid: int) -> None:
+        self.frozen.discard(pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+    def redis(self) -> redis.Redis:
+        return redis.Redis(unix_socket_path=str(self.broker.socket), socket_timeout=5)
+
+    def log_tail(self, lines: int = 15) -> str:
+        """The end of what each process said."""
+        names = [*self.servers.names(), *self.stack.names()]
+        return "\n".join(f"--- {name}\n{(self._of(name)).log_tail(name, lines)}" for name in names)
+
+    def _of(self, name: str) -> Supervisor:
+        return self.servers if name in self.servers.names() else self.stack
+
+    @staticmethod
+    def _forgive(supervisor: Supervisor, name: str) -> None:
+        """Each kill here is a new one: the pause before the next start shall not grow with them."""
+        supervisor._children[name].failures = 0
+
+
+@contextlib.contextmanager
+def stage(folder: Path, seed: int, *, quick: bool) -> Iterator[Stage]:
+    """Start everything, with all DAGs parsed; end everything."""
+    said: list[str] = []
+    with contextlib.ExitStack() as undo:
+        servers = undo.enter_context(Supervisor(folder / "logs", say=said.append))
+        ledger_server = EmbeddedPostgres(
+            data=folder / "ledger-data", run_folder=folder / "l", supervisor=servers, options=FAST, name="ledger"
+        )
+        postgres = EmbeddedPostgres(data=folder / "data", run_folder=folder / "p", supervisor=servers, options=POSTGRES)
+        broker = EmbeddedRedis(run_folder=folder / "r", supervisor=servers)
+        for server in (ledger_server, postgres, broker):
+            server.start()
+        ledger = Ledger(f"postgresql://postgres@/paceline?host={ledger_server.run_folder}").create()
+        settings = _settings(folder, f"postgresql://postgres@/paceline?host={postgres.run_folder}",
+                             f"redis+socket://{broker.socket}?virtual_host=0")  # fmt: skip
+        _prepare(settings)
+        for name, source in files(seed, ledger).items():
+            (settings.dags_folder / name).write_text(source, encoding="utf-8")
+        proxy = Proxy()
+        undo.callback(proxy.close)
+        supervisor = undo.enter_context(Supervisor(folder / "logs", say=said.append))
+        found = Stage(folder, settings, ledger, servers, supervisor, postgres, broker, proxy, {}, said)
+        undo.callback(lambda: [found.thaw(pid) for pid in list(found.frozen)])
+        _start_processes(found, QUICK if quick else {})
+        eventually(lambda: _parsed(settings) == 22, timeout=START_S, interval=0.2, message=found.log_tail)
+        yield found
+
+
+def _settings(folder: Path, database_url: str, broker_url: str) -> Settings:
+    home, dags = folder / "home", folder / "dags"
+    home.mkdir()
+    dags.mkdir()
+    return Settings(paths=Paths(home=home, dags_folder=dags), database=Database(url=database_url), broker=Broker(url=broker_url))
+
+
+def _prepare(settings: Settings) -> None:
+    engine = database.create(settings)
+    try:
+        migrate.migrate(engine)
+        for name, slots in POOLS.items():
+            pools.set_pool(engine, name, slots)
+    finally:
+        engine.dispose()
+    Ledger.witness(settings.database_url)
+
+
+def _start_processes(found: Stage, quick: Mapping[str, str]) -> None:
+    base = stack.environment_for(found.settings)
+    workers = [("default", CONCURRENCY)] * WORKERS
+    grace = float(ENVIRONMENT["PACELINE_WORKER_GRACE_SEC"])
+    for command in stack.stack_commands(base, schedulers=SCHEDULERS, workers=workers, waiters=1, worker_grace_sec=grace):
+        lines = Lines(found.proxy.line(found.postgres.run_folder / ".s.PGSQL.5432"), found.proxy.line(found.broker.socket))
+        found.lines[command.name] = lines
+        environment = base | ENVIRONMENT | quick | {
+            "PACELINE_DATABASE_URL": f"postgresql://postgres@127.0.0.1:{lines.postgres.port}/paceline",
+            "PACELINE_BROKER_URL": f"redis://127.0.0.1:{lines.redis.port}/0",
+        }  # fmt: skip
+        if command.name == "scheduler-2":
+            environment["TZ"] = "Asia/Tokyo"
+        found.stack.start(
+            Command(name=command.name, argv=command.argv, stage=command.stage, environment=environment, grace_sec=command.grace_sec)
+        )
+
+
+def _parsed(settings: Settings) -> int:
+    with contextlib.closing(psycopg2.connect(settings.database_url)) as connection, connection.cursor() as cursor:
+        cursor.execute("select count(*) from dag")
+        return int(cursor.fetchone()[0])
+
+
+def wait_until_up(url: str, *, timeout_s: float = 60.0) -> float:
+    """When PostgreSQL answers again, by time.time()."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            psycopg2.connect(url, connect_timeout=2).close()
+        except psycopg2.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+        else:
+            return time.time()
