@@ -25,7 +25,7 @@ from scheduler.doorbell import Doorbell
 from scheduler.follow import Follower
 from scheduler.settings import Settings
 from scheduler.store.hot import HotPath
-from workers import logs, startup, vault
+from workers import inbox, logs, startup, vault
 from workers.board import Board
 from workers.execute import Executor
 from workers.guard import Guard
@@ -69,6 +69,7 @@ def build(settings: Settings, *, name: str, queues: Sequence[str], concurrency: 
     startup.hide_secrets()
     vault.take_environment()
     app = celery_app(settings)
+    inbox.guard(app)
     app.conf.update(
         task_queues=consumed_queues(queues),
         # A message taken early would wait behind a long task here while another worker is free.

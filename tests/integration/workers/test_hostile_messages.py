@@ -1,0 +1,107 @@
+"""Whatever lies in the broker's lists: a worker refuses it in a line of its log and goes on, and so does rescue."""
+
+import json
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import hostile
+from support.scenario import Scenario, chain
+from support.waiting import eventually
+
+from scheduler.dispatch import Publisher, broker_lists
+from scheduler.doorbell import client
+from scheduler.services.rescue import Rescue, dispatch_ids_in_broker
+from scheduler.settings import Settings
+from scheduler.store import processes
+from workers import inbox
+
+ONE_TASK = """
+    with DAG("d", schedule=None):
+        PythonOperator(task_id="t", python_callable=lambda: print("ran"))
+"""
+
+
+@pytest.fixture
+def scenario(settings: Settings) -> Iterator[Scenario]:
+    made = Scenario(settings)
+    yield made
+    made.close()
+
+
+def test_a_worker_refuses_hostile_messages_and_goes_on_working(bench: Any, tmp_path: Path) -> None:
+    broker: Any = client(bench.settings)
+    bomb = tmp_path / "unpickled"
+    items = hostile.items(str(bomb))
+    bench.dag(ONE_TASK)
+    run = bench.scenario.trigger("d", run_id="r1")
+    for item in items.values():
+        broker.lpush("default", item)
+    worker = bench.worker()
+
+    eventually(lambda: worker.said.count("refused a message") == len(items), timeout=30, message=lambda: bench.said)
+    bench.wait(run)
+
+    assert bench.scenario.states(run) == {"t": "success"}
+    assert worker.process.poll() is None
+    assert not bomb.exists()
+    assert "Traceback" not in worker.said
+    assert not any(line for line in worker.said.splitlines() if len(line) > 300), "a line repeats what the message holds"
+    children = {line for line in worker.said.splitlines() if re.search("was lost|died|exited", line)}
+    assert children == set()
+    assert [key for key in broker.keys("default*") if broker.llen(key)] == []
+
+
+def test_a_good_message_for_nothing_is_dropped_by_the_claim(bench: Any) -> None:
+    broker: Any = client(bench.settings)
+    worker = bench.worker()
+
+    broker.lpush("default", hostile.raw(hostile.message(2**63 - 1)))
+
+    eventually(lambda: "dropped dispatch" in worker.said, timeout=20, message=lambda: bench.said)
+
+
+@pytest.mark.parametrize("name", sorted(hostile.items("x")))
+def test_each_is_refused_before_celery_sees_it(name: str) -> None:
+    try:
+        message = json.loads(hostile.items("x")[name])
+    except (ValueError, RecursionError):
+        return  # Channel drops it
+    complaint = inbox.envelope_fault(message) or inbox.dispatch_fault(message)
+    assert complaint and len(complaint) < 120
+
+
+def test_what_we_publish_is_taken(scenario: Scenario) -> None:
+    scenario.add(chain("c", 1))
+    scenario.trigger("c", run_id="r" * 250)
+    scenario.turn()
+
+    found = [json.loads(item) for key in broker_lists("default") for item in scenario.broker.lrange(key, 0, -1)]
+
+    assert [inbox.envelope_fault(one) or inbox.dispatch_fault(one) for one in found] == [None]
+
+
+def settled(scenario: Scenario) -> bool:
+    """Right after a start of PostgreSQL rescue leaves everything to the workers."""
+    with scenario.engine.connect() as connection:
+        return processes.settled(connection, seconds=scenario.settings.worker.heartbeat_timeout)
+
+
+def test_rescue_looks_past_what_is_no_message(scenario: Scenario) -> None:
+    scenario.add(chain("c", 1))
+    scenario.trigger("c", run_id="r")
+    scenario.turn()
+    eventually(lambda: settled(scenario), timeout=30)
+    lost = scenario.messages()
+    for item in hostile.items("x").values():
+        scenario.broker.lpush("default", item)
+    scenario.sql("update task_instance set queued_at = queued_at - interval '1 hour', dispatched_at = null")
+
+    rescue = Rescue(scenario.engine, scenario.settings, Publisher(scenario.settings), scenario.broker)
+    rescued = rescue.run_once(datetime.now(UTC))
+
+    assert [(one.ti_id, one.dispatch_id) for one in rescued.sent_again] == lost
+    assert lost[0][1] in dispatch_ids_in_broker(scenario.broker, {"default"})
