@@ -1,9 +1,10 @@
 """rescue: find messages the broker lost and processes that died, and put their work back where it goes on."""
 
+import contextlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 import redis
 from sqlalchemy import Connection, Engine
@@ -36,17 +37,34 @@ class Rescue:
         self._settings = settings
         self._publisher = publisher
         self._broker = broker
+        self._looked_at: datetime | None = None
+        self._judges_from = datetime.min.replace(tzinfo=UTC)
 
     def run_once(self, now: datetime) -> Rescued:
-        dead, runs = processes.bury_dead(
+        dead, runs = self._bury_dead() if self._may_judge(now) else ([], [])
+        lost = self._lost_messages()
+        send(self._engine, self._publisher, lost, step="rescue")
+        return Rescued(lost, dead, runs)
+
+    def _may_judge(self, now: datetime) -> bool:
+        """Not right after this scheduler itself was away, because it was stopped, or the database could not be reached or was:
+        then the others may have been away with it, and each gets the time to give a sign of life.
+        """
+        timeout = timedelta(seconds=self._settings.worker.heartbeat_timeout)
+        away = max(timeout / 2, timedelta(seconds=3 * self._settings.scheduler.orphaned_tasks_check_interval))
+        before, self._looked_at = self._looked_at or now, now
+        # One that is always slow must not wait for ever.
+        if now - before > away and now > self._judges_from + 2 * timeout:
+            self._judges_from = now + timeout
+        return now >= self._judges_from
+
+    def _bury_dead(self) -> tuple[list[str], list[int]]:
+        return processes.bury_dead(
             self._engine,
             worker_timeout_s=self._settings.worker.heartbeat_timeout,
             scheduler_timeout_s=self._settings.scheduler.scheduler_health_check_threshold,
             waiter_timeout_s=self._settings.waiter.heartbeat_timeout,
         )
-        lost = self._lost_messages()
-        send(self._engine, self._publisher, lost, step="rescue")
-        return Rescued(lost, dead, runs)
 
     def _lost_messages(self) -> list[Message]:
         """Queued task instances whose message is not in the broker. One that a worker holds in memory may be sent twice; the
@@ -74,5 +92,8 @@ def dispatch_ids_in_broker(broker: redis.Redis, queues: Iterable[str]) -> set[st
     found: set[str] = set()
     for queue in queues:
         for key in broker_lists(queue):
-            found.update(json.loads(body)["headers"]["id"] for body in broker.lrange(key, 0, -1))
+            for item in broker.lrange(key, 0, -1):
+                # What is no message of ours is the worker's to refuse.
+                with contextlib.suppress(ValueError, RecursionError, TypeError, KeyError):
+                    found.add(json.loads(item)["headers"]["id"])
     return found

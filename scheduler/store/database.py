@@ -19,8 +19,9 @@ R = TypeVar("R")
 #: deadlock_detected and serialization_failure: the transaction was undone whole, so it may be done again.
 LOST_RACES = frozenset({"40P01", "40001"})
 MAX_ATTEMPTS = 5
-#: What every connection asks of the server: no lock is waited for, and no transaction left open, for long.
-OPTIONS = "-c timezone=UTC -c lock_timeout=30s -c idle_in_transaction_session_timeout=60s"
+#: What every connection asks of the server: no lock is waited for, and no transaction left open, for long. A process that is
+#: stopped inside a transaction holds its pools and runs until the server ends its session; then the others go on.
+OPTIONS = "-c timezone=UTC -c lock_timeout=30s -c idle_in_transaction_session_timeout=10s"
 #: What libpq says when the server is there and refuses who we are.
 REFUSED = ("password authentication failed", "no password supplied", "does not exist", "no pg_hba.conf entry")
 

@@ -1,6 +1,6 @@
 """DAG files and what was read from them: which are due, who reads them, their DAGs, versions and import errors."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -130,6 +130,17 @@ def release(connection: Connection, *, claimed_by: str) -> None:
     connection.exec_driver_sql(
         "update dag_file set claimed_by = null, claimed_until = null where claimed_by = %(claimed_by)s",
         {"claimed_by": claimed_by},
+    )
+
+
+def release_dead(connection: Connection, readers: Collection[str]) -> None:
+    """Give up the claims of readers that died; one that is just being stored is passed over."""
+    connection.exec_driver_sql(
+        """
+        with held as (select path from dag_file where claimed_by = any(%s) order by path for no key update skip locked)
+        update dag_file f set claimed_by = null, claimed_until = null from held where f.path = held.path
+        """,
+        (list(readers),),
     )
 
 

@@ -111,6 +111,22 @@ def end(connection: Connection, notice_id: int, claimed_by: str, *, error: str |
     return ended.rowcount == 1
 
 
+def release_dead(connection: Connection, schedulers: Collection[str]) -> None:
+    """Give back what schedulers that died had claimed, as <scheduler>/<pass>; what is just being noted is passed over."""
+    connection.exec_driver_sql(
+        """
+        with held as (
+            select n.id from notice n
+             where n.ended_at is null
+               and exists (select 1 from unnest(%s) dead (id) where starts_with(n.claimed_by, dead.id || '/'))
+             order by n.id for update skip locked
+        )
+        update notice n set claimed_by = null, claimed_until = null from held where n.id = held.id
+        """,
+        (list(schedulers),),
+    )
+
+
 @transaction
 def release(connection: Connection, claimed_by: str, ids: Sequence[int], *, pause_s: float = 0.0) -> None:
     """Give these back, to be taken again after `pause_s`."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from scheduler.store import deferrals, instances
+from scheduler.store import deferrals, files, instances, notices
 from scheduler.store.database import transaction, transaction_at
 
 
@@ -94,7 +94,9 @@ def fail_lost(connection: Connection, ti_id: int, dispatch_id: str, reason: str,
 def bury_dead(
     connection: Connection, *, worker_timeout_s: float, scheduler_timeout_s: float, waiter_timeout_s: float
 ) -> tuple[list[str], list[int]]:
-    """Stop the rows of silent processes, lose what dead workers ran and free what dead waiters awaited.
+    """Stop the rows of silent processes, lose what dead workers ran and free what dead waiters awaited and
+    dead schedulers had claimed. Nobody is dead whom a
+    restart of PostgreSQL kept from giving a sign of life.
 
     The ids of the processes, and the runs touched.
     """
@@ -102,7 +104,7 @@ def bury_dead(
         """
         with silent as (
             select id, kind from process
-             where stopped_at is null and heartbeat_at < clock_timestamp() - make_interval(
+             where stopped_at is null and greatest(heartbeat_at, pg_postmaster_start_time()) < clock_timestamp() - make_interval(
                    secs => case kind when 'worker' then %(worker)s when 'waiter' then %(waiter)s else %(scheduler)s end)
              order by id for no key update skip locked
         )
@@ -118,6 +120,10 @@ def bury_dead(
             runs.update(instances.lose(connection, dead_worker=process_id, reason=reason, at_once=True))
         elif kind == "waiter":
             deferrals.release(connection, process_id)
+    schedulers = [row[0] for row in dead if row[1] == "scheduler"]
+    if schedulers:
+        files.release_dead(connection, schedulers)
+        notices.release_dead(connection, schedulers)
     return [row[0] for row in dead], sorted(runs)
 
 

@@ -1,0 +1,113 @@
+"""Whoever was away does no harm on return, and whoever died holds nothing."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from support.scenario import Scenario, chain
+from support.waiting import eventually
+
+from scheduler.dispatch import Publisher
+from scheduler.services.rescue import Rescue
+from scheduler.store import files, processes
+
+Make = Callable[..., Scenario]
+LONG_AGO = "clock_timestamp() - interval '1 hour'"
+
+
+def silent(scenario: Scenario, kind: str) -> None:
+    scenario.sql(f"update process set heartbeat_at = {LONG_AGO} where kind = %s", kind)
+
+
+def rescue_of(scenario: Scenario) -> Rescue:
+    """Once the session's PostgreSQL is older than any timeout here."""
+    old = "select clock_timestamp() > pg_postmaster_start_time() + interval '0.5 s'"
+    eventually(lambda: scenario.rows(old) == [(True,)])
+    return Rescue(scenario.engine, scenario.settings, Publisher(scenario.settings), scenario.broker)
+
+
+def stopped(scenario: Scenario, kind: str) -> bool:
+    return bool(scenario.rows("select bool_and(stopped_at is not null) from process where kind = %s", kind)[0][0])
+
+
+def bury(scenario: Scenario, *, worker_timeout_s: float = 0.1, scheduler_timeout_s: float = 0.1) -> list[str]:
+    return processes.bury_dead(
+        scenario.engine, worker_timeout_s=worker_timeout_s, scheduler_timeout_s=scheduler_timeout_s, waiter_timeout_s=0.1
+    )[0]
+
+
+def test_a_scheduler_that_was_away_itself_gives_the_others_time(make_scenario: Make) -> None:
+    scenario = make_scenario(worker={"heartbeat_timeout": 0.5})
+    rescue, now = rescue_of(scenario), datetime(2030, 1, 1, tzinfo=UTC)
+    rescue.run_once(now)
+    silent(scenario, "worker")
+
+    now += timedelta(minutes=1)
+    rescue.run_once(now)
+    assert not stopped(scenario, "worker")
+    rescue.run_once(now + timedelta(seconds=0.4))
+    assert not stopped(scenario, "worker")
+
+    rescue.run_once(now + timedelta(seconds=0.6))
+    assert stopped(scenario, "worker")
+
+
+def test_a_scheduler_that_is_always_slow_buries_all_the_same(make_scenario: Make) -> None:
+    scenario = make_scenario(worker={"heartbeat_timeout": 0.5})
+    rescue, now = rescue_of(scenario), datetime(2030, 1, 1, tzinfo=UTC)
+    silent(scenario, "worker")
+
+    for turn in range(3):
+        rescue.run_once(now + timedelta(minutes=turn))
+
+    assert stopped(scenario, "worker")
+
+
+def test_nobody_is_dead_right_after_a_restart_of_the_database(make_scenario: Make) -> None:
+    """The session's PostgreSQL has been up for less than an hour, and for more than a tenth of a second."""
+    scenario = make_scenario()
+    scenario.sql("update process set heartbeat_at = clock_timestamp() - interval '1 day'")
+
+    assert bury(scenario, worker_timeout_s=3600, scheduler_timeout_s=3600) == []
+    assert len(bury(scenario)) == 2
+
+
+def test_a_dead_scheduler_holds_no_dag_file(make_scenario: Make) -> None:
+    scenario = make_scenario()
+    dead, now = scenario.schedulers[0].scheduler_id, datetime.now(UTC)
+    files.sync(scenario.engine, {"a.py": now}, complete=True, now=now)
+    taken = {"until": now + timedelta(hours=1), "now": now, "limit": 1, "sort_mode": "alphabetical", "host": "h"}
+    assert len(files.claim(scenario.engine, claimed_by=dead, **taken)) == 1
+    assert files.claim(scenario.engine, claimed_by="other", **taken) == []
+    silent(scenario, "scheduler")
+
+    bury(scenario)
+
+    assert len(files.claim(scenario.engine, claimed_by="other", **taken)) == 1
+    # Back again, it stores nothing over what the other reads.
+    late = files.ParsedFile(path="a.py", modified_at=now, duration_s=1.0)
+    recorded = files.record(scenario.engine, late, claimed_by=dead, now=now, min_interval=timedelta(seconds=1))
+    assert not recorded.accepted
+
+
+@pytest.mark.parametrize("name", ["s", "odd/name%_"])
+def test_a_dead_scheduler_holds_no_notice(make_scenario: Make, name: str) -> None:
+    scenario = make_scenario()
+    scenario.add(chain("c", 1))
+    run = scenario.trigger("c")
+    dead = processes.register(scenario.engine, kind="scheduler", name=name, host="h", pid=1)
+    others = scenario.schedulers[0].scheduler_id
+    for claimed_by in (f"{dead}/1", f"{others}/1"):
+        scenario.sql(
+            "insert into notice (kind, dag_run_id, claimed_by, claimed_until)"
+            " values ('dag_success', %s, %s, clock_timestamp() + interval '1 hour')",
+            run,
+            claimed_by,
+        )
+    scenario.sql("update process set heartbeat_at = clock_timestamp() + interval '1 hour'")
+    scenario.sql(f"update process set heartbeat_at = {LONG_AGO} where id = %s", dead)
+
+    assert bury(scenario) == [dead]
+
+    held = scenario.rows("select claimed_by from notice where claimed_by is not null")
+    assert held == [(f"{others}/1",)]
