@@ -152,6 +152,10 @@ class Executor:
         """Keep the outcome until the database takes it, or says that it is too late; then do what was asked of the task."""
         faults.point("report.before")
         accepted = self.patient(lambda: self.follower.report(claim, ending))
+        if not accepted and self.patient(lambda: self.hot.claim_again(claim)):
+            # The heartbeat asserts only what is in user code; without this the task would run a second time.
+            worker_log.warning("dispatch %s was claimed again: a crash of PostgreSQL undid the claim", claim.dispatch_id)
+            accepted = self.patient(lambda: self.follower.report(claim, ending))
         if not accepted and self.patient(lambda: self.follower.obey(claim)):
             worker_log.info("stopped %s.%s (run %s) as asked", claim.dag_id, claim.task_id, claim.run_id)
         elif not accepted:

@@ -244,6 +244,15 @@ class HotPath:
         """shutdown -> what was asked, once the user code has ended; False if this dispatch is not being stopped."""
         return bool(self._all(shutdown.OBEY.format(which="id = %s and dispatch_id = %s"), (claim.id, claim.dispatch_id)))
 
+    def claim_again(self, claim: Claim) -> bool:
+        """queued -> running once more for this dispatch, because a crash of PostgreSQL undid the claim; False if it did not."""
+        claimed = self._one(
+            "update task_instance set state = 'running', worker = %s, reason = null, started_at = %s"
+            " where id = %s and dispatch_id = %s and state = 'queued' returning id",
+            (self.worker_id, claim.started_at, claim.id, claim.dispatch_id),
+        )
+        return claimed is not None
+
     def ended_as(self, claim: Claim, state: TaskState) -> bool:
         """Whether this dispatch is already stored as ended so: the report before got through although its answer was lost."""
         found = self._one("select state from task_instance where id = %s and dispatch_id = %s", (claim.id, claim.dispatch_id))
@@ -308,7 +317,9 @@ class HotPath:
                 self._settings.database_url,
                 application_name="paceline worker",
                 # Statistics of a young table are worthless and every statement has its index: never scan, never plan again.
-                options=f"{OPTIONS} -c enable_seqscan=off -c plan_cache_mode=force_generic_plan -c jit=off",
+                # The task instances that a stopped child has locked must be free when its worker is taken for dead.
+                options=f"{OPTIONS} -c idle_in_transaction_session_timeout=5s"
+                " -c enable_seqscan=off -c plan_cache_mode=force_generic_plan -c jit=off",
                 **socket_options(self._settings),
             )
             self._connection.autocommit = True

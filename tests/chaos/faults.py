@@ -51,11 +51,12 @@ def scheduler_kill(act: Act) -> Recovery:
     victim = act.dice.choice(act.stage.schedulers)
     name = act.meter.ask("select id from process where pid = %s and kind = 'scheduler' order by started_at desc limit 1",
                          act.stage.stack.pid(victim))  # fmt: skip
+    seen = time.time()
     ours = act.meter.queued(by=name[0][0]) if name else []
     at = time.time()
     act.stage.signal(victim, signal.SIGKILL)
     run_id = _trigger(act, "probe")
-    return Recovery("scheduler", [max(act.meter.probed(run_id, at), act.meter.all_started(ours, at))])
+    return Recovery("scheduler", [max(act.meter.probed(run_id, at), act.meter.all_started(ours, seen, at))])
 
 
 def scheduler_stop(act: Act) -> None:
@@ -120,18 +121,18 @@ def redis_kill(act: Act) -> None:
 
 def redis_empty(act: Act) -> Recovery:
     """Killed, and started again without anything."""
-    ids = _fill_queue(act)
+    ids, seen = _fill_queue(act)
     at = time.time()
     (act.stage.broker.run_folder / "dump.rdb").unlink(missing_ok=True)
     act.stage.signal_server("redis", signal.SIGKILL)
-    return Recovery("redis", [act.meter.all_started(ids, at)])
+    return Recovery("redis", [act.meter.all_started(ids, seen, at)])
 
 
 def redis_flush(act: Act) -> Recovery:
-    ids = _fill_queue(act)
+    ids, seen = _fill_queue(act)
     at = time.time()
     act.stage.redis().flushall()
-    return Recovery("redis", [act.meter.all_started(ids, at)])
+    return Recovery("redis", [act.meter.all_started(ids, seen, at)])
 
 
 def redis_client_kill(act: Act) -> None:
@@ -232,13 +233,16 @@ def _at_work(act: Act, worker: str) -> dict[int, int]:
     return found
 
 
-def _fill_queue(act: Act) -> list[int]:
-    """A heap of tasks, of which some wait in Redis just now."""
+def _fill_queue(act: Act) -> tuple[list[int], float]:
+    """A heap of tasks, of which some wait in Redis just now: which, and when that was seen."""
     _trigger(act, "burst")
     deadline = time.monotonic() + LOOK_S
-    while len(found := act.meter.queued()) < 10 and time.monotonic() < deadline:
+    while True:
+        seen = time.time()
+        found = act.meter.queued()
+        if len(found) >= 10 or time.monotonic() > deadline:
+            return found, seen
         time.sleep(0.01)
-    return found
 
 
 def _restart_postgres(act: Act, number: int) -> Recovery:

@@ -84,13 +84,13 @@ class Meter:
     def queued(self, by: str | None = None) -> list[int]:
         return [row[0] for row in (self.ask(QUEUED) if by is None else self.ask(QUEUED_BY, by))]
 
-    def all_started(self, ids: Iterable[int], since: float) -> float:
-        """Seconds from `since` until the last of these has left the queue."""
+    def all_started(self, ids: Iterable[int], seen: float, since: float) -> float:
+        """Seconds from `since` until the last of these, which were `seen` in the queue then, has left it."""
         wanted = list(ids)
 
         def look() -> list[float] | None:
-            rows = self.ask(STARTED, since, wanted)
-            return [float(at) - since for _, at in rows] if all(at is not None for _, at in rows) else None
+            rows = self.ask(STARTED, seen, wanted)
+            return [max(0.0, float(at) - since) for _, at in rows] if all(at is not None for _, at in rows) else None
 
         return max(_until(look, otherwise=[LIMIT_S]), default=0.0)
 
