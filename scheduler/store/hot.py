@@ -316,10 +316,12 @@ class HotPath:
             self._connection = psycopg2.connect(
                 self._settings.database_url,
                 application_name="paceline worker",
-                # Statistics of a young table are worthless and every statement has its index: never scan, never plan again.
+                # Statistics of a young or emptied table are worthless and every statement has its index, in the order it
+                # asks for: look rows up one by one, and never plan again.
                 # The task instances that a stopped child has locked must be free when its worker is taken for dead.
                 options=f"{OPTIONS} -c idle_in_transaction_session_timeout=5s"
-                " -c enable_seqscan=off -c plan_cache_mode=force_generic_plan -c jit=off",
+                " -c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c enable_sort=off"
+                " -c plan_cache_mode=force_generic_plan -c jit=off",
                 **socket_options(self._settings),
             )
             self._connection.autocommit = True

@@ -459,7 +459,7 @@ def test_a_scheduler_that_stops_gives_back_what_it_had_not_begun(make_scenario: 
     for number in range(3):
         scenario.trigger("d", run_id=f"r{number}")
     scenario.run_to_end()
-    first = next(one for one in scenario.schedulers if one.turns.notify.busy or one._notify.run_once(None).taken)  # type: ignore[arg-type]
+    first = next(one for one in scenario.schedulers if one.turns.notify.busy or one.turns.notify.run_once(None).taken)  # type: ignore[arg-type]
     eventually(lambda: told(scenario))
     stopping = threading.Thread(target=first.turns.notify.close)
     stopping.start()
