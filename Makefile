@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test check test-compose
+.PHONY: help setup demo up down test check test-faults chaos test-compose
 BIN := .venv/bin
 
 help: ## Show this list
@@ -29,6 +29,12 @@ check: setup ## Check format, lint, types, import layers and generated files
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m scheduler.cli.generate --check
+
+test-faults: setup ## Kill processes at every fault point under 200 runs each, and stop some for a minute
+	@FAULT_TESTS=full $(BIN)/python -m pytest -s tests/acceptance/test_fault_points.py tests/acceptance/test_stopped.py
+
+chaos: setup ## Ten minutes of seeded faults, judged; ends with one JSON line; SEED=3, ARGS="--minutes 2 --quick --keep"
+	@PYTHONPATH=tests $(BIN)/python -m chaos $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 test-compose: ## Build the image, run the stack of docker-compose.yml with three workers, check a flights run in it
 	@python3 tests/compose/run.py

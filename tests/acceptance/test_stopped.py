@@ -1,0 +1,159 @@
+"""SIGSTOP, and SIGCONT when the others have long given the process up: no duplicate, no failed task instance.
+
+`make test` stops processes until they are taken for dead, with short timeouts; `make test-faults` for 60 s with the defaults.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.faulty import QUICK_DEATHS, FaultyStack, faulty_stack
+from support.ledger import Ledger
+from support.servers import PostgresServer
+from support.stacks import StackFactory
+from support.waiting import eventually
+
+from scheduler.settings import Settings
+from scheduler.settings_sources import environment_names
+from workers import logs
+from workers.execute import REFUSED
+from workers.heartbeat import NO_LONGER_CURRENT
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
+
+FULL = os.environ.get("FAULT_TESTS") == "full"
+STOPPED_S = 60.0 if FULL else 0.0
+POINTS = (
+    ("queue.commit", "queue.publish", "queue.published", "promote.commit", "promote.committed", "start.commit", "bury.commit",
+     "heartbeat.commit")
+    if FULL
+    else ("queue.commit", "queue.publish")
+)  # fmt: skip
+
+#: The first try of `late` has nothing left to do when its worker goes on, that of `endless` never ends by itself.
+LONG = """
+@task
+def late(ti):
+    with entry():
+        time.sleep(2 if ti.try_number == 1 else 0)
+
+@task
+def endless(ti):
+    with entry():
+        while ti.try_number == 1:
+            time.sleep(0.05)
+late(), endless()
+"""
+
+
+@pytest.fixture
+def ledger(postgres_server: PostgresServer) -> Iterator[Ledger]:
+    with postgres_server.new_database(migrated=False) as url:
+        yield Ledger(url).create()
+
+
+def environment() -> dict[str, str]:
+    """Short timeouts, or the defaults."""
+    if not FULL:
+        return {}
+    defaults, names = Settings(), environment_names()
+    changed = {name: getattr(getattr(defaults, names[name][0]), names[name][1]) for name in QUICK_DEATHS}
+    return {name: f"{value:g}" for name, value in changed.items()}
+
+
+def hold(stopped_at: float) -> None:
+    """Until the process has been stopped for as long as this test wants."""
+    eventually(lambda: time.monotonic() >= stopped_at + STOPPED_S, timeout=STOPPED_S + 5, interval=0.2)
+
+
+def buried(faulty: FaultyStack, pid: int) -> bool:
+    return faulty.rows("select stopped_at is not null from process where pid = %s order by started_at desc limit 1", pid) == [
+        (True,)
+    ]
+
+
+def test_a_stopped_scheduler_is_not_missed_and_does_no_harm_on_return(
+    stack_factory: StackFactory, ledger: Ledger, tmp_path: Path
+) -> None:
+    with faulty_stack(stack_factory, ledger, tmp_path / "faults", env=environment(), waiters=0) as faulty:
+        for point in POINTS:
+            faulty.inject(f"{point}=stop@1")
+            faulty.trigger("work", 6, point)
+            if point == "bury.commit":
+                faulty.stack.kill("worker-1")
+            eventually(faulty.struck, timeout=30, message=faulty.stack.logs)
+            (pid,), stopped_at = faulty.struck(), time.monotonic()
+            # The others need the locks that it holds: the server ends its session.
+            faulty.settle(timeout=60)
+            eventually(lambda pid=pid: buried(faulty, pid), timeout=40, message=faulty.stack.logs)
+            hold(stopped_at)
+
+            os.kill(pid, signal.SIGCONT)
+
+            eventually(lambda pid=pid: not buried(faulty, pid), timeout=20, message=faulty.stack.logs)
+            faulty.trigger("work", 2, point)
+            faulty.settle(timeout=60)
+        verdict = ledger.judge(faulty.url)
+        spent = faulty.rows("select t.task_id, y.reason from task_try y join task_instance t on t.id = y.task_instance_id")
+        states = faulty.rows("select distinct state from task_instance")
+        logs_ = faulty.stack.logs()
+    assert verdict.ok and not verdict.overtaken, verdict
+    assert states == [("success",)]
+    # Only the worker that was killed on purpose cost tries.
+    assert [reason for _, reason in spent if "gave no sign of life" not in reason] == []
+    assert FULL or spent == []
+    assert "was taken for dead and registers anew" in logs_
+
+
+def test_a_stopped_worker_loses_its_tasks_and_its_late_reports_are_refused(
+    stack_factory: StackFactory, ledger: Ledger, tmp_path: Path
+) -> None:
+    options = {"default_args": {"retries": 2, "retry_delay": 0.1}}
+    files = {"long.py": ledger.dag("long", LONG, **options), "short.py": ledger.dag("short", "task(task_id='t')(lambda: work())()")}
+    workers = [("default", 1)] * 3
+    with faulty_stack(
+        stack_factory, ledger, tmp_path / "faults", files=files, env=environment(), workers=workers, waiters=0
+    ) as faulty:
+        faulty.trigger("long", 1, "r")
+        eventually(lambda: len(ledger.rows("select 1 from ledger")) == 2, timeout=30, message=faulty.stack.logs)
+        holders = [row[0] for row in faulty.rows("select p.pid from task_instance t join process p on p.id = t.worker")]
+        assert len(set(holders)) == 2
+        stopped_at = time.monotonic()
+        for pid in holders:
+            os.killpg(pid, signal.SIGSTOP)
+        try:
+            faulty.settle(timeout=60)
+            hold(stopped_at)
+        finally:
+            for pid in holders:
+                os.killpg(pid, signal.SIGCONT)
+
+        logged = {name: try_log(faulty, name) for name in ("late", "endless")}
+        eventually(lambda: all(REFUSED in path.read_text() for path in logged.values()), timeout=30, message=faulty.stack.logs)
+        assert NO_LONGER_CURRENT in logged["endless"].read_text()
+        said = faulty.stack.logs()
+        assert said.count("refused: dispatch") == 2
+        # All three take work again.
+        eventually(lambda: all(not buried(faulty, pid) for pid in holders), timeout=20)
+        faulty.trigger("short", 9, "after")
+        faulty.settle(timeout=30)
+        verdict = ledger.judge(faulty.url)
+        tries = faulty.rows(
+            "select t.task_id, y.state from task_try y join task_instance t on t.id = y.task_instance_id order by 1"
+        )
+        states = faulty.rows("select distinct state from task_instance")
+        worked = faulty.rows("select count(distinct worker) from task_instance")
+    assert verdict.ok, verdict
+    assert len(verdict.overtaken) == 2
+    assert tries == [("endless", "failed"), ("late", "failed")]
+    assert states == [("success",)]
+    assert worked[0][0] >= 2
+
+
+def try_log(faulty: FaultyStack, task_id: str) -> Path:
+    run_id = faulty.rows("select run_id from dag_run where dag_id = 'long'")[0][0]
+    folder = faulty.stack.settings.logs_folder
+    return Path(logs.try_path(folder, dag_id="long", run_id=run_id, task_id=task_id, map_index=-1, try_number=1))
