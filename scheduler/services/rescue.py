@@ -13,7 +13,7 @@ from scheduler.dispatch import Message, Publisher, broker_lists
 from scheduler.doorbell import EPOCH_KEY
 from scheduler.services.queue import send
 from scheduler.settings import Settings
-from scheduler.store import instances, processes
+from scheduler.store import instances, processes, statistics
 from scheduler.store.database import transaction
 
 #: Task instances looked at in one pass.
@@ -42,6 +42,7 @@ class Rescue:
 
     def run_once(self, now: datetime) -> Rescued:
         dead, runs = self._bury_dead() if self._may_judge(now) else ([], [])
+        statistics.refresh(self._engine)
         lost = self._lost_messages()
         send(self._engine, self._publisher, lost, step="rescue")
         return Rescued(lost, dead, runs)
