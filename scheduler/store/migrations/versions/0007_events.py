@@ -1,0 +1,98 @@
+"""Events: every change of state by whom and why; the settings of processes; which versions may use this schema; autovacuum."""
+
+from alembic import op
+
+revision = "0007"
+down_revision = "0006"
+branch_labels = None
+depends_on = None
+
+EVENTS = """
+-- Append-only, see docs/adr/0009. No foreign key: checking it would lock the row of the run at every change of a task instance;
+-- the events of a run go with it instead (dag_run_gone).
+create table event (
+    at               timestamptz not null default clock_timestamp(),
+    dag_run_id       bigint not null,
+    task_instance_id bigint,  -- NULL: a change of the run
+    try_number       int,
+    from_state       text,
+    to_state         text,
+    actor            text not null,  -- id of a process, or cli:<user>
+    reason           text
+) with (autovacuum_vacuum_insert_scale_factor = 0.5);
+create index event_run on event (dag_run_id);
+
+-- Who changes a state: set once by each connection; else the user of the database.
+create function actor() returns text stable language sql
+    return coalesce(nullif(current_setting('paceline.actor', true), ''), 'sql:' || session_user);
+
+create function log_task() returns trigger language plpgsql as $$
+begin
+    insert into event (dag_run_id, task_instance_id, try_number, from_state, to_state, actor, reason)
+    values (new.dag_run_id, new.id, new.try_number, old.state, new.state, actor(), new.reason);
+    return null;
+end $$;
+create trigger task_instance_event after update of state on task_instance for each row
+    when (new.state is distinct from old.state and current_setting('paceline.events', true) is distinct from 'off')
+    execute function log_task();
+
+create function log_run() returns trigger language plpgsql as $$
+declare
+    former text := case when tg_op = 'UPDATE' then old.state end;
+begin
+    insert into event (dag_run_id, from_state, to_state, actor, reason)
+    values (new.id, former, new.state, actor(),
+            case when tg_op = 'INSERT' then new.triggered_by
+                 when new.state = 'failed' and new.timeout_at <= new.ended_at then 'timed_out' end);
+    return null;
+end $$;
+create trigger dag_run_made after insert on dag_run for each row
+    when (current_setting('paceline.events', true) is distinct from 'off') execute function log_run();
+create trigger dag_run_event after update of state on dag_run for each row
+    when (new.state is distinct from old.state and current_setting('paceline.events', true) is distinct from 'off')
+    execute function log_run();
+
+create function forget_events() returns trigger language plpgsql as $$
+begin
+    delete from event e using gone where e.dag_run_id = gone.id;
+    return null;
+end $$;
+create trigger dag_run_gone after delete on dag_run referencing old table as gone for each statement
+    execute function forget_events();
+"""
+
+PROCESSES = """
+alter table process
+    add column settings jsonb;  -- those that must agree between processes: key -> hash of the value
+"""
+
+#: The row of this table says the schema; processes of an older version ask it whether they may go on.
+COMPATIBLE = """
+alter table paceline_schema add column compatible_from text;
+"""
+
+#: task_instance has its own since 0001. These churn: few rows live at a time, each changed or deleted soon.
+AUTOVACUUM = """
+alter table dag_run set (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+alter table xcom set (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+alter table notice set (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+alter table deferral set (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+alter table process set (fillfactor = 50, autovacuum_vacuum_threshold = 20, autovacuum_vacuum_cost_delay = 0);
+alter table dag_file set (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+alter table dag_schedule set (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+"""
+
+
+def upgrade() -> None:
+    op.get_bind().exec_driver_sql(EVENTS)
+    for part in (PROCESSES, COMPATIBLE, AUTOVACUUM):
+        op.execute(part)
+
+
+def downgrade() -> None:
+    op.execute(
+        "drop trigger task_instance_event on task_instance; drop trigger dag_run_made on dag_run;"
+        " drop trigger dag_run_event on dag_run; drop trigger dag_run_gone on dag_run;"
+        " drop function log_task, log_run, forget_events, actor; drop table event;"
+        " alter table process drop column settings; alter table paceline_schema drop column compatible_from"
+    )
