@@ -61,8 +61,10 @@ def test_a_sigkill_at_each_point_loses_nothing_and_doubles_nothing(
             faulty.provoke(point, RUNS)
             faulty.settle(timeout=SETTLED_S, until=lambda point=point: faulty.struck(point))
             kills[point], slowest_s[point] = len(faulty.struck(point)), round(time.monotonic() - began, 1)
+            print(f"{point}: {kills[point]} kills, {slowest_s[point]} s", file=sys.stderr)
         faulty.inject("")
-        faulty.settle(timeout=SETTLED_S)
+        untold = "select 1 from notice where ended_at is null"
+        faulty.settle(timeout=SETTLED_S, until=lambda: not faulty.rows(untold))
 
         assert [run for run in ended(faulty) if run[2] != expected_state(run[0])] == []
         verdict = ledger.judge(faulty.url)

@@ -5,7 +5,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,17 @@ QUICK_DEATHS = {
     "PACELINE_SCHEDULER_TASK_QUEUED_TIMEOUT": "1",
 }  # fmt: skip
 
-#: By DAG: what is inside it and its options. All but `slow` succeed in the end.
+
+class Code(str):
+    """Python for a DAG file, where other options are values."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+EARLIEST = datetime(2010, 1, 1, tzinfo=UTC)
 RETRIED = {"retries": 8, "retry_delay": 0.1}
+#: By DAG: what is inside it and its options. All but `slow` succeed in the end.
 BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     "work": (
         """
@@ -79,7 +88,6 @@ BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "makes": (
         """
-        from scheduler import Asset
         task(task_id="t", outlets=[Asset("ledger://made")])(lambda: work())()
         """,
         {},
@@ -92,11 +100,21 @@ BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "late": (
         """
-        task(task_id="t", sla=timedelta(milliseconds=1))(lambda: work(0.2))()
+        task(task_id="t")(lambda: work(1))()
         """,
-        {},
+        {"deadline": Code("DeadlineAlert(DeadlineReference.DAGRUN_QUEUED_AT, timedelta(seconds=0.1), told)")},
     ),
+    "takes": ("task(task_id='t')(lambda: work())()", {"schedule": Code("[Asset('ledger://made')]")}),
+    "told": ("task(task_id='t')(lambda: work())()", {"on_success_callback": Code("told")}),
+    "dated": ("task(task_id='t')(lambda: work())()", {"schedule": "@hourly", "start_date": EARLIEST}),
 }
+IMPORTS = """
+import datetime
+from scheduler import Asset, DeadlineAlert, DeadlineReference
+
+def told(context):
+    pass
+"""
 #: Which DAG, other than `work`, a point needs.
 NEEDS = {
     "due": "flaky", "lost": "dies", "await": "waits", "fire": "waits", "update": "makes", "asset": "makes", "timeout": "slow",
@@ -107,19 +125,12 @@ FAILS = frozenset({"slow"})
 
 def dag_files(ledger: Ledger) -> dict[str, str]:
     """The DAG files, by name."""
-    files = {f"{name}.py": _dag(ledger, name, body, **options) for name, (body, options) in BODIES.items()}
-    one = 'task(task_id="t")(lambda: work())()'
-    files["dated.py"] = _dag(ledger, "dated", one, schedule="@daily", start_date=datetime(2030, 1, 1, tzinfo=UTC))
-    # The consumer of `makes`, and a DAG with a callback: both need names in their options.
-    files["takes.py"] = files["flaky.py"].replace("DAG('flaky', schedule=None", "DAG('takes', schedule=[Asset('ledger://made')]")
-    files["takes.py"] = "from scheduler import Asset\n" + files["takes.py"]
-    files["told.py"] = files["flaky.py"].replace("DAG('flaky', ", "DAG('told', on_success_callback=lambda context: None, ")
-    return files
+    return {f"{name}.py": _dag(ledger, name, body, **options) for name, (body, options) in BODIES.items()}
 
 
 def _dag(ledger: Ledger, name: str, body: str, **options: Any) -> str:
     given = {"max_active_runs": 64, "max_active_tasks": 200, "default_args": RETRIED, **options}
-    return "import datetime\n" + ledger.dag(name, body, **given)
+    return IMPORTS + ledger.dag(name, body, **given)
 
 
 @dataclass
@@ -131,7 +142,7 @@ class FaultyStack:
     folder: Path
     engine: Engine
     made: int = 0
-    spoken: list[str] = field(default_factory=list)
+    filled: int = 0
 
     @property
     def url(self) -> str:
@@ -197,9 +208,9 @@ class FaultyStack:
         if dag_id == "once":
             self._once(count)
         elif dag_id == "dated":
-            self.made += 1
-            first = datetime(2030, 1, 1, tzinfo=UTC) + timedelta(days=1000 * self.made)
-            wanted = backfills.Wanted(dag_id, first, first + timedelta(days=count - 1), max_active_runs=count)
+            self.filled += 1
+            first = EARLIEST + timedelta(days=30 * self.filled)
+            wanted = backfills.Wanted(dag_id=dag_id, first=first, last=first + timedelta(hours=count - 1), max_active_runs=count)
             backfills.create(self.engine, wanted)
         else:
             self.trigger(dag_id, count, point)
