@@ -41,7 +41,7 @@ class Act:
     longest_s: float
 
     def pause_s(self) -> float:
-        return min(self.longest_s, self.dice.choice((0.5, 2.0, 5.0, 12.0, 25.0, 60.0)))
+        return min(self.longest_s, self.dice.choice((0.5, 0.5, 2.0, 2.0, 5.0, 5.0, 12.0, 25.0, 60.0)))
 
 
 Fault = Callable[[Act], "Recovery | None"]
@@ -113,8 +113,8 @@ def scale_down(act: Act) -> None:
 
 def redis_kill(act: Act) -> None:
     """What it held comes back as it was a moment ago: messages taken meanwhile are there a second time."""
-    client = act.stage.redis()
-    client.save()
+    with act.stage.redis() as client:
+        client.save()
     time.sleep(act.dice.choice((0.0, 0.2)))
     act.stage.signal_server("redis", signal.SIGKILL)
 
@@ -131,13 +131,15 @@ def redis_empty(act: Act) -> Recovery:
 def redis_flush(act: Act) -> Recovery:
     ids, seen = _fill_queue(act)
     at = time.time()
-    act.stage.redis().flushall()
+    with act.stage.redis() as client:
+        client.flushall()
     return Recovery("redis", [act.meter.all_started(ids, seen, at)])
 
 
 def redis_client_kill(act: Act) -> None:
     for _ in range(act.dice.randint(1, 5)):
-        act.stage.redis().client_kill_filter(_type="normal", skipme=True)
+        with act.stage.redis() as client:
+            client.client_kill_filter(_type="normal", skipme=True)
         time.sleep(act.dice.choice((0.0, 0.1, 0.5)))
 
 

@@ -5,9 +5,8 @@ import contextlib
 import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-R = TypeVar("R")
 CHUNK = 1 << 16
 ANSWER_S = 10.0
 
@@ -20,11 +19,16 @@ class Line:
         self._open = asyncio.Event()
         self._open.set()
         self._writers: set[asyncio.StreamWriter] = set()
+        self._server: asyncio.Server | None = None
         self.port = 0
 
     async def listen(self) -> None:
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.port = server.sockets[0].getsockname()[1]
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
 
     def cut(self) -> None:
         """From now on nothing passes, in either direction; new connections are taken and stay silent."""
@@ -70,32 +74,35 @@ class Proxy:
     """The lines of a stack, in a thread with an event loop of its own."""
 
     def __init__(self) -> None:
+        self._lines: list[Line] = []
         self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(lambda *_: None)  # a connection that was aborted is no news here
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._thread.start()
 
     def line(self, target: Path) -> Line:
-        async def make() -> Line:
-            line = Line(target)
-            await line.listen()
-            return line
-
-        return self._run(make())
+        line = Line(target)
+        self._run(line.listen())
+        self._lines.append(line)
+        return line
 
     def do(self, change: Callable[[], None]) -> None:
         """Cut or mend from another thread."""
         self._loop.call_soon_threadsafe(change)
 
     def close(self) -> None:
-        async def end() -> None:
-            for task in asyncio.all_tasks() - {asyncio.current_task()}:
-                task.cancel()
-
-        with contextlib.suppress(Exception):
-            self._run(end())
+        self._run(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(ANSWER_S)
+        self._loop.close()
 
-    def _run(self, work: Coroutine[Any, Any, R]) -> R:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(ANSWER_S)
+    async def _end(self) -> None:
+        for line in self._lines:
+            line.close()
+        serving = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(ANSWER_S)

@@ -2,6 +2,7 @@
 
 import json
 import random
+import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from support.ledger import Verdict, ask
 
 from chaos.faults import BAG, Act, Fault, Happened, perform
 from chaos.load import Load
-from chaos.recovery import Meter, figures
+from chaos.recovery import LIMIT_S, Meter, figures
 from chaos.shapes import dags
 from chaos.stage import Stage, stage
 from chaos.watch import Watch
@@ -23,6 +24,8 @@ TIS_PER_SECOND = 10.0
 #: Seconds that a run may take once nothing goes wrong any more.
 SETTLE_S = 180.0
 OVERLAP = 0.3
+#: What lasts longer goes on beside other faults, whose recovery then does not count.
+LASTING_S = 15.0
 OPEN = "select count(*) from dag_run where state in ('queued', 'running')"
 
 
@@ -115,29 +118,40 @@ class Bag:
 
 
 def _make_trouble(found: Stage, seed: int, seconds: float, longest_s: float, say: Any) -> list[Happened]:
-    """One fault after the other, sometimes two at a time; the next comes when the last is over."""
+    """One fault after the other, sometimes two at a time; what lasts long goes on beside the next ones."""
     dice, bag = random.Random(f"{seed} times"), sequence(seed)
     meter = Meter(found.settings.database_url)
     happened: list[Happened] = []
+    lasting: list[tuple[threading.Thread, Happened]] = []
     deadline = time.monotonic() + seconds
     time.sleep(min(3.0, seconds / 10))
     while time.monotonic() < deadline:
         count = 2 if dice.random() < OVERLAP else 1
         gap_s, rest_s = dice.uniform(0, 1.5), dice.uniform(0.2, 2.5)
-        threads = []
+        lasting = [(thread, one) for thread, one in lasting if thread.is_alive()]
+        begun = []
         for _ in range(count):
             fault, number = bag.draw(), len(happened)
-            one = Happened(number, fault.__name__, time.strftime("%H:%M:%S"), alone=count == 1)
+            one = Happened(number, fault.__name__, time.strftime("%H:%M:%S"), alone=count == 1 and not lasting)
             happened.append(one)
             act = Act(found, meter, random.Random(f"{seed} fault {number}"), min(longest_s, max(1.0, deadline - time.monotonic())))
-            threads.append(perform(fault, act, one))
+            begun.append((perform(fault, act, one), one))
             time.sleep(gap_s if count == 2 else 0)
-        for thread in threads:
-            thread.join()
-        for one in happened[-count:]:
+        _wait(begun, LASTING_S)
+        for thread, one in begun:
+            one.alone = one.alone and not thread.is_alive()
+            if thread.is_alive():
+                lasting.append((thread, one))
             say(_line(one))
         time.sleep(min(rest_s, max(0.0, deadline - time.monotonic())))
+    _wait(lasting, LIMIT_S + longest_s)
     return happened
+
+
+def _wait(begun: list[tuple[threading.Thread, Happened]], seconds: float) -> None:
+    until = time.monotonic() + seconds
+    for thread, _ in begun:
+        thread.join(max(0.0, until - time.monotonic()))
 
 
 def _settle(found: Stage, say: Any) -> float:

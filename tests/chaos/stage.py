@@ -108,8 +108,9 @@ class Stage:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
 
-    def redis(self) -> redis.Redis:
-        return redis.Redis(unix_socket_path=str(self.broker.socket), socket_timeout=5)
+    def redis(self) -> contextlib.closing[redis.Redis]:
+        """A client of the broker itself, closed with the block."""
+        return contextlib.closing(redis.Redis(unix_socket_path=str(self.broker.socket), socket_timeout=5))
 
     def log_tail(self, lines: int = 15) -> str:
         """The end of what each process said."""
