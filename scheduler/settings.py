@@ -69,7 +69,7 @@ FernetKeys = Annotated[
     Field(json_schema_extra={"allowed": "Fernet keys (32 bytes in URL-safe base64), several with commas"}),
 ]
 #: Keys whose values hold passwords: never printed whole.
-SECRET_URLS = frozenset({"database.url", "broker.url"})
+SECRET_URLS = frozenset({"database.url", "broker.url", "worker.database_url"})
 #: Keys whose values are secrets: never printed.
 SECRET_KEYS = frozenset({"core.fernet_key", "smtp.password"})
 #: The first must be longer than the second, or every healthy process looks dead.
@@ -132,6 +132,8 @@ class Core(Section):
     """Largest return value, in bytes of JSON; larger data belongs into files whose path is returned."""
     dag_run_conf_overrides_params: bool = True
     """The conf of a run replaces the values of the DAG's params of the same names."""
+    record_events: bool = True
+    """Every change of a run or task instance is kept with who made it and why (`paceline runs show --events`)."""
     fernet_key: FernetKeys = ""
     """Encrypts variables and connections: the first key encrypts, all decrypt; empty means <home>/fernet.key, made when needed."""
 
@@ -206,6 +208,8 @@ class Worker(Section):
     """Seconds a worker that was told to stop lets its running tasks go on."""
     max_tasks_per_child: Annotated[int, Field(ge=0)] = 0
     """Tasks after which a pool child is replaced; 0 is never."""
+    database_url: DatabaseUrl | None = Field(default=None, examples=["postgresql://worker:password@localhost:5432/paceline"])
+    """The database, as a role that may do what workers do and no more (`paceline db grant-worker`); unset means database.url."""
 
 
 class Waiter(Section):
@@ -228,6 +232,8 @@ class Database(Section):
     """Connections one scheduler or web process keeps open."""
     connect_timeout: Count = 5
     """Seconds one attempt to connect may take."""
+    statement_timeout: Seconds = 60
+    """Seconds PostgreSQL may work on one statement; migrations and `paceline db clean` may take longer."""
 
 
 class Broker(Section):
@@ -380,9 +386,9 @@ def shown(key: str, value: Any) -> Any:
 
 
 def masked(url: str) -> str:
-    """A URL whose password, if it has one, reads ***."""
-    without = re.sub(r"([?&](?:ssl)?password=)[^&]*", r"\1***", url)
-    return re.sub(r"^([^:/]+://[^/:@]*:).*@", r"\1***@", without)
+    """A URL, or what was meant as one, whose password, if it has one, reads ***."""
+    without = re.sub(r"((?:ssl)?password\s*=\s*)('[^']*'|[^&\s]*)", r"\1***", url)
+    return re.sub(r"^((?:[^:/]+://)?[^/:@]*:).*@", r"\1***@", without, flags=re.DOTALL)
 
 
 def _in_words(schema: dict[str, Any]) -> str:

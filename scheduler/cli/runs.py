@@ -4,7 +4,7 @@ import click
 
 from scheduler import states
 from scheduler.cli import hands, options, output, progress
-from scheduler.store import reads
+from scheduler.store import events, reads
 
 #: Runs a person sees without --limit; scripts (--json) get all.
 SCREENFUL = 50
@@ -42,10 +42,14 @@ def list_(dag_id: str | None, state: str | None, limit: int | None, json_wanted:
 @runs.command()
 @click.argument("dag_id", metavar="DAG")
 @click.argument("run_id", metavar="RUN")
+@click.option("--events", "events_wanted", is_flag=True, help="Also every change of state: when, by whom and why.")
 @options.as_json
-def show(dag_id: str, run_id: str, json_wanted: bool) -> None:
+def show(dag_id: str, run_id: str, events_wanted: bool, json_wanted: bool) -> None:
     """One run with its task instances."""
-    run = reads.run(options.engine(), dag_id, run_id)
+    engine = options.engine()
+    run = reads.run(engine, dag_id, run_id)
+    if events_wanted:
+        run["events"] = events.of_run(engine, run["id"])
     if json_wanted:
         output.print_json(run)
         return
@@ -55,6 +59,9 @@ def show(dag_id: str, run_id: str, json_wanted: bool) -> None:
     tasks = [task | {"took": progress.duration(task["started_at"], task["ended_at"])} for task in run["tasks"]]
     columns = ["task_id", "map_index", "state", "try_number", "queue", "worker", "started_at", "took", "reason"]
     output.table(tasks, columns, empty="No tasks.")
+    if events_wanted:
+        columns = ["at", "task_id", "map_index", "try_number", "from_state", "to_state", "actor", "reason"]
+        output.table(run["events"], columns, empty="No events: core.record_events is off, or the run is older than they are.")
 
 
 @runs.command()

@@ -1,13 +1,14 @@
 """Connections to PostgreSQL: the engine of a process, what its errors mean, and the retry of a lost race."""
 
 import functools
+import getpass
 import time
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import psycopg2
-from sqlalchemy import Connection, Engine, create_engine
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError
 
 from scheduler import faults
 from scheduler.exceptions import CredentialsError, PacelineError, UnreachableError
@@ -19,30 +20,75 @@ R = TypeVar("R")
 #: deadlock_detected and serialization_failure: the transaction was undone whole, so it may be done again.
 LOST_RACES = frozenset({"40P01", "40001"})
 MAX_ATTEMPTS = 5
-#: What every connection asks of the server: no lock is waited for, and no transaction left open, for long. A process that is
+#: What every connection asks of the server: no lock is waited for, and no transaction left open, for long. With the limit of
+#: database.statement_timeout (`options`) nothing that a process asks holds what others need for longer. A process that is
 #: stopped inside a transaction holds its pools and runs until the server ends its session; then the others go on.
 OPTIONS = "-c timezone=UTC -c lock_timeout=30s -c idle_in_transaction_session_timeout=10s"
+#: Codes of statements that took too long or waited too long for a lock: the server is there.
+TOO_SLOW = frozenset({"57014", "55P03"})
+ACTOR = "paceline_actor"
 #: What libpq says when the server is there and refuses who we are.
 REFUSED = ("password authentication failed", "no password supplied", "does not exist", "no pg_hba.conf entry")
 
 
-def create(settings: Settings, *, pool_size: int | None = None, application: str = "paceline") -> Engine:
-    """The engine of one process. It connects lazily; `check` connects now."""
+def create(settings: Settings, *, pool_size: int | None = None, application: str = "paceline", actor: str | None = None) -> Engine:
+    """The engine of one process. It connects lazily; `check` connects now. `actor` as in `act_as`."""
     url = settings.database_url
     if not url.startswith(("postgresql://", "postgres://")):
         raise UnreachableError("database.url must start with postgresql://; Paceline keeps its state in PostgreSQL only.")
     dsn = url.replace("postgres://", "postgresql://", 1)
-    return create_engine(
+    made = create_engine(
         "postgresql+psycopg2://",
         creator=lambda: psycopg2.connect(
             dsn,
             application_name=application,
-            options=OPTIONS,
+            options=options(settings),
             **socket_options(settings),
         ),
         pool_size=pool_size or settings.database.pool_size,
         pool_pre_ping=True,
     )
+    act_as(made, actor or f"cli:{user()}")
+    event.listen(made, "checkout", functools.partial(_tell_actor, made))
+    return made
+
+
+def act_as(engine: Engine, actor: str) -> None:
+    """From now on `actor` stands in the events of what this engine changes: the id of a process, or cli:<user>."""
+    engine.update_execution_options(**{ACTOR: actor})
+
+
+def _tell_actor(engine: Engine, connection: Any, record: Any, _: object) -> None:
+    """One round trip for each new connection, and when the process has got another id."""
+    actor = engine.get_execution_options()[ACTOR]
+    if record.info.get(ACTOR) == actor:
+        return
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("select set_config('paceline.actor', %s, false)", (actor,))
+        connection.commit()
+    except psycopg2.Error as error:
+        raise DisconnectionError(str(error)) from error
+    record.info[ACTOR] = actor
+
+
+def user() -> str:
+    """Who runs this command."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container may run as a user that has no name
+        return "unknown"
+
+
+def options(settings: Settings) -> str:
+    """What every connection asks of the server, see OPTIONS; and whether changes of state are kept as events."""
+    timeout_ms = int(settings.database.statement_timeout * 1000)
+    return f"{OPTIONS} -c statement_timeout={timeout_ms}{'' if settings.core.record_events else ' -c paceline.events=off'}"
+
+
+def patiently(connection: Connection, *, seconds: float = 0) -> None:
+    """Let the statements of this transaction take longer than others; 0 is no limit."""
+    connection.exec_driver_sql("select set_config('statement_timeout', %s, true)", (str(int(seconds * 1000)),))
 
 
 def socket_options(settings: Settings) -> dict[str, Any]:
@@ -68,6 +114,8 @@ def check(engine: Engine) -> None:
 def translate(error: DBAPIError) -> PacelineError:
     """What a failed connection means to a person; the URL's password is never part of it."""
     text = str(error.orig).strip().splitlines()[0] if str(error.orig).strip() else type(error.orig).__name__
+    if getattr(error.orig, "pgcode", None) in TOO_SLOW:
+        return UnreachableError(f"PostgreSQL gave up a statement: {text}. Try again when it has less to do.")
     if any(phrase in text for phrase in REFUSED):
         return CredentialsError(f"PostgreSQL refuses the connection: {text}. Correct PACELINE_DATABASE_URL.")
     return UnreachableError(f"PostgreSQL does not answer: {text}. Start it, or correct PACELINE_DATABASE_URL.")

@@ -19,7 +19,7 @@ from scheduler.settings import Settings
 from scheduler.states import TaskState
 from scheduler.store import shutdown, versions
 from scheduler.store.claims import Claim, Ending, Moved, Moves, Reported
-from scheduler.store.database import OPTIONS, socket_options
+from scheduler.store.database import options, socket_options
 
 #: Returned by pull_xcom where nothing was stored (None is a value).
 MISSING = object()
@@ -145,6 +145,7 @@ class HotPath:
 
     def __init__(self, settings: Settings, worker_id: str) -> None:
         self.worker_id = worker_id
+        self._acts_as: str | None = None
         self._settings = settings
         self._connection: Connection | None = None
         self._cursor: Cursor | None = None
@@ -319,7 +320,7 @@ class HotPath:
                 # Statistics of a young or emptied table are worthless and every statement has its index, in the order it
                 # asks for: look rows up one by one, and never plan again.
                 # The task instances that a stopped child has locked must be free when its worker is taken for dead.
-                options=f"{OPTIONS} -c idle_in_transaction_session_timeout=5s"
+                options=f"{options(self._settings)} -c idle_in_transaction_session_timeout=5s"
                 " -c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c enable_sort=off"
                 " -c plan_cache_mode=force_generic_plan -c jit=off",
                 **socket_options(self._settings),
@@ -327,7 +328,10 @@ class HotPath:
             self._connection.autocommit = True
             cursor = self._connection.cursor()
             cursor.execute(STATEMENTS)
-            self._cursor = cursor
+            self._cursor, self._acts_as = cursor, None
+        if self._acts_as != self.worker_id:
+            self._cursor.execute("select set_config('paceline.actor', %s, false)", (self.worker_id,))
+            self._acts_as = self.worker_id
         return self._cursor
 
     def _execute(self, statement: str, parameters: Sequence[Any] = ()) -> Cursor:

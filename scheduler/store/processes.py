@@ -1,13 +1,14 @@
 """Schedulers, workers and waiters: who is alive, by the database's clock, and what becomes of the work of a dead one."""
 
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 
 from scheduler.store import deferrals, files, instances, notices
-from scheduler.store.database import transaction, transaction_at
+from scheduler.store.database import act_as, transaction, transaction_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,24 +19,20 @@ class Held:
     stopping: bool
 
 
-@transaction_at("register")
-def register(
-    connection: Connection,
-    *,
-    kind: str,
-    name: str,
-    host: str,
-    pid: int,
-    queues: Sequence[str] = (),
-    concurrency: int = 0,
-) -> str:
-    """A new row for this start; the id (`name` and a random part) is what task instances record."""
+def register(engine: Engine, *, kind: str, name: str, host: str, pid: int, queues: Sequence[str] = (), concurrency: int = 0) -> str:
+    """A new row for this start; the id (`name` and a random part) is what task instances and events record from now on."""
     process_id = f"{name}#{uuid.uuid4().hex[:8]}"
-    connection.exec_driver_sql(
-        "insert into process (id, kind, name, host, pid, queues, concurrency) values (%s, %s, %s, %s, %s, %s, %s)",
-        (process_id, kind, name, host, pid, list(queues), concurrency),
-    )
+    _enter(engine, (process_id, kind, name, host, pid, list(queues), concurrency))
+    act_as(engine, process_id)
     return process_id
+
+
+@transaction_at("register")
+def _enter(connection: Connection, row: tuple[object, ...]) -> bool:
+    entered = connection.exec_driver_sql(
+        "insert into process (id, kind, name, host, pid, queues, concurrency) values (%s, %s, %s, %s, %s, %s, %s)", row
+    )
+    return entered.rowcount == 1
 
 
 @transaction_at("heartbeat")
@@ -94,12 +91,12 @@ def fail_lost(connection: Connection, ti_id: int, dispatch_id: str, reason: str,
 def bury_dead(
     connection: Connection, *, worker_timeout_s: float, scheduler_timeout_s: float, waiter_timeout_s: float
 ) -> tuple[list[str], list[int]]:
-    """Stop the rows of silent processes, lose what dead workers ran and free what dead waiters awaited and
-    dead schedulers had claimed. Nobody is dead whom a
-    restart of PostgreSQL kept from giving a sign of life.
+    """Stop the rows of silent processes, lose what dead workers ran and free what dead waiters awaited and dead schedulers had
+    claimed. Nobody is dead whom a restart of PostgreSQL kept from giving a sign of life.
 
     The ids of the processes, and the runs touched.
     """
+    timeouts = {"worker": worker_timeout_s, "waiter": waiter_timeout_s, "scheduler": scheduler_timeout_s}
     dead = connection.exec_driver_sql(
         """
         with silent as (
@@ -111,20 +108,48 @@ def bury_dead(
         update process p set stopped_at = clock_timestamp() from silent where p.id = silent.id
         returning p.id, p.kind
         """,
-        {"worker": worker_timeout_s, "scheduler": scheduler_timeout_s, "waiter": waiter_timeout_s},
+        timeouts,
     ).all()
-    runs: set[int] = set()
+    why = {process_id: f"gave no sign of life for {timeouts[kind]:g} s" for process_id, kind in dead}
+    # One that comes back may still say that it ended while a child of it goes on; nobody else would miss what that runs.
+    left = connection.exec_driver_sql(
+        """
+        select distinct p.id, p.kind from task_instance t join process p on p.id = t.worker
+         where t.state in ('running', 'shutdown') and p.stopped_at is not null and p.id <> all(%s)
+        """,
+        (list(why),),
+    ).all()
+    runs = _pass_on(connection, dead, why) + _pass_on(connection, left, {row[0]: "has ended" for row in left})
+    return [row[0] for row in dead], sorted(set(runs))
+
+
+@transaction_at("bury")
+def bury(connection: Connection, process_ids: Collection[str], *, why: str) -> list[int]:
+    """As `bury_dead`, for processes known to be dead; the runs touched."""
+    dead = connection.exec_driver_sql(
+        """
+        with named as (select id from process where id = any(%s) and stopped_at is null order by id for no key update)
+        update process p set stopped_at = clock_timestamp() from named where p.id = named.id returning p.id, p.kind
+        """,
+        (list(process_ids),),
+    ).all()
+    return _pass_on(connection, dead, {row[0]: why for row in dead})
+
+
+def _pass_on(connection: Connection, dead: Sequence[Any], why: Mapping[str, str]) -> list[int]:
+    """Give the work of these processes (id, kind) back; the runs touched."""
+    runs: list[int] = []
     for process_id, kind in dead:
         if kind == "worker":
-            reason = f"worker {process_id} gave no sign of life for {worker_timeout_s:g} s"
-            runs.update(instances.lose(connection, dead_worker=process_id, reason=reason, at_once=True))
+            reason = f"worker {process_id} {why[process_id]}"
+            runs += instances.lose(connection, dead_worker=process_id, reason=reason, at_once=True)
         elif kind == "waiter":
             deferrals.release(connection, process_id)
     schedulers = [row[0] for row in dead if row[1] == "scheduler"]
     if schedulers:
         files.release_dead(connection, schedulers)
         notices.release_dead(connection, schedulers)
-    return [row[0] for row in dead], sorted(runs)
+    return runs
 
 
 def settled(connection: Connection, *, seconds: float) -> bool:

@@ -1,0 +1,94 @@
+"""Every change of a run or task instance is an event: when, from and to which state, by whom and why."""
+
+from collections.abc import Iterator
+
+import pytest
+from support.scenario import Scenario, dag
+
+from scheduler.settings import Settings
+from scheduler.states import TaskState
+from scheduler.store import database
+
+from .conftest import Cli
+
+Moves = list[tuple[str | None, str | None, str | None]]
+
+
+@pytest.fixture
+def unrecorded(settings: Settings) -> Iterator[Scenario]:
+    """As `scenario`, without events."""
+    made = Scenario(settings.model_copy(update={"core": settings.core.model_copy(update={"record_events": False})}))
+    made.add(dag("pair", {"first": [], "second": ["first"]}))
+    yield made
+    made.close()
+
+
+def moves(cli: Cli, run_id: str) -> Moves:
+    events = cli.json("runs", "show", "pair", run_id, "--events")["events"]
+    assert events == sorted(events, key=lambda event: event["at"])
+    return [(event["task_id"], event["from_state"], event["to_state"]) for event in events]
+
+
+def test_the_events_of_a_run_tell_its_whole_story(cli: Cli, scenario: Scenario) -> None:
+    scenario.trigger("pair", run_id="one")
+    scenario.run_to_end()
+
+    assert moves(cli, "one") == [
+        (None, None, "queued"), (None, "queued", "running"),
+        ("first", None, "scheduled"), ("first", "scheduled", "queued"),
+        ("first", "queued", "running"), ("first", "running", "success"),
+        ("second", None, "queued"), ("second", "queued", "running"), ("second", "running", "success"),
+        (None, "running", "success"),
+    ]  # fmt: skip
+
+
+def test_each_event_names_who_made_the_change_and_why(cli: Cli, scenario: Scenario) -> None:
+    database.act_as(scenario.engine, scenario.schedulers[0].scheduler_id)
+    scenario.trigger("pair", run_id="one")
+    scenario.turn()
+    scenario.work(outcome=lambda claim: TaskState.FAILED)
+    done = cli("tasks", "mark", "pair", "one", "second", "success")
+    assert done.exit_code == 0, done.output
+
+    events = cli.json("runs", "show", "pair", "one", "--events")["events"]
+    actors = {(event["task_id"], event["to_state"]): (event["actor"], event["reason"]) for event in events}
+    assert actors["first", "scheduled"][0] == actors["first", "queued"][0] == scenario.schedulers[0].scheduler_id
+    assert actors["first", "failed"][0] == actors["first", "running"][0] == scenario.worker_id
+    assert actors["second", "upstream_failed"] == (scenario.worker_id, "1 upstream task(s) failed")
+    assert actors["second", "success"] == (f"cli:{database.user()}", "marked success")
+
+
+def test_a_change_without_a_commit_leaves_no_event(cli: Cli, scenario: Scenario) -> None:
+    run = scenario.trigger("pair", run_id="one")
+    with scenario.engine.connect() as connection:
+        connection.exec_driver_sql("update dag_run set state = 'running', started_at = now() where id = %s", (run,))
+        connection.rollback()
+
+    assert moves(cli, "one") == [(None, None, "queued")]
+
+
+def test_a_process_that_gets_another_id_acts_under_it(cli: Cli, scenario: Scenario) -> None:
+    scenario.trigger("pair", run_id="one")
+    scenario.turn()
+    scenario.hot.worker_id = "w#second"
+    scenario.work()
+
+    events = cli.json("runs", "show", "pair", "one", "--events")["events"]
+    assert {event["actor"] for event in events if event["from_state"] == "running"} == {"w#second"}
+
+
+def test_a_setting_turns_events_off(cli: Cli, unrecorded: Scenario) -> None:
+    unrecorded.trigger("pair", run_id="one")
+    unrecorded.run_to_end()
+
+    assert moves(cli, "one") == []
+    assert "core.record_events" in cli("runs", "show", "pair", "one", "--events").stderr
+
+
+def test_the_events_of_a_deleted_run_go_with_it(cli: Cli, scenario: Scenario) -> None:
+    scenario.trigger("pair", run_id="one")
+    kept = scenario.trigger("pair", run_id="two")
+    scenario.run_to_end()
+    assert cli("runs", "delete", "pair", "one", "--yes").exit_code == 0
+
+    assert scenario.rows("select distinct dag_run_id from event") == [(kept,)]
