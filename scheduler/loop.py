@@ -17,7 +17,7 @@ from typing import TypeVar
 from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
-from scheduler import doorbell, faults
+from scheduler import doorbell, faults, secrecy
 from scheduler.dagfiles.supervise import DagFileManager
 from scheduler.doorbell import Doorbell
 from scheduler.exceptions import CredentialsError, UnreachableError
@@ -33,6 +33,8 @@ R = TypeVar("R")
 def run(settings: Settings, *, name: str | None = None) -> int:
     """Be a scheduler until SIGTERM, SIGINT, num_runs or run_duration; the exit code."""
     faults.arm(os.environ, settings.database_url)
+    secrecy.close()
+    secrecy.forget()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

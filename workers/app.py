@@ -17,7 +17,7 @@ from celery.worker.request import Request as CeleryRequest
 from kombu.utils.encoding import safe_repr
 from sqlalchemy import Engine
 
-from scheduler import faults
+from scheduler import faults, secrecy
 from scheduler.authoring import zones
 from scheduler.dagfiles.load import LoadedFiles
 from scheduler.dispatch import TASK_NAME, Publisher, celery_app, consumed_queues
@@ -44,7 +44,9 @@ def run(settings: Settings, queues: Sequence[str], concurrency: int, name: str |
 
     Without a name it is called after its host and process.
     """
+    settings = startup.as_worker(settings)
     faults.arm(os.environ, settings.database_url)
+    secrecy.close()
     logs.to_stderr()
     name = name or f"{socket.gethostname()}-{os.getpid()}"
     environment = os.environ.copy()
@@ -66,8 +68,8 @@ def run(settings: Settings, queues: Sequence[str], concurrency: int, name: str |
 def build(settings: Settings, *, name: str, queues: Sequence[str], concurrency: int, engine: Engine) -> "Worker":
     """The worker, not started and not in the registry yet. Changes os.environ to what user code may see."""
     os.environ["PACELINE_HOME"] = str(settings.home)
-    startup.hide_secrets()
     vault.take_environment()
+    secrecy.forget()
     app = celery_app(settings)
     inbox.guard(app)
     app.conf.update(

@@ -1,6 +1,5 @@
 """What a worker or waiter needs before it starts: a database of the right schema, and a broker. It waits for both."""
 
-import os
 import time
 
 from sqlalchemy import Engine
@@ -12,14 +11,13 @@ from scheduler.store import database, migrate
 from workers.logs import worker_log
 
 PAUSE_S = 1.0
-#: User code must not find the way into the database by accident.
-SECRETS = ("PACELINE_DATABASE_URL", "PACELINE_BROKER_URL", "PACELINE_CORE_FERNET_KEY")
 
 
-def hide_secrets() -> None:
-    """Take the secrets among the settings, once they are read, out of the environment."""
-    for secret in SECRETS:
-        os.environ.pop(secret, None)
+def as_worker(settings: Settings) -> Settings:
+    """The settings with the database role of workers in place of the scheduler's, if there is one."""
+    if settings.worker.database_url is None:
+        return settings
+    return settings.model_copy(update={"database": settings.database.model_copy(update={"url": settings.worker.database_url})})
 
 
 def ready(settings: Settings) -> Engine:

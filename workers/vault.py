@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from scheduler import secrecy
 from scheduler.authoring.connection import Connection
 from scheduler.exceptions import PacelineError
 from scheduler.settings import Settings
@@ -17,7 +18,9 @@ _taken: dict[str, str] = {}
 def take_environment() -> None:
     """Move PACELINE_VAR_* and PACELINE_CONN_* from the environment to where only a Vault finds them."""
     for name in [name for name in os.environ if name.startswith(STORE_PREFIXES)]:
-        _taken[name] = os.environ.pop(name)
+        _taken[name] = os.environ[name]
+        secrecy.overwrite(name)
+        del os.environ[name]
 
 
 class EnvironmentVault:

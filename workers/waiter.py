@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
-from scheduler import faults
+from scheduler import faults, secrecy
 from scheduler.authoring import zones
 from scheduler.authoring.external import Counts, Target
 from scheduler.doorbell import WAITERS_KEY, Doorbell
@@ -46,12 +46,14 @@ BLOCKED_S = 1.0
 
 def run(settings: Settings, *, name: str | None = None) -> int:
     """Await triggers until SIGTERM or SIGINT; the exit code. CredentialsError and SchemaError if it cannot start."""
+    settings = startup.as_worker(settings)
     faults.arm(os.environ, settings.database_url)
+    secrecy.close()
+    vault.take_environment()
+    secrecy.forget()
     logs.to_stderr()
     zones.set_default(settings.core.default_timezone)
     engine = startup.ready(settings)
-    startup.hide_secrets()
-    vault.take_environment()
     asyncio.run(_until_signalled(Waiter(engine, settings, name=name)))
     logging.shutdown()
     # Threads that a trigger or a DAG file blocks for ever must not keep the process.

@@ -25,7 +25,7 @@ def flower() -> None:
     """
     settings = options.settings()
     _refuse_taken_port(settings)
-    from scheduler import dispatch
+    from scheduler import dispatch, secrecy
 
     app = dispatch.celery_app(settings)
     address, port = settings.flower.address, settings.flower.port
@@ -40,6 +40,7 @@ def flower() -> None:
     # The environment speaks last in Flower: ours must not be overruled by a FLOWER_PORT that somebody exported elsewhere.
     for name in arguments:
         os.environ.pop(f"FLOWER_{name}".upper(), None)
+    secrecy.close()
     app.start(["--quiet", "flower", *(f"--{name}={value}" for name, value in arguments.items())])
 
 

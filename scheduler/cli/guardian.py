@@ -22,6 +22,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
 LINUX = sys.platform == "linux"
 #: Passed on to the command, and to it alone: it decides what its own children are told.
@@ -42,6 +43,8 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     _keep_to_ourselves()
     prctl(PR_SET_CHILD_SUBREAPER, 1)
+    # The environment that the command gets, with its passwords, is nobody else's to read here.
+    prctl(PR_SET_DUMPABLE, 0)
     wakeup = _wake_on_signals()
     # Held back until both sides of the fork know what to do with them: one that comes early must not get lost.
     signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
@@ -49,6 +52,7 @@ def main(arguments: list[str]) -> int:
     for number in FORWARDED:
         signal.signal(number, lambda received, _: _kill(child, received))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
+    _forget_environment()
     os.write(options.link, f"{child}\n".encode())
     status = _follow(child, link=options.link, wakeup=wakeup, death_signal=options.death_signal)
     _sweep(child)
@@ -59,6 +63,15 @@ def prctl(option: int, value: int) -> None:
     """Call prctl(2); elsewhere than on Linux there is nothing to call and the process group has to do."""
     if LINUX:
         ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def _forget_environment() -> None:
+    """Blank out the values where they lie, and /proc shows them: the command has its own copy."""
+    libc = ctypes.CDLL(None)
+    libc.getenv.restype = ctypes.c_void_p
+    for name, value in os.environb.items():
+        if place := libc.getenv(name):
+            ctypes.memset(place, 0, len(value))
 
 
 def _keep_to_ourselves() -> None:

@@ -13,14 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scheduler import secrecy
 from scheduler.settings import Settings
-from scheduler.settings_sources import STORE_PREFIXES
 
-#: Not handed to user code that is only being looked at.
-SECRETS = (
-    "PACELINE_DATABASE_", "PACELINE_BROKER_", "PACELINE_SMTP_", "PACELINE_CORE_FERNET_KEY", *STORE_PREFIXES,
-    "PGPASSWORD", "PGPASSFILE", "PGSERVICE",
-)  # fmt: skip
 READ_BYTES = 1 << 20
 STOP_S = 5.0
 
@@ -170,8 +165,8 @@ class Parser:
 
 def environment(settings: Settings) -> dict[str, str]:
     """What the author's code sees while its file is read: ours without passwords, and where home is."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(SECRETS)}
-    return clean | {"PACELINE_HOME": str(settings.home), "PACELINE_DAGS_FOLDER": str(settings.dags_folder)}
+    ours = {"PACELINE_HOME": str(settings.home), "PACELINE_DAGS_FOLDER": str(settings.dags_folder)}
+    return secrecy.clean(os.environ.items()) | ours
 
 
 def kill_session(session: int) -> None:
