@@ -210,8 +210,6 @@ class Worker(Section):
     """Tasks after which a pool child is replaced; 0 is never."""
     database_url: DatabaseUrl | None = Field(default=None, examples=["postgresql://worker:password@localhost:5432/paceline"])
     """The database, as a role that may do what workers do and no more (`paceline db grant-worker`); unset means database.url."""
-    database_url: DatabaseUrl | None = Field(default=None, examples=["postgresql://worker:password@localhost:5432/paceline"])
-    """The database, as a role that may do what workers do and no more (`paceline db grant-worker`); unset means database.url."""
 
 
 class Waiter(Section):
