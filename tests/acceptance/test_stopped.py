@@ -10,14 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.faulty import QUICK_DEATHS, FaultyStack, faulty_stack
+from support.faulty import FaultyStack, default_times, faulty_stack
 from support.ledger import Ledger
 from support.servers import PostgresServer
 from support.stacks import StackFactory
 from support.waiting import eventually
 
-from scheduler.settings import Settings
-from scheduler.settings_sources import environment_names
 from workers import logs
 from workers.execute import REFUSED
 from workers.heartbeat import NO_LONGER_CURRENT
@@ -25,6 +23,7 @@ from workers.heartbeat import NO_LONGER_CURRENT
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
 
 FULL = os.environ.get("FAULT_TESTS") == "full"
+TIMES = default_times() if FULL else {}
 STOPPED_S = 60.0 if FULL else 0.0
 POINTS = (
     ("queue.commit", "queue.publish", "queue.published", "promote.commit", "promote.committed", "start.commit", "bury.commit",
@@ -55,15 +54,6 @@ def ledger(postgres_server: PostgresServer) -> Iterator[Ledger]:
         yield Ledger(url).create()
 
 
-def environment() -> dict[str, str]:
-    """Short timeouts, or the defaults."""
-    if not FULL:
-        return {}
-    defaults, names = Settings(), environment_names()
-    changed = {name: getattr(getattr(defaults, names[name][0]), names[name][1]) for name in QUICK_DEATHS}
-    return {name: f"{value:g}" for name, value in changed.items()}
-
-
 def hold(stopped_at: float) -> None:
     """Until the process has been stopped for as long as this test wants."""
     eventually(lambda: time.monotonic() >= stopped_at + STOPPED_S, timeout=STOPPED_S + 5, interval=0.2)
@@ -78,7 +68,7 @@ def buried(faulty: FaultyStack, pid: int) -> bool:
 def test_a_stopped_scheduler_is_not_missed_and_does_no_harm_on_return(
     stack_factory: StackFactory, ledger: Ledger, tmp_path: Path
 ) -> None:
-    with faulty_stack(stack_factory, ledger, tmp_path / "faults", env=environment(), waiters=0) as faulty:
+    with faulty_stack(stack_factory, ledger, tmp_path / "faults", env=TIMES, waiters=0) as faulty:
         for point in POINTS:
             faulty.inject(f"{point}=stop@1")
             faulty.trigger("work", 6, point)
@@ -114,9 +104,7 @@ def test_a_stopped_worker_loses_its_tasks_and_its_late_reports_are_refused(
     options = {"default_args": {"retries": 2, "retry_delay": 0.1}}
     files = {"long.py": ledger.dag("long", LONG, **options), "short.py": ledger.dag("short", "task(task_id='t')(lambda: work())()")}
     workers = [("default", 1)] * 3
-    with faulty_stack(
-        stack_factory, ledger, tmp_path / "faults", files=files, env=environment(), workers=workers, waiters=0
-    ) as faulty:
+    with faulty_stack(stack_factory, ledger, tmp_path / "faults", files=files, env=TIMES, workers=workers, waiters=0) as faulty:
         faulty.trigger("long", 1, "r")
         eventually(lambda: len(ledger.rows("select 1 from ledger")) == 2, timeout=30, message=faulty.stack.logs)
         holders = [row[0] for row in faulty.rows("select p.pid from task_instance t join process p on p.id = t.worker")]

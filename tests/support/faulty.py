@@ -14,6 +14,7 @@ from sqlalchemy import Engine
 
 from scheduler import doorbell, faults
 from scheduler.dispatch import broker_lists
+from scheduler.settings import Settings, environment_names
 from scheduler.store import backfills, database, runs
 from support.ledger import Ledger
 from support.stacks import Stack, StackFactory
@@ -181,7 +182,12 @@ class FaultyStack:
             return [tuple(row) for row in connection.exec_driver_sql(statement, parameters)]
 
     def open_runs(self) -> int:
-        return int(self.rows("select count(*) from dag_run where state in ('queued', 'running')")[0][0])
+        """And backfills."""
+        open_ = (
+            "select (select count(*) from dag_run where state in ('queued', 'running'))"
+            " + (select count(*) from backfill where ended_at is null)"
+        )
+        return int(self.rows(open_)[0][0])
 
     def settle(self, *, timeout: float, until: Callable[[], object] = lambda: True) -> None:
         """Wait until no run is open, reviving what died."""
@@ -246,6 +252,13 @@ class FaultyStack:
             self.revive()
             time.sleep(0.02)
         broker.close()
+
+
+def default_times() -> dict[str, str]:
+    """The environment that takes QUICK_DEATHS back, and what stacks of tests make quicker."""
+    defaults, names = Settings(), environment_names()
+    changed = [*QUICK_DEATHS, "PACELINE_SCHEDULER_ORPHANED_TASKS_CHECK_INTERVAL"]
+    return {name: f"{getattr(getattr(defaults, names[name][0]), names[name][1]):g}" for name in changed}
 
 
 def expected_state(dag_id: str) -> str:

@@ -1,0 +1,182 @@
+"""Messages that Redis loses or delivers again, with real processes: everything runs once, and no try is spent."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.faulty import default_times, faulty_stack
+from support.ledger import Ledger, ask
+from support.servers import PostgresServer
+from support.stacks import StackFactory
+from support.waiting import eventually
+
+from scheduler import doorbell
+from scheduler.cli import stack as stacks
+from scheduler.dispatch import broker_lists
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+
+FULL = os.environ.get("FAULT_TESTS") == "full"
+#: A worker whose broker gives a message to another one if it was not acknowledged within five seconds.
+IMPATIENT = """
+import sys
+from scheduler import dispatch
+shipped = dispatch.transport_options
+dispatch.transport_options = lambda url: {**shipped(url), **OPTIONS}
+from scheduler.settings import Settings
+from workers import app
+celery_app = app.celery_app
+def impatient(settings):
+    made = celery_app(settings)
+    made.conf.update(CONF)
+    return made
+app.celery_app = impatient
+sys.exit(app.run(Settings.load(), queues=["default"], concurrency=1, name=sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def ledger(postgres_server: PostgresServer) -> Iterator[Ledger]:
+    with postgres_server.new_database(migrated=False) as url:
+        yield Ledger(url).create()
+
+
+def one_task(ledger: Ledger, seconds: float = 0.0) -> dict[str, str]:
+    body = f"task(task_id='t')(lambda: work({seconds}))()"
+    return {"one.py": ledger.dag("one", body, max_active_runs=100)}
+
+
+@pytest.mark.parametrize("how", ["the list is deleted", "all of Redis is emptied"])
+def test_50_queued_task_instances_survive_the_loss_of_their_messages(
+    stack_factory: StackFactory, ledger: Ledger, tmp_path: Path, how: str
+) -> None:
+    env = {"PACELINE_SCHEDULER_QUEUE_HEADROOM": "64"}
+    with faulty_stack(stack_factory, ledger, tmp_path / "faults", files=one_task(ledger), env=env, workers=[], waiters=0) as faulty:
+        faulty.trigger("one", 50, "r")
+        queued = "select id, try_number, dispatch_id from task_instance where state = 'queued' order by id"
+        broker = doorbell.client(faulty.stack.settings)
+        waiting = broker_lists("default")
+        eventually(lambda: sum(map(broker.llen, waiting)) == 50, timeout=30, message=faulty.stack.logs)
+        before = faulty.rows(queued)
+
+        broker.flushdb() if how == "all of Redis is emptied" else broker.delete(*waiting)
+
+        eventually(lambda: sum(map(broker.llen, waiting)) == 50, timeout=10, message=faulty.stack.logs)
+        broker.close()
+        assert faulty.rows(queued) == before
+        for command in stacks.stack_commands(faulty.stack.env, schedulers=0, workers=[("default", 3)]):
+            faulty.stack.supervisor.start(command)
+        faulty.settle(timeout=60)
+        verdict = ledger.judge(faulty.url)
+        after = faulty.rows("select id, try_number, dispatch_id from task_instance order by id")
+        tries = faulty.rows("select count(*) from task_try")
+    assert len(before) == 50
+    assert after == before
+    assert tries == [(0,)]
+    assert verdict.ok and verdict.executions == 50, verdict
+
+
+@pytest.mark.skipif(not FULL, reason="takes half a minute; make test-faults runs it")
+@pytest.mark.parametrize(
+    ("options", "conf"),
+    [
+        ({"visibility_timeout": 5}, {}),
+        # What Celery does when messages are acknowledged late and Redis keeps count of them: it delivers again.
+        ({"visibility_timeout": 5, "ack_emulation": True}, {"task_acks_late": True}),
+    ],
+    ids=["as it is shipped", "acknowledged late"],
+)
+def test_a_task_longer_than_the_visibility_timeout_runs_once(
+    stack_factory: StackFactory, ledger: Ledger, tmp_path: Path, options: dict[str, object], conf: dict[str, object]
+) -> None:
+    with faulty_stack(stack_factory, ledger, tmp_path / "faults", files=one_task(ledger, 20.0), workers=[], waiters=0) as faulty:
+        source = IMPATIENT.replace("OPTIONS", repr(options)).replace("CONF", repr(conf))
+        said = [tmp_path / "one.txt", tmp_path / "two.txt"]
+        workers = [
+            subprocess.Popen(
+                [sys.executable, "-P", "-c", source, path.stem],
+                env=faulty.stack.env,
+                stdout=path.open("w"),
+                stderr=subprocess.STDOUT,
+            )
+            for path in said
+        ]
+        try:
+            faulty.trigger("one", 1, "r")
+            faulty.settle(timeout=90)
+            if conf:
+                eventually(lambda: any("dropped dispatch" in path.read_text() for path in said), timeout=30)
+        finally:
+            for worker in workers:
+                worker.send_signal(signal.SIGQUIT)
+            for worker in workers:
+                worker.wait(30)
+        verdict = ledger.judge(faulty.url)
+    assert verdict.ok and verdict.executions == 1, verdict
+
+
+CHAIN = """
+before = None
+for number in range({length}):
+    now = task(task_id=f"t{{number:02}}")(lambda: work(0.02))()
+    if before is not None:
+        before >> now
+    before = now
+"""
+DAGS, LENGTH = 20, 25
+
+
+def test_of_three_schedulers_one_is_killed_and_one_lives_in_tokyo(
+    stack_factory: StackFactory, ledger: Ledger, tmp_path: Path
+) -> None:
+    """AIP-15. The scheduler is killed at the worst moment: after it queued, before it sent a message; timeouts are the defaults."""
+    files = {f"long_{number}.py": ledger.dag(f"long_{number}", CHAIN.format(length=LENGTH)) for number in range(DAGS)}
+    # Without following, all that comes next is up to the schedulers.
+    env = {**default_times(), "PACELINE_SCHEDULER_SCHEDULE_AFTER_TASK_EXECUTION": "false"}
+    with faulty_stack(stack_factory, ledger, tmp_path / "faults", files=files, env=env, schedulers=2, waiters=0) as faulty:
+        tokyo = stacks.stack_commands({**faulty.stack.env, "TZ": "Asia/Tokyo"}, schedulers=3, workers=[])[2]
+        faulty.stack.supervisor.start(tokyo)
+        eventually(lambda: "decides" in faulty.stack.supervisor.log_tail("scheduler-3"), timeout=30)
+        faulty.inject("queue.publish=kill@40")
+        for number in range(DAGS):
+            faulty.trigger(f"long_{number}", 1, "r")
+        eventually(faulty.struck, timeout=60, message=faulty.stack.logs)
+        killed_at = killed(faulty.folder)
+        faulty.settle(timeout=120)
+        verdict = ledger.judge(faulty.url)
+        states = faulty.rows("select distinct state, try_number from task_instance")
+        late_s = longest_wait(faulty.url, killed_at)
+        queued_by = {row[0] for row in faulty.rows("select distinct queued_by from task_instance")}
+    print(
+        f"{DAGS * LENGTH} task instances; those that the killed scheduler had queued began within {late_s:.1f} s", file=sys.stderr
+    )
+    assert states == [("success", 1)]
+    assert verdict.ok and not verdict.overtaken, verdict
+    assert verdict.executions == DAGS * LENGTH
+    assert len(queued_by) >= 3
+    assert 0 < late_s < 5
+
+
+def killed(folder: Path) -> float:
+    return float((folder / "struck").read_text().split()[0])
+
+
+def longest_wait(url: str, killed_at: float) -> float:
+    """Seconds from the kill until the last of those began that stood as queued then."""
+    ((seconds,),) = ask(
+        url,
+        """
+        select extract(epoch from max(began.at))::float - %s
+          from witness queued
+          join witness began on began.ti_id = queued.ti_id and began.dispatch_id = queued.dispatch_id and began.after = 'running'
+         where queued.after = 'queued' and extract(epoch from queued.at) <= %s and extract(epoch from began.at) > %s
+        """,
+        killed_at, killed_at, killed_at,
+    )  # fmt: skip
+    assert seconds < time.time()
+    return float(seconds)
