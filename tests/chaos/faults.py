@@ -17,7 +17,7 @@ from scheduler.dispatch import Message, Publisher
 from scheduler.store import database, runs
 
 #: Seconds to look for a victim that is at work.
-LOOK_S = 3.0
+LOOK_S = 5.0
 #: Message of task instances that a worker has, had or is about to have.
 OLD_MESSAGES = """
 select t.id, t.dispatch_id::text, t.queue, r.dag_id, r.run_id, t.task_id, t.map_index

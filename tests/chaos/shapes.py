@@ -114,8 +114,8 @@ def dags(seed: int) -> dict[str, str]:
 
 
 def _seconds(dice: random.Random) -> float:
-    """Mostly nothing, sometimes long enough to be killed in it."""
-    return round(dice.choice((0.0, 0.05, 0.1, 0.3, dice.uniform(0.2, 1.5))), 2)
+    """From nothing to long enough to be killed in it; so that about half of all pool children are at work."""
+    return round(dice.choice((0.0, 0.1, 0.3, 1.0, dice.uniform(0.5, 4.0))), 2)
 
 
 def _chain(dice: random.Random) -> list[str]:
