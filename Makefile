@@ -30,8 +30,8 @@ check: setup ## Check format, lint, types, import layers and generated files
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m scheduler.cli.generate --check
 
-test-faults: setup ## Kill processes at every fault point under 200 runs each, and stop some for a minute
-	@FAULT_TESTS=full $(BIN)/python -m pytest -s tests/acceptance/test_fault_points.py tests/acceptance/test_stopped.py
+test-faults: setup ## Kill processes at every fault point under 200 runs each; stop some for a minute; lose messages
+	@FAULT_TESTS=full $(BIN)/python -m pytest -s $(addprefix tests/acceptance/test_,fault_points.py stopped.py lost_messages.py database_restarts.py)
 
 chaos: setup ## Ten minutes of seeded faults, judged; ends with one JSON line; SEED=3, ARGS="--minutes 2 --quick --keep"
 	@PYTHONPATH=tests $(BIN)/python -m chaos $(if $(SEED),--seed $(SEED)) $(ARGS)

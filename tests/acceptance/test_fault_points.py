@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from support.faulty import FaultyStack, expected_state, faulty_stack
+from support.faulty import FULL, FaultyStack, expected_state, faulty_stack
 from support.ledger import Ledger
 from support.servers import PostgresServer
 from support.stacks import StackFactory
@@ -22,14 +22,13 @@ from scheduler import faults
 
 pytestmark = pytest.mark.stack
 
-FULL = os.environ.get("FAULT_TESTS") == "full"
 RUNS = int(os.environ.get("FAULT_RUNS", "200" if FULL else "4"))
 SEED = int(os.environ.get("FAULT_SEED", datetime.now(UTC).strftime("%Y%m%d")))
 #: At each point the process is killed at these times that any process comes by.
 KILLED_AT = (1, 4, 20) if FULL else (1, 3)
 #: Those that prove the most are always among the short selection.
 ALWAYS = ("queue.committed", "follow.commit", "report.after", "claim.after")
-SHORT = 9
+SHORT = 7
 SETTLED_S = 120.0
 
 

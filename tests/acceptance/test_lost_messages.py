@@ -1,6 +1,5 @@
 """Messages that Redis loses or delivers again, with real processes: everything runs once, and no try is spent."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -9,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.faulty import default_times, faulty_stack
+from support.faulty import default_times, faulty_stack, full_only
 from support.ledger import Ledger, ask
 from support.servers import PostgresServer
 from support.stacks import StackFactory
@@ -21,7 +20,6 @@ from scheduler.dispatch import broker_lists
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
-FULL = os.environ.get("FAULT_TESTS") == "full"
 #: A worker whose broker gives a message to another one if it was not acknowledged within five seconds.
 IMPATIENT = """
 import sys
@@ -51,7 +49,7 @@ def one_task(ledger: Ledger, seconds: float = 0.0) -> dict[str, str]:
     return {"one.py": ledger.dag("one", body, max_active_runs=100)}
 
 
-@pytest.mark.parametrize("how", ["the list is deleted", "all of Redis is emptied"])
+@pytest.mark.parametrize("how", ["the list is deleted", pytest.param("all of Redis is emptied", marks=full_only)])
 def test_50_queued_task_instances_survive_the_loss_of_their_messages(
     stack_factory: StackFactory, ledger: Ledger, tmp_path: Path, how: str
 ) -> None:
@@ -81,7 +79,33 @@ def test_50_queued_task_instances_survive_the_loss_of_their_messages(
     assert verdict.ok and verdict.executions == 50, verdict
 
 
-@pytest.mark.skipif(not FULL, reason="takes half a minute; make test-faults runs it")
+@full_only
+def test_messages_delivered_three_times_and_out_of_order_run_once(
+    stack_factory: StackFactory, ledger: Ledger, tmp_path: Path
+) -> None:
+    with faulty_stack(stack_factory, ledger, tmp_path / "faults", files=one_task(ledger, 0.05), workers=[], waiters=0) as faulty:
+        faulty.trigger("one", 20, "r")
+        broker = doorbell.client(faulty.stack.settings)
+        waiting = broker_lists("default")
+        eventually(lambda: sum(map(broker.llen, waiting)) == 20, timeout=30, message=faulty.stack.logs)
+        for key in waiting:
+            bodies = broker.lrange(key, 0, -1)
+            for body in reversed([*bodies, *bodies]):
+                broker.lpush(key, body)
+        broker.close()
+        for command in stacks.stack_commands(faulty.stack.env, schedulers=0, workers=[("default", 3)] * 2):
+            faulty.stack.supervisor.start(command)
+        faulty.settle(timeout=60)
+
+        def dropped() -> int:
+            return sum(faulty.stack.supervisor.log(name).read_text().count("dropped dispatch") for name in ("worker-1", "worker-2"))
+
+        eventually(lambda: dropped() == 40, timeout=20)
+        verdict = ledger.judge(faulty.url)
+    assert verdict.ok and verdict.executions == 20, verdict
+
+
+@full_only
 @pytest.mark.parametrize(
     ("options", "conf"),
     [

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from sqlalchemy import Engine
 
 from scheduler import doorbell, faults
@@ -19,6 +20,10 @@ from scheduler.store import backfills, database, runs
 from support.ledger import Ledger
 from support.stacks import Stack, StackFactory
 from support.waiting import eventually
+
+#: What takes minutes is for `make test-faults`.
+FULL = os.environ.get("FAULT_TESTS") == "full"
+full_only = pytest.mark.skipif(not FULL, reason="takes long; make test-faults runs it")
 
 #: Deaths are noticed in seconds, so that a test need not wait long for them.
 QUICK_DEATHS = {
