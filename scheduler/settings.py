@@ -171,9 +171,9 @@ class Scheduler(Section):
     """Seconds of waiting that raise a task's rank by a priority_weight of 1; 0 is off."""
     queue_headroom: Annotated[int, Field(ge=1)] = 32
     """Messages a Celery queue may hold beyond the free slots of its workers."""
-    orphaned_tasks_check_interval: Seconds = 2
+    orphaned_tasks_check_interval: Seconds = 1
     """Seconds between two searches for lost messages and dead workers."""
-    task_queued_timeout: Seconds = 5
+    task_queued_timeout: Seconds = 2
     """Seconds after which a queued task instance without a message in the broker is published again."""
     dag_dir_list_interval: Seconds = 300
     """Seconds between two listings of the DAGs folder; changes are also noticed at once (inotify)."""
