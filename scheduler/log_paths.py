@@ -13,6 +13,11 @@ def try_path(folder: Path, *, dag_id: str, run_id: str, task_id: str, map_index:
     return f"{_task_folder(folder, dag_id, run_id, task_id, map_index)}/try-{try_number}.log"
 
 
+def run_folder(folder: Path, dag_id: str, run_id: str) -> Path:
+    """Where all logs of a run lie."""
+    return folder / component(dag_id) / component(run_id)
+
+
 def callbacks_path(folder: Path, *, dag_id: str, run_id: str, task_id: str | None = None, map_index: int = -1) -> str:
     """The log of the callbacks of a task instance, or of a run. No component begins with %c, so no task's folder is in the way."""
     if task_id is None:

@@ -18,6 +18,7 @@ from scheduler.services.deadlines import Deadlines
 from scheduler.services.notify import Notify
 from scheduler.services.plan import Plan
 from scheduler.services.promote import Promote, Promoted
+from scheduler.services.prune import Prune
 from scheduler.services.queue import Queue, Queued
 from scheduler.services.rescue import Rescue
 from scheduler.services.timeouts import Timeouts
@@ -35,6 +36,8 @@ HINT_TURNS = 20
 HELD_PAUSE_S = 0.02
 #: Bounds of the pause, in seconds, between two passes of the queue service that rings alone ask for.
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.005, 0.1
+#: Between two batches of what is deleted by age: it may take its time.
+PRUNE_PAUSE_S = 0.5
 #: One turn of a service; seconds until it wants the next one, None for its interval.
 Turn = Callable[[datetime], float | None]
 
@@ -70,6 +73,7 @@ class Duties:
     rescue: Duty
     deadlines: Duty
     notify: Duty
+    prune: Duty
 
     def all(self) -> tuple[Duty, ...]:
         return tuple(getattr(self, one.name) for one in fields(self))
@@ -101,6 +105,7 @@ class Turns:
         self.rescue = Rescue(self._engine, self._settings, publisher, client(self._settings))
         self.deadlines = Deadlines(self._engine)
         self.notify = Notify(self._engine, self._settings, scheduler_id)
+        self.prune = Prune(self._engine, self._settings)
         config = self._settings.scheduler
         poll_s = config.scheduler_idle_sleep_time
         self.duties = Duties(
@@ -115,6 +120,7 @@ class Turns:
             rescue=Duty(config.orphaned_tasks_check_interval),
             deadlines=Duty(poll_s),
             notify=Duty(poll_s),
+            prune=Duty(self._settings.retention.interval),
         )
 
     def all(self) -> tuple[tuple[Duty, Turn], ...]:
@@ -130,6 +136,7 @@ class Turns:
             (self.duties.queue, self._turn_queue),
             (self.duties.deadlines, self._turn_deadlines),
             (self.duties.notify, self._turn_notify),
+            (self.duties.prune, self._turn_prune),
         )
 
     def work_as(self, scheduler_id: str) -> None:
@@ -263,6 +270,12 @@ class Turns:
         return AT_ONCE if self.notify.run_once(now).more else None
 
     def close(self) -> None:
+    def _turn_prune(self, now: datetime) -> float | None:
+        pruned = self.prune.run_once(now)
+        if any(pruned.deleted.values()):
+            log.info("Deleted by age: %s", ", ".join(f"{count} {kind}" for kind, count in pruned.deleted.items() if count))
+        return PRUNE_PAUSE_S if pruned.more else None
+
         self.notify.close()
 
 

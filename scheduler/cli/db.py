@@ -3,12 +3,16 @@
 import click
 
 from scheduler.cli import options, output
+from scheduler.cli.clean import clean
 from scheduler.store import migrate as schema
 
 
 @click.group()
 def db() -> None:
     """Make and check the database schema."""
+
+
+db.add_command(clean)
 
 
 @db.command("rotate-fernet-key")

@@ -1,4 +1,4 @@
-"""Events: every change of state by whom and why; the settings of processes; which versions may use this schema; autovacuum."""
+"""Events: every change of state by whom and why; settings of processes; which versions may use this schema; retention."""
 
 from alembic import op
 
@@ -71,6 +71,16 @@ COMPATIBLE = """
 alter table paceline_schema add column compatible_from text;
 """
 
+#: What `store/retention` and the foreign keys it meets look rows up by.
+RETENTION = """
+create index dag_run_ended on dag_run (ended_at, id) where ended_at is not null;
+create index dag_run_version on dag_run (version_id);
+create index dag_run_asset_event_of on dag_run_asset_event (event_id);
+create index asset_waiting_of on asset_waiting (event_id);
+alter table dag_version add column depends_on_past boolean not null
+    generated always as (data @? '$.tasks[*] ? (@.depends_on_past == true)') stored;
+"""
+
 #: task_instance has its own since 0001. These churn: few rows live at a time, each changed or deleted soon.
 AUTOVACUUM = """
 alter table dag_run set (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
@@ -85,7 +95,7 @@ alter table dag_schedule set (fillfactor = 70, autovacuum_vacuum_scale_factor = 
 
 def upgrade() -> None:
     op.get_bind().exec_driver_sql(EVENTS)
-    for part in (PROCESSES, COMPATIBLE, AUTOVACUUM):
+    for part in (PROCESSES, COMPATIBLE, RETENTION, AUTOVACUUM):
         op.execute(part)
 
 
@@ -94,5 +104,7 @@ def downgrade() -> None:
         "drop trigger task_instance_event on task_instance; drop trigger dag_run_made on dag_run;"
         " drop trigger dag_run_event on dag_run; drop trigger dag_run_gone on dag_run;"
         " drop function log_task, log_run, forget_events, actor; drop table event;"
+        " drop index dag_run_ended, dag_run_version, dag_run_asset_event_of, asset_waiting_of;"
+        " alter table dag_version drop column depends_on_past;"
         " alter table process drop column settings; alter table paceline_schema drop column compatible_from"
     )

@@ -1,0 +1,54 @@
+"""`paceline db clean`: delete what ended long ago, batch by batch, beside everything that runs."""
+
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import click
+
+from scheduler.cli import options, output
+from scheduler.services import prune
+from scheduler.store import retention
+
+#: Tables that are named although nothing of them is deleted.
+ALWAYS = ("runs", "task_instances")
+
+
+@click.command()
+@click.option("--before", type=options.MOMENT, required=True, help="Delete what ended before this moment.")
+@click.option("--logs", is_flag=True, help="Also the log folders of the runs, on this machine.")
+@click.option("--dry-run", is_flag=True, help="Delete nothing; count what would be deleted.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@options.as_json
+def clean(*, before: datetime, logs: bool, dry_run: bool, yes: bool, json_wanted: bool) -> None:
+    """Delete ended runs with all of theirs, and what nobody needs any more; safe while everything runs.
+
+    The last run of a DAG that nobody made by hand stays, and so does what later runs look at. [retention] does this by itself.
+    """
+    engine = options.engine()
+    if dry_run or not (yes or json_wanted or not sys.stdin.isatty()):
+        found = retention.count(engine, before)
+        if dry_run:
+            _print(found, before, json_wanted=json_wanted, done=False)
+            return
+        _print(found, before, json_wanted=False, done=False)
+        click.confirm("Delete them?", abort=True)
+    deleted: Counter[str] = Counter(dict.fromkeys((*ALWAYS, *retention.KINDS), 0))
+    for kind, batch in prune.everything(engine, before):
+        deleted[kind] += batch.deleted
+        deleted["task_instances"] += sum(run.instances for run in batch.runs)
+        if logs:
+            prune.delete_logs(options.settings().logs_folder, batch.runs)
+    _print(deleted, before, json_wanted=json_wanted, done=True)
+
+
+def _print(counts: Mapping[str, int], before: datetime, *, json_wanted: bool, done: bool) -> None:
+    if json_wanted:
+        shown: dict[str, Any] = {"before": before, "dry_run": not done, "deleted" if done else "would_delete": dict(counts)}
+        output.print_json(shown)
+        return
+    rows = [{"what": kind.replace("_", " "), "rows": count} for kind, count in counts.items() if count or kind in ALWAYS]
+    output.table(rows, ["what", "rows"], empty="Nothing.")
+    output.say("Deleted." if done else "Nothing is deleted yet.")

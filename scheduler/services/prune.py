@@ -1,0 +1,101 @@
+"""prune: delete, a batch of each kind at a time, what has been kept for as long as the settings ask."""
+
+import logging
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine
+
+from scheduler import log_paths
+from scheduler.settings import Settings
+from scheduler.store import retention
+from scheduler.store.retention import Batch, DeletedRun
+
+log = logging.getLogger("paceline.prune")
+
+#: Deletes one batch of what is older than a moment, from where the former one ended.
+Step = Callable[[Any], Batch]
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """Rows deleted by kind; `more` if a kind was not looked through to its end."""
+
+    deleted: dict[str, int]
+    more: bool
+
+
+class Prune:
+    """Every scheduler prunes: what another one holds is passed over. It keeps where each kind goes on, which may be forgotten."""
+
+    def __init__(self, engine: Engine, settings: Settings) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._after: dict[str, Any] = {}
+        #: Events of runs up to here are deleted already.
+        self._events_until: Any = retention.FIRST_RUN
+
+    def run_once(self, now: datetime) -> Pruned:
+        config = self._settings.retention
+        deleted: dict[str, int] = {}
+        for kind, step in self._steps(now):
+            batch = step(self._after.get(kind))
+            self._after[kind] = batch.after
+            deleted[kind] = batch.deleted
+            if kind == "runs" and config.logs:
+                delete_logs(self._settings.logs_folder, batch.runs)
+        return Pruned(deleted, any(self._after.get(kind) is not None for kind in deleted))
+
+    def _steps(self, now: datetime) -> Iterator[tuple[str, Step]]:
+        config = self._settings.retention
+        if config.run_days:
+            yield "runs", _runs(self._engine, now - timedelta(days=config.run_days))
+        if config.event_days:
+            yield "events", self._events(now - timedelta(days=config.event_days))
+        if config.housekeeping_days:
+            for kind in retention.KINDS:
+                yield kind, _rows(self._engine, kind, now - timedelta(days=config.housekeeping_days))
+
+    def _events(self, before: datetime) -> Step:
+        def step(_: Any) -> Batch:
+            batch = retention.delete_events(self._engine, before, self._events_until)
+            self._events_until = batch.after or self._events_until
+            return batch
+
+        return step
+
+
+def everything(engine: Engine, before: datetime) -> Iterator[tuple[str, Batch]]:
+    """Delete all that was old before a moment, batch by batch."""
+    for kind, step in [("runs", _runs(engine, before)), *((kind, _rows(engine, kind, before)) for kind in retention.KINDS)]:
+        after: Any = None
+        while True:
+            batch = step(after)
+            yield kind, batch
+            after = batch.after
+            if after is None:
+                break
+
+
+def delete_logs(folder: Path, runs: Iterable[DeletedRun]) -> None:
+    """Delete the log folders of runs that are gone; what cannot be deleted is said and left."""
+    for run in runs:
+        place = log_paths.run_folder(folder, run.dag_id, run.run_id)
+        try:
+            shutil.rmtree(place)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            log.warning("%s cannot be deleted: %s", place, error.strerror)
+
+
+def _runs(engine: Engine, before: datetime) -> Step:
+    return lambda after: retention.delete_runs(engine, before, retention.FIRST_RUN if after is None else after)
+
+
+def _rows(engine: Engine, kind: str, before: datetime) -> Step:
+    return lambda after: retention.delete_rows(engine, kind, before, after)

@@ -1,0 +1,49 @@
+"""`paceline db clean`: count first, then delete."""
+
+from datetime import UTC, datetime, timedelta
+
+from support.scenario import Scenario
+
+from scheduler.log_paths import run_folder
+
+from .conftest import Cli
+
+SOON = (datetime.now(UTC) + timedelta(days=1)).isoformat()
+
+
+def test_a_dry_run_counts_what_the_next_one_deletes(cli: Cli, scenario: Scenario) -> None:
+    for run_id in ("one", "two"):
+        scenario.trigger("pair", run_id=run_id)
+    scenario.run_to_end()
+    scenario.trigger("pair", run_id="unfinished")
+    logs = run_folder(scenario.settings.logs_folder, "pair", "one")
+    logs.mkdir(parents=True)
+
+    would = cli.json("db", "clean", "--before", SOON, "--dry-run")
+    assert (would["dry_run"], would["would_delete"]["runs"], would["would_delete"]["task_instances"]) == (True, 2, 4)
+    assert len(scenario.rows("select 1 from dag_run")) == 3
+
+    done = cli.json("db", "clean", "--before", SOON, "--logs")
+    assert done["deleted"] == would["would_delete"]
+    assert scenario.rows("select run_id from dag_run") == [("unfinished",)]
+    assert not logs.exists()
+
+    assert not any(cli.json("db", "clean", "--before", SOON)["deleted"].values())
+
+
+def test_a_person_reads_what_was_deleted(cli: Cli, scenario: Scenario) -> None:
+    scenario.trigger("pair", run_id="one")
+    scenario.run_to_end()
+
+    done = cli("db", "clean", "--before", SOON)
+
+    assert done.exit_code == 0, done.output
+    assert "task instances  2" in done.stdout
+    assert "Deleted." in done.stderr
+
+
+def test_a_moment_that_is_none_is_one_sentence(cli: Cli) -> None:
+    done = cli("db", "clean", "--before", "yesterday")
+
+    assert done.exit_code == 2
+    assert "not an ISO 8601 time" in done.stderr

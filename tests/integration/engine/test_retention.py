@@ -1,0 +1,239 @@
+"""Retention: what ended long ago goes, batch by batch; what anybody may still need stays."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from support.scenario import Scenario, chain, dag
+from support.waiting import eventually
+
+from scheduler.log_paths import run_folder
+from scheduler.services.prune import Prune
+from scheduler.states import TaskState
+from scheduler.store import retention
+
+LONG_AGO = timedelta(days=100)
+CRON = {"kind": "cron", "expression": "0 0 * * *", "timezone": "UTC"}
+
+
+def before(days: float = 30) -> datetime:
+    return datetime.now(UTC) - timedelta(days=days)
+
+
+def ended(
+    scenario: Scenario, dag_id: str, run_id: str, *, day: int = 1, run_type: str = "manual", ago: timedelta = LONG_AGO
+) -> int:
+    """A run that succeeded long ago."""
+    run = scenario.trigger(dag_id, run_id=run_id, logical_date=datetime(2026, 1, day, tzinfo=UTC))
+    scenario.run_to_end()
+    scenario.sql("update dag_run set ended_at = ended_at - %s, run_type = %s where id = %s", ago, run_type, run)
+    return run
+
+
+def runs(scenario: Scenario) -> set[str]:
+    return {row[0] for row in scenario.rows("select run_id from dag_run")}
+
+
+def delete_runs(scenario: Scenario, days: float = 30) -> list[retention.Batch]:
+    batches = [retention.delete_runs(scenario.engine, before(days))]
+    while batches[-1].after is not None:
+        batches.append(retention.delete_runs(scenario.engine, before(days), batches[-1].after))
+    return batches
+
+
+def test_an_old_run_goes_with_all_of_its_rows(scenario: Scenario) -> None:
+    scenario.add(chain("d", 2, task={"notify": ("on_success",)}))
+    old = ended(scenario, "d", "old")
+    ended(scenario, "d", "young", day=2, ago=timedelta())
+    scenario.sql("update notice set ended_at = now()")
+    scenario.sql("insert into xcom (task_instance_id, key, value) select id, 'k', '1' from task_instance")
+    scenario.sql("insert into task_try (task_instance_id, try_number) select id, 1 from task_instance")
+
+    (batch,) = delete_runs(scenario)
+
+    assert batch.runs == (retention.DeletedRun("d", "old", 2),)
+    assert runs(scenario) == {"young"}
+    for table in ("xcom", "task_try", "notice"):
+        assert scenario.rows(f"select count(*) from {table}") == [(2,)], table
+    assert scenario.rows("select count(*) from event where dag_run_id = %s", old) == [(0,)]
+
+
+@pytest.mark.parametrize(
+    "keeps_it",
+    [
+        "update dag_run set state = 'running', ended_at = null where run_id = 'old'",
+        "update dag_run set run_type = 'scheduled' where run_id = 'old'",
+        "insert into notice (kind, dag_run_id) select 'dag_success', id from dag_run where run_id = 'old'",
+        "update task_instance set state = 'shutdown', asked = 'failed'",
+        "with b as (insert into backfill (dag_id, version_id, from_date, to_date, max_active_runs, reprocess)"
+        " select dag_id, version_id, now(), now(), 1, 'none' from dag_run returning id)"
+        " update dag_run set backfill_id = b.id from b",
+    ],
+)
+def test_a_run_that_somebody_needs_stays(scenario: Scenario, keeps_it: str) -> None:
+    scenario.add(chain("d", 1))
+    ended(scenario, "d", "old")
+    scenario.sql(keeps_it)
+
+    assert [batch.deleted for batch in delete_runs(scenario)] == [0]
+    assert retention.count(scenario.engine, before())["runs"] == 0
+
+
+def test_the_last_run_that_nobody_made_by_hand_stays(scenario: Scenario) -> None:
+    scenario.add(chain("d", 1))
+    for day, run_type in enumerate(("scheduled", "scheduled", "manual"), 1):
+        ended(scenario, "d", f"{run_type}{day}", day=day, run_type=run_type)
+
+    delete_runs(scenario)
+
+    assert runs(scenario) == {"scheduled2"}
+
+
+def test_what_a_later_run_looks_back_at_stays(scenario: Scenario) -> None:
+    scenario.add(chain("d", 1, task={"depends_on_past": True}))
+    for day in (1, 2, 4):
+        ended(scenario, "d", f"day{day}", day=day)
+    scenario.trigger("d", run_id="unfinished", logical_date=datetime(2026, 1, 3, tzinfo=UTC))
+
+    delete_runs(scenario)
+
+    assert runs(scenario) == {"day2", "unfinished", "day4"}, "the run before an unfinished one, and the last"
+
+
+def test_a_run_that_somebody_holds_is_passed_over_without_waiting(scenario: Scenario) -> None:
+    scenario.add(chain("d", 1))
+    held, free = ended(scenario, "d", "held", day=1), ended(scenario, "d", "free", day=2)
+    with scenario.engine.begin() as other:
+        other.exec_driver_sql("select 1 from dag_run where id = %s for no key update", (held,))
+        delete_runs(scenario)
+        assert scenario.rows("select id from dag_run") == [(held,)], free
+    delete_runs(scenario)
+    assert runs(scenario) == set()
+
+
+def test_many_runs_go_in_batches_of_bounded_size(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "SCAN", 4)
+    monkeypatch.setattr(retention, "MOST_INSTANCES", 5)
+    scenario.add(chain("d", 2))
+    scenario.add(chain("large", 9))
+    for day in range(1, 6):
+        ended(scenario, "d", f"r{day}", day=day)
+    ended(scenario, "large", "large")
+
+    batches = delete_runs(scenario)
+
+    assert runs(scenario) == set()
+    sizes = [sum(run.instances for run in batch.runs) for batch in batches]
+    assert max(sizes) == 9, "a run is never cut in two"
+    assert all(size <= 5 or size == 9 for size in sizes), sizes
+    assert sum(sizes) == 19
+
+
+def test_versions_without_runs_go_and_the_newest_stays(scenario: Scenario) -> None:
+    for length in (1, 2, 3):
+        scenario.add(chain("d", length))
+    scenario.trigger("d")
+    scenario.add(chain("d", 4))
+    scenario.sql("update dag_version set created_at = created_at - interval '1 year'")
+
+    assert retention.count(scenario.engine, before())["dag_versions"] == 2
+    assert retention.delete_rows(scenario.engine, "dag_versions", before()).deleted == 2
+    assert scenario.rows("select number from dag_version order by 1") == [(3,), (4,)]
+
+
+def test_updates_of_assets_go_once_nobody_waits_for_them(scenario: Scenario) -> None:
+    scenario.add(chain("d", 1))
+    run = scenario.trigger("d")
+    scenario.sql("insert into asset (uri, name) values ('a', 'a')")
+    scenario.sql("insert into asset_event (uri, created_by, created_at) select 'a', n::text, now() - interval '1 year'"
+                 " from generate_series(1, 5) n")  # fmt: skip
+    scenario.sql("insert into asset_waiting select 'd', 'a', id from asset_event where created_by = '1'")
+    scenario.sql("insert into dag_run_asset_event select %s, id from asset_event where created_by = '2'", run)
+
+    assert retention.delete_rows(scenario.engine, "asset_events", before()).deleted == 2
+    assert scenario.rows("select created_by from asset_event order by 1") == [("1",), ("2",), ("5",)]
+
+
+def test_stopped_processes_told_notices_and_stray_import_errors_go(scenario: Scenario) -> None:
+    scenario.add(chain("d", 1))
+    run = scenario.trigger("d")
+    old = "now() - interval '1 year'"
+    scenario.sql(f"insert into process (id, kind, name, host, pid, stopped_at) select n, 'worker', n, 'h', 1, {old}"
+                 " from unnest(array['gone', 'runs']) n")  # fmt: skip
+    scenario.sql("update task_instance set state = 'running', worker = 'runs', started_at = now(), dispatch_id = gen_random_uuid()")
+    scenario.sql(f"insert into notice (kind, dag_run_id, created_at, ended_at) values ('dag_success', %s, {old}, {old})", run)
+    scenario.sql(f"insert into notice (kind, dag_run_id, created_at) values ('dag_success', %s, {old})", run)
+    scenario.sql("insert into dag_file (path, modified_at) values ('there.py', now())")
+    scenario.sql(
+        f"insert into import_error (file, message, seen_at) select f, 'm', {old} from unnest(array['there.py', 'gone.py']) f"
+    )
+
+    deleted = {kind: retention.delete_rows(scenario.engine, kind, before()).deleted for kind in retention.KINDS}
+
+    assert deleted == {"processes": 1, "notices": 1, "import_errors": 1, "asset_events": 0, "backfills": 0, "dag_versions": 0}
+    assert scenario.rows("select id from process where id in ('gone', 'runs')") == [("runs",)]
+    assert scenario.rows("select file from import_error") == [("there.py",)]
+
+
+def test_the_search_of_a_table_ends_at_its_first_young_row(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "SCAN", 2)
+    scenario.add(chain("d", 1))
+    run = scenario.trigger("d")
+    scenario.sql(
+        "insert into notice (kind, dag_run_id, created_at, ended_at) select 'dag_success', %s, at, at"
+        " from unnest(array[90, 80, 70, 1, 1, 1, 1]) d cross join lateral (select now() - make_interval(days => d) as at) x",
+        run,
+    )
+
+    first = retention.delete_rows(scenario.engine, "notices", before())
+    second = retention.delete_rows(scenario.engine, "notices", before(), first.after)
+
+    assert (first.deleted, second.deleted, second.after) == (2, 1, None)
+
+
+def test_a_scheduler_deletes_by_its_settings(make_scenario: Callable[..., Scenario]) -> None:
+    scenario = make_scenario(retention={"run_days": 30, "logs": True})
+    scenario.add(chain("d", 1))
+    folders = {name: run_folder(scenario.settings.logs_folder, "d", name) for name in ("old", "young")}
+    for folder in folders.values():
+        (folder / "t000").mkdir(parents=True)
+    ended(scenario, "d", "old")
+    ended(scenario, "d", "young", day=2, ago=timedelta(days=10))
+
+    scenario.turn()
+
+    assert runs(scenario) == {"young"}
+    assert (folders["old"].exists(), folders["young"].exists()) == (False, True)
+
+
+def test_by_default_runs_stay_and_the_events_of_old_ones_go(scenario: Scenario) -> None:
+    scenario.add(chain("d", 1))
+    young = ended(scenario, "d", "young", ago=timedelta(days=10))
+    old = ended(scenario, "d", "old", day=2)
+    prune = Prune(scenario.engine, scenario.settings)
+
+    first, second = prune.run_once(datetime.now(UTC)), prune.run_once(datetime.now(UTC))
+
+    assert runs(scenario) == {"old", "young"}
+    assert scenario.rows("select distinct dag_run_id from event") == [(young,)], old
+    assert first.deleted["events"] > 0
+    assert second.deleted["events"] == 0
+    assert not second.more
+
+
+def test_deleting_beside_schedulers_at_work_touches_nothing_of_theirs(make_scenario: Callable[..., Scenario]) -> None:
+    scenario = make_scenario(schedulers=2, retention={"run_days": 1e-9})
+    scenario.add(dag("d", {"a": [], "b": ["a"], "c": ["a"], "e": ["b", "c"]}))
+    ended_runs: list[Any] = []
+
+    def worked(claim: Any) -> Any:
+        ended_runs.append(claim.dag_run_id)
+        return TaskState.SUCCESS
+
+    for number in range(12):
+        scenario.trigger("d", run_id=f"r{number}")
+    eventually(lambda: (scenario.turn(), scenario.work(outcome=worked), runs(scenario) == set())[-1])
+
+    assert len(ended_runs) == 12 * 4, "every task of every run ran once before its run was deleted"
+    assert scenario.rows("select count(*) from event") == [(0,)]
