@@ -4,13 +4,16 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
+from psycopg2 import errors
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
-from scheduler.exceptions import ConflictError
+from scheduler.exceptions import ConflictError, PacelineError
 from scheduler.settings import Settings
 from scheduler.store import clear, database, external, runs
 from scheduler.store.selection import Runs, Tasks
+
+MAY_NOT = "The database role of this worker may not do that ({}): `paceline db grant-worker ROLE{}` grants it."
 
 
 def trigger(
@@ -27,7 +30,7 @@ def trigger(
     """Make a run, or with `reset` clear the one that is there; its run id. NotFoundError, ConflictError, ParamError."""
     engine = database.create(settings, pool_size=1, application="paceline worker")
 
-    def attempt() -> str:
+    def make() -> str:
         try:
             return runs.trigger(
                 engine,
@@ -43,7 +46,14 @@ def trigger(
             if not reset:
                 raise
             return _clear(engine, settings, dag_id, run_id, logical_date)
+
+    def attempt() -> str:
+        try:
+            return make()
         except DBAPIError as error:
+            if isinstance(error.orig, errors.InsufficientPrivilege):
+                option = " --may-clear-runs" if reset else ""
+                raise PacelineError(MAY_NOT.format(str(error.orig).strip(), option)) from None
             raise error.orig or error from None
 
     try:

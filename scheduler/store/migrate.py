@@ -9,6 +9,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine
 
 from scheduler.exceptions import SchemaError
+from scheduler.store import roles
 
 #: Serialises two migrations started at once; any number that nobody else uses for an advisory lock.
 MIGRATION_LOCK = 7_223_463
@@ -27,6 +28,7 @@ def migrate(engine: Engine, *, default_pool_slots: int = 128) -> None:
             " on conflict (name) do nothing",
             (default_pool_slots,),
         )
+        roles.renew(connection)
 
 
 def check(engine: Engine) -> None:

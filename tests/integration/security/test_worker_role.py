@@ -1,0 +1,281 @@
+"""Workers and waiters under a database role that may do no more than they need."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg2
+import pytest
+from click.testing import CliRunner
+from psycopg2 import errors
+from support.scenario import Scenario, chain
+from support.servers import PostgresServer
+from support.waiting import eventually
+
+from scheduler.cli import paceline
+from scheduler.exceptions import NotFoundError, PacelineError
+from scheduler.settings import Settings
+from scheduler.store import database, migrate, roles
+from workers import other_runs, startup
+
+ROLE = 'worker "of" a test'
+
+DAG = """
+import os, signal
+from datetime import datetime, timedelta, timezone
+from scheduler import DAG, Asset, Variable, task, chain
+from scheduler.operators import BranchPythonOperator, EmptyOperator, PythonOperator, TriggerDagRunOperator
+from scheduler.sensors import DateTimeSensor, PythonSensor
+from scheduler.operators import BashOperator
+
+def told(context):
+    print("told")
+
+with DAG("other", schedule=None, max_active_tasks=100):
+    BashOperator(task_id="done", bash_command="true")
+
+with DAG("d", schedule=None, on_failure_callback=told, max_active_tasks=100):
+    @task
+    def numbers(ti=None):
+        Variable.set("seen", "yes")
+        Variable.set("gone", "x")
+        Variable.delete("gone")
+        ti.xcom_push("more", {"a": 1})
+        return [1, 2, 3]
+
+    @task(map_index_template="{{ ti.map_index }}")
+    def double(n):
+        return 2 * n
+
+    @task
+    def total(values, ti=None):
+        assert Variable.get("seen") == "yes"
+        assert ti.xcom_pull("numbers", key="more") == {"a": 1}
+        return sum(values)
+
+    @task(retries=1, retry_delay=timedelta(0), on_retry_callback=told)
+    def second_time(ti=None):
+        if ti.try_number == 1:
+            raise ValueError("not yet")
+
+    @task(retries=1, retry_delay=timedelta(0), on_failure_callback=told)
+    def dies_once(ti=None):
+        if ti.try_number == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    @task(outlets=[Asset("s3://made")])
+    def makes(outlet_events=None):
+        outlet_events[Asset("s3://made")].extra = {"rows": 1}
+
+    @task(inlets=[Asset("s3://made")])
+    def reads(inlet_events=None):
+        return len(list(inlet_events[Asset("s3://made")]))
+
+    def pokes(ti=None):
+        return ti.resume is not None
+
+    total(double.expand(n=numbers()))
+    second_time()
+    dies_once()
+    makes() >> reads()
+    DateTimeSensor(task_id="deferred", target_time=datetime.now(timezone.utc) + timedelta(seconds=1), deferrable=True)
+    PythonSensor(task_id="pokes", python_callable=pokes, mode="reschedule", poke_interval=0.2)
+    choose = BranchPythonOperator(task_id="choose", python_callable=lambda: "left")
+    choose >> [EmptyOperator(task_id="left"), EmptyOperator(task_id="right")]
+    TriggerDagRunOperator(task_id="trigger", trigger_dag_id="other", trigger_run_id="made")
+"""
+
+
+@pytest.fixture
+def role(postgres_server: PostgresServer, settings: Settings) -> Iterator[str]:
+    """The URL of the database as ROLE, which has no rights yet."""
+    quoted = ROLE.replace('"', '""')
+    postgres_server.execute(f'create role "{quoted}" login')
+    yield settings.database_url.replace("postgres@", "worker%20%22of%22%20a%20test@")
+    engine = database.create(settings, pool_size=1)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f'drop owned by "{quoted}"')
+    engine.dispose()
+    postgres_server.execute(f'drop role "{quoted}"')
+
+
+@pytest.fixture
+def engine(settings: Settings) -> Iterator[Any]:
+    made = database.create(settings, pool_size=1)
+    yield made
+    made.dispose()
+
+
+def as_role(url: str) -> Any:
+    connection = psycopg2.connect(url)
+    connection.autocommit = True
+    return contextlib.closing(connection)
+
+
+def test_a_whole_stack_works_with_it(role: str, engine: Any, stack_factory: Any) -> None:
+    roles.grant_worker(engine, ROLE)
+    stack = stack_factory(
+        {"d.py": DAG}, schedulers=1, workers=[("default", 3)], waiters=1, env={"PACELINE_WORKER_DATABASE_URL": role}
+    )
+    eventually(lambda: len(stack.json("dags", "list")) == 2, timeout=30, message=stack.logs)
+
+    run = stack.json("dags", "trigger", "d", "--run-id", "r", "--wait", "--timeout", "90")
+
+    states = {(one["task_id"], one["map_index"]): one["state"] for one in run["tasks"]}
+    assert states.pop(("right", -1)) == "skipped"
+    assert set(states.values()) == {"success"}, (states, stack.logs())
+    with engine.connect() as connection:
+        who = set(
+            connection.exec_driver_sql(
+                "select usename from pg_stat_activity where application_name = 'paceline worker' and datname = current_database()"
+            ).scalars()
+        )
+        notices = set(connection.exec_driver_sql("select kind from notice").scalars())
+        events = connection.exec_driver_sql("select count(*) from event where actor like 'worker-1%%'").scalar_one()
+        total = connection.exec_driver_sql(
+            "select x.value from xcom x join task_instance t on t.id = x.task_instance_id"
+            " where t.task_id in ('total', 'reads') and key = 'return_value' order by t.task_id"
+        ).scalars().all()  # fmt: skip
+    assert who == {ROLE}
+    assert {"on_retry", "asset"} <= notices
+    assert events > 10
+    assert total[1] == 12
+    assert "permission denied" not in stack.logs()
+
+
+def test_clearing_a_run_of_another_dag_is_a_right_of_its_own(role: str, engine: Any, settings: Settings) -> None:
+    scenario = Scenario(settings)
+    scenario.add(chain("other", 2, task={"sla_s": 60.0}))
+    run = scenario.trigger("other", run_id="made")
+    _finish(scenario, run)
+    worker = startup.as_worker(settings.model_copy(update={"worker": settings.worker.model_copy(update={"database_url": role})}))
+
+    def reset() -> str:
+        return other_runs.trigger(
+            worker,
+            "other",
+            run_id="made",
+            logical_date=None,
+            conf={},
+            reset=True,
+            triggered_by="d.again",
+            patient=lambda ask: ask(),
+        )
+
+    roles.grant_worker(engine, ROLE)
+    with pytest.raises(
+        PacelineError, match=r"may not do that \(permission denied .*db grant-worker ROLE --may-clear-runs` grants it"
+    ):
+        reset()
+    roles.grant_worker(engine, ROLE, may_clear_runs=True)
+
+    assert reset() == "made"
+    assert scenario.rows("select state, clear_number from dag_run") == [("queued", 1)]
+    assert set(scenario.states(run).values()) == {"none"}
+    scenario.close()
+
+
+def _finish(scenario: Scenario, run: int) -> None:
+    def ended() -> bool:
+        scenario.turn()
+        scenario.work()
+        return scenario.run_state(run) == "success"
+
+    eventually(ended, timeout=20)
+
+
+FORBIDDEN = [
+    "delete from dag_run", "delete from task_instance", "delete from dag_version", "delete from dag", "delete from process",
+    "delete from event", "truncate dag_run cascade", "truncate xcom",
+    "update dag_version set data = '{}'", "update dag set is_active = false", "update dag_run set state = 'failed'",
+    "update dag_schedule set is_paused = true", "update pool set slots = 0", "update connection set host = 'x'",
+    "update task_instance set dag_run_id = 1", "update task_instance set pool = 'x'", "update task_instance set task_id = 'x'",
+    "update task_instance set notify = null", "update task_instance set priority_weight = 1, rank = 1",
+    "update task_instance set max_tries = 9", "update paceline_schema set version_num = '0'",
+    "insert into notice (kind, dag_run_id) values ('x', 1)", "insert into event (dag_run_id, actor) values (1, 'x')",
+    "insert into dag_version (dag_id, number, content_hash, data) values ('x', 1, 'x', '{}')", "insert into pool values ('x', 1)",
+    "insert into connection (conn_id, conn_type) values ('x', 'x')", "insert into worker_role (name) values ('x')",
+    "select * from notice", "select * from event", "select * from import_error", "select * from backfill", "select * from dag_file",
+    "select * from task_try", "select * from worker_role", "select * from asset_waiting",
+    "select * from pg_authid", "create table mine (x int)", "create function mine() returns int language sql as 'select 1'",
+    "create schema mine", "alter table dag_run add column x int", "drop table dag_run", "drop function log_task cascade",
+    "alter function log_task() security invoker", "create role mine", "alter role current_user superuser", "set role postgres",
+    "copy dag_run to program 'id'", "copy dag_run to '/tmp/x'", "select pg_read_file('/etc/passwd')",
+    "select pg_terminate_backend(pid) from pg_stat_activity where usename <> current_user",
+    "select lo_import('/etc/passwd')", "alter system set log_statement = 'all'",
+]  # fmt: skip
+
+
+def test_it_cannot_do_what_it_need_not(role: str, engine: Any) -> None:
+    roles.grant_worker(engine, ROLE)
+    allowed = []
+    with as_role(role) as connection, connection.cursor() as cursor:
+        for statement in FORBIDDEN:
+            try:
+                cursor.execute(statement)
+            except errors.InsufficientPrivilege:
+                continue
+            allowed.append(statement)
+        cursor.execute("select count(*) from dag_version")
+    assert allowed == []
+
+
+def test_it_has_exactly_the_rights_that_stand_in_the_table(role: str, engine: Any) -> None:
+    with engine.begin() as connection:
+        connection.exec_driver_sql('grant all on all tables in schema public to "' + ROLE.replace('"', '""') + '"')
+    roles.grant_worker(engine, ROLE)
+
+    with engine.connect() as connection:
+        rows = connection.exec_driver_sql(
+            """
+            select t.tablename, p.kind
+              from pg_tables t
+             cross join unnest(array['select', 'insert', 'update', 'delete', 'truncate', 'references', 'trigger']) p (kind)
+             where t.schemaname = 'public' and has_table_privilege(%s, format('public.%%I', t.tablename), p.kind)
+            """,
+            (ROLE,),
+        ).all()
+    wanted = {(table, kind) for table, kinds in roles.WORKER.items() for kind in kinds if isinstance(kind, str)}
+    assert set(map(tuple, rows)) == wanted
+
+
+def test_a_migration_grants_again(role: str, engine: Any) -> None:
+    roles.grant_worker(engine, ROLE, may_clear_runs=True)
+    with engine.begin() as connection:
+        connection.exec_driver_sql('revoke all on all tables in schema public from "' + ROLE.replace('"', '""') + '"')
+
+    migrate.migrate(engine)
+
+    assert roles.granted(engine) == [roles.Granted(ROLE, True)]
+    with as_role(role) as connection, connection.cursor() as cursor:
+        cursor.execute("select count(*) from dag_run")
+
+
+def test_who_can_do_everything_is_no_role_for_a_worker(settings: Settings, engine: Any) -> None:
+    with pytest.raises(PacelineError, match="superuser or owns"):
+        roles.grant_worker(engine, "postgres")
+    with pytest.raises(NotFoundError, match="There is no database role 'nobody here'"):
+        roles.grant_worker(engine, "nobody here")
+
+
+def test_the_command_says_what_it_did(role: str, cli_environment: dict[str, str]) -> None:
+    done = CliRunner().invoke(paceline, ["db", "grant-worker", ROLE], env=cli_environment)
+    missing = CliRunner().invoke(paceline, ["db", "grant-worker", "nobody here"], env=cli_environment)
+
+    assert (done.exit_code, done.output) == (0, f"{ROLE} has the rights of a worker, and no others here.\n")
+    assert missing.exit_code == 3
+
+
+@pytest.fixture
+def cli_environment(settings: Settings) -> dict[str, str]:
+    return {"PACELINE_HOME": str(settings.home), "PACELINE_DATABASE_URL": settings.database_url}
+
+
+def test_triggers_write_as_the_owner_and_look_names_up_in_our_schema_alone(engine: Any) -> None:
+    with engine.connect() as connection:
+        rows = connection.exec_driver_sql(
+            "select proname, prosecdef, proconfig from pg_proc"
+            " where pronamespace = 'public'::regnamespace and prorettype = 'trigger'::regtype"
+        ).all()
+    assert len(rows) >= 5
+    assert [row for row in rows if not row[1] or row[2] != ["search_path=public, pg_temp"]] == []
