@@ -17,10 +17,12 @@ from typing import TypeVar
 from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
-from scheduler import doorbell, faults, secrecy
+from scheduler import doorbell, faults, secrecy, signs
 from scheduler.dagfiles.supervise import DagFileManager
 from scheduler.doorbell import Doorbell
 from scheduler.exceptions import CredentialsError, UnreachableError
+from scheduler.health_server import HealthServer
+from scheduler.presence import Presence
 from scheduler.settings import Settings
 from scheduler.store import database, migrate, processes, schedules
 from scheduler.turns import Duties, Turns
@@ -49,15 +51,26 @@ def run(settings: Settings, *, name: str | None = None) -> int:
     except UnreachableError as error:
         # Deciding needs the database only; what is queued meanwhile is sent once the broker is there.
         log.warning("%s", error)
-    loop = SchedulerLoop(engine, settings, name=name)
+    presence = Presence(settings.run_folder, "scheduler").take()
+    loop = SchedulerLoop(engine, settings, name=name, presence=presence)
     files = DagFileManager(engine, settings, loop.scheduler_id, doorbell=Doorbell(settings))
+    loop.on_new_id = files.work_as
     files.start()
+    config = settings.scheduler
+    health = HealthServer(
+        loop.signs.health(lambda: loop.scheduler_id, files.pulse),
+        path=presence.socket,
+        address=config.health_address,
+        port=config.health_port,
+    )
     log.info("%s decides; DAG files from %s", loop.scheduler_id, settings.dags_folder)
     try:
         loop.run(stop)
     finally:
         files.stop()
         loop.close()
+        health.close()
+        presence.leave()
     log.info("%s stopped", loop.scheduler_id)
     return 0
 
@@ -65,10 +78,14 @@ def run(settings: Settings, *, name: str | None = None) -> int:
 class SchedulerLoop:
     """The services of one scheduler and when each is due. `turn` is what tests call; `run` repeats it."""
 
-    def __init__(self, engine: Engine, settings: Settings, *, name: str | None = None) -> None:
+    def __init__(self, engine: Engine, settings: Settings, *, name: str | None = None, presence: Presence | None = None) -> None:
         self.engine = engine
         self.settings = settings
         self.name = name
+        self.presence = presence
+        self.signs = signs.of(settings)
+        #: Told when this scheduler was taken for dead and goes on under another id.
+        self.on_new_id: Callable[[str], None] = lambda _: None
         self.scheduler_id = self._register()
         self.turns = Turns(engine, settings, self.scheduler_id)
         self._doorbell = Doorbell(settings)
@@ -93,11 +110,17 @@ class SchedulerLoop:
         try:
             now = _clock(self.engine)
         except OperationalError as error:
-            log.warning("%s", database.translate(error))
+            self._say(error)
+            self.signs.loop.beat()
             for duty in self.duties.all():
                 duty.done()
             return
-        for duty, service in ((self.duties.heartbeat, self._beat), *self.turns.all()):
+        self.signs.database.answered()
+        for duty, service in self.turns.all():
+            self.signs.loop.beat()
+            # Before each of them: a service with much to do must not keep this scheduler from showing that it lives.
+            if self.duties.heartbeat.is_due():
+                self.duties.heartbeat.done(self._guarded(self._beat, now))
             if duty.is_due():
                 duty.done(self._guarded(service, now))
 
@@ -113,8 +136,10 @@ class SchedulerLoop:
             return
         tokens = self._doorbell.wait(pause_s)
         if tokens is None:  # the broker is away: poll
+            self.signs.broker.failed("Redis does not answer; what is queued is sent once it does.")
             stop.wait(min(pause_s, self.settings.scheduler.scheduler_idle_sleep_time))
             return
+        self.signs.broker.answered()
         self.turns.wake(tokens)
 
     def _beat(self, now: datetime) -> None:
@@ -122,19 +147,34 @@ class SchedulerLoop:
             log.warning("%s was taken for dead and registers anew", self.scheduler_id)
             self.scheduler_id = self._register()
             self.turns.work_as(self.scheduler_id)
+            self.on_new_id(self.scheduler_id)
+        self.signs.heartbeat.beat()
 
     def _guarded(self, service: Callable[[R], float | None], argument: R) -> float | None:
         try:
             return service(argument)
         except OperationalError as error:
-            log.warning("%s", database.translate(error))
+            self._say(error)
         except Exception:
             log.exception("A service failed and will be tried again; the other services go on")
         return None
 
+    def _say(self, error: OperationalError) -> None:
+        meaning = str(database.translate(error))
+        self.signs.database.failed(meaning)
+        log.warning("%s", meaning)
+
     def _register(self) -> str:
         host = socket.gethostname()
-        return processes.register(self.engine, kind="scheduler", name=self.name or f"scheduler@{host}", host=host, pid=os.getpid())
+        made = processes.register(self.engine, kind="scheduler", name=self.name or f"scheduler@{host}", host=host, pid=os.getpid())
+        if self.presence is not None:
+            self.presence.note(made)
+            self._guarded(self._bury, self.presence.take_dead())
+        return made
+
+    def _bury(self, dead: list[str]) -> None:
+        if dead:
+            processes.bury(self.engine, dead, why="is gone from this machine")
 
 
 def _clock(engine: Engine) -> datetime:

@@ -52,6 +52,8 @@ LONGEST_SOCKET_PATH = 100
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
+Days = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Port = Annotated[int, Field(ge=0, le=65535)]
 ZoneName = Annotated[str, AfterValidator(_zone), Field(json_schema_extra={"allowed": "an IANA time zone such as Europe/Berlin"})]
 DatabaseUrl = Annotated[
     str,
@@ -84,6 +86,15 @@ class Section(BaseModel):
     """A section of the file: unknown keys are refused, nothing changes after the start."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True)
+
+
+class Probed(Section):
+    """What every long-running process has."""
+
+    health_port: Port = 0
+    """Port on which GET /health is answered; 0 is none."""
+    health_address: str = "127.0.0.1"
+    """Address of that port; 0.0.0.0 is every network."""
 
 
 class Paths(Section):
@@ -138,7 +149,7 @@ class Core(Section):
     """Encrypts variables and connections: the first key encrypts, all decrypt; empty means <home>/fernet.key, made when needed."""
 
 
-class Scheduler(Section):
+class Scheduler(Probed):
     """The scheduler's loop and its DAG files."""
 
     scheduler_idle_sleep_time: Seconds = 1
@@ -195,7 +206,7 @@ class Scheduler(Section):
     """Callbacks, and mails, that one scheduler takes on at a time."""
 
 
-class Worker(Section):
+class Worker(Probed):
     """The processes that run tasks."""
 
     concurrency: Count = 16
@@ -208,11 +219,13 @@ class Worker(Section):
     """Seconds a worker that was told to stop lets its running tasks go on."""
     max_tasks_per_child: Annotated[int, Field(ge=0)] = 0
     """Tasks after which a pool child is replaced; 0 is never."""
+    deaf_timeout: Seconds = 30
+    """Seconds in which a worker with free places may take nothing although messages wait; then it starts itself again."""
     database_url: DatabaseUrl | None = Field(default=None, examples=["postgresql://worker:password@localhost:5432/paceline"])
     """The database, as a role that may do what workers do and no more (`paceline db grant-worker`); unset means database.url."""
 
 
-class Waiter(Section):
+class Waiter(Probed):
     """The processes that await the triggers of deferred tasks."""
 
     capacity: Count = 1000
@@ -221,6 +234,21 @@ class Waiter(Section):
     """Seconds between two signs of life of a waiter."""
     heartbeat_timeout: Seconds = 10
     """Seconds without a sign of life after which a waiter counts as dead and others take its triggers over."""
+
+
+class Retention(Section):
+    """How long what has ended is kept; schedulers delete the rest, a little at a time."""
+
+    run_days: Days = 0
+    """Days that ended runs are kept, with all of theirs; 0 is for ever. What schedules and later runs go on from stays."""
+    event_days: Days = 90
+    """Days that the events of an ended run are kept, if the run is kept longer; 0 is as long as the run."""
+    housekeeping_days: Days = 30
+    """Days that stopped processes, told notices, consumed updates of assets and unused versions of DAGs stay; 0 is for ever."""
+    logs: bool = False
+    """The log folders of runs go with them."""
+    interval: Seconds = 60
+    """Seconds between two searches for what is old enough."""
 
 
 class Database(Section):
@@ -281,6 +309,7 @@ class Settings(Section):
     scheduler: Scheduler = Scheduler()
     worker: Worker = Worker()
     waiter: Waiter = Waiter()
+    retention: Retention = Retention()
     database: Database = Database()
     broker: Broker = Broker()
     smtp: Smtp = Smtp()

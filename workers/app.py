@@ -6,8 +6,8 @@ import socket
 import sys
 import time
 import warnings
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NoReturn
 
 from billiard.process import current_process
 from celery import Celery, signals
@@ -23,6 +23,9 @@ from scheduler.dagfiles.load import LoadedFiles
 from scheduler.dispatch import TASK_NAME, Publisher, celery_app, consumed_queues
 from scheduler.doorbell import Doorbell
 from scheduler.follow import Follower
+from scheduler.health import Complaint, Health
+from scheduler.health_server import HealthServer
+from scheduler.presence import Presence
 from scheduler.settings import Settings
 from scheduler.store.hot import HotPath
 from workers import inbox, logs, startup, vault
@@ -37,6 +40,8 @@ from workers.warden import Warden
 from workers.watchdog import Watchdog
 
 TICK_S = 0.2
+#: Seconds after which an event loop that does not tick although the broker answers is unwell; reconnecting takes some.
+LOOP_SILENT_S = 15.0
 
 
 def run(settings: Settings, queues: Sequence[str], concurrency: int, name: str | None = None) -> int:
@@ -51,21 +56,34 @@ def run(settings: Settings, queues: Sequence[str], concurrency: int, name: str |
     name = name or f"{socket.gethostname()}-{os.getpid()}"
     environment = os.environ.copy()
     engine = startup.ready(settings)
-    worker = build(settings, name=name, queues=queues, concurrency=concurrency, engine=engine)
+    presence = Presence(settings.run_folder, "worker").take()
+    worker = build(settings, name=name, queues=queues, concurrency=concurrency, engine=engine, presence=presence)
     worker_id = worker.heart.register()
+    served = HealthServer(
+        worker.health, path=presence.socket, address=settings.worker.health_address, port=settings.worker.health_port
+    )
     worker_log.info("worker %s takes %d tasks at once from %s", worker_id, concurrency, ", ".join(queues))
+    worker.warden.leave = lambda: _start_again(environment) if worker.watchdog.barked else os._exit(1)
     worker.warden.start()
     worker.heart.start()
     worker.start()
     worker.heart.finish()
     worker.warden.end()
     worker_log.info("worker %s has stopped", worker_id)
+    served.close()
+    presence.leave()
     if worker.watchdog.barked:
-        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)  # noqa: S606 - the same command again
+        _start_again(environment)
     return int(worker.exitcode or 0)
 
 
-def build(settings: Settings, *, name: str, queues: Sequence[str], concurrency: int, engine: Engine) -> "Worker":
+def _start_again(environment: Mapping[str, str]) -> NoReturn:
+    """The same command in the same process."""
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)  # noqa: S606
+
+
+def build(settings: Settings, *, name: str, queues: Sequence[str], concurrency: int, engine: Engine,
+          presence: Presence | None = None) -> "Worker":  # fmt: skip
     """The worker, not started and not in the registry yet. Changes os.environ to what user code may see."""
     os.environ["PACELINE_HOME"] = str(settings.home)
     vault.take_environment()
@@ -82,7 +100,9 @@ def build(settings: Settings, *, name: str, queues: Sequence[str], concurrency: 
     board = Board(concurrency)
     host = socket.gethostname()
     identity = Identity(name=f"{name}@{host}", host=host, pid=os.getpid(), queues=tuple(queues), concurrency=concurrency)
-    heart = Heart(engine, board, identity, Doorbell(settings), interval_s=settings.worker.heartbeat_sec)
+    limits = settings.worker
+    heart = Heart(engine, board, identity, Doorbell(settings), interval_s=limits.heartbeat_sec,
+                  silent_s=limits.heartbeat_timeout, presence=presence)  # fmt: skip
     watchdog = Watchdog(settings, tuple(queues), concurrency)
     _add_task(app, settings, board, heart)
     with warnings.catch_warnings():
@@ -114,6 +134,25 @@ class Worker(CeleryWorker):  # type: ignore[misc]
     def register_with_event_loop(self, hub: Any) -> None:
         super().register_with_event_loop(hub)
         hub.call_repeatedly(TICK_S, self._tick)
+
+    @property
+    def health(self) -> Health:
+        """Without a broker it takes nothing, but goes on with what it has and comes back by itself."""
+        vital: dict[str, Complaint] = {
+            "heartbeat": self.heart.pulse,
+            "database": self.heart.database,
+            "warden": self.warden.pulse,
+            "event_loop": self._loop_complaint,
+            "messages": self.watchdog.complaint,
+        }
+        return Health("worker", lambda: self.heart.worker_id, vital, {"broker": self.watchdog.broker})
+
+    def _loop_complaint(self, now: float) -> str | None:
+        silent_s = now - self.warden.loop_seen_at
+        # While the broker is away it waits for that and for nothing else.
+        if silent_s <= LOOP_SILENT_S or self.watchdog.broker.since is not None:
+            return None
+        return f"Its event loop has not turned for {silent_s:.0f} s."
 
     def pool_pids(self) -> Collection[int]:
         """Process ids of the pool children."""

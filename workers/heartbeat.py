@@ -11,6 +11,8 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
 from scheduler.doorbell import Doorbell
+from scheduler.health import Contact, Pulse
+from scheduler.presence import Presence
 from scheduler.store import processes
 from workers import logs
 from workers.board import Board, Running
@@ -52,11 +54,15 @@ class Lost:
 class Heart(threading.Thread):
     """Beats every `interval_s`; reports lost dispatches at once. While the database is away both wait and are made up for."""
 
-    def __init__(self, engine: Engine, board: Board, identity: Identity, doorbell: Doorbell, *, interval_s: float) -> None:
+    def __init__(
+        self, engine: Engine, board: Board, identity: Identity, doorbell: Doorbell, *, interval_s: float,
+        silent_s: float = 10.0, presence: Presence | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(name="heart", daemon=True)
         self._engine = engine
         self._board = board
         self._identity = identity
+        self._presence = presence
         self._doorbell = doorbell
         self._interval_s = interval_s
         self._lost: queue.SimpleQueue[Lost | None] = queue.SimpleQueue()
@@ -69,6 +75,13 @@ class Heart(threading.Thread):
         self._watchdog: Watchdog | None = None
         self._orphans: Orphans | None = None
         self._pool: Callable[[], Collection[int]] = tuple
+        self.pulse = Pulse("Its sign of life did not reach the database", silent_s)
+        self.database = Contact()
+
+    @property
+    def worker_id(self) -> str:
+        """Under which id of the registry this worker works now."""
+        return self._board.worker_id
 
     def register(self) -> str:
         """Enter the registry; the children find the id on the board."""
@@ -82,6 +95,8 @@ class Heart(threading.Thread):
             queues=one.queues,
             concurrency=one.concurrency,
         )
+        if self._presence is not None:
+            self._presence.note(self._board.worker_id)
         return self._board.worker_id
 
     def watch(self, *, warden: Warden, watchdog: Watchdog, orphans: Orphans, pool: Callable[[], Collection[int]]) -> None:
@@ -147,12 +162,14 @@ class Heart(threading.Thread):
             if not self._away:
                 worker_log.warning("PostgreSQL does not answer (%s); heartbeats go on when it does", str(error.orig).strip())
             self._away = True
+            self.database.failed("PostgreSQL does not answer; what ended meanwhile is reported once it does.")
         except Exception:
             worker_log.exception("a heartbeat failed; the next one comes in %g s", self._interval_s)
         else:
             if self._away:
                 worker_log.info("PostgreSQL answers again")
             self._away = False
+            self.database.answered()
 
     def _settle(self) -> None:
         while self._unsettled:
@@ -166,11 +183,20 @@ class Heart(threading.Thread):
         if not processes.heartbeat(self._engine, self._board.worker_id):
             former = self._board.worker_id
             worker_log.warning("worker %s was declared dead; it goes on as %s", former, self.register())
+        self.pulse.beat()
+        self._bury_former()
         self._compare()
         self._beats += 1
         if self._orphans is not None and self._beats % BEATS_PER_SWEEP == 0:
             self._orphans.end(self._pool())
         self._bark()
+
+    def _bury_former(self) -> None:
+        """Have others go on with what a worker before this one left, without waiting for its signs of life."""
+        dead = self._presence.take_dead() if self._presence is not None else []
+        if dead:
+            runs = processes.bury(self._engine, dead, why="is gone from its machine")
+            self._doorbell.ring("queue", *(f"run:{run}" for run in runs))
 
     def _bark(self) -> None:
         """Start again if deaf. A worker that is stopping takes nothing on purpose."""

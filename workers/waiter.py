@@ -23,6 +23,9 @@ from scheduler import faults, secrecy
 from scheduler.authoring import zones
 from scheduler.authoring.external import Counts, Target
 from scheduler.doorbell import WAITERS_KEY, Doorbell
+from scheduler.health import Complaint, Contact, Health, Pulse
+from scheduler.health_server import HealthServer
+from scheduler.presence import Presence
 from scheduler.settings import Settings
 from scheduler.store import deferrals, external, processes
 from scheduler.store.deferrals import Awaited, Fired
@@ -54,7 +57,12 @@ def run(settings: Settings, *, name: str | None = None) -> int:
     logs.to_stderr()
     zones.set_default(settings.core.default_timezone)
     engine = startup.ready(settings)
-    asyncio.run(_until_signalled(Waiter(engine, settings, name=name)))
+    presence = Presence(settings.run_folder, "waiter").take()
+    waiter = Waiter(engine, settings, name=name, presence=presence)
+    limits = settings.waiter
+    HealthServer(waiter.health, path=presence.socket, address=limits.health_address, port=limits.health_port)
+    asyncio.run(_until_signalled(waiter))
+    presence.leave()
     logging.shutdown()
     # Threads that a trigger or a DAG file blocks for ever must not keep the process.
     os._exit(0)
@@ -70,11 +78,24 @@ async def _until_signalled(waiter: "Waiter") -> None:
 class Waiter:
     """Claims triggers, awaits each as a task of the event loop, and writes what fired back in batches."""
 
-    def __init__(self, engine: Engine, settings: Settings, *, name: str | None = None) -> None:
+    def __init__(self, engine: Engine, settings: Settings, *, name: str | None = None, presence: Presence | None = None) -> None:
         host = socket.gethostname()
         self._engine = engine
         self._settings = settings
         self._name = name or f"waiter@{host}"
+        self._presence = presence
+        silent_s = settings.waiter.heartbeat_timeout
+        self._loop = Pulse("A trigger blocks the loop", silent_s)
+        self._heartbeat = Pulse("Its sign of life did not reach the database", silent_s)
+        self._claims = Pulse("It has claimed no triggers", silent_s)
+        self._store, self._broker = Contact(), Contact()
+        vital: dict[str, Complaint] = {
+            "loop": self._loop,
+            "heartbeat": self._heartbeat,
+            "claims": self._claims,
+            "database": self._store,
+        }
+        self.health = Health("waiter", lambda: self.waiter_id, vital, {"broker": self._broker})
         self.waiter_id = self._register()
         self._outside = Outside(self._states)
         self._triggers = Triggers(settings, self._outside)
@@ -119,11 +140,14 @@ class Waiter:
                 if not away:
                     log.warning("PostgreSQL does not answer (%s); trying until it does", str(error.orig).strip())
                 away = True
+                self._store.failed("PostgreSQL does not answer; what fired meanwhile is kept until it does.")
                 await asyncio.sleep(PAUSE_S)
             except Exception:
                 log.exception("A duty of the waiter failed and will be tried again")
                 await asyncio.sleep(PAUSE_S)
             else:
+                if away:
+                    self._store.answered()
                 away = False
 
     async def _claim(self) -> None:
@@ -136,9 +160,14 @@ class Waiter:
                 for one in claimed:
                     self._start(one)
             if len(claimed) == room:
+                self._claims.beat()
                 return
+        self._claims.beat()
         rung = await asyncio.get_running_loop().run_in_executor(self._bell_thread, self._bell.wait, POLL_S)
-        if rung is None:  # the broker is away: poll
+        if rung is not None:
+            self._broker.answered()
+        else:
+            self._broker.failed("Redis does not answer; it looks for triggers every second until it does.")
             await asyncio.sleep(POLL_S)
 
     async def _fire(self) -> None:
@@ -164,6 +193,7 @@ class Waiter:
             former, self.waiter_id = self.waiter_id, await self._ask(self._register)
             log.warning("waiter %s was declared dead; it goes on as %s", former, self.waiter_id)
             self._drop(list(self._running))
+        self._heartbeat.beat()
         waiter, mine = self.waiter_id, [(one.ti_id, one.dispatch_id) for one, _ in self._running.values()]
         if mine:
             awaited = await self._ask(functools.partial(deferrals.still_awaited, self._engine, waiter, mine))
@@ -172,6 +202,7 @@ class Waiter:
 
     async def _turn(self) -> None:
         self._turned_at = time.monotonic()
+        self._loop.beat()
         await asyncio.sleep(BLOCKED_S / 10)
 
     def _start(self, one: Awaited) -> None:
@@ -218,7 +249,12 @@ class Waiter:
 
     def _register(self) -> str:
         host = socket.gethostname()
-        return processes.register(self._engine, kind="waiter", name=self._name, host=host, pid=os.getpid())
+        made = processes.register(self._engine, kind="waiter", name=self._name, host=host, pid=os.getpid())
+        if self._presence is not None:
+            self._presence.note(made)
+            if dead := self._presence.take_dead():
+                processes.bury(self._engine, dead, why="is gone from its machine")
+        return made
 
     def _watch(self, loop: asyncio.AbstractEventLoop, ended: threading.Event) -> None:
         """A thread that names the trigger which blocks all others."""

@@ -13,11 +13,14 @@ from dataclasses import dataclass
 
 from celery.worker import state as celery_state
 
+from scheduler.health import Pulse
 from workers.board import Board, Running
 from workers.logs import worker_log
 from workers.orphans import kill_tree
 
 LOOK_INTERVAL_S = 0.1
+#: Seconds after which a warden that does not look is unwell; killing a large tree of processes takes its time.
+SILENT_S = 10.0
 #: Seconds user code has to react to a SIGTERM, or to its own timeout, before its process is killed.
 REACTION_S = 10.0
 #: Seconds a worker needs to end in order once its tasks have.
@@ -55,6 +58,9 @@ class Warden(threading.Thread):
         self._said_draining = False
         self._abort = threading.Event()
         self._done = threading.Event()
+        self.pulse = Pulse("The thread that stops tasks has not looked after them", SILENT_S)
+        #: How the process ends when it has to at once.
+        self.leave: Callable[[], None] = lambda: os._exit(1)
         #: When the event loop last looked; it does not while the broker is away.
         self.loop_seen_at = time.monotonic()
 
@@ -95,6 +101,7 @@ class Warden(threading.Thread):
 
     def run(self) -> None:
         while not self._done.wait(LOOK_INTERVAL_S):
+            self.pulse.beat()
             now = time.monotonic()
             if self._abort.is_set():
                 self._end_now()
@@ -139,4 +146,4 @@ class Warden(threading.Thread):
         for pid in self._pool():
             kill_tree(pid)
         self._on_abort(running)
-        os._exit(1)
+        self.leave()

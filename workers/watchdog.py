@@ -5,37 +5,50 @@ from celery.worker import state as celery_state
 
 from scheduler.dispatch import broker_lists
 from scheduler.doorbell import client
+from scheduler.health import Contact
 from scheduler.settings import Settings
-
-PATIENCE_S = 30.0
 
 
 class Watchdog:
     """Looks at one worker's queues. Ask it regularly; it measures from the last sign of hearing."""
 
-    def __init__(self, settings: Settings, queues: tuple[str, ...], concurrency: int, *, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, settings: Settings, queues: tuple[str, ...], concurrency: int) -> None:
         self._redis = client(settings)
         self._lists = [key for queue in queues for key in broker_lists(queue)]
         self._concurrency = concurrency
-        self._patience_s = patience_s
+        self._patience_s = settings.worker.deaf_timeout
         self._taken = 0
         self._heard_at: float | None = None
+        self._deaf_s = 0.0
         self.barked = False
+        #: Whether Redis answers the watchdog, which has a connection of its own.
+        self.broker = Contact()
 
     def deaf(self, now: float) -> bool:
         """Whether the worker should start again; `now` is on the monotonic clock."""
         taken = celery_state.all_total_count[0]
         busy = len(celery_state.reserved_requests) >= self._concurrency
-        if self._heard_at is None or busy or taken != self._taken or not self._messages_wait():
+        waiting = self._messages_wait()
+        if self._heard_at is None or busy or taken != self._taken or not waiting:
             self._taken, self._heard_at = taken, now
-        self.barked = self.barked or now - self._heard_at >= self._patience_s
+        self._deaf_s = now - self._heard_at
+        self.barked = self.barked or self._deaf_s >= self._patience_s
         return self.barked
+
+    def complaint(self, now: float) -> str | None:
+        """What is wrong with a worker that has been deaf for half of its patience, or starts again because of it."""
+        if not self.barked and self._deaf_s < self._patience_s / 2:
+            return None
+        return f"It has taken no message for {self._deaf_s:.0f} s although some wait and it is free; it starts again by itself."
 
     def close(self) -> None:
         self._redis.close()
 
     def _messages_wait(self) -> bool:
         try:
-            return any(self._redis.llen(key) for key in self._lists)
+            waiting = any(self._redis.llen(key) for key in self._lists)
         except redis.RedisError:
+            self.broker.failed("Redis does not answer; it takes messages once it does.")
             return False  # without a broker there is nothing to hear
+        self.broker.answered()
+        return waiting

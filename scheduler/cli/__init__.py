@@ -27,7 +27,7 @@ COMMANDS = {
     "workers": "List the workers.",
     "config": "Show and check the settings.",
     "doctor": "Say what is reachable, which versions run, and what to fix.",
-    "alive": "Exit 0 if a scheduler, worker or waiter of this host gives signs of life.",
+    "alive": "Exit 0 if the scheduler, worker or waiter on this machine is well.",
 }
 
 

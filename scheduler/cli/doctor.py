@@ -3,14 +3,21 @@
 import click
 from rich.text import Text
 
-from scheduler.cli import checks, options, output
+from scheduler.cli import checks, health, options, output
 from scheduler.exceptions import SettingsError
 
 
 @click.command()
+@click.option("--role", type=click.Choice(health.ROLES), help="Ask only how the processes of this role on this machine are.")
 @options.as_json
-def doctor(json_wanted: bool) -> None:
-    """Say what is reachable, which versions run, and what to fix; exit 1 if anything is to be fixed."""
+def doctor(role: str | None, json_wanted: bool) -> None:
+    """Say what is reachable, which versions run, and what to fix; exit 1 if anything is to be fixed.
+
+    With --role it agrees with GET /health of these processes, and serves as the health check of their container.
+    """
+    if role is not None:
+        health.examine(role, json_wanted=json_wanted)
+        return
     try:
         findings = checks.examine(options.settings())
     except SettingsError as error:

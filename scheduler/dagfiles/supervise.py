@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Engine
@@ -15,8 +15,9 @@ from sqlalchemy.exc import DBAPIError
 from scheduler.dagfiles.parser import Answer, Parser
 from scheduler.dagfiles.watch import Listing, Watch
 from scheduler.doorbell import Doorbell
+from scheduler.health import Pulse
 from scheduler.settings import Settings
-from scheduler.store import files
+from scheduler.store import files, schedules
 
 log = logging.getLogger(__name__)
 
@@ -64,12 +65,16 @@ class DagFileManager:
         self._said: dict[str, str] = {}
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
+        self._next_id: str | None = None
+        #: Beats at each turn of its thread, also while the database is away; listing a large folder takes its time.
+        self.pulse = Pulse("The DAG files have not been looked at", 2 * settings.scheduler.scheduler_health_check_threshold)
 
     def run_once(self, now: datetime) -> Turn:
         """Look at the folder, store what was read meanwhile, start what is due; never waits for a file.
 
         Database errors go through; what was not stored is stored by the next turn.
         """
+        self._id, self._next_id = self._next_id or self._id, None
         self._answers.extend(self._parser.collect())
         listed, removed = self._sync(now)
         recorded = self._store(now)
@@ -84,6 +89,10 @@ class DagFileManager:
             failed=tuple(path for path, result in recorded.items() if result.problem),
             new_versions=tuple(dag_id for result in recorded.values() for dag_id in result.new_versions),
         )
+
+    def work_as(self, scheduler_id: str) -> None:
+        """Go on under another id of the registry, because this one was taken for dead: what it had claimed was given away."""
+        self._next_id = scheduler_id
 
     def start(self) -> None:
         """Take turns in a thread until `stop`."""
@@ -171,6 +180,11 @@ class DagFileManager:
         self._parser.submit(fresh)
         return tuple(fresh)
 
+    def _clock(self) -> datetime:
+        """Claims are compared with those of other schedulers, so all of them go by the database's clock."""
+        with self._engine.connect() as connection:
+            return schedules.clock(connection)
+
     def _ring(self) -> None:
         if self._doorbell is not None:
             self._doorbell.ring("plan")
@@ -179,7 +193,8 @@ class DagFileManager:
         failing = False
         while not self._stopping.is_set():
             try:
-                turn = self.run_once(datetime.now(UTC))
+                self.pulse.beat()
+                turn = self.run_once(self._clock())
             except DBAPIError as error:
                 if not failing:
                     log.warning("DAG files wait for the database: %s", str(error.orig).strip())

@@ -64,6 +64,10 @@ class Notify:
         """Whether anything taken on has not ended."""
         return any(lane.busy for lane in (*self._callbacks, self._mails))
 
+    def work_as(self, name: str) -> None:
+        """Claim what comes from now on under another name; what is claimed already is ended under the one it was claimed by."""
+        self._name = name
+
     def close(self) -> None:
         """Let what is in progress end for a moment, then kill it; what has not ended is given back."""
         self._stop.set()

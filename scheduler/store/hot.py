@@ -31,6 +31,8 @@ update task_instance t
        started_at = case when t.resume is null then clock_timestamp() else coalesce(t.started_at, clock_timestamp()) end
   from dag_run r
  where t.id = $1 and t.state = 'queued' and t.dispatch_id = $2 and r.id = t.dag_run_id
+   -- Nobody would miss what runs under the name of a worker that was declared dead.
+   and exists (select from process p where p.id = $3 and p.stopped_at is null)
 returning t.id, t.dispatch_id::text, t.task_id, t.map_index, t.task_no, t.try_number, t.max_tries, t.queue, t.pool, t.pool_slots,
           t.priority_weight, t.started_at, t.resume, r.id, r.dag_id, r.run_id, r.run_type, r.logical_date, r.data_interval_start,
           r.data_interval_end, r.run_after, r.started_at, r.conf, r.version_id;

@@ -1,36 +1,68 @@
-"""`paceline alive`: what a container's health check learns."""
+"""`paceline doctor --role` and `paceline alive`: what a container's health check learns."""
 
-import socket
+import json
+import threading
+from collections.abc import Iterator
 
 import pytest
-from sqlalchemy import Engine
 
+from scheduler.cli.stack import free_port
+from scheduler.health import Health
+from scheduler.health_server import HealthServer
+from scheduler.presence import Presence
 from scheduler.settings import Settings
-from scheduler.store import database, processes
 
 from .conftest import Cli
 
+WRONG = threading.Event()
+
 
 @pytest.fixture
-def engine(settings: Settings) -> Engine:
-    return database.create(settings, pool_size=1, application="test")
+def served(settings: Settings) -> Iterator[Presence]:
+    """A worker of this home that is well until WRONG is set."""
+    WRONG.clear()
+    presence = Presence(settings.run_folder, "worker").take()
+    health = Health("worker", lambda: "w#1", {"loop": lambda _: "It has not turned." if WRONG.is_set() else None})
+    server = HealthServer(health, path=presence.socket)
+    yield presence
+    server.close()
+    presence.leave()
 
 
-def test_a_process_of_this_host_with_a_fresh_sign_of_life_is_alive(cli: Cli, engine: Engine) -> None:
-    processes.register(engine, kind="worker", name="w", host=socket.gethostname(), pid=1)
+@pytest.mark.usefixtures("served")
+@pytest.mark.parametrize("command", [("alive",), ("doctor", "--role")])
+def test_a_process_of_this_home_that_is_well_is_alive(cli: Cli, command: tuple[str, ...]) -> None:
+    assert cli(*command, "worker").exit_code == 0
+    nobody = cli(*command, "scheduler")
+    assert (nobody.exit_code, nobody.stderr.count("\n")) == (1, 1)
+    assert "No scheduler runs on this machine" in nobody.stderr
 
-    assert cli("alive", "worker").exit_code == 0
-    assert cli("alive", "scheduler").exit_code == 1
-    engine.dispose()
+    WRONG.set()
+
+    unwell = cli(*command, "worker")
+    assert (unwell.exit_code, unwell.stderr) == (1, "Error: w#1: It has not turned.\n")
 
 
-def test_a_process_of_another_host_or_one_that_stopped_does_not_count(cli: Cli, engine: Engine) -> None:
-    processes.register(engine, kind="scheduler", name="s", host="elsewhere", pid=1)
-    stopped = processes.register(engine, kind="scheduler", name="t", host=socket.gethostname(), pid=2)
-    processes.stop(engine, stopped)
+@pytest.mark.usefixtures("served")
+def test_machines_read_the_parts(cli: Cli) -> None:
+    WRONG.set()
 
-    refused = cli("alive", "scheduler")
+    done = cli("doctor", "--role", "worker", "--json")
 
-    assert refused.exit_code == 1
-    assert "No scheduler gives signs of life" in refused.stderr
-    engine.dispose()
+    part = {"loop": {"status": "unhealthy", "message": "It has not turned."}}
+    assert done.exit_code == 1
+    assert json.loads(done.stdout) == {
+        "ok": False, "role": "worker",
+        "processes": [{"process": "w#1", "status": "unhealthy", "message": "It has not turned.", "parts": part}],
+    }  # fmt: skip
+
+
+def test_one_that_left_no_socket_is_asked_at_its_port(cli: Cli, settings: Settings) -> None:
+    port = free_port("127.0.0.1", 0)
+    elsewhere = settings.home / "read-only" / "s.health"
+    server = HealthServer(Health("scheduler", lambda: "s#1", {}), path=elsewhere, port=port)
+    try:
+        assert cli("doctor", "--role", "scheduler", PACELINE_SCHEDULER_HEALTH_PORT=str(port)).exit_code == 0
+        assert cli("doctor", "--role", "scheduler").exit_code == 1
+    finally:
+        server.close()

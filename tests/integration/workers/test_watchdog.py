@@ -13,7 +13,7 @@ from workers.watchdog import Watchdog
 
 @pytest.fixture
 def watchdog(settings: Settings) -> Iterator[Watchdog]:
-    made = Watchdog(settings, ("default",), concurrency=1, patience_s=30.0)
+    made = Watchdog(settings, ("default",), concurrency=1)
     yield made
     made.close()
 

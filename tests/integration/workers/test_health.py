@@ -1,0 +1,177 @@
+"""A worker that goes deaf turns unhealthy and starts itself again; what it says agrees with the health check of its container."""
+
+import json
+import os
+import signal
+import subprocess
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from support.waiting import eventually
+
+from scheduler import health_server, presence
+from scheduler.cli import stack
+
+from . import conftest
+
+#: While the file is there, the worker stops listening, as it would if its consumer had got lost; or its loop stands still.
+DEAF = """
+import os, time
+from workers import app, warden
+warden.REACTION_S = warden.CLOSING_S = 0.5
+tick = app.Worker._tick
+def deaf(self):
+    tick(self)
+    if os.path.exists({file!r}) and self.consumer.task_consumer is not None:
+        {what}
+app.Worker._tick = deaf
+"""
+CANCELLED = "self.consumer.task_consumer.cancel()"
+STANDING = "print('stands still', flush=True); time.sleep(3600)"
+ONE_TASK = """
+with DAG("d", schedule=None):
+    EmptyOperator(task_id="t")
+"""
+
+
+@pytest.fixture
+def port() -> int:
+    return stack.free_port("127.0.0.1", 0)
+
+
+def asked(port: int) -> tuple[int, dict[str, Any]]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code, json.load(refused)
+    except urllib.error.URLError:
+        return 0, {}
+
+
+def doctor(bench: Any, role: str = "worker") -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [*stack.PACELINE, "doctor", "--role", role],
+        env={**os.environ, "PACELINE_HOME": str(bench.settings.home)}, capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+
+
+def deaf_worker(bench: Any, monkeypatch: pytest.MonkeyPatch, port: int, what: str, **env: str) -> tuple[Any, Path]:
+    file = bench.folder / "deaf"
+    monkeypatch.setattr(conftest, "RUN", DEAF.format(file=str(file), what=what) + conftest.RUN)
+    settings = {"PACELINE_WORKER_HEALTH_PORT": str(port), "PACELINE_WORKER_DEAF_TIMEOUT": "4", "PACELINE_WORKER_GRACE_SEC": "1"}
+    worker = bench.worker(**settings, **env)
+    eventually(lambda: asked(port)[0] == 200)
+    return worker, file
+
+
+def test_a_deaf_worker_turns_unhealthy_starts_again_and_takes_what_waits(
+    bench: Any, monkeypatch: pytest.MonkeyPatch, port: int
+) -> None:
+    worker, file = deaf_worker(bench, monkeypatch, port, CANCELLED)
+    assert doctor(bench).returncode == 0
+    file.touch()
+    bench.dag(ONE_TASK)
+    run = bench.scenario.trigger("d", run_id="r1")
+    bench.wait(run, t="queued")
+
+    _, report = eventually(lambda: found if (found := asked(port))[0] == 503 else None, timeout=15)
+    said = doctor(bench)
+    file.unlink()
+
+    assert report["parts"]["messages"]["message"].startswith("It has taken no message for")
+    assert (said.returncode, "has taken no message for" in said.stderr) == (1, True), said.stderr
+    bench.wait(run)
+    assert bench.scenario.states(run) == {"t": "success"}
+    assert bench.scenario.rows("select try_number from task_instance") == [(1,)]
+    eventually(lambda: worker.said.count("takes 1 tasks at once") == 2)
+    assert worker.process.poll() is None, "it is the same process"
+    eventually(lambda: asked(port)[0] == 200)
+    assert doctor(bench).returncode == 0
+
+
+def test_a_worker_whose_event_loop_stands_still_starts_again_too(bench: Any, monkeypatch: pytest.MonkeyPatch, port: int) -> None:
+    worker, file = deaf_worker(bench, monkeypatch, port, STANDING)
+    file.touch()
+    eventually(lambda: "stands still" in worker.said)
+    file.unlink()
+    bench.dag(ONE_TASK)
+    run = bench.scenario.trigger("d", run_id="r1")
+
+    bench.wait(run, timeout_s=90)
+
+    assert bench.scenario.states(run) == {"t": "success"}
+    assert worker.said.count("takes 1 tasks at once") == 2
+
+
+def test_a_stopped_worker_and_none_at_all_are_unhealthy(bench: Any) -> None:
+    worker = bench.worker()
+    assert doctor(bench).returncode == 0
+
+    worker.signal(signal.SIGSTOP)
+    stopped = doctor(bench)
+    worker.signal(signal.SIGCONT)
+    worker.signal(signal.SIGTERM)
+    worker.wait()
+
+    assert (stopped.returncode, "does not answer" in stopped.stderr) == (1, True)
+    gone = doctor(bench)
+    assert (gone.returncode, "No worker runs on this machine" in gone.stderr) == (1, True)
+
+
+def test_what_a_killed_worker_ran_goes_on_as_soon_as_it_starts_again(bench: Any) -> None:
+    """The kernel says that it is dead: nobody has to wait for its signs of life."""
+    bench.dag("""
+        import os, time
+        @dag(schedule=None)
+        def d():
+            @task(retries=1)
+            def t(ti):
+                ti.try_number == 1 and time.sleep(120)
+            t()
+        d()
+    """)
+    worker = bench.worker(PACELINE_WORKER_HEARTBEAT_TIMEOUT="60")
+    run = bench.scenario.trigger("d", run_id="r1")
+    bench.wait(run, t="running")
+    children = psutil.Process(worker.process.pid).children(recursive=True)
+    worker.process.kill()
+    worker.wait()
+    psutil.wait_procs(children, timeout=10)
+
+    bench.worker(PACELINE_WORKER_HEARTBEAT_TIMEOUT="60")
+    bench.wait(run, timeout_s=20)
+
+    assert bench.scenario.states(run) == {"t": "success"}
+    ((reason,),) = bench.scenario.rows("select reason from task_try")
+    assert reason.endswith("is gone from its machine")
+
+
+def test_a_worker_that_was_declared_dead_claims_nothing_until_it_has_registered_anew(bench: Any) -> None:
+    scenario = bench.scenario
+    bench.dag(ONE_TASK)
+    scenario.trigger("d", run_id="r1")
+    scenario.turn()
+    (message,) = scenario.messages()
+    scenario.sql("update process set stopped_at = clock_timestamp() where id = %s", scenario.worker_id)
+
+    assert scenario.claim(message) is None
+    assert scenario.rows("select state, try_number from task_instance") == [("queued", 1)]
+
+
+def test_sockets_and_marks_of_a_worker_that_ended_are_gone(bench: Any) -> None:
+    worker = bench.worker()
+    folder = bench.settings.run_folder
+    (path,) = presence.sockets(folder, "worker")
+    report = health_server.ask(path)
+
+    worker.signal(signal.SIGTERM)
+    worker.wait()
+
+    assert report is not None and report["process"].startswith("w0@")
+    assert not list(folder.glob("worker-*"))

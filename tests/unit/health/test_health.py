@@ -1,0 +1,181 @@
+"""What the parts of a process say of themselves, and how others hear of it."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.waiting import eventually
+
+from scheduler import health_server, presence, signs
+from scheduler.cli.stack import free_port
+from scheduler.health import Contact, Health, Pulse
+from scheduler.health_server import HealthServer
+from scheduler.presence import Presence
+from scheduler.settings import Settings
+
+
+@pytest.fixture
+def pulse() -> Pulse:
+    return Pulse("The loop has not turned", 10.0)
+
+
+@pytest.fixture
+def health(pulse: Pulse) -> Health:
+    return Health("scheduler", lambda: "s#1", {"loop": pulse}, {"broker": Contact()})
+
+
+@pytest.fixture
+def server(health: Health, short_folder: Path) -> Iterator[Path]:
+    made = HealthServer(health, path=short_folder / "s.health")
+    yield short_folder / "s.health"
+    made.close()
+
+
+def test_a_pulse_is_wrong_once_it_was_silent_for_too_long(pulse: Pulse) -> None:
+    assert pulse(pulse.at + 10) is None
+    assert pulse(pulse.at + 12) == "The loop has not turned for 12 s."
+
+
+def test_a_server_that_fails_is_wrong_only_after_a_while_and_until_it_answers() -> None:
+    contact = Contact(limit_s=10)
+    contact.failed("PostgreSQL does not answer.")
+    since = contact.since or 0.0
+    contact.failed("PostgreSQL does not answer.")
+
+    assert (contact(since + 9), contact(since + 11)) == (None, "PostgreSQL does not answer.")
+    contact.answered()
+    assert contact(since + 11) is None
+
+
+def test_a_scheduler_whose_loop_does_not_turn_is_unhealthy_within_15_s_at_default_settings() -> None:
+    found = signs.of(Settings())
+    report = found.health(lambda: "s#1", lambda _: None)
+    found.loop.at = found.heartbeat.at = time.monotonic() - 9
+    assert report.report()["status"] == "healthy"
+
+    found.loop.at = found.heartbeat.at = time.monotonic() - 14
+
+    assert report.report()["status"] == "unhealthy"
+    assert report.report()["parts"]["loop"] == {"status": "unhealthy", "message": "The loop has not turned for 14 s."}
+
+
+def test_a_broker_that_is_away_only_degrades_a_scheduler() -> None:
+    found = signs.of(Settings())
+    found.broker.failed("Redis does not answer.")
+    found.broker.since = time.monotonic() - 60
+
+    report = found.health(lambda: "s#1", lambda _: None).report()
+
+    assert report["status"] == "healthy"
+    assert report["parts"]["broker"] == {"status": "degraded", "message": "Redis does not answer."}
+
+
+def test_health_is_answered_on_a_socket_and_at_a_port_with_200_or_503(health: Health, pulse: Pulse, short_folder: Path) -> None:
+    import urllib.error
+    import urllib.request
+
+    port = free_port("127.0.0.1", 0)
+    server = HealthServer(health, path=short_folder / "s.health", port=port)
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
+            assert answer.status == 200
+        assert health_server.ask(short_folder / "s.health") == health_server.ask_port("127.0.0.1", port) == health.report()
+        pulse.at -= 60
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5)
+        assert refused.value.code == 503
+        refused.value.close()
+        with pytest.raises(urllib.error.HTTPError) as elsewhere:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5)
+        assert elsewhere.value.code == 404
+        elsewhere.value.close()
+    finally:
+        server.close()
+    assert health_server.ask(short_folder / "s.health") is None
+
+
+def test_a_port_that_is_taken_is_said_and_done_without(
+    health: Health, short_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    port = free_port("127.0.0.1", 0)
+    first = HealthServer(health, path=short_folder / "1.health", port=port)
+    second = HealthServer(health, path=short_folder / "2.health", port=port)
+
+    assert "set another scheduler.health_port" in caplog.text
+    assert health_server.ask(short_folder / "2.health") is not None
+    first.close()
+    second.close()
+
+
+def test_who_says_nothing_holds_nobody_up(server: Path) -> None:
+    import socket
+
+    with socket.socket(socket.AF_UNIX) as mute:
+        mute.connect(str(server))
+        assert health_server.ask(server) is not None
+
+
+def child(work: object) -> int:
+    """A forked process that waits for its end after `work()`."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()  # type: ignore[operator]
+            signal.pause()
+        finally:
+            os._exit(0)
+    return pid
+
+
+def end(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+def test_a_process_is_dead_for_certain_once_it_and_the_children_it_forked_are_gone(short_folder: Path, tmp_path: Path) -> None:
+    def parent() -> None:
+        Presence(short_folder, "worker").take().note("w#1")
+        (tmp_path / "grandchild").write_text(str(child(lambda: None)))
+        (tmp_path / "ready").touch()
+
+    pid = child(parent)
+    eventually((tmp_path / "ready").exists)
+
+    def dead() -> list[str]:
+        found = Presence(short_folder, "worker").take()
+        try:
+            return found.take_dead()
+        finally:
+            found.leave()
+
+    assert dead() == []
+    end(pid)
+    assert dead() == []
+    os.kill(int((tmp_path / "grandchild").read_text()), signal.SIGKILL)
+    assert eventually(dead) == ["w#1"]
+    assert dead() == []
+
+
+def test_marks_of_other_roles_and_hosts_are_left_alone(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import socket
+
+    role = short_folder / f"waiter-1{presence.MARK}"
+    role.write_text(f'{{"host": "{socket.gethostname()}", "id": "other role"}}')
+    host = short_folder / f"worker-1{presence.MARK}"
+    host.write_text('{"host": "elsewhere", "id": "other host"}')
+
+    assert Presence(short_folder, "worker").take().take_dead() == []
+    assert role.exists() and host.exists()
+
+
+def test_a_folder_that_cannot_be_used_is_said_and_done_without(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").touch()
+
+    made = Presence(tmp_path / "file" / "run", "worker").take()
+    made.note("w#1")
+    made.leave()
+
+    assert "No mark of this process" in caplog.text
