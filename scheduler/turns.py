@@ -142,6 +142,7 @@ class Turns:
     def work_as(self, scheduler_id: str) -> None:
         """Go on under another id of the registry."""
         self.queue.scheduler_id = scheduler_id
+        self.notify.work_as(scheduler_id)
 
     def wake(self, tokens: Iterable[str]) -> None:
         """Make due what these rings are about, see scheduler/doorbell.py."""
@@ -269,13 +270,13 @@ class Turns:
     def _turn_notify(self, now: datetime) -> float | None:
         return AT_ONCE if self.notify.run_once(now).more else None
 
-    def close(self) -> None:
     def _turn_prune(self, now: datetime) -> float | None:
         pruned = self.prune.run_once(now)
         if any(pruned.deleted.values()):
             log.info("Deleted by age: %s", ", ".join(f"{count} {kind}" for kind, count in pruned.deleted.items() if count))
         return PRUNE_PAUSE_S if pruned.more else None
 
+    def close(self) -> None:
         self.notify.close()
 
 
