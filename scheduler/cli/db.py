@@ -35,6 +35,20 @@ def migrate() -> None:
     click.echo(f"The schema is at {schema.head()}.")
 
 
+@db.command("grant-worker")
+@click.argument("role", metavar="ROLE")
+@click.option("--may-clear-runs", is_flag=True, help="Also what TriggerDagRunOperator(reset_dag_run=True) needs.")
+def grant_worker(role: str, may_clear_runs: bool) -> None:
+    """Give a database role exactly the rights that workers and waiters need, now and after each migration.
+
+    Make the role first (`create role ... login password ...`), and name it in PACELINE_WORKER_DATABASE_URL.
+    """
+    from scheduler.store import roles
+
+    roles.grant_worker(options.engine(), role, may_clear_runs=may_clear_runs)
+    click.echo(f"{role} has the rights of a worker{' that may clear runs' if may_clear_runs else ''}, and no others here.")
+
+
 @db.command()
 @options.as_json
 def check(json_wanted: bool) -> None:
