@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from scheduler.authoring import context
 from scheduler.authoring.deferral import BaseTrigger, TaskDeferred, TriggerEvent
 from scheduler.authoring.external import Target, Verdict, judge
 
@@ -39,16 +40,23 @@ class DateTimeTrigger(BaseTrigger):
         return f"{__name__}.DateTimeTrigger", {"moment": self.moment}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        while (remaining_s := (self.moment - datetime.now(UTC)).total_seconds()) > 0:
+        while (remaining_s := (self.moment - self._now()).total_seconds()) > 0:
             await asyncio.sleep(min(remaining_s, LONGEST_SLEEP_S))
         yield TriggerEvent(self.moment)
+
+    def _now(self) -> datetime:
+        """PostgreSQL's clock, which tells all waiters the same."""
+        found: datetime = datetime.now(UTC) if self.outside is None else self.outside.now()
+        return found
 
 
 class TimeDeltaTrigger(DateTimeTrigger):
     """Fires `delta` after it was made."""
 
     def __init__(self, delta: timedelta, *, end_from_trigger: bool = False) -> None:
-        super().__init__(datetime.now(UTC) + delta, end_from_trigger=end_from_trigger)
+        # Made by a task on one machine and awaited on another: both go by PostgreSQL's clock.
+        made_at: datetime = context.get_current_context()["ti"].now() if context.is_running() else datetime.now(UTC)
+        super().__init__(made_at + delta, end_from_trigger=end_from_trigger)
 
 
 class FileTrigger(BaseTrigger):

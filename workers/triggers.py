@@ -4,9 +4,11 @@ import asyncio
 import contextlib
 import importlib
 import sys
+import time
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
 from typing import Any
 
 from scheduler.authoring import deferral, xcom
@@ -24,8 +26,9 @@ AskStates = Callable[[Sequence[Target]], Awaitable[Sequence[Counts]]]
 class Outside:
     """What triggers ask about other runs: their questions are collected and answered together, once a second."""
 
-    def __init__(self, ask: AskStates) -> None:
+    def __init__(self, ask: AskStates, now: datetime) -> None:
         self._ask = ask
+        self.set_clock(now)
         self._waiting: list[tuple[Sequence[Target], asyncio.Future[Sequence[Counts]]]] = []
 
     async def states(self, targets: Sequence[Target]) -> Sequence[Counts]:
@@ -33,6 +36,14 @@ class Outside:
         answer: asyncio.Future[Sequence[Counts]] = asyncio.get_running_loop().create_future()
         self._waiting.append((targets, answer))
         return await answer
+
+    def now(self) -> datetime:
+        """The time on PostgreSQL's clock; between two looks at it time passes as on every machine."""
+        return self._clock + timedelta(seconds=time.monotonic() - self._clock_read_at)
+
+    def set_clock(self, now: datetime) -> None:
+        """What PostgreSQL's clock shows."""
+        self._clock, self._clock_read_at = now, time.monotonic()
 
     async def answer(self) -> None:
         """Ask the database what all of them wait to know; after an error they go on waiting."""

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from typing import Any, TypeVar
 
 from sqlalchemy import Engine
@@ -27,7 +28,7 @@ from scheduler.health import Complaint, Contact, Health, Pulse
 from scheduler.health_server import HealthServer
 from scheduler.presence import Presence
 from scheduler.settings import Settings
-from scheduler.store import deferrals, external, processes
+from scheduler.store import deferrals, external, processes, schedules
 from scheduler.store.deferrals import Awaited, Fired
 from scheduler.store.versions import Versions
 from workers import logs, startup, vault
@@ -97,7 +98,7 @@ class Waiter:
         }
         self.health = Health("waiter", lambda: self.waiter_id, vital, {"broker": self._broker})
         self.waiter_id = self._register()
-        self._outside = Outside(self._states)
+        self._outside = Outside(self._states, self._clock())
         self._triggers = Triggers(settings, self._outside)
         self._versions = Versions()
         #: By dispatch id: whom a trigger is awaited for, and the asyncio task that does.
@@ -194,6 +195,7 @@ class Waiter:
             log.warning("waiter %s was declared dead; it goes on as %s", former, self.waiter_id)
             self._drop(list(self._running))
         self._heartbeat.beat()
+        self._outside.set_clock(await self._ask(self._clock))
         waiter, mine = self.waiter_id, [(one.ti_id, one.dispatch_id) for one, _ in self._running.values()]
         if mine:
             awaited = await self._ask(functools.partial(deferrals.still_awaited, self._engine, waiter, mine))
@@ -242,6 +244,10 @@ class Waiter:
                 )
 
         return await self._ask(read)
+
+    def _clock(self) -> datetime:
+        with self._engine.connect() as connection:
+            return schedules.clock(connection)
 
     async def _ask(self, work: Callable[[], R]) -> R:
         """`work()` in a thread, so that the database never holds up the triggers."""

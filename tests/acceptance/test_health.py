@@ -1,0 +1,101 @@
+"""`GET /health` and `paceline doctor --role` of real processes: they agree, also while the process hangs."""
+
+import json
+import signal
+import urllib.error
+import urllib.request
+from typing import Any
+
+import pytest
+from support.stacks import Stack
+from support.waiting import eventually
+
+from scheduler.cli.stack import free_port
+from scheduler.store import database
+
+pytestmark = pytest.mark.stack
+
+BLOCKS = """
+import time
+from scheduler import DAG, task
+from scheduler.triggers import BaseTrigger, TriggerEvent
+from scheduler.operators import PythonOperator
+
+class Rude(BaseTrigger):
+    def serialize(self):
+        return "blocks.Rude", {}
+    async def run(self):
+        time.sleep(3600)
+        yield TriggerEvent(None)
+
+class Waits(PythonOperator):
+    def execute(self, context):
+        self.defer(trigger=Rude(), method_name="execute")
+
+with DAG("blocks", schedule=None):
+    Waits(task_id="t", python_callable=print)
+"""
+
+
+def asked(port: int) -> tuple[int, dict[str, Any]]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code, json.load(refused)
+    except (OSError, urllib.error.URLError):
+        return 0, {}
+
+
+def doctor(stack: Stack, role: str) -> tuple[int, str]:
+    done = stack.cli("doctor", "--role", role)
+    return done.returncode, done.stderr
+
+
+def test_a_scheduler_that_hangs_in_a_query_or_is_stopped_is_unhealthy(stack_factory: Any) -> None:
+    port = free_port("127.0.0.1", 0)
+    env = {
+        "PACELINE_SCHEDULER_HEALTH_PORT": str(port),
+        "PACELINE_SCHEDULER_SCHEDULER_HEALTH_CHECK_THRESHOLD": "3",
+        "PACELINE_SCHEDULER_SCHEDULER_HEARTBEAT_SEC": "0.5",
+    }
+    stack = stack_factory(schedulers=1, workers=[], env=env)
+    eventually(lambda: asked(port)[0] == 200, timeout=30, message=stack.logs)
+    assert set(asked(port)[1]["parts"]) == {"loop", "heartbeat", "database", "dag_files", "broker"}
+    assert doctor(stack, "scheduler")[0] == 0
+
+    engine = database.create(stack.settings)
+    with engine.begin() as elsewhere:
+        elsewhere.exec_driver_sql("lock table dag_run in access exclusive mode")
+        eventually(lambda: asked(port)[0] == 503, timeout=10, message=stack.logs)
+        report = asked(port)[1]
+        code, said = doctor(stack, "scheduler")
+    engine.dispose()
+
+    assert report["parts"]["loop"]["message"].startswith("The loop has not turned for")
+    assert (code, "The loop has not turned for" in said) == (1, True)
+    eventually(lambda: asked(port)[0] == 200, message=stack.logs)
+    stack.kill("scheduler-1", signal.SIGSTOP)
+    try:
+        code, said = doctor(stack, "scheduler")
+    finally:
+        stack.kill("scheduler-1", signal.SIGCONT)
+    assert (code, "does not answer" in said) == (1, True)
+    eventually(lambda: doctor(stack, "scheduler")[0] == 0)
+
+
+def test_a_waiter_whose_trigger_blocks_all_others_is_unhealthy(stack_factory: Any) -> None:
+    env = {"PACELINE_WAITER_HEARTBEAT_SEC": "0.5", "PACELINE_WAITER_HEARTBEAT_TIMEOUT": "2"}
+    stack = stack_factory(dags={"blocks.py": BLOCKS}, schedulers=1, workers=[("default", 1)], waiters=1, env=env)
+    eventually(lambda: doctor(stack, "waiter")[0] == 0, timeout=30, message=stack.logs)
+    eventually(lambda: [dag["dag_id"] for dag in stack.json("dags", "list")] == ["blocks"], timeout=30, message=stack.logs)
+    assert doctor(stack, "worker")[0] == 0
+
+    assert stack.cli("dags", "trigger", "blocks").returncode == 0
+
+    said = eventually(
+        lambda: found[1] if (found := doctor(stack, "waiter"))[0] == 1 else None, timeout=30, interval=0.3, message=stack.logs
+    )
+    assert "A trigger blocks the loop for" in said
+    assert doctor(stack, "worker")[0] == 0

@@ -1,0 +1,105 @@
+"""No decision depends on the clock of a machine: PostgreSQL's is the one clock. What reads another one is listed here."""
+
+import ast
+import asyncio
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from scheduler.authoring import deferral
+from scheduler.authoring.context import current
+from scheduler.triggers import DateTimeTrigger, TimeDeltaTrigger
+from workers.triggers import Outside
+
+ROOT = Path(__file__).resolve().parents[3]
+#: Reads of the machine's clock, by what they are called on. Monotonic clocks measure how long something takes, and are free.
+WALL = {"now", "utcnow", "today"}
+TIME = {"time", "time_ns", "localtime", "gmtime", "ctime", "clock_gettime"}
+#: File -> why its reads decide nothing that another machine knows of.
+ALLOWED = {
+    "scheduler/faults.py": "when a fault struck, for the tests that read it",
+    "scheduler/cli/dag_test.py": "a run in this process alone",
+    "scheduler/cli/in_memory.py": "a run in this process alone",
+    "scheduler/cli/progress.py": "what a person is shown",
+    "scheduler/cli/demo.py": "the name of a run",
+    "scheduler/cli/dags.py": "the logical date of a test run in this process",
+    "scheduler/triggers.py": "outside of tasks and waiters, where nobody says what PostgreSQL's clock shows",
+    "workers/logs.py": "the times in logs",
+}
+
+
+def reads_of_the_clock(source: str) -> Iterator[int]:
+    """Lines that call something like datetime.now() or time.time()."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.module == "time" and {one.name for one in node.names} & TIME:
+            yield node.lineno
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name | ast.Attribute):
+            owner = node.value.id if isinstance(node.value, ast.Name) else node.value.attr
+            if (owner in {"datetime", "date", "DateTime"} and node.attr in WALL) or (owner == "time" and node.attr in TIME):
+                yield node.lineno
+
+
+@pytest.mark.parametrize("source", ["datetime.now(UTC)", "datetime.datetime.utcnow()", "time.time()", "clock = time.time",
+                                    "from time import time", "date.today()"])  # fmt: skip
+def test_a_read_of_the_clock_is_found(source: str) -> None:
+    assert list(reads_of_the_clock(source)) == [1]
+
+
+@pytest.mark.parametrize("source", ["time.monotonic()", "ti.now()", "schedules.clock(connection)", "time.sleep(1)"])
+def test_other_calls_are_not(source: str) -> None:
+    assert list(reads_of_the_clock(source)) == []
+
+
+def test_nobody_else_reads_the_clock_of_its_machine() -> None:
+    found = {
+        str(path.relative_to(ROOT)): lines
+        for package in ("scheduler", "workers")
+        for path in sorted((ROOT / package).rglob("*.py"))
+        if (lines := list(reads_of_the_clock(path.read_text(encoding="utf-8"))))
+    }
+
+    assert {name: lines for name, lines in found.items() if name not in ALLOWED} == {}
+    assert set(ALLOWED) == set(found), "an entry of the list is no longer needed"
+
+
+class Skewed:
+    """A waiter on a machine whose clock is wrong, and what PostgreSQL's shows."""
+
+    def __init__(self, shows: datetime) -> None:
+        self.shows = shows
+
+    def now(self) -> datetime:
+        return self.shows
+
+
+@pytest.mark.parametrize(("late", "fires"), [(timedelta(seconds=1), True), (-timedelta(hours=1), False)])
+def test_a_trigger_waits_by_the_clock_of_postgresql_whatever_that_of_its_waiter_shows(late: timedelta, fires: bool) -> None:
+    trigger = DateTimeTrigger(datetime(2100, 1, 1, tzinfo=UTC))
+    trigger.outside = Skewed(trigger.moment + late)
+
+    async def wait() -> bool:
+        try:
+            await asyncio.wait_for(deferral.first_event(trigger), 0.1)
+        except TimeoutError:
+            return False
+        return True
+
+    assert asyncio.run(wait()) is fires
+
+
+def test_what_a_waiter_knows_of_the_clock_goes_on_with_time() -> None:
+    async def nobody(targets: object) -> list[object]:
+        return []
+
+    outside = Outside(nobody, datetime(2100, 1, 1, tzinfo=UTC))  # type: ignore[arg-type]
+
+    first = outside.now()
+
+    assert datetime(2100, 1, 1, tzinfo=UTC) <= first <= outside.now() < first + timedelta(minutes=1)
+
+
+def test_a_delay_is_counted_on_the_clock_of_postgresql_from_inside_a_task() -> None:
+    with current({"ti": Skewed(datetime(2100, 1, 1, tzinfo=UTC))}):  # type: ignore[arg-type]
+        assert TimeDeltaTrigger(timedelta(hours=1)).moment == datetime(2100, 1, 1, 1, tzinfo=UTC)
