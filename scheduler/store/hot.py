@@ -25,7 +25,7 @@ from scheduler.store.database import options, socket_options
 MISSING = object()
 
 STATEMENTS = """
-prepare claim (bigint, uuid, text) as
+prepare claim (bigint, uuid, text, double precision) as
 update task_instance t
    set state = 'running', worker = $3, reason = null,
        started_at = case when t.resume is null then clock_timestamp() else coalesce(t.started_at, clock_timestamp()) end
@@ -33,6 +33,9 @@ update task_instance t
  where t.id = $1 and t.state = 'queued' and t.dispatch_id = $2 and r.id = t.dag_run_id
    -- Nobody would miss what runs under the name of a worker that was declared dead.
    and exists (select from process p where p.id = $3 and p.stopped_at is null)
+   -- For $4 seconds after a start of PostgreSQL nothing that was queued before: a crash may have undone its claim, which its
+   -- worker asserts again. Rescue sends the message anew.
+   and (t.queued_at > pg_postmaster_start_time() or pg_postmaster_start_time() < clock_timestamp() - $4 * interval '1 second')
 returning t.id, t.dispatch_id::text, t.task_id, t.map_index, t.task_no, t.try_number, t.max_tries, t.queue, t.pool, t.pool_slots,
           t.priority_weight, t.started_at, t.resume, r.id, r.dag_id, r.run_id, r.run_type, r.logical_date, r.data_interval_start,
           r.data_interval_end, r.run_after, r.started_at, r.conf, r.version_id;
@@ -154,8 +157,11 @@ class HotPath:
         self._versions = versions.Versions()
 
     def claim(self, ti_id: int, dispatch_id: str) -> Claim | None:
-        """queued -> running for exactly this dispatch; None if it is not there to be claimed (a duplicate)."""
-        row = self._one("set synchronous_commit = off; execute claim(%s, %s, %s)", (ti_id, dispatch_id, self.worker_id))
+        """queued -> running for exactly this dispatch; None if it is not there to be claimed (a duplicate), or not yet."""
+        row = self._one(
+            "set synchronous_commit = off; execute claim(%s, %s, %s, %s)",
+            (ti_id, dispatch_id, self.worker_id, self._settings.worker.heartbeat_timeout),
+        )
         return None if row is None else Claim(*row)
 
     def unstarted(self, dag_run_id: int, joins: Sequence[int], dag: SerializedDag) -> set[int]:
