@@ -7,7 +7,7 @@ from support.scenario import Scenario, dag
 
 from scheduler.settings import Settings
 from scheduler.states import TaskState
-from scheduler.store import database
+from scheduler.store import database, processes
 
 from .conftest import Cli
 
@@ -45,8 +45,7 @@ def test_the_events_of_a_run_tell_its_whole_story(cli: Cli, scenario: Scenario) 
 def test_each_event_names_who_made_the_change_and_why(cli: Cli, scenario: Scenario) -> None:
     database.act_as(scenario.engine, scenario.schedulers[0].scheduler_id)
     scenario.trigger("pair", run_id="one")
-    scenario.turn()
-    scenario.work(outcome=lambda claim: TaskState.FAILED)
+    scenario.run_to_end(outcome=lambda claim: TaskState.FAILED)
     done = cli("tasks", "mark", "pair", "one", "second", "success")
     assert done.exit_code == 0, done.output
 
@@ -69,12 +68,12 @@ def test_a_change_without_a_commit_leaves_no_event(cli: Cli, scenario: Scenario)
 
 def test_a_process_that_gets_another_id_acts_under_it(cli: Cli, scenario: Scenario) -> None:
     scenario.trigger("pair", run_id="one")
-    scenario.turn()
-    scenario.hot.worker_id = "w#second"
-    scenario.work()
+    second = processes.register(scenario.engine, kind="worker", name="w", host="h", pid=1, queues=["default"], concurrency=1)
+    scenario.hot.worker_id = second
+    scenario.run_to_end()
 
     events = cli.json("runs", "show", "pair", "one", "--events")["events"]
-    assert {event["actor"] for event in events if event["from_state"] == "running"} == {"w#second"}
+    assert {event["actor"] for event in events if event["from_state"] == "running"} == {second}
 
 
 def test_a_setting_turns_events_off(cli: Cli, unrecorded: Scenario) -> None:
