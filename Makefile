@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test check test-faults chaos test-compose
+.PHONY: help setup demo up down test check test-faults chaos fuzz test-compose
 BIN := .venv/bin
 
 help: ## Show this list
@@ -31,10 +31,13 @@ check: setup ## Check format, lint, types, import layers and generated files
 	@$(BIN)/python -m scheduler.cli.generate --check
 
 test-faults: setup ## Kill processes at every fault point under 200 runs each; stop some for a minute; lose messages
-	@FAULT_TESTS=full $(BIN)/python -m pytest -s $(addprefix tests/acceptance/test_,fault_points.py stopped.py lost_messages.py database_restarts.py)
+	@FAULT_TESTS=full $(BIN)/python -m pytest -s $(addprefix tests/acceptance/test_,fault_points.py stopped.py lost_messages.py database_restarts.py rescue_speed.py)
 
 chaos: setup ## Ten minutes of seeded faults, judged; ends with one JSON line; SEED=3, ARGS="--minutes 2 --quick --keep"
 	@PYTHONPATH=tests $(BIN)/python -m chaos $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+fuzz: setup ## Over 10,000 hostile ids, confs, messages, DAG files, settings and arguments; SEED=3; ends with one JSON line
+	@PYTHONPATH=tests $(BIN)/python -m fuzz $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 test-compose: ## Build the image, run the stack of docker-compose.yml with three workers, check a flights run in it
 	@python3 tests/compose/run.py

@@ -408,16 +408,18 @@ def allowed(key: str) -> str:
 
 
 def shown(key: str, value: Any) -> Any:
-    """The value of a setting as it may be printed: passwords in URLs and whole secrets read ***."""
+    """The value of a setting as it may be printed: passwords in URLs, also misplaced ones, and whole secrets read ***."""
     if value and key in SECRET_KEYS:
         return "***"
-    return masked(str(value)) if key in SECRET_URLS else value
+    return masked(str(value)) if key in SECRET_URLS or (isinstance(value, str) and "@" in value) else value
 
 
 def masked(url: str) -> str:
     """A URL, or what was meant as one, whose password, if it has one, reads ***."""
     without = re.sub(r"((?:ssl)?password\s*=\s*)('[^']*'|[^&\s]*)", r"\1***", url)
-    return re.sub(r"^((?:[^:/]+://)?[^/:@]*:).*@", r"\1***@", without, flags=re.DOTALL)
+    scheme = re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", without)
+    start = scheme.end() if scheme else 0
+    return without[:start] + re.sub(r"^([^/:@]*:).*@", r"\1***@", without[start:], flags=re.DOTALL)
 
 
 def _in_words(schema: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ from datetime import date, datetime, time
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from scheduler.authoring.arguments import Arguments, near
+from scheduler.authoring.nesting import MAX_DEPTH, is_too_deep
 from scheduler.exceptions import ParamError
 
 if TYPE_CHECKING:
@@ -103,6 +104,8 @@ def required(spec: Mapping[str, Any]) -> list[str]:
 
 def check(spec: Mapping[str, Any], conf: Mapping[str, Any], *, dag_id: str, conf_overrides: bool = True) -> None:
     """Whether a run of `conf` has every param of `spec`, and each fits; ParamError names the first that does not."""
+    if is_too_deep(conf):
+        raise ParamError(f"The conf for DAG {dag_id!r} is nested more than {MAX_DEPTH} deep: write it flatter.")
     given = conf if conf_overrides else {}
     for name, one in spec.items():
         if name not in given and "value" not in one:

@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from scheduler.authoring.nesting import MAX_DEPTH
 from scheduler.authoring.xcom_arg import RETURN_KEY
 from scheduler.exceptions import XComError
 
@@ -32,7 +33,7 @@ def encode(value: object, limit_bytes: int, *, name: str = "return value") -> st
         _check(value, name, ())
         text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     except RecursionError:
-        raise XComError(f"The {name} is nested too deeply, or contains itself; return a flat value.") from None
+        raise XComError(f"The {name} is nested too deeply, or contains itself; return a flatter one.") from None
     except ValueError as error:
         raise XComError(f"The {name} cannot be written as JSON: {error}.") from None
     size = len(text.encode())
@@ -61,6 +62,8 @@ def outputs(value: object, *, multiple_outputs: bool) -> dict[str, object]:
 def _check(value: object, name: str, path: tuple[str | int, ...]) -> None:
     if value is None or isinstance(value, bool | int):
         return
+    if len(path) > MAX_DEPTH:
+        raise RecursionError
     if isinstance(value, str):
         _check_text(value, name, path)
     elif isinstance(value, float):

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -121,7 +120,7 @@ class RunId(click.ParamType[Any]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         from scheduler.store.runs import RUN_ID
 
-        if not RUN_ID.fullmatch(value) or re.fullmatch(r"\.+", value):
+        if not RUN_ID.fullmatch(value):
             self.fail(f"{value!r} may hold letters, digits, blanks and _.~:+- only, 1 to 250 of them.", param, ctx)
         return value
 

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from scheduler import serialized
-from scheduler.authoring import zones
+from scheduler.authoring import nesting, zones
 from scheduler.authoring.dag import DAG
 from scheduler.dagfiles import load, problem
+from scheduler.exceptions import DagError
 from scheduler.settings import Core, Scheduler
 
 #: First line of a result: what comes before it in the pipe is faulthandler's.
@@ -69,10 +70,13 @@ def parse(file: str, work: Work) -> dict[str, Any]:
 
 def _row(dag: DAG, file: str, work: Work) -> dict[str, Any]:
     data = serialized.from_dag(dag, file=file, core=work.core, scheduler=work.scheduler)
+    stored = data.to_json()
+    if nesting.is_too_deep(json.loads(stored)):
+        raise DagError(f"DAG {dag.dag_id!r} holds values that are nested more than {nesting.MAX_DEPTH} deep: write them flatter.")
     return {
         "dag_id": data.dag_id,
         "content_hash": data.content_hash,
-        "data": data.to_json(),
+        "data": stored,
         "is_paused_upon_creation": data.is_paused_upon_creation,
     }
 

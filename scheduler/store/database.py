@@ -27,6 +27,7 @@ OPTIONS = "-c timezone=UTC -c lock_timeout=30s -c idle_in_transaction_session_ti
 #: Codes of statements that took too long or waited too long for a lock: the server is there.
 TOO_SLOW = frozenset({"57014", "55P03"})
 ACTOR = "paceline_actor"
+UNSENDABLE = "A text with a NUL character, or with half of a surrogate pair, cannot be stored or looked up: leave that out."
 #: What libpq says when the server is there and refuses who we are.
 REFUSED = ("password authentication failed", "no password supplied", "does not exist", "no pg_hba.conf entry")
 
@@ -154,6 +155,11 @@ def transaction(
             except DBAPIError as error:
                 if getattr(error.orig, "pgcode", None) not in LOST_RACES or attempt == MAX_ATTEMPTS:
                     raise
+            except ValueError as error:
+                # What psycopg2 says of a text that it cannot send.
+                if isinstance(error, UnicodeEncodeError) or "NUL (0x00)" in str(error):
+                    raise PacelineError(UNSENDABLE) from None
+                raise
 
     functools.update_wrapper(run, work)
     return run

@@ -17,8 +17,8 @@ from scheduler.states import RunState
 from scheduler.store import deadlines, new_instances
 from scheduler.store.database import transaction, transaction_at
 
-#: What a run id may hold: it becomes a folder name and part of a Celery message.
-RUN_ID = re.compile(r"[A-Za-z0-9_.~:+-][A-Za-z0-9_.~:+ -]{0,249}")
+#: What a run id may hold: it becomes a folder name and part of a Celery message. Dots alone would be another folder.
+RUN_ID = re.compile(r"(?!\.+\Z)[A-Za-z0-9_.~:+-][A-Za-z0-9_.~:+ -]{0,249}")
 
 #: DAGs and backfills with queued runs, their dag_schedule rows locked. It hops from one to the next in an index, so that a DAG
 #: with many queued runs costs as much as one with a single one.

@@ -1,0 +1,252 @@
+"""What each case is fed to, and what must not come of it."""
+
+import base64
+import contextlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import click
+from click.testing import CliRunner
+from hypothesis import strategies as st
+from support.scenario import Scenario, dag
+from support.waiting import eventually
+
+from fuzz import strategies
+from scheduler import log_paths
+from scheduler.authoring.dag import DAG
+from scheduler.cli import COMMANDS, paceline
+from scheduler.dagfiles.supervise import DagFileManager
+from scheduler.exceptions import PacelineError, SettingsError
+from scheduler.operators import EmptyOperator
+from scheduler.settings import Settings
+from scheduler.store import runs
+from workers import inbox
+
+LONGEST_SENTENCE = 3000
+#: Commands that go on until they are stopped, or are asked for here in other ways.
+ENDLESS = {"demo", "standalone", "scheduler", "worker", "waiter", "flower", "completion"}
+#: Options that make a command wait.
+WAITING = {"--wait", "-f", "--follow", "--timeout"}
+FILES_AT_ONCE = 40
+
+
+@dataclass(frozen=True)
+class Area:
+    """A kind of cases: how many of `make fuzz`'s 10,000 it gets, what makes one, and what judges it."""
+
+    name: str
+    share: float
+    strategy: st.SearchStrategy[Any]
+    check: Callable[["Ground", Any], None]
+
+
+class Ground:
+    """A database and broker with one DAG, a folder of DAG files and what reads them."""
+
+    def __init__(self, settings: Settings, folder: Path) -> None:
+        self.settings = settings
+        self.folder = folder
+        self.scenario = Scenario(settings)
+        self.scenario.add(dag("fuzzed", {"first": [], "second": ["first"]}))
+        self.engine = self.scenario.engine
+        self.environment = {
+            "PACELINE_HOME": str(settings.home), "PACELINE_DAGS_FOLDER": str(settings.dags_folder),
+            "PACELINE_DATABASE_URL": settings.database_url, "PACELINE_BROKER_URL": settings.broker_url,
+        }  # fmt: skip
+        self.commands = list(_commands(paceline, []))
+        self._parsed = 0
+
+    def close(self) -> None:
+        self.scenario.close()
+
+    def cli(self, arguments: Sequence[str], *, given: str = "") -> None:
+        """Run a command in this process; only sentences and exit codes of ours may come of it."""
+        with contextlib.chdir(self.folder):
+            done = CliRunner().invoke(
+                paceline, [_argument(one) for one in arguments], env=self.environment, input=given.encode("utf-8", "surrogatepass")
+            )
+        assert done.exception is None or isinstance(done.exception, SystemExit), repr(done.exception)
+        assert 0 <= done.exit_code <= 5, done.exit_code
+        assert "Traceback" not in done.stderr, done.stderr
+        assert "Error: Unexpected " not in done.stderr, done.stderr
+
+    def read_files(self, files: dict[str, bytes]) -> dict[str, str]:
+        """Let a scheduler's DAG files thread read these, and give the import errors; whatever they do, it goes on."""
+        folder = self.folder / f"dags-{self._parsed}"
+        self._parsed += 1
+        folder.mkdir()
+        for name, data in files.items():
+            (folder / name).write_bytes(data)
+        quick = self.settings.scheduler.model_copy(update={"dag_file_processor_timeout": 5.0, "parsing_processes": 4})
+        paths = self.settings.paths.model_copy(update={"dags_folder": folder})
+        manager = DagFileManager(self.engine, self.settings.model_copy(update={"paths": paths, "scheduler": quick}), "s#1")
+        pending = set(files)
+
+        def all_read() -> bool:
+            turn = manager.run_once(datetime.now(UTC))
+            pending.difference_update(turn.stored)
+            return not pending
+
+        try:
+            manager.run_once(datetime.now(UTC))
+            pending.intersection_update(self._known(folder))
+            eventually(all_read, timeout=120, message=lambda: f"not read: {sorted(pending)}")
+            with self.engine.connect() as connection:
+                return dict(map(tuple, connection.exec_driver_sql("select file, message from import_error")))
+        finally:
+            manager.stop()
+            shutil.rmtree(folder)
+
+    def _known(self, folder: Path) -> set[str]:
+        with self.engine.connect() as connection:
+            return set(connection.exec_driver_sql("select path from dag_file").scalars())
+
+
+def sentence(error: BaseException | str) -> None:
+    """What a person is told: short, and no stack."""
+    text = str(error)
+    assert text.strip(), "nothing is said"
+    assert len(text) < LONGEST_SENTENCE, f"{len(text)} characters: {text[:200]}"
+    assert "Traceback (most recent" not in text, text[:500]
+    assert ":Sesame-1@" not in text, f"a password is shown: {text}"
+
+
+def _argument(text: str) -> str:
+    """What a process can be given: no NUL, and bytes that are no UTF-8 in place of half surrogates."""
+    return os.fsdecode(text.replace("\0", "").encode("utf-8", "surrogatepass"))
+
+
+def check_id(ground: Ground, case: tuple[str, str, str]) -> None:
+    """A path of a log stays below the folder and belongs to these ids alone; DAGs, tasks and runs take the ids or refuse them."""
+    dag_id, run_id, task_id = case
+    folder = Path("/logs")
+    path = log_paths.try_path(folder, dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=-1, try_number=1)
+    parts = Path(path).relative_to(folder).parts
+    assert len(parts) == 4 and Path(os.path.normpath(path)) == Path(path), path
+    assert all(len(os.fsencode(part)) <= 255 and "\0" not in part for part in parts)
+    assert [_decoded(part) for part in parts[:3]] == [one if len(_component(one)) <= 200 else None for one in case]
+    with contextlib.suppress(PacelineError):
+        with DAG(dag_id, schedule=None):
+            EmptyOperator(task_id=task_id)
+    try:
+        made = runs.trigger(ground.engine, "fuzzed", run_id=run_id)
+    except PacelineError as error:
+        sentence(error)
+    else:
+        assert not run_id or made.run_id == run_id
+        folder = Path("/data") / made.run_id
+        assert Path(os.path.normpath(folder)).parent == Path("/data"), "a run id that leaves a folder named after it"
+
+
+def _component(name: str) -> str:
+    return log_paths.component(name) if "%~" not in log_paths.component(name) else "x" * 201
+
+
+def _decoded(part: str) -> str | None:
+    """What `component` was made from, if it was not cut."""
+    if "%~" in part:
+        return None
+    data = re.sub(rb"%([0-9A-F]{2})", lambda found: bytes([int(found[1], 16)]), part.encode("utf-8", "surrogatepass"))
+    return "" if part == "%" else data.decode("utf-8", "surrogatepass")
+
+
+def check_conf(ground: Ground, conf: str) -> None:
+    ground.cli(["dags", "trigger", "fuzzed", "--conf", conf])
+
+
+def check_message(_: Ground, item: bytes) -> None:
+    """It is refused; what a real worker makes of those that are is for `make fuzz` to see."""
+    try:
+        message = json.loads(item)
+    except (ValueError, RecursionError):
+        return
+    complaint = inbox.envelope_fault(message) or inbox.dispatch_fault(message)
+    if complaint is not None:
+        sentence(complaint)
+        return
+    (ti_id, dispatch_id), _kwargs, _embedded = json.loads(base64.b64decode(message["body"]))
+    assert type(ti_id) is int and 0 < ti_id < 2**63 and inbox.UUID.fullmatch(dispatch_id)
+
+
+def check_files(ground: Ground, files: dict[str, bytes]) -> None:
+    for message in ground.read_files(files).values():
+        sentence(message)
+
+
+def check_environment(ground: Ground, environment: dict[str, str]) -> None:
+    with contextlib.chdir(ground.folder):
+        try:
+            Settings.load(environment)
+        except SettingsError as error:
+            sentence(error)
+
+
+def check_toml(ground: Ground, text: bytes) -> None:
+    with tempfile.NamedTemporaryFile(dir=ground.folder, suffix=".toml") as file:
+        file.write(text)
+        file.flush()
+        check_environment(ground, {"PACELINE_CONFIG": file.name})
+
+
+def check_arguments(ground: Ground, case: tuple[int, list[Any], list[str]]) -> None:
+    number, chosen, given = case
+    path, command = ground.commands[number % len(ground.commands)]
+    arguments = list(path)
+    for parameter, text in zip(_parameters(command, chosen), given + [""] * 10, strict=False):
+        if isinstance(parameter, click.Option):
+            arguments.append(parameter.opts[0])
+            if parameter.is_flag:
+                continue
+        arguments.append(text)
+    with mock.patch.dict(os.environ, {"EDITOR": "true"}):
+        ground.cli(arguments, given="\n".join(given))
+
+
+def _parameters(command: click.Command, chosen: list[Any]) -> list[click.Parameter]:
+    """Its arguments, nearly always all of them, and some of its options."""
+    arguments = [one for one in command.params if isinstance(one, click.Argument)]
+    options = [one for one in command.params if isinstance(one, click.Option) and not WAITING & set(one.opts)]
+    picked = [options[number % len(options)] for number in chosen if options]
+    return [*(arguments if len(chosen) != 3 else arguments[:-1]), *picked]
+
+
+def _commands(group: click.Command, path: list[str]) -> Any:
+    if not isinstance(group, click.Group):
+        yield path, group
+        return
+    context = click.Context(group)
+    for name in group.list_commands(context) if path else COMMANDS:
+        if name not in ENDLESS and name != "watch":
+            found = group.get_command(context, name)
+            assert found is not None
+            yield from _commands(found, [*path, name])
+
+
+_near = st.sampled_from(["fuzzed", "first", "r", "default_pool", "success", "failed", "1", "2025-01-01", "{}", "-"])
+AREAS = (
+    Area("ids", 0.15, st.tuples(strategies.texts, strategies.texts, strategies.texts), check_id),
+    Area("conf", 0.1, strategies.confs, check_conf),
+    Area("messages", 0.2, strategies.messages, check_message),
+    Area("environments", 0.15, strategies.environments, check_environment),
+    Area("toml", 0.15, strategies.tomls, check_toml),
+    Area(
+        "arguments",
+        0.15,
+        st.tuples(
+            st.integers(0, 200), st.lists(st.integers(0, 20), max_size=3), st.lists(st.one_of(_near, strategies.texts), max_size=6)
+        ),
+        check_arguments,
+    ),
+    Area(
+        "files", 0.1, st.dictionaries(strategies.file_names, strategies.sources, min_size=10, max_size=FILES_AT_ONCE), check_files
+    ),
+)

@@ -1,0 +1,98 @@
+"""The last part: a real scheduler, worker and waiter over a folder of hostile files and a broker full of hostile messages."""
+
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, given
+from hypothesis import settings as hypothesis_settings
+from support import hostile
+from support.stacks import StackFactory
+from support.waiting import eventually
+
+from fuzz import strategies
+from fuzz.areas import Ground
+from fuzz.run import Result
+from scheduler.doorbell import client
+
+GOOD = """
+from scheduler import DAG
+from scheduler.operators import BashOperator
+with DAG("good", schedule=None):
+    BashOperator(task_id="t", bash_command="true")
+"""
+FILES, MESSAGES = 150, 400
+
+
+def samples(strategy: Any, count: int) -> list[Any]:
+    """So many examples of a strategy, outside of a test."""
+    found: list[Any] = []
+
+    @hypothesis_settings(
+        max_examples=count,
+        database=None,
+        deadline=None,
+        phases=(Phase.generate,),
+        suppress_health_check=list(HealthCheck),
+        derandomize=True,
+    )
+    @given(strategy)
+    def collect(case: Any) -> None:
+        found.append(case)
+
+    collect()
+    return found
+
+
+def hostile_folder(folder: Path, *, seed: int) -> int:
+    """Files of every kind, hostile names, loops of links, what cannot be read; how many."""
+    sources = samples(strategies.sources, FILES)
+    random.Random(seed).shuffle(sources)
+    for number, source in enumerate(sources):
+        (folder / f"file_{number}.py").write_bytes(source)
+    nested = folder / "a" / "b"
+    nested.mkdir(parents=True)
+    (nested / "loop").symlink_to(folder)
+    (folder / "self.py").symlink_to("self.py")
+    (folder / "gone.py").symlink_to("nowhere.py")
+    (folder / "dev.py").symlink_to("/dev/zero")
+    (folder / "folder.py").mkdir()
+    os.mkfifo(folder / "pipe.py")
+    names = ["with blank.py", "new\nline.py", "--help.py", "$(id).py", "'quote\".py", "ünï.py", "💥.py", "%s.py", "a" * 250 + ".py"]
+    for name in [*names, os.fsdecode(b"latin\xff.py")]:
+        (folder / name).write_bytes(b"# scheduler DAG\nraise ValueError('\\0\\ud800')\n")
+    return len(sources) + len(names) + 7
+
+
+def real_processes(on: Ground, *, seed: int, result: Result) -> int:
+    """Nothing dies, nothing says a stack trace, and a good DAG runs among all that; the number of cases."""
+    settings = on.settings
+    count = hostile_folder(settings.dags_folder, seed=seed)
+    (settings.dags_folder / "good.py").write_text(GOOD)
+    items = [*hostile.items("/nonexistent/bomb").values(), *samples(strategies.messages, MESSAGES)]
+    broker: Any = client(settings)
+    for item in items:
+        broker.lpush("default", item)
+    try:
+        with StackFactory(settings) as factory:
+            stack = factory(
+                schedulers=1, workers=[("default", 2)], waiters=1, env={"PACELINE_SCHEDULER_DAG_FILE_PROCESSOR_TIMEOUT": "5"}
+            )
+            pids = {name: stack.pid(name) for name in stack.supervisor.names()}
+            eventually(lambda: "good" in [one["dag_id"] for one in stack.json("dags", "list")], timeout=120, message=stack.logs)
+            run = stack.json("dags", "trigger", "good", "--run-id", "r", "--wait", "--timeout", "60")
+            assert run["state"] == "success", stack.logs()
+            eventually(lambda: broker.llen("default") == 0, timeout=60)
+            for arguments in (["dags", "errors"], ["dags", "errors", "--json"], ["dags", "list"], ["doctor"]):
+                said = stack.cli(*arguments)
+                assert "Traceback" not in said.stderr, said.stderr
+            assert {name: stack.pid(name) for name in pids} == pids, f"a process died: {stack.said}"
+            for name in pids:
+                log = stack.supervisor.log(name).read_text(errors="replace")
+                assert "Traceback" not in log, log[log.index("Traceback") - 500 :][:3000]
+    except AssertionError as error:
+        result.failures["stack"] = str(error)
+    finally:
+        broker.close()
+    return count + len(items)

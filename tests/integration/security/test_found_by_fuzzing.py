@@ -1,0 +1,65 @@
+"""What `make fuzz` has found, each as a test of its own."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.scenario import Scenario, chain
+
+from scheduler.authoring import nesting, xcom
+from scheduler.dagfiles import parse
+from scheduler.exceptions import PacelineError, ParamError, XComError
+from scheduler.settings import Settings, shown
+from scheduler.store import reads, runs
+
+
+@pytest.fixture
+def scenario(settings: Settings) -> Iterator[Scenario]:
+    made = Scenario(settings)
+    made.add(chain("c", 1))
+    yield made
+    made.close()
+
+
+def nested(depth: int) -> dict[str, Any]:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return {"a": value}
+
+
+def test_a_conf_that_no_worker_could_read_is_refused(scenario: Scenario) -> None:
+    with pytest.raises(ParamError, match="nested more than 100 deep"):
+        runs.trigger(scenario.engine, "c", conf=nested(950))
+    runs.trigger(scenario.engine, "c", conf=nested(nesting.MAX_DEPTH - 2))
+
+
+def test_so_is_an_xcom_and_a_dag(settings: Settings) -> None:
+    with pytest.raises(XComError, match="nested too deeply"):
+        xcom.encode(nested(950), 10**6)
+    itself: list[Any] = []
+    itself += [itself, itself]
+    assert nesting.is_too_deep(itself)
+    (settings.dags_folder / "deep.py").write_text(
+        "from scheduler import DAG, Param\nvalue = 1\nfor _ in range(300):\n    value = [value]\n"
+        "with DAG('d', schedule=None, params={'p': value}):\n    pass\n"
+    )
+    work = parse.Work(settings.dags_folder, settings.core, settings.scheduler)
+    assert "nested more than 100 deep" in parse.parse("deep.py", work)["problem"]["message"]
+
+
+@pytest.mark.parametrize("run_id", [".", "..", "...", "../x", "a/b", "a\n", "a\0", "é", "a" * 251, " "])
+def test_a_run_id_that_names_another_folder_is_refused(scenario: Scenario, run_id: str) -> None:
+    with pytest.raises(PacelineError, match="may hold letters"):
+        runs.trigger(scenario.engine, "c", run_id=run_id)
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\ud800"])
+def test_what_cannot_be_sent_to_the_database_is_said(scenario: Scenario, text: str) -> None:
+    with pytest.raises(PacelineError, match="NUL character, or with half of a surrogate"):
+        reads.dag(scenario.engine, text)
+
+
+def test_a_password_in_the_wrong_setting_is_masked() -> None:
+    assert shown("core.parallelism", "postgresql://ann:Sesame@h/d") == "postgresql://ann:***@h/d"
+    assert shown("core.parallelism", "ann:Sesame@h") == "ann:***@h"
