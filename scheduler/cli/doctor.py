@@ -3,18 +3,25 @@
 import click
 from rich.text import Text
 
-from scheduler.cli import checks, health, options, output
+from scheduler.cli import checks, deep, health, options, output
 from scheduler.exceptions import SettingsError
 
 
 @click.command()
 @click.option("--role", type=click.Choice(health.ROLES), help="Ask only how the processes of this role on this machine are.")
+@click.option("--deep", "deep_wanted", is_flag=True, help="Look for what contradicts itself in the database and the broker.")
+@click.option("--repair", is_flag=True, help="With --deep: put it right, by the transitions that schedulers and workers make.")
 @options.as_json
-def doctor(role: str | None, json_wanted: bool) -> None:
+def doctor(role: str | None, deep_wanted: bool, repair: bool, json_wanted: bool) -> None:
     """Say what is reachable, which versions run, and what to fix; exit 1 if anything is to be fixed.
 
-    With --role it agrees with GET /health of these processes, and serves as the health check of their container.
+    With --role it agrees with GET /health of these processes, and serves as the health check of their container. With --deep it
+    names each row that has broken an invariant for longer than schedulers take to put it right.
     """
+    if repair and not deep_wanted:
+        raise click.UsageError("--repair goes with --deep.")
+    if deep_wanted:
+        click.get_current_context().exit(0 if deep.examine(repair=repair, json_wanted=json_wanted) else 1)
     if role is not None:
         health.examine(role, json_wanted=json_wanted)
         return

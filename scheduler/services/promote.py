@@ -116,7 +116,7 @@ def _examine(connection: Connection, dag_run_id: int, versions: Versions, settin
     if held.newest_id != held.version_id and versions.dag(connection, held.newest_id).disable_bundle_versioning:
         integrity.follow_newest(connection, dag_run_id, versions, default_queue=settings.core.default_queue)
         dag = versions.dag(connection, held.newest_id)
-    known = _facts(connection, dag, dag_run_id)
+    known = facts_of(connection, dag, dag_run_id)
     states = instances.states_of(connection, dag_run_id)
     parked = [no for no, of_task in states.items() if min(of_task) < -1]
     if parked:
@@ -144,8 +144,8 @@ def _examine(connection: Connection, dag_run_id: int, versions: Versions, settin
     return _Examined(ready, ended, more)
 
 
-def _facts(connection: Connection, dag: SerializedDag, dag_run_id: int) -> Facts:
-    """Read only what this DAG asks for."""
+def facts_of(connection: Connection, dag: SerializedDag, dag_run_id: int) -> Facts:
+    """What the tasks of a run look at beside its states: read only what this DAG asks for."""
     branched = facts.branched(connection, dag_run_id) if any(task.branches for task in dag.tasks) else ()
     if not dag.depends_on_past:
         return Facts(branched=branched)

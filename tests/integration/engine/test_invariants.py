@@ -1,0 +1,303 @@
+"""`paceline doctor --deep`: each broken row is named, repaired by an ordinary transition, and its run ends."""
+
+from collections.abc import Iterator
+
+import pytest
+from support.scenario import Scenario, chain, dag
+
+from scheduler.dispatch import Publisher
+from scheduler.services import invariants
+from scheduler.services.invariants import Tools
+from scheduler.services.rescue import dispatch_ids_in_broker
+from scheduler.store.invariants import Broken
+
+#: Every moment of the last year is this long ago.
+AGED = "interval '1 hour'"
+MAPPED = {"each": {"expand": {"kind": "product", "inputs": [{"literal": 2}]}}}
+
+
+@pytest.fixture
+def tools(scenario: Scenario) -> Tools:
+    """The worker of the scenario lives, and what is older than a minute counts."""
+    scenario.add(dag("pair", {"first": [], "second": ["first"]}))
+    return Tools(scenario.engine, scenario.settings, scenario.broker, Publisher(scenario.settings), grace_s=60)
+
+
+def start(scenario: Scenario, dag_id: str = "pair") -> int:
+    """A run whose first tasks are queued, and their messages taken out of the broker."""
+    run = scenario.trigger(dag_id, run_id="r")
+    scenario.turn()
+    return run
+
+
+def claimed(scenario: Scenario, dag_id: str = "pair") -> int:
+    """A run whose first task runs."""
+    run = start(scenario, dag_id)
+    (message,) = scenario.messages()
+    assert scenario.claim(message) is not None
+    return run
+
+
+def age(scenario: Scenario) -> None:
+    """Make all that happened happen an hour earlier, signs of life apart."""
+    scenario.sql(
+        f"update dag_run set started_at = started_at - {AGED}, ended_at = ended_at - {AGED}, run_after = run_after - {AGED}"
+    )
+    scenario.sql(
+        f"update task_instance set scheduled_at = scheduled_at - {AGED}, queued_at = queued_at - {AGED}, due_at = due_at - {AGED},"
+        f" dispatched_at = dispatched_at - {AGED}, started_at = started_at - {AGED}, ended_at = ended_at - {AGED}"
+    )
+
+
+def named(tools: Tools) -> list[str]:
+    return sorted(one.name for one in invariants.find(tools))
+
+
+def repaired(scenario: Scenario, tools: Tools, name: str, *, task_id: str | None = "first") -> Broken:
+    """The one broken row; after the repair there is none, and the run ends."""
+    (found,) = invariants.find(tools)
+    assert (found.name, found.task_id) == (name, task_id), found
+    assert invariants.repair(tools, [found]) == []
+    return found
+
+
+@pytest.fixture
+def ends(scenario: Scenario) -> Iterator[None]:
+    """At its end, every run of the test is brought to its end by schedulers and a worker."""
+    yield
+    scenario.run_to_end()
+    assert scenario.rows("select distinct state from dag_run") in ([("success",)], [("failed",)])
+
+
+def test_a_healthy_run_breaks_nothing_at_any_step(scenario: Scenario, tools: Tools) -> None:
+    tools = Tools(scenario.engine, scenario.settings, scenario.broker, tools.publisher, grace_s=60)
+    scenario.add(dag("m", {"each": [], "after": ["each"]}, options=MAPPED))
+    for dag_id in ("pair", "m"):
+        scenario.trigger(dag_id)
+    for _ in range(8):
+        assert invariants.find(tools) == []
+        scenario.turn()
+        assert invariants.find(tools) == []
+        scenario.work()
+    assert scenario.rows("select distinct state from dag_run") == [("success",)]
+
+
+@pytest.mark.usefixtures("ends")
+@pytest.mark.parametrize(
+    "killed",
+    [
+        "update task_instance set worker = 'nobody' where state = 'running'",
+        f"update process set stopped_at = now() - {AGED} where kind = 'worker'",
+    ],
+)
+def test_a_task_of_a_dead_worker_runs_again(scenario: Scenario, tools: Tools, killed: str) -> None:
+    scenario.add(chain("once", 1, task={"retries": 1}))
+    claimed(scenario, "once")
+    age(scenario)
+    scenario.sql(killed)
+
+    found = repaired(scenario, tools, "dead worker", task_id="t000")
+
+    assert "is dead or was never there" in found.what
+    assert scenario.states() == {"t000": "up_for_retry"}
+    scenario.sql("update process set stopped_at = null where kind = 'worker'")
+
+
+def test_a_worker_is_dead_once_it_was_silent_for_its_timeout(scenario: Scenario, tools: Tools) -> None:
+    claimed(scenario)
+    scenario.sql(f"update process set heartbeat_at = now() - {AGED} where kind = 'worker'")
+    assert named(tools) == [], "PostgreSQL started after that: nobody could give a sign of life"
+    soon = scenario.settings.model_copy(update={"worker": scenario.settings.worker.model_copy(update={"heartbeat_timeout": 0.001})})
+
+    found = invariants.find(Tools(scenario.engine, soon, scenario.broker, tools.publisher, grace_s=0))
+
+    assert ("dead worker", "first") in {(one.name, one.task_id) for one in found}
+
+
+@pytest.mark.usefixtures("ends")
+def test_a_queued_task_without_a_message_is_sent_again(scenario: Scenario, tools: Tools) -> None:
+    start(scenario)
+    scenario.messages()
+    age(scenario)
+
+    repaired(scenario, tools, invariants.UNSENT)
+
+    assert len(dispatch_ids_in_broker(scenario.broker, {"default"})) == 1
+    assert scenario.rows("select try_number from task_instance where task_id = 'first'") == [(1,)]
+
+
+@pytest.mark.usefixtures("ends")
+def test_what_is_open_in_a_finished_run_is_ended(scenario: Scenario, tools: Tools) -> None:
+    run = start(scenario)
+    scenario.messages()
+    scenario.sql("update dag_run set state = 'failed', ended_at = now() where id = %s", run)
+    scenario.sql("update task_instance set state = 'scheduled' where task_id = 'first'")
+    age(scenario)
+
+    found = invariants.find(tools)
+    assert [(one.name, one.task_id, one.what) for one in found] == [
+        ("open in a finished run", "first", "scheduled although its run has ended: failed"),
+        ("open in a finished run", "second", "undecided although its run has ended: failed"),
+    ]
+    assert invariants.repair(tools, found) == []
+    assert scenario.states() == {"first": "skipped", "second": "skipped"}
+
+
+def test_a_task_that_is_being_stopped_in_a_finished_run_is_no_fault(scenario: Scenario, tools: Tools) -> None:
+    claimed(scenario)
+    scenario.sql("update task_instance set state = 'shutdown', asked = 'failed' where state = 'running'")
+    scenario.sql("update task_instance set state = 'skipped', ended_at = now() where state is null")
+    scenario.sql("update dag_run set state = 'failed', ended_at = now()")
+    age(scenario)
+
+    assert named(tools) == []
+
+
+@pytest.mark.usefixtures("ends")
+def test_a_run_in_which_everything_has_ended_is_closed(scenario: Scenario, tools: Tools) -> None:
+    start(scenario)
+    scenario.sql("update task_instance set state = 'success', ended_at = now()")
+    age(scenario)
+
+    found = repaired(scenario, tools, invariants.UNCLOSED, task_id=None)
+
+    assert "all its task instances have ended: it is to be success" in found.what
+    assert scenario.rows("select state from dag_run") == [("success",)]
+
+
+@pytest.mark.usefixtures("ends")
+def test_a_join_that_can_be_decided_is(scenario: Scenario, tools: Tools) -> None:
+    start(scenario)
+    scenario.messages()
+    scenario.sql("update task_instance set state = 'success', ended_at = now() where task_id = 'first'")
+    age(scenario)
+
+    found = repaired(scenario, tools, invariants.UNDECIDED, task_id="second")
+
+    assert found.what.startswith("undecided, and it is to be scheduled: ")
+    assert scenario.states()["second"] == "scheduled"
+
+
+@pytest.mark.usefixtures("ends")
+def test_a_deferred_task_whose_trigger_is_gone_is_told_so(scenario: Scenario, tools: Tools) -> None:
+    claimed(scenario)
+    scenario.sql("update task_instance set state = 'deferred', resume = '{}' where state = 'running'")
+    age(scenario)
+
+    repaired(scenario, tools, "deferred without a trigger")
+
+    assert scenario.states()["first"] == "scheduled"
+    assert "was lost" in scenario.rows("select resume->>'error' from task_instance where task_id = 'first'")[0][0]
+
+
+@pytest.mark.usefixtures("ends")
+def test_a_trigger_nobody_waits_for_goes(scenario: Scenario, tools: Tools) -> None:
+    claimed(scenario)
+    scenario.sql("insert into deferral (task_instance_id, dispatch_id, classpath, created_at) select id, dispatch_id, 'c',"
+                 " now() - interval '1 hour' from task_instance where state = 'running'")  # fmt: skip
+
+    found = repaired(scenario, tools, "trigger without a deferred task")
+
+    assert found.what == "a trigger waits for it, but it is running"
+    scenario.sql("update task_instance set state = 'failed', ended_at = now() where state = 'running'")
+
+
+@pytest.mark.usefixtures("ends")
+def test_a_trigger_of_a_waiter_that_is_gone_is_free_again(scenario: Scenario, tools: Tools) -> None:
+    claimed(scenario)
+    scenario.sql("update task_instance set state = 'deferred', resume = '{}', due_at = now() + interval '1 minute'"
+                 " where state = 'running'")  # fmt: skip
+    scenario.sql("insert into deferral (task_instance_id, dispatch_id, classpath, created_at, waiter) select id, dispatch_id, 'c',"
+                 " now() - interval '1 hour', 'nobody' from task_instance where state = 'deferred'")  # fmt: skip
+
+    repaired(scenario, tools, "trigger of a dead waiter")
+
+    assert scenario.rows("select waiter from deferral") == [(None,)]
+    scenario.sql("update task_instance set due_at = now() where state = 'deferred'")
+
+
+@pytest.mark.usefixtures("ends")
+def test_what_is_overdue_goes_on(scenario: Scenario, tools: Tools) -> None:
+    claimed(scenario)
+    scenario.sql("update task_instance set state = 'up_for_reschedule', due_at = now() where state = 'running'")
+    age(scenario)
+
+    repaired(scenario, tools, "overdue")
+
+    assert scenario.states()["first"] == "scheduled"
+
+
+@pytest.mark.usefixtures("ends")
+def test_an_instance_that_was_never_expanded_beside_expanded_ones_goes(scenario: Scenario, tools: Tools) -> None:
+    scenario.add(dag("m", {"each": [], "after": ["each"]}, options=MAPPED))
+    start(scenario, "m")
+    scenario.sql(
+        "insert into task_instance (dag_run_id, task_id, task_no, map_index, queue, pool)"
+        " select dag_run_id, task_id, task_no, -1, queue, pool from task_instance where map_index = 0"
+    )
+
+    repaired(scenario, tools, "expanded and unexpanded", task_id="each")
+
+    assert set(scenario.states()) == {"each[0]", "each[1]", "after"}
+
+
+@pytest.mark.usefixtures("ends")
+def test_leases_that_are_long_over_are_given_back(scenario: Scenario, tools: Tools) -> None:
+    run = start(scenario)
+    scenario.sql("insert into notice (kind, dag_run_id, claimed_by, claimed_until)"
+                 " values ('dag_success', %s, 'nobody/1', now() - interval '1 hour')", run)  # fmt: skip
+    scenario.sql("insert into dag_file (path, modified_at, claimed_by, claimed_until)"
+                 " values ('f.py', now(), 'nobody', now() - interval '1 hour')")  # fmt: skip
+
+    found = invariants.find(tools)
+    assert [(one.name, one.run_id) for one in found] == [("stale notice", "r"), ("stale DAG file", None)]
+    assert invariants.repair(tools, found) == []
+    assert scenario.rows("select claimed_by from notice union all select claimed_by from dag_file") == [(None,), (None,)]
+
+
+def test_a_backfill_with_nothing_left_is_ended(scenario: Scenario, tools: Tools) -> None:
+    scenario.sql(
+        "insert into backfill (dag_id, version_id, from_date, to_date, max_active_runs, reprocess, created_at)"
+        " select dag_id, id, now(), now(), 1, 'none', now() - interval '1 hour' from dag_version"
+    )
+
+    repaired(scenario, tools, "backfill without an end", task_id=None)
+
+    assert scenario.rows("select ended_at is not null from backfill") == [(True,)]
+
+
+@pytest.mark.parametrize(
+    ("limit", "name"),
+    [
+        ("update pool set slots = 1", "pool over its slots"),
+        ("update process set concurrency = 1 where kind = 'worker'", "worker over its concurrency"),
+        ("update task_instance set max_active_tis_per_dag = 1", "task over its limit"),
+        ("update task_instance set max_active_tis_per_dagrun = 1", "task over its limit"),
+        ("update dag_version set data = data || '{\"max_active_tasks\": 1}'", "run over max_active_tasks"),
+    ],
+)
+def test_what_is_over_a_limit_is_named_and_left_to_end(scenario: Scenario, tools: Tools, limit: str, name: str) -> None:
+    scenario.add(dag("m", {"each": []}, options=MAPPED))
+    start(scenario, "m")
+    for message in scenario.messages():
+        assert scenario.claim(message) is not None
+    scenario.sql(limit)
+
+    assert named(tools) == [name]
+    assert [one.name for one in invariants.repair(tools, invariants.find(tools))] == [name]
+
+    scenario.sql("update task_instance set state = 'success', ended_at = now()")
+    assert named(tools) == []
+
+
+def test_runs_and_task_instances_over_all_limits_are_named(scenario: Scenario, tools: Tools) -> None:
+    narrow = scenario.settings.model_copy(update={"core": scenario.settings.core.model_copy(update={"parallelism": 1})})
+    for number in range(2):
+        scenario.trigger("pair", run_id=f"r{number}")
+    scenario.turn()
+    scenario.sql("update dag_version set data = data || '{\"max_active_runs\": 1}'")
+
+    found = invariants.find(Tools(scenario.engine, narrow, scenario.broker, tools.publisher, grace_s=60))
+
+    assert sorted(one.name for one in found) == ["DAG over max_active_runs", "parallelism exceeded"]
+    assert {one.dag_id for one in found} == {"pair", None}
