@@ -123,7 +123,7 @@ def bury_dead(
     return [row[0] for row in dead], sorted(set(runs))
 
 
-@transaction_at("bury")
+@transaction_at("bury", lambda _: True)
 def bury(connection: Connection, process_ids: Collection[str], *, why: str) -> list[int]:
     """As `bury_dead`, for processes known to be dead; the runs touched."""
     dead = connection.exec_driver_sql(
