@@ -25,6 +25,7 @@ select t.id, t.dispatch_id::text, t.queue, r.dag_id, r.run_id, t.task_id, t.map_
  where t.dispatch_id is not null and t.state in ('queued', 'running', 'success', 'up_for_retry', 'deferred', 'up_for_reschedule')
  order by t.state = 'queued' desc, greatest(t.queued_at, t.ended_at) desc limit 80
 """
+NEWEST_SCHEDULER = "select id from process where pid = %s and kind = 'scheduler' order by started_at desc limit 1"
 TERMINATE = """
 select count(pg_terminate_backend(pid)) from pg_stat_activity
  where datname = current_database() and application_name like 'paceline%%' and random() < %s
@@ -49,14 +50,12 @@ Fault = Callable[[Act], "Recovery | None"]
 
 def scheduler_kill(act: Act) -> Recovery:
     victim = act.dice.choice(act.stage.schedulers)
-    name = act.meter.ask("select id from process where pid = %s and kind = 'scheduler' order by started_at desc limit 1",
-                         act.stage.stack.pid(victim))  # fmt: skip
-    seen = time.time()
-    ours = act.meter.queued(by=name[0][0]) if name else []
+    ids = act.meter.ask(NEWEST_SCHEDULER, act.stage.stack.pid(victim))
+    unsent = act.meter.unsent(ids[0][0]) if ids else []
     at = time.time()
     act.stage.signal(victim, signal.SIGKILL)
     run_id = _trigger(act, "probe")
-    return Recovery("scheduler", [max(act.meter.probed(run_id, at), act.meter.all_started(ours, seen, at))])
+    return Recovery("scheduler", [max(act.meter.probed(run_id, at), act.meter.all_sent(unsent, at))])
 
 
 def scheduler_stop(act: Act) -> None:
@@ -206,6 +205,8 @@ class Happened:
     at: str
     alone: bool
     seconds: float = 0.0
+    #: By time.monotonic(); for ever ahead as long as it goes on.
+    ended: float = float("inf")
     recovery: Recovery | None = None
     error: str | None = None
 
@@ -220,7 +221,8 @@ def perform(fault: Fault, act: Act, happened: Happened) -> threading.Thread:
         except Exception as error:
             # Two faults can be in each other's way; what matters is judged elsewhere.
             happened.error = f"{type(error).__name__}: {error}"
-        happened.seconds = time.monotonic() - started
+        happened.ended = time.monotonic()
+        happened.seconds = happened.ended - started
 
     thread = threading.Thread(target=work, name=happened.name, daemon=True)
     thread.start()

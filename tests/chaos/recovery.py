@@ -26,7 +26,9 @@ select n.id, (select min(extract(epoch from w.at)) from witness w
   from unnest(%s::bigint[], %s::int[]) n (id, try_number) join task_instance t on t.id = n.id
 """
 QUEUED = "select id from task_instance where state = 'queued'"
-QUEUED_BY = "select id from task_instance where state = 'queued' and queued_by like %s || '%%'"
+#: Queued, and nobody knows yet that the broker has the message.
+UNSENT_BY = "select id from task_instance where state = 'queued' and queued_by = %s and dispatched_at is null"
+UNSENT = "select 1 from task_instance where id = any(%s) and state = 'queued' and dispatched_at is null limit 1"
 #: When each of these left the queue, if it has.
 STARTED = """
 select n.id, (select min(extract(epoch from w.at)) from witness w
@@ -81,8 +83,16 @@ class Meter:
 
         return _until(look, otherwise=[LIMIT_S])
 
-    def queued(self, by: str | None = None) -> list[int]:
-        return [row[0] for row in (self.ask(QUEUED) if by is None else self.ask(QUEUED_BY, by))]
+    def queued(self) -> list[int]:
+        return [row[0] for row in self.ask(QUEUED)]
+
+    def unsent(self, by: str) -> list[int]:
+        """Task instances that this scheduler queued and may not have published."""
+        return [row[0] for row in self.ask(UNSENT_BY, by)]
+
+    def all_sent(self, ids: list[int], since: float) -> float:
+        """Seconds from `since` until somebody has published, or a worker has, each of these."""
+        return _until(lambda: None if self.ask(UNSENT, ids) else [time.time() - since], otherwise=[LIMIT_S])[0] if ids else 0.0
 
     def all_started(self, ids: Iterable[int], seen: float, since: float) -> float:
         """Seconds from `since` until the last of these, which were `seen` in the queue then, has left it."""

@@ -26,6 +26,8 @@ SETTLE_S = 180.0
 OVERLAP = 0.3
 #: What lasts longer goes on beside other faults, whose recovery then does not count.
 LASTING_S = 15.0
+#: Seconds after a start of PostgreSQL in which recoveries do not count either: worker.heartbeat_timeout and a look of rescue.
+RESTARTS, AFTERMATH_S = ("postgres_immediate", "postgres_fast"), 13.0
 OPEN = "select count(*) from dag_run where state in ('queued', 'running')"
 
 
@@ -132,7 +134,9 @@ def _make_trouble(found: Stage, seed: int, seconds: float, longest_s: float, say
         begun = []
         for _ in range(count):
             fault, number = bag.draw(), len(happened)
-            one = Happened(number, fault.__name__, time.strftime("%H:%M:%S"), alone=count == 1 and not lasting)
+            one = Happened(
+                number, fault.__name__, time.strftime("%H:%M:%S"), alone=count == 1 and not lasting and not _aftermath(happened)
+            )
             happened.append(one)
             act = Act(found, meter, random.Random(f"{seed} fault {number}"), min(longest_s, max(1.0, deadline - time.monotonic())))
             begun.append((perform(fault, act, one), one))
@@ -146,6 +150,11 @@ def _make_trouble(found: Stage, seed: int, seconds: float, longest_s: float, say
         time.sleep(min(rest_s, max(0.0, deadline - time.monotonic())))
     _wait(lasting, LIMIT_S + longest_s)
     return happened
+
+
+def _aftermath(happened: list[Happened]) -> bool:
+    """After a start of PostgreSQL what was queued before it waits until workers have asserted their claims (ADR 4)."""
+    return any(one.name in RESTARTS and time.monotonic() - one.ended < AFTERMATH_S for one in happened)
 
 
 def _wait(begun: list[tuple[threading.Thread, Happened]], seconds: float) -> None:
