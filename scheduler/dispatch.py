@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import redis
 from celery import Celery
 from kombu import Queue
 from kombu.exceptions import KombuError, OperationalError
+from kombu.utils.url import parse_ssl_cert_reqs
 
 from scheduler.settings import Settings
 
@@ -53,6 +55,7 @@ def celery_app(settings: Settings) -> Celery:
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
         broker_transport_options=transport_options(settings.broker_url),
+        broker_use_ssl=tls_options(settings.broker_url),
     )
     return app
 
@@ -71,6 +74,21 @@ def transport_options(url: str) -> dict[str, Any]:
     if not url.startswith("redis+socket"):
         options["socket_keepalive"] = True
     return options
+
+
+def tls_options(url: str) -> dict[str, Any] | None:
+    """What kombu needs to speak TLS to a rediss:// URL, and to check the server's certificate; None for other URLs.
+
+    Without these it would speak to it in plain text.
+    """
+    parts = urlsplit(url)
+    if parts.scheme != "rediss":
+        return None
+    given: dict[str, Any] = {name: value for name, value in parse_qsl(parts.query) if name.startswith("ssl_")}
+    given["ssl_cert_reqs"] = parse_ssl_cert_reqs(given.get("ssl_cert_reqs", "required"))
+    if "ssl_check_hostname" in given:
+        given["ssl_check_hostname"] = given["ssl_check_hostname"].lower() != "false"
+    return given
 
 
 class Publisher:

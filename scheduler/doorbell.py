@@ -23,6 +23,8 @@ EPOCH_KEY = "paceline:epoch"
 MAX_TOKENS_A_WAKE = 1000
 #: What Redis says when it is there and refuses who we are; some of these come as plain ResponseError.
 REFUSED = ("NOAUTH", "WRONGPASS", "NOPERM", "invalid password", "Authentication required", "AUTH")
+#: What TLS says when the server, or its certificate, is not what the URL asks for. Waiting would not mend that.
+UNTRUSTED = ("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER", "Invalid SSL Certificate", "PEM lib")
 
 
 def client(settings: Settings) -> redis.Redis:
@@ -51,6 +53,10 @@ def translate(error: BaseException) -> UnreachableError:
     text = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
     if isinstance(error, redis.AuthenticationError) or any(phrase in text for phrase in REFUSED):
         return CredentialsError(f"Redis refuses the connection: {text}. Correct PACELINE_BROKER_URL.")
+    if any(phrase in text for phrase in UNTRUSTED):
+        return CredentialsError(
+            f"The connection to Redis is not secure: {text}. Correct ssl_ca_certs in PACELINE_BROKER_URL, or whether it is rediss://."
+        )
     return UnreachableError(f"Redis does not answer: {text}. Start it, or correct PACELINE_BROKER_URL.")
 
 

@@ -30,6 +30,11 @@ ACTOR = "paceline_actor"
 UNSENDABLE = "A text with a NUL character, or with half of a surrogate pair, cannot be stored or looked up: leave that out."
 #: What libpq says when the server is there and refuses who we are.
 REFUSED = ("password authentication failed", "no password supplied", "does not exist", "no pg_hba.conf entry")
+#: What it says when the server, or its certificate, is not what sslmode asks for. Waiting would not mend that.
+UNTRUSTED = (
+    "certificate verify failed", "does not match host name", "does not support SSL", "root certificate file", "weak sslmode",
+    "could not read root certificate",
+)  # fmt: skip
 
 
 def create(settings: Settings, *, pool_size: int | None = None, application: str = "paceline", actor: str | None = None) -> Engine:
@@ -117,6 +122,10 @@ def translate(error: DBAPIError) -> PacelineError:
     text = str(error.orig).strip().splitlines()[0] if str(error.orig).strip() else type(error.orig).__name__
     if getattr(error.orig, "pgcode", None) in TOO_SLOW:
         return UnreachableError(f"PostgreSQL gave up a statement: {text}. Try again when it has less to do.")
+    if any(phrase in text for phrase in UNTRUSTED):
+        return CredentialsError(
+            f"The connection to PostgreSQL is not secure: {text}. Correct sslmode and sslrootcert in PACELINE_DATABASE_URL."
+        )
     if any(phrase in text for phrase in REFUSED):
         return CredentialsError(f"PostgreSQL refuses the connection: {text}. Correct PACELINE_DATABASE_URL.")
     return UnreachableError(f"PostgreSQL does not answer: {text}. Start it, or correct PACELINE_DATABASE_URL.")
