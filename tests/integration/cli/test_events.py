@@ -6,8 +6,9 @@ import pytest
 from support.scenario import Scenario, dag
 
 from scheduler.settings import Settings
-from scheduler.states import TaskState
+from scheduler.states import TaskState as S
 from scheduler.store import database, processes
+from scheduler.store.claims import Ending
 
 from .conftest import Cli
 
@@ -33,19 +34,49 @@ def test_the_events_of_a_run_tell_its_whole_story(cli: Cli, scenario: Scenario) 
     scenario.trigger("pair", run_id="one")
     scenario.run_to_end()
 
-    assert moves(cli, "one") == [
-        (None, None, "queued"), (None, "queued", "running"),
+    story = moves(cli, "one")
+    assert [move for move in story if move[0] is None] == [
+        (None, None, "queued"), (None, "queued", "running"), (None, "running", "success")
+    ]  # fmt: skip
+    assert [move for move in story if move[0] == "first"] == [
         ("first", None, "scheduled"), ("first", "scheduled", "queued"),
         ("first", "queued", "running"), ("first", "running", "success"),
-        ("second", None, "queued"), ("second", "queued", "running"), ("second", "running", "success"),
-        (None, "running", "success"),
+    ]  # fmt: skip
+    assert [move for move in story if move[0] == "second"] == [
+        ("second", None, "queued"), ("second", "queued", "running"), ("second", "running", "success")
+    ]  # fmt: skip
+
+
+def test_steps_of_a_dispatch_that_goes_on_are_told(cli: Cli, scenario: Scenario) -> None:
+    scenario.trigger("pair", run_id="one")
+    scenario.turn()
+    assert moves(cli, "one")[-1] == ("first", "scheduled", "queued")
+    for message in scenario.messages():
+        assert scenario.claim(message) is not None
+
+    assert moves(cli, "one")[-1] == ("first", "queued", "running")
+
+
+def test_each_try_and_each_poke_has_its_own_steps(cli: Cli, scenario: Scenario) -> None:
+    scenario.add(dag("poll", {"sensor": []}, task={"retries": 1}))
+    scenario.trigger("poll", run_id="one")
+    endings = iter([
+        Ending(S.UP_FOR_RESCHEDULE, delay_s=0.0, resume={"pokes": 1}), Ending(S.UP_FOR_RETRY, delay_s=0.0), Ending(S.SUCCESS)
+    ])  # fmt: skip
+    scenario.run_to_end(outcome=lambda claim: next(endings))
+
+    events = [event for event in cli.json("runs", "show", "poll", "one", "--events")["events"] if event["task_id"]]
+    assert [(event["try_number"], event["from_state"], event["to_state"]) for event in events] == [
+        (1, None, "scheduled"), (1, "scheduled", "queued"), (1, "queued", "running"), (1, "running", "up_for_reschedule"),
+        (1, "up_for_reschedule", "scheduled"), (1, "scheduled", "queued"), (1, "queued", "running"), (1, "running", "up_for_retry"),
+        (2, "up_for_retry", "scheduled"), (2, "scheduled", "queued"), (2, "queued", "running"), (2, "running", "success"),
     ]  # fmt: skip
 
 
 def test_each_event_names_who_made_the_change_and_why(cli: Cli, scenario: Scenario) -> None:
     database.act_as(scenario.engine, scenario.schedulers[0].scheduler_id)
     scenario.trigger("pair", run_id="one")
-    scenario.run_to_end(outcome=lambda claim: TaskState.FAILED)
+    scenario.run_to_end(outcome=lambda claim: S.FAILED)
     done = cli("tasks", "mark", "pair", "one", "second", "success")
     assert done.exit_code == 0, done.output
 

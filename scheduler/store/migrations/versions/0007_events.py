@@ -18,7 +18,12 @@ create table event (
     from_state       text,
     to_state         text,
     actor            text not null,  -- id of a process, or cli:<user>
-    reason           text
+    reason           text,
+    -- The way of the dispatch that this event ends: scheduled -> queued -> running has no events of its own.
+    queued_at        timestamptz,
+    queued_by        text,
+    started_at       timestamptz,
+    worker           text
 ) with (autovacuum_vacuum_insert_scale_factor = 0.5);
 create index event_run on event (dag_run_id);
 
@@ -26,12 +31,23 @@ create index event_run on event (dag_run_id);
 -- caller's; `set search_path` would say the same at twice the price of the event. The actor is set once by each connection.
 create function log_task() returns trigger language plpgsql security definer as $$
 begin
-    insert into {schema}.event (dag_run_id, task_instance_id, try_number, from_state, to_state, actor, reason)
-    values (new.dag_run_id, new.id, new.try_number, old.state, new.state, {actor}, new.reason);
+    -- That a dispatch which resumes began to run is an event of its own: started_at is that of its try.
+    if old.state = 'queued' or (old.state = 'running' and old.resume is null) then
+        insert into {schema}.event (dag_run_id, task_instance_id, try_number, from_state, to_state, actor, reason,
+                                    queued_at, queued_by, started_at, worker)
+        values (new.dag_run_id, new.id, old.try_number, old.state, new.state, {actor}, new.reason,
+                old.queued_at, old.queued_by,
+                case when old.state = 'running' then old.started_at end, case when old.state = 'running' then old.worker end);
+    else
+        insert into {schema}.event (dag_run_id, task_instance_id, try_number, from_state, to_state, actor, reason)
+        values (new.dag_run_id, new.id, new.try_number, old.state, new.state, {actor}, new.reason);
+    end if;
     return null;
 end $$;
 create trigger task_instance_event after update of state on task_instance for each row
-    when (new.state is distinct from old.state and current_setting('paceline.events', true) is distinct from 'off')
+    when (new.state is distinct from old.state
+          and new.state is distinct from 'queued' and (new.state is distinct from 'running' or new.resume is not null)
+          and current_setting('paceline.events', true) is distinct from 'off')
     execute function log_task();
 
 create function log_run() returns trigger language plpgsql security definer as $$
