@@ -30,7 +30,7 @@ def deaf(self):
         {what}
 app.Worker._tick = deaf
 """
-CANCELLED = "self.consumer.task_consumer.cancel()"
+CANCELLED = "self.consumer.task_consumer.cancel(); print('hears nothing', flush=True)"
 STANDING = "print('stands still', flush=True); time.sleep(3600)"
 ONE_TASK = """
 with DAG("d", schedule=None):
@@ -76,20 +76,22 @@ def test_a_deaf_worker_turns_unhealthy_starts_again_and_takes_what_waits(
     worker, file = deaf_worker(bench, monkeypatch, port, CANCELLED)
     assert doctor(bench).returncode == 0
     file.touch()
+    eventually(lambda: "hears nothing" in worker.said)
     bench.dag(ONE_TASK)
     run = bench.scenario.trigger("d", run_id="r1")
     bench.wait(run, t="queued")
 
     _, report = eventually(lambda: found if (found := asked(port))[0] == 503 else None, timeout=15)
-    said = doctor(bench)
+    # It may start again, and be deaf again, while the doctor starts.
+    said = eventually(lambda: found if "has taken no message for" in (found := doctor(bench)).stderr else None, timeout=60)
     file.unlink()
 
     assert report["parts"]["messages"]["message"].startswith("It has taken no message for")
-    assert (said.returncode, "has taken no message for" in said.stderr) == (1, True), said.stderr
+    assert said.returncode == 1
     bench.wait(run)
     assert bench.scenario.states(run) == {"t": "success"}
     assert bench.scenario.rows("select try_number from task_instance") == [(1,)]
-    eventually(lambda: worker.said.count("takes 1 tasks at once") == 2)
+    eventually(lambda: worker.said.count("takes 1 tasks at once") >= 2)
     assert worker.process.poll() is None, "it is the same process"
     eventually(lambda: asked(port)[0] == 200)
     assert doctor(bench).returncode == 0
@@ -111,7 +113,9 @@ def test_a_worker_whose_event_loop_stands_still_starts_again_too(bench: Any, mon
 
 def test_a_stopped_worker_and_none_at_all_are_unhealthy(bench: Any) -> None:
     worker = bench.worker()
-    assert doctor(bench).returncode == 0
+    (path,) = presence.sockets(bench.settings.run_folder, "worker")
+    report = health_server.ask(path)
+    assert report is not None and report["process"].startswith("w0@")
 
     worker.signal(signal.SIGSTOP)
     stopped = doctor(bench)
@@ -122,6 +126,7 @@ def test_a_stopped_worker_and_none_at_all_are_unhealthy(bench: Any) -> None:
     assert (stopped.returncode, "does not answer" in stopped.stderr) == (1, True)
     gone = doctor(bench)
     assert (gone.returncode, "No worker runs on this machine" in gone.stderr) == (1, True)
+    assert not list(bench.settings.run_folder.glob("worker-*"))
 
 
 def test_what_a_killed_worker_ran_goes_on_as_soon_as_it_starts_again(bench: Any) -> None:
@@ -162,16 +167,3 @@ def test_a_worker_that_was_declared_dead_claims_nothing_until_it_has_registered_
 
     assert scenario.claim(message) is None
     assert scenario.rows("select state, try_number from task_instance") == [("queued", 1)]
-
-
-def test_sockets_and_marks_of_a_worker_that_ended_are_gone(bench: Any) -> None:
-    worker = bench.worker()
-    folder = bench.settings.run_folder
-    (path,) = presence.sockets(folder, "worker")
-    report = health_server.ask(path)
-
-    worker.signal(signal.SIGTERM)
-    worker.wait()
-
-    assert report is not None and report["process"].startswith("w0@")
-    assert not list(folder.glob("worker-*"))
