@@ -25,6 +25,7 @@ from scheduler.health_server import HealthServer
 from scheduler.presence import Presence
 from scheduler.settings import Settings
 from scheduler.store import database, migrate, processes, schedules
+from scheduler.store.agreement import Agreement
 from scheduler.turns import Duties, Turns
 
 log = logging.getLogger("paceline.scheduler")
@@ -58,7 +59,7 @@ def run(settings: Settings, *, name: str | None = None) -> int:
     files.start()
     config = settings.scheduler
     health = HealthServer(
-        loop.signs.health(lambda: loop.scheduler_id, files.pulse),
+        loop.signs.health(lambda: loop.scheduler_id, files.pulse, loop.agreement),
         path=presence.socket,
         address=config.health_address,
         port=config.health_port,
@@ -86,6 +87,7 @@ class SchedulerLoop:
         self.signs = signs.of(settings)
         #: Told when this scheduler was taken for dead and goes on under another id.
         self.on_new_id: Callable[[str], None] = lambda _: None
+        self.agreement = Agreement(engine, settings, log.warning, settings.scheduler.scheduler_health_check_threshold)
         self.scheduler_id = self._register()
         self.turns = Turns(engine, settings, self.scheduler_id)
         self._doorbell = Doorbell(settings)
@@ -149,6 +151,7 @@ class SchedulerLoop:
             self.turns.work_as(self.scheduler_id)
             self.on_new_id(self.scheduler_id)
         self.signs.heartbeat.beat()
+        self.agreement.look(self.scheduler_id)
 
     def _guarded(self, service: Callable[[R], float | None], argument: R) -> float | None:
         try:
@@ -167,6 +170,7 @@ class SchedulerLoop:
     def _register(self) -> str:
         host = socket.gethostname()
         made = processes.register(self.engine, kind="scheduler", name=self.name or f"scheduler@{host}", host=host, pid=os.getpid())
+        self.agreement.enter(made)
         if self.presence is not None:
             self.presence.note(made)
             self._guarded(self._bury, self.presence.take_dead())

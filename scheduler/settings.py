@@ -74,6 +74,13 @@ FernetKeys = Annotated[
 SECRET_URLS = frozenset({"database.url", "broker.url", "worker.database_url"})
 #: Keys whose values are secrets: never printed.
 SECRET_KEYS = frozenset({"core.fernet_key", "smtp.password"})
+#: Sections, and keys of others, that decide alike only if every process has the same: limits, defaults of DAGs, timeouts by
+#: which one process judges another. Not paths, addresses, and what a process does with itself alone.
+MUST_AGREE = ("core", "retention", "worker.heartbeat_timeout", "waiter.heartbeat_timeout", *(f"scheduler.{name}" for name in (
+    "scheduler_health_check_threshold", "catchup_by_default", "create_cron_data_intervals", "create_delta_data_intervals",
+    "schedule_after_task_execution", "pool_reservation", "priority_aging", "queue_headroom", "task_queued_timeout",
+    "min_file_process_interval", "dag_file_processor_timeout",
+)))  # fmt: skip
 #: The first must be longer than the second, or every healthy process looks dead.
 LONGER_THAN = (
     ("scheduler.scheduler_health_check_threshold", "scheduler.scheduler_heartbeat_sec"),
@@ -334,6 +341,11 @@ class Settings(Section):
         section, _, name = key.partition(".")
         return getattr(getattr(self, section), name)
 
+    def agreed(self) -> dict[str, Any]:
+        """The settings that must be the same in all processes, as JSON values; of a secret only a digest."""
+        keys_ = [key for key in keys() if key in MUST_AGREE or key.partition(".")[0] in MUST_AGREE]
+        return {key: _digest(self.value(key)) if key in SECRET_KEYS else self.value(key) for key in keys_}
+
     @property
     def home(self) -> Path:
         return self.paths.home.expanduser().absolute()
@@ -405,6 +417,10 @@ def allowed(key: str) -> str:
         if choice.get("type") != "null":
             return _in_words({**schema, **choice})
     raise AssertionError(f"{key} has no type")
+
+
+def _digest(secret: str) -> str:
+    return f"sha256:{hashlib.sha256(secret.encode()).hexdigest()[:12]}" if secret else ""
 
 
 def shown(key: str, value: Any) -> Any:

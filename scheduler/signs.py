@@ -16,7 +16,7 @@ class Signs:
     database: Contact
     broker: Contact
 
-    def health(self, process: Callable[[], str], dag_files: Complaint) -> Health:
+    def health(self, process: Callable[[], str], dag_files: Complaint, settings: Complaint = lambda _: None) -> Health:
         """A broker that is away keeps nobody from deciding: what is queued meanwhile is sent once it is back."""
         vital: dict[str, Complaint] = {
             "loop": self.loop,
@@ -24,7 +24,7 @@ class Signs:
             "database": self.database,
             "dag_files": dag_files,
         }
-        return Health("scheduler", process, vital, {"broker": self.broker})
+        return Health("scheduler", process, vital, {"broker": self.broker, "settings": settings})
 
 
 def of(settings: Settings) -> Signs:

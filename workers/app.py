@@ -27,6 +27,7 @@ from scheduler.health import Complaint, Health
 from scheduler.health_server import HealthServer
 from scheduler.presence import Presence
 from scheduler.settings import Settings
+from scheduler.store.agreement import Agreement
 from scheduler.store.hot import HotPath
 from workers import inbox, logs, startup, vault
 from workers.board import Board
@@ -101,8 +102,9 @@ def build(settings: Settings, *, name: str, queues: Sequence[str], concurrency: 
     host = socket.gethostname()
     identity = Identity(name=f"{name}@{host}", host=host, pid=os.getpid(), queues=tuple(queues), concurrency=concurrency)
     limits = settings.worker
+    agreement = Agreement(engine, settings, worker_log.warning, limits.heartbeat_timeout)
     heart = Heart(engine, board, identity, Doorbell(settings), interval_s=limits.heartbeat_sec,
-                  silent_s=limits.heartbeat_timeout, presence=presence)  # fmt: skip
+                  silent_s=limits.heartbeat_timeout, presence=presence, agreement=agreement)  # fmt: skip
     watchdog = Watchdog(settings, tuple(queues), concurrency)
     _add_task(app, settings, board, heart)
     with warnings.catch_warnings():
@@ -145,7 +147,10 @@ class Worker(CeleryWorker):  # type: ignore[misc]
             "event_loop": self._loop_complaint,
             "messages": self.watchdog.complaint,
         }
-        return Health("worker", lambda: self.heart.worker_id, vital, {"broker": self.watchdog.broker})
+        other: dict[str, Complaint] = {"broker": self.watchdog.broker}
+        if self.heart.agreement is not None:
+            other["settings"] = self.heart.agreement
+        return Health("worker", lambda: self.heart.worker_id, vital, other)
 
     def _loop_complaint(self, now: float) -> str | None:
         silent_s = now - self.warden.loop_seen_at

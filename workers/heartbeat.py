@@ -14,6 +14,7 @@ from scheduler.doorbell import Doorbell
 from scheduler.health import Contact, Pulse
 from scheduler.presence import Presence
 from scheduler.store import processes
+from scheduler.store.agreement import Agreement
 from workers import logs
 from workers.board import Board, Running
 from workers.logs import worker_log
@@ -56,13 +57,14 @@ class Heart(threading.Thread):
 
     def __init__(
         self, engine: Engine, board: Board, identity: Identity, doorbell: Doorbell, *, interval_s: float,
-        silent_s: float = 10.0, presence: Presence | None = None,
+        silent_s: float = 10.0, presence: Presence | None = None, agreement: Agreement | None = None,
     ) -> None:  # fmt: skip
         super().__init__(name="heart", daemon=True)
         self._engine = engine
         self._board = board
         self._identity = identity
         self._presence = presence
+        self.agreement = agreement
         self._doorbell = doorbell
         self._interval_s = interval_s
         self._lost: queue.SimpleQueue[Lost | None] = queue.SimpleQueue()
@@ -95,6 +97,8 @@ class Heart(threading.Thread):
             queues=one.queues,
             concurrency=one.concurrency,
         )
+        if self.agreement is not None:
+            self.agreement.enter(self._board.worker_id)
         if self._presence is not None:
             self._presence.note(self._board.worker_id)
         return self._board.worker_id
@@ -186,6 +190,8 @@ class Heart(threading.Thread):
         self.pulse.beat()
         self._bury_former()
         self._compare()
+        if self.agreement is not None:
+            self.agreement.look(self._board.worker_id)
         self._beats += 1
         if self._orphans is not None and self._beats % BEATS_PER_SWEEP == 0:
             self._orphans.end(self._pool())

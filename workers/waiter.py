@@ -29,6 +29,7 @@ from scheduler.health_server import HealthServer
 from scheduler.presence import Presence
 from scheduler.settings import Settings
 from scheduler.store import deferrals, external, processes, schedules
+from scheduler.store.agreement import Agreement
 from scheduler.store.deferrals import Awaited, Fired
 from scheduler.store.versions import Versions
 from workers import logs, startup, vault
@@ -96,7 +97,9 @@ class Waiter:
             "claims": self._claims,
             "database": self._store,
         }
-        self.health = Health("waiter", lambda: self.waiter_id, vital, {"broker": self._broker})
+        self._agreement = Agreement(engine, settings, log.warning, silent_s)
+        others: dict[str, Complaint] = {"broker": self._broker, "settings": self._agreement}
+        self.health = Health("waiter", lambda: self.waiter_id, vital, others)
         self.waiter_id = self._register()
         self._outside = Outside(self._states, self._clock())
         self._triggers = Triggers(settings, self._outside)
@@ -195,6 +198,7 @@ class Waiter:
             log.warning("waiter %s was declared dead; it goes on as %s", former, self.waiter_id)
             self._drop(list(self._running))
         self._heartbeat.beat()
+        await self._ask(lambda: self._agreement.look(self.waiter_id))
         self._outside.set_clock(await self._ask(self._clock))
         waiter, mine = self.waiter_id, [(one.ti_id, one.dispatch_id) for one, _ in self._running.values()]
         if mine:
@@ -256,6 +260,7 @@ class Waiter:
     def _register(self) -> str:
         host = socket.gethostname()
         made = processes.register(self._engine, kind="waiter", name=self._name, host=host, pid=os.getpid())
+        self._agreement.enter(made)
         if self._presence is not None:
             self._presence.note(made)
             if dead := self._presence.take_dead():

@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 
 from scheduler.cli import lazy
 from scheduler.settings import Settings
-from scheduler.store import database, deferrals, migrate, overview, reads
+from scheduler.store import agreement, database, deferrals, migrate, overview, reads
 
 #: Whose versions matter when something behaves oddly.
 LIBRARIES = ("paceline", "celery", "kombu", "redis", "sqlalchemy", "psycopg2-binary", "pyspark", "flower")
@@ -122,6 +122,8 @@ def running(engine: Engine, settings: Settings) -> Iterator[Finding]:
     yield from _alive(engine, "worker", settings.worker.heartbeat_timeout)
     deferred = deferrals.waiting(engine)
     yield from _alive(engine, "waiter", settings.waiter.heartbeat_timeout, needed=deferred > 0)
+    for one in agreement.differences(engine, silent_s=settings.worker.heartbeat_timeout):
+        yield bad("settings", f"{one}.", "Give all processes the same value, and start those with another one again.")
     for queue in overview.queues(engine, silent_after_s=settings.worker.heartbeat_timeout):
         waiting = queue["scheduled"] + queue["queued"]
         if waiting and not queue["workers"]:

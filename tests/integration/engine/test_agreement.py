@@ -1,0 +1,84 @@
+"""Processes with settings that differ say so: in the log, in their health, and in `paceline doctor`."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from support.scenario import Scenario
+
+from scheduler.cli import checks
+from scheduler.loop import SchedulerLoop
+from scheduler.settings import Core, Settings
+from scheduler.store import processes
+from scheduler.store.agreement import Agreement, differences
+
+KEY = "SGVyZSBpcyBhIGtleSBvZiAzMiBieXRlcywgZXhhY3Q="
+
+
+def other(settings: Settings, **core: object) -> Settings:
+    return settings.model_copy(update={"core": settings.core.model_copy(update=core)})
+
+
+@pytest.fixture
+def odd(scenario: Scenario, caplog: pytest.LogCaptureFixture) -> Iterator[SchedulerLoop]:
+    """A scheduler whose parallelism is another one."""
+    loop = SchedulerLoop(scenario.engine, other(scenario.settings, parallelism=7), name="odd")
+    yield loop
+    loop.close()
+
+
+def test_equal_settings_are_not_worth_a_word(scenario: Scenario, caplog: pytest.LogCaptureFixture) -> None:
+    loop = SchedulerLoop(scenario.engine, scenario.settings, name="second")
+
+    assert loop.agreement(0.0) is None
+    assert differences(scenario.engine, silent_s=60) == []
+    assert "differ" not in caplog.text
+    loop.close()
+
+
+def test_the_one_that_differs_says_which_keys_in_log_and_health(
+    scenario: Scenario, odd: SchedulerLoop, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = scenario.schedulers[0]
+    sentence = f"core.parallelism is 256 for {first.scheduler_id} and 7 for {odd.scheduler_id}"
+    assert sentence in " ".join(record.getMessage() for record in caplog.get_records("setup"))
+
+    health = odd.signs.health(lambda: odd.scheduler_id, lambda _: None, odd.agreement).report()
+    assert health["status"] == "healthy", "a process that differs does not end for it"
+    assert sentence in health["parts"]["settings"]["message"]
+
+    first.agreement.enter(first.scheduler_id)
+    assert sentence in str(first.agreement(0.0)), "and so does the other"
+
+
+def test_doctor_names_what_differs_until_it_is_gone(scenario: Scenario, odd: SchedulerLoop) -> None:
+    found = [one for one in checks.running(scenario.engine, scenario.settings) if one.check == "settings"]
+    assert [one.message for one in found] == [
+        f"core.parallelism is 256 for {scenario.schedulers[0].scheduler_id} and 7 for {odd.scheduler_id}."
+    ]
+
+    processes.stop(scenario.engine, odd.scheduler_id)
+    assert [one for one in checks.running(scenario.engine, scenario.settings) if one.check == "settings"] == []
+
+
+def test_agreement_is_said_too(scenario: Scenario, odd: SchedulerLoop) -> None:
+    said: list[str] = []
+    agreement = Agreement(scenario.engine, other(scenario.settings, parallelism=9), said.append, 60)
+    agreement.enter(odd.scheduler_id)
+    agreement = Agreement(scenario.engine, scenario.settings, said.append, 60)
+    agreement._complaint = said[-1]
+    agreement.enter(odd.scheduler_id)
+
+    assert "core.parallelism is 256" in said[0]
+    assert said[1:] == ["The settings of all processes agree again."]
+
+
+def test_no_secret_path_or_name_is_stored(scenario: Scenario) -> None:
+    settings = other(scenario.settings, fernet_key=KEY)
+    stored = json.dumps(settings.agreed())
+
+    assert KEY not in stored
+    assert settings.agreed()["core.fernet_key"].startswith("sha256:")
+    assert Settings(core=Core()).agreed()["core.fernet_key"] == ""
+    assert not [key for key in settings.agreed() if key.split(".")[0] in {"paths", "database", "broker", "smtp"}]
+    assert str(settings.home) not in stored
