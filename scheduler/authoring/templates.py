@@ -95,9 +95,17 @@ class Renderer:
 
 
 def environment(dag: DAG | None) -> Environment:
-    """A Jinja environment with the macros, filters and folders of `dag`, in which an undefined name is an error."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    """A Jinja environment with the macros, filters and folders of `dag`, in which an undefined name is an error.
+
+    It is sandboxed: templates reach what they are given, and nothing that begins with an underscore, so neither the connection
+    and settings behind `ti` nor the globals behind a function.
+    """
+    from jinja2 import FileSystemLoader, StrictUndefined
     from jinja2.nativetypes import NativeEnvironment
+    from jinja2.sandbox import SandboxedEnvironment
+
+    class SandboxedNative(SandboxedEnvironment, NativeEnvironment):
+        """Both."""
 
     native = dag is not None and dag.render_template_as_native_obj
     options: dict[str, Any] = {
@@ -108,7 +116,7 @@ def environment(dag: DAG | None) -> Environment:
     }
     if dag is not None:
         options |= {"undefined": dag.template_undefined or StrictUndefined, **dag.jinja_environment_kwargs}
-    made = (NativeEnvironment if native else Environment)(**options)
+    made = (SandboxedNative if native else SandboxedEnvironment)(**options)
     made.filters |= _FILTERS
     if dag is not None:
         made.globals |= dag.user_defined_macros

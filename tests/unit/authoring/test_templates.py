@@ -37,6 +37,7 @@ def context_of(task: Operator, xcoms: dict[tuple[str, str], Any] | None = None) 
     ti: Any = Instance(
         task_id=task.task_id, dag_id=run.dag_id, run_id="r1", try_number=2, map_index=-1, start_date=DATE, xcoms=xcoms or {}
     )
+    ti._settings = SimpleNamespace(database_url="postgresql://the-password")
     return context.build(dag=task.dag, task=task, ti=ti, dag_run=run)
 
 
@@ -170,3 +171,26 @@ def test_the_current_context_is_that_of_the_running_task() -> None:
         context.get_current_context()
     with context.current({"run_id": "r"}):
         assert context.get_current_context()["run_id"] == "r"
+
+
+@pytest.mark.parametrize("native", [False, True])
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ ti._settings.database_url }}",
+        "{{ ti.__class__ }}",
+        "{{ ti.xcom_pull.__globals__ }}",
+        "{{ ti.xcom_pull.__func__.__globals__['os'].environ }}",
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ dag['__class__'] }}",
+        "{{ ti | attr('_settings') }}",
+        "{{ '{0._settings}'.format(ti) }}",
+        "{{ macros.__dict__ }}",
+        "{{ lipsum.__globals__['os'].popen('id').read() }}",
+        "{{ cycler.__init__.__globals__ }}",
+        "{% for x in [].__class__.__base__.__subclasses__() %}{{ x }}{% endfor %}",
+    ],
+)
+def test_a_template_reaches_nothing_that_it_is_not_given(template: str, native: bool) -> None:
+    with pytest.raises(TemplateError, match=r"unsafe|is undefined"):
+        rendered(template, render_template_as_native_obj=native)
