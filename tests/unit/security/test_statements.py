@@ -1,0 +1,104 @@
+"""Ids, confs and whatever else comes from outside are parameters of statements and items of argument lists, never text in them.
+
+What is put into a statement as text is a constant of a module, or stands here, reviewed: say why it cannot come from outside.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+STORE = sorted((ROOT / "scheduler" / "store").rglob("*.py"))
+OURS = sorted([*(ROOT / "scheduler").rglob("*.py"), *(ROOT / "workers").rglob("*.py")])
+VERBS = ("select", "insert", "update", "delete", "with ", "create", "alter", "drop", "grant", "set ", "prepare", "execute", "copy")
+
+#: File and expression: why it is no text from outside.
+REVIEWED: dict[tuple[str, str], str] = {
+    ("connections.py", "', '.join(COLUMNS)"): "a constant",
+    ("cipher.py", "os.getpid()"): "the name of a file",
+    ("connections.py", "conflict"): "one of two texts in the function",
+    ("database.py", "'' if settings.core.record_events else ' -c paceline.events=off'"): "one of two texts",
+    ("database.py", "timeout_ms"): "a number",
+    ("files.py", "ORDERS[sort_mode]"): "each of the constants of the module",
+    ("notices.py", "kinds"): "one of two texts of the module",
+    ("reads.py", "map_index"): "a sentence for a person",
+    ("room.py", "rank"): "one of two constants of the module",
+    ("why.py", "_in_front(rank)"): "made of constants of the module",
+    ("why.py", "rank"): "one of two constants of the module",
+    ("delete.py", "table"): "each of a tuple of names in the function",
+    ("instances.py", "which"): "one of the two texts in the function",
+    ("integrity.py", "table"): "each of a tuple of names in the function",
+    ("retention.py", "rows.table"): "each of the constants of the module",
+    ("retention.py", "rows.key"): "each of the constants of the module",
+    ("retention.py", "rows.old"): "each of the constants of the module",
+    ("retention.py", "rows.free"): "each of the constants of the module",
+    ("room.py", "waiting"): "a text in the function",
+}
+
+
+def statements(tree: ast.AST) -> Iterator[ast.JoinedStr]:
+    """f-strings inside functions that are statements, or clauses of one; those outside are made before anything comes from outside."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    for node in {id(inner): inner for function in functions for inner in ast.walk(function)}.values():
+        if isinstance(node, ast.JoinedStr):
+            start = "".join(part.value for part in node.values if isinstance(part, ast.Constant)).strip().lower()
+            first = node.values[0]
+            composed = isinstance(first, ast.FormattedValue) and ast.unparse(first.value).isupper()
+            if start.startswith(VERBS) or composed:
+                yield node
+
+
+def is_constant(name: str) -> bool:
+    """CONSTANT or module.CONSTANT."""
+    return name.rpartition(".")[2].strip("_").isupper()
+
+
+def interpolations() -> Iterator[tuple[str, str, int]]:
+    for path in STORE:
+        for statement in statements(ast.parse(path.read_text(encoding="utf-8"))):
+            for part in statement.values:
+                if isinstance(part, ast.FormattedValue):
+                    yield path.name, ast.unparse(part.value), statement.lineno
+
+
+def test_statements_hold_constants_and_parameters_alone() -> None:
+    found = list(interpolations())
+    assert len(found) > 20, "the check no longer finds the statements"
+
+    strange = [one for one in found if not is_constant(one[1]) and one[:2] not in REVIEWED]
+
+    assert strange == []
+
+
+def test_what_was_reviewed_is_still_there() -> None:
+    found = {one[:2] for one in interpolations()}
+
+    assert set(REVIEWED) - found == set()
+
+
+def test_no_statement_is_put_together_by_percent_or_plus() -> None:
+    strange = []
+    for path in STORE:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+                left = node.left
+                if isinstance(left, ast.Constant) and isinstance(left.value, str) and left.value.strip().lower().startswith(VERBS):
+                    strange.append((path.name, node.lineno))
+    assert strange == []
+
+
+@pytest.mark.parametrize("path", OURS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_shell_is_asked_to_read_our_arguments(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.Call):
+            continue
+        name = ast.unparse(node.func)
+        assert name not in {"os.system", "os.popen", "eval", "subprocess.getoutput", "pickle.loads", "yaml.load"}, (
+            path,
+            node.lineno,
+        )
+        assert not any(keyword.arg == "shell" for keyword in node.keywords), (path, node.lineno)
+        if name in {"subprocess.run", "subprocess.Popen", "subprocess.check_output", "asyncio.create_subprocess_exec"}:
+            assert isinstance(node.args[0], ast.List | ast.Name), f"{path}:{node.lineno}: its arguments are no list"
