@@ -1,6 +1,5 @@
 """One frozen, validated object with every setting; settings_sources reads the environment and the file."""
 
-import base64
 import hashlib
 import os
 import re
@@ -8,68 +7,17 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import quote, urlsplit
-from zoneinfo import ZoneInfo
+from urllib.parse import quote
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from scheduler import settings_sources
 from scheduler.exceptions import SettingsError
+from scheduler.setting_types import BrokerUrl, Count, DatabaseUrl, Days, FernetKeys, Port, Seconds, ZoneName, in_words
 from scheduler.settings_sources import Layout
 
-
-def _zone(name: str) -> str:
-    try:
-        ZoneInfo(name)
-    except (KeyError, ValueError, OSError):
-        raise ValueError("there is no such time zone") from None
-    return name
-
-
-def _scheme(*schemes: str) -> AfterValidator:
-    def check(url: str) -> str:
-        if urlsplit(url).scheme not in schemes:
-            raise ValueError("the scheme is another")
-        return url
-
-    return AfterValidator(check)
-
-
-def _fernet_keys(keys: str) -> str:
-    for key in keys.split(",") if keys else ():
-        try:
-            size = len(base64.urlsafe_b64decode(key.strip()))
-        except ValueError:
-            size = 0
-        if size != FERNET_KEY_BYTES:
-            raise ValueError("that is no Fernet key")
-    return keys
-
-
-FERNET_KEY_BYTES = 32
 #: Bytes; the kernel's limit is 107 on Linux and 103 on macOS.
 LONGEST_SOCKET_PATH = 100
-
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
-Days = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Port = Annotated[int, Field(ge=0, le=65535)]
-ZoneName = Annotated[str, AfterValidator(_zone), Field(json_schema_extra={"allowed": "an IANA time zone such as Europe/Berlin"})]
-DatabaseUrl = Annotated[
-    str,
-    _scheme("postgresql", "postgres"),
-    Field(json_schema_extra={"allowed": "postgresql://user:password@host:port/name"}),
-]
-BrokerUrl = Annotated[
-    str,
-    _scheme("redis", "rediss", "redis+socket"),
-    Field(json_schema_extra={"allowed": "redis://:password@host:port/db, rediss://... or redis+socket:///path"}),
-]
-FernetKeys = Annotated[
-    str,
-    AfterValidator(_fernet_keys),
-    Field(json_schema_extra={"allowed": "Fernet keys (32 bytes in URL-safe base64), several with commas"}),
-]
 #: Keys whose values hold passwords: never printed whole.
 SECRET_URLS = frozenset({"database.url", "broker.url", "worker.database_url"})
 #: Keys whose values are secrets: never printed.
@@ -415,7 +363,7 @@ def allowed(key: str) -> str:
     schema = section_type(section).model_json_schema()["properties"][name]
     for choice in schema.get("anyOf", [schema]):
         if choice.get("type") != "null":
-            return _in_words({**schema, **choice})
+            return in_words({**schema, **choice})
     raise AssertionError(f"{key} has no type")
 
 
@@ -436,21 +384,6 @@ def masked(url: str) -> str:
     scheme = re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", without)
     start = scheme.end() if scheme else 0
     return without[:start] + re.sub(r"^([^/:@]*:).*@", r"\1***@", without[start:], flags=re.DOTALL)
-
-
-def _in_words(schema: dict[str, Any]) -> str:
-    if "allowed" in schema:
-        return str(schema["allowed"])
-    if "enum" in schema:
-        return f"one of {', '.join(schema['enum'])}"
-    if schema["type"] == "boolean":
-        return "true or false"
-    if schema["type"] == "string":
-        return "a path" if schema.get("format") == "path" else "a text"
-    number = "a whole number" if schema["type"] == "integer" else "a number"
-    if "maximum" in schema:
-        return f"{number} from {schema['minimum']:g} to {schema['maximum']:g}"
-    return f"{number} above 0" if "exclusiveMinimum" in schema else f"{number} of at least {schema['minimum']:g}"
 
 
 def _sentence(error: ValidationError, origin: Mapping[str, str]) -> str:

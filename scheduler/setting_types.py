@@ -1,0 +1,75 @@
+"""What the value of a setting may be: types that check it, and the words for what is allowed."""
+
+import base64
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo
+
+from pydantic import AfterValidator, Field
+
+
+def _zone(name: str) -> str:
+    try:
+        ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        raise ValueError("there is no such time zone") from None
+    return name
+
+
+def _scheme(*schemes: str) -> AfterValidator:
+    def check(url: str) -> str:
+        if urlsplit(url).scheme not in schemes:
+            raise ValueError("the scheme is another")
+        return url
+
+    return AfterValidator(check)
+
+
+def _fernet_keys(keys: str) -> str:
+    for key in keys.split(",") if keys else ():
+        try:
+            size = len(base64.urlsafe_b64decode(key.strip()))
+        except ValueError:
+            size = 0
+        if size != FERNET_KEY_BYTES:
+            raise ValueError("that is no Fernet key")
+    return keys
+
+
+FERNET_KEY_BYTES = 32
+
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+Days = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Port = Annotated[int, Field(ge=0, le=65535)]
+ZoneName = Annotated[str, AfterValidator(_zone), Field(json_schema_extra={"allowed": "an IANA time zone such as Europe/Berlin"})]
+DatabaseUrl = Annotated[
+    str,
+    _scheme("postgresql", "postgres"),
+    Field(json_schema_extra={"allowed": "postgresql://user:password@host:port/name"}),
+]
+BrokerUrl = Annotated[
+    str,
+    _scheme("redis", "rediss", "redis+socket"),
+    Field(json_schema_extra={"allowed": "redis://:password@host:port/db, rediss://... or redis+socket:///path"}),
+]
+FernetKeys = Annotated[
+    str,
+    AfterValidator(_fernet_keys),
+    Field(json_schema_extra={"allowed": "Fernet keys (32 bytes in URL-safe base64), several with commas"}),
+]
+
+
+def in_words(schema: dict[str, Any]) -> str:
+    if "allowed" in schema:
+        return str(schema["allowed"])
+    if "enum" in schema:
+        return f"one of {', '.join(schema['enum'])}"
+    if schema["type"] == "boolean":
+        return "true or false"
+    if schema["type"] == "string":
+        return "a path" if schema.get("format") == "path" else "a text"
+    number = "a whole number" if schema["type"] == "integer" else "a number"
+    if "maximum" in schema:
+        return f"{number} from {schema['minimum']:g} to {schema['maximum']:g}"
+    return f"{number} above 0" if "exclusiveMinimum" in schema else f"{number} of at least {schema['minimum']:g}"
