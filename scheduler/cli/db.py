@@ -31,8 +31,8 @@ def rotate_fernet_key() -> None:
 def migrate() -> None:
     """Bring the schema to this version, in one transaction; safe to run twice and beside another one."""
     engine = options.engine(check_schema=False)
-    schema.migrate(engine, default_pool_slots=options.settings().core.default_pool_task_slot_count)
-    click.echo(f"The schema is at {schema.head()}.")
+    revision = schema.migrate(engine, default_pool_slots=options.settings().core.default_pool_task_slot_count)
+    click.echo(f"The schema is at {revision}.")
 
 
 @db.command("grant-worker")

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine
 
-from scheduler.store import deferrals, files, instances, notices
+from scheduler.store import deferrals, files, instances, migrate, notices
 from scheduler.store.database import act_as, transaction, transaction_at
 
 
@@ -22,7 +22,7 @@ class Held:
 def register(engine: Engine, *, kind: str, name: str, host: str, pid: int, queues: Sequence[str] = (), concurrency: int = 0) -> str:
     """A new row for this start; the id (`name` and a random part) is what task instances and events record from now on."""
     process_id = f"{name}#{uuid.uuid4().hex[:8]}"
-    _enter(engine, (process_id, kind, name, host, pid, list(queues), concurrency))
+    _enter(engine, (process_id, kind, name, host, pid, list(queues), concurrency, migrate.head()))
     act_as(engine, process_id)
     return process_id
 
@@ -30,7 +30,7 @@ def register(engine: Engine, *, kind: str, name: str, host: str, pid: int, queue
 @transaction_at("register")
 def _enter(connection: Connection, row: tuple[object, ...]) -> bool:
     entered = connection.exec_driver_sql(
-        "insert into process (id, kind, name, host, pid, queues, concurrency) values (%s, %s, %s, %s, %s, %s, %s)", row
+        "insert into process (id, kind, name, host, pid, queues, concurrency, schema) values (%s, %s, %s, %s, %s, %s, %s, %s)", row
     )
     return entered.rowcount == 1
 

@@ -185,7 +185,7 @@ def test_an_empty_database_names_the_command_and_migrate_mends_it(cli: Cli, empt
 
 
 def test_a_newer_schema_is_refused_by_every_command(cli: Cli, scenario: Scenario) -> None:
-    scenario.sql("update paceline_schema set version_num = '9999'")
+    scenario.sql("update paceline_schema set version_num = '9999', compatible_from = '9999'")
 
     for arguments in (["dags", "list"], ["db", "check"], ["db", "migrate"]):
         done = cli(*arguments)

@@ -80,7 +80,8 @@ ACTOR = """coalesce(nullif(pg_catalog.current_setting('paceline.actor', true), '
 
 PROCESSES = """
 alter table process
-    add column settings jsonb;  -- those that must agree between processes: key -> hash of the value
+    add column settings jsonb,  -- those that must agree between processes: key -> value, of secrets a digest
+    add column schema text;     -- the revision that its version of Paceline was made for
 """
 
 #: The row of this table says the schema; processes of an older version ask it whether they may go on.
@@ -125,5 +126,5 @@ def downgrade() -> None:
         " drop function log_task, log_run, forget_events; drop table event;"
         " drop index dag_run_ended, dag_run_version, dag_run_asset_event_of, asset_waiting_of;"
         " alter table dag_version drop column depends_on_past;"
-        " alter table process drop column settings; alter table paceline_schema drop column compatible_from"
+        " alter table process drop column settings, drop column schema; alter table paceline_schema drop column compatible_from"
     )
