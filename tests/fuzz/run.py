@@ -68,9 +68,7 @@ def feed(area: Area, on: Ground, cases: int, *, seed: int, deadline: float, resu
     logging.disable(logging.CRITICAL)
     try:
         each()
-    except BaseException as error:
-        if isinstance(error, KeyboardInterrupt) and not error.__notes__:
-            raise
+    except (Exception, SystemExit) as error:
         notes = "\n".join(getattr(error, "__notes__", []))
         result.failures[area.name] = f"{type(error).__name__}: {error}\n{notes}"
     finally:

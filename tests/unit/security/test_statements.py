@@ -39,7 +39,7 @@ REVIEWED: dict[tuple[str, str], str] = {
 
 
 def statements(tree: ast.AST) -> Iterator[ast.JoinedStr]:
-    """f-strings inside functions that are statements, or clauses of one; those outside are made before anything comes from outside."""
+    """f-strings inside functions that are statements, or clauses of one; what is made at import holds nothing from outside."""
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     for node in {id(inner): inner for function in functions for inner in ast.walk(function)}.values():
         if isinstance(node, ast.JoinedStr):
