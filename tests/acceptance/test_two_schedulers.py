@@ -169,4 +169,5 @@ def test_what_a_killed_worker_ran_is_tried_again_elsewhere_at_once(stack_factory
     eventually(lambda: rows(stack, "select state from dag_run") == [("success",)], timeout=30, message=stack.logs)
     ((state, reason),) = rows(stack, "select state, reason from task_try")
     assert state == "failed"
-    assert reason.startswith(f"worker {victim} gave no sign of life")
+    # Its successor on the same machine sees it first.
+    assert reason.startswith((f"worker {victim} is gone", f"worker {victim} gave no sign of life"))
