@@ -37,12 +37,12 @@ def delete_dag(connection: Connection, dag_id: str) -> DeletedDag:
         (dag_id,),
     ).scalar_one_or_none()
     connection.exec_driver_sql("select 1 from dag_schedule where dag_id = %s for update", (dag_id,))
-    # A run that is being made holds its version; after this, none can be.
+    runs = list(connection.exec_driver_sql("select id from dag_run where dag_id = %s order by id", (dag_id,)).scalars())
+    _refuse_started(connection, runs, f"DAG {dag_id!r}", "`paceline runs mark DAG RUN failed`")
+    # A run that is being made holds its version; after this, none can be. One that changes its version holds itself first.
     versions = connection.exec_driver_sql("select id from dag_version where dag_id = %s order by id for update", (dag_id,)).all()
     if not versions:
         raise NotFoundError(f"There is no DAG {dag_id!r}; `paceline dags list --all` shows all.")
-    runs = list(connection.exec_driver_sql("select id from dag_run where dag_id = %s order by id for update", (dag_id,)).scalars())
-    _refuse_started(connection, runs, f"DAG {dag_id!r}", "`paceline runs mark DAG RUN failed`")
     connection.exec_driver_sql("delete from dag_run where dag_id = %s", (dag_id,))
     for table in ("backfill", "asset_waiting", "dag_schedule", "dag", "dag_version"):
         connection.exec_driver_sql(f"delete from {table} where dag_id = %s", (dag_id,))
@@ -51,7 +51,8 @@ def delete_dag(connection: Connection, dag_id: str) -> DeletedDag:
 
 def _refuse_started(connection: Connection, runs: list[int], what: str, how: str) -> None:
     """ConflictError while workers have task instances of these runs; they are locked first, so that none is claimed after."""
-    connection.exec_driver_sql("select 1 from dag_run where id = any(%s) order by id for update", (runs,))
+    # Not `for update`: a report that holds its task instance may still ask for the key of its run, to write a notice.
+    connection.exec_driver_sql("select 1 from dag_run where id = any(%s) order by id for no key update", (runs,))
     connection.exec_driver_sql("select 1 from task_instance where dag_run_id = any(%s) order by id for update", (runs,))
     running = connection.exec_driver_sql(
         "select count(*) from task_instance where dag_run_id = any(%s) and state in ('running', 'shutdown')", (runs,)

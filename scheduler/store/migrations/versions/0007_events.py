@@ -8,7 +8,7 @@ branch_labels = None
 depends_on = None
 
 EVENTS = """
--- Append-only, see docs/adr/0009. No foreign key: checking it would lock the row of the run at every change of a task instance;
+-- Append-only, see docs/adr/0010. No foreign key: checking it would lock the row of the run at every change of a task instance;
 -- the events of a run go with it instead (dag_run_gone).
 create table event (
     at               timestamptz not null default clock_timestamp(),

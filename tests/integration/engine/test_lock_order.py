@@ -1,0 +1,88 @@
+"""Backfills, deleting, pruning and repairing beside schedulers and workers at work: one order of locks, so no deadlock ever."""
+
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+
+from support.hands import clear_, end
+from support.scenario import Scenario, dag
+
+from scheduler.dispatch import Publisher
+from scheduler.exceptions import PacelineError
+from scheduler.services import invariants, prune
+from scheduler.store import backfills, delete
+from scheduler.store.backfills import Wanted
+from scheduler.store.selection import Runs
+
+DURATION_S = 4.0
+START = datetime(2026, 3, 1, tzinfo=UTC)
+HOURLY = {"kind": "cron", "expression": "0 * * * *", "timezone": "UTC"}
+DAGS = ("one", "two")
+
+
+def schedule_and_work(scenario: Scenario, over: threading.Event) -> int:
+    ended = 0
+    while not over.is_set():
+        scenario.sql("update process set heartbeat_at = clock_timestamp()")
+        scenario.turn()
+        claims = [claim for claim in map(scenario.claim, scenario.messages()) if claim is not None]
+        for claim in claims:
+            ended += end(scenario, claim)
+    return ended
+
+
+def interfere(scenario: Scenario, over: threading.Event) -> int:
+    """Make and cancel backfills, trigger, clear, delete, prune and repair, in any order; how often that was not refused."""
+    done, dice = 0, random.Random(7)
+    tools = invariants.Tools(scenario.engine, scenario.settings, scenario.broker, Publisher(scenario.settings), grace_s=0.5)
+    while not over.is_set():
+        dag_id = dice.choice(DAGS)
+        with contextlib.suppress(PacelineError):
+            match dice.randrange(7):
+                case 0:
+                    last = START + timedelta(hours=dice.randrange(1, 12))
+                    backfills.create(scenario.engine, Wanted(dag_id=dag_id, first=START, last=last, reprocess="completed"))
+                case 1:
+                    for row in backfills.backfills(scenario.engine, dag_id=dag_id, limit=1):
+                        backfills.cancel(scenario.engine, row["id"])
+                case 2:
+                    scenario.trigger(dag_id, run_id=f"r{dice.randrange(5)}")
+                case 3:
+                    clear_(scenario, runs=Runs(dag_id=dag_id))
+                case 4:
+                    delete.delete_run(scenario.engine, dag_id, f"r{dice.randrange(5)}")
+                case 5:
+                    for _ in prune.everything(scenario.engine, datetime.now(UTC) - timedelta(seconds=0.5)):
+                        pass
+                case _:
+                    invariants.repair(tools, invariants.find(tools))
+            done += 1
+    return done
+
+
+def test_backfills_deleting_pruning_and_repairing_never_deadlock(make_scenario: Callable[..., Scenario]) -> None:
+    person, housekeeper, *engines = [make_scenario() for _ in range(4)]
+    edges = {"first": [], **{f"m{place}": ["first"] for place in range(4)}, "join": [f"m{place}" for place in range(4)]}
+    for dag_id in DAGS:
+        person.add(dag(dag_id, edges, schedule=HOURLY, task={"notify": ("on_success",)}))
+    person.sql(
+        "update dag_schedule s set planned_version_id = d.version_id, next_run_after = 'infinity'"
+        " from dag d where d.dag_id = s.dag_id"
+    )
+    over = threading.Event()
+
+    with ThreadPoolExecutor(4) as pool:
+        working = [pool.submit(schedule_and_work, scenario, over) for scenario in engines]
+        meddling = [pool.submit(interfere, scenario, over) for scenario in (person, housekeeper)]
+        until = time.monotonic() + DURATION_S
+        over.wait(until - time.monotonic())
+        over.set()
+        assert sum(one.result(timeout=30) for one in working) > 10
+        assert sum(one.result(timeout=30) for one in meddling) > 10
+
+    person.run_to_end(turns=100)
+    assert person.rows("select deadlocks from pg_stat_database where datname = current_database()") == [(0,)]
