@@ -78,13 +78,11 @@ class Stage:
         return [name for name in self.lines if name.startswith("scheduler")]
 
     def signal(self, name: str, number: int) -> None:
-        """To a process of the stack, which is started again a second after its end."""
-        self._forgive(self.stack, name)
-        os.kill(self.stack.pid(name), number)
+        """To a process of the stack, which is started again a second after its end; nothing to one that is down just now."""
+        _signal(self.stack, name, number)
 
     def signal_server(self, name: str, number: int) -> None:
-        self._forgive(self.servers, name)
-        os.kill(self.servers.pid(name), number)
+        _signal(self.servers, name, number)
 
     def children(self, worker: str) -> list[psutil.Process]:
         """Pool children of a worker of ours."""
@@ -120,10 +118,14 @@ class Stage:
     def _of(self, name: str) -> Supervisor:
         return self.servers if name in self.servers.names() else self.stack
 
-    @staticmethod
-    def _forgive(supervisor: Supervisor, name: str) -> None:
-        """Each kill here is a new one: the pause before the next start shall not grow with them."""
-        supervisor._children[name].failures = 0
+
+def _signal(supervisor: Supervisor, name: str, number: int) -> None:
+    """Each kill here is a new one, so the pause before the next start shall not grow with them. A number of one that has ended
+    may be another process's by now."""
+    supervisor._children[name].failures = 0
+    if supervisor.alive(name):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(supervisor.pid(name), number)
 
 
 @contextlib.contextmanager
