@@ -62,7 +62,7 @@ def test_a_scheduler_that_hangs_in_a_query_or_is_stopped_is_unhealthy(stack_fact
     }
     stack = stack_factory(schedulers=1, workers=[], env=env)
     eventually(lambda: asked(port)[0] == 200, timeout=30, message=stack.logs)
-    assert set(asked(port)[1]["parts"]) == {"loop", "heartbeat", "database", "dag_files", "broker"}
+    assert set(asked(port)[1]["parts"]) == {"loop", "heartbeat", "database", "dag_files", "broker", "settings"}
     assert doctor(stack, "scheduler")[0] == 0
 
     engine = database.create(stack.settings)

@@ -149,4 +149,4 @@ def test_scale_down_under_load_spends_no_try(stack_factory: Any, engine: Engine)
     eventually(lambda: rows(engine, "select state from dag_run") == [("success",)], timeout=60, message=stack.logs)
     assert rows(engine, "select max(try_number), count(*) from task_instance") == [(1, 150)]
     assert rows(engine, "select count(*) from task_try") == [(0,)]
-    assert "has stopped" in stack.logs()
+    eventually(lambda: "has stopped" in stack.logs(), timeout=30, message=stack.logs)
