@@ -62,7 +62,7 @@ def test_starting_costs_the_same_whatever_waits(scenario: Scenario) -> None:
 
     few = pages(10)
     scenario.sql("delete from dag_run")
-    assert pages(5000) <= few + 10
+    assert pages(5000) <= few + 20  # indexes are a page deeper
 
 
 def test_an_older_run_gets_the_place_before_newer_ones(scenario: Scenario) -> None:
