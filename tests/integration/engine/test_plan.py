@@ -99,9 +99,13 @@ def test_several_schedulers_make_each_run_once(make_scenario: Callable[..., Scen
     scenario = make_scenario()
     for number in range(20):
         scenario.add(chain(f"d{number}", 3, **hourly(catchup=True, max_active_runs=5)))
-    threads = [
-        threading.Thread(target=lambda: [plan(scenario).run_once(START + timedelta(hours=5)) for _ in range(6)]) for _ in range(3)
-    ]
+
+    def work() -> None:
+        one = plan(scenario)
+        while one.run_once(START + timedelta(hours=5)).more:
+            pass
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
