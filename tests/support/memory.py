@@ -23,7 +23,8 @@ class Run:
         self.dag = dag
         self.states: dict[int, dict[int, S]] = {no: {-1: S.NONE} for no in range(len(dag.tasks))}
         self.branched: list[Branched] = []
-        self._lengths: dict[tuple[str, str], int] = {}
+        #: A mapped task that returned nothing leaves nothing to map over, as store/facts says.
+        self._lengths = {(task.task_id, "return_value"): 0 for task in self.dag.tasks if task.is_mapped}
         self.settle()
 
     def settle(self) -> None:
