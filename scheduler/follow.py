@@ -12,6 +12,7 @@ than the states of this run's direct upstream tasks (SerializedDag.follows) are 
 """
 
 import uuid
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -91,12 +92,12 @@ class Follower:
 
     def _decide_joins(self, claim: Claim, mine: TaskState, dag: SerializedDag, below: Below) -> list[Decision]:
         states = self._hot.upstream_states(claim, below.joins, dag)
-        decided = [_join(dag, join, -1, [mine, *(s for s, count in states[join] for _ in range(count))]) for join in below.joins]
+        decided = [_join(dag, join, -1, Counter({mine: 1}) + Counter(dict(states[join]))) for join in below.joins]
         if below.peer_joins:
             peers = self._hot.peer_states(claim, {no for join in below.peer_joins for no in dag.upstream[join]})
             peers[claim.task_no] = mine
             decided += [
-                _join(dag, join, claim.map_index, [peers[no] for no in dag.upstream[join] if no in peers])
+                _join(dag, join, claim.map_index, Counter(peers[no] for no in dag.upstream[join] if no in peers))
                 for join in below.peer_joins
             ]
         return [one for one in decided if one is not None]
@@ -204,8 +205,8 @@ def rings(claim: Claim, dag: SerializedDag, reported: Reported, *, left: bool) -
     return tokens
 
 
-def _join(dag: SerializedDag, join: int, map_index: int, states: Sequence[TaskState]) -> Decision | None:
-    verdict = decide(dag.tasks[join].trigger_rule, Upstream.of(states))
+def _join(dag: SerializedDag, join: int, map_index: int, states: Counter[TaskState]) -> Decision | None:
+    verdict = decide(dag.tasks[join].trigger_rule, Upstream.counted(states))
     return None if verdict.state is None else Decision(join, verdict.state, verdict.reason, map_index)
 
 
