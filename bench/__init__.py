@@ -1,0 +1,1 @@
+"""Measures Paceline beside bare Celery and bare PostgreSQL: `make bench`, or `python -m bench NAME ...`."""

@@ -1,0 +1,229 @@
+"""A throw-away stack for a measurement: PostgreSQL with fsync on, Redis, schedulers and workers, all as real processes."""
+
+import contextlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import psutil
+import psycopg2
+from psycopg2.extensions import connection as Connection
+from sqlalchemy import Engine
+
+from scheduler.cli import stack as stacks
+from scheduler.cli.embedded import EmbeddedPostgres, EmbeddedRedis
+from scheduler.cli.processes import Supervisor
+from scheduler.doorbell import Doorbell
+from scheduler.settings import Settings
+from scheduler.settings_sources import PREFIX
+from scheduler.store import database, migrate, runs
+
+CONCURRENCY = 4
+START_S = 120.0
+POLL_S = 0.02
+#: Whose CPU and memory are told apart; `parser` is every child of a scheduler, `worker_children` every one of a worker.
+ROLES = ("scheduler", "parser", "worker", "worker_children", "postgres", "redis")
+
+
+class StackError(Exception):
+    """The stack did not do what a measurement needs; the message ends with what its processes said last."""
+
+
+@dataclass
+class Stack:
+    """Servers, schema and DAG files, then `schedulers` and `workers`; all gone with the block.
+
+    `files` are texts of DAG files by name. `environment` holds settings (PACELINE_SCHEDULER_...=...) that differ from the defaults.
+    `postgres` are server options; fsync and synchronous_commit stay on unless they say otherwise. With 0 schedulers and workers
+    the database can be filled first; `start` and `stop_processes` then work as often as wanted.
+    """
+
+    files: Mapping[str, str]
+    schedulers: int = 1
+    workers: int = 1
+    concurrency: int = CONCURRENCY
+    queues: str = "default"
+    environment: Mapping[str, str] = field(default_factory=dict)
+    postgres: Mapping[str, str] = field(default_factory=dict)
+    said: list[str] = field(default_factory=list)
+
+    folder: Path = field(init=False)
+    settings: Settings = field(init=False)
+    servers: Supervisor = field(init=False)
+    processes: Supervisor | None = field(init=False, default=None)
+    engine: Engine = field(init=False)
+    connection: Connection = field(init=False)
+    _own: contextlib.ExitStack = field(init=False)
+    _doorbell: Doorbell = field(init=False)
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as undo:
+            self.folder = Path(tempfile.mkdtemp(prefix="bench-"))
+            undo.callback(shutil.rmtree, self.folder, ignore_errors=True)
+            self._start_servers(undo)
+            self.write(self.files)
+            self.engine = database.create(self.settings, application="paceline bench")
+            undo.callback(self.engine.dispose)
+            migrate.migrate(self.engine)
+            self.connection = self.connect()
+            undo.callback(self.connection.close)
+            self._doorbell = Doorbell(self.settings)
+            undo.callback(self._doorbell.close)
+            undo.callback(self.stop_processes)
+            self.start(schedulers=self.schedulers, workers=self.workers)
+            self._own = undo.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._own.close()
+
+    # Servers and processes
+
+    def _start_servers(self, undo: contextlib.ExitStack) -> None:
+        home, dags = self.folder / "home", self.folder / "dags"
+        home.mkdir()
+        dags.mkdir()
+        # An empty file of settings, so that one of the working directory is not read.
+        (self.folder / "settings.toml").touch()
+        self.servers = undo.enter_context(Supervisor(self.folder / "logs", say=self.said.append))
+        postgres = EmbeddedPostgres(
+            data=self.folder / "data", run_folder=self.folder / "p", supervisor=self.servers, options=self.postgres
+        )
+        broker = EmbeddedRedis(run_folder=self.folder / "r", supervisor=self.servers)
+        postgres.start()
+        broker.start()
+        self.settings = Settings.load(
+            {
+                "PACELINE_HOME": str(home),
+                "PACELINE_DAGS_FOLDER": str(dags),
+                "PACELINE_DATABASE_URL": f"postgresql://postgres@/paceline?host={postgres.run_folder}",
+                "PACELINE_BROKER_URL": f"redis+socket://{broker.socket}?virtual_host=0",
+                "PACELINE_CONFIG": str(self.folder / "settings.toml"),
+                **self.environment,
+            }
+        )
+
+    def start(self, *, schedulers: int = 1, workers: int = 1) -> None:
+        """Start processes and wait until they are registered and, with a scheduler, all DAG files are read."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+        environment |= stacks.environment_for(self.settings) | {"PACELINE_CONFIG": str(self.folder / "settings.toml")}
+        # Left over from the caller, it would have every process compile all modules anew.
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        self.processes = Supervisor(self.folder / "logs", say=self.said.append)
+        chosen = [(self.queues, self.concurrency)] * workers
+        for command in stacks.stack_commands(environment, schedulers=schedulers, workers=chosen):
+            self.processes.start(command)
+        self.wait(lambda: self._registered() >= schedulers + workers, START_S, "the processes to be registered")
+        if schedulers:
+            self.wait_parsed()
+
+    def stop_processes(self) -> None:
+        """End schedulers and workers in order; servers and data stay."""
+        if self.processes is not None:
+            self.processes.close()
+            self.processes = None
+
+    def write(self, files: Mapping[str, str]) -> None:
+        """Write DAG files into the folder."""
+        for name, text in files.items():
+            (self.settings.dags_folder / name).write_text(text, encoding="utf-8")
+
+    def wait_parsed(self, timeout_s: float = START_S) -> None:
+        """Wait until each file of the DAGs folder was read; StackError if one cannot be."""
+        wanted = len(list(self.settings.dags_folder.glob("*.py")))
+        self.wait(lambda: self._parsed() >= wanted, timeout_s, f"{wanted} DAG files to be read")
+
+    def _parsed(self) -> int:
+        for file, message in self.rows("select file, message from import_error"):
+            raise StackError(f"{file}: {message}")
+        return int(self.rows("select count(*) from dag_file where parsed_at is not null")[0][0])
+
+    def _registered(self) -> int:
+        return int(self.rows("select count(*) from process where stopped_at is null")[0][0])
+
+    # The database
+
+    def connect(self) -> Connection:
+        """A new connection to the database, every statement a transaction."""
+        connection = psycopg2.connect(self.settings.database_url, application_name="paceline bench")
+        connection.autocommit = True
+        return connection
+
+    def rows(self, statement: str, parameters: Any = None) -> list[tuple[Any, ...]]:
+        """What one statement returns."""
+        with self.connection.cursor() as cursor:
+            cursor.execute(statement, parameters)
+            return cursor.fetchall()
+
+    def trigger(self, dag_ids: Iterable[str]) -> list[int]:
+        """Make a manual run of each of these, one after the other as the command line does; the ids of the runs."""
+        made = []
+        for dag_id in dag_ids:
+            run = runs.trigger(self.engine, dag_id)
+            self._doorbell.ring("plan", f"run:{run.id}")
+            made.append(run.id)
+        return made
+
+    def wait_closed(self, run_ids: Sequence[int], timeout_s: float = 300.0) -> None:
+        """Wait until these runs have ended; StackError if one failed or the time is over."""
+        ids = list(run_ids)
+        open_ = "select count(*) from dag_run where id = any(%s) and state in ('queued', 'running')"
+        self.wait(lambda: self.rows(open_, (ids,))[0][0] == 0, timeout_s, f"{len(ids)} runs to end")
+        failed = self.rows("select dag_id, run_id from dag_run where id = any(%s) and state <> 'success'", (ids,))
+        if failed:
+            raise self._error(f"{len(failed)} of {len(ids)} runs failed, the first is {failed[0]}")
+
+    def wait(self, ready: Callable[[], bool], timeout_s: float, what: str, interval_s: float = POLL_S) -> None:
+        """Ask until it is true; StackError when the time is over."""
+        deadline = time.monotonic() + timeout_s
+        while not ready():
+            if time.monotonic() > deadline:
+                raise self._error(f"{timeout_s:.0f} s were too short for {what}")
+            time.sleep(interval_s)
+
+    def _error(self, what: str) -> StackError:
+        logs = [self.servers, *([self.processes] if self.processes else [])]
+        tails = [f"--- {name}\n{one.log_tail(name)}" for one in logs for name in one.names()]
+        return StackError("\n".join([what, *self.said, *tails]))
+
+    # What it costs
+
+    def pids(self) -> dict[str, list[int]]:
+        """The processes of each of ROLES at this moment."""
+        found: dict[str, list[int]] = {role: [] for role in ROLES}
+        for supervisor in (self.servers, *([self.processes] if self.processes else [])):
+            for name in supervisor.names():
+                parent = psutil.Process(supervisor.pid(name))
+                role = name.partition("-")[0]
+                below = {"scheduler": "parser", "worker": "worker_children"}.get(role, role)
+                found[role].append(parent.pid)
+                found[below] += [child.pid for child in parent.children(recursive=True)]
+        return found
+
+    def cpu_seconds(self) -> dict[str, float]:
+        """CPU that each of ROLES has used since it was started, children that have ended included."""
+        used = dict.fromkeys(ROLES, 0.0)
+        below = {"scheduler": "parser", "worker": "worker_children"}
+        for role, pids in self.pids().items():
+            for pid in pids:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    times = psutil.Process(pid).cpu_times()
+                    used[role] += times.user + times.system
+                    used[below.get(role, role)] += times.children_user + times.children_system
+        return used
+
+    def memory_mb(self) -> dict[str, list[dict[str, float]]]:
+        """RSS and PSS of each process of each of ROLES, in MB of 1,000,000 bytes; the PSS shares what is shared."""
+        found: dict[str, list[dict[str, float]]] = {role: [] for role in ROLES}
+        for role, pids in self.pids().items():
+            for pid in pids:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    whole = psutil.Process(pid).memory_full_info()
+                    found[role].append({"rss": whole.rss / 1e6, "pss": whole.pss / 1e6})
+        return found
