@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test check test-faults chaos fuzz test-compose
+.PHONY: help setup demo up down test check test-faults chaos fuzz bench test-compose
 BIN := .venv/bin
 
 help: ## Show this list
@@ -38,6 +38,9 @@ chaos: setup ## Ten minutes of seeded faults, judged; ends with one JSON line; S
 
 fuzz: setup ## Over 10,000 hostile ids, confs, messages, DAG files, settings and arguments; SEED=3; ends with one JSON line
 	@PYTHONPATH=tests $(BIN)/python -m fuzz $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+bench: setup ## Measure Paceline beside bare Celery and PostgreSQL; ends with one JSON line; ARGS="chain wide --iterations 5" to choose
+	@$(BIN)/python -m bench $(ARGS)
 
 test-compose: ## Build the image, run the stack of docker-compose.yml with three workers, check a flights run in it
 	@python3 tests/compose/run.py

@@ -207,7 +207,7 @@ class Stack:
         return found
 
     def cpu_seconds(self) -> dict[str, float]:
-        """CPU that each of ROLES has used since it was started, children that have ended included."""
+        """CPU that each of ROLES has used since it was started, children that have ended included; and `total`."""
         used = dict.fromkeys(ROLES, 0.0)
         below = {"scheduler": "parser", "worker": "worker_children"}
         for role, pids in self.pids().items():
@@ -216,7 +216,7 @@ class Stack:
                     times = psutil.Process(pid).cpu_times()
                     used[role] += times.user + times.system
                     used[below.get(role, role)] += times.children_user + times.children_system
-        return used
+        return used | {"total": sum(used.values())}
 
     def memory_mb(self) -> dict[str, list[dict[str, float]]]:
         """RSS and PSS of each process of each of ROLES, in MB of 1,000,000 bytes; the PSS shares what is shared."""

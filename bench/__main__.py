@@ -1,0 +1,33 @@
+"""`make bench`: python -m bench [NAME ...] [--iterations N]. The last line is one JSON object."""
+
+import argparse
+import json
+import sys
+
+from bench import parts, report
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"all, if left out: {', '.join(parts.names())}")
+    parser.add_argument("--iterations", type=int, default=3, help="runs of each shape that count, after its warm-up")
+    parser.add_argument(
+        "--small", action="store_true", help="everything as small as it can be: a smoke test, whose times say nothing"
+    )
+    chosen = parser.parse_args()
+    unknown = sorted(set(chosen.names) - set(parts.names()))
+    if unknown or chosen.iterations < 1:
+        parser.error(f"no part is named {', '.join(unknown)}" if unknown else "--iterations must be at least 1")
+    options = parts.Options(iterations=chosen.iterations, small=chosen.small, say=_say)
+    result = {"machine": report.machine()} | parts.measure(chosen.names or parts.names(), options)
+    report.table(result)
+    print(json.dumps(result))
+    return 0
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

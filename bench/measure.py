@@ -1,0 +1,97 @@
+"""One run of a shape: how long it took, how long the gaps between its tasks were, and what it cost."""
+
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.shapes import Shape
+from bench.stack import ROLES, Stack
+from scheduler.serialized import SerializedDag
+
+INSTANCES = """
+    select t.dag_run_id, t.task_no, extract(epoch from t.started_at)::float8, extract(epoch from t.ended_at)::float8, t.state
+      from task_instance t where t.dag_run_id = any(%s)
+"""
+RUNS = """
+    select r.id, r.version_id, extract(epoch from r.ended_at)::float8 from dag_run r where r.id = any(%s)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """`makespan_s` goes from before the first trigger to the stored end of the last run. `hops_ms`, sorted, has for each task with
+    something above it the time from the stored end of its last upstream task to its own stored start; where more tasks are
+    ready than can run, most of that is waiting for a free place. CPU is by role, and `total`."""
+
+    tasks: int
+    succeeded: int
+    makespan_s: float
+    hops_ms: list[float]
+    cpu_s_per_task: dict[str, float]
+    calibration_ms: float
+
+    @property
+    def tasks_per_s(self) -> float:
+        return self.tasks / self.makespan_s
+
+
+def run(stack: Stack, shape: Shape, timeout_s: float = 300.0) -> Measured:
+    """Trigger the shape and wait for its end."""
+    calibration_ms = calibrate()
+    before = stack.cpu_seconds()
+    start = time.time()
+    run_ids = stack.trigger(shape.dag_ids)
+    stack.wait_closed(run_ids, timeout_s)
+    after = stack.cpu_seconds()
+    instances = stack.rows(INSTANCES, (run_ids,))
+    closed = stack.rows(RUNS, (run_ids,))
+    return Measured(
+        tasks=len(instances),
+        succeeded=sum(state == "success" for *_, state in instances),
+        makespan_s=max(end for _, _, end in closed) - start,
+        hops_ms=sorted(hops(stack, closed, instances)),
+        cpu_s_per_task={role: (after[role] - before[role]) / len(instances) for role in (*ROLES, "total")},
+        calibration_ms=calibration_ms,
+    )
+
+
+def hops(stack: Stack, closed: Sequence[tuple[Any, ...]], instances: Sequence[tuple[Any, ...]]) -> list[float]:
+    """Milliseconds from the end of the last upstream task instance to the start, for each that has one above it."""
+    versions = {version for _, version, _ in closed}
+    data = stack.rows("select id, data from dag_version where id = any(%s)", (list(versions),))
+    upstream = {version: SerializedDag.from_json(text).upstream for version, text in data}
+    above = {run_id: upstream[version] for run_id, version, _ in closed}
+    ended: dict[tuple[int, int], float] = defaultdict(float)
+    for run_id, task_no, _, end, _ in instances:
+        ended[run_id, task_no] = max(ended[run_id, task_no], end)
+    return [
+        (start - max(ended[run_id, no] for no in above[run_id][task_no])) * 1000
+        for run_id, task_no, start, _, _ in instances
+        if above[run_id][task_no]
+    ]
+
+
+def calibrate() -> float:
+    """Milliseconds that a fixed loop of plain Python takes, the best of five: how fast the machine is just now."""
+    best = float("inf")
+    for _ in range(5):
+        start, total = time.perf_counter(), 0
+        for i in range(100_000):
+            total += i * i
+        best = min(best, time.perf_counter() - start)
+    return best * 1000
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Of sorted values, between neighbours in proportion."""
+    place = (len(values) - 1) * share
+    low = int(place)
+    high = min(low + 1, len(values) - 1)
+    return values[low] + (values[high] - values[low]) * (place - low)
+
+
+def quantiles(values: Sequence[float]) -> dict[str, float]:
+    """p50, p95 and p99 of sorted values, rounded to a thousandth."""
+    return {f"p{share}": round(quantile(values, share / 100), 3) for share in (50, 95, 99)}

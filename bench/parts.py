@@ -1,0 +1,69 @@
+"""The parts of the bench by name: each is a function of a module that returns its piece of the JSON."""
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bench import shapes
+
+#: A piece of the JSON object at the end; pieces are merged, dicts key by key.
+Piece = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How thorough a part shall be. `small`: as small as a smoke test wants it, where counts and states matter and times do not.
+    `say` takes a line for people."""
+
+    iterations: int = 3
+    small: bool = False
+    say: Callable[[str], None] = print
+
+    def __post_init__(self) -> None:
+        assert self.iterations >= 1
+
+
+#: By name: "module:function", called with Options. Shapes are not here: those that are chosen share one stack.
+PARTS: Mapping[str, str] = {
+    "raw": "bench.baseline:measure",
+}
+
+
+def names() -> list[str]:
+    """Everything `python -m bench` can be asked for, in the order in which it is measured."""
+    first, *others = PARTS
+    return [first, *shapes.full(), *others]
+
+
+def measure(chosen: list[str], options: Options) -> Piece:
+    """The merged pieces of the chosen parts."""
+    result: Piece = {}
+    for part in PARTS:
+        if part in chosen:
+            options.say(f"--- {part}")
+            merge(result, _function(PARTS[part])(options))
+        if part == next(iter(PARTS)):
+            merge(result, _shapes([name for name in shapes.full() if name in chosen], options))
+    return result
+
+
+def merge(into: Piece, piece: Mapping[str, Any]) -> None:
+    """Add a piece; where both have a dict, its keys."""
+    for key, value in piece.items():
+        if isinstance(value, dict) and isinstance(into.get(key), dict):
+            merge(into[key], value)
+        else:
+            into[key] = value
+
+
+def _shapes(chosen: list[str], options: Options) -> Piece:
+    from bench import throughput
+
+    return throughput.measure(chosen, options) if chosen else {}
+
+
+def _function(path: str) -> Callable[[Options], Piece]:
+    module, _, name = path.partition(":")
+    function: Callable[[Options], Piece] = getattr(importlib.import_module(module), name)
+    return function

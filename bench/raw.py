@@ -1,0 +1,144 @@
+"""The raw baselines on the servers of a stack: bare Celery, and one-row durable commits of bare PostgreSQL."""
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import psycopg2
+import redis
+
+from bench import raw_app
+from bench.measure import calibrate
+from bench.stack import CONCURRENCY, Stack, StackError
+from scheduler.cli.processes import Command, Supervisor
+from scheduler.doorbell import client
+from scheduler.settings import Broker
+
+#: Messages of one sample, hops of one sample, and how many hops at first do not count.
+MESSAGES, HOPS, FIRST_HOPS = 5000, 300, 50
+COMMITS_S = 1.0
+LIMIT_S = 120.0
+GLANCE_S = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What bare Celery did a moment ago, as it comes and with messages sent while the worker runs; and bare PostgreSQL."""
+
+    tasks_per_s: float
+    hop_ms: float
+    commits_per_s: float
+    calibration_ms: float
+
+
+class RawCelery:
+    """Bare Celery on the Redis of a stack, in a numbered database of its own; `running` starts a worker."""
+
+    def __init__(self, stack: Stack, *, ack_emulation: bool = True, concurrency: int = CONCURRENCY) -> None:
+        self._stack = stack
+        self._ack_emulation = ack_emulation
+        self._concurrency = concurrency
+        url = stack.settings.broker_url.replace("virtual_host=0", f"virtual_host={1 if ack_emulation else 2}")
+        self._url = url
+        self._redis: redis.Redis = client(stack.settings.model_copy(update={"broker": Broker(url=url)}))
+        self._app = raw_app.make(url, ack_emulation=ack_emulation)
+        self._stamps = stack.folder / f"stamps-{'with' if ack_emulation else 'without'}-acks"
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """A worker that runs and has run something for the length of the block."""
+        with self._worker():
+            self.sent_while_running(20 * self._concurrency)
+            yield
+
+    def sent_before(self, messages: int = MESSAGES) -> float:
+        """Tasks per second of what waits in the broker when a worker starts, between its first and its last hundredths."""
+        self._send(messages)
+        low, high = messages // 50, messages - messages // 50
+        with self._worker():
+            self._wait(messages - low)
+            start = time.perf_counter()
+            done = messages - self._wait(messages - high)
+            return (done - low) / (time.perf_counter() - start)
+
+    def sent_while_running(self, messages: int = MESSAGES) -> float:
+        """Tasks per second from the first message sent to the last taken."""
+        start = time.perf_counter()
+        self._send(messages)
+        self._wait(0)
+        return messages / (time.perf_counter() - start)
+
+    def hops(self, count: int = HOPS, first: int = FIRST_HOPS) -> list[float]:
+        """Milliseconds from the start of a task to that of the task it sent, sorted; without the first."""
+        self._stamps.unlink(missing_ok=True)
+        self._app.tasks["hop"].apply_async((count + first,))
+        self._stack.wait(lambda: _lines(self._stamps) > count + first, LIMIT_S, "the hops of bare Celery")
+        began = sorted(map(float, self._stamps.read_text().split()))
+        return sorted((after - before) * 1000 for before, after in zip(began[first:], began[first + 1 :], strict=False))
+
+    @contextlib.contextmanager
+    def _worker(self) -> Iterator[None]:
+        acks = "on" if self._ack_emulation else "off"
+        environment = dict(os.environ) | {
+            raw_app.BROKER: self._url,
+            raw_app.ACK_EMULATION: acks,
+            raw_app.STAMPS: str(self._stamps),
+        }
+        argv = [sys.executable, "-m", "celery", "-A", "bench.raw_app", "worker", "-P", "prefork", "-c", str(self._concurrency)]
+        argv += ["-l", "WARNING", "--without-gossip", "--without-mingle"]
+        with Supervisor(self._stack.folder / "logs", say=self._stack.said.append) as supervisor:
+            folder = Path(__file__).parent.parent
+            supervisor.start(Command(name=f"raw-acks-{acks}", argv=tuple(argv), environment=environment, folder=folder))
+            yield
+
+    def _send(self, messages: int) -> None:
+        with self._app.producer_or_acquire() as producer:
+            for _ in range(messages):
+                self._app.tasks["noop"].apply_async(producer=producer)
+
+    def _wait(self, depth: int) -> int:
+        """Until no more messages than that are left; how many are left."""
+        deadline = time.monotonic() + LIMIT_S
+        while (left := self._depth()) > depth:
+            if time.monotonic() > deadline:
+                raise StackError(f"{LIMIT_S:.0f} s were too short for bare Celery; {left} messages are left")
+            time.sleep(GLANCE_S)
+        return left
+
+    def _depth(self) -> int:
+        """Messages that are in the broker, or were taken from it by a worker that has not said yet that it got them."""
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.llen(raw_app.QUEUE)
+        pipe.hlen("unacked")
+        return sum(pipe.execute())
+
+
+def _lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def commits_per_s(stack: Stack, seconds: float = COMMITS_S) -> float:
+    """One-row updates per second on one connection, each a durable commit."""
+    with contextlib.closing(psycopg2.connect(stack.settings.database_url)) as connection:
+        connection.autocommit = True
+        with connection.cursor() as cursor:
+            cursor.execute("create table if not exists bench_raw (id int primary key, v bigint not null) with (fillfactor = 50)")
+            cursor.execute("insert into bench_raw values (1, 0) on conflict do nothing")
+            count, start = 0, time.perf_counter()
+            while (elapsed := time.perf_counter() - start) < seconds:
+                cursor.execute("update bench_raw set v = v + 1 where id = 1")
+                count += 1
+    return count / elapsed
+
+
+def sample(stack: Stack, celery: RawCelery, *, small: bool = False) -> Sample:
+    """One sample of everything, from a worker that runs."""
+    calibration_ms = calibrate()
+    hops = celery.hops(*((10, 2) if small else ()))
+    tasks_per_s = celery.sent_while_running(100 if small else MESSAGES)
+    return Sample(tasks_per_s, median(hops), commits_per_s(stack, 0.1 if small else COMMITS_S), calibration_ms)

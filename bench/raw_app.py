@@ -1,0 +1,39 @@
+"""The Celery app of the raw baseline: a no-op task, and one that sends its own successor."""
+
+import os
+import time
+from typing import Any
+
+from celery import Celery
+
+#: What a worker of it reads from the environment.
+BROKER, ACK_EMULATION, STAMPS = "BENCH_BROKER_URL", "BENCH_ACK_EMULATION", "BENCH_STAMPS"
+QUEUE = "raw"
+
+
+def make(broker_url: str, *, ack_emulation: bool = True) -> Celery:
+    """Celery as it comes, but for results, which nobody reads; without acknowledgements on request."""
+    made = Celery("bench_raw", broker=broker_url, set_as_current=False)
+    made.conf.update(task_ignore_result=True, task_default_queue=QUEUE, broker_connection_retry_on_startup=True)
+    if not ack_emulation:
+        made.conf.broker_transport_options = {"ack_emulation": False}
+    made.task(name="noop")(noop)
+    made.task(name="hop", bind=True)(hop)
+    return made
+
+
+def noop() -> None:
+    """Nothing."""
+
+
+def hop(task: Any, left: int) -> None:
+    """Send the next one; then write down when this one began."""
+    began = time.time()
+    if left:
+        task.apply_async((left - 1,))
+    stamps = os.open(os.environ[STAMPS], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.write(stamps, f"{began!r}\n".encode())
+    os.close(stamps)
+
+
+app = make(os.environ.get(BROKER, "memory://"), ack_emulation=os.environ.get(ACK_EMULATION) != "off")

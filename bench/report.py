@@ -1,0 +1,102 @@
+"""What people read: a line for each run while it goes on, a table at the end, and the machine it was measured on."""
+
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from bench.measure import Measured
+    from bench.raw import Sample
+
+#: Columns of the table of shapes: heading, keys into the shape's object, format.
+COLUMNS = (
+    ("tasks", ("tasks",), "{:,}"),
+    ("makespan s", ("makespan_s",), "{:.3f}"),
+    ("tasks/s", ("tasks_per_s",), "{:,.0f}"),
+    ("of raw Celery", ("of_raw_celery",), "{:.2f}"),
+    ("hop p50 ms", ("hop_ms", "p50"), "{:.2f}"),
+    ("p95", ("hop_ms", "p95"), "{:.2f}"),
+    ("p99", ("hop_ms", "p99"), "{:.2f}"),
+    ("over a raw hop", ("hop_over_raw",), "{:.2f}"),
+    ("CPU ms a task", ("cpu_s_per_task", "total"), "{:.2f}"),
+    ("calibration ms", ("calibration_ms",), "{:.1f}"),
+)
+
+
+def pair_line(sample: "Sample", measured: "Measured") -> str:
+    """One run beside its sample of the baseline."""
+    return (
+        f"raw {sample.tasks_per_s:5.0f} tasks/s, hop {sample.hop_ms:.2f} ms, {sample.commits_per_s:4.0f} commits/s"
+        f" ({sample.calibration_ms:.1f}) | {measured.tasks_per_s:5.0f} tasks/s in {measured.makespan_s:.3f} s,"
+        f" {measured.tasks_per_s / sample.tasks_per_s:.2f} of raw ({measured.calibration_ms:.1f})"
+    )
+
+
+def row_line(row: Mapping[str, float], calibration_ms: float) -> str:
+    """Some figures by name."""
+    return ", ".join(f"{name} {value:.6g}" for name, value in row.items()) + f" ({calibration_ms:.1f})"
+
+
+def table(result: Mapping[str, Any]) -> None:
+    """The result as tables on stderr; what has no table is in the JSON."""
+    # Without a terminal nothing is cut off.
+    console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 160)
+    shapes: Mapping[str, Any] = result.get("shapes", {})
+    if shapes:
+        grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        grid.add_column("shape")
+        for heading, _, _ in COLUMNS:
+            grid.add_column(heading, justify="right")
+        for name, shape in shapes.items():
+            grid.add_row(name, *(_cell(shape, keys, form) for _, keys, form in COLUMNS))
+        console.print(grid)
+    for part in ("raw", "ratios"):
+        for name, value in result.get(part, {}).items():
+            console.print(f"{part}: {name} {value}")
+
+
+def _cell(shape: Mapping[str, Any], keys: tuple[str, ...], form: str) -> str:
+    value: Any = shape
+    for key in keys:
+        value = value.get(key, {})
+    if keys[0] == "cpu_s_per_task" and value:
+        value *= 1000
+    return form.format(value) if value or value == 0 else ""
+
+
+def machine() -> dict[str, Any]:
+    """What the figures depend on."""
+    return {
+        "cpus": len(os.sched_getaffinity(0)),
+        "cpu": _cpu_model(),
+        "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "celery": version("celery"),
+        "commit": _commit(),
+    }
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def _commit() -> str | None:
+    """The short id of the commit, with + if files differ from it."""
+    command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
+    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or None
