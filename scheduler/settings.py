@@ -18,6 +18,8 @@ from scheduler.settings_sources import Layout
 
 #: Bytes; the kernel's limit is 107 on Linux and 103 on macOS.
 LONGEST_SOCKET_PATH = 100
+#: The database role of workers and waiters at the embedded server.
+EMBEDDED_WORKER = "paceline_worker"
 #: Keys whose values hold passwords: never printed whole.
 SECRET_URLS = frozenset({"database.url", "broker.url", "worker.database_url"})
 #: Keys whose values are secrets: never printed.
@@ -177,7 +179,7 @@ class Worker(Probed):
     deaf_timeout: Seconds = 30
     """Seconds in which a worker with free places may take nothing although messages wait; then it starts itself again."""
     database_url: DatabaseUrl | None = Field(default=None, examples=["postgresql://worker:password@localhost:5432/paceline"])
-    """The database, as a role that may do what workers do and no more (`paceline db grant-worker`); unset means database.url."""
+    """The database, as a role that may do what workers do and no more; unset means that of the embedded server, or database.url."""
 
 
 class Waiter(Probed):
@@ -323,6 +325,13 @@ class Settings(Section):
     def database_url(self) -> str:
         """The configured URL, else that of the embedded PostgreSQL under `home`."""
         return self.database.url or f"postgresql://postgres@/paceline?host={quote(str(self.run_folder))}"
+
+    @property
+    def worker_database_url(self) -> str:
+        """What workers and waiters connect with: a URL of their own, else their role at the embedded server, else database_url."""
+        if self.worker.database_url or self.database.url:
+            return self.worker.database_url or self.database_url
+        return f"postgresql://{EMBEDDED_WORKER}@/paceline?host={quote(str(self.run_folder))}"
 
     @property
     def broker_url(self) -> str:

@@ -14,16 +14,18 @@ PAUSE_S = 1.0
 
 
 def as_worker(settings: Settings) -> Settings:
-    """The settings with the database role of workers in place of the scheduler's, if there is one."""
-    if settings.worker.database_url is None:
-        return settings
-    return settings.model_copy(update={"database": settings.database.model_copy(update={"url": settings.worker.database_url})})
+    """The settings with the database role of workers in place of the scheduler's."""
+    return settings.model_copy(update={"database": settings.database.model_copy(update={"url": settings.worker_database_url})})
 
 
 def ready(settings: Settings) -> Engine:
     """Wait until database and broker answer. CredentialsError and SchemaError end the wait."""
     engine = database.create(settings, pool_size=2, application="paceline worker")
-    database.wait(engine, worker_log.warning)
+    try:
+        database.wait(engine, worker_log.warning)
+    except CredentialsError as error:
+        own = " Workers and waiters have PACELINE_WORKER_DATABASE_URL." if settings.worker.database_url else ""
+        raise CredentialsError(f"{error}{own}") from None
     migrate.check(engine)
     _wait_for_broker(settings)
     return engine

@@ -70,6 +70,7 @@ def effective(settings: Settings, key: str) -> Any:
         "paths.logs_folder": settings.logs_folder,
         "database.url": settings.database_url,
         "broker.url": settings.broker_url,
+        "worker.database_url": settings.worker_database_url,
     }
     value = shown(key, in_force.get(key, settings.value(key)))
     return str(value) if isinstance(value, Path) else value

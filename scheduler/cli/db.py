@@ -5,6 +5,7 @@ import click
 from scheduler.cli import options, output
 from scheduler.cli.clean import clean
 from scheduler.store import migrate as schema
+from scheduler.store import roles
 
 
 @click.group()
@@ -29,9 +30,15 @@ def rotate_fernet_key() -> None:
 
 @db.command()
 def migrate() -> None:
-    """Bring the schema to this version, in one transaction; safe to run twice and beside another one."""
+    """Bring the schema to this version, in one transaction; safe to run twice and beside another one.
+
+    Also makes the database role of PACELINE_WORKER_DATABASE_URL, with its password, if that is set and there is no such role.
+    """
+    settings = options.settings()
     engine = options.engine(check_schema=False)
-    revision = schema.migrate(engine, default_pool_slots=options.settings().core.default_pool_task_slot_count)
+    revision = schema.migrate(
+        engine, default_pool_slots=settings.core.default_pool_task_slot_count, worker_role=roles.Wanted.of(settings)
+    )
     click.echo(f"The schema is at {revision}.")
 
 
@@ -41,10 +48,9 @@ def migrate() -> None:
 def grant_worker(role: str, may_clear_runs: bool) -> None:
     """Give a database role exactly the rights that workers and waiters need, now and after each migration.
 
-    Make the role first (`create role ... login password ...`), and name it in PACELINE_WORKER_DATABASE_URL.
+    `paceline db migrate` does this for the role of PACELINE_WORKER_DATABASE_URL; any other is to be made first (`create role ...
+    login password ...`).
     """
-    from scheduler.store import roles
-
     roles.grant_worker(options.engine(), role, may_clear_runs=may_clear_runs)
     click.echo(f"{role} has the rights of a worker{' that may clear runs' if may_clear_runs else ''}, and no others here.")
 

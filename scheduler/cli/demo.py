@@ -70,7 +70,8 @@ def _demo_settings(settings: Settings) -> Settings:
     """The user's settings, but with embedded servers, a home of the demo's own and the folder that holds the flights DAG."""
     home = settings.home if "PACELINE_HOME" in os.environ else Path("~/.paceline/demo").expanduser()
     paths = Paths(home=home, dags_folder=_dags_folder(settings))
-    return settings.model_copy(update={"paths": paths, "database": Database(), "broker": Broker()})
+    worker = settings.worker.model_copy(update={"database_url": None})
+    return settings.model_copy(update={"paths": paths, "database": Database(), "broker": Broker(), "worker": worker})
 
 
 def _dags_folder(settings: Settings) -> Path:

@@ -15,7 +15,7 @@ from scheduler.cli.embedded import EmbeddedServers
 from scheduler.cli.processes import Command, Supervisor
 from scheduler.settings import Settings, environment_names
 from scheduler.settings_sources import OTHER_NAMES, PREFIX, STORE_PREFIXES
-from scheduler.store import database, migrate
+from scheduler.store import database, migrate, roles
 
 #: The `paceline` command. Without -P a DAG folder as working directory could shadow our packages.
 PACELINE = (sys.executable, "-P", "-m", "scheduler.cli")
@@ -27,6 +27,9 @@ SCHEDULER_GRACE_S = 20.0
 PORTS_TRIED = 50
 #: A second Ctrl-C within this time is the same one, sent twice by a terminal and `make`.
 SAME_KEY_S = 1.0
+#: What those who run the author's code do not get, once they have a URL of their own; nor does Flower, which needs no database.
+SCHEDULERS_OWN = ("PACELINE_DATABASE_URL", "PACELINE_SMTP_PASSWORD", "PACELINE_POSTGRES_PASSWORD")
+WORKERS_OWN = ("PACELINE_WORKER_DATABASE_URL", "PACELINE_WORKER_PASSWORD", "PACELINE_CORE_FERNET_KEY")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +103,7 @@ def stack_commands(
     worker_grace_sec: float = 30.0,
 ) -> list[Command]:
     """The commands of a stack beside its servers: scheduler-1, ..., worker-1, ..., waiter-1, ..., flower."""
+    of_workers = _without(environment, SCHEDULERS_OWN if "PACELINE_WORKER_DATABASE_URL" in environment else ())
     commands = [
         Command(
             name=f"scheduler-{number}",
@@ -118,17 +122,22 @@ def stack_commands(
                 name=name,
                 argv=(*PACELINE, "worker", *options),
                 stage=WORKER_STAGE,
-                environment=environment,
+                environment=of_workers,
                 grace_sec=worker_grace_sec + WORKER_MARGIN_S,
             )
         )
     for number in range(1, waiters + 1):
         name = f"waiter-{number}"
         argv = (*PACELINE, "waiter", "--name", name)
-        commands.append(Command(name=name, argv=argv, stage=WORKER_STAGE, environment=environment))
+        commands.append(Command(name=name, argv=argv, stage=WORKER_STAGE, environment=of_workers))
     if flower:
-        commands.append(Command(name="flower", argv=(*PACELINE, "flower"), stage=FLOWER_STAGE, environment=environment))
+        of_flower = _without(environment, SCHEDULERS_OWN + WORKERS_OWN)
+        commands.append(Command(name="flower", argv=(*PACELINE, "flower"), stage=FLOWER_STAGE, environment=of_flower))
     return commands
+
+
+def _without(environment: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name not in names}
 
 
 def environment_for(settings: Settings) -> dict[str, str]:
@@ -142,6 +151,8 @@ def environment_for(settings: Settings) -> dict[str, str]:
         part = getattr(settings, section)
         if key in part.model_fields_set and getattr(part, key) is not None:
             environment[name] = str(getattr(part, key))
+    if settings.worker_database_url != settings.database_url:
+        environment["PACELINE_WORKER_DATABASE_URL"] = settings.worker_database_url
     # A log must hold what a child said before it was killed.
     environment["PYTHONUNBUFFERED"] = "1"
     return environment | {
@@ -200,6 +211,7 @@ def _prepare_database(settings: Settings, say: Callable[[str], None]) -> None:
     engine = database.create(settings, pool_size=1, application="paceline standalone")
     try:
         database.wait(engine, say)
-        migrate.migrate(engine, default_pool_slots=settings.core.default_pool_task_slot_count)
+        slots = settings.core.default_pool_task_slot_count
+        migrate.migrate(engine, default_pool_slots=slots, worker_role=roles.Wanted.of(settings))
     finally:
         engine.dispose()

@@ -30,14 +30,14 @@ LOCK_TIMEOUT, ATTEMPTS, PAUSE_S = "3s", 10, 1.0
 ALIVE_S = 30.0
 
 
-def migrate(engine: Engine, *, default_pool_slots: int = 128) -> str:
-    """Apply every missing migration in one transaction and make default_pool; the revision it is at now.
+def migrate(engine: Engine, *, default_pool_slots: int = 128, worker_role: roles.Wanted | None = None) -> str:
+    """Apply every missing migration in one transaction, make default_pool and the workers' role; the revision it is at now.
 
     Safe beside processes that the new schema still serves; SchemaError, with nothing done, if others are alive.
     """
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            return _migrate(engine, default_pool_slots)
+            return _migrate(engine, default_pool_slots, worker_role)
         except DBAPIError as error:
             if getattr(error.orig, "pgcode", None) not in LOST_RACES | TOO_SLOW or attempt == ATTEMPTS:
                 raise
@@ -45,7 +45,7 @@ def migrate(engine: Engine, *, default_pool_slots: int = 128) -> str:
     raise AssertionError("the last attempt returns or raises")
 
 
-def _migrate(engine: Engine, default_pool_slots: int) -> str:
+def _migrate(engine: Engine, default_pool_slots: int, worker_role: roles.Wanted | None) -> str:
     with engine.begin() as connection:
         patiently(connection)
         connection.exec_driver_sql("select pg_advisory_xact_lock(%s)", (MIGRATION_LOCK,))
@@ -65,6 +65,8 @@ def _migrate(engine: Engine, default_pool_slots: int) -> str:
             (default_pool_slots,),
         )
         connection.exec_driver_sql("update paceline_schema set compatible_from = %s", (compatible_from(),))
+        if worker_role is not None:
+            roles.make_worker(connection, worker_role)
         roles.renew(connection)
     return head()
 

@@ -8,9 +8,11 @@ import contextlib
 from dataclasses import dataclass
 
 from psycopg2 import sql
+from psycopg2.extensions import encrypt_password, parse_dsn
 from sqlalchemy import Connection
 
 from scheduler.exceptions import NotFoundError, PacelineError
+from scheduler.settings import Settings
 from scheduler.store.database import transaction
 
 #: Table, and what may be done with it; a tuple names the columns that may be changed.
@@ -62,9 +64,68 @@ class Granted:
     may_clear_runs: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A role that a migration makes if it is missing: the user, and the password if it has one, of a URL."""
+
+    url: str
+    may_clear_runs: bool = False
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Wanted | None":
+        """What workers connect as, unless that is what schedulers connect as. One person's own server holds no task back."""
+        if settings.worker_database_url == settings.database_url:
+            return None
+        return cls(settings.worker_database_url, may_clear_runs=settings.database.url is None)
+
+
 @transaction
 def grant_worker(connection: Connection, role: str, *, may_clear_runs: bool = False) -> None:
     """Give `role` exactly the rights of a worker; what else it had in this schema is taken away. NotFoundError."""
+    _refuse_unfit(connection, role)
+    connection.exec_driver_sql(
+        "insert into worker_role (name, may_clear_runs) values (%s, %s)"
+        " on conflict (name) do update set may_clear_runs = excluded.may_clear_runs",
+        (role, may_clear_runs),
+    )
+    _grant(connection, Granted(role, may_clear_runs))
+
+
+def make_worker(connection: Connection, wanted: Wanted) -> None:
+    """Let there be this role, to be granted by `renew`. One that is there keeps its password and what it was granted."""
+    parts = parse_dsn(wanted.url)
+    role = parts.get("user")
+    if role is None:
+        raise PacelineError("worker.database_url names no user: write postgresql://user:password@host:port/name.")
+    if connection.exec_driver_sql("select from pg_roles where rolname = %s", (role,)).first() is None:
+        _create(connection, role, parts.get("password"))
+    _refuse_unfit(connection, role)
+    connection.exec_driver_sql(
+        "insert into worker_role (name, may_clear_runs) values (%s, %s)"
+        " on conflict (name) do update set may_clear_runs = worker_role.may_clear_runs or excluded.may_clear_runs",
+        (role, wanted.may_clear_runs),
+    )
+
+
+def _create(connection: Connection, role: str, password: str | None) -> None:
+    me, may = connection.exec_driver_sql(
+        "select rolname, rolsuper or rolcreaterole from pg_roles where rolname = current_user"
+    ).one()
+    if not may:
+        raise PacelineError(
+            f"There is no database role {role!r}, and {me!r} may not make one: make it with `create role ... login password ...`."
+        )
+    statement = sql.SQL("create role {} login").format(sql.Identifier(role))
+    with contextlib.closing(connection.connection.cursor()) as cursor:
+        if password is not None:
+            # Made unreadable here: the server may write statements into its log.
+            unreadable = encrypt_password(password, role, connection.connection.driver_connection)
+            statement += sql.SQL(" password {}").format(sql.Literal(unreadable))
+        cursor.execute(statement)
+
+
+def _refuse_unfit(connection: Connection, role: str) -> None:
+    """NotFoundError, or PacelineError for a role that no grant could hold back."""
     found = connection.exec_driver_sql(
         "select rolsuper, pg_has_role(rolname, (select tableowner from pg_tables where schemaname = current_schema()"
         " and tablename = 'dag_run'), 'member') from pg_roles where rolname = %s",
@@ -74,12 +135,6 @@ def grant_worker(connection: Connection, role: str, *, may_clear_runs: bool = Fa
         raise NotFoundError(f"There is no database role {role!r}: make it with `create role ... login password ...`.")
     if found[0] or found[1]:
         raise PacelineError(f"Role {role!r} is a superuser or owns the tables, so it can do everything: name another role.")
-    connection.exec_driver_sql(
-        "insert into worker_role (name, may_clear_runs) values (%s, %s)"
-        " on conflict (name) do update set may_clear_runs = excluded.may_clear_runs",
-        (role, may_clear_runs),
-    )
-    _grant(connection, Granted(role, may_clear_runs))
 
 
 @transaction

@@ -107,6 +107,7 @@ class Stack:
         self._flower_password = secrets.token_hex(16)
         self._environment = os.environ | {
             "PACELINE_POSTGRES_PASSWORD": secrets.token_hex(16),
+            "PACELINE_WORKER_PASSWORD": secrets.token_hex(16),
             "PACELINE_REDIS_PASSWORD": secrets.token_hex(16),
             "PACELINE_FLOWER_PASSWORD": self._flower_password,
             "PACELINE_FLOWER_PORT": str(self._port),

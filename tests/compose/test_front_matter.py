@@ -5,6 +5,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 from scheduler.settings import environment_names
 
@@ -42,6 +43,19 @@ def test_compose_requires_every_password_and_the_example_names_every_variable() 
 
 def test_compose_sets_only_settings_that_exist() -> None:
     assert set(re.findall(r"^ +(PACELINE_\w+):", COMPOSE, re.MULTILINE)) <= set(environment_names())
+
+
+def test_each_service_gets_the_passwords_that_it_needs_and_no_others() -> None:
+    """What a Compose file says twice it says by anchors, so the whole must be read as YAML."""
+    services = yaml.safe_load(COMPOSE)["services"]
+
+    found = {name: set(re.findall(r"PACELINE_(\w+)_PASSWORD", str(service))) for name, service in services.items()}
+
+    of_workers = {name: {"WORKER", "REDIS"} for name in ("worker", "worker-spark", "worker-spark-heavy", "waiter")}
+    assert found == of_workers | {
+        "postgres": {"POSTGRES"}, "redis": {"REDIS"}, "flower": {"REDIS", "FLOWER"}, "scheduler": {"POSTGRES", "REDIS"},
+        "migrate": {"POSTGRES", "WORKER", "REDIS"},
+    }  # fmt: skip
 
 
 def test_only_flower_is_published_and_only_on_this_machine() -> None:

@@ -1,5 +1,6 @@
 """The whole stack as a person starts it: `paceline standalone` and `paceline demo`."""
 
+import contextlib
 import json
 import signal
 import socket
@@ -7,6 +8,7 @@ import subprocess
 import textwrap
 
 import psutil
+import psycopg2
 import pytest
 from support.standalone import START_S, STOP_S, ask, environment_of, standalone
 from support.waiting import eventually
@@ -60,6 +62,32 @@ SLOW = """
 """
 
 
+#: What a task can do at most: use its worker's own connection.
+CURIOUS = """
+    import gc
+    from scheduler import dag, task
+
+    @task
+    def tries():
+        from scheduler.store.hot import HotPath
+        (hot,) = [one for one in gc.get_objects() if isinstance(one, HotPath)]
+        said = {}
+        for statement in ("delete from dag", "delete from dag_run", "create table mine (x int)", "set role postgres"):
+            try:
+                hot.read(statement, ())
+            except Exception as error:
+                said[statement] = type(error).__name__
+        said["is"] = hot.read("select current_user", ())[0][0]
+        return said
+
+    @dag(schedule=None)
+    def curious():
+        tries()
+
+    curious()
+"""
+
+
 def write(dags, name, source):
     dags.mkdir(exist_ok=True)
     (dags / name).write_text(textwrap.dedent(source))
@@ -106,6 +134,49 @@ def test_a_run_completes_after_the_parent_was_killed_with_sigkill(short_folder):
         assert [(task["state"], task["try_number"]) for task in _run(environment)["tasks"]] == [("success", 2)]
         process.terminate()
         assert process.wait(STOP_S) == 0
+
+
+def test_workers_and_waiters_have_a_database_role_of_their_own(short_folder):
+    home = short_folder / "home"
+    environment = environment_of(home, short_folder / "dags")
+    write(short_folder / "dags", "curious.py", CURIOUS)
+    with standalone(environment) as process:
+        eventually(lambda: '"curious"' in ask(environment, "dags", "list", "--json"), timeout=START_S)
+        ask(environment, "dags", "trigger", "curious", "--run-id", "one", "--wait", "--timeout", "60")
+        with contextlib.closing(psycopg2.connect(host=str(home / "run"), user="postgres", dbname="paceline")) as connection:
+            with connection.cursor() as cursor:
+                cursor.execute("select value from xcom where key = 'return_value'")
+                (said,) = cursor.fetchall()
+                cursor.execute(
+                    "select distinct application_name, usename from pg_stat_activity where application_name ~ '^paceline '"
+                )
+                who = dict(cursor.fetchall())
+        process.terminate()
+        assert process.wait(STOP_S) == 0
+
+    assert said[0].pop("is") == "paceline_worker"
+    assert said[0] == dict.fromkeys(
+        ("delete from dag", "delete from dag_run", "create table mine (x int)", "set role postgres"), "InsufficientPrivilege"
+    )
+    # A waiter's connections bear the name of a worker's.
+    assert who["paceline worker"] == "paceline_worker"
+    assert who["paceline scheduler"] == "postgres"
+
+
+def test_the_environment_of_workers_waiters_and_flower_is_without_what_is_the_schedulers(tmp_path):
+    own = {"PACELINE_WORKER_DATABASE_URL": "postgresql://w:1@h/d", "PACELINE_CORE_FERNET_KEY": "k"}
+    both = {"PACELINE_BROKER_URL": "redis://h", "PATH": "/bin"}
+    whole = {"PACELINE_DATABASE_URL": "postgresql://s:2@h/d", "PACELINE_SMTP_PASSWORD": "3"} | own | both
+
+    commands = stack.stack_commands(whole, schedulers=1, workers=[("default", 1)], waiters=1, flower=True)
+    without_role = stack.stack_commands(
+        {"PACELINE_DATABASE_URL": "postgresql://s:2@h/d"}, schedulers=0, workers=[("default", 1)], waiters=1
+    )
+
+    assert {one.name: one.environment for one in commands} == {
+        "scheduler-1": whole, "worker-1": own | both, "waiter-1": own | both, "flower": both,
+    }  # fmt: skip
+    assert all("PACELINE_DATABASE_URL" in one.environment for one in without_role)
 
 
 def _run(environment):

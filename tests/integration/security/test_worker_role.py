@@ -251,6 +251,63 @@ def test_a_migration_grants_again(role: str, engine: Any) -> None:
         cursor.execute("select count(*) from dag_run")
 
 
+@pytest.fixture
+def missing_role(postgres_server: PostgresServer, settings: Settings, engine: Any) -> Iterator[str]:
+    """The URL of the database as a role that does not exist; it is gone after the test."""
+    name = "made_by_migrating"
+    yield settings.database_url.replace("postgres@", f"{name}:s%20e'c@")
+    with engine.begin() as connection:
+        if connection.exec_driver_sql("select from pg_roles where rolname = %s", (name,)).first() is not None:
+            connection.exec_driver_sql(f"drop owned by {name}")
+    postgres_server.execute(f"drop role if exists {name}")
+
+
+def test_migrating_makes_the_role_of_the_url_with_its_password(
+    missing_role: str, engine: Any, cli_environment: dict[str, str]
+) -> None:
+    environment = cli_environment | {"PACELINE_WORKER_DATABASE_URL": missing_role}
+
+    first = CliRunner().invoke(paceline, ["db", "migrate"], env=environment)
+
+    assert first.exit_code == 0, first.output
+    assert roles.granted(engine) == [roles.Granted("made_by_migrating", False)]
+    with engine.connect() as connection:
+        query = "select rolpassword, rolcanlogin, rolsuper from pg_authid where rolname = 'made_by_migrating'"
+        stored = connection.exec_driver_sql(query).one()
+    # The server keeps what it is sent if that is a SCRAM verifier already: the password itself never went there.
+    assert stored[0].startswith("SCRAM-SHA-256$")
+    assert tuple(stored[1:]) == (True, False)
+    with as_role(missing_role) as connection, connection.cursor() as cursor:
+        cursor.execute("select count(*) from dag_run")
+
+    roles.grant_worker(engine, "made_by_migrating", may_clear_runs=True)
+    again = CliRunner().invoke(
+        paceline, ["db", "migrate"], env=environment | {"PACELINE_WORKER_DATABASE_URL": missing_role.replace("s%20e'c", "other")}
+    )
+
+    assert again.exit_code == 0, again.output
+    assert roles.granted(engine) == [roles.Granted("made_by_migrating", True)], "what it was granted it keeps"
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql(query).one() == stored, "and its password"
+
+
+def test_who_may_not_make_roles_is_told_to_have_it_made(role: str, missing_role: str, settings: Settings, engine: Any) -> None:
+    roles.grant_worker(engine, ROLE)
+    without_right = database.create(settings.model_copy(update={"database": settings.database.model_copy(update={"url": role})}))
+
+    with without_right.begin() as connection, pytest.raises(PacelineError, match=r"may not make one: make it with `create role"):
+        roles.make_worker(connection, roles.Wanted(missing_role))
+    without_right.dispose()
+
+
+def test_a_url_without_a_user_and_one_of_the_owner_name_no_role(settings: Settings, engine: Any) -> None:
+    with pytest.raises(PacelineError, match="names no user"):
+        migrate.migrate(engine, worker_role=roles.Wanted(settings.database_url.replace("postgres@", "")))
+    with pytest.raises(PacelineError, match="superuser or owns"):
+        migrate.migrate(engine, worker_role=roles.Wanted(settings.database_url.replace("postgres@", "postgres:other@")))
+    assert roles.granted(engine) == []
+
+
 def test_who_can_do_everything_is_no_role_for_a_worker(settings: Settings, engine: Any) -> None:
     with pytest.raises(PacelineError, match="superuser or owns"):
         roles.grant_worker(engine, "postgres")
