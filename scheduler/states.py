@@ -132,6 +132,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     *_moves(Actor.SCHEDULER, "up_for_retry up_for_reschedule", "scheduled", "its waiting time is over"),
     *_moves(Actor.SCHEDULER, "deferred", "scheduled", "its trigger did not fire in time"),
     *_moves(Actor.SCHEDULER, "scheduled", "queued", "its pool, DAG and task have room"),
+    *_moves(Actor.SCHEDULER, "queued", "scheduled", "it is beyond a limit that was lowered"),
     *_moves(Actor.SCHEDULER, "running", "up_for_retry failed", "its worker is dead"),
     *_moves(Actor.SCHEDULER, "running", "shutdown", "its run is over: dagrun_timeout, fail_fast"),
     *_moves(Actor.SCHEDULER, _IDLE, "skipped", "its run is over: dagrun_timeout, fail_fast"),

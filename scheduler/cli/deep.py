@@ -42,7 +42,7 @@ def _print(left: Sequence[Broken], repaired: Sequence[Broken]) -> None:
     output.table(_rows(left), COLUMNS, empty="Every invariant holds.")
     if left:
         output.say(
-            f"{len(left)} to look at; `paceline doctor --deep --repair` puts right what can be, limits come right by themselves."
+            f"{len(left)} to look at; `paceline doctor --deep --repair` puts right what can be; what runs over a limit will end."
         )
 
 

@@ -15,7 +15,7 @@ from scheduler.services.queue import send
 from scheduler.services.rescue import dispatch_ids_in_broker
 from scheduler.settings import Settings
 from scheduler.states import FINISHED, RUN_FINISHED, TaskState
-from scheduler.store import deferrals, files, instances, invariants, notices, schedules, selection
+from scheduler.store import deferrals, files, instances, invariants, notices, schedules, selection, take_back
 from scheduler.store.database import transaction
 from scheduler.store.deferrals import Fired
 from scheduler.store.invariants import Broken, Limits, RunningRun
@@ -45,17 +45,20 @@ class Tools:
 
 def find(tools: Tools) -> list[Broken]:
     """All that breaks an invariant and has for longer than the grace. redis.RedisError if the broker does not answer."""
-    limits = Limits(
+    found = invariants.find(tools.engine, _limits(tools))
+    found += _unsent(tools)
+    for run in _running(tools.engine, tools.grace_s):
+        found += _of_run(tools.engine, run, tools)
+    return found
+
+
+def _limits(tools: Tools) -> Limits:
+    return Limits(
         grace_s=tools.grace_s,
         worker_timeout_s=tools.settings.worker.heartbeat_timeout,
         waiter_timeout_s=tools.settings.waiter.heartbeat_timeout,
         parallelism=tools.settings.core.parallelism,
     )
-    found = invariants.find(tools.engine, limits)
-    found += _unsent(tools)
-    for run in _running(tools.engine, tools.grace_s):
-        found += _of_run(tools.engine, run, tools)
-    return found
 
 
 def repair(tools: Tools, broken: list[Broken]) -> list[Broken]:
@@ -185,11 +188,17 @@ def _release_notice(tools: Tools, one: Broken) -> None:
 
 
 @transaction
+def _take_back(connection: Connection, one: Broken, limits: Limits) -> None:
+    take_back.take_back(connection, one, limits)
+
+
+@transaction
 def _now(connection: Connection) -> datetime:
     return schedules.clock(connection)
 
 
-#: By the name of the invariant. What is over a limit is not here: it goes down by itself as tasks end.
+#: By the name of the invariant. Of what is over a limit that which is queued is taken back; what runs is left to end, as are runs
+#: over max_active_runs and workers over their concurrency.
 REPAIRS: Mapping[str, Callable[[Tools, Broken], object]] = {
     "dead worker": lambda tools, one: _lose(tools.engine, one),
     "open in a finished run": lambda tools, one: _end(tools.engine, one),
@@ -204,4 +213,5 @@ REPAIRS: Mapping[str, Callable[[Tools, Broken], object]] = {
     UNSENT: _send,
     UNDECIDED: _promote,
     UNCLOSED: _promote,
+    **dict.fromkeys(take_back.LIMITS, lambda tools, one: _take_back(tools.engine, one, _limits(tools))),
 }

@@ -204,7 +204,8 @@ STATEMENTS: Mapping[str, str] = {
                  where t.max_active_tis_per_dag is not null and t.state in ('queued', 'running', 'shutdown', 'deferred')
                  group by 1, 2) h
          where h.held > h.most
-        union all
+    """,
+    "task over its limit in a run": """
         select r.dag_id, r.run_id, h.task_id, null, h.held || ' instances are active; max_active_tis_per_dagrun is ' || h.most,
                null::timestamptz, r.id, null, null, null
           from (select t.dag_run_id, t.task_id, count(*) as held, min(t.max_active_tis_per_dagrun) as most

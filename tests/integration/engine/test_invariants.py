@@ -4,11 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 from support.scenario import Scenario, chain, dag
+from support.waiting import eventually
 
 from scheduler.dispatch import Publisher
 from scheduler.services import invariants
 from scheduler.services.invariants import Tools
 from scheduler.services.rescue import dispatch_ids_in_broker
+from scheduler.states import TaskState
+from scheduler.store.claims import Ending
 from scheduler.store.invariants import Broken
 
 #: Every moment of the last year is this long ago.
@@ -59,6 +62,14 @@ def repaired(scenario: Scenario, tools: Tools, name: str, *, task_id: str | None
     assert (found.name, found.task_id) == (name, task_id), found
     assert invariants.repair(tools, [found]) == []
     return found
+
+
+@pytest.fixture
+def long_up(scenario: Scenario, tools: Tools) -> None:
+    """The session's PostgreSQL has been up for as long as a worker may be silent."""
+    old = "select clock_timestamp() > pg_postmaster_start_time() + make_interval(secs => %s)"
+    timeout_s = tools.settings.worker.heartbeat_timeout
+    eventually(lambda: scenario.rows(old, timeout_s) == [(True,)], timeout=timeout_s + 5)
 
 
 @pytest.fixture
@@ -272,11 +283,11 @@ def test_a_backfill_with_nothing_left_is_ended(scenario: Scenario, tools: Tools)
         ("update pool set slots = 1", "pool over its slots"),
         ("update process set concurrency = 1 where kind = 'worker'", "worker over its concurrency"),
         ("update task_instance set max_active_tis_per_dag = 1", "task over its limit"),
-        ("update task_instance set max_active_tis_per_dagrun = 1", "task over its limit"),
+        ("update task_instance set max_active_tis_per_dagrun = 1", "task over its limit in a run"),
         ("update dag_version set data = data || '{\"max_active_tasks\": 1}'", "run over max_active_tasks"),
     ],
 )
-def test_what_is_over_a_limit_is_named_and_left_to_end(scenario: Scenario, tools: Tools, limit: str, name: str) -> None:
+def test_what_runs_over_a_limit_is_named_and_left_to_end(scenario: Scenario, tools: Tools, limit: str, name: str) -> None:
     scenario.add(dag("m", {"each": []}, options=MAPPED))
     start(scenario, "m")
     for message in scenario.messages():
@@ -288,6 +299,96 @@ def test_what_is_over_a_limit_is_named_and_left_to_end(scenario: Scenario, tools
 
     scenario.sql("update task_instance set state = 'success', ended_at = now()")
     assert named(tools) == []
+
+
+def lower(scenario: Scenario, statement: str) -> None:
+    scenario.sql("update task_instance set queued_at = queued_at + id * interval '1 ms'")
+    scenario.sql(statement)
+
+
+@pytest.mark.parametrize(
+    ("lowered", "name", "raised"),
+    [
+        ("update pool set slots = 3", "pool over its slots", "update pool set slots = 99"),
+        ("update task_instance set max_active_tis_per_dag = 3", "task over its limit",
+         "update task_instance set max_active_tis_per_dag = 99"),
+        ("update task_instance set max_active_tis_per_dagrun = 3", "task over its limit in a run",
+         "update task_instance set max_active_tis_per_dagrun = 99"),
+        ("update dag_version set data = data || '{\"max_active_tasks\": 3}'", "run over max_active_tasks",
+         "update dag_version set data = data || '{\"max_active_tasks\": 99}'"),
+    ],
+)  # fmt: skip
+def test_what_is_queued_beyond_a_limit_goes_back_the_newest_first_and_runs_later(
+    scenario: Scenario, tools: Tools, long_up: None, lowered: str, name: str, raised: str
+) -> None:
+    scenario.add(dag("m", {"each": []}, options={"each": {"expand": {"kind": "product", "inputs": [{"literal": 5}]}}}))
+    start(scenario, "m")
+    messages = scenario.messages()
+    running = scenario.claim(messages[-1])
+    assert running is not None
+    lower(scenario, lowered)
+    queued = sorted(set(scenario.states()) - {f"each[{running.map_index}]"})
+
+    (found,) = invariants.find(tools)
+    assert found.name == name
+    assert invariants.repair(tools, [found]) == []
+
+    assert {scenario.states()[task] for task in queued[:2]} == {"queued"}
+    assert {scenario.states()[task] for task in queued[2:]} == {"scheduled"}
+    assert scenario.states()[f"each[{running.map_index}]"] == "running"
+    rows = scenario.rows("select distinct try_number, dispatch_id, queued_by, reason from task_instance where state = 'scheduled'")
+    assert rows == [(1, None, None, "a limit was lowered")]
+    taken_back = [scenario.claim(message) for message in messages if message[0] in _ids(scenario, "scheduled")]
+    assert taken_back == [None, None], "what the broker still holds of them claims nothing"
+    scenario.turn()
+    assert sorted(scenario.states().values()) == ["queued", "queued", "running", "scheduled", "scheduled"], "nor is there room"
+
+    scenario.sql(raised)
+    scenario.sql("update task_instance set state = 'success', ended_at = now() where state = 'running'")
+    scenario.hot.close()
+    for message in messages:
+        if (claim := scenario.claim(message)) is not None:
+            assert scenario.follower.report(claim, Ending(TaskState.SUCCESS))
+    scenario.run_to_end()
+    assert scenario.rows("select distinct state, try_number from task_instance") == [("success", 1)]
+
+
+def test_slots_count_and_what_is_deferred_if_the_pool_says_so(scenario: Scenario, tools: Tools, long_up: None) -> None:
+    each = {"expand": {"kind": "product", "inputs": [{"literal": 4}]}, "pool_slots": 2}
+    scenario.add(dag("m", {"each": []}, options={"each": each}))
+    start(scenario, "m")
+    claim = scenario.claim(scenario.messages()[0])
+    assert claim is not None
+    scenario.sql("update task_instance set state = 'deferred', resume = '{}' where state = 'running'")
+    lower(scenario, "update pool set slots = 5, include_deferred = true")
+
+    found = [one for one in invariants.find(tools) if one.name == "pool over its slots"]
+    assert [one.what for one in found] == ["pool default_pool has 5 slots and 8 are taken"]
+    invariants.repair(tools, found)
+
+    assert sorted(scenario.states().values()) == ["deferred", "queued", "scheduled", "scheduled"]
+
+
+def test_nothing_is_taken_back_while_a_claim_may_have_been_undone(scenario: Scenario, tools: Tools) -> None:
+    start(scenario)
+    scenario.sql("update task_instance set queued_at = pg_postmaster_start_time() - interval '1 hour' where state = 'queued'")
+    narrow = scenario.settings.model_copy(
+        update={
+            "core": scenario.settings.core.model_copy(update={"parallelism": 0}),
+            "worker": scenario.settings.worker.model_copy(update={"heartbeat_timeout": 1e6}),
+        }
+    )
+    tools = Tools(scenario.engine, narrow, scenario.broker, tools.publisher, grace_s=0)
+    found = [one for one in invariants.find(tools) if one.name == "parallelism exceeded"]
+    assert len(found) == 1
+
+    invariants.repair(tools, found)
+
+    assert scenario.states()["first"] == "queued"
+
+
+def _ids(scenario: Scenario, state: str) -> set[int]:
+    return {row[0] for row in scenario.rows("select id from task_instance where state = %s", state)}
 
 
 def test_runs_and_task_instances_over_all_limits_are_named(scenario: Scenario, tools: Tools) -> None:

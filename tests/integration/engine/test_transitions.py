@@ -11,8 +11,9 @@ from sqlalchemy.exc import IntegrityError
 from support.scenario import Scenario, chain, dag
 
 from scheduler.states import REQUIRES, TRANSITIONS, Actor, Decision, TaskState
-from scheduler.store import clear, deferrals, instances, integrity, mark, selection
+from scheduler.store import clear, deferrals, instances, integrity, mark, selection, take_back
 from scheduler.store.claims import Claim, Deferral, Ending, Moves
+from scheduler.store.invariants import Broken, Limits
 from scheduler.store.selection import Runs, Tasks
 
 S = TaskState
@@ -50,6 +51,13 @@ def lose(max_tries: int) -> Move:
         _with(scenario, lambda connection: instances.lose(connection, dead_worker="me", reason="gone", at_once=True))
 
     return move
+
+
+def take_back_all(scenario: Scenario, claim: Claim) -> None:
+    """Nothing may be queued any more, and PostgreSQL has long been up."""
+    one = Broken(**dict.fromkeys(Broken.__slots__, None) | {"name": "parallelism exceeded"})  # type: ignore[arg-type]
+    limits = Limits(grace_s=0, worker_timeout_s=-1, waiter_timeout_s=0, parallelism=0)
+    _with(scenario, lambda connection: take_back.take_back(connection, one, limits))
 
 
 def follow(heir: bool, state: S) -> Move:
@@ -120,6 +128,7 @@ MOVES: dict[str, tuple[Actor, Move]] = {
     **{f"decide {state}": (Actor.SCHEDULER, decide(state)) for state in (S.SCHEDULED, S.SKIPPED, S.UPSTREAM_FAILED)},
     "due": (Actor.SCHEDULER, lambda scenario, _: _with(scenario, lambda c: instances.due(c, limit=9))),
     "queue": (Actor.SCHEDULER, lambda scenario, claim: _with(scenario, lambda c: instances.queue(c, [claim.id], "s"))),
+    "take back": (Actor.SCHEDULER, take_back_all),
     "lose with retries": (Actor.SCHEDULER, lose(3)),
     "lose without": (Actor.SCHEDULER, lose(0)),
     **{f"lose asked {asked}": (Actor.SCHEDULER, asked_for(asked, lose(0))) for asked in ASKED},
