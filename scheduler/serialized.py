@@ -8,8 +8,8 @@ import json
 from collections import deque
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timedelta
-from functools import cached_property
-from typing import Any, Self
+from functools import cache, cached_property
+from typing import Any, Self, get_origin
 
 from scheduler.authoring import timetable, weights
 from scheduler.authoring.dag import DAG
@@ -206,9 +206,19 @@ class SerializedDag:
 
 
 def _known(kind: type, data: dict[str, Any]) -> dict[str, Any]:
-    """Those of `data` that `kind` has a field for; JSON knows lists only, here they are tuples."""
-    names = {one.name for one in fields(kind)}
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in data.items() if name in names}
+    """Those of `data` that `kind` has a field for; JSON knows lists only, some of these are tuples."""
+    names, tuples = _names(kind)
+    values = dict(data) if data.keys() <= names else {name: value for name, value in data.items() if name in names}
+    for name in tuples & values.keys():
+        values[name] = tuple(values[name])
+    return values
+
+
+@cache
+def _names(kind: type) -> tuple[frozenset[str], frozenset[str]]:
+    """The names of all fields, and of those that are tuples."""
+    found = fields(kind)
+    return frozenset(one.name for one in found), frozenset(one.name for one in found if get_origin(one.type) is tuple)
 
 
 def from_dag(dag: DAG, *, file: str, core: Core, scheduler: Scheduler) -> SerializedDag:

@@ -219,7 +219,7 @@ class Turns:
         return None if promoted.next_due_s is None else min(max(promoted.next_due_s, HELD_PAUSE_S), self.duties.promote.interval_s)
 
     def _turn_sweep(self, now: datetime) -> None:
-        promoted = self.promote.run_once(now)
+        promoted = self.promote.run_once(now, without=self.hints)
         self._say_broken(promoted)
         self._go_on_after(promoted.closed)
         self.hint(sorted(promoted.unfinished))

@@ -1,7 +1,7 @@
 """What a run's states ask for next: pure, to a fixpoint in one pass, each decision with its reason."""
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from scheduler.deciding import expansion
@@ -33,6 +33,8 @@ class Evaluation:
 
 
 NO_FACTS = Facts()
+NONE_ABOVE = Upstream(total=0)
+ROOT = decide("all_success", NONE_ABOVE)
 
 
 def evaluate(dag: SerializedDag, states: States, facts: Facts = NO_FACTS) -> Evaluation:
@@ -42,10 +44,10 @@ def evaluate(dag: SerializedDag, states: States, facts: Facts = NO_FACTS) -> Eva
     """
     run = _Run(dag, states, facts)
     found = Evaluation([], [], {})
-    for no, task in enumerate(dag.tasks):
-        undecided = [index for index, state in run.states.get(no, {}).items() if state is S.NONE]
+    for no in run.undecided():
+        task = dag.tasks[no]
         shared: Verdict | None = None
-        for index in undecided:
+        for index in [index for index, state in run.states[no].items() if state is S.NONE]:
             if task.mapped_group is not None or shared is None:
                 shared = run.verdict(no, task, index)
             if task.is_mapped and index < 0 and shared.state in {None, S.SCHEDULED}:
@@ -76,12 +78,15 @@ def run_state(dag: SerializedDag, states: States, waiting_for_past: bool = False
 
 
 class _Run:
-    """A run while it is decided: its states, which decisions change, and counts of them by task."""
+    """A run while it is decided: its states, which decisions change. Looks only at what undecided tasks ask for."""
 
     def __init__(self, dag: SerializedDag, states: States, facts: Facts) -> None:
         self._dag = dag
-        self.states = {no: dict(instances) for no, instances in states.items()}
-        self._counts = {no: Counter(instances.values()) for no, instances in self.states.items()}
+        self.states = dict(states)
+        #: Tasks of which `states` has a copy of our own.
+        self._changed: dict[int, dict[int, S]] = {}
+        #: States of tasks with many instances, counted once.
+        self._counts: dict[int, Counter[S]] = {}
         self._past = facts.past
         #: The branch that skips a task: all its instances, or one of them if both are in one mapped group.
         self._skips: dict[str | tuple[str, int], str] = {}
@@ -94,48 +99,68 @@ class _Run:
                 in_one = group is not None and group == branch.mapped_group
                 self._skips[(task_id, one.map_index) if in_one else task_id] = branch.task_id
 
+    def undecided(self) -> list[int]:
+        """Tasks with an undecided instance, ascending: no decision makes another one undecided."""
+        known = len(self._dag.tasks)
+        return sorted(no for no, instances in self.states.items() if no < known and S.NONE in instances.values())
+
     def decide(self, no: int, index: int, state: S) -> None:
-        self.states[no][index] = state
-        self._counts[no][S.NONE] -= 1
-        self._counts[no][state] += 1
+        if no not in self._changed:
+            self.states[no] = self._changed[no] = dict(self.states[no])
+        self._changed[no][index] = state
+        if no in self._counts:
+            self._counts[no][S.NONE] -= 1
+            self._counts[no][state] += 1
 
     def can_expand(self, task: SerializedTask) -> bool:
         """Whether every task that its expansion reads has ended."""
         assert task.expand is not None
         sources = (self._dag.number[name] for name in expansion.sources(task.expand) if name in self._dag.number)
-        return all(self._ended(self._counts[no]) for no in sources if no in self._counts)
+        return all(state in FINISHED for no in sources for state in self.states.get(no, {}).values())
 
     def verdict(self, no: int, task: SerializedTask, index: int) -> Verdict:
         """What is to become of one undecided task instance, and why."""
-        by = self._skips.get(task.task_id) or self._skips.get((task.task_id, index))
-        if by is not None:
+        by = self._skips and (self._skips.get(task.task_id) or self._skips.get((task.task_id, index)))
+        if by:
             return Verdict(S.SKIPPED, f"{by} decided to skip it")
-        setups = self._upstream((self._dag.number[name] for name in task.setups), task, index)
+        if not (self._dag.upstream[no] or task.setups or task.is_teardown):
+            return self._not_before_past(no, task, ROOT)
+        setups = self._upstream([self._dag.number[name] for name in task.setups], task, index)
         upstream = self._upstream(self._dag.upstream[no], task, index)
         if task.is_teardown:
-            scope = self._upstream((self._dag.number[name] for name in task.scope), task, index)
+            scope = self._upstream([self._dag.number[name] for name in task.scope], task, index)
             verdict = decide_teardown(upstream, scope, setups)
         else:
             verdict = needs_setups(setups) or decide(task.trigger_rule, upstream)
+        return self._not_before_past(no, task, verdict)
+
+    def _not_before_past(self, no: int, task: SerializedTask, verdict: Verdict) -> Verdict:
         waits = self._past.get(no)
         if waits and (verdict.state is S.SCHEDULED or (verdict.state is S.SKIPPED and task.wait_for_past_depends_before_skipping)):
             return Verdict(None, waits)
         return verdict
 
-    def _upstream(self, above: Iterable[int], task: SerializedTask, index: int) -> Upstream:
+    def _upstream(self, above: Sequence[int], task: SerializedTask, index: int) -> Upstream:
         """Counts of the relevant instances: one of each task of the same mapped group, all of any other."""
-        total: Counter[S] = Counter()
+        if not above:
+            return NONE_ABOVE
+        total: defaultdict[S, int] = defaultdict(int)
+        group = task.mapped_group if index >= 0 else None
         for no in above:
-            if no not in self.states:
+            instances = self.states.get(no)
+            if instances is None:
                 continue
-            peers = task.mapped_group is not None and self._dag.tasks[no].mapped_group == task.mapped_group and index >= 0
-            if peers and -1 not in self.states[no]:
-                if index in self.states[no]:
-                    total[self.states[no][index]] += 1
+            if group is not None and self._dag.tasks[no].mapped_group == group and -1 not in instances:
+                if index in instances:
+                    total[instances[index]] += 1
+            elif len(instances) == 1:
+                total[next(iter(instances.values()))] += 1
             else:
-                total += self._counts[no]
+                for state, count in self._counted(no).items():
+                    total[state] += count
         return Upstream.counted(total)
 
-    @staticmethod
-    def _ended(counts: Counter[S]) -> bool:
-        return all(state in FINISHED for state, count in counts.items() if count)
+    def _counted(self, no: int) -> Counter[S]:
+        if no not in self._counts:
+            self._counts[no] = Counter(self.states[no].values())
+        return self._counts[no]

@@ -1,6 +1,7 @@
 """promote: start queued runs, make ready what waited for its time, decide what each run asks for next, close runs that ended."""
 
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -11,7 +12,7 @@ from scheduler.deciding import expansion, past
 from scheduler.deciding.evaluate import Evaluation, Facts, evaluate, run_state
 from scheduler.serialized import SerializedDag
 from scheduler.settings import Settings
-from scheduler.states import Decision, RunState, TaskState
+from scheduler.states import FINISHED, Decision, RunState, TaskState
 from scheduler.store import collapse, facts, instances, integrity, runs
 from scheduler.store.database import transaction, transaction_at
 from scheduler.store.versions import Versions
@@ -48,12 +49,12 @@ class Promote:
         self._settings = settings
         self._versions = versions
 
-    def run_once(self, now: datetime, hinted: Collection[int] | None = None) -> Promoted:
-        """Look at the runs hinted at and just started; without hints sweep: at those that need it most."""
+    def run_once(self, now: datetime, hinted: Collection[int] | None = None, *, without: Collection[int] = ()) -> Promoted:
+        """Look at the runs hinted at and just started; without hints sweep: at those that need it most, not at `without`."""
         limit = self._settings.scheduler.max_dagruns_per_loop_to_schedule
         started = runs.start_queued(self._engine)
         ready, next_due_s = _due(self._engine, self._settings.scheduler.max_tis_per_query)
-        looked_for = _candidates(self._engine, limit) if hinted is None else hinted
+        looked_for = _candidates(self._engine, limit, without) if hinted is None else hinted
         found = Promoted(started, {}, ready, set(), set(), {})
         not_held: set[int] = set()
         for run in sorted({*looked_for, *started}):
@@ -91,8 +92,8 @@ def _due(connection: Connection, limit: int) -> tuple[int, float | None]:
 
 
 @transaction
-def _candidates(connection: Connection, limit: int) -> list[int]:
-    return runs.to_examine(connection, limit=limit)
+def _candidates(connection: Connection, limit: int, without: Collection[int]) -> list[int]:
+    return runs.to_examine(connection, limit=limit, without=without)
 
 
 @transaction
@@ -127,21 +128,35 @@ def _examine(connection: Connection, dag_run_id: int, versions: Versions, settin
         for no in evaluation.expand:
             states[no] = _expand(connection, dag_run_id, dag, no, settings.core.max_map_length)
         evaluation = evaluate(dag, states, known)
-    more = len(evaluation.decisions) > MOST_MOVES
-    if evaluation.decisions:
-        instances.decide(connection, dag_run_id, evaluation.decisions[:MOST_MOVES])
-        states = instances.states_of(connection, dag_run_id)
+    # A run in which nothing moves yet gets what one queue pass takes, so that workers begin while the rest is made ready.
+    most = MOST_MOVES if _moves(states) else min(MOST_MOVES, settings.scheduler.max_tis_per_query)
+    moves = foremost(dag, evaluation.decisions, most)
+    ready = sum(decision.state is TaskState.SCHEDULED for decision in moves)
+    goes_on = ready > 0 or len(moves) < len(evaluation.decisions)
+    if moves:
+        instances.decide(connection, dag_run_id, moves)
+        if dag.fail_fast or not goes_on:
+            states = instances.states_of(connection, dag_run_id)
     if dag.fail_fast and _failed(states):
         keep = [no for no, task in enumerate(dag.tasks) if task.is_teardown]
         instances.end_rest(connection, dag_run_id, running_becomes="failed", reason="fail_fast: another task failed", keep=keep)
-        states = instances.states_of(connection, dag_run_id)
-    ready = sum(decision.state is TaskState.SCHEDULED for decision in evaluation.decisions)
-    ended = run_state(dag, states, waiting_for_past=_waits_for_past(evaluation, known))
+        states, goes_on = instances.states_of(connection, dag_run_id), False
+    ended = None if goes_on else run_state(dag, states, waiting_for_past=_waits_for_past(evaluation, known))
     if ended is None:
         runs.mark_examined(connection, dag_run_id)
     else:
         runs.close(connection, dag_run_id, ended)
-    return _Examined(ready, ended, more)
+    return _Examined(ready, ended, more=len(moves) < len(evaluation.decisions))
+
+
+def foremost(dag: SerializedDag, decisions: Sequence[Decision], most: int) -> Sequence[Decision]:
+    """At most so many of these decisions: first those that end task instances, which others may rest on, then by rank."""
+    if len(decisions) <= most:
+        return decisions
+    tasks = dag.tasks
+    return sorted(
+        decisions, key=lambda one: -tasks[one.task_no].priority_weight if one.state is TaskState.SCHEDULED else -math.inf
+    )[:most]
 
 
 def facts_of(connection: Connection, dag: SerializedDag, dag_run_id: int) -> Facts:
@@ -170,6 +185,11 @@ def _expand(connection: Connection, dag_run_id: int, dag: SerializedDag, no: int
         return {-1: TaskState.UPSTREAM_FAILED}
     instances.expand(connection, dag_run_id, no, count)
     return dict.fromkeys(range(count), TaskState.NONE) if count else {-1: TaskState.SKIPPED}
+
+
+def _moves(states: States) -> bool:
+    """Whether something of the run waits or runs."""
+    return any(state not in FINISHED and state is not TaskState.NONE for of_task in states.values() for state in of_task.values())
 
 
 def _failed(states: States) -> bool:

@@ -6,6 +6,7 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from scheduler.serialized import SerializedDag, SerializedTask
+from scheduler.store.arrays import literal
 
 #: What a backfill's task instances rank below: every priority_weight fits into 32 bits.
 BACKFILL_RANK = -(2**33)
@@ -40,16 +41,16 @@ def insert(
             "run": dag_run_id,
             "default_queue": default_queue,
             "rank": BACKFILL_RANK if is_backfill else 0,
-            "task_no": sorted(task_nos),
-            "task_id": [task.task_id for task in tasks],
-            "max_tries": [task.retries for task in tasks],
-            "queue": [task.queue for task in tasks],
-            "pool": [task.pool for task in tasks],
-            "pool_slots": [task.pool_slots for task in tasks],
-            "priority_weight": [task.priority_weight for task in tasks],
-            "notify": [" ".join(task.notify) or None for task in tasks],
-            "per_dag": [task.max_active_tis_per_dag for task in tasks],
-            "per_dagrun": [task.max_active_tis_per_dagrun for task in tasks],
+            "task_no": literal(sorted(task_nos)),
+            "task_id": literal(task.task_id for task in tasks),
+            "max_tries": literal(task.retries for task in tasks),
+            "queue": literal(task.queue for task in tasks),
+            "pool": literal(task.pool for task in tasks),
+            "pool_slots": literal(task.pool_slots for task in tasks),
+            "priority_weight": literal(task.priority_weight for task in tasks),
+            "notify": literal(" ".join(task.notify) or None for task in tasks),
+            "per_dag": literal(task.max_active_tis_per_dag for task in tasks),
+            "per_dagrun": literal(task.max_active_tis_per_dagrun for task in tasks),
         },
     )
 

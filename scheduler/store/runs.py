@@ -205,18 +205,18 @@ def start_queued(connection: Connection) -> list[int]:
     return sorted(row[0] for row in started)
 
 
-def to_examine(connection: Connection, *, limit: int) -> list[int]:
-    """Running runs that need a look: first those where nothing moves, then the longest unexamined."""
+def to_examine(connection: Connection, *, limit: int, without: Collection[int] = ()) -> list[int]:
+    """Running runs that need a look: first those where nothing moves, then the longest unexamined; not those of `without`."""
     rows = connection.exec_driver_sql(
         """
         select r.id from dag_run r
-         where r.state = 'running'
+         where r.state = 'running' and r.id <> all(%s)
          order by exists (select 1 from task_instance t where t.dag_run_id = r.id
                   and t.state in ('scheduled', 'queued', 'running', 'up_for_retry', 'up_for_reschedule', 'deferred', 'shutdown')),
                   r.examined_at nulls first, r.id
          limit %s
         """,
-        (limit,),
+        (list(without), limit),
     )
     return [row[0] for row in rows]
 

@@ -1,0 +1,61 @@
+"""Runs of many task instances: what ranks first is made ready first, and reading and writing many rows loses none."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import pytest
+from support.scenario import Scenario, dag
+
+from scheduler.services.promote import foremost
+from scheduler.states import Decision, TaskState
+from scheduler.store import instances
+from scheduler.store.arrays import literal
+
+
+def scheduled(scenario: Scenario) -> set[str]:
+    return {task_id for task_id, state in scenario.states().items() if state == "scheduled"}
+
+
+def test_workers_begin_before_all_of_a_large_run_is_ready(make_scenario: Callable[..., Scenario]) -> None:
+    scenario = make_scenario(scheduler={"max_tis_per_query": 8})
+    names = [f"t{number:03}" for number in range(100)]
+    scenario.add(dag("d", {name: [] for name in names}, options={"t077": {"priority_weight": 5}}))
+    run = scenario.trigger("d")
+    promote = scenario.schedulers[0].turns.promote
+
+    first_look = promote.run_once(datetime.now(UTC), [run])
+    first = scheduled(scenario)
+    second_look = promote.run_once(datetime.now(UTC), [run])
+
+    assert (first_look.unfinished, second_look.unfinished) == ({run}, set())
+    assert first == {"t077", *names[:7]}
+    assert scheduled(scenario) == set(names)
+
+
+def test_what_others_may_rest_on_is_decided_first() -> None:
+    plan = dag("d", {"a": [], "b": [], "c": []}, options={"b": {"priority_weight": 9}})
+    ready = [Decision(no, TaskState.SCHEDULED, "") for no in (0, 1)]
+    skipped = Decision(2, TaskState.SKIPPED, "")
+
+    assert foremost(plan, [*ready, skipped], 2) == [skipped, ready[1]]
+    assert foremost(plan, [*ready, skipped], 3) == [*ready, skipped]
+
+
+def test_states_of_plain_and_mapped_task_instances_are_read_by_number_and_index(scenario: Scenario) -> None:
+    options = {"m": {"expand": {"kind": "product", "inputs": [{"literal": 3}]}}}
+    scenario.add(dag("d", {"a": [], "m": [], "z": ["a", "m"]}, options=options))
+    run = scenario.trigger("d")
+    scenario.turn()
+    scenario.sql("update task_instance set state = 'skipped', ended_at = now() where task_id = 'm' and map_index = 1")
+
+    with scenario.engine.begin() as connection:
+        states = instances.states_of(connection, run)
+
+    queued = TaskState.QUEUED
+    assert states == {0: {-1: queued}, 1: {0: queued, 1: TaskState.SKIPPED, 2: queued}, 2: {-1: TaskState.NONE}}
+
+
+@pytest.mark.parametrize("values", [[], ["", "NULL", None, 'a "b"', "c\\d", "{e,f}", " g ", "\n"]])
+def test_the_text_of_an_array_is_read_as_it_was_meant(scenario: Scenario, values: list[str | None]) -> None:
+    assert scenario.rows("select %s::text[]", literal(values)) == [(values,)]
+    assert scenario.rows("select %s::int[]", literal([1, None, -2])) == [([1, None, -2],)]
