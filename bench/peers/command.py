@@ -1,0 +1,45 @@
+"""`python -m bench peers`: installs Airflow if it is not there, compares, prints the table and, last, one JSON object."""
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from bench.peers import compare, install, report
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Compare; 0 if every run on both systems succeeded (StackError otherwise)."""
+    parser = argparse.ArgumentParser(prog="python -m bench peers", description=__doc__)
+    parser.add_argument("--airflow", type=Path, default=install.default_folder(), help=f"its environment; also ${install.VARIABLE}")
+    parser.add_argument("--small", action="store_true", help="shapes of a few tasks: does it work?")
+    parser.add_argument(
+        "--block", type=int, action="append", choices=range(len(compare.BLOCKS)), help="only this block; repeatable"
+    )
+    parser.add_argument("--lock", type=Path, help="a file to hold during each block, for machines that others measure on too")
+    options = parser.parse_args(arguments)
+    started = time.monotonic()
+    programs = install.install(options.airflow.absolute(), say=_say)
+    blocks = [compare.BLOCKS[number] for number in options.block or range(len(compare.BLOCKS))]
+    pairs = compare.compare(programs, compare.sizes(small=options.small), blocks, lock=options.lock, say=_say)
+    rows = [report.figures(pair) for pair in pairs]
+    _say(report.table(rows))
+    _say(f"{time.monotonic() - started:.0f} s in all")
+    print(json.dumps({"machine": machine(), "rows": rows}))
+    return 0
+
+
+def machine() -> dict[str, Any]:
+    """Where and with which versions it was measured."""
+    versions = {"airflow": install.VERSION} | {name: metadata.version(name) for name in ("paceline", "celery", "kombu")}
+    return {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.platform(), "versions": versions}
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,70 @@
+"""The comparison as one table and as one JSON object."""
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from bench.measure import quantile
+from bench.peers.compare import Pair
+from bench.peers.run import Run
+
+COLUMNS = (
+    "shape", "Airflow's settings", "Airflow s", "Paceline s", "Airflow tasks/s", "Paceline tasks/s", "ratio", "Airflow hop ms",
+    "Paceline hop ms", "Airflow CPU ms/task", "Paceline CPU ms/task", "calibration ms",
+)  # fmt: skip
+#: Shapes whose tasks run one after the other: only their hops are the engine's alone.
+ROWS = ("chain", "fib")
+
+
+def figures(pair: Pair) -> dict[str, Any]:
+    """Medians of both systems for one shape and profile; `ratio` is Airflow's makespan over Paceline's, for the same size."""
+    airflow, paceline = (_figures(pair, runs) for runs in (pair.airflow, pair.paceline))
+    return {
+        "shape": pair.shape.name,
+        "meaning": pair.shape.meaning,
+        "settings": pair.profile.name,
+        "tasks": pair.shape.tasks,
+        "airflow": airflow,
+        "paceline": paceline,
+        "ratio": round(airflow["makespan_s"] / paceline["makespan_s"], 1),
+        "cpu_ratio": round(airflow["cpu_s_per_task"] / paceline["cpu_s_per_task"], 1),
+    }
+
+
+def _figures(pair: Pair, runs: Sequence[Run]) -> dict[str, Any]:
+    makespan_s = statistics.median(run.makespan_s for run in runs)
+    found = {
+        "runs": len(runs),
+        "makespan_s": round(makespan_s, 4),
+        "makespan_range_s": [round(min(run.makespan_s for run in runs), 4), round(max(run.makespan_s for run in runs), 4)],
+        "tasks_per_s": round(pair.shape.tasks / makespan_s, 2),
+        "cpu_s_per_task": round(sum(run.cpu_s for run in runs) / (pair.shape.tasks * len(runs)), 5),
+        "calibration_ms": round(statistics.median(run.calibration_ms for run in runs), 2),
+    }
+    if pair.shape.name in ROWS:
+        hops = sorted(hop for run in runs for hop in run.hops_ms)
+        found["hop_ms"] = {f"p{share}": round(quantile(hops, share / 100), 2) for share in (50, 95, 99)}
+    return found
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """A Markdown table of what `figures` returns."""
+    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
+    return "\n".join([*lines, *("| " + " | ".join(_cells(row)) + " |" for row in rows)])
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    airflow, paceline = row["airflow"], row["paceline"]
+    hops = [f"{side['hop_ms']['p50']:,}" if "hop_ms" in side else "" for side in (airflow, paceline)]
+    return [
+        row["meaning"],
+        row["settings"],
+        f"{airflow['makespan_s']:.2f}",
+        f"{paceline['makespan_s']:.3f}",
+        f"{airflow['tasks_per_s']:.1f}",
+        f"{paceline['tasks_per_s']:.0f}",
+        f"{row['ratio']:.0f} x",
+        *hops,
+        *(f"{side['cpu_s_per_task'] * 1e3:.2f}" for side in (airflow, paceline)),
+        f"{airflow['calibration_ms']:.1f} / {paceline['calibration_ms']:.1f}",
+    ]
