@@ -1,4 +1,4 @@
-"""`make bench`: python -m bench [NAME ...] [--iterations N]. The last line is one JSON object."""
+"""`make bench`: python -m bench [NAME ...] [--iterations N], or python -m bench peers. The last line is one JSON object."""
 
 import argparse
 import json
@@ -8,6 +8,10 @@ from bench import parts, report
 
 
 def main() -> int:
+    if sys.argv[1:2] == ["peers"]:
+        from bench.peers import command
+
+        return command.main(sys.argv[2:])
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"all, if left out: {', '.join(parts.names())}")
     parser.add_argument("--iterations", type=int, default=3, help="runs of each shape that count, after its warm-up")

@@ -2,16 +2,13 @@
 
 import argparse
 import json
-import os
-import platform
 import sys
 import time
 from collections.abc import Sequence
-from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from bench.peers import compare, install, report
+from bench.report import machine
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -31,14 +28,8 @@ def main(arguments: Sequence[str]) -> int:
     rows = [report.figures(pair) for pair in pairs]
     _say(report.table(rows))
     _say(f"{time.monotonic() - started:.0f} s in all")
-    print(json.dumps({"machine": machine(), "rows": rows}))
+    print(json.dumps({"machine": machine() | {"airflow": install.VERSION}, "rows": rows}))
     return 0
-
-
-def machine() -> dict[str, Any]:
-    """Where and with which versions it was measured."""
-    versions = {"airflow": install.VERSION} | {name: metadata.version(name) for name in ("paceline", "celery", "kombu")}
-    return {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.platform(), "versions": versions}
 
 
 def _say(text: str) -> None:
