@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+import psutil
 import psycopg2
 import redis
 
@@ -19,20 +20,26 @@ from scheduler.cli.processes import Command, Supervisor
 from scheduler.doorbell import client
 from scheduler.settings import Broker
 
-#: Messages of one sample, hops of one sample, and how many hops at first do not count.
-MESSAGES, HOPS, FIRST_HOPS = 5000, 300, 50
-COMMITS_S = 1.0
+#: Messages of the part `raw`, and of each sample that is taken in turns with a shape.
+MESSAGES, SAMPLE_MESSAGES = 5000, 2000
+#: Hops that count, and those before them that do not.
+HOPS, FIRST_HOPS = 300, 50
+COMMITS_S = 0.5
 LIMIT_S = 120.0
 GLANCE_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What bare Celery did a moment ago, as it comes and with messages sent while the worker runs; and bare PostgreSQL."""
+    """What bare Celery did a moment ago, as it comes and with messages sent while the worker runs; and bare PostgreSQL.
+
+    `cpu_s_per_task` is that of the worker with its children, of Redis, and of the process that sends.
+    """
 
     tasks_per_s: float
     hop_ms: float
     commits_per_s: float
+    cpu_s_per_task: float
     calibration_ms: float
 
 
@@ -47,6 +54,7 @@ class RawCelery:
         self._url = url
         self._redis: redis.Redis = client(stack.settings.model_copy(update={"broker": Broker(url=url)}))
         self._app = raw_app.make(url, ack_emulation=ack_emulation)
+        self._supervisor: Supervisor | None = None
         self._stamps = stack.folder / f"stamps-{'with' if ack_emulation else 'without'}-acks"
 
     @contextlib.contextmanager
@@ -93,8 +101,19 @@ class RawCelery:
         argv += ["-l", "WARNING", "--without-gossip", "--without-mingle"]
         with Supervisor(self._stack.folder / "logs", say=self._stack.said.append) as supervisor:
             folder = Path(__file__).parent.parent
-            supervisor.start(Command(name=f"raw-acks-{acks}", argv=tuple(argv), environment=environment, folder=folder))
-            yield
+            supervisor.start(Command(name="raw", argv=tuple(argv), environment=environment, folder=folder))
+            self._supervisor = supervisor
+            try:
+                yield
+            finally:
+                self._supervisor = None
+
+    def cpu_seconds(self) -> float:
+        """CPU used so far by the worker and its children, by Redis, and by this process, which sends."""
+        assert self._supervisor is not None
+        parent = psutil.Process(self._supervisor.pid("raw"))
+        used = [one.cpu_times() for one in (parent, *parent.children(recursive=True))]
+        return sum(one.user + one.system for one in used) + self._stack.cpu_seconds()["redis"] + time.process_time()
 
     def _send(self, messages: int) -> None:
         with self._app.producer_or_acquire() as producer:
@@ -140,5 +159,12 @@ def sample(stack: Stack, celery: RawCelery, *, small: bool = False) -> Sample:
     """One sample of everything, from a worker that runs."""
     calibration_ms = calibrate()
     hops = celery.hops(*((10, 2) if small else ()))
-    tasks_per_s = celery.sent_while_running(100 if small else MESSAGES)
-    return Sample(tasks_per_s, median(hops), commits_per_s(stack, 0.1 if small else COMMITS_S), calibration_ms)
+    messages, before = 100 if small else SAMPLE_MESSAGES, celery.cpu_seconds()
+    tasks_per_s = celery.sent_while_running(messages)
+    return Sample(
+        tasks_per_s=tasks_per_s,
+        hop_ms=median(hops),
+        cpu_s_per_task=(celery.cpu_seconds() - before) / messages,
+        commits_per_s=commits_per_s(stack, 0.1 if small else COMMITS_S),
+        calibration_ms=calibration_ms,
+    )

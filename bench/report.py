@@ -7,16 +7,15 @@ import sys
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-if TYPE_CHECKING:
-    from bench.measure import Measured
-    from bench.raw import Sample
+from bench.measure import Measured, quantiles
+from bench.raw import Sample
 
 #: Columns of the table of shapes: heading, keys into the shape's object, format.
 COLUMNS = (
@@ -29,16 +28,20 @@ COLUMNS = (
     ("p99", ("hop_ms", "p99"), "{:.2f}"),
     ("over a raw hop", ("hop_over_raw",), "{:.2f}"),
     ("CPU ms a task", ("cpu_s_per_task", "total"), "{:.2f}"),
+    ("over raw", ("cpu_over_raw",), "{:.2f}"),
     ("calibration ms", ("calibration_ms",), "{:.1f}"),
 )
 
 
-def pair_line(sample: "Sample", measured: "Measured") -> str:
+def pair_line(sample: Sample, measured: Measured) -> str:
     """One run beside its sample of the baseline."""
+    roles = " ".join(f"{role} {seconds * 1000:.2f}" for role, seconds in measured.cpu_s_per_task.items() if seconds)
     return (
         f"raw {sample.tasks_per_s:5.0f} tasks/s, hop {sample.hop_ms:.2f} ms, {sample.commits_per_s:4.0f} commits/s"
         f" ({sample.calibration_ms:.1f}) | {measured.tasks_per_s:5.0f} tasks/s in {measured.makespan_s:.3f} s,"
-        f" {measured.tasks_per_s / sample.tasks_per_s:.2f} of raw ({measured.calibration_ms:.1f})"
+        f" {measured.tasks_per_s / sample.tasks_per_s:.2f} of raw, hop {quantiles(measured.hops_ms)['p50']:.2f} ms,"
+        f" {measured.cpu_s_per_task['total'] / sample.cpu_s_per_task:.2f} x its CPU ({measured.calibration_ms:.1f})"
+        f" ms a task: {roles}"
     )
 
 

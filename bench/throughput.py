@@ -28,7 +28,7 @@ def measure(chosen: Sequence[str], options: Options) -> Piece:
                 options.say(f"--- {shape.name}: {shape.meaning}")
                 pairs = _pairs(stack, celery, shape, options)
                 samples += [sample for sample, _ in pairs]
-                found[shape.name] = _summary(shape, pairs)
+                found[shape.name] = _summary(pairs)
     return {"raw": _raw(samples), "shapes": found}
 
 
@@ -48,7 +48,7 @@ def _pairs(stack: Stack, celery: RawCelery, shape: Shape, options: Options) -> l
     return pairs
 
 
-def _summary(shape: Shape, pairs: Sequence[Pair]) -> dict[str, Any]:
+def _summary(pairs: Sequence[Pair]) -> dict[str, Any]:
     """Medians. Each ratio is that of a run to its own sample of the baseline, before the median is taken."""
     runs = [measured for _, measured in pairs]
     hops = [quantiles(measured.hops_ms) for measured in runs]
@@ -56,7 +56,7 @@ def _summary(shape: Shape, pairs: Sequence[Pair]) -> dict[str, Any]:
     over_raw = [quantiles(measured.hops_ms)["p50"] / sample.hop_ms for sample, measured in pairs]
     rows = [measured.makespan_s * 1000 / (measured.tasks * sample.hop_ms) for sample, measured in pairs]
     return {
-        "tasks": shape.tasks,
+        "tasks": runs[0].tasks,
         "succeeded": min(measured.succeeded for measured in runs),
         "runs": len(runs),
         "makespan_s": round(median(measured.makespan_s for measured in runs), 4),
@@ -68,6 +68,7 @@ def _summary(shape: Shape, pairs: Sequence[Pair]) -> dict[str, Any]:
         "cpu_s_per_task": {
             role: round(median(measured.cpu_s_per_task[role] for measured in runs), 6) for role in (*ROLES, "total")
         },
+        "cpu_over_raw": round(median(measured.cpu_s_per_task["total"] / sample.cpu_s_per_task for sample, measured in pairs), 2),
         "spread": {
             "makespan_s": _ends([measured.makespan_s for measured in runs]),
             "of_raw_celery": _ends(shares),
@@ -81,6 +82,7 @@ def _raw(samples: Sequence[Sample]) -> dict[str, float]:
     return {
         "celery_tasks_per_s": round(median(sample.tasks_per_s for sample in samples), 1),
         "celery_hop_ms_p50": round(median(sample.hop_ms for sample in samples), 3),
+        "celery_cpu_s_per_task": round(median(sample.cpu_s_per_task for sample in samples), 6),
         "pg_commits_per_s": round(median(sample.commits_per_s for sample in samples), 1),
         "calibration_ms": round(median(sample.calibration_ms for sample in samples), 2),
         "samples": len(samples),

@@ -1,0 +1,52 @@
+"""`python -m bench` in small: that it measures what it says, not how fast that is."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import parts, shapes
+
+pytestmark = pytest.mark.stack
+
+ROOT = Path(__file__).parent.parent.parent
+LIMIT_S = 240
+SMALL = shapes.small()
+
+
+def bench(*arguments: str) -> dict[str, Any]:
+    """What a small bench ends with."""
+    command = [sys.executable, "-m", "bench", "--small", "--iterations", "1", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return said
+
+
+def test_every_shape_runs_to_its_end_beside_bare_celery() -> None:
+    said = bench(*SMALL)
+
+    assert set(said) == {"machine", "raw", "shapes"}
+    assert {name: (one["tasks"], one["succeeded"], one["runs"]) for name, one in said["shapes"].items()} == {
+        name: (shape.tasks, shape.tasks, 1) for name, shape in SMALL.items()
+    }
+    for one in said["shapes"].values():
+        assert one["of_raw_celery"] > 0
+        assert 0 < one["hop_ms"]["p50"] <= one["hop_ms"]["p95"] <= one["hop_ms"]["p99"] < 1000 * one["makespan_s"]
+        assert set(one["cpu_s_per_task"]) >= {"scheduler", "worker", "worker_children", "postgres", "redis", "total"}
+
+
+@pytest.mark.parametrize("part", parts.PARTS)
+def test_every_other_part_ends_with_its_piece(part: str) -> None:
+    said = bench(part)
+
+    assert set(said) - {"machine"}
+    assert all(said.values())
+
+
+def test_dag_files_import_nothing_that_airflow_lacks() -> None:
+    lines = {line for shape in shapes.full().values() for text in shape.files.values() for line in text.splitlines()}
+    assert {line for line in lines if "import" in line} == {"from scheduler import DAG, task"}
