@@ -9,10 +9,11 @@ from pathlib import Path
 
 from bench.peers import compare, install, report
 from bench.report import machine
+from scheduler.cli.stack import until_signalled
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Compare; 0 if every run on both systems succeeded (StackError otherwise)."""
+    """Compare; 0 if every run on both systems succeeded (StackError otherwise), 1 if it was told to end."""
     parser = argparse.ArgumentParser(prog="python -m bench peers", description=__doc__)
     parser.add_argument("--airflow", type=Path, default=install.default_folder(), help=f"its environment; also ${install.VARIABLE}")
     parser.add_argument("--small", action="store_true", help="shapes of a few tasks: does it work?")
@@ -21,6 +22,13 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--lock", type=Path, help="a file to hold during each block, for machines that others measure on too")
     options = parser.parse_args(arguments)
+    with until_signalled(_say):
+        _compare(options)
+        return 0
+    return 1
+
+
+def _compare(options: argparse.Namespace) -> None:
     started = time.monotonic()
     programs = install.install(options.airflow.absolute(), say=_say)
     blocks = [compare.BLOCKS[number] for number in options.block or range(len(compare.BLOCKS))]
@@ -29,7 +37,6 @@ def main(arguments: Sequence[str]) -> int:
     _say(report.table(rows))
     _say(f"{time.monotonic() - started:.0f} s in all")
     print(json.dumps({"machine": machine() | {"airflow": install.VERSION}, "rows": rows}))
-    return 0
 
 
 def _say(text: str) -> None:
