@@ -3,12 +3,14 @@
 1. Verdicts that this one result settles (a single upstream task, a failure under all_success) need no look at anybody else.
 2. A join whose other upstream tasks are not all with a worker cannot be ready: one index probe says so, no lock is taken.
 3. Else the joins are locked in id order and decided from what their upstream tasks are now.
-4. The report, the verdicts and at most one heir, which inherits the slots and goes straight to queued, are one transaction.
-5. After the commit the heir's message is sent; what else became ready rings the doorbell.
+4. The report, the verdicts and whoever gets the slots are one transaction: at most one heir below, which goes straight to
+   queued, or else the first in line of the pool, if it waits for nothing but these slots.
+5. After the commit the message of that one is sent; what else became ready rings the doorbell.
 
-Following never oversubscribes a pool (the heir takes no more than its predecessor gives back), and never starves another
-DAG (a waiting task instance of that pool that outranks the heir sends it to the back of the line). Tasks that ask for more
-than the states of this run's direct upstream tasks (SerializedDag.follows) are left to the scheduler: a ring wakes it.
+Following never oversubscribes a pool (who gets the slots takes no more than its predecessor gives back), and never starves
+another DAG (nobody is passed over: a waiting task instance that outranks the heir sends it to the back of the line, and one
+that may not have the slots keeps those behind it from getting them). Tasks that ask for more than the states of this run's
+direct upstream tasks (SerializedDag.follows) are left to the scheduler: a ring wakes it.
 """
 
 import uuid
@@ -61,8 +63,9 @@ class Follower:
             return self._suspend(claim, ending)
         dag = self._hot.dag(claim.version_id)
         gone = claim.task_no >= len(dag.tasks)  # its task, in the version that its run goes on with
-        if gone or not self._enabled or ending.state not in FINISHED or (dag.fail_fast and ending.state is TaskState.FAILED):
-            return self._send(claim, ending, dag, self._store(claim, ending, dag, ()), left=True)
+        over = gone or not self._enabled or (dag.fail_fast and ending.state is TaskState.FAILED)
+        if over or ending.state not in FINISHED:
+            return self._send(claim, ending, dag, self._store(claim, ending, dag, (), hand_on=not over), left=True)
         below = settle(dag, claim, ending)
         asked = [*below.joins, *below.left]
         if asked:
@@ -102,13 +105,14 @@ class Follower:
             ]
         return [one for one in decided if one is not None]
 
-    def _store(self, claim: Claim, ending: Ending, dag: SerializedDag, downstream: Sequence[Decision]) -> Reported | None:
+    def _store(
+        self, claim: Claim, ending: Ending, dag: SerializedDag, downstream: Sequence[Decision], *, hand_on: bool = True
+    ) -> Reported | None:
         decisions = sorted(downstream, key=lambda one: one.task_no)
-        heir = choose_heir(dag, claim, decisions)
         moves = Moves(
             decisions=decisions,
-            heir=heir,
-            heir_dispatch_id=None if heir is None else str(uuid.uuid4()),
+            heir=choose_heir(dag, claim, decisions),
+            dispatch_id=str(uuid.uuid4()) if hand_on else None,
             below_branch=dag.below_branch,
         )
         reported = self._hot.report(claim, ending, moves, aging=self._aging)
@@ -136,7 +140,8 @@ class Follower:
         tokens = rings(claim, dag, reported, left=left)
         # Queued without a message is a state that rescue looks for, so a broker that is away loses nothing.
         with suppress(*PUBLISH_ERRORS):
-            self._publisher.publish([_message(claim, one) for one in reported.moved if one.dispatch_id])
+            queued = [*reported.moved, *([reported.handed_on] if reported.handed_on else [])]
+            self._publisher.publish([_message(claim, one) for one in queued if one.dispatch_id])
         faults.point("follow.published")
         if tokens:
             self._doorbell.ring(*tokens)
@@ -185,13 +190,12 @@ def choose_heir(dag: SerializedDag, claim: Claim, decisions: Sequence[Decision])
 
 
 def rings(claim: Claim, dag: SerializedDag, reported: Reported, *, left: bool) -> list[str]:
-    """Whom to wake: the queue service if something waits for slots, promote if the run may end or something is left to it, the
-    next run of the DAG if its tasks wait for those of this one, and whoever takes the notice that this ending gave.
+    """Whom to wake: the queue service if there may be slots for something that waits, promote if the run may end or something is
+    left to it, the next run of the DAG if its tasks wait for those of this one, and whoever takes the notice that this ending gave.
     """
     moved = reported.moved
     tokens = []
-    inherited = any(one.state is TaskState.QUEUED for one in moved)
-    if any(one.state is TaskState.SCHEDULED for one in moved) or (reported.pool_has_waiting and not inherited):
+    if _may_find_room(claim, reported):
         tokens.append("queue")
     travels = any(
         one.state in FINISHED and dag.downstream[dag.number[one.task_id]] for one in moved
@@ -203,6 +207,20 @@ def rings(claim: Claim, dag: SerializedDag, reported: Reported, *, left: bool) -
     if claim.task_no < len(dag.tasks) and dag.tasks[claim.task_no].notify:
         tokens += ["notify", *(("plan",) if dag.tasks[claim.task_no].outlets else ())]
     return tokens
+
+
+def _may_find_room(claim: Claim, reported: Reported) -> bool:
+    """Whether there may be slots for something that waits, of which the queue service has not been told."""
+    ready = [one for one in reported.moved if one.state is TaskState.SCHEDULED]
+    heir = next((one for one in reported.moved if one.state is TaskState.QUEUED), None)
+    first = reported.handed_on
+    if (new := heir or first) is not None and new.pool_slots < claim.pool_slots and (ready or reported.pool_has_waiting):
+        return True
+    if first is not None:
+        # What became ready stands behind it in the line. It waited for slots and a place in its queue: where these need the same
+        # there is no room, or the queue service was about to come, finds that one gone and looks again (services/queue).
+        return any((one.pool, one.queue) != (first.pool, first.queue) for one in ready)
+    return bool(ready) or (reported.pool_has_waiting and heir is None)
 
 
 def _join(dag: SerializedDag, join: int, map_index: int, states: Counter[TaskState]) -> Decision | None:

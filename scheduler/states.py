@@ -142,6 +142,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     *_moves(Actor.FOLLOWER, "none", "scheduled", "its trigger rule is met"),
     *_moves(Actor.FOLLOWER, "none", "queued", "its trigger rule is met and it inherits the slots of the task before"),
     *_moves(Actor.FOLLOWER, "none", "skipped upstream_failed", "its trigger rule can no longer be met"),
+    *_moves(Actor.FOLLOWER, "scheduled", "queued", "it is first in line and is handed the slots of a task of its run that ended"),
     *_moves(Actor.WORKER, "queued", "running", "claimed"),
     *_moves(Actor.WORKER, "running", "success failed skipped up_for_retry", "the outcome of the try"),
     *_moves(Actor.WORKER, "running", "up_for_reschedule deferred", "it waits without a worker"),

@@ -22,7 +22,7 @@ UNLIMITED = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """The messages of the task instances queued, whether the broker took them, and whether more may wait for this scheduler.
+    """The messages of the task instances queued, whether the broker took them, and whether the next pass is wanted at once.
 
     `filled`: some queue now holds all that its workers can take soon, so the next pass may wait until they have taken some.
     `held_elsewhere`: another scheduler held a pool or run that something waits for, and may not have seen it.
@@ -47,7 +47,7 @@ class Queue:
     def run_once(self, now: datetime) -> Queued:
         chosen = _choose_and_queue(self._engine, self._settings, self.scheduler_id)
         sent = send(self._engine, self._publisher, chosen.messages, step="queue")
-        more = len(chosen.messages) >= self._settings.scheduler.max_tis_per_query
+        more = chosen.lost or len(chosen.messages) >= self._settings.scheduler.max_tis_per_query
         return Queued(chosen.messages, sent, more, filled=bool(chosen.full.queues), held_elsewhere=chosen.held_elsewhere)
 
 
@@ -77,6 +77,8 @@ class _Chosen:
     messages: list[Message] = field(default_factory=list)
     full: Full = field(default_factory=lambda: Full(set(), set(), set(), set()))
     held_elsewhere: bool = False
+    #: A worker handed its slots to one that this pass had picked: with that it may not have rung for what it made ready.
+    lost: bool = False
 
 
 @transaction_at("queue", lambda chosen: chosen.messages)
@@ -91,6 +93,7 @@ def _choose_and_queue(connection: Connection, settings: Settings, scheduler_id: 
     places = room.places(connection, alive_s=settings.worker.heartbeat_timeout)
     free = free_room(pools, counts, places, settings)
     chosen.full.runs.update(room.full_runs(connection, free.active_in_run))
+    all_held, left = not chosen.held_elsewhere, Counter(free.pools)
     while len(chosen.messages) < limit:
         _note_full(chosen.full, free, counts)
         share = {name: min(slots, limit) for name, slots in free.pools.items() if slots > 0}
@@ -107,9 +110,14 @@ def _choose_and_queue(connection: Connection, settings: Settings, scheduler_id: 
         # Counted again now that nobody else can add to these runs.
         counts = room.count(connection)
         free = free_room(pools, counts, places, settings)
+        left = Counter(free.pools)
         picked = select(ours, free, limit=limit - len(chosen.messages), reserve=settings.scheduler.pool_reservation)
         if picked:
-            chosen.messages += instances.queue(connection, [one.id for one in picked], scheduler_id)
+            queued = instances.queue(connection, [one.id for one in picked], scheduler_id)
+            chosen.lost |= len(queued) < len(picked)
+            chosen.messages += queued
+            for one in picked:
+                left[one.pool] -= one.pool_slots
         came = Counter(one.pool for one in batch)
         if not any(came[name] >= share[name] for name in share):
             break  # nothing more waits in any of these pools
@@ -117,7 +125,25 @@ def _choose_and_queue(connection: Connection, settings: Settings, scheduler_id: 
         free = free_room(pools, counts, places, settings)
         if not _exclude(chosen.full, free, batch, ours) and not picked:
             break
+    if all_held:
+        _let_hand_on(connection, pools, left, free.parallelism)
     return chosen
+
+
+def _let_hand_on(connection: Connection, pools: Mapping[str, Pool], left: Mapping[str, int], parallelism: int) -> None:
+    may = may_hand_on(left, parallelism)
+    if changed := {name: may[name] for name, pool in pools.items() if may[name] is not pool.hands_on}:
+        room.let_hand_on(connection, changed)
+
+
+def may_hand_on(free: Mapping[str, int], parallelism: int) -> dict[str, bool]:
+    """Of each pool something waits for, by its free slots: whether workers may hand its slots on without asking this service.
+
+    Not if more is taken than there is. And not while a task of another pool, which has slots for it, waits for something that all
+    share: places in a queue, in its run or overall. Handed on, those would never come to it.
+    """
+    with_room = {name for name, slots in free.items() if slots > 0}
+    return {name: slots >= 0 <= parallelism and not with_room - {name} for name, slots in free.items()}
 
 
 def near_parallelism(connection: Connection, settings: Settings) -> Counts:

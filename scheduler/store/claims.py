@@ -67,18 +67,21 @@ class Ending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moves:
-    """What to move together with a report; `heir` is the place in `decisions` of the one that inherits the slots."""
+    """What to move together with a report; `heir` is the place in `decisions` of the one that inherits the slots.
+
+    `dispatch_id` is that of whoever gets the slots, the heir or the next that waits for them; None gives them to nobody.
+    """
 
     decisions: Sequence[Decision] = ()
     heir: int | None = None
-    heir_dispatch_id: str | None = None
+    dispatch_id: str | None = None
     #: Numbers of tasks that some branch may skip.
     below_branch: Collection[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A downstream task instance that a report moved, and to which state."""
+    """A task instance of the run that a report moved, and to which state."""
 
     id: int
     task_id: str
@@ -87,12 +90,17 @@ class Moved:
     priority_weight: int
     dispatch_id: str | None
     state: TaskState
+    pool: str
+    pool_slots: int
 
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """What a report did: others wait for slots of the pool; task instances of the run no worker has; what moved."""
+    """What a report did: others wait for slots of the pool; task instances of the run no worker has; what moved below it; and
+    which one, that waited before, the slots were handed on to.
+    """
 
     pool_has_waiting: bool
     others_wait: bool
     moved: tuple[Moved, ...]
+    handed_on: Moved | None = None

@@ -69,7 +69,8 @@ select task_no, state from task_instance where dag_run_id = $1 and task_no = any
 
 -- $1 id, $2 dispatch id, $3 state, $4 reason, $5 seconds until due, $6 return value, $7 worker, $8 what a branch decided,
 -- $9 the version that was followed, $10 whether rank rises with age; what to move: $11 task numbers, $12 map indexes,
--- $13 verdicts, $14 reasons, $15 whether a branch lies above; $16 which of them is the heir (NULL: none), $17 its dispatch id.
+-- $13 verdicts, $14 reasons, $15 whether a branch lies above; $16 which of them is the heir (NULL: none), $17 the dispatch id of
+-- whoever gets the slots: the heir, or else the next that waits for them (NULL: nobody).
 prepare report (bigint, uuid, text, text, double precision, json, text, jsonb, bigint, boolean,
                 int[], int[], text[], text[], boolean[], bigint, uuid) as
 with done as (
@@ -77,19 +78,19 @@ with done as (
        set state = $3, ended_at = clock_timestamp(), reason = $4, due_at = clock_timestamp() + $5 * interval '1 second',
            resume = null, decision = $8
      where id = $1 and dispatch_id = $2 and state = 'running'
- returning id, dag_run_id, pool, pool_slots
+ returning id, dag_run_id, pool, pool_slots, queue
 ), stored as (
     insert into xcom (task_instance_id, key, value) select id, 'return_value', $6 from done where $6 is not null
     on conflict (task_instance_id, key) do update set value = excluded.value, created_at = now()
 ), around as (
-    select done.dag_run_id, done.pool, done.pool_slots, r.state = 'running' and r.version_id = $9 as run_goes_on, s.is_paused,
-           first.id as first_id, first.rank as first_rank,
+    select done.dag_run_id, done.pool, done.pool_slots, done.queue, r.state = 'running' and r.version_id = $9 as run_goes_on,
+           s.is_paused, first.id as first_id, first.rank as first_rank, first.dag_run_id = done.dag_run_id as first_is_ours,
            other.waits is not null as others_wait
       from done
       join dag_run r on r.id = done.dag_run_id
       join dag_schedule s on s.dag_id = r.dag_id
       left join lateral (
-           select w.id, w.rank from task_instance w
+           select w.id, w.rank, w.dag_run_id from task_instance w
             where w.pool = done.pool and w.state = 'scheduled'
             order by w.rank desc, w.id limit 1) first on true
       left join lateral (  -- from the high end, as in unstarted
@@ -121,11 +122,43 @@ with done as (
            ended_at = case when v.state in ('skipped', 'upstream_failed') then clock_timestamp() end
       from verdict v
      where t.id = v.id and t.state is null
- returning t.id, t.task_id, t.map_index, t.queue, t.priority_weight, t.dispatch_id::text, t.state
+ returning t.id, t.task_id, t.map_index, t.queue, t.priority_weight, t.dispatch_id::text, t.state, t.pool,
+           t.pool_slots, t.rank
+), line as (  -- Those first in line for the pool, and whether each may have these slots without any limit being counted again.
+    select w.id, bool_and(w.fits) over (order by w.rank desc, w.id) as is_next
+      from around a
+     cross join lateral (
+           select w.id, w.rank, w.dag_run_id = a.dag_run_id and w.queue = a.queue and w.pool_slots <= a.pool_slots
+                  and w.max_active_tis_per_dag is null and w.max_active_tis_per_dagrun is null as fits
+             from task_instance w
+            where w.pool = a.pool and w.state = 'scheduled'
+            order by w.rank desc, w.id limit 8) w
+     where $17 is not null and not $10 and a.first_is_ours and a.run_goes_on and not a.is_paused
+       and exists (select from pool p where p.name = a.pool and p.hands_on)
+       -- Asked of `moved`, so that this comes after it: whoever holds the next in line waits for nobody any more.
+       and not exists (select from moved m
+                        where m.dispatch_id is not null
+                           or (m.state = 'scheduled' and m.pool = a.pool
+                               and (m.rank > a.first_rank or (m.rank = a.first_rank and m.id < a.first_id))))
+), next as (  -- Passed over are those that somebody is taking at this moment.
+    select t.id from line join task_instance t on t.id = line.id
+     where line.is_next and t.state = 'scheduled'
+     order by t.rank desc, t.id limit 1
+       for no key update of t skip locked
+), handed as (
+    update task_instance t
+       set state = 'queued', dispatch_id = $17, queued_at = clock_timestamp(), queued_by = $7, dispatched_at = null
+      from next
+     where t.id = next.id and t.state = 'scheduled'
+ returning t.id, t.task_id, t.map_index, t.queue, t.priority_weight, t.dispatch_id::text, t.state, t.pool,
+           t.pool_slots
 )
-select a.first_id is not null, a.others_wait, m.id, m.task_id, m.map_index, m.queue, m.priority_weight,
-       m.dispatch_id, m.state
-  from around a left join moved m on true;
+select a.first_id is not null, a.others_wait, m.*
+  from around a
+  left join (select false, id, task_id, map_index, queue, priority_weight, dispatch_id, state, pool, pool_slots from moved
+             union all
+             select true, id, task_id, map_index, queue, priority_weight, dispatch_id, state, pool, pool_slots from handed) m
+    on true;
 
 -- $3 up_for_reschedule or deferred, $4 reason, $5 seconds until due, $6 what the next dispatch goes on from, $7-$9 the trigger.
 prepare suspend (bigint, uuid, text, text, double precision, jsonb, text, jsonb, text) as
@@ -222,13 +255,14 @@ class HotPath:
                 [one.reason for one in moves.decisions],
                 [one.task_no in moves.below_branch for one in moves.decisions],
                 None if moves.heir is None else moves.heir + 1,
-                moves.heir_dispatch_id,
+                moves.dispatch_id,
             ),
         )
         if not rows:
             return None
-        moved = tuple(_moved(row[2:]) for row in rows if row[2] is not None)
-        return Reported(rows[0][0], rows[0][1], moved)
+        moved = tuple(_moved(row[3:]) for row in rows if row[2] is False)
+        handed_on = next((_moved(row[3:]) for row in rows if row[2]), None)
+        return Reported(rows[0][0], rows[0][1], moved, handed_on)
 
     def suspend(self, claim: Claim, ending: Ending) -> bool | None:
         """running -> up_for_reschedule or deferred, durably; whether others wait for the slots, None if it was refused."""
@@ -361,7 +395,8 @@ class HotPath:
 
 
 def _moved(row: tuple[Any, ...]) -> Moved:
-    return Moved(*row[:-1], TaskState(row[-1]))  # type: ignore[call-arg]  # a row has the columns of Moved
+    *columns, state, pool, pool_slots = row
+    return Moved(*columns, TaskState(state), pool, pool_slots)  # type: ignore[call-arg]  # a row has the columns of Moved
 
 
 def _ranges(joins: Sequence[int], dag: SerializedDag) -> tuple[list[int], list[int], list[int]]:

@@ -18,11 +18,12 @@ BY_AGED_RANK = "t.rank + extract(epoch from clock_timestamp() - t.scheduled_at) 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """A pool that this transaction holds; `slots` -1 is no limit."""
+    """A pool that this transaction holds; `slots` -1 is no limit. `hands_on`: whether workers may hand its slots on."""
 
     name: str
     slots: int
     include_deferred: bool
+    hands_on: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +51,27 @@ class HeldTask:
 
 def hold_waiting_pools(connection: Connection) -> tuple[dict[str, Pool], bool]:
     """Lock, in name order, the pools something waits for, except those another scheduler holds; by name. And whether one was."""
-    waiting = "exists (select 1 from task_instance t where t.pool = p.name and t.state = 'scheduled')"
-    wanted = connection.exec_driver_sql(f"select count(*) from pool p where {waiting}").scalar_one()
-    if not wanted:
-        return {}, False
     rows = connection.exec_driver_sql(
-        f"select p.name, p.slots, p.include_deferred from pool p where {waiting} order by p.name for no key update of p skip locked"
+        """
+        with wanted as materialized (
+            select p.name from pool p where exists (select 1 from task_instance t where t.pool = p.name and t.state = 'scheduled')
+        ), held as (
+            select p.name, p.slots, p.include_deferred, p.hands_on from pool p
+             where p.name in (select name from wanted) order by p.name for no key update of p skip locked
+        )
+        select (select count(*) from wanted), held.* from held union all select count(*), null, null, null, null from wanted
+        """
+    ).all()
+    pools = {row[1]: Pool(*row[1:]) for row in rows if row[1] is not None}
+    return pools, len(pools) < rows[0][0]
+
+
+def let_hand_on(connection: Connection, may: Mapping[str, bool]) -> None:
+    """Say of these pools, which the caller holds, whether workers may hand their slots on."""
+    connection.exec_driver_sql(
+        "update pool p set hands_on = n.may from unnest(%s::text[], %s::boolean[]) n (name, may) where p.name = n.name",
+        (list(may), list(may.values())),
     )
-    pools = {row[0]: Pool(*row) for row in rows}
-    return pools, len(pools) < wanted
 
 
 @dataclass(frozen=True, slots=True)

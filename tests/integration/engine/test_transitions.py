@@ -24,7 +24,7 @@ FILLED = {
     "queued_by": "someone",
     "worker": "me",
     "scheduled_at": "2026-01-01T00:00:00Z",
-    "queued_at": "2026-01-01T00:00:00Z",
+    "queued_at": "2200-01-01T00:00:00Z",  # after any start of the server: what was queued before it is not claimed at once
     "started_at": "2026-01-01T00:00:00Z",
     "ended_at": "2026-01-01T00:00:00Z",
     "due_at": "2026-01-01T00:00:00Z",
@@ -60,8 +60,8 @@ def take_back_all(scenario: Scenario, claim: Claim) -> None:
     _with(scenario, lambda connection: take_back.take_back(connection, one, limits))
 
 
-def follow(heir: bool, state: S) -> Move:
-    """The report of task 1, whose follow decides task 0 (numbers are free here: only the guard on task 0 matters)."""
+def follow(heir: bool, state: S, *, hands_on: bool = False) -> Move:
+    """The report of task 9, whose follow decides task 0 (numbers are free here: only the guard on task 0 matters)."""
 
     def move(scenario: Scenario, claim: Claim) -> None:
         scenario.sql(
@@ -76,8 +76,9 @@ def follow(heir: bool, state: S) -> Move:
         moves = Moves(
             decisions=[Decision(0, state, "because")],
             heir=0 if heir else None,
-            heir_dispatch_id=str(uuid4()) if heir else None,
+            dispatch_id=str(uuid4()) if heir or hands_on else None,
         )
+        scenario.sql("update pool set hands_on = %s", hands_on)
         scenario.hot.report(finished, Ending(S.SUCCESS), moves)
 
     return move
@@ -148,6 +149,7 @@ MOVES: dict[str, tuple[Actor, Move]] = {
         scenario.engine, [deferrals.Fired(ti_id=claim.id, dispatch_id=claim.dispatch_id, outcome={"event": 1})])),
     "follow scheduled": (Actor.FOLLOWER, follow(False, S.SCHEDULED)),
     "follow queued": (Actor.FOLLOWER, follow(True, S.SCHEDULED)),
+    "hand on": (Actor.FOLLOWER, follow(False, S.SKIPPED, hands_on=True)),
     "follow skipped": (Actor.FOLLOWER, follow(False, S.SKIPPED)),
     "follow upstream_failed": (Actor.FOLLOWER, follow(False, S.UPSTREAM_FAILED)),
 }  # fmt: skip

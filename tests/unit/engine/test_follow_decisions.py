@@ -116,8 +116,8 @@ def test_a_task_whose_own_instances_are_counted_inherits_nothing() -> None:
     assert choose_heir(plan, claim(plan, "a"), [Decision(1, S.SCHEDULED, "")]) is None
 
 
-def moved(task_id: str, state: S) -> Moved:
-    return Moved(9, task_id, -1, "default", 1, "x" if state is S.QUEUED else None, state)
+def moved(task_id: str, state: S, *, queue: str = "default", pool: str = "default_pool", slots: int = 1) -> Moved:
+    return Moved(9, task_id, -1, queue, 1, "x" if state is S.QUEUED else None, state, pool, slots)
 
 
 @pytest.mark.parametrize(
@@ -130,12 +130,26 @@ def moved(task_id: str, state: S) -> Moved:
         (Reported(False, True, (moved("b", S.SKIPPED),)), ["run:7"]),
         (Reported(False, True, (moved("c", S.SKIPPED),)), []),
         (Reported(False, False, ()), ["run:7"]),
+        (Reported(True, True, (), moved("w", S.QUEUED)), []),
+        (Reported(True, True, (moved("b", S.SCHEDULED),), moved("w", S.QUEUED)), []),
+        (Reported(True, True, (moved("b", S.SCHEDULED, queue="gpu"),), moved("w", S.QUEUED)), ["queue"]),
+        (Reported(True, True, (moved("b", S.SCHEDULED, pool="other"),), moved("w", S.QUEUED)), ["queue"]),
     ],
 )
 def test_rings_wake_whoever_has_something_to_do(reported: Reported, expected: list[str]) -> None:
     plan = dag("d", {"a": [], "b": ["a"], "c": ["b"]})
 
     assert rings(claim(plan, "a"), plan, reported, left=False) == expected
+
+
+def test_slots_that_nobody_got_are_rung_for() -> None:
+    plan = dag("d", {"a": [], "b": ["a"]})
+    big = claim(plan, "a", pool_slots=2)
+
+    assert rings(big, plan, Reported(True, True, (moved("b", S.QUEUED),)), left=False) == ["queue"]
+    assert rings(big, plan, Reported(True, True, (), moved("w", S.QUEUED)), left=False) == ["queue"]
+    assert rings(big, plan, Reported(True, True, (), moved("w", S.QUEUED, slots=2)), left=False) == []
+    assert rings(big, plan, Reported(False, True, (moved("b", S.QUEUED),)), left=False) == []
 
 
 def test_what_is_left_to_the_scheduler_and_the_next_run_is_rung_for() -> None:

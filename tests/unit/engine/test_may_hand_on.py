@@ -1,0 +1,25 @@
+"""Whether workers may hand the slots of a pool on without asking the queue service."""
+
+import pytest
+
+from scheduler.services.queue import may_hand_on
+
+
+@pytest.mark.parametrize(
+    ("free", "parallelism", "expected"),
+    [
+        ({"a": 3}, 9, {"a": True}),
+        ({"a": 0}, 0, {"a": True}),
+        ({"a": -1}, 9, {"a": False}),
+        ({"a": 3}, -1, {"a": False}),
+        # What waits in `a` although there are slots waits for something that `b` would keep.
+        ({"a": 1, "b": 0}, 9, {"a": True, "b": False}),
+        ({"a": 1, "b": 1}, 9, {"a": False, "b": False}),
+        ({"a": 0, "b": 0, "c": -2}, 9, {"a": True, "b": True, "c": False}),
+        ({}, 9, {}),
+    ],
+)
+def test_slots_are_handed_on_only_where_nothing_else_could_want_them(
+    free: dict[str, int], parallelism: int, expected: dict[str, bool]
+) -> None:
+    assert may_hand_on(free, parallelism) == expected
