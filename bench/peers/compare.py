@@ -56,14 +56,13 @@ def compare(
     """Run all blocks; `lock` is a file that is held during each, so that measurements on one machine do not meet."""
     pairs = []
     files = {name: text for shape in found.values() for name, text in shape.files.items()}
-    with Stack(files, schedulers=0, workers=0) as stack:
-        for block in blocks:
-            wanted = [Pair(block.profile, found[name]) for name in block.shapes]
-            with _locked(lock):
-                _paceline(stack, wanted, say)
-                _airflow(stack, block, wanted, programs, say)
-                _paceline(stack, wanted, say)
-            pairs += wanted
+    for block in blocks:
+        wanted = [Pair(block.profile, found[name]) for name in block.shapes]
+        with _locked(lock), Stack(files, schedulers=0, workers=0) as stack:
+            _paceline(stack, wanted, say)
+            _airflow(stack, block, wanted, programs, say)
+            _paceline(stack, wanted, say)
+        pairs += wanted
     return pairs
 
 
