@@ -6,7 +6,7 @@ for the other: a slot that is being written reads as empty.
 
 import mmap
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from json import dumps, loads
 from typing import Any
 
@@ -104,7 +104,7 @@ class Slot:
 
     def enter(self, running: Running) -> None:
         """User code starts."""
-        self._board._write(self._place, RUNNING_AT, asdict(running))
+        self._board._write(self._place, RUNNING_AT, {name: getattr(running, name) for name in Running.__slots__})
 
     def leave(self) -> None:
         """User code has ended, so nobody may stop this child for its sake any more."""

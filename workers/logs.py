@@ -50,7 +50,8 @@ class TryLog:
         masking.begin(self._mask)
         root = logging.root
         self._handlers, root.handlers = root.handlers, [self._handler]
-        root.setLevel(logging.INFO)
+        if root.level != logging.INFO:  # setting it forgets what all loggers know
+            root.setLevel(logging.INFO)
         self.line(header)
 
     def line(self, text: str, level: str = "INFO") -> None:
@@ -156,11 +157,15 @@ def stamp() -> str:
 
 def _append(path: str) -> int:
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    folder = os.path.dirname(path)  # noqa: PTH120 - a Path takes longer to make than the folder
+    # Most often it is the first try: then the folder is missing, and the one above it is there.
     try:
-        return os.open(path, flags, 0o644)
+        os.mkdir(folder)  # noqa: PTH102
+    except FileExistsError:
+        pass
     except FileNotFoundError:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        return os.open(path, flags, 0o644)
+        os.makedirs(folder, exist_ok=True)  # noqa: PTH103
+    return os.open(path, flags, 0o644)
 
 
 def _stream(fd: int) -> io.TextIOWrapper:

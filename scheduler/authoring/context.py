@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from scheduler.authoring import macros, params
@@ -155,7 +156,7 @@ def build(
     ParamError if the run's conf does not fit the task's own params.
     """
     vault = vault or NoVault()
-    known = dates(dag_run.logical_date)
+    known = dict(dates(dag_run.logical_date))
     return {
         **known,
         **(previous or dict.fromkeys(PREVIOUS_KEYS)),
@@ -186,7 +187,8 @@ def build(
     }
 
 
-def dates(logical_date: datetime | None) -> Context:
+@lru_cache(maxsize=64)  # the tasks of a run have the same
+def dates(logical_date: datetime | None) -> Mapping[str, Any]:
     """The values of DATE_KEYS, in UTC as in Airflow."""
     if logical_date is None:
         return {}

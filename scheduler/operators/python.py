@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -116,6 +117,14 @@ def returns_mapping(function: Callable[..., Any]) -> bool:
 
 
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    try:
+        return _signed(function)
+    except TypeError:  # it cannot be hashed
+        return _signed.__wrapped__(function)
+
+
+@functools.lru_cache(maxsize=512)
+def _signed(function: Callable[..., Any]) -> list[inspect.Parameter]:
     try:
         return list(inspect.signature(function).parameters.values())
     except ValueError:
