@@ -54,7 +54,7 @@ class Executor:
         faults.point("claim.before")
         claim = self.patient(lambda: self.hot.claim(ti_id, dispatch_id))
         if claim is None:
-            # Or not yet: one queued before a start of PostgreSQL is sent again in a while, see HotPath.claim.
+            # Or not yet: one queued before a crash of PostgreSQL is sent again in a while, see HotPath.claim.
             worker_log.info("dropped dispatch %s of task instance %s: it is not queued under it any more", dispatch_id, ti_id)
             return None
         faults.point("claim.after")

@@ -13,7 +13,7 @@ from scheduler.dispatch import Message, Publisher, broker_lists
 from scheduler.doorbell import EPOCH_KEY
 from scheduler.services.queue import send
 from scheduler.settings import Settings
-from scheduler.store import instances, processes, statistics
+from scheduler.store import crashes, instances, processes, statistics
 from scheduler.store.database import transaction
 
 #: Task instances looked at in one pass.
@@ -41,6 +41,7 @@ class Rescue:
         self._judges_from = datetime.min.replace(tzinfo=UTC)
 
     def run_once(self, now: datetime) -> Rescued:
+        crashes.note(self._engine)
         dead, runs = self._bury_dead() if self._may_judge(now) else ([], [])
         statistics.refresh(self._engine)
         lost = self._lost_messages()
@@ -83,7 +84,7 @@ class Rescue:
 
 @transaction
 def _suspects(connection: Connection, age_s: float, settled_s: float) -> list[Message]:
-    if not processes.settled(connection, seconds=settled_s):
+    if not crashes.settled(connection, seconds=settled_s):
         return []
     return instances.queued_longer_than(connection, age_s, limit=BATCH)
 

@@ -17,7 +17,7 @@ from psycopg2.extras import Json
 from scheduler.serialized import SerializedDag
 from scheduler.settings import Settings
 from scheduler.states import TaskState
-from scheduler.store import shutdown, versions
+from scheduler.store import crashes, shutdown, versions
 from scheduler.store.claims import Claim, Ending, Moved, Moves, Reported
 from scheduler.store.database import options, socket_options
 
@@ -33,9 +33,10 @@ update task_instance t
  where t.id = $1 and t.state = 'queued' and t.dispatch_id = $2 and r.id = t.dag_run_id
    -- Nobody would miss what runs under the name of a worker that was declared dead.
    and exists (select from process p where p.id = $3 and p.stopped_at is null)
-   -- For $4 seconds after a start of PostgreSQL nothing that was queued before: a crash may have undone its claim, which its
+   -- For $4 seconds after a crash of PostgreSQL nothing that was queued before: the crash may have undone its claim, which its
    -- worker asserts again. Rescue sends the message anew.
-   and (t.queued_at > pg_postmaster_start_time() or pg_postmaster_start_time() < clock_timestamp() - $4 * interval '1 second')
+   and exists (select from crash_free c
+                where c.one and (t.queued_at > c.since or c.since < clock_timestamp() - $4 * interval '1 second'))
 returning t.id, t.dispatch_id::text, t.task_id, t.map_index, t.task_no, t.try_number, t.max_tries, t.queue, t.pool, t.pool_slots,
           t.priority_weight, t.started_at, t.resume, r.id, r.dag_id, r.run_id, r.run_type, r.logical_date, r.data_interval_start,
           r.data_interval_end, r.run_after, r.started_at, r.conf, r.version_id;
@@ -369,7 +370,7 @@ class HotPath:
             )
             self._connection.autocommit = True
             cursor = self._connection.cursor()
-            cursor.execute(STATEMENTS)
+            cursor.execute(f"{crashes.NOTE};{STATEMENTS}")
             self._cursor, self._acts_as = cursor, None
         if self._acts_as != self.worker_id:
             self._cursor.execute("select set_config('paceline.actor', %s, false)", (self.worker_id,))

@@ -40,9 +40,11 @@ OF_INSTANCE = "r.dag_id, r.run_id, t.task_id, t.map_index, {what} as what, {sinc
 OF_RUN = "r.dag_id, r.run_id, null, null::int, {what} as what, {since} as since, r.id, null::bigint, null, {key}"
 OF_ELSE = "{dag_id}, null, {task_id}, null::int, {what} as what, {since} as since, null::bigint, null::bigint, null, {key}"
 LATE = "clock_timestamp() - make_interval(secs => %(grace)s)"
-#: A process `p` that is no more: its row is gone, stopped, or silent for its timeout. PostgreSQL's own restart is nobody's silence.
+#: A process `p` that is no more: its row is gone, stopped, or silent for its timeout. A restart or crash of PostgreSQL is nobody's
+#: silence.
 DEAD = f"""(p.id is null or p.stopped_at < {LATE} or (p.stopped_at is null
-       and greatest(p.heartbeat_at, pg_postmaster_start_time()) < {LATE} - make_interval(secs => %(timeout)s)))"""
+       and greatest(p.heartbeat_at, pg_postmaster_start_time(), (select since from crash_free))
+           < {LATE} - make_interval(secs => %(timeout)s)))"""
 
 
 def _instance(what: str, since: str, key: str = "null") -> str:

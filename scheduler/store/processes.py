@@ -92,7 +92,7 @@ def bury_dead(
     connection: Connection, *, worker_timeout_s: float, scheduler_timeout_s: float, waiter_timeout_s: float
 ) -> tuple[list[str], list[int]]:
     """Stop the rows of silent processes, lose what dead workers ran and free what dead waiters awaited and dead schedulers had
-    claimed. Nobody is dead whom a restart of PostgreSQL kept from giving a sign of life.
+    claimed. Nobody is dead whom a restart or a crash of PostgreSQL kept from giving a sign of life.
 
     The ids of the processes, and the runs touched.
     """
@@ -101,8 +101,10 @@ def bury_dead(
         """
         with silent as (
             select id, kind from process
-             where stopped_at is null and greatest(heartbeat_at, pg_postmaster_start_time()) < clock_timestamp() - make_interval(
-                   secs => case kind when 'worker' then %(worker)s when 'waiter' then %(waiter)s else %(scheduler)s end)
+             where stopped_at is null
+               and greatest(heartbeat_at, pg_postmaster_start_time(), (select since from crash_free))
+                   < clock_timestamp() - make_interval(
+                     secs => case kind when 'worker' then %(worker)s when 'waiter' then %(waiter)s else %(scheduler)s end)
              order by id for no key update skip locked
         )
         update process p set stopped_at = clock_timestamp() from silent where p.id = silent.id
@@ -150,12 +152,3 @@ def _pass_on(connection: Connection, dead: Sequence[Any], why: Mapping[str, str]
         files.release_dead(connection, schedulers)
         notices.release_dead(connection, schedulers)
     return runs
-
-
-def settled(connection: Connection, *, seconds: float) -> bool:
-    """False for a while after a start of PostgreSQL: workers first assert the claims that a crash undid."""
-    return bool(
-        connection.exec_driver_sql(
-            "select pg_postmaster_start_time() < clock_timestamp() - make_interval(secs => %s)", (seconds,)
-        ).scalar_one()
-    )

@@ -25,6 +25,7 @@ MOVED = (
 )  # fmt: skip
 WORKER: Rights = {
     "paceline_schema": ("select",),
+    "crash_free": ("select", "insert"),
     "dag": ("select",),
     "dag_version": ("select",),
     "dag_schedule": ("select",),

@@ -67,7 +67,7 @@ def take_back(connection: Connection, one: Broken, limits: Limits) -> int:
         ), chosen as (
             select t.id from beyond cross join newest_first n join task_instance t on t.id = n.id
              where n.before < beyond.slots and t.state = 'queued'
-               and pg_postmaster_start_time() < clock_timestamp() - make_interval(secs => %(settled)s)
+               and exists (select from crash_free where since < clock_timestamp() - make_interval(secs => %(settled)s))
              order by t.id for no key update of t skip locked
         )
         update task_instance t

@@ -1,5 +1,8 @@
 """A claim does not wait for the disk: what a worker does when a crash of PostgreSQL has undone it."""
 
+import contextlib
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -7,11 +10,17 @@ from typing import Any
 import psycopg2
 import pytest
 from support.scenario import Scenario, chain
+from support.servers import FAST, PostgresServer
 from support.waiting import eventually
 
+from scheduler.cli.embedded import EmbeddedPostgres
+from scheduler.cli.processes import Supervisor
 from scheduler.settings import Settings
+from scheduler.store import crashes, processes
 from scheduler.store.hot import HotPath
 
+#: What is committed outlives a crash, but for what does not wait for the disk, which is nowhere before it is asked for.
+DURABLE = {name: value for name, value in FAST.items() if name != "synchronous_commit"} | {"wal_writer_delay": "10s"}
 WORK = """
 import os, time
 with DAG("d", schedule=None):
@@ -45,37 +54,126 @@ def test_a_report_of_a_dispatch_whose_claim_was_undone_is_taken_and_nothing_runs
     assert bench.column("t", "started_at") == started
 
 
-def test_what_was_queued_before_a_start_of_postgresql_is_claimed_only_once_workers_have_asserted_theirs(scenario: Scenario) -> None:
-    """A second message of a dispatch whose claim was undone, delivered before its worker could say that it runs it."""
-    scenario.add(chain("c", 1))
-    scenario.trigger("c", run_id="r")
-    scenario.turn()
-    (message,) = scenario.messages()
-    scenario.sql("update task_instance set queued_at = pg_postmaster_start_time() - interval '1 ms'")
-
-    assert heartbeat_timeout(scenario, 1e6).claim(*message) is None
-    assert heartbeat_timeout(scenario, 0.001).claim(*message) is not None
-
-
-def test_what_was_queued_since_a_start_of_postgresql_is_claimed_at_once(scenario: Scenario) -> None:
-    scenario.add(chain("c", 1))
-    scenario.trigger("c", run_id="r")
-    scenario.turn()
-    (message,) = scenario.messages()
-
-    assert heartbeat_timeout(scenario, 1e6).claim(*message) is not None
-
-
-def heartbeat_timeout(scenario: Scenario, seconds: float) -> HotPath:
-    """The hot path of a worker with this setting."""
-    worker = scenario.settings.worker.model_copy(update={"heartbeat_timeout": seconds})
-    scenario.hot.close()
-    scenario.hot._settings = scenario.settings.model_copy(update={"worker": worker})
-    return scenario.hot
+@pytest.fixture
+def server(short_folder: Path) -> Iterator[PostgresServer]:
+    """A PostgreSQL of this test alone, which may crash."""
+    short_folder.chmod(0o755)
+    with Supervisor(short_folder / "logs") as supervisor:
+        embedded = EmbeddedPostgres(
+            data=short_folder / "data", run_folder=short_folder / "run", supervisor=supervisor, options=DURABLE
+        )
+        embedded.start()
+        yield PostgresServer(embedded)
 
 
 @pytest.fixture
-def scenario(settings: Settings) -> Iterator[Scenario]:
-    made = Scenario(settings)
-    yield made
-    made.close()
+def scenario(server: PostgresServer, settings: Settings) -> Iterator[Scenario]:
+    """One chain, whose first task is queued, on that server."""
+    with server.new_database() as url:
+        made = Scenario(settings.model_copy(update={"database": settings.database.model_copy(update={"url": url})}))
+        made.add(chain("c", 2))
+        made.trigger("c", run_id="r")
+        made.turn()
+        yield made
+        made.close()
+
+
+def crash_backend(server: PostgresServer, scenario: Scenario) -> None:
+    """SIGKILL to one backend: PostgreSQL ends all others and recovers, and stays the same process."""
+    (pid,) = scenario.hot.read("select pg_backend_pid()", ())[0]
+    os.kill(pid, signal.SIGKILL)
+    _back(server, scenario)
+
+
+def crash_server(server: PostgresServer, scenario: Scenario) -> None:
+    postmaster = server.embedded.supervisor.pid("postgres")
+    os.kill(postmaster, signal.SIGQUIT)
+    eventually(lambda: server.embedded.supervisor.pid("postgres") != postmaster, timeout=30)
+    _back(server, scenario)
+
+
+def restart(server: PostgresServer, scenario: Scenario) -> None:
+    postmaster = server.embedded.supervisor.pid("postgres")
+    os.kill(postmaster, signal.SIGINT)
+    eventually(lambda: server.embedded.supervisor.pid("postgres") != postmaster, timeout=30)
+    _back(server, scenario)
+
+
+def _back(server: PostgresServer, scenario: Scenario) -> None:
+    scenario.hot.close()
+    scenario.engine.dispose()
+
+    def answers() -> bool:
+        with contextlib.suppress(psycopg2.OperationalError):
+            server.embedded.connect().close()
+            return True
+        return False
+
+    eventually(answers, timeout=30)
+    scenario.engine.dispose()
+
+
+@pytest.mark.parametrize("crash", [crash_backend, crash_server])
+def test_what_a_crash_undid_is_claimed_by_nobody_else_before_its_worker_has_said_that_it_runs_it(
+    server: PostgresServer, scenario: Scenario, crash: Any
+) -> None:
+    """A second message of it is about: sent again, or back with an old state of Redis."""
+    (message,) = scenario.messages()
+    ti_id, dispatch_id = message
+    other = processes.register(scenario.engine, kind="worker", name="other", host="h", pid=2, queues=["default"], concurrency=1)
+    assert scenario.claim(message) is not None
+    crash(server, scenario)
+    assert scenario.states()["t000"] == "queued", "the crash has undone the claim"
+
+    elsewhere = HotPath(scenario.settings, other)
+    assert elsewhere.claim(*message) is None
+    assert scenario.rows("select count(*) from crash_free") == [(1,)], "whoever connects notes the crash"
+    assert scenario.schedulers[0].turns.rescue._lost_messages() == []
+
+    held = processes.running_dispatches(scenario.engine, scenario.worker_id, [dispatch_id])
+    assert (held[dispatch_id].ti_id, scenario.states()["t000"]) == (ti_id, "running")
+    scenario.sql("update crash_free set since = since - interval '1 hour'")
+    assert elsewhere.claim(*message) is None
+    elsewhere.close()
+
+
+def test_what_nobody_asserts_is_sent_and_claimed_once_every_live_worker_had_time_to(
+    server: PostgresServer, scenario: Scenario
+) -> None:
+    (message,) = scenario.messages()
+    crash_backend(server, scenario)
+    scenario.sql("update task_instance set queued_at = queued_at - interval '1 hour', dispatched_at = null where state = 'queued'")
+    rescue = scenario.schedulers[0].turns.rescue
+    now = scenario.rows("select clock_timestamp()")[0][0]
+
+    assert rescue.run_once(now).sent_again == []
+    assert scenario.claim(message) is None
+    # As if so much time had passed.
+    scenario.sql("update crash_free set since = since - make_interval(secs => %s)", scenario.settings.worker.heartbeat_timeout)
+
+    assert [one.dispatch_id for one in rescue.run_once(now).sent_again] == [message[1]]
+    assert scenario.claim(message) is not None
+
+
+def test_what_is_queued_after_a_crash_is_claimed_at_once(server: PostgresServer, scenario: Scenario) -> None:
+    crash_backend(server, scenario)
+    with scenario.engine.connect() as connection:
+        assert not crashes.settled(connection, seconds=0)
+    scenario.hot.now()
+    scenario.trigger("c", run_id="later")
+    scenario.turn()
+
+    later = scenario.rows("select id from task_instance where state = 'queued' order by id desc limit 1")[0][0]
+    claims = {message[0]: scenario.claim(message) is not None for message in scenario.messages()}
+    assert claims[later]
+    assert list(claims.values()).count(False) == 1
+
+
+def test_after_a_restart_in_order_what_was_queued_is_claimed_at_once(server: PostgresServer, scenario: Scenario) -> None:
+    (message,) = scenario.messages()
+    restart(server, scenario)
+
+    with scenario.engine.connect() as connection:
+        assert connection.exec_driver_sql("select clock_timestamp() - pg_postmaster_start_time() < interval '10 s'").scalar_one()
+        assert crashes.settled(connection, seconds=0)
+    assert scenario.claim(message) is not None
