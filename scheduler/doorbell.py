@@ -20,7 +20,8 @@ KEY = "paceline:doorbell"
 WAITERS_KEY = "paceline:waiters"
 #: Set by whoever looks first; gone when Redis came back empty, see services/rescue.
 EPOCH_KEY = "paceline:epoch"
-MAX_TOKENS_A_WAKE = 1000
+#: Whoever is woken leaves what is more to the next, so that several schedulers share what was rung in one moment.
+MAX_TOKENS_A_WAKE = 50
 #: What Redis says when it is there and refuses who we are; some of these come as plain ResponseError.
 REFUSED = ("NOAUTH", "WRONGPASS", "NOPERM", "invalid password", "Authentication required", "AUTH")
 #: What TLS says when the server, or its certificate, is not what the URL asks for. Waiting would not mend that.

@@ -182,6 +182,16 @@ class SerializedDag:
     def depends_on_past(self) -> bool:
         return any(task.depends_on_past for task in self.tasks)
 
+    @cached_property
+    def has_branches(self) -> bool:
+        return any(task.branches for task in self.tasks)
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether a run of it is decided from its states alone, and nothing has to be made, collected or stopped for that."""
+        more = self.fail_fast or self.disable_bundle_versioning or self.depends_on_past or self.has_branches
+        return not more and not any(task.is_mapped for task in self.tasks)
+
     def follows(self, above: int, below: int) -> bool:
         """Whether a worker that ends task `above` may decide task `below` from the states of its direct upstream tasks alone.
 

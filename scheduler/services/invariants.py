@@ -103,7 +103,7 @@ def _of_run(connection: Connection, run: RunningRun, tools: Tools) -> list[Broke
 
 def _undone(connection: Connection, run: RunningRun, tools: Tools) -> Iterator[Broken]:
     dag = tools.versions.dag(connection, run.version_id)
-    states = instances.states_of(connection, run.id)
+    states = instances.states_of(connection, [run.id]).get(run.id, {})
     known = facts_of(connection, dag, run.id)
     ended = invariants.last_ended(connection, run.id)
     late = schedules.clock(connection) - timedelta(seconds=tools.grace_s)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from sqlalchemy import Connection, Engine
@@ -19,6 +19,8 @@ from scheduler.store.versions import Versions
 
 #: Task instances moved in one transaction; a run that asks for more is looked at again at once.
 MOST_MOVES = 2000
+#: Runs examined in one transaction. More would save little, and keep the queue services of other schedulers from these runs.
+MOST_RUNS = 20
 States = dict[int, dict[int, TaskState]]
 
 
@@ -41,7 +43,7 @@ class Promoted:
 class Promote:
     """Any number of schedulers may promote at once: each run is locked while it is decided, and held ones are passed over.
 
-    Each run has a transaction of its own, so that one that fails stops no other.
+    Small runs share transactions; if one of these fails, each of its runs is examined by itself, so that one stops no other.
     """
 
     def __init__(self, engine: Engine, settings: Settings, versions: Versions) -> None:
@@ -55,28 +57,33 @@ class Promote:
         started = runs.start_queued(self._engine)
         ready, next_due_s = _due(self._engine, self._settings.scheduler.max_tis_per_query)
         looked_for = _candidates(self._engine, limit, without) if hinted is None else hinted
-        found = Promoted(started, {}, ready, set(), set(), {})
-        not_held: set[int] = set()
-        for run in sorted({*looked_for, *started}):
-            try:
-                examined = _examine(self._engine, run, self._versions, self._settings)
-            except OperationalError:
-                raise
-            except Exception as error:
-                found.broken[run] = f"{type(error).__name__}: {error}"
-                _set_aside(self._engine, run)
-                continue
-            if examined is None:
-                not_held.add(run)
-                continue
-            ready += examined.ready
-            if examined.closed is not None:
-                found.closed[run] = examined.closed
-            if examined.more:
-                found.unfinished.add(run)
-        missed = not_held & set(hinted or ())
-        held_elsewhere = _still_running(self._engine, missed) if missed else set()
-        return Promoted(started, found.closed, ready, held_elsewhere, found.unfinished, found.broken, next_due_s)
+        wanted = sorted({*looked_for, *started})
+        found = _Found()
+        for batch in _batches(self._engine, wanted, self._versions) if wanted else []:
+            self._examine(batch, found, sweeps=hinted is None)
+        missed = set(hinted or ()) - found.examined.keys() - found.broken.keys()
+        return Promoted(
+            started,
+            closed={run: one.closed for run, one in found.examined.items() if one.closed is not None},
+            ready=ready + sum(one.ready for one in found.examined.values()),
+            held_elsewhere=_still_running(self._engine, missed) if missed else set(),
+            unfinished={run for run, one in found.examined.items() if one.more},
+            broken=found.broken,
+            next_due_s=next_due_s,
+        )
+
+    def _examine(self, batch: list[int], found: "_Found", *, sweeps: bool) -> None:
+        try:
+            found.examined |= _examine(self._engine, batch, self._versions, self._settings, sweeps=sweeps)
+        except OperationalError:
+            raise
+        except Exception as error:
+            if len(batch) > 1:
+                for run in batch:
+                    self._examine([run], found, sweeps=sweeps)
+                return
+            found.broken[batch[0]] = f"{type(error).__name__}: {error}"
+            _set_aside(self._engine, batch[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +91,14 @@ class _Examined:
     ready: int
     closed: RunState | None
     more: bool
+
+
+@dataclass(slots=True)
+class _Found:
+    """What came of the runs that could be held, and why some cannot be decided."""
+
+    examined: dict[int, _Examined] = field(default_factory=dict)
+    broken: dict[int, str] = field(default_factory=dict)
 
 
 @transaction_at("due", lambda due: due[0])
@@ -104,25 +119,92 @@ def _still_running(connection: Connection, ids: Collection[int]) -> set[int]:
 @transaction
 def _set_aside(connection: Connection, dag_run_id: int) -> None:
     """To the back of the line, so that the sweep gets on to the others."""
-    runs.mark_examined(connection, dag_run_id)
+    runs.mark_examined(connection, [dag_run_id])
+
+
+@transaction
+def _batches(connection: Connection, ids: Collection[int], versions: Versions) -> list[list[int]]:
+    """Runs that share a transaction, ascending: small ones of which nothing but states is asked. Each other one is by itself."""
+    batches: list[list[int]] = []
+    room = 0
+    for run, version_id in sorted(runs.versions_of(connection, ids).items()):
+        try:
+            dag = versions.dag(connection, version_id)
+        except (ValueError, LookupError, TypeError):
+            batches.append([run])  # examining it says why
+            room = 0
+            continue
+        size = max(1, len(dag.tasks)) if dag.is_plain else MOST_MOVES
+        if size > room or len(batches[-1]) == MOST_RUNS:
+            batches.append([])
+            room = MOST_MOVES
+        batches[-1].append(run)
+        room -= size
+    return batches
 
 
 @transaction_at("promote")
-def _examine(connection: Connection, dag_run_id: int, versions: Versions, settings: Settings) -> _Examined | None:
-    """One run in one short transaction: lock, read, decide, write."""
-    held = runs.hold(connection, dag_run_id)
-    if held is None:
-        return None
+def _examine(
+    connection: Connection, ids: Sequence[int], versions: Versions, settings: Settings, *, sweeps: bool
+) -> dict[int, _Examined]:
+    """Some runs in one short transaction: lock, read, decide, write. What came of those that nobody else holds."""
+    held = runs.hold(connection, ids)
+    if not held:
+        return {}
+    states = instances.states_of(connection, held)
+    looks = {
+        run: _look(connection, run, one, states.get(run, {}), versions=versions, settings=settings) for run, one in held.items()
+    }
+    moves = {run: look.moves for run, look in looks.items() if look.moves}
+    if moves:
+        instances.decide(connection, moves)
+    # Decisions that only end task instances may be all that was left to decide.
+    changed = [run for run, look in looks.items() if look.moves and (look.dag.fail_fast or not look.goes_on)]
+    states |= instances.states_of(connection, changed) if changed else {}
+    examined = {}
+    for run, look in looks.items():
+        ended = _end(connection, run, look, states.get(run, {}))
+        examined[run] = _Examined(look.ready, ended, more=len(look.moves) < len(look.evaluation.decisions))
+    ended_runs = {run: one.closed for run, one in examined.items() if one.closed is not None}
+    if ended_runs:
+        runs.close(connection, ended_runs)
+    if sweeps and len(ended_runs) < len(examined):
+        runs.mark_examined(connection, examined.keys() - ended_runs.keys())
+    return examined
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What a run asks for, and as much of it as is done now."""
+
+    dag: SerializedDag
+    known: Facts
+    evaluation: Evaluation
+    moves: Sequence[Decision]
+
+    @property
+    def ready(self) -> int:
+        return sum(decision.state is TaskState.SCHEDULED for decision in self.moves)
+
+    @property
+    def goes_on(self) -> bool:
+        return self.ready > 0 or len(self.moves) < len(self.evaluation.decisions)
+
+
+def _look(
+    connection: Connection, dag_run_id: int, held: runs.Held, states: States, *, versions: Versions, settings: Settings
+) -> _Look:
+    """Decide one run; what has to be made first (instances of mapped tasks, tasks of a newer version) is."""
     dag = versions.dag(connection, held.version_id)
     if held.newest_id != held.version_id and versions.dag(connection, held.newest_id).disable_bundle_versioning:
         integrity.follow_newest(connection, dag_run_id, versions, default_queue=settings.core.default_queue)
         dag = versions.dag(connection, held.newest_id)
+        states = instances.states_of(connection, [dag_run_id]).get(dag_run_id, {})
     known = facts_of(connection, dag, dag_run_id)
-    states = instances.states_of(connection, dag_run_id)
     parked = [no for no, of_task in states.items() if min(of_task) < -1]
     if parked:
         collapse.gather(connection, dag_run_id, parked)
-        states = instances.states_of(connection, dag_run_id)
+        states = instances.states_of(connection, [dag_run_id]).get(dag_run_id, {})
     evaluation = evaluate(dag, states, known)
     while evaluation.expand:
         for no in evaluation.expand:
@@ -130,23 +212,17 @@ def _examine(connection: Connection, dag_run_id: int, versions: Versions, settin
         evaluation = evaluate(dag, states, known)
     # A run in which nothing moves yet gets what one queue pass takes, so that workers begin while the rest is made ready.
     most = MOST_MOVES if _moves(states) else min(MOST_MOVES, settings.scheduler.max_tis_per_query)
-    moves = foremost(dag, evaluation.decisions, most)
-    ready = sum(decision.state is TaskState.SCHEDULED for decision in moves)
-    goes_on = ready > 0 or len(moves) < len(evaluation.decisions)
-    if moves:
-        instances.decide(connection, dag_run_id, moves)
-        if dag.fail_fast or not goes_on:
-            states = instances.states_of(connection, dag_run_id)
-    if dag.fail_fast and _failed(states):
-        keep = [no for no, task in enumerate(dag.tasks) if task.is_teardown]
+    return _Look(dag, known, evaluation, foremost(dag, evaluation.decisions, most))
+
+
+def _end(connection: Connection, dag_run_id: int, look: _Look, states: States) -> RunState | None:
+    """How a run ends, None while it goes on; with fail_fast a failed task ends the others."""
+    goes_on = look.goes_on
+    if look.dag.fail_fast and _failed(states):
+        keep = [no for no, task in enumerate(look.dag.tasks) if task.is_teardown]
         instances.end_rest(connection, dag_run_id, running_becomes="failed", reason="fail_fast: another task failed", keep=keep)
-        states, goes_on = instances.states_of(connection, dag_run_id), False
-    ended = None if goes_on else run_state(dag, states, waiting_for_past=_waits_for_past(evaluation, known))
-    if ended is None:
-        runs.mark_examined(connection, dag_run_id)
-    else:
-        runs.close(connection, dag_run_id, ended)
-    return _Examined(ready, ended, more=len(moves) < len(evaluation.decisions))
+        states, goes_on = instances.states_of(connection, [dag_run_id])[dag_run_id], False
+    return None if goes_on else run_state(look.dag, states, waiting_for_past=_waits_for_past(look.evaluation, look.known))
 
 
 def foremost(dag: SerializedDag, decisions: Sequence[Decision], most: int) -> Sequence[Decision]:
@@ -161,7 +237,7 @@ def foremost(dag: SerializedDag, decisions: Sequence[Decision], most: int) -> Se
 
 def facts_of(connection: Connection, dag: SerializedDag, dag_run_id: int) -> Facts:
     """What the tasks of a run look at beside its states: read only what this DAG asks for."""
-    branched = facts.branched(connection, dag_run_id) if any(task.branches for task in dag.tasks) else ()
+    branched = facts.branched(connection, dag_run_id) if dag.has_branches else ()
     if not dag.depends_on_past:
         return Facts(branched=branched)
     before = facts.before(connection, dag_run_id, past.relevant(dag), catchup=dag.catchup)
@@ -181,7 +257,7 @@ def _expand(connection: Connection, dag_run_id: int, dag: SerializedDag, no: int
             if count is None
             else f"it would become {count} instances; core.max_map_length allows {most}"
         )
-        instances.decide(connection, dag_run_id, [Decision(no, TaskState.UPSTREAM_FAILED, reason)])
+        instances.decide(connection, {dag_run_id: [Decision(no, TaskState.UPSTREAM_FAILED, reason)]})
         return {-1: TaskState.UPSTREAM_FAILED}
     instances.expand(connection, dag_run_id, no, count)
     return dict.fromkeys(range(count), TaskState.NONE) if count else {-1: TaskState.SKIPPED}

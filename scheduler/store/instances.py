@@ -4,7 +4,7 @@ Zero rows touched is a lost race, a normal result. Rows are always locked in id 
 """
 
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection
@@ -15,16 +15,17 @@ from scheduler.store import shutdown
 from scheduler.store.arrays import literal
 
 
-def decide(connection: Connection, dag_run_id: int, decisions: Sequence[Decision]) -> int:
-    """none -> scheduled, skipped or upstream_failed, as decided; the number of rows moved."""
+def decide(connection: Connection, decisions: Mapping[int, Sequence[Decision]]) -> int:
+    """none -> scheduled, skipped or upstream_failed, as decided for each run; the number of rows moved."""
+    flat = [(run, one) for run, of_run in decisions.items() for one in of_run]
     moved = connection.exec_driver_sql(
         """
         with decided as (
             select t.id, n.state, n.reason
-              from unnest(%(nos)s::int[], %(indexes)s::int[], %(states)s::text[], %(reasons)s::text[])
-                   n (task_no, map_index, state, reason)
+              from unnest(%(runs)s::bigint[], %(nos)s::int[], %(indexes)s::int[], %(states)s::text[], %(reasons)s::text[])
+                   n (run, task_no, map_index, state, reason)
               join task_instance t
-                on t.dag_run_id = %(run)s and t.task_no = n.task_no and t.map_index = n.map_index and t.state is null
+                on t.dag_run_id = n.run and t.task_no = n.task_no and t.map_index = n.map_index and t.state is null
              order by t.id
                for no key update of t
         )
@@ -37,11 +38,11 @@ def decide(connection: Connection, dag_run_id: int, decisions: Sequence[Decision
          where t.id = d.id and t.state is null
         """,
         {
-            "run": dag_run_id,
-            "nos": literal(one.task_no for one in decisions),
-            "indexes": literal(one.map_index for one in decisions),
-            "states": literal(one.state.value for one in decisions),
-            "reasons": literal(one.reason for one in decisions),
+            "runs": literal(run for run, _ in flat),
+            "nos": literal(one.task_no for _, one in flat),
+            "indexes": literal(one.map_index for _, one in flat),
+            "states": literal(one.state.value for _, one in flat),
+            "reasons": literal(one.reason for _, one in flat),
         },
     )
     return moved.rowcount
@@ -244,26 +245,26 @@ def lose(connection: Connection, *, dead_worker: str | None = None, ti_id: int |
     return sorted({row[0] for row in (*stopped, *lost)})
 
 
-def states_of(connection: Connection, dag_run_id: int) -> dict[int, dict[int, TaskState]]:
-    """The state of each task instance of a run, by task number and map index."""
+def states_of(connection: Connection, dag_run_ids: Collection[int]) -> dict[int, dict[int, dict[int, TaskState]]]:
+    """By run: the state of each of its task instances, by task number and map index."""
     # In a row for each state instead of each task instance: a run of ten thousand is read in a third of the time.
     rows = connection.exec_driver_sql(
         """
-        select case when map_index <> -1 then task_no end, state,
+        select dag_run_id, case when map_index <> -1 then task_no end, state,
                array_agg(case when map_index = -1 then task_no else map_index end)
-          from task_instance where dag_run_id = %s group by 1, 2
+          from task_instance where dag_run_id = any(%s) group by 1, 2, 3
         """,
-        (dag_run_id,),
+        (list(dag_run_ids),),
     )
-    states: dict[int, dict[int, TaskState]] = {}
-    for mapped_no, name, numbers in rows:
-        state = TaskState(name or "none")
+    runs: dict[int, dict[int, dict[int, TaskState]]] = {}
+    for run, mapped_no, name, numbers in rows:
+        states, state = runs.setdefault(run, {}), TaskState(name or "none")
         if mapped_no is not None:
             states.setdefault(mapped_no, {}).update(dict.fromkeys(numbers, state))
             continue
         for task_no in numbers:
             states.setdefault(task_no, {})[-1] = state
-    return states
+    return runs
 
 
 def _message(row: Any) -> Message:

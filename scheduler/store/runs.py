@@ -1,7 +1,7 @@
 """DAG runs: make them with their task instances, start them, examine them, close them."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -46,6 +46,8 @@ STARTABLE = """
     )
     select dag_id, backfill_id from held join startable using (dag_id)
 """
+#: Runs started in one transaction; other schedulers start the next ones while these are examined.
+MOST_STARTS = 50
 #: A run held by somebody who clears or ends it now is left to the next pass.
 START = """
     with next (id) as (
@@ -72,7 +74,7 @@ START = """
     ), held as (
         select r.id, (v.data->>'dagrun_timeout_s')::float as timeout_s
           from next join dag_run r on r.id = next.id and r.state = 'queued' join dag_version v on v.id = r.version_id
-         order by r.id for no key update of r skip locked
+         order by r.id limit %(most)s for no key update of r skip locked
     )
     update dag_run r
        set state = 'running', started_at = clock_timestamp(),
@@ -200,7 +202,11 @@ def start_queued(connection: Connection) -> list[int]:
         return []
     started = connection.exec_driver_sql(
         START,
-        {"dags": sorted({row[0] for row in rows if row[1] is None}), "backfills": sorted(row[1] for row in rows if row[1])},
+        {
+            "dags": sorted({row[0] for row in rows if row[1] is None}),
+            "backfills": sorted(row[1] for row in rows if row[1]),
+            "most": MOST_STARTS,
+        },
     )
     return sorted(row[0] for row in started)
 
@@ -229,16 +235,22 @@ class Held:
     newest_id: int
 
 
-def hold(connection: Connection, dag_run_id: int) -> Held | None:
-    """Lock one running run; None if it ended or another scheduler is looking at it."""
-    row = connection.exec_driver_sql(
+def versions_of(connection: Connection, ids: Collection[int]) -> dict[int, int]:
+    """By id of a running run: the version it is made from."""
+    rows = connection.exec_driver_sql("select id, version_id from dag_run where id = any(%s) and state = 'running'", (list(ids),))
+    return dict(tuple(row) for row in rows)
+
+
+def hold(connection: Connection, ids: Collection[int]) -> dict[int, Held]:
+    """Lock these runs in id order, except those that ended or that another scheduler is looking at."""
+    rows = connection.exec_driver_sql(
         """
-        select r.version_id, coalesce(d.version_id, r.version_id) from dag_run r left join dag d on d.dag_id = r.dag_id
-         where r.id = %s and r.state = 'running' for no key update of r skip locked
+        select r.id, r.version_id, coalesce(d.version_id, r.version_id) from dag_run r left join dag d on d.dag_id = r.dag_id
+         where r.id = any(%s) and r.state = 'running' order by r.id for no key update of r skip locked
         """,
-        (dag_run_id,),
-    ).first()
-    return None if row is None else Held(*row)
+        (list(ids),),
+    )
+    return {row[0]: Held(row[1], row[2]) for row in rows}
 
 
 def timed_out(connection: Connection, *, limit: int) -> list[int]:
@@ -279,15 +291,18 @@ def following(connection: Connection, ids: Collection[int]) -> list[int]:
     return sorted(rows.scalars())
 
 
-def mark_examined(connection: Connection, dag_run_id: int) -> None:
-    """Send this run to the back of the line of the slow poll."""
-    connection.exec_driver_sql("update dag_run set examined_at = clock_timestamp() where id = %s", (dag_run_id,))
+def mark_examined(connection: Connection, ids: Collection[int]) -> None:
+    """Send these runs, which the caller holds, to the back of the line of the slow poll."""
+    connection.exec_driver_sql("update dag_run set examined_at = clock_timestamp() where id = any(%s)", (list(ids),))
 
 
-def close(connection: Connection, dag_run_id: int, state: RunState) -> bool:
-    """running -> success or failed; the caller holds the row."""
+def close(connection: Connection, ended: Mapping[int, RunState]) -> int:
+    """running -> success or failed; the caller holds the rows. How many were closed."""
     closed = connection.exec_driver_sql(
-        "update dag_run set state = %(state)s, ended_at = clock_timestamp() where id = %(id)s and state = 'running'",
-        {"id": dag_run_id, "state": state.value},
+        """
+        update dag_run r set state = n.state, ended_at = clock_timestamp()
+          from unnest(%(ids)s::bigint[], %(states)s::text[]) n (id, state) where r.id = n.id and r.state = 'running'
+        """,
+        {"ids": list(ended), "states": [state.value for state in ended.values()]},
     )
-    return closed.rowcount == 1
+    return closed.rowcount

@@ -1,4 +1,4 @@
-"""Runs of many task instances: what ranks first is made ready first, and reading and writing many rows loses none."""
+"""Large runs and many runs: what ranks first is made ready first, several schedulers share the work, and no row is lost."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -6,9 +6,10 @@ from datetime import UTC, datetime
 import pytest
 from support.scenario import Scenario, dag
 
+from scheduler.doorbell import Doorbell
 from scheduler.services.promote import foremost
 from scheduler.states import Decision, TaskState
-from scheduler.store import instances
+from scheduler.store import instances, runs
 from scheduler.store.arrays import literal
 
 
@@ -49,7 +50,7 @@ def test_states_of_plain_and_mapped_task_instances_are_read_by_number_and_index(
     scenario.sql("update task_instance set state = 'skipped', ended_at = now() where task_id = 'm' and map_index = 1")
 
     with scenario.engine.begin() as connection:
-        states = instances.states_of(connection, run)
+        states = instances.states_of(connection, [run])[run]
 
     queued = TaskState.QUEUED
     assert states == {0: {-1: queued}, 1: {0: queued, 1: TaskState.SKIPPED, 2: queued}, 2: {-1: TaskState.NONE}}
@@ -59,3 +60,45 @@ def test_states_of_plain_and_mapped_task_instances_are_read_by_number_and_index(
 def test_the_text_of_an_array_is_read_as_it_was_meant(scenario: Scenario, values: list[str | None]) -> None:
     assert scenario.rows("select %s::text[]", literal(values)) == [(values,)]
     assert scenario.rows("select %s::int[]", literal([1, None, -2])) == [([1, None, -2],)]
+
+
+def scheduled_in_transactions(scenario: Scenario) -> int:
+    return scenario.rows("select count(distinct xmin::text) from task_instance where state = 'scheduled'")[0][0]
+
+
+def test_small_runs_are_examined_in_one_transaction_and_others_each_in_its_own(scenario: Scenario) -> None:
+    promote = scenario.schedulers[0].turns.promote
+    scenario.add(dag("d", {"a": [], "b": ["a"]}))
+    plain = [scenario.trigger("d", run_id=f"r{number}") for number in range(5)]
+    promote.run_once(datetime.now(UTC), plain)
+    assert scheduled_in_transactions(scenario) == 1
+
+    scenario.sql("delete from dag_run")
+    scenario.add(dag("f", {"a": [], "b": ["a"]}, fail_fast=True))
+    for number in range(3):
+        scenario.trigger("f", run_id=f"r{number}")
+    promote.run_once(datetime.now(UTC), [])
+    assert scheduled_in_transactions(scenario) == 3
+
+
+def test_several_schedulers_share_many_queued_runs(make_scenario: Callable[..., Scenario]) -> None:
+    scenario = make_scenario(schedulers=2)
+    first, second = (one.turns.promote for one in scenario.schedulers)
+    scenario.add(dag("d", {"a": []}, max_active_runs=1000))
+    queued = [scenario.trigger("d", run_id=f"r{number}") for number in range(runs.MOST_STARTS + 10)]
+
+    started = first.run_once(datetime.now(UTC), []).started
+    rest = second.run_once(datetime.now(UTC), []).started
+
+    assert (started, rest) == (queued[: runs.MOST_STARTS], queued[runs.MOST_STARTS :])
+
+
+def test_what_is_rung_at_once_is_shared(scenario: Scenario) -> None:
+    first, second = Doorbell(scenario.settings), Doorbell(scenario.settings)
+    tokens = {f"run:{number}" for number in range(60)}
+    first.ring(*tokens)
+
+    taken = [first.wait(1.0), second.wait(1.0)]
+
+    assert taken[0] and taken[1]
+    assert (taken[0] | taken[1], taken[0] & taken[1]) == (tokens, set())

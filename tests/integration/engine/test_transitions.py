@@ -37,7 +37,7 @@ Move = Callable[[Scenario, Claim], object]
 
 def decide(state: S) -> Move:
     return lambda scenario, claim: _with(
-        scenario, lambda connection: instances.decide(connection, claim.dag_run_id, [Decision(0, state, "because")])
+        scenario, lambda connection: instances.decide(connection, {claim.dag_run_id: [Decision(0, state, "because")]})
     )
 
 
