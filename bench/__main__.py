@@ -5,6 +5,7 @@ import json
 import sys
 
 from bench import parts, report
+from scheduler.cli.stack import until_signalled
 
 
 def main() -> int:
@@ -23,10 +24,12 @@ def main() -> int:
     if unknown or chosen.iterations < 1:
         parser.error(f"no part is named {', '.join(unknown)}" if unknown else "--iterations must be at least 1")
     options = parts.Options(iterations=chosen.iterations, small=chosen.small, say=_say)
-    result = {"machine": report.machine()} | parts.measure(chosen.names or parts.names(), options)
-    report.table(result)
-    print(json.dumps(result))
-    return 0
+    with until_signalled(_say):
+        result = {"machine": report.machine()} | parts.measure(chosen.names or parts.names(), options)
+        report.table(result)
+        print(json.dumps(result))
+        return 0
+    return 1
 
 
 def _say(text: str) -> None:
