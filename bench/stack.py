@@ -174,7 +174,7 @@ class Stack:
         """Wait until these runs have ended; StackError if one failed or the time is over."""
         ids = list(run_ids)
         open_ = "select count(*) from dag_run where id = any(%s) and state in ('queued', 'running')"
-        self.wait(lambda: self.rows(open_, (ids,))[0][0] == 0, timeout_s, f"{len(ids)} runs to end")
+        self.wait(lambda: self.rows(open_, (ids,))[0][0] == 0, timeout_s, f"{len(ids)} runs to end", 0.05)
         failed = self.rows("select dag_id, run_id from dag_run where id = any(%s) and state <> 'success'", (ids,))
         if failed:
             raise self._error(f"{len(failed)} of {len(ids)} runs failed, the first is {failed[0]}")

@@ -9,7 +9,7 @@ from bench.measure import Measured, quantiles, run
 from bench.parts import Options, Piece
 from bench.raw import RawCelery, Sample
 from bench.shapes import Shape
-from bench.stack import ROLES, Stack
+from bench.stack import Stack
 
 #: One sample of the raw baseline and one run of a shape, right after each other.
 Pair = tuple[Sample, Measured]
@@ -66,7 +66,7 @@ def _summary(pairs: Sequence[Pair]) -> dict[str, Any]:
         "hop_over_raw": round(median(over_raw), 2),
         "makespan_over_raw_hops": round(median(rows), 2),
         "cpu_s_per_task": {
-            role: round(median(measured.cpu_s_per_task[role] for measured in runs), 6) for role in (*ROLES, "total")
+            role: round(median(measured.cpu_s_per_task[role] for measured in runs), 6) for role in runs[0].cpu_s_per_task
         },
         "cpu_over_raw": round(median(measured.cpu_s_per_task["total"] / sample.cpu_s_per_task for sample, measured in pairs), 2),
         "spread": {
