@@ -29,7 +29,7 @@ SECRET_KEYS = frozenset({"core.fernet_key", "smtp.password"})
 MUST_AGREE = ("core", "retention", "worker.heartbeat_timeout", "waiter.heartbeat_timeout", *(f"scheduler.{name}" for name in (
     "scheduler_health_check_threshold", "catchup_by_default", "create_cron_data_intervals", "create_delta_data_intervals",
     "schedule_after_task_execution", "pool_reservation", "priority_aging", "queue_headroom", "task_queued_timeout",
-    "min_file_process_interval", "dag_file_processor_timeout",
+    "min_file_process_interval", "settled_file_process_interval", "dag_file_processor_timeout",
 )))  # fmt: skip
 #: The first must be longer than the second, or every healthy process looks dead.
 LONGER_THAN = (
@@ -147,6 +147,8 @@ class Scheduler(Probed):
     """Seconds between two listings of the DAGs folder; changes are also noticed at once (inotify)."""
     min_file_process_interval: Seconds = 30
     """Seconds before an unchanged DAG file is read again."""
+    settled_file_process_interval: Seconds = 1800
+    """The same for one whose reading opened no file but code; a change of the code is noticed at once all the same."""
     parsing_processes: Count = 2
     """Parser children of one scheduler at the same time."""
     file_parsing_sort_mode: Literal["modified_time", "random_seeded_by_host", "alphabetical"] = "modified_time"

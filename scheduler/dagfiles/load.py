@@ -46,6 +46,17 @@ def load(folder: Path, file: str) -> dict[str, DAG]:
     return dags
 
 
+def forget(folder: Path, file: str) -> None:
+    """Take back what `load` has left in this process."""
+    sys.modules.pop(_module_name(folder / file), None)
+    sys.path.remove(str(folder))
+
+
+def modules_of(folder: Path) -> list[str]:
+    """The modules of the DAGs folder that were imported in this process, by path relative to it."""
+    return sorted(str(path.relative_to(folder)) for path in _modules_below(folder).values())
+
+
 class LoadedFiles:
     """The DAG files a long-lived process has loaded, each loaded again once it or a module beside it has changed.
 

@@ -8,14 +8,14 @@ import os
 import resource
 import signal
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 from scheduler import serialized
 from scheduler.authoring import nesting, zones
 from scheduler.authoring.dag import DAG
-from scheduler.dagfiles import load, problem
+from scheduler.dagfiles import load, outside, problem
 from scheduler.exceptions import DagError
 from scheduler.settings import Core, Scheduler
 
@@ -44,7 +44,11 @@ def run_child(file: str, work: Work, *, result_fd: int, output_fd: int) -> NoRet
     code = 1
     try:
         _confine(work.scheduler, result_fd=result_fd, output_fd=output_fd)
-        result = json.dumps(parse(file, work)).encode()
+        looked_outside = outside.watch()
+        found = parse(file, work)
+        if "dags" in found:
+            found |= {"modules": load.modules_of(work.folder), "settled": not looked_outside()}
+        result = json.dumps(found).encode()
         faulthandler.cancel_dump_traceback_later()
         _write(RESULT_MARK + result)
         code = 0
@@ -66,6 +70,13 @@ def parse(file: str, work: Work) -> dict[str, Any]:
         _release_reserve()
         found = problem.of_exception(error, work.folder / file, memory_limit_mb=work.scheduler.dag_file_memory_limit_mb)
         return {"problem": found.to_dict()}
+
+
+def warm_up(work: Work) -> None:
+    """Read a DAG file of ours in this process, so that its children find what Python prepares on the way."""
+    folder = Path(__file__).parent
+    parse("warm_up.py", replace(work, folder=folder))
+    load.forget(folder, "warm_up.py")
 
 
 def _row(dag: DAG, file: str, work: Work) -> dict[str, Any]:

@@ -22,12 +22,17 @@ STOP_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What reading one file gave: rows of DAGs, or a problem (its message, line and traceback)."""
+    """What reading one file gave: rows of DAGs, or a problem (its message, line and traceback).
+
+    `modules` of the DAGs folder were imported, by path relative to it. `settled`: the DAGs follow from the code alone.
+    """
 
     file: str
     duration_s: float
     dags: Sequence[dict[str, Any]] = ()
     problem: dict[str, Any] | None = None
+    modules: Sequence[str] = ()
+    settled: bool = False
 
 
 class Parser:
@@ -66,6 +71,10 @@ class Parser:
         if self._process is None or self._process.stdout is None:
             return False
         return bool(select.select([self._process.stdout], [], [], timeout_s)[0])
+
+    def fileno(self) -> int | None:
+        """Readable when there is an answer to collect; None while there is no template process."""
+        return None if self._process is None or self._process.stdout is None else self._process.stdout.fileno()
 
     def stop(self) -> None:
         """End the template process and everything it and the files have started."""

@@ -1,6 +1,11 @@
 """The DAG files of one scheduler: which are due, reading them in children, storing what they hold."""
 
+import contextlib
 import logging
+import math
+import os
+import random
+import select
 import socket
 import threading
 import time
@@ -23,8 +28,8 @@ log = logging.getLogger(__name__)
 
 #: A claim outlives the time a file may take by this much; after it, another scheduler may read the file.
 CLAIM_MARGIN_S = 30.0
-#: How soon a changed file, or an answer, is noticed.
-GLANCE_S = 0.1
+#: How soon a switched link to the folder is noticed, of which inotify says nothing.
+GLANCE_S = 0.5
 STOP_S = 15.0
 
 
@@ -55,30 +60,45 @@ class DagFileManager:
         self._settings = settings
         self._id = scheduler_id
         self._doorbell = doorbell
-        self._watch = Watch(settings.dags_folder, list_interval_s=settings.scheduler.dag_dir_list_interval)
+        limits = settings.scheduler
+        # Where the kernel does not tell of changes, they are found as soon as an unchanged file would be read again.
+        self._watch = Watch(
+            settings.dags_folder,
+            list_interval_s=limits.dag_dir_list_interval,
+            check_interval_s=limits.min_file_process_interval,
+        )
         self._parser = Parser(settings)
         self._host = socket.gethostname()
         self._listing: Listing | None = None
         self._answers: deque[Answer] = deque()
         #: When each file being read had last changed, at its claim.
         self._claimed: dict[str, datetime] = {}
+        #: Files that were written while they were being read; and those of them whose time that did not change.
+        self._overtaken: set[str] = set()
+        self._stale: set[str] = set()
         self._said: dict[str, str] = {}
         self._stopping = threading.Event()
+        self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        #: When the database is asked for due files again, on the monotonic clock.
+        self._ask_at = 0.0
+        self._clock_read: tuple[datetime, float] | None = None
         self._thread: threading.Thread | None = None
         self._next_id: str | None = None
         #: Beats at each turn of its thread, also while the database is away; listing a large folder takes its time.
         self.pulse = Pulse("The DAG files have not been looked at", 2 * settings.scheduler.scheduler_health_check_threshold)
 
-    def run_once(self, now: datetime) -> Turn:
-        """Look at the folder, store what was read meanwhile, start what is due; never waits for a file.
+    def run_once(self, now: datetime, *, ask: bool = True) -> Turn:
+        """Look at the folder, store what was read meanwhile, start what is due; never waits for a file. Without `ask` only what
+        has just changed is due.
 
         Database errors go through; what was not stored is stored by the next turn.
         """
         self._id, self._next_id = self._next_id or self._id, None
         self._answers.extend(self._parser.collect())
-        listed, removed = self._sync(now)
+        listed, removed, started = self._sync(now)
         recorded = self._store(now)
-        started = self._start_due(now)
+        if ask or self._ask_at == 0.0:
+            started += self._start_due(now)
         if removed or any(result.changed for result in recorded.values()):
             self._ring()
         return Turn(
@@ -97,12 +117,15 @@ class DagFileManager:
     def start(self) -> None:
         """Take turns in a thread until `stop`."""
         self._stopping.clear()
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._stop_fd)
         self._thread = threading.Thread(target=self._run, name="dag-files", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """End the thread and every parser child; files that were being read stay due."""
         self._stopping.set()
+        os.eventfd_write(self._stop_fd, 1)
         if self._thread is not None:
             self._thread.join(STOP_S)
             self._thread = None
@@ -115,19 +138,40 @@ class DagFileManager:
                 log.warning("The DAG files being read could not be given back: %s", error.orig)
             self._claimed.clear()
 
-    def _sync(self, now: datetime) -> tuple[int | None, tuple[str, ...]]:
-        self._listing = self._watch.look() or self._listing
+    def _sync(self, now: datetime) -> tuple[int | None, tuple[str, ...], tuple[str, ...]]:
+        """Tell the database what has changed in the folder: files listed, DAGs removed, files that are read at once."""
+        listing = self._watch.look()
+        if listing is not None:
+            self._listing = listing if self._listing is None else self._listing.followed_by(listing)
+            self._overtaken |= listing.files.keys() & self._claimed.keys()
+            self._stale |= listing.again & self._claimed.keys()
         if self._listing is None:
-            return None, ()
+            return None, (), ()
         listing = self._listing
-        removed = files.sync(self._engine, listing.files, complete=listing.complete, now=now)
+        changes: dict[str, Any] = {"modules": listing.modules, "again": listing.again, "now": now}
+        room = self._room()
+        removed: tuple[str, ...] = ()
+        claimed: list[files.Claimed] = []
+        if listing.complete or room <= 0:
+            removed = files.sync(self._engine, listing.files, complete=listing.complete, **changes)
+            self._ask_at = 0.0
+        else:
+            claimed = files.take(self._engine, listing.files, **changes, **self._claim(room, now))
+            self._asked(full=len(claimed) == room)
         self._listing = None
-        return len(listing.files), removed
+        return len(listing.files), removed, self._begin(claimed)
 
     def _store(self, now: datetime) -> dict[str, files.Recorded]:
         recorded = {}
         while self._answers:
-            parsed = self._parsed(self._answers[0])
+            answer = self._answers[0]
+            if answer.file in self._stale:
+                # Nobody can tell which of the two was read; the claim goes on.
+                self._stale.discard(answer.file)
+                self._answers.popleft()
+                self._parser.submit([answer.file])
+                continue
+            parsed = self._parsed(answer)
             result = files.record(
                 self._engine,
                 parsed,
@@ -137,10 +181,20 @@ class DagFileManager:
             )
             self._answers.popleft()
             self._claimed.pop(parsed.path, None)
+            if parsed.path in self._overtaken:
+                self._overtaken.discard(parsed.path)
+                self._ask_at = 0.0
             if result.accepted:
                 recorded[parsed.path] = result
                 self._say(parsed.path, result.problem)
         return recorded
+
+    def _rests(self, answer: Answer) -> timedelta | None:
+        """How long a file that depends on nothing but code rests unless the code changes; not all of them for equally long."""
+        limits = self._settings.scheduler
+        if not answer.settled or limits.settled_file_process_interval <= limits.min_file_process_interval:
+            return None
+        return timedelta(seconds=limits.settled_file_process_interval * random.uniform(0.8, 1.0))  # noqa: S311
 
     def _say(self, path: str, problem: files.ImportProblem | None) -> None:
         """Log a problem when it is new; the file is read again and again."""
@@ -157,23 +211,37 @@ class DagFileManager:
             modified_at=self._claimed[answer.file],
             duration_s=answer.duration_s,
             dags=tuple(_dag(row, paused) for row in answer.dags),
+            modules=tuple(answer.modules),
+            rests=self._rests(answer),
             problem=files.ImportProblem(**answer.problem) if answer.problem else None,
         )
 
     def _start_due(self, now: datetime) -> tuple[str, ...]:
-        limits = self._settings.scheduler
-        room = limits.parsing_processes - self._parser.busy
+        room = self._room()
         if room <= 0:
             return ()
-        claimed = files.claim(
-            self._engine,
-            claimed_by=self._id,
-            now=now,
-            until=now + timedelta(seconds=limits.dag_file_processor_timeout + CLAIM_MARGIN_S),
-            limit=room,
-            sort_mode=limits.file_parsing_sort_mode,
-            host=self._host,
-        )
+        claimed = files.claim(self._engine, now=now, **self._claim(room, now))
+        self._asked(full=len(claimed) == room)
+        return self._begin(claimed)
+
+    def _asked(self, *, full: bool) -> None:
+        """Ask again once there is room, or, if all that was due has been claimed, in a while."""
+        self._ask_at = 0.0 if full else time.monotonic() + self._settings.scheduler.scheduler_idle_sleep_time
+
+    def _room(self) -> int:
+        return self._settings.scheduler.parsing_processes - self._parser.busy
+
+    def _claim(self, room: int, now: datetime) -> dict[str, Any]:
+        limits = self._settings.scheduler
+        return {
+            "claimed_by": self._id,
+            "until": now + timedelta(seconds=limits.dag_file_processor_timeout + CLAIM_MARGIN_S),
+            "limit": room,
+            "sort_mode": limits.file_parsing_sort_mode,
+            "host": self._host,
+        }
+
+    def _begin(self, claimed: list[files.Claimed]) -> tuple[str, ...]:
         # A file whose claim lapsed while it is still being read here is only claimed anew.
         fresh = [file.path for file in claimed if file.path not in self._claimed]
         self._claimed |= {file.path: file.modified_at for file in claimed}
@@ -181,9 +249,14 @@ class DagFileManager:
         return tuple(fresh)
 
     def _clock(self) -> datetime:
-        """Claims are compared with those of other schedulers, so all of them go by the database's clock."""
-        with self._engine.connect() as connection:
-            return schedules.clock(connection)
+        """Claims are compared with those of other schedulers, so all of them go by the database's clock. It is asked about once
+        a second."""
+        now = time.monotonic()
+        if self._clock_read is None or now - self._clock_read[1] > self._settings.scheduler.scheduler_idle_sleep_time:
+            with self._engine.connect() as connection:
+                self._clock_read = schedules.clock(connection), now
+        read, at = self._clock_read
+        return read + timedelta(seconds=now - at)
 
     def _ring(self) -> None:
         if self._doorbell is not None:
@@ -194,11 +267,13 @@ class DagFileManager:
         while not self._stopping.is_set():
             try:
                 self.pulse.beat()
-                turn = self.run_once(self._clock())
+                turn = self.run_once(self._clock(), ask=time.monotonic() >= self._ask_at)
             except DBAPIError as error:
                 if not failing:
                     log.warning("DAG files wait for the database: %s", str(error.orig).strip())
                 failing = True
+                # What a crash of the database undid must be told again.
+                self._watch.list_again()
                 self._stopping.wait(self._settings.scheduler.scheduler_idle_sleep_time)
             except Exception:
                 # Whatever it is, the next turn may do better, and the DAGs that are stored go on being scheduled.
@@ -211,15 +286,12 @@ class DagFileManager:
 
     def _rest(self) -> None:
         """Until an answer came, the folder changed, or it is time to look into the database again."""
-        end = time.monotonic() + self._settings.scheduler.scheduler_idle_sleep_time
-        while time.monotonic() < end and not self._stopping.is_set():
-            if self._parser.busy:
-                if self._parser.wait(GLANCE_S):
-                    return
-            else:
-                self._stopping.wait(GLANCE_S)
-            if self._watch.changed():
-                return
+        patience_s = self._watch.patience_s()
+        glance_s = GLANCE_S if patience_s is None else min(patience_s, GLANCE_S)
+        # With nothing to ask for until there is room, an answer ends the wait.
+        until = min(self._ask_at or math.inf, time.monotonic() + glance_s)
+        sources = [fd for fd in (self._stop_fd, self._watch.fileno(), self._parser.fileno()) if fd is not None]
+        select.select(sources, [], [], max(0.0, until - time.monotonic()))
 
 
 def _dag(row: dict[str, Any], paused: bool) -> files.ParsedDag:

@@ -59,9 +59,6 @@ class Template:
         """Work until the input ends. The first line of it is the Work, each further one a file."""
         for name in PRELOADED:
             importlib.import_module(name)
-        # What is there now is never collected, so a child does not copy these pages by touching them.
-        gc.collect()
-        gc.freeze()
         try:
             while self._turn():
                 pass
@@ -103,6 +100,10 @@ class Template:
                     Core.model_validate(request["core"]),
                     Scheduler.model_validate(request["scheduler"]),
                 )
+                parse.warm_up(self._work)
+                # What is there now is never collected, so a child does not copy these pages by touching them.
+                gc.collect()
+                gc.freeze()
             else:
                 self._fork(request["file"])
         return bool(data)

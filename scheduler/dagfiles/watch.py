@@ -1,15 +1,18 @@
-"""Which DAG files there are: a full listing now and then, and one at once when the folder changes (inotify)."""
+"""Which DAG files there are: a full listing now and then, and what was written or removed at once (inotify)."""
 
+import errno
 import logging
+import math
 import os
 import re
 import stat
 import time
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from watchfiles._rust_notify import RustNotify, WatchfilesRustInternalError
+from scheduler.dagfiles.folder_events import FolderEvents, is_hidden
 
 log = logging.getLogger(__name__)
 
@@ -17,46 +20,71 @@ log = logging.getLogger(__name__)
 MARKS = (re.compile(rb"dag", re.IGNORECASE), re.compile(rb"scheduler|airflow", re.IGNORECASE))
 #: How often a folder that cannot be read is tried again.
 RETRY_S = 1.0
-#: Longer than a tick of the clock that the file system takes its times from.
+#: Longer than a tick of the clock that file systems take their times from.
 TICK_S = 0.02
-_NOTIFY_ERRORS = (OSError, WatchfilesRustInternalError)
+#: What the kernel says when a limit of inotify is reached.
+EXHAUSTED = (errno.ENOSPC, errno.EMFILE, errno.ENFILE)
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The DAG files by path relative to the folder, and when each last changed; not `complete` if a part could not be read."""
+    """The DAG files by path relative to the folder, and when each last changed; not `complete` if it does not tell of all.
+
+    `modules`: the same of the other Python files. `again`: DAG files and modules that were written since the last listing
+    although their time has stayed the same.
+    """
 
     files: dict[str, datetime]
+    modules: dict[str, datetime]
     complete: bool = True
+    again: frozenset[str] = frozenset()
+
+    def followed_by(self, later: "Listing") -> "Listing":
+        """Both in one."""
+        again = self.again | later.again
+        if later.complete:
+            return replace(later, again=again)
+        return replace(self, files=self.files | later.files, modules=self.modules | later.modules, again=again)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A Python file at its last listing. `young`: its time was hardly over, and what is written in the same tick keeps it."""
+
+    changed_at: datetime
+    is_dag_file: bool
+    young: bool
 
 
 class Watch:
     """Looks at one DAGs folder; a folder that is missing or unreadable is said once and tried again."""
 
-    def __init__(self, folder: Path, *, list_interval_s: float) -> None:
+    def __init__(self, folder: Path, *, list_interval_s: float, check_interval_s: float | None = None) -> None:
+        """List the folder every `list_interval_s`; and look whether it differs, where the kernel may not have told of it, every
+        `check_interval_s`.
+        """
         self._folder = folder
         self._list_interval_s = list_interval_s
+        self._check_interval_s = check_interval_s or list_interval_s
+        self._next_check = math.inf
         self._next_listing = 0.0
-        self._changed = False
-        self._last: Listing | None = None
+        self._last: dict[str, _Seen] = {}
         self._marked: dict[str, tuple[tuple[int, int, int], bool]] = {}
-        self._notify: RustNotify | None = None
+        self._events: FolderEvents | None = None
         self._watched: tuple[int, int] | None = None
         self._said: set[str] = set()
 
     def look(self) -> Listing | None:
-        """A listing if the regular one is due or if it differs from the last; None also if the folder cannot be read."""
+        """A listing if the regular one is due or if anything differs from the last; None also if the folder cannot be read."""
         due = time.monotonic() >= self._next_listing
-        if not self.changed() and not due:
-            return None
-        if self._changed:
-            # Times of files advance in ticks of up to 10 ms: what is written in the tick of the listing looks unchanged.
-            time.sleep(TICK_S)
-        # Watch first, list second: what changes in between is noticed, not lost.
-        self._watch_folder()
-        self._changed = False
+        written, everything = self._happened()
         try:
-            listing = self._list()
+            if due or everything or time.monotonic() >= self._next_check:
+                listing, news = self._list_all(written)
+            elif written:
+                listing, news = self._list_written(written)
+            else:
+                return None
         except OSError as error:
             self._say("folder", "The DAGs folder %s cannot be read: %s. Trying again.", self._folder, error.strerror)
             self._next_listing = time.monotonic() + RETRY_S
@@ -64,33 +92,101 @@ class Watch:
         self._unsay("folder", "The DAGs folder %s can be read again.", self._folder)
         if due:
             self._next_listing = time.monotonic() + self._list_interval_s
-        elif listing == self._last:
-            return None
-        self._last = listing
-        return listing
+        return listing if due or news else None
 
-    def changed(self) -> bool:
-        """Whether something has happened in the folder since the last listing. Takes some 2 ms."""
-        # A folder that was replaced, or a link to it that was switched, is another one; inotify says nothing of that.
-        self._changed = self._changed or self._identity() not in (self._watched, None)
-        if self._notify is not None and not self._changed:
-            try:
-                events = self._notify.watch(5, 1, 1, None)
-            except _NOTIFY_ERRORS as error:
-                self._give_up_watching(error)
-                return False
-            self._changed = not isinstance(events, str) and any(_matters(Path(path)) for _, path in events)
-        return self._changed
+    def fileno(self) -> int | None:
+        """Readable when something happened in the folder; None if it is not watched."""
+        return None if self._events is None else self._events.fileno()
+
+    def patience_s(self) -> float | None:
+        """Seconds after which to look again even if nothing more happens; None if nothing asks for it."""
+        return None if self._events is None else self._events.settles_in_s()
+
+    def list_again(self) -> None:
+        """Let the next look be a full one, as if nothing had been told yet."""
+        self._next_listing = 0.0
 
     def close(self) -> None:
         """Stop watching."""
-        if self._notify is not None:
-            self._notify.close()
-        self._notify = self._watched = None
+        if self._events is not None:
+            self._events.close()
+        self._events = self._watched = None
 
-    def _watch_folder(self) -> None:
+    def _happened(self) -> tuple[set[str], bool]:
+        """Paths that were written, and whether everything must be listed because more than that may have changed."""
+        written, everything = self._events.look() if self._events is not None else (set(), False)
+        # A folder that was replaced, or a link to it that was switched, is another one; inotify says nothing of that.
+        return written, everything or self._identity() not in (self._watched, None)
+
+    def _list_all(self, written: Collection[str]) -> tuple[Listing, bool]:
+        """Every Python file below the folder, and whether anything differs from the last listing. OSError if the folder itself
+        cannot be read.
+        """
+        self._start_watching()
+        seen: dict[str, _Seen] = {}
+        complete = True
+        visited = {self._identity()}
+        pending = [str(self._folder)]
+        while pending:
+            folder = pending.pop()
+            try:
+                # Watch first, list second: what changes in between is noticed, not lost.
+                self._watch(folder)
+                entries = list(os.scandir(folder))
+            except OSError as error:
+                if folder == str(self._folder):
+                    raise
+                complete = False
+                self._say(folder, "The folder %s cannot be read: %s.", folder, error.strerror)
+                continue
+            for entry in entries:
+                found = self._entry(entry)
+                if found is None:
+                    continue
+                if stat.S_ISREG(found.st_mode) and entry.name.endswith(".py"):
+                    seen[self._name(entry.path)] = self._seen(entry.path, found)
+                elif stat.S_ISDIR(found.st_mode) and (found.st_dev, found.st_ino) not in visited:
+                    visited.add((found.st_dev, found.st_ino))
+                    pending.append(entry.path)
+        self._next_check = time.monotonic() + self._check_interval_s
+        again = self._again(seen, written)
+        last, self._last = self._last, seen
+        return _listing(seen, complete=complete, again=again), bool(again) or _times(seen) != _times(last)
+
+    def _list_written(self, written: Collection[str]) -> tuple[Listing, bool]:
+        """Just the files that were written; everything if one of them has become something else."""
+        seen: dict[str, _Seen] = {}
+        for path in written:
+            try:
+                found = os.stat(path)  # noqa: PTH116 - paths of events and listings are text
+                seen[self._name(path)] = self._seen(path, found)
+            except OSError:
+                return self._list_all(written)
+        if any(name in self._last and self._last[name].is_dag_file != one.is_dag_file for name, one in seen.items()):
+            return self._list_all(written)
+        again = self._again(seen, written)
+        last = _times(self._last)
+        news = {name: seen[name] for name, time_ in _times(seen).items() if name in again or last.get(name) != time_}
+        self._last |= seen
+        return _listing(news, complete=False, again=again), bool(news)
+
+    def _again(self, seen: Mapping[str, _Seen], written: Collection[str]) -> frozenset[str]:
+        """Names of what was written since the last listing, in the tick of that listing."""
+        names = {self._name(path) for path in written} & seen.keys() & self._last.keys()
+        return frozenset(name for name in names if self._last[name].young and self._last[name].changed_at == seen[name].changed_at)
+
+    def _seen(self, path: str, found: os.stat_result) -> _Seen:
+        # The change time, which rsync -t, cp -p and archives cannot set back.
+        young = time.time() - found.st_ctime < TICK_S
+        return _Seen(datetime.fromtimestamp(found.st_ctime, UTC), self._is_dag_file(path, found), young)
+
+    def _name(self, path: str) -> str:
+        return path.removeprefix(f"{self._folder}/")
+
+    def _start_watching(self) -> None:
+        """Watch this folder from now on; if it was another one until now, forget that."""
         found = self._identity()
-        if found == self._watched and self._notify is not None:
+        if found == self._watched and self._events is not None:
             return
         self.close()
         # Remembered even if watching fails, or every look would take the folder for a new one.
@@ -98,11 +194,21 @@ class Watch:
         if found is None:
             return
         try:
-            self._notify = RustNotify([str(self._folder)], False, False, 0, True, True)
-        except _NOTIFY_ERRORS as error:
+            self._events = FolderEvents()
+        except OSError as error:
             self._give_up_watching(error)
         else:
             self._unsay("watch", "Changes in the DAGs folder %s are noticed at once again.", self._folder)
+
+    def _watch(self, folder: str) -> None:
+        """OSError only if listing it would say the same."""
+        try:
+            if self._events is not None:
+                self._events.watch(folder)
+        except OSError as error:
+            if error.errno not in EXHAUSTED:
+                raise
+            self._give_up_watching(error)
 
     def _give_up_watching(self, error: Exception) -> None:
         watched = self._watched
@@ -113,7 +219,7 @@ class Watch:
             "The DAGs folder %s cannot be watched (%s): new files are found every %g s.",
             self._folder,
             error,
-            self._list_interval_s,
+            min(self._list_interval_s, self._check_interval_s),
         )
 
     def _identity(self) -> tuple[int, int] | None:
@@ -123,37 +229,9 @@ class Watch:
             return None
         return found.st_dev, found.st_ino
 
-    def _list(self) -> Listing:
-        """Every DAG file below the folder. OSError if the folder itself cannot be read."""
-        files: dict[str, datetime] = {}
-        complete = True
-        seen = {self._identity()}
-        pending = [self._folder]
-        while pending:
-            folder = pending.pop()
-            try:
-                entries = list(os.scandir(folder))
-            except OSError as error:
-                if folder == self._folder:
-                    raise
-                complete = False
-                self._say(str(folder), "The folder %s cannot be read: %s.", folder, error.strerror)
-                continue
-            for entry in entries:
-                found = self._entry(entry)
-                if found is None:
-                    continue
-                if stat.S_ISREG(found.st_mode) and self._is_dag_file(entry.path, found):
-                    # The change time, which rsync -t, cp -p and archives cannot set back.
-                    files[os.path.relpath(entry.path, self._folder)] = datetime.fromtimestamp(found.st_ctime, UTC)
-                elif stat.S_ISDIR(found.st_mode) and (found.st_dev, found.st_ino) not in seen:
-                    seen.add((found.st_dev, found.st_ino))
-                    pending.append(Path(entry.path))
-        return Listing(files, complete)
-
     def _entry(self, entry: os.DirEntry[str]) -> os.stat_result | None:
         """The file or folder behind a directory entry, links followed; None if it does not concern us."""
-        if _is_hidden(entry.name):
+        if is_hidden(entry.name):
             return None
         try:
             entry.path.encode()
@@ -165,11 +243,10 @@ class Watch:
         return None
 
     def _is_dag_file(self, path: str, found: os.stat_result) -> bool:
-        if not path.endswith(".py"):
-            return False
         stamp = (found.st_ctime_ns, found.st_size, found.st_ino)
         known = self._marked.get(path)
-        if known is None or known[0] != stamp:
+        # What was written in the tick of its last look has kept its stamp.
+        if known is None or known[0] != stamp or time.time() - found.st_ctime < 2 * TICK_S:
             known = self._marked[path] = (stamp, _is_marked(Path(path)))
         return known[1]
 
@@ -184,6 +261,19 @@ class Watch:
             log.info(message, *arguments)
 
 
+def _listing(seen: Mapping[str, _Seen], *, complete: bool, again: frozenset[str]) -> Listing:
+    return Listing(
+        {name: one.changed_at for name, one in seen.items() if one.is_dag_file},
+        {name: one.changed_at for name, one in seen.items() if not one.is_dag_file},
+        complete,
+        again,
+    )
+
+
+def _times(seen: Mapping[str, _Seen]) -> dict[str, tuple[datetime, bool]]:
+    return {name: (one.changed_at, one.is_dag_file) for name, one in seen.items()}
+
+
 def _is_marked(path: Path) -> bool:
     try:
         # Without NULs, so that a file in UTF-16 is recognised, and its author told, too.
@@ -191,16 +281,3 @@ def _is_marked(path: Path) -> bool:
     except OSError:
         return True  # reading it in a child says what is wrong with it
     return all(mark.search(content) for mark in MARKS)
-
-
-def _is_hidden(name: str) -> bool:
-    return name.startswith(".") or name == "__pycache__"
-
-
-def _matters(path: Path) -> bool:
-    """Whether an event of this path may change a listing: Python files, folders, links and what was removed."""
-    if path.is_symlink():
-        return True
-    if any(_is_hidden(part) for part in path.parts[-2:]):
-        return False
-    return path.suffix == ".py" or path.is_dir() or (not path.suffix and not path.exists())

@@ -16,6 +16,13 @@ ORDERS = {
     "random_seeded_by_host": "md5(path || %(host)s)",
     "alphabetical": "path",
 }
+#: Of each file that imports modules of the listing: the time of the newest, and whether one of them is among the `again`.
+NEWEST_MODULES = """
+    select f.path, max(m.modified_at) as modified_at, bool_or(m.path = any(%(again)s::text[])) as is_again
+      from dag_file f cross join unnest(f.modules) n (path)
+      join unnest(%(modules)s::text[], %(modules_modified)s::timestamptz[]) m (path, modified_at) on m.path = n.path
+     group by f.path
+"""
 #: program_limit_exceeded: a text longer than an index can hold.
 TOO_LONG = "54000"
 
@@ -47,6 +54,10 @@ class ParsedFile:
     modified_at: datetime
     duration_s: float
     dags: tuple[ParsedDag, ...] = ()
+    #: Python files of the folder that it imported: a change of one of them is a change of this file.
+    modules: tuple[str, ...] = ()
+    #: How long it rests if nothing changes and its DAGs can be stored; None is the least.
+    rests: timedelta | None = None
     problem: ImportProblem | None = None
 
 
@@ -74,25 +85,19 @@ class _TakenError(Exception):
 
 
 @transaction
-def sync(connection: Connection, files: Mapping[str, datetime], *, complete: bool, now: datetime) -> tuple[str, ...]:
-    """Take a listing of the DAGs folder in: new and changed files are due now.
+def sync(
+    connection: Connection, files: Mapping[str, datetime], *, complete: bool, now: datetime,
+    modules: Mapping[str, datetime] | None = None, again: Collection[str] = (),
+) -> tuple[str, ...]:  # fmt: skip
+    """Take a listing of the DAGs folder in: new and changed files are due now, and those that import what has changed.
 
-    Files missing from a `complete` listing are removed: their DAGs become inactive, keep versions, runs and pause, and are
-    returned.
+    What is in `again` has changed although its time is the same. Files missing from a `complete` listing are removed: their
+    DAGs become inactive, keep versions, runs and pause, and are returned.
     """
-    paths = sorted(files)
-    connection.exec_driver_sql(
-        """
-        insert into dag_file as f (path, modified_at, next_parse_at)
-        select path, modified_at, %(now)s from unnest(%(paths)s::text[], %(modified)s::timestamptz[]) t (path, modified_at)
-        on conflict (path) do update set modified_at = excluded.modified_at, next_parse_at = %(now)s
-         where f.modified_at <> excluded.modified_at
-        """,
-        {"paths": paths, "modified": [files[path] for path in paths], "now": now},
-    )
+    _sync(connection, files, modules or {}, again, now)
     if not complete:
         return ()
-    parameters = {"paths": paths}
+    parameters = {"paths": sorted(files)}
     connection.exec_driver_sql("delete from dag_file where path <> all(%(paths)s::text[])", parameters)
     connection.exec_driver_sql("delete from import_error where file <> all(%(paths)s::text[])", parameters)
     gone = connection.exec_driver_sql(
@@ -106,6 +111,65 @@ def claim(
     connection: Connection, *, claimed_by: str, until: datetime, now: datetime, limit: int, sort_mode: str, host: str
 ) -> list[Claimed]:
     """Take up to `limit` due files that nobody else reads; a claim older than its `until` counts as given up."""
+    return _claim(connection, sort_mode, {"claimed_by": claimed_by, "until": until, "now": now, "limit": limit, "host": host})
+
+
+@transaction
+def take(
+    connection: Connection, files: Mapping[str, datetime], *, modules: Mapping[str, datetime], again: Collection[str],
+    claimed_by: str, until: datetime, now: datetime, limit: int, sort_mode: str, host: str,
+) -> list[Claimed]:  # fmt: skip
+    """`sync` for an incomplete listing and `claim` in one. It does not wait for the disk: whoever is told that the database
+    went away lists everything again.
+    """
+    connection.exec_driver_sql("set local synchronous_commit = off")
+    _sync(connection, files, modules, again, now)
+    return _claim(connection, sort_mode, {"claimed_by": claimed_by, "until": until, "now": now, "limit": limit, "host": host})
+
+
+def _sync(
+    connection: Connection, files: Mapping[str, datetime], modules: Mapping[str, datetime], again: Collection[str], now: datetime
+) -> None:
+    """A file has changed when it or a module that it imports has."""
+    paths, names = sorted(files), sorted(modules)
+    parameters = {
+        "paths": paths,
+        "modified": [files[path] for path in paths],
+        "modules": names,
+        "modules_modified": [modules[name] for name in names],
+        "again": sorted(again),
+        "now": now,
+    }
+    if paths:
+        connection.exec_driver_sql(
+            f"""
+            with newest as materialized ({NEWEST_MODULES})
+            insert into dag_file as f (path, modified_at, next_parse_at)
+            select t.path, greatest(t.modified_at, n.modified_at), %(now)s
+              from unnest(%(paths)s::text[], %(modified)s::timestamptz[]) t (path, modified_at)
+              left join newest n on n.path = t.path
+             order by t.path
+            on conflict (path) do update set modified_at = excluded.modified_at, next_parse_at = %(now)s
+             where f.modified_at <> excluded.modified_at or f.path = any(%(again)s::text[])
+            """,
+            parameters,
+        )
+    if names:
+        connection.exec_driver_sql(
+            f"""
+            with newest as materialized ({NEWEST_MODULES}), held as materialized (
+                select f.path, n.modified_at from dag_file f join newest n on n.path = f.path
+                 where n.modified_at > f.modified_at or n.is_again
+                 order by f.path for no key update of f
+            )
+            update dag_file f set modified_at = greatest(f.modified_at, held.modified_at), next_parse_at = %(now)s
+              from held where f.path = held.path
+            """,
+            parameters,
+        )
+
+
+def _claim(connection: Connection, sort_mode: str, parameters: Mapping[str, Any]) -> list[Claimed]:
     rows = connection.exec_driver_sql(
         f"""
         with due as materialized (
@@ -119,7 +183,7 @@ def claim(
           from due where f.path = due.path
         returning f.path, f.modified_at
         """,
-        {"now": now, "until": until, "claimed_by": claimed_by, "limit": limit, "host": host},
+        parameters,
     )
     return [Claimed(path, modified_at) for path, modified_at in rows]
 
@@ -169,17 +233,18 @@ def _record(connection: Connection, parsed: ParsedFile, *, claimed_by: str, now:
         """
         update dag_file set claimed_by = null, claimed_until = null, parsed_at = %(now)s, duration_s = %(duration_s)s,
                next_parse_at = case when modified_at = %(modified_at)s then %(next)s else %(now)s end,
-               dag_count = coalesce(%(dag_count)s, dag_count)
+               dag_count = coalesce(%(dag_count)s, dag_count), modules = coalesce(%(modules)s::text[], modules)
          where path = %(path)s and claimed_by = %(claimed_by)s
         """,
         {
             "path": parsed.path,
             "claimed_by": claimed_by,
             "now": now,
-            "next": now + min_interval,
+            "next": now + ((None if parsed.problem else parsed.rests) or min_interval),
             "modified_at": parsed.modified_at,
             "duration_s": parsed.duration_s,
             "dag_count": None if parsed.problem else len(parsed.dags),
+            "modules": None if parsed.problem else list(parsed.modules),
         },
     )
     if mine.rowcount == 0:

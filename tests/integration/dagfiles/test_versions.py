@@ -43,7 +43,7 @@ def parsed(path: str, *dag_ids: str, modified_at: datetime = NOW, content: str =
 
 def test_an_unchanged_file_has_one_version_and_an_edited_one_two(files: Files) -> None:
     files.write("d.py", source())
-    manager = files.manager()
+    manager = files.manager(settled_file_process_interval=30)
     files.read_all(manager, now=NOW)
     turns = files.read_all(manager, now=NOW + MINUTE)
     assert [turn.stored for turn in turns if turn.stored] == [("d.py",)]
@@ -56,6 +56,73 @@ def test_an_unchanged_file_has_one_version_and_an_edited_one_two(files: Files) -
     files.write("d.py", source())
     files.turn_until(manager, lambda: files.dags() == {"d": ("d.py", True, 1)}, now=NOW + MINUTE)
     assert files.rows("select number from dag_version order by 1") == [(1,), (2,)]
+
+
+def test_a_file_that_looks_at_more_than_code_is_read_again_sooner(files: Files) -> None:
+    files.write("tables.txt", "one")
+    files.write("code.py", source("code"))
+    files.write("reads.py", source("reads") + "from pathlib import Path\nPath(__file__).with_name('tables.txt').read_text()\n")
+    files.write("lists.py", source("lists") + "import os\nos.listdir(os.path.dirname(__file__))\n")
+    files.write("asks.py", source("asks") + "import subprocess\nsubprocess.run(['true'])\n")
+    files.write("wrong.py", "import scheduler\ndag = 1 / 0\n")
+    manager = files.manager()
+    files.read_all(manager, now=NOW)
+
+    turns = files.read_all(manager, now=NOW + MINUTE)
+    assert {path for turn in turns for path in turn.stored} == {"reads.py", "lists.py", "asks.py", "wrong.py"}
+
+    turns = files.read_all(manager, now=NOW + timedelta(hours=1))
+    assert "code.py" in {path for turn in turns for path in turn.stored}
+
+
+def test_a_file_is_read_again_when_a_module_that_it_imports_changes(files: Files) -> None:
+    files.write("team/names.py", "NAME = 'one'\n")
+    files.write("imports.py", "from team.names import NAME\n" + source("imports"))
+    files.write("other.py", source("other"))
+    manager = files.manager()
+    files.read_all(manager, now=NOW)
+    assert files.rows("select path, modules from dag_file order by 1") == [("imports.py", ["team/names.py"]), ("other.py", [])]
+
+    files.write("team/names.py", "NAME = 'two'\n")
+    turns = files.turn_until(
+        manager, lambda: files.rows("select 1 from dag_file where parsed_at > %(now)s", now=NOW), now=NOW + MINUTE
+    )
+    assert [turn.stored for turn in turns if turn.stored] == [("imports.py",)]
+
+    # Nobody watched when it changed again.
+    manager.stop()
+    files.write("team/names.py", "NAME = 'three'\n")
+    later = NOW + 2 * MINUTE
+    turns = files.turn_until(
+        files.manager("b"), lambda: files.rows("select 1 from dag_file where parsed_at >= %(now)s", now=later), now=later
+    )
+    assert [turn.stored for turn in turns if turn.stored] == [("imports.py",)]
+
+
+def test_what_is_written_while_it_is_read_is_read_again_even_if_its_time_stays_the_same(files: Files) -> None:
+    files.write("d.py", source())
+    manager = files.manager()
+    files.turn_until(manager, lambda: manager._claimed, now=NOW)
+    manager._stale.add("d.py")  # as a listing says it
+
+    turns = files.turn_until(manager, lambda: not manager._claimed and files.dags(), now=NOW)
+
+    assert [turn.stored for turn in turns if turn.stored] == [("d.py",)] and not manager._stale
+
+
+def test_what_is_told_again_is_due_again(files: Files) -> None:
+    sync(files.engine, {"a.py": NOW, "b.py": NOW}, complete=True, now=NOW)
+    with files.engine.begin() as connection:
+        connection.exec_driver_sql("update dag_file set next_parse_at = '2040-01-01', modules = array['m.py'] where path = 'b.py'")
+        connection.exec_driver_sql("update dag_file set next_parse_at = '2040-01-01' where path = 'a.py'")
+    due = "select path from dag_file where next_parse_at < '2040-01-01' order by 1"
+
+    sync(files.engine, {"a.py": NOW}, complete=False, now=NOW)
+    assert files.rows(due) == []
+    sync(files.engine, {"a.py": NOW}, complete=False, now=NOW, again=["a.py"])
+    assert files.rows(due) == [("a.py",)]
+    sync(files.engine, {}, complete=False, now=NOW, modules={"m.py": NOW}, again=["m.py"])
+    assert files.rows(due) == [("a.py",), ("b.py",)]
 
 
 def test_a_version_is_the_same_in_any_process(files: Files) -> None:
@@ -218,7 +285,7 @@ def test_a_new_dag_starts_paused_as_it_or_the_setting_says_and_keeps_what_a_pers
 def test_two_managers_read_each_file_once_per_interval(files: Files) -> None:
     for number in range(12):
         files.write(f"d{number}.py", source(f"d{number}"))
-    managers = [files.manager(name) for name in "ab"]
+    managers = [files.manager(name, settled_file_process_interval=30) for name in "ab"]
     reads: Counter[str] = Counter()
 
     for interval in (1, 2):
@@ -240,7 +307,7 @@ def test_managers_in_threads_notice_a_change_at_once_and_ring_the_doorbell(files
     files.managers += managers
     for manager in managers:
         manager.start()
-    eventually(lambda: files.rows("select 1") and all(manager._watch._notify for manager in managers))
+    eventually(lambda: files.rows("select 1") and all(manager._watch.fileno() for manager in managers))
 
     files.write("d.py", source())
     eventually(lambda: files.dags().get("d") == ("d.py", True, 1), timeout=5)

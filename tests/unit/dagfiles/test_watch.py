@@ -2,6 +2,8 @@
 
 import logging
 import os
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -70,7 +72,8 @@ def test_a_new_version_changes_the_time_even_if_it_keeps_its_old_date(tmp_path: 
 def test_changes_are_noticed_at_once_and_nothing_else_is(tmp_path: Path) -> None:
     (tmp_path / "d.py").write_text(DAG_FILE)
     watch = Watch(tmp_path, list_interval_s=3600)
-    assert watch.look() is not None
+    known = watch.look()
+    assert known is not None and known.complete
     assert watch.look() is None
 
     for change, expected in (
@@ -82,7 +85,8 @@ def test_changes_are_noticed_at_once_and_nothing_else_is(tmp_path: Path) -> None
         change()
         found: set[str] = set()
         while found != expected:
-            found = set(eventually(watch.look, message=f"expected {expected}, saw {found}").files)
+            known = known.followed_by(eventually(watch.look, message=f"expected {expected}, saw {found}"))
+            found = set(known.files)
     watch.close()
 
 
@@ -139,3 +143,71 @@ def test_an_unreadable_folder_is_said_and_not_taken_for_an_empty_one(tmp_path: P
     watch.close()
     (tmp_path / "dags").chmod(0o700)
     assert caplog.text.count("cannot be read: Permission denied") == 1
+
+
+def test_only_what_was_written_is_listed_and_modules_apart_from_dag_files(tmp_path: Path) -> None:
+    for name in ("a.py", "b.py"):
+        (tmp_path / name).write_text(DAG_FILE)
+    (tmp_path / "module.py").write_text("x = 1")
+    watch = Watch(tmp_path, list_interval_s=3600)
+    first = watch.look()
+
+    (tmp_path / "a.py").write_text(DAG_FILE + "# 2")
+    written = eventually(watch.look)
+    (tmp_path / "module.py").write_text("x = 2")
+    module = eventually(watch.look)
+    (tmp_path / "module.py").write_text(DAG_FILE)
+    became = eventually(watch.look)
+
+    watch.close()
+    assert first is not None and (first.files.keys(), first.modules.keys()) == ({"a.py", "b.py"}, {"module.py"})
+    assert (written.complete, written.files.keys(), written.modules.keys()) == (False, {"a.py"}, set())
+    assert (module.complete, module.files.keys(), module.modules.keys()) == (False, set(), {"module.py"})
+    assert became.complete and became.files.keys() == {"a.py", "b.py", "module.py"}
+
+
+def test_a_file_counts_when_its_writer_has_closed_it(tmp_path: Path) -> None:
+    path = tmp_path / "d.py"
+    path.write_text(DAG_FILE)
+    watch = Watch(tmp_path, list_interval_s=3600)
+    watch.look()
+
+    with path.open("w") as half:
+        half.write("from scheduler ")
+        half.flush()
+        assert watch.look() is None
+        half.write("import DAG\n")
+    found = eventually(watch.look)
+
+    watch.close()
+    assert found.files.keys() == {"d.py"}
+
+
+def test_what_is_written_again_in_the_same_tick_is_told_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "d.py"
+    path.write_text(DAG_FILE)
+    watch = Watch(tmp_path, list_interval_s=3600)
+    # A file system whose clock stands still.
+    seen = Watch._seen
+    moment = datetime(2030, 1, 1, tzinfo=UTC)
+    monkeypatch.setattr(Watch, "_seen", lambda self, path, found: replace(seen(self, path, found), changed_at=moment, young=True))
+    watch.look()
+
+    path.write_text(DAG_FILE + "# 2")
+    found = eventually(watch.look)
+
+    watch.close()
+    assert (found.files, found.again) == ({"d.py": moment}, {"d.py"})
+
+
+def test_a_change_that_the_kernel_does_not_tell_is_found_at_the_next_check(tmp_path: Path) -> None:
+    (tmp_path / "d.py").write_text(DAG_FILE)
+    watch = Watch(tmp_path, list_interval_s=3600, check_interval_s=0.01)
+    watch.look()
+    watch._events.close()  # type: ignore[union-attr]
+    watch._events = None
+
+    (tmp_path / "e.py").write_text(DAG_FILE)
+
+    assert eventually(watch.look).files.keys() == {"d.py", "e.py"}
+    watch.close()

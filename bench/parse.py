@@ -1,0 +1,151 @@
+"""DAG files: how many a second at first sight and again unchanged, and how soon a saved one is a new version.
+
+A saved file is compared with one parse of the same file in a child forked as the parser forks its own, which does nothing else.
+The two are measured in turns, on a stack whose other files are unchanged.
+"""
+
+import gc
+import json
+import os
+import random
+import statistics
+import time
+from pathlib import Path
+
+from bench import measure
+from bench.parts import Options, Piece
+from bench.stack import Stack
+from scheduler.dagfiles import parse as parsing
+from scheduler.store import dags
+
+FILES, SMALL_FILES = 1000, 20
+SAVES, SMALL_SAVES = 40, 2
+TEXT = '''"""Take orders in, check them, and report."""
+
+from datetime import timedelta
+
+from scheduler import DAG, task
+
+retried = {{"retries": 2, "retry_delay": timedelta(minutes=5)}}
+
+with DAG("dag_{number:04d}", schedule="@yearly", default_args=retried, tags=["bench"]):
+
+    @task
+    def extract_{step}() -> list[int]:
+        return [1, 2, 3]
+
+    @task
+    def check(rows: list[int]) -> list[int]:
+        return [row for row in rows if row]
+
+    @task
+    def load(rows: list[int]) -> int:
+        return len(rows)
+
+    load(check(extract_{step}()))
+'''
+#: Stacks of this part start empty: files come when the clock runs.
+MANY = """from scheduler import DAG
+from scheduler.operators import EmptyOperator
+
+for number in range(500):
+    with DAG(f"many_{{number}}_{step}", schedule="@daily"):
+        EmptyOperator(task_id="a") >> EmptyOperator(task_id="b") >> EmptyOperator(task_id="c")
+"""
+
+
+def files(count: int) -> dict[str, str]:
+    """Texts of DAG files by name, each with a DAG of three tasks."""
+    return {f"dag_{number:04d}.py": TEXT.format(number=number, step=0) for number in range(count)}
+
+
+def run(options: Options) -> Piece:
+    """The parts `parse`."""
+    count, saves = (SMALL_FILES, SMALL_SAVES) if options.small else (FILES, SAVES)
+    with Stack({}, workers=0) as stack:
+        first_s = _first_sight(stack, count)
+        again_s = _again(stack)
+        options.say(f"{count} files: {count / first_s:.0f}/s at first sight, {count / again_s:.0f}/s again")
+        saved, parsed, calibration = _saved(stack, saves)
+    ratio = statistics.median(saved) / statistics.median(parsed)
+    options.say(
+        f"saved to version {_ms(saved)}; one parse in a fresh child {_ms(parsed)}; ratio {ratio:.2f}"
+        f" ({statistics.median(calibration):.1f})"
+    )
+    return {
+        "parse": {
+            "files": count,
+            "files_per_s": round(count / first_s, 1),
+            "files_again_per_s": round(count / again_s, 1),
+            "saved_to_version_s": round(statistics.median(saved), 5),
+            "one_parse_s": round(statistics.median(parsed), 5),
+            "saved_over_parse": round(ratio, 2),
+        }
+    }
+
+
+def _first_sight(stack: Stack, count: int) -> float:
+    """Seconds from the first file written until the last of them is stored."""
+    start = time.perf_counter()
+    stack.write(files(count))
+    stack.wait_parsed()
+    return time.perf_counter() - start
+
+
+def _again(stack: Stack) -> float:
+    """Seconds to read all files again, none of them changed."""
+    (since,) = stack.rows("select clock_timestamp()")[0]
+    start = time.perf_counter()
+    dags.reparse(stack.engine)
+    unread = "select count(*) from dag_file where parsed_at < %s or claimed_by is not null"
+    stack.wait(lambda: stack.rows(unread, (since,))[0][0] == 0, 120, "all files to be read again")
+    return time.perf_counter() - start
+
+
+def _saved(stack: Stack, saves: int) -> tuple[list[float], list[float], list[float]]:
+    """Seconds from saving a file until its new version is committed, seconds of one parse of the same file, calibrations."""
+    work = parsing.Work(stack.settings.dags_folder, stack.settings.core, stack.settings.scheduler)
+    parsing.warm_up(work)
+    gc.collect()
+    gc.freeze()
+    saved, parsed, calibration = [], [], []
+    for step in range(1, saves + 3):
+        path = stack.settings.dags_folder / "dag_0007.py"
+        text = TEXT.format(number=7, step=step)
+        calibration.append(measure.calibrate())
+        for ours in (True, False) if step % 2 else (False, True):
+            (saved if ours else parsed).append(_save(stack, path, text) if ours else _parse_in_child(path.name, work))
+            # Not in step with anything that looks at the folder now and then.
+            time.sleep(random.uniform(0.05, 0.25))
+    gc.unfreeze()
+    return saved[2:], parsed[2:], calibration
+
+
+def _save(stack: Stack, path: Path, text: str) -> float:
+    newest = "select max(number) from dag_version where dag_id = 'dag_0007'"
+    (before,) = stack.rows(newest)[0]
+    start = time.perf_counter()
+    path.write_text(text, encoding="utf-8")
+    while stack.rows(newest)[0][0] == before:
+        assert time.perf_counter() < start + 30, "the file that was saved did not become a version"
+        time.sleep(0.0005)
+    return time.perf_counter() - start
+
+
+def _parse_in_child(file: str, work: parsing.Work) -> float:
+    start = time.perf_counter()
+    read_fd, write_fd = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.write(write_fd, json.dumps(parsing.parse(file, work)).encode()[:4096])
+        os._exit(0)
+    os.close(write_fd)
+    while os.read(read_fd, 65536):
+        pass
+    os.waitpid(pid, 0)
+    os.close(read_fd)
+    return time.perf_counter() - start
+
+
+def _ms(seconds: list[float]) -> str:
+    return f"{statistics.median(seconds) * 1000:.1f} ms (p95 {measure.quantile(sorted(seconds), 0.95) * 1000:.1f})"

@@ -1,0 +1,80 @@
+"""What happens in a tree of folders, from the kernel (inotify): which Python files were written, and whether all must be listed."""
+
+import os
+import time
+
+from inotify_simple import Event, INotify, flags
+
+#: A file is whole when its writer closes it or moves it here.
+WHOLE = flags.CLOSE_WRITE | flags.MOVED_TO
+MASK = (
+    WHOLE | flags.CREATE | flags.MODIFY | flags.ATTRIB | flags.DELETE | flags.MOVED_FROM | flags.DELETE_SELF | flags.MOVE_SELF
+    | flags.ONLYDIR
+)  # fmt: skip
+#: How long after a sign of a change that is not complete (a file is empty, gone or half written) it is taken for one.
+SETTLE_S = 0.05
+
+
+class FolderEvents:
+    """Watches the folders it is told of. OSError where the kernel refuses, mostly because a limit of inotify is reached."""
+
+    def __init__(self) -> None:
+        self._inotify = INotify(nonblocking=True)
+        self._folders: dict[int, str] = {}
+        self._written: set[str] = set()
+        #: What may have changed but is not complete, and when it counts if nothing more happens to it.
+        self._unsettled: dict[str, float] = {}
+
+    def fileno(self) -> int:
+        """Readable when something happened; for `select`."""
+        return int(self._inotify.fileno())
+
+    def watch(self, folder: str) -> None:
+        """From now on what happens directly in this folder counts; told twice of one folder, it goes by its last path."""
+        self._folders[self._inotify.add_watch(folder, MASK)] = folder
+
+    def look(self) -> tuple[set[str], bool]:
+        """Paths of the Python files written since the last look, and whether everything must be listed anew."""
+        for event in self._inotify.read(timeout=0):
+            self._take(event)
+        now = time.monotonic()
+        settled = [path for path, at in self._unsettled.items() if at <= now]
+        for path in settled:
+            del self._unsettled[path]
+        written, self._written = self._written, set()
+        return written, bool(settled)
+
+    def settles_in_s(self) -> float | None:
+        """Seconds until a change that is not complete counts as it is; None if there is none."""
+        return max(0.0, min(self._unsettled.values()) - time.monotonic()) if self._unsettled else None
+
+    def close(self) -> None:
+        self._inotify.close()
+
+    def _take(self, event: Event) -> None:
+        folder = self._folders.get(event.wd)
+        if event.mask & flags.Q_OVERFLOW:
+            self._unsettled[""] = 0.0
+        elif event.mask & flags.IGNORED:
+            # The folder is gone; the listing that its end asked for does without it.
+            self._folders.pop(event.wd, None)
+        elif folder is None or not event.name:
+            self._unsettled[""] = time.monotonic() + SETTLE_S
+        elif not is_hidden(event.name):
+            self._take_entry(event, os.path.join(folder, event.name))  # noqa: PTH118 - a path as os.scandir makes it
+
+    def _take_entry(self, event: Event, path: str) -> None:
+        is_python, has_come = path.endswith(".py"), event.mask & (flags.CREATE | flags.MOVED_TO)
+        if event.mask & flags.ISDIR or os.path.islink(path):  # noqa: PTH114
+            self._unsettled[path] = 0.0 if has_come else time.monotonic() + SETTLE_S
+        elif is_python and event.mask & WHOLE:
+            self._written.add(path)
+            self._unsettled.pop(path, None)
+        elif is_python or event.mask & (flags.DELETE | flags.MOVED_FROM):
+            # What is gone may have been a link to a folder.
+            self._unsettled[path] = time.monotonic() + SETTLE_S
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a file or folder of this name does not concern us."""
+    return name.startswith(".") or name == "__pycache__"
