@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import os
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from bench.stack import Stack
 #: Wide with 2,000 tasks takes Airflow minutes; both systems get the same size.
 WIDE = 200
 #: Runs of each shape on Paceline, before Airflow and after it.
-PACELINE_RUNS = 3
+PACELINE_RUNS = 7
 #: Run once after each start, so that every pool child of either system has worked before anything counts.
 WARM_UP = "tree"
 
@@ -46,6 +47,8 @@ class Pair:
 
     profile: Profile
     shape: Shape
+    #: Load average of the machine before its block began: 0 if nothing else went on.
+    load: float = 0.0
     airflow: list[Run] = field(default_factory=list)
     paceline: list[Run] = field(default_factory=list)
 
@@ -57,8 +60,8 @@ def compare(
     pairs = []
     files = {name: text for shape in found.values() for name, text in shape.files.items()}
     for block in blocks:
-        wanted = [Pair(block.profile, found[name]) for name in block.shapes]
         with _locked(lock), Stack(files, schedulers=0, workers=0) as stack:
+            wanted = [Pair(block.profile, found[name], os.getloadavg()[0]) for name in block.shapes]
             _paceline(stack, wanted, say)
             _airflow(stack, block, wanted, programs, say)
             _paceline(stack, wanted, say)

@@ -10,7 +10,7 @@ from bench.peers.run import Run
 
 COLUMNS = (
     "shape", "Airflow's settings", "Airflow s", "Paceline s", "Airflow tasks/s", "Paceline tasks/s", "ratio", "Airflow hop ms",
-    "Paceline hop ms", "Airflow CPU ms/task", "Paceline CPU ms/task", "calibration ms",
+    "Paceline hop ms", "Airflow CPU ms/task", "Paceline CPU ms/task", "calibration ms", "load before",
 )  # fmt: skip
 #: Shapes whose tasks run one after the other: only their hops are the engine's alone.
 ROWS = ("chain", "fib")
@@ -26,6 +26,7 @@ def figures(pair: Pair) -> dict[str, Any]:
         "tasks": pair.shape.tasks,
         "airflow": airflow,
         "paceline": paceline,
+        "load_before": round(pair.load, 1),
         "ratio": round(airflow["makespan_s"] / paceline["makespan_s"], 1),
         "cpu_ratio": round(airflow["cpu_s_per_task"] / paceline["cpu_s_per_task"], 1),
     }
@@ -67,4 +68,5 @@ def _cells(row: dict[str, Any]) -> list[str]:
         *hops,
         *(f"{side['cpu_s_per_task'] * 1e3:.2f}" for side in (airflow, paceline)),
         f"{airflow['calibration_ms']:.1f} / {paceline['calibration_ms']:.1f}",
+        f"{row['load_before']:.1f}",
     ]
