@@ -88,50 +88,54 @@ def _choose_and_queue(connection: Connection, settings: Settings, scheduler_id: 
     pools, chosen.held_elsewhere = room.hold_waiting_pools(connection)
     if not pools:
         return chosen
-    limit = settings.scheduler.max_tis_per_query
-    counts = near_parallelism(connection, settings)
-    places = room.places(connection, alive_s=settings.worker.heartbeat_timeout)
-    free = free_room(pools, counts, places, settings)
-    chosen.full.runs.update(room.full_runs(connection, free.active_in_run))
-    all_held, left = not chosen.held_elsewhere, Counter(free.pools)
-    while len(chosen.messages) < limit:
-        _note_full(chosen.full, free, counts)
-        share = {name: min(slots, limit) for name, slots in free.pools.items() if slots > 0}
-        batch = room.waiting(
-            connection,
-            share,
-            _largest(pools, free, settings),
-            full=chosen.full,
-            limit=limit,
-            aging_s=settings.scheduler.priority_aging,
-        )
-        ours = _hold(connection, batch)
-        chosen.held_elsewhere |= len(ours) < len(batch)
-        # Counted again now that nobody else can add to these runs.
-        counts = room.count(connection)
-        free = free_room(pools, counts, places, settings)
-        left = Counter(free.pools)
-        picked = select(ours, free, limit=limit - len(chosen.messages), reserve=settings.scheduler.pool_reservation)
-        if picked:
-            queued = instances.queue(connection, [one.id for one in picked], scheduler_id)
-            chosen.lost |= len(queued) < len(picked)
-            chosen.messages += queued
-            for one in picked:
-                left[one.pool] -= one.pool_slots
-        came = Counter(one.pool for one in batch)
-        if not any(came[name] >= share[name] for name in share):
-            break  # nothing more waits in any of these pools
-        counts = room.count(connection)
-        free = free_room(pools, counts, places, settings)
-        if not _exclude(chosen.full, free, batch, ours) and not picked:
-            break
+    counts = room.count(connection, alive_s=settings.worker.heartbeat_timeout)
+    if settings.core.parallelism - sum(one.instances for one in counts.held) < settings.scheduler.max_tis_per_query:
+        # This pass could reach it, and other schedulers may hold other pools just now.
+        room.hold_parallelism(connection)
+    free = free_room(pools, counts, settings)
+    chosen.full.runs.update(one.dag_run_id for one in counts.held if free.active_in_run[one.dag_run_id] >= one.run_limit)
+    all_held, more = not chosen.held_elsewhere, True
+    while more:
+        free, more = _round(connection, chosen, pools, free, settings=settings, scheduler_id=scheduler_id)
     if all_held:
-        _let_hand_on(connection, pools, left, free.parallelism)
+        _let_hand_on(connection, pools, free)
     return chosen
 
 
-def _let_hand_on(connection: Connection, pools: Mapping[str, Pool], left: Mapping[str, int], parallelism: int) -> None:
-    may = may_hand_on(left, parallelism)
+def _round(
+    connection: Connection, chosen: _Chosen, pools: Mapping[str, Pool], free: Room, *, settings: Settings, scheduler_id: str
+) -> tuple[Room, bool]:
+    """Read the best that are not known to be full, select, write. What is free then, and whether more may be found."""
+    limit = settings.scheduler.max_tis_per_query
+    _note_full(chosen.full, free)
+    share = {name: min(slots, limit) for name, slots in free.pools.items() if slots > 0}
+    batch = room.waiting(
+        connection,
+        share,
+        _largest(pools, free, settings),
+        full=chosen.full,
+        limit=limit,
+        aging_s=settings.scheduler.priority_aging,
+    )
+    if not batch:
+        return free, False
+    ours = _hold(connection, batch)
+    chosen.held_elsewhere |= len(ours) < len(batch)
+    # Counted again now that nobody else can add to these runs.
+    free = free_room(pools, room.count(connection, alive_s=settings.worker.heartbeat_timeout), settings)
+    picked = select(ours, free, limit=limit - len(chosen.messages), reserve=settings.scheduler.pool_reservation)
+    if picked:
+        queued = instances.queue(connection, [one.id for one in picked], scheduler_id)
+        chosen.lost |= len(queued) < len(picked)
+        chosen.messages += queued
+        free = free.without(picked)
+    came = Counter(one.pool for one in batch)
+    more_wait = any(came[name] >= share[name] for name in share) and len(chosen.messages) < limit
+    return free, more_wait and (_exclude(chosen.full, free, batch, ours) or bool(picked))
+
+
+def _let_hand_on(connection: Connection, pools: Mapping[str, Pool], free: Room) -> None:
+    may = may_hand_on(free.pools, free.parallelism)
     if changed := {name: may[name] for name, pool in pools.items() if may[name] is not pool.hands_on}:
         room.let_hand_on(connection, changed)
 
@@ -146,15 +150,6 @@ def may_hand_on(free: Mapping[str, int], parallelism: int) -> dict[str, bool]:
     return {name: slots >= 0 <= parallelism and not with_room - {name} for name, slots in free.items()}
 
 
-def near_parallelism(connection: Connection, settings: Settings) -> Counts:
-    """Count what is active; alone, if this pass could reach `parallelism`: other schedulers may hold other pools just now."""
-    counts = room.count(connection)
-    if settings.core.parallelism - sum(one.instances for one in counts.held) < settings.scheduler.max_tis_per_query:
-        room.hold_parallelism(connection)
-        counts = room.count(connection)
-    return counts
-
-
 def _hold(connection: Connection, batch: list[Waiting]) -> list[Waiting]:
     """Those of `batch` whose run, and whose DAG where its limit counts, no other scheduler holds."""
     limited = {one.dag_id for one in batch if one.task_limit is not None}
@@ -163,14 +158,11 @@ def _hold(connection: Connection, batch: list[Waiting]) -> list[Waiting]:
     return [one for one in batch if one.dag_run_id in runs and (one.task_limit is None or one.dag_id in dags)]
 
 
-def _note_full(full: Full, free: Room, counts: Counts) -> None:
+def _note_full(full: Full, free: Room) -> None:
     """Queues without a place, and tasks that have reached limits of their own."""
     full.queues.update(name for name, count in free.queues.items() if count <= 0)
-    for one in counts.tasks:
-        if one.task_limit is not None and free.active_of_task[one.dag_id, one.task_id] >= one.task_limit:
-            full.tasks.add((one.dag_id, one.task_id))
-        if one.task_in_run_limit is not None and one.instances >= one.task_in_run_limit:
-            full.tasks_in_run.add((one.dag_run_id, one.task_id))
+    full.tasks.update(task for task, limit in free.task_limits.items() if free.active_of_task[task] >= limit)
+    full.tasks_in_run.update(task for task, limit in free.task_in_run_limits.items() if free.active_of_task_in_run[task] >= limit)
 
 
 def _exclude(full: Full, free: Room, batch: list[Waiting], ours: list[Waiting]) -> bool:
@@ -203,14 +195,14 @@ def _largest(pools: Mapping[str, Pool], free: Room, settings: Settings) -> Mappi
     return {one.name: UNLIMITED if one.slots < 0 else one.slots for one in pools.values()}
 
 
-def free_room(pools: Mapping[str, Pool], counts: Counts, places: Mapping[str, int], settings: Settings) -> Room:
+def free_room(pools: Mapping[str, Pool], counts: Counts, settings: Settings) -> Room:
     """What is free now. A queue may hold `queue_headroom` messages more than its live workers have places."""
     slots = {
         one.name: settings.core.parallelism if one.slots < 0 else one.slots - counts.deferred.get(one.name, 0)
         for one in pools.values()
     }
     window: defaultdict[str, int] = defaultdict(lambda: settings.scheduler.queue_headroom)
-    for name, count in places.items():
+    for name, count in counts.places.items():
         window[name] += count
     active: Counter[int] = Counter()
     for one in counts.held:
@@ -220,7 +212,13 @@ def free_room(pools: Mapping[str, Pool], counts: Counts, places: Mapping[str, in
         active[one.dag_run_id] += one.instances
     of_task: Counter[tuple[str, str]] = Counter()
     of_task_in_run: Counter[tuple[int, str]] = Counter()
+    task_limits: dict[tuple[str, str], int] = {}
+    task_in_run_limits: dict[tuple[int, str], int] = {}
     for each in counts.tasks:
+        if each.task_limit is not None:
+            task_limits[each.dag_id, each.task_id] = each.task_limit
+        if each.task_in_run_limit is not None:
+            task_in_run_limits[each.dag_run_id, each.task_id] = each.task_in_run_limit
         of_task[each.dag_id, each.task_id] += each.instances
         of_task_in_run[each.dag_run_id, each.task_id] += each.instances
     return Room(
@@ -230,4 +228,6 @@ def free_room(pools: Mapping[str, Pool], counts: Counts, places: Mapping[str, in
         parallelism=settings.core.parallelism - active.total(),
         active_of_task=of_task,
         active_of_task_in_run=of_task_in_run,
+        task_limits=task_limits,
+        task_in_run_limits=task_in_run_limits,
     )

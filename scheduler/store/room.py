@@ -35,6 +35,8 @@ class Held:
     dag_run_id: int
     slots: int
     instances: int
+    #: max_active_tasks of that run.
+    run_limit: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,19 +78,24 @@ def let_hand_on(connection: Connection, may: Mapping[str, bool]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Everything queued or running now, active instances of tasks with limits of their own, and deferred slots by pool."""
+    """Everything queued or running now, active instances of tasks with limits of their own, deferred slots by pool, and the pool
+    children of live workers by the queue they listen to.
+    """
 
     held: list[Held]
     tasks: list[HeldTask]
     deferred: dict[str, int]
+    places: dict[str, int]
 
 
-def count(connection: Connection) -> Counts:
-    """Count in one look."""
+def count(connection: Connection, *, alive_s: float) -> Counts:
+    """Count in one look; a worker lives whose sign of life is younger than `alive_s` seconds."""
     rows = connection.exec_driver_sql(
         """
-        select 'held', pool, queue, dag_run_id, sum(pool_slots)::int, count(*)::int, null::int, null::int
-          from task_instance where state in ('queued', 'running', 'shutdown') group by 2, 3, 4
+        select 'held', t.pool, t.queue, t.dag_run_id, t.slots, t.instances, v.max_active_tasks, null::int
+          from (select pool, queue, dag_run_id, sum(pool_slots)::int as slots, count(*)::int as instances
+                  from task_instance where state in ('queued', 'running', 'shutdown') group by 1, 2, 3) t
+          join dag_run r on r.id = t.dag_run_id join dag_version v on v.id = r.version_id
         union all
         select 'task', r.dag_id, t.task_id, t.dag_run_id, 0, t.instances, t.per_dag, t.per_dagrun
           from (select dag_run_id, task_id, count(*)::int as instances, min(max_active_tis_per_dag) as per_dag,
@@ -101,30 +108,25 @@ def count(connection: Connection) -> Counts:
         union all
         select 'deferred', t.pool, null, null, sum(t.pool_slots)::int, 0, null, null
           from task_instance t join pool p on p.name = t.pool and p.include_deferred where t.state = 'deferred' group by 2
-        """
-    )
-    counts = Counts([], [], {})
-    for kind, name, other, run, slots, instances, per_dag, per_dagrun in rows:
-        if kind == "held":
-            counts.held.append(Held(name, other, run, slots, instances))
-        elif kind == "task":
-            counts.tasks.append(HeldTask(name, run, other, instances, per_dag, per_dagrun))
-        else:
-            counts.deferred[name] = slots
-    return counts
-
-
-def full_runs(connection: Connection, active: Mapping[int, int]) -> set[int]:
-    """Those of these runs, by how many of their task instances are active, that have reached max_active_tasks."""
-    rows = connection.exec_driver_sql(
-        """
-        select r.id from unnest(%(runs)s::bigint[], %(active)s::int[]) n (id, active)
-          join dag_run r on r.id = n.id join dag_version v on v.id = r.version_id
-         where n.active >= v.max_active_tasks
+        union all
+        select 'places', q.name, null, null, sum(p.concurrency)::int, 0, null, null
+          from process p cross join unnest(p.queues) q (name)
+         where p.kind = 'worker' and p.stopped_at is null and p.heartbeat_at > clock_timestamp() - make_interval(secs => %s)
+         group by 2
         """,
-        {"runs": list(active), "active": list(active.values())},
+        (alive_s,),
     )
-    return set(rows.scalars())
+    counts = Counts([], [], {}, {})
+    for kind, name, other, run, number, instances, limit, limit_in_run in rows:
+        if kind == "held":
+            counts.held.append(Held(name, other, run, number, instances, limit))
+        elif kind == "task":
+            counts.tasks.append(HeldTask(name, run, other, instances, limit, limit_in_run))
+        elif kind == "deferred":
+            counts.deferred[name] = number
+        else:
+            counts.places[name] = number
+    return counts
 
 
 def hold_parallelism(connection: Connection) -> None:
@@ -209,17 +211,3 @@ def waiting(
         )
         for row in rows
     ]  # fmt: skip
-
-
-def places(connection: Connection, *, alive_s: float) -> dict[str, int]:
-    """Pool children of live workers, by the queue they listen to."""
-    rows = connection.exec_driver_sql(
-        """
-        select q.name, sum(p.concurrency)::int from process p cross join unnest(p.queues) q (name)
-         where p.kind = 'worker' and p.stopped_at is null
-           and p.heartbeat_at > clock_timestamp() - make_interval(secs => %s)
-         group by 1
-        """,
-        (alive_s,),
-    )
-    return dict(tuple(row) for row in rows)
