@@ -2,7 +2,8 @@
 
 Tokens: "queue" (something waits and there may be room), "plan" (a DAG changed, an asset was updated), "run:<id>" (that run may
 go on or end), "next:<id>" (so may the runs of the same DAG that wait for that one).
-A sorted set keeps each token once however often it is rung, and a ring wakes one scheduler, not all.
+A sorted set keeps each token once however often it is rung, and a ring wakes one scheduler, not all. "queue" has a set of its own:
+under load every task that ends rings it, and a scheduler that has just filled the queues does not listen to it for a moment.
 """
 
 from contextlib import suppress
@@ -16,6 +17,7 @@ from scheduler.exceptions import CredentialsError, UnreachableError
 from scheduler.settings import Settings
 
 KEY = "paceline:doorbell"
+QUEUE, QUEUE_KEY = "queue", "paceline:doorbell:queue"
 #: The waiters' own: something was deferred.
 WAITERS_KEY = "paceline:waiters"
 #: Set by whoever looks first; gone when Redis came back empty, see services/rescue.
@@ -70,8 +72,12 @@ class Doorbell:
 
     def ring(self, *tokens: str) -> bool:
         """Wake one scheduler for each token not already rung; False if Redis did not answer."""
+        others = dict.fromkeys((token for token in tokens if token != QUEUE), 0)
         try:
-            self._redis.zadd(self._key, dict.fromkeys(tokens, 0))
+            if QUEUE in tokens:
+                self._redis.zadd(QUEUE_KEY, {QUEUE: 0})
+            if others:
+                self._redis.zadd(self._key, others)
         except redis.RedisError:
             return False
         return True
@@ -81,16 +87,23 @@ class Doorbell:
         with suppress(redis.RedisError):
             self._redis.zadd(WAITERS_KEY, {"deferral": 0})
 
-    def wait(self, timeout_s: float) -> set[str] | None:
-        """Block until a ring or the timeout; the tokens rung, or None at once if Redis does not answer."""
+    def wait(self, timeout_s: float, *, queue: bool = True) -> set[str] | None:
+        """Block until a ring or the timeout; the tokens rung, or None at once if Redis does not answer.
+
+        Without `queue` that token stays where it is.
+        """
+        keys = [self._key, QUEUE_KEY] if queue and self._key == KEY else [self._key]
         try:
-            first: Any = self._redis.bzpopmin(self._key, timeout=min(max(timeout_s, 0.01), 4))
+            first: Any = self._redis.bzpopmin(keys, timeout=min(max(timeout_s, 0.001), 4))
             if first is None:
                 return set()
-            rest: Any = self._redis.zpopmin(self._key, MAX_TOKENS_A_WAKE)
+            with self._redis.pipeline(transaction=False) as pipe:
+                for key in keys:
+                    pipe.zpopmin(key, MAX_TOKENS_A_WAKE)
+                rest: Any = pipe.execute()
         except redis.RedisError:
             return None
-        return {token.decode() for token in [first[1], *(member for member, _ in rest)]}
+        return {token.decode() for token in [first[1], *(member for popped in rest for member, _ in popped)]}
 
     def close(self) -> None:
         self._redis.close()

@@ -4,6 +4,7 @@ Any number of schedulers turn at once. None keeps state: kill one at any line an
 """
 
 import logging
+import math
 import os
 import signal
 import socket
@@ -101,8 +102,10 @@ class SchedulerLoop:
         config = self.settings.scheduler
         started, turns = time.monotonic(), 0
         while not stop.is_set():
-            self.turn()
-            turns += 1
+            # What was rung for may have to wait; then there is nothing to ask the database.
+            if self.duties.next_due_at() <= time.monotonic():
+                self.turn()
+                turns += 1
             if 0 <= config.num_runs <= turns or 0 <= config.run_duration <= time.monotonic() - started:
                 return
             self._wait(stop)
@@ -133,10 +136,12 @@ class SchedulerLoop:
         self.engine.dispose()
 
     def _wait(self, stop: threading.Event) -> None:
-        pause_s = self.duties.next_due_at() - time.monotonic()
+        now = time.monotonic()
+        deaf_s = self.turns.queue_listens_at - now
+        pause_s = min(self.duties.next_due_at() - now, deaf_s if deaf_s > 0 else math.inf)
         if pause_s <= 0:
             return
-        tokens = self._doorbell.wait(pause_s)
+        tokens = self._doorbell.wait(pause_s, queue=deaf_s <= 0)
         if tokens is None:  # the broker is away: poll
             self.signs.broker.failed("Redis does not answer; what is queued is sent once it does.")
             stop.wait(min(pause_s, self.settings.scheduler.scheduler_idle_sleep_time))

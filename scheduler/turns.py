@@ -158,7 +158,7 @@ class Turns:
             elif kind == "notify":
                 self.duties.notify.due_at = 0.0
             else:
-                self.duties.queue.due_at = min(self.duties.queue.due_at, self._queued_at + self._pause_s)
+                self.duties.queue.due_at = 0.0  # not heard during the pause
 
     def hint(self, runs: list[int]) -> None:
         for run_id in runs:
