@@ -139,6 +139,11 @@ class Turns:
             (self.duties.prune, self._turn_prune),
         )
 
+    @property
+    def queue_listens_at(self) -> float:
+        """When, by this process's monotonic clock, a ring may wake the queue service again, see queue_pause_s."""
+        return self._queued_at + self._pause_s
+
     def work_as(self, scheduler_id: str) -> None:
         """Go on under another id of the registry."""
         self.queue.scheduler_id = scheduler_id
