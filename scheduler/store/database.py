@@ -8,6 +8,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import psycopg2
 from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError
 
 from scheduler import faults
@@ -56,7 +57,20 @@ def create(settings: Settings, *, pool_size: int | None = None, application: str
     )
     act_as(made, actor or f"cli:{user()}")
     event.listen(made, "checkout", functools.partial(_tell_actor, made))
+    event.listen(made, "handle_error", _say_lost)
     return made
+
+
+def lost(error: psycopg2.Error) -> psycopg2.OperationalError | None:
+    """The error of a connection that a crashing server has ended: psycopg2 knows no better than DatabaseError without a code."""
+    if type(error) is psycopg2.DatabaseError and error.pgcode is None:
+        return psycopg2.OperationalError(*error.args)
+    return None
+
+
+def _say_lost(context: ExceptionContext) -> None:
+    if isinstance(context.original_exception, psycopg2.Error) and (known := lost(context.original_exception)):
+        raise OperationalError(context.statement, context.parameters, known, connection_invalidated=context.is_disconnect)
 
 
 def act_as(engine: Engine, actor: str) -> None:

@@ -19,7 +19,7 @@ from scheduler.settings import Settings
 from scheduler.states import TaskState
 from scheduler.store import crashes, shutdown, versions
 from scheduler.store.claims import Claim, Ending, Moved, Moves, Reported
-from scheduler.store.database import options, socket_options
+from scheduler.store.database import lost, options, socket_options
 
 #: Returned by pull_xcom where nothing was stored (None is a value).
 MISSING = object()
@@ -382,9 +382,9 @@ class HotPath:
         try:
             cursor = self._open()
             cursor.execute(statement, parameters)
-        except psycopg2.Error:
+        except psycopg2.Error as error:
             self.close()
-            raise
+            raise lost(error) or error from None
         return cursor
 
     def _one(self, statement: str, parameters: Sequence[Any]) -> tuple[Any, ...] | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg2
 import pytest
+from sqlalchemy.exc import OperationalError
 from support.scenario import Scenario, chain
 from support.servers import FAST, PostgresServer
 from support.waiting import eventually
@@ -135,6 +136,26 @@ def test_what_a_crash_undid_is_claimed_by_nobody_else_before_its_worker_has_said
     scenario.sql("update crash_free set since = since - interval '1 hour'")
     assert elsewhere.claim(*message) is None
     elsewhere.close()
+
+
+@pytest.mark.parametrize("crash", [crash_backend, crash_server])
+def test_a_connection_that_ends_with_a_crash_is_lost_and_no_fault_of_the_statement(
+    server: PostgresServer, scenario: Scenario, crash: Any
+) -> None:
+    """A worker and a scheduler go on with their next connection after such an error, and with no other."""
+    survivor = HotPath(scenario.settings, scenario.worker_id)
+    survivor.now()
+    with scenario.engine.connect() as connection:
+        connection.exec_driver_sql("select 1")
+        crash(server, scenario)
+
+        with pytest.raises(psycopg2.OperationalError):
+            survivor.now()
+        with pytest.raises(OperationalError):
+            connection.exec_driver_sql("select 1")
+        connection.invalidate()
+    assert survivor.now() is not None
+    survivor.close()
 
 
 def test_what_nobody_asserts_is_sent_and_claimed_once_every_live_worker_had_time_to(
