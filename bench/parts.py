@@ -27,6 +27,10 @@ class Options:
 #: By name: "module:function", called with Options. Shapes are not here: those that are chosen share one stack.
 PARTS: Mapping[str, str] = {
     "raw": "bench.baseline:measure",
+    "history": "bench.history:measure",
+    "fanin": "bench.fanin:measure",
+    "creation": "bench.creation:measure",
+    "schedulers": "bench.schedulers:measure",
 }
 
 

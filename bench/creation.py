@@ -1,0 +1,106 @@
+"""The part `creation`: from the moment a large run is due to the start of its first task, over one insert of as many rows."""
+
+import time
+from statistics import median
+
+from bench.parts import Options, Piece
+from bench.stack import START_S, Stack
+from scheduler.doorbell import Doorbell
+from scheduler.store.arrays import literal
+
+SIZE = 10_000
+FILE = """\
+from datetime import UTC, datetime
+
+from scheduler import DAG, task
+
+
+@task
+def noop(number=0):
+    pass
+
+
+# Its time never comes by itself.
+OPTIONS = {{"schedule": "@daily", "start_date": datetime(2100, 1, 1, tzinfo=UTC), "catchup": False, "max_active_tasks": 128}}
+with DAG("plain", **OPTIONS):
+    for i in range({size}):
+        noop.override(task_id=f"t{{i:05}}")()
+with DAG("mapped", **OPTIONS):
+    noop.expand(number=list(range({size})))
+"""
+WAYS = ("plain", "mapped", "trigger")
+INSERT = """
+    insert into task_instance (dag_run_id, task_no, task_id, max_tries, queue, pool, pool_slots, priority_weight, rank)
+    select %s, n.no, n.id, n.tries, 'default', 'default_pool', 1, 1, 1
+      from unnest(%s::int[], %s::text[], %s::int[]) n (no, id, tries)
+"""
+
+
+def measure(options: Options) -> Piece:
+    """`creation`: seconds from due to the first start for a run of plain tasks, of one mapped task and, by hand, of plain tasks;
+    and of the insert. The ratio is that of plain tasks."""
+    size = 50 if options.small else SIZE
+    found: dict[str, list[float]] = {name: [] for name in ("insert", *WAYS)}
+    environment = {"PACELINE_SCHEDULER_MIN_FILE_PROCESS_INTERVAL": "3600"}
+    with Stack({"creation.py": FILE.format(size=size)}, environment=environment) as stack:
+        for iteration in range(options.iterations + 1):
+            for way in WAYS:
+                inserts = [_insert(stack, size)]
+                begun = _began(stack, way)
+                inserts.append(_insert(stack, size))
+                if iteration:
+                    found["insert"].append(median(inserts))
+                    found[way].append(begun)
+                    options.say(f"{way}: first start after {begun:.3f} s, {begun / median(inserts):.2f} x an insert")
+    times = {name: round(median(values), 4) for name, values in found.items()}
+    ratios = {
+        name: round(median(a / b for a, b in zip(found[name], found["insert"][at::3], strict=True)), 2)
+        for at, name in enumerate(WAYS)
+    }
+    return {"creation": {"size": size, "seconds": times, "over_insert": ratios}, "ratios": {"creation": ratios["plain"]}}
+
+
+def _insert(stack: Stack, size: int) -> float:
+    """Seconds of one durable insert of as many task instances."""
+    run = stack.rows(
+        "insert into dag_run (dag_id, run_id, run_type, state, version_id, run_after, started_at, ended_at)"
+        " select 'x', 'x', 'manual', 'success', min(id), now(), now(), now() from dag_version returning id"
+    )[0][0]
+    columns = (literal(range(size)), literal(f"t{number:05}" for number in range(size)), literal([0] * size))
+    with stack.connect() as connection, connection.cursor() as cursor:
+        start = time.perf_counter()
+        cursor.execute(INSERT, (run, *columns))
+        connection.commit()
+        seconds = time.perf_counter() - start
+    connection.close()
+    _forget(stack, run)
+    return seconds
+
+
+def _began(stack: Stack, way: str) -> float:
+    """Seconds from the moment the run is due to the stored start of its first task."""
+    dag_id = "plain" if way == "trigger" else way
+    last = stack.rows("select coalesce(max(id), 0) from dag_run")[0][0]
+    went = stack.rows("select extract(epoch from clock_timestamp())::float8")[0][0]
+    if way == "trigger":
+        stack.trigger([dag_id])
+    else:
+        stack.rows("update dag_schedule set next_run_after = clock_timestamp() where dag_id = %s returning dag_id", (dag_id,))
+        bell = Doorbell(stack.settings)
+        bell.ring("plan")
+        bell.close()
+    first = """select r.id, extract(epoch from min(t.started_at))::float8 from dag_run r join task_instance t on t.dag_run_id = r.id
+                where r.id > %s and t.started_at is not null group by 1"""
+    stack.wait(lambda: bool(stack.rows(first, (last,))), START_S, "the first task to start", interval_s=0.2)
+    run, started = stack.rows(first, (last,))[0]
+    _forget(stack, run)
+    return float(started - went)
+
+
+def _forget(stack: Stack, run: int) -> None:
+    """What waits of it in the broker is dropped by the worker; the next sample finds the table as this one did."""
+    stack.rows("delete from dag_run where id = %s returning id", (run,))
+    active = "select count(*) from task_instance where state in ('queued', 'running')"
+    stack.wait(lambda: stack.rows(active)[0][0] == 0, START_S, "what runs to end")
+    with stack.connection.cursor() as cursor:
+        cursor.execute("vacuum analyze task_instance")

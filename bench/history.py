@@ -1,0 +1,116 @@
+"""The part `history`: a chain and a fan on a database that holds a million finished task instances, over an empty one."""
+
+from math import sqrt
+from statistics import median
+
+from bench import measure as measuring
+from bench import shapes
+from bench.parts import Options, Piece
+from bench.shapes import Shape
+from bench.stack import Stack
+
+INSTANCES = 1_000_000
+WIDTH = 500
+#: As they were kept if each run had taken ten minutes: half of them of either DAG, each with its task instances and events.
+FILL = (
+    "set session_replication_role = replica",  # neither events nor foreign keys are asked about each row
+    """
+    insert into dag_run (dag_id, run_id, run_type, state, version_id, logical_date, data_interval_start, data_interval_end,
+                         run_after, triggered_by, queued_at, started_at, ended_at)
+    select d.dag_id, 'old-' || n, 'manual', 'success', d.version_id, m.at, m.at, m.at, m.at, 'cli', m.at, m.at,
+           m.at + interval '9 minutes'
+      from dag d
+      join unnest(%(dags)s::text[], %(runs)s::int[]) w (dag_id, runs) on w.dag_id = d.dag_id
+     cross join lateral generate_series(1, w.runs) n
+     cross join lateral (select now() - interval '1 hour' - n * interval '10 minutes' as at) m
+     order by m.at
+    """,
+    """
+    insert into task_instance (dag_run_id, task_id, task_no, state, try_number, queue, pool, priority_weight, rank, dispatch_id,
+                               dispatched_at, queued_by, worker, scheduled_at, queued_at, started_at, ended_at, reason)
+    select r.id, k.value->>'task_id', k.no - 1, 'success', 1, 'default', 'default_pool', 1, 1, gen_random_uuid(), m.at,
+           'old-scheduler', 'old-worker', m.at, m.at, m.at, m.at + interval '1 ms', 'its trigger rule is met'
+      from dag_run r
+      join dag_version v on v.id = r.version_id
+     cross join lateral jsonb_array_elements(v.data->'tasks') with ordinality k (value, no)
+     cross join lateral (select r.started_at + k.no * interval '2 ms' as at) m
+     order by r.id, k.no
+    """,
+    """
+    insert into event (at, dag_run_id, task_instance_id, try_number, from_state, to_state, actor, reason, queued_at, queued_by,
+                       started_at, worker)
+    select t.scheduled_at, t.dag_run_id, t.id, 0, null, 'scheduled', 'old-scheduler', t.reason, null, null, null, null
+      from task_instance t
+    union all
+    select t.ended_at, t.dag_run_id, t.id, 1, 'running', 'success', 'old-worker', null, t.queued_at, t.queued_by, t.started_at,
+           t.worker
+      from task_instance t
+    """,
+    "vacuum analyze dag_run",
+    "vacuum analyze task_instance",
+    "vacuum analyze event",
+    "checkpoint",
+)
+
+
+def measure(options: Options) -> Piece:
+    """`history`: makespans in seconds and CPU seconds a task of both shapes on both databases; the ratio is the geometric mean of
+    both makespans' ratios."""
+    chosen = (shapes.chain(3), shapes.wide(3)) if options.small else (shapes.chain(), shapes.wide(WIDTH))
+    instances = 100 if options.small else INSTANCES
+    files = {name: text for shape in chosen for name, text in shape.files.items()}
+    with Stack(files) as empty, Stack(files, schedulers=0, workers=0) as full:
+        stacks = {"empty": empty, "full": full}
+        full.start(schedulers=1, workers=0)  # which reads the files
+        full.stop_processes()
+        fill(full, chosen, instances)
+        full.start()
+        found = {(name, shape.name): _Samples() for name in stacks for shape in chosen}
+        for shape in chosen:
+            for stack in stacks.values():
+                measuring.run(stack, shape)
+        for iteration in range(options.iterations):
+            for shape in chosen:
+                order = ("empty", "full", "full", "empty") if iteration % 2 == 0 else ("full", "empty", "empty", "full")
+                for name in order:
+                    found[name, shape.name].add(measuring.run(stacks[name], shape))
+                options.say(f"{shape.name}: " + ", ".join(f"{name} {found[name, shape.name]}" for name in stacks))
+    ratio = {shape.name: round(found["full", shape.name].makespan / found["empty", shape.name].makespan, 3) for shape in chosen}
+    cpu = {shape.name: round(found["full", shape.name].cpu / found["empty", shape.name].cpu, 3) for shape in chosen}
+    first, second = ratio.values()
+    return {
+        "history": {"instances": instances, "makespan_over_empty": ratio, "cpu_over_empty": cpu},
+        "ratios": {"history": round(sqrt(first * second), 3)},
+    }
+
+
+def fill(stack: Stack, chosen: tuple[Shape, ...], instances: int) -> None:
+    """Put that many finished task instances, half of each of two shapes, into the database, with their runs and events."""
+    runs = [max(1, instances // len(chosen) // shape.tasks) for shape in chosen]
+    with stack.connection.cursor() as cursor:
+        for statement in FILL:
+            cursor.execute(statement, {"dags": [shape.dag_ids[0] for shape in chosen], "runs": runs})
+        cursor.execute("set session_replication_role = origin")
+
+
+class _Samples:
+    """Of one shape on one database."""
+
+    def __init__(self) -> None:
+        self._makespans: list[float] = []
+        self._cpu: list[float] = []
+
+    def add(self, one: measuring.Measured) -> None:
+        self._makespans.append(one.makespan_s)
+        self._cpu.append(one.cpu_s_per_task["total"])
+
+    @property
+    def makespan(self) -> float:
+        return median(self._makespans)
+
+    @property
+    def cpu(self) -> float:
+        return median(self._cpu)
+
+    def __str__(self) -> str:
+        return f"{self._makespans[-1]:.3f} s"

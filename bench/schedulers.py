@@ -1,0 +1,90 @@
+"""The part `schedulers`: what a second and a third scheduler add, with a real worker and with one that does nothing."""
+
+from statistics import median
+
+from bench import measure as measuring
+from bench import shapes
+from bench.parts import Options, Piece
+from bench.stack import START_S, Stack
+from bench.stub import StubWorker
+from scheduler.doorbell import Doorbell
+
+COUNTS = (1, 2, 3)
+#: Room for all, so that schedulers wait for nothing but each other.
+ENVIRONMENT = {"PACELINE_CORE_PARALLELISM": "20000", "PACELINE_SCHEDULER_MIN_FILE_PROCESS_INTERVAL": "3600"}
+POOLS = tuple(f"bench_{number}" for number in range(4))
+DAGS, LENGTH = 20, 5
+TEXT = """\
+from scheduler import DAG, task
+
+
+@task
+def noop():
+    pass
+
+
+for number in range({dags}):
+    pool = {pools!r}[number % {count}]
+    with DAG(f"{prefix}_{{number:02}}", schedule=None, max_active_runs=10000):
+        before = None
+        for place in range({length}):
+            one = noop.override(task_id=f"t{{place}}", pool=pool)()
+            if before is not None:
+                before >> one
+            before = one
+"""
+
+
+def measure(options: Options) -> Piece:
+    """`schedulers`: tasks/s by the number of schedulers of `many`, of dispatch alone in one pool, and in four; ratios of dispatch
+    alone in one pool."""
+    runs = 2 if options.small else 50  # of each DAG
+    many = shapes.small()["many"] if options.small else shapes.many()
+    found: dict[str, dict[int, list[float]]] = {
+        name: {count: [] for count in COUNTS} for name in ("many", "one_pool", "four_pools")
+    }
+    files = dict(many.files) | {"one_pool.py": _text("one_pool", 1), "four_pools.py": _text("four_pools", 4)}
+    with Stack(files, schedulers=0, workers=0, environment=ENVIRONMENT) as stack:
+        stack.rows("insert into pool (name, slots) select unnest(%s), 5000 returning name", (list(POOLS),))
+        stack.start(schedulers=1, workers=0)  # which reads the files
+        stack.stop_processes()
+        for iteration in range(options.iterations):
+            for count in COUNTS if iteration % 2 == 0 else reversed(COUNTS):
+                stack.start(schedulers=count, workers=1)
+                row = {"many": measuring.run(stack, many).tasks_per_s}
+                stack.stop_processes()
+                row |= _alone(stack, count, runs)
+                for name, value in row.items():
+                    found[name][count].append(value)
+                options.say(f"{count} scheduler(s): " + ", ".join(f"{name} {value:.0f} tasks/s" for name, value in row.items()))
+    medians = {name: {str(count): round(median(values), 1) for count, values in by.items()} for name, by in found.items()}
+    alone = medians["one_pool"]
+    return {"schedulers": medians, "ratios": {"schedulers": {count: round(alone[count] / alone["1"], 2) for count in alone}}}
+
+
+def _alone(stack: Stack, count: int, runs: int) -> dict[str, float]:
+    """Tasks per second of schedulers with nobody but the stub."""
+    stack.start(schedulers=count, workers=0)
+    with StubWorker(stack):
+        row = {name: _dispatch(stack, name, runs) for name in ("one_pool", "four_pools")}
+    stack.stop_processes()
+    return row
+
+
+def _dispatch(stack: Stack, prefix: str, runs: int) -> float:
+    """Tasks per second from letting all runs go to the end of the last."""
+    dag_ids = [f"{prefix}_{number:02}" for number in range(DAGS)]
+    stack.rows("update dag_schedule set is_paused = true where dag_id = any(%s) returning dag_id", (dag_ids,))
+    made = stack.trigger(dag_ids * runs)
+    stack.rows("update dag_schedule set is_paused = false where dag_id = any(%s) returning dag_id", (dag_ids,))
+    went = stack.rows("select extract(epoch from clock_timestamp())::float8")[0][0]
+    bell = Doorbell(stack.settings)
+    bell.ring(*(f"run:{run}" for run in made))
+    bell.close()
+    stack.wait_closed(made, START_S)
+    ended = stack.rows("select extract(epoch from max(ended_at))::float8 from dag_run where id = any(%s)", (made,))[0][0]
+    return float(len(made) * LENGTH / (ended - went))
+
+
+def _text(prefix: str, pools: int) -> str:
+    return TEXT.format(dags=DAGS, pools=POOLS, count=pools, prefix=prefix, length=LENGTH)

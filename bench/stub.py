@@ -1,0 +1,91 @@
+"""A worker that does nothing: it claims and ends all that the broker holds in two statements, so that schedulers are the limit."""
+
+import re
+import threading
+import time
+from types import TracebackType
+from typing import Self
+
+import psycopg2
+
+from bench.stack import Stack
+from scheduler.dispatch import broker_lists
+from scheduler.doorbell import Doorbell, client
+from scheduler.store import processes
+
+QUEUE = "default"
+PAUSE_S = 0.003
+HEARTBEAT_S = 2.0
+#: The dispatch id in the text of a message.
+ID = re.compile(rb'"id": ?"([0-9a-f-]{36})"')
+CLAIM = """
+    with sent as (
+        select id from task_instance where state = 'queued' and dispatch_id = any(%s::uuid[]) order by id for no key update
+    )
+    update task_instance t set state = 'running', started_at = clock_timestamp(), worker = %s
+      from sent where t.id = sent.id and t.state = 'queued'
+"""
+END = """
+    with mine as (
+        select id from task_instance where state = 'running' and dispatch_id = any(%s::uuid[]) order by id for no key update
+    )
+    update task_instance t set state = 'success', ended_at = clock_timestamp() from mine where t.id = mine.id
+    returning t.dag_run_id
+"""
+
+
+class StubWorker(threading.Thread):
+    """Stands in the registry as a live worker of `places` children. It follows nothing: each run it touched is rung for."""
+
+    def __init__(self, stack: Stack, *, places: int = 500) -> None:
+        super().__init__(name="stub", daemon=True)
+        self._engine = stack.engine
+        self._redis = client(stack.settings)
+        self._doorbell = Doorbell(stack.settings)
+        self._connection = psycopg2.connect(stack.settings.database_url, options="-c enable_seqscan=off")
+        self._connection.autocommit = True
+        self._id = processes.register(
+            stack.engine, kind="worker", name="stub", host="here", pid=1, queues=[QUEUE], concurrency=places
+        )
+        self._told = threading.Event()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._told.set()
+        self.join()
+        processes.stop(self._engine, self._id)
+        self._connection.close()
+        self._doorbell.close()
+        self._redis.close()
+
+    def run(self) -> None:
+        beat = time.monotonic()
+        while not self._told.is_set():
+            if time.monotonic() - beat > HEARTBEAT_S:
+                processes.heartbeat(self._engine, self._id)
+                beat = time.monotonic()
+            taken = self._take()
+            if taken:
+                self._end(taken)
+            else:
+                self._told.wait(PAUSE_S)
+
+    def _take(self) -> list[str]:
+        pipe = self._redis.pipeline(transaction=True)
+        lists = broker_lists(QUEUE)
+        for key in lists:
+            pipe.lrange(key, 0, -1)
+        pipe.delete(*lists)
+        found = [ID.search(body) for bodies in pipe.execute()[:-1] for body in bodies]
+        return [one.group(1).decode() for one in found if one is not None]
+
+    def _end(self, dispatch_ids: list[str]) -> None:
+        ids = "{" + ",".join(dispatch_ids) + "}"
+        with self._connection.cursor() as cursor:
+            cursor.execute(CLAIM, (ids, self._id))
+            cursor.execute(END, (ids,))
+            runs = {row[0] for row in cursor.fetchall()}
+        self._doorbell.ring("queue", *(f"run:{run}" for run in runs))
