@@ -25,7 +25,7 @@ from scheduler.exceptions import CredentialsError, UnreachableError
 from scheduler.health_server import HealthServer
 from scheduler.presence import Presence
 from scheduler.settings import Settings
-from scheduler.store import database, migrate, processes, schedules
+from scheduler.store import database, migrate, processes, schedules, stirring
 from scheduler.store.agreement import Agreement
 from scheduler.turns import Duties, Turns
 
@@ -112,20 +112,29 @@ class SchedulerLoop:
 
     def turn(self) -> None:
         """Every service that is due, once, in the order in which their work flows."""
+        named = self.turns.all()
+        looks = any(duty.is_due() and duty.only_looks() for name, duty, _ in named if name in stirring.QUESTIONS)
         try:
-            now = _clock(self.engine)
+            found = stirring.look(self.engine, self.settings) if looks else None
+            now = found.now if found is not None else _clock(self.engine)
         except OperationalError as error:
             self._say(error)
             self.signs.loop.beat()
             for duty in self.duties.all():
-                duty.done()
+                # Not by its interval only: what it was rung for is not done.
+                duty.done(duty.interval_s)
             return
         self.signs.database.answered()
-        for duty, service in self.turns.all():
+        for name, duty, service in named:
             self.signs.loop.beat()
             # Before each of them: a service with much to do must not keep this scheduler from showing that it lives.
             if self.duties.heartbeat.is_due():
                 self.duties.heartbeat.done(self._guarded(self._beat, now))
+            if found is not None and name in stirring.QUESTIONS and duty.is_near() and duty.only_looks():
+                if name not in found.services:
+                    self.turns.rest(name, duty, now)
+                    continue
+                duty.due_at = 0.0
             if duty.is_due():
                 duty.done(self._guarded(service, now))
 

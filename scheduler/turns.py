@@ -38,6 +38,10 @@ HELD_PAUSE_S = 0.02
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.005, 0.1
 #: Between two batches of what is deleted by age: it may take its time.
 PRUNE_PAUSE_S = 0.5
+#: A service turns at least so often, in seconds, whatever stirs.
+SELDOM_S = 30.0
+#: Duties that would be due within this share of their interval join one that is, so that all of them cost one look.
+TOGETHER = 0.3
 #: One turn of a service; seconds until it wants the next one, None for its interval.
 Turn = Callable[[datetime], float | None]
 
@@ -48,14 +52,31 @@ class Duty:
 
     interval_s: float
     due_at: float = 0.0
+    _turned_at: float = -math.inf
+    _by_interval: bool = False
 
     def is_due(self) -> bool:
         return time.monotonic() >= self.due_at
 
+    def is_near(self) -> bool:
+        """Whether it is due or would be soon."""
+        return time.monotonic() >= self.due_at - (TOGETHER * self.interval_s if self._by_interval else 0.0)
+
+    def only_looks(self) -> bool:
+        """Whether it is due for no other reason than that its interval is over, and has turned lately."""
+        return self._by_interval and self.due_at != 0.0 and time.monotonic() < self._turned_at + SELDOM_S
+
     def done(self, again_in_s: float | None = None) -> None:
-        """Due again after `again_in_s`, else after the interval; the jitter keeps schedulers from turning in step."""
-        wait_s = self.interval_s * random.uniform(0.9, 1.1) if again_in_s is None else again_in_s  # noqa: S311
-        self.due_at = time.monotonic() + wait_s
+        """Due again after `again_in_s`, else after the interval."""
+        self._turned_at = time.monotonic()
+        self.rest()
+        if again_in_s is not None:
+            self.due_at, self._by_interval = self._turned_at + again_in_s, False
+
+    def rest(self) -> None:
+        """Due again after the interval, without having turned; the jitter keeps schedulers from turning in step."""
+        self.due_at = time.monotonic() + self.interval_s * random.uniform(0.9, 1.1)  # noqa: S311
+        self._by_interval = True
 
 
 @dataclass(slots=True)
@@ -123,21 +144,27 @@ class Turns:
             prune=Duty(self._settings.retention.interval),
         )
 
-    def all(self) -> tuple[tuple[Duty, Turn], ...]:
+    def all(self) -> tuple[tuple[str, Duty, Turn], ...]:
         """Every duty with its service, in the order in which their work flows."""
         return (
-            (self.duties.rescue, self._turn_rescue),
-            (self.duties.plan, self._turn_plan),
-            (self.duties.assets, self._turn_assets),
-            (self.duties.backfill, self._turn_backfill),
-            (self.duties.timeouts, self._turn_timeouts),
-            (self.duties.promote, self._turn_promote),
-            (self.duties.sweep, self._turn_sweep),
-            (self.duties.queue, self._turn_queue),
-            (self.duties.deadlines, self._turn_deadlines),
-            (self.duties.notify, self._turn_notify),
-            (self.duties.prune, self._turn_prune),
+            ("rescue", self.duties.rescue, self._turn_rescue),
+            ("plan", self.duties.plan, self._turn_plan),
+            ("assets", self.duties.assets, self._turn_assets),
+            ("backfill", self.duties.backfill, self._turn_backfill),
+            ("timeouts", self.duties.timeouts, self._turn_timeouts),
+            ("promote", self.duties.promote, self._turn_promote),
+            ("sweep", self.duties.sweep, self._turn_sweep),
+            ("queue", self.duties.queue, self._turn_queue),
+            ("deadlines", self.duties.deadlines, self._turn_deadlines),
+            ("notify", self.duties.notify, self._turn_notify),
+            ("prune", self.duties.prune, self._turn_prune),
         )
+
+    def rest(self, name: str, duty: Duty, now: datetime) -> None:
+        """Nothing stirs for this service, so it does not turn."""
+        if name == "rescue":
+            self.rescue.rest(now)
+        duty.rest()
 
     @property
     def queue_listens_at(self) -> float:
@@ -180,7 +207,8 @@ class Turns:
             return AT_ONCE
         # Not all schedulers in the same instant: each would find the same DAGs due.
         until_next_s = (planned.next_due - now).total_seconds() if planned.next_due else math.inf
-        return min(until_next_s + random.uniform(0, HELD_PAUSE_S), self.duties.plan.interval_s)  # noqa: S311
+        until_next_s += random.uniform(0, HELD_PAUSE_S)  # noqa: S311
+        return until_next_s if until_next_s < self.duties.plan.interval_s else None
 
     def _turn_assets(self, now: datetime) -> float | None:
         triggered = self.assets.run_once(now)
@@ -221,7 +249,9 @@ class Turns:
             return AT_ONCE  # a run that ended may have made room for one that waits
         if self.hints:
             return HELD_PAUSE_S
-        return None if promoted.next_due_s is None else min(max(promoted.next_due_s, HELD_PAUSE_S), self.duties.promote.interval_s)
+        if promoted.next_due_s is None or promoted.next_due_s >= self.duties.promote.interval_s:
+            return None
+        return max(promoted.next_due_s, HELD_PAUSE_S)
 
     def _turn_sweep(self, now: datetime) -> None:
         promoted = self.promote.run_once(now, without=self.hints)

@@ -48,6 +48,12 @@ class Rescue:
         send(self._engine, self._publisher, lost, step="rescue")
         return Rescued(lost, dead, runs)
 
+    def rest(self, now: datetime) -> None:
+        """Instead of a turn when nothing is queued or running and nobody is silent: keep what `run_once` goes by."""
+        self._may_judge(now)
+        with contextlib.suppress(redis.RedisError):
+            self._broker.set(EPOCH_KEY, "1", nx=True)
+
     def _may_judge(self, now: datetime) -> bool:
         """Not right after this scheduler itself was away, because it was stopped, or the database could not be reached or was:
         then the others may have been away with it, and each gets the time to give a sign of life.

@@ -1,0 +1,106 @@
+"""One look tells which services may have something to do; the others ask nothing, and none is overlooked."""
+
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import event
+from support.scenario import Scenario, dag
+from support.waiting import eventually
+
+from scheduler.store import stirring
+
+MakeScenario = Callable[..., Scenario]
+RUN = "(select max(id) from dag_run)"
+#: By service: how something comes to be there for it.
+CAUSES = {
+    "plan": ["update dag_schedule set planned_version_id = null"],
+    "plan, soon": ["update dag_schedule set next_run_after = clock_timestamp() + interval '1 second'"],
+    "assets, a notice": [
+        f"insert into notice (kind, task_instance_id, dag_run_id) select 'asset', min(id), {RUN} from task_instance"
+    ],
+    "assets, updates": [
+        "insert into asset (uri, name) values ('x', 'x')",
+        "insert into asset_event (uri, created_by) values ('x', 'task')",
+        "insert into asset_waiting (dag_id, uri, event_id) select 'd', 'x', id from asset_event",
+    ],
+    "backfill": [
+        "insert into backfill (dag_id, version_id, from_date, to_date, max_active_runs, reprocess)"
+        " select 'd', max(id), now(), now(), 1, 'none' from dag_version"
+    ],
+    "deadlines": [f"insert into deadline (dag_run_id, kind, due_at) values ({RUN}, 'deadline', now())"],
+    "timeouts": ["update dag_run set state = 'running', ended_at = null, timeout_at = clock_timestamp() - interval '1 second'"],
+    "promote": ["update dag_run set state = 'queued', ended_at = null"],
+    "promote, soon": ["update task_instance set state = 'up_for_retry', due_at = clock_timestamp() + interval '1 second'"],
+    "sweep": ["update dag_run set state = 'running', ended_at = null"],
+    "queue": ["update task_instance set state = 'scheduled', scheduled_at = clock_timestamp()"],
+    "rescue, queued": ["update task_instance set state = 'queued', dispatch_id = gen_random_uuid(), queued_at = clock_timestamp()"],
+    "rescue, silent": ["update process set heartbeat_at = clock_timestamp() - interval '1 hour'"],
+    "rescue, crashed": ["delete from crash_free"],
+    "notify": [f"insert into notice (kind, dag_run_id) values ('run_failure', {RUN})"],
+}
+
+
+@pytest.fixture
+def still(make_scenario: MakeScenario) -> Scenario:
+    """A scheduler with a DAG whose one run has ended."""
+    scenario = make_scenario()
+    scenario.add(dag("d", {"a": []}))
+    run = scenario.trigger("d")
+    eventually(lambda: (scenario.turn(), scenario.work(), scenario.run_state(run) == "success")[-1])
+    scenario.turn()
+    return scenario
+
+
+def test_each_service_has_a_cause_here() -> None:
+    assert {cause.partition(",")[0] for cause in CAUSES} == stirring.QUESTIONS.keys()
+
+
+def look(scenario: Scenario) -> frozenset[str]:
+    return stirring.look(scenario.engine, scenario.settings).services
+
+
+def test_nothing_stirs_where_all_has_ended(still: Scenario) -> None:
+    assert look(still) == frozenset()
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_what_a_service_would_find_stirs(cause: str, still: Scenario) -> None:
+    for statement in CAUSES[cause]:
+        still.sql(statement)
+
+    assert cause.partition(",")[0] in look(still)
+
+
+def test_a_turn_in_which_nothing_stirs_asks_once(still: Scenario) -> None:
+    (scheduler,) = still.schedulers
+    statements: list[str] = []
+    event.listen(scheduler.engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
+
+    def become_due() -> None:
+        for duty in scheduler.duties.all():
+            duty.rest()
+            duty.due_at = 1e-9
+        scheduler.duties.heartbeat.due_at = scheduler.duties.prune.due_at = float("inf")
+        statements.clear()
+        scheduler.turn()
+
+    become_due()
+    assert [one for one in statements if not one.startswith("prepare")] == [stirring.EXECUTE]
+
+    still.sql("update dag_run set state = 'running', ended_at = null")
+    become_due()
+    assert len(statements) > 1
+    eventually(lambda: (become_due(), still.rows("select state from dag_run") == [("success",)])[-1])
+
+
+def test_a_service_turns_now_and_then_whatever_stirs(still: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    (scheduler,) = still.schedulers
+    turned: list[str] = []
+    monkeypatch.setattr(scheduler.turns, "_turn_queue", lambda _: turned.append("queue"))
+    scheduler.duties.queue.rest()
+    scheduler.duties.queue.due_at = 1e-9
+    scheduler.duties.queue._turned_at -= 60
+
+    scheduler.turn()
+
+    assert turned == ["queue"]
