@@ -138,7 +138,8 @@ class Heart(threading.Thread):
         beat_at = time.monotonic()
         while not self._ended.is_set():
             self._collect(max(0.0, beat_at - time.monotonic()))
-            self._attempt(self._settle)
+            if self._unsettled:
+                self._attempt(self._settle)
             if time.monotonic() >= beat_at:
                 self._attempt(self._beat)
                 beat_at = time.monotonic() + self._interval_s

@@ -13,6 +13,32 @@ from workers.board import Board, Running
 from workers.heartbeat import Heart, Identity
 
 
+def test_a_heart_without_a_database_says_so_once_and_has_no_answer_until_there_is_one(
+    settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "paceline.worker")
+    scenario = Scenario(settings)
+    identity = Identity(name="w", host="h", pid=os.getpid(), queues=("default",), concurrency=1)
+    heart = Heart(scenario.engine, Board(1), identity, Doorbell(settings), interval_s=0.02)
+    heart.register()
+    scenario.sql("alter table process rename to away")
+    heart.start()
+    try:
+        eventually(lambda: heart.database.since is not None)
+        since, beats = heart.database.since, []
+        heart._attempt, attempt = lambda work: beats.append(attempt(work)), heart._attempt  # type: ignore[method-assign]
+        eventually(lambda: len(beats) >= 5)
+        assert heart.database.since == since
+        scenario.sql("alter table away rename to process")
+        eventually(lambda: heart.database.since is None)
+    finally:
+        heart.finish()
+    assert [record.message.partition(" (")[0] for record in caplog.records] == [
+        "PostgreSQL does not answer", "PostgreSQL answers again",
+    ]  # fmt: skip
+    scenario.close()
+
+
 def test_what_stands_as_running_here_although_no_child_runs_it_is_tried_again(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
