@@ -21,7 +21,7 @@ down: ## End the stack that `make up` started
 	@.make/stack down
 
 test: setup ## Run all tests, two at once, against real PostgreSQL, Redis, Celery and Spark; ARGS="-k name" to choose
-	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	@.make/test $(ARGS)
 
 check: setup ## Check format, lint, types, import layers and generated files
 	@$(BIN)/ruff format --check .

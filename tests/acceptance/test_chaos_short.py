@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from chaos.run import chaos
 
-pytestmark = pytest.mark.stack
+pytestmark = [pytest.mark.stack, pytest.mark.alone]
 
 KEYS = ["seed", "tis", "faults", "lost", "stuck", "double_running", "double_success", "pool_overruns", "deadlocks", "recovery_s"]
 

@@ -20,7 +20,7 @@ from support.stacks import StackFactory
 
 from scheduler import faults
 
-pytestmark = pytest.mark.stack
+pytestmark = [pytest.mark.stack, pytest.mark.alone]
 
 RUNS = int(os.environ.get("FAULT_RUNS", "200" if FULL else "4"))
 SEED = int(os.environ.get("FAULT_SEED", datetime.now(UTC).strftime("%Y%m%d")))

@@ -10,7 +10,7 @@ from support.waiting import eventually
 
 from scheduler.store import database
 
-pytestmark = pytest.mark.stack
+pytestmark = [pytest.mark.stack, pytest.mark.alone]
 
 INSTANCES = 10_000
 TICKING = 50

@@ -19,7 +19,7 @@ from scheduler import doorbell
 from scheduler.cli import stack as stacks
 from scheduler.store import database, runs
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.stack, pytest.mark.alone, pytest.mark.timeout(300)]
 
 DAGS = """
 import time

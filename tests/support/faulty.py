@@ -88,7 +88,7 @@ BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     "waits": (
         """
         from scheduler.sensors import WaitSensor
-        WaitSensor(task_id="wait", time_to_wait=timedelta(seconds=0.1), deferrable=True) >> task(task_id="t")(lambda: work())()
+        WaitSensor(task_id="wait", time_to_wait=timedelta(seconds=1), deferrable=True) >> task(task_id="t")(lambda: work())()
         """,
         {},
     ),

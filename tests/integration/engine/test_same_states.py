@@ -14,7 +14,7 @@ from scheduler.states import FINISHED, RUN_FINISHED
 from scheduler.states import TaskState as S
 from scheduler.store.claims import Claim
 
-ENGINES = settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+ENGINES = settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 MOST_TURNS = 40
 #: Claims of this test are held for longer than a worker may be silent.
 PATIENT = {"worker": {"heartbeat_timeout": 3600.0}}
