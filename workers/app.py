@@ -13,8 +13,6 @@ from billiard.process import current_process
 from celery import Celery, signals
 from celery.apps.worker import Worker as CeleryWorker
 from celery.worker import state as celery_state
-from celery.worker.request import Request as CeleryRequest
-from kombu.utils.encoding import safe_repr
 from sqlalchemy import Engine
 
 from scheduler import faults, secrecy
@@ -29,7 +27,7 @@ from scheduler.presence import Presence
 from scheduler.settings import Settings
 from scheduler.store.agreement import Agreement
 from scheduler.store.hot import HotPath
-from workers import inbox, logs, startup, vault
+from workers import inbox, logs, startup, strategy, vault
 from workers.board import Board
 from workers.execute import Executor
 from workers.guard import Guard
@@ -177,36 +175,25 @@ class Worker(CeleryWorker):  # type: ignore[misc]
 
 
 def _add_task(app: Celery, settings: Settings, board: Board, heart: Heart) -> None:
-    children: list[Executor] = []
-
     def prepare(**_: Any) -> None:
-        children.append(_executor(settings, board))
+        executor = _executor(settings, board)
+
+        def execute(ti_id: int, dispatch_id: str) -> None:
+            result = executor.run(ti_id, dispatch_id)
+            if isinstance(result, Fail | Retry):
+                raise TryFailed(result.reason)
+
+        strategy.executes_with(execute)
 
     def end(**_: Any) -> None:
         spark = sys.modules.get("workers.runtimes.spark")
         if spark is not None:
             spark.shutdown()
 
-    def execute(ti_id: int, dispatch_id: str) -> None:
-        result = children[0].run(ti_id, dispatch_id)
-        if isinstance(result, Fail | Retry):
-            raise TryFailed(result.reason)
-
-    class Request(CeleryRequest):  # type: ignore[misc]
-        """A dispatch, seen from the parent."""
-
-        def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> None:
-            """The try failed; or its process died, or could not report, and then nobody else knows."""
-            error = getattr(exc_info.exception, "exc", exc_info.exception)
-            celery_state.task_ready(self)
-            self.send_event("task-failed", exception=safe_repr(error), traceback=str(exc_info.traceback))
-            if not isinstance(error, TryFailed):
-                ti_id, dispatch_id = self.args
-                heart.child_died(ti_id, dispatch_id, str(error))
-
     signals.worker_process_init.connect(prepare, weak=False)
     signals.worker_process_shutdown.connect(end, weak=False)
-    app.task(name=TASK_NAME, shared=False, Request=Request, ignore_result=True, throws=(TryFailed,))(execute)
+    request = strategy.request_class(heart.child_died)
+    app.task(name=TASK_NAME, shared=False, Strategy="workers.strategy:strategy", Request=request, ignore_result=True)(strategy.run)
 
 
 def _executor(settings: Settings, board: Board) -> Executor:

@@ -1,0 +1,150 @@
+"""What a message costs to hand on, and what the parent hears of its end."""
+
+import json
+import pickle
+from typing import Any
+
+import pytest
+from billiard.einfo import ExceptionInfo
+from celery import Celery
+from celery.worker import state as celery_state
+from kombu.transport.virtual.base import Message as Received
+
+from scheduler.dispatch import TASK_NAME, Message, envelope
+from workers import strategy
+from workers.outcome import TryFailed
+
+DISPATCH = "00000000-0000-4000-8000-000000000001"
+
+
+class Pool:
+    """Takes what is sent to a child, as bytes, and runs it when asked to."""
+
+    def apply_async(self, function: Any, args: Any = (), **handlers: Any) -> None:
+        self.sent, self.handlers = pickle.dumps((function, args)), handlers
+
+    def work(self) -> None:
+        function, args = pickle.loads(self.sent)
+        self.handlers["accept_callback"](1, 0.0)
+        self.handlers["callback"](pickle.loads(pickle.dumps(function(*args))))
+
+
+class Eventer:
+    enabled = True
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, dict[str, Any]]] = []
+
+    def send(self, kind: str, **what: Any) -> None:
+        self.sent.append((kind, what))
+
+
+class Consumer:
+    """As much of Celery's as the strategy asks."""
+
+    hostname, connection_errors, state = "w@h", (), celery_state
+
+    def __init__(self) -> None:
+        self.app = Celery("test", broker="memory://", set_as_current=False)
+        self.controller, self.pool, self.event_dispatcher = self, Pool(), Eventer()
+        self.died: list[tuple[int, str, str]] = []
+
+    def on_task_request(self, request: Any) -> None:
+        request.execute_using_pool(self.pool)
+
+    def child_died(self, ti_id: int, dispatch_id: str, said: str) -> None:
+        self.died.append((ti_id, dispatch_id, said))
+
+    def receive(self) -> list[str]:
+        """One message; what was acknowledged."""
+        task = self.app.task(name=TASK_NAME, shared=False, Request=strategy.request_class(self.child_died))(strategy.run)
+        acknowledged: list[str] = []
+        message = Message(ti_id=7, dispatch_id=DISPATCH, queue="q", dag_id="d", run_id="r", task_id="t")
+        received = Received(json.loads(envelope(message, 6, "g@h")), self.app.connection().channel())
+        strategy.strategy(task, self.app, self)(received, None, lambda *_: acknowledged.append("yes"), None, ())
+        return acknowledged
+
+
+@pytest.fixture
+def consumer() -> Consumer:
+    return Consumer()
+
+
+def executing(outcome: BaseException | None) -> list[tuple[int, str]]:
+    """Let children execute like this; what they were given."""
+    given: list[tuple[int, str]] = []
+
+    def execute(ti_id: int, dispatch_id: str) -> None:
+        given.append((ti_id, dispatch_id))
+        if outcome is not None:
+            raise outcome
+
+    strategy.executes_with(execute)
+    return given
+
+
+def test_only_the_two_ids_go_to_the_child_and_flower_sees_each_step(consumer: Consumer) -> None:
+    given = executing(None)
+
+    acknowledged = consumer.receive()
+    assert consumer.pool.handlers["correlation_id"] == DISPATCH
+    assert pickle.loads(consumer.pool.sent) == (strategy.run, (7, DISPATCH))
+    assert len(celery_state.reserved_requests) == 1
+    consumer.pool.work()
+
+    assert given == [(7, DISPATCH)]
+    assert acknowledged == ["yes"]
+    assert [kind for kind, _ in consumer.event_dispatcher.sent] == ["task-received", "task-started", "task-succeeded"]
+    assert consumer.event_dispatcher.sent[0][1]["name"] == "d.t"
+    assert consumer.event_dispatcher.sent[0][1]["args"] == "r"
+    assert not celery_state.reserved_requests
+    assert consumer.died == []
+
+
+def test_a_failed_try_is_a_failure_in_flower_and_no_death(consumer: Consumer) -> None:
+    executing(TryFailed("boom"))
+
+    consumer.receive()
+    consumer.pool.work()
+
+    kind, what = consumer.event_dispatcher.sent[-1]
+    assert (kind, what["exception"]) == ("task-failed", "TryFailed('boom')")
+    assert consumer.died == []
+    assert not celery_state.reserved_requests
+
+
+def test_an_error_of_our_own_is_told_even_if_it_cannot_be_pickled(consumer: Consumer) -> None:
+    class Local(Exception):
+        """Pickle does not find its class."""
+
+    executing(Local("no report"))
+
+    consumer.receive()
+    consumer.pool.work()
+
+    ((ti_id, dispatch_id, said),) = consumer.died
+    assert (ti_id, dispatch_id) == (7, DISPATCH)
+    assert "no report" in said
+
+
+def test_the_end_of_a_child_is_told(consumer: Consumer) -> None:
+    executing(None)
+    consumer.receive()
+    try:
+        raise RuntimeError("Worker exited prematurely: signal 9 (SIGKILL)")
+    except RuntimeError:
+        lost = ExceptionInfo()
+
+    consumer.pool.handlers["error_callback"](lost)
+
+    assert [said for _, _, said in consumer.died] == ["Worker exited prematurely: signal 9 (SIGKILL)"]
+    assert not celery_state.reserved_requests
+
+
+def test_what_was_revoked_is_not_run(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(celery_state, "revoked", {DISPATCH})
+    monkeypatch.setattr("celery.worker.request.revoked_tasks", {DISPATCH})
+
+    consumer.receive()
+
+    assert not hasattr(consumer.pool, "sent")
