@@ -43,7 +43,7 @@ def run(settings: Settings, *, name: str | None = None) -> int:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    engine = database.create(settings, application="paceline scheduler")
+    engine = database.create(settings, application="paceline scheduler", by_index=True)
     database.wait(engine, log.warning)
     migrate.check(engine)
     try:
@@ -128,7 +128,7 @@ class SchedulerLoop:
         for name, duty, service in named:
             self.signs.loop.beat()
             # Before each of them: a service with much to do must not keep this scheduler from showing that it lives.
-            if self.duties.heartbeat.is_due():
+            if self.duties.heartbeat.is_due() or (found is not None and self.duties.heartbeat.is_near()):
                 self.duties.heartbeat.done(self._guarded(self._beat, now))
             if found is not None and name in stirring.QUESTIONS and duty.is_near() and duty.only_looks():
                 if name not in found.services:

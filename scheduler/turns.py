@@ -40,8 +40,9 @@ SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.005, 0.1
 PRUNE_PAUSE_S = 0.5
 #: A service turns at least so often, in seconds, whatever stirs.
 SELDOM_S = 30.0
-#: Duties that would be due within this share of their interval join one that is, so that all of them cost one look.
-TOGETHER = 0.3
+#: Duties that would be due within this share of their interval join one that is, so that all of them cost one look. With a
+#: half, any two of the same interval meet.
+TOGETHER = 0.5
 #: One turn of a service; seconds until it wants the next one, None for its interval.
 Turn = Callable[[datetime], float | None]
 
@@ -60,7 +61,7 @@ class Duty:
 
     def is_near(self) -> bool:
         """Whether it is due or would be soon."""
-        return time.monotonic() >= self.due_at - (TOGETHER * self.interval_s if self._by_interval else 0.0)
+        return time.monotonic() >= self.due_at - (TOGETHER * min(self.interval_s, 1.0) if self._by_interval else 0.0)
 
     def only_looks(self) -> bool:
         """Whether it is due for no other reason than that its interval is over, and has turned lately."""
@@ -281,7 +282,7 @@ class Turns:
     def _turn_queue(self, now: datetime) -> float | None:
         queued = self.queue.run_once(now)
         since_last_s, self._queued_at = time.monotonic() - self._queued_at, time.monotonic()
-        self._pause_s = queue_pause_s(queued, since_last_s, self._settings.scheduler.queue_headroom)
+        self._pause_s = queue_pause_s(queued, since_last_s)
         if not queued.sent:
             log.warning("The broker does not answer; %d message(s) will be sent again", len(queued.messages))
         if queued.more:
@@ -315,7 +316,7 @@ class Turns:
         self.notify.close()
 
 
-def queue_pause_s(queued: Queued, since_last_s: float, headroom: int) -> float:
+def queue_pause_s(queued: Queued, since_last_s: float) -> float:
     """Seconds in which rings need not wake the queue service: about until the workers have taken half of what a filled queue
     holds for them, at the pace at which they took the last of it. Every task that ends while others wait rings, and a pass for
     each of them would queue one task at a time. A queue that is not filled has room for whatever rings.
@@ -323,4 +324,4 @@ def queue_pause_s(queued: Queued, since_last_s: float, headroom: int) -> float:
     if not queued.filled:
         return SHORTEST_PAUSE_S
     taken_per_s = max(len(queued.messages), 1) / max(since_last_s, SHORTEST_PAUSE_S)
-    return min(max(headroom / 2 / taken_per_s, SHORTEST_PAUSE_S), LONGEST_PAUSE_S)
+    return min(max(queued.headroom / 2 / taken_per_s, SHORTEST_PAUSE_S), LONGEST_PAUSE_S)

@@ -52,12 +52,12 @@ class Stirring:
 
 
 def look(engine: Engine, settings: Settings) -> Stirring:
-    """Ask once, outside of any transaction."""
+    """Ask once."""
     soon_s = LOOKS_AHEAD * settings.scheduler.scheduler_idle_sleep_time
     silent_s = min(
         settings.worker.heartbeat_timeout, settings.waiter.heartbeat_timeout, settings.scheduler.scheduler_health_check_threshold
     )
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+    with engine.connect() as connection:
         # Planning it would cost more than running it.
         if not connection.info.get("stirring"):
             connection.exec_driver_sql(PREPARE)
