@@ -1,4 +1,7 @@
-"""`python -m bench.chart RESULT.json CHART.png`: the result of a bench as a picture. Needs matplotlib (`--group bench`)."""
+"""`python -m bench.chart RESULT.json`: the result of a bench as results.png and in README.md, or elsewhere as told.
+
+Needs matplotlib (`--group bench`).
+"""
 
 import argparse
 import json
@@ -6,6 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench import report
+
+HERE = Path(__file__).parent
+BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 #: Shapes in which many tasks are ready at once, and those that are one row: each kind has a measure of its own.
 WIDE = ("wide", "tree", "grid", "many", "many_runs", "map")
 ROWS = ("chain", "fib")
@@ -17,9 +24,22 @@ SHARE, HOP = (0.7, 1.0), (2.2, 1.4)
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.chart", description=__doc__)
     parser.add_argument("result", type=Path, help="a file whose last line is what a bench ended with")
-    parser.add_argument("chart", type=Path, help="the picture to write")
+    parser.add_argument("--chart", type=Path, default=HERE / "results.png", help="the picture to write")
+    parser.add_argument("--readme", type=Path, default=HERE / "README.md", help="the text whose figures are replaced")
     options = parser.parse_args()
-    draw(json.loads(options.result.read_text(encoding="utf-8").splitlines()[-1]), options.chart)
+    result = json.loads(options.result.read_text(encoding="utf-8").splitlines()[-1])
+    draw(result, options.chart)
+    text = options.readme.read_text(encoding="utf-8")
+    figures = f"![Shares of bare Celery's tasks/s, and multiples of its hop]({options.chart.name})\n\n{report.markdown(result)}"
+    options.readme.write_text(replaced(text, figures), encoding="utf-8")
+
+
+def replaced(text: str, figures: str) -> str:
+    """The text with these figures between its marks."""
+    before, _, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    assert end, f"{BEGIN} and {END} are missing"
+    return f"{before}{BEGIN}\n{figures}\n{END}{after}"
 
 
 def draw(result: Mapping[str, Any], path: Path) -> None:

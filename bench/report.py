@@ -1,5 +1,6 @@
 """What people read: a line for each run while it goes on, a table at the end, and the machine it was measured on."""
 
+import json
 import os
 import platform
 import subprocess
@@ -66,6 +67,17 @@ def table(result: Mapping[str, Any]) -> None:
     for part in ("raw", "ratios"):
         for name, value in result.get(part, {}).items():
             console.print(f"{part}: {name} {value}")
+
+
+def markdown(result: Mapping[str, Any]) -> str:
+    """The result as Markdown: the machine, the table of shapes, and all other figures by name."""
+    where = ", ".join(f"{name} {value}" for name, value in result["machine"].items())
+    lines = [f"Machine: {where}.", "", "| shape | " + " | ".join(heading for heading, _, _ in COLUMNS) + " |"]
+    lines += ["|---|" + "---:|" * len(COLUMNS)]
+    for name, shape in result.get("shapes", {}).items():
+        lines.append(f"| `{name}` | " + " | ".join(_cell(shape, keys, form) for _, keys, form in COLUMNS) + " |")
+    others = {name: value for name, value in result.items() if name not in {"machine", "shapes"}}
+    return "\n".join([*lines, "", *(f"* {name}: `{json.dumps(value)}`" for name, value in others.items())])
 
 
 def _cell(shape: Mapping[str, Any], keys: tuple[str, ...], form: str) -> str:

@@ -1,0 +1,34 @@
+"""What a bench ends with, as people read it."""
+
+import pytest
+
+from bench import chart, parts, report
+
+SHAPE = {
+    "tasks": 2002, "makespan_s": 1.5, "tasks_per_s": 1334.7, "of_raw_celery": 0.91, "hop_over_raw": 1.3,
+    "hop_ms": {"p50": 1.0, "p95": 2.0, "p99": 3.0}, "cpu_s_per_task": {"total": 0.0012}, "cpu_over_raw": 1.2, "calibration_ms": 3.1,
+}  # fmt: skip
+
+
+def test_pieces_of_several_parts_become_one_object() -> None:
+    result = {"ratios": {"history": 1.0}, "raw": {"a": 1, "b": 1}}
+
+    parts.merge(result, {"ratios": {"fanin": 1.1}, "raw": {"b": 2}, "idle_cores": 0.01})
+
+    assert result == {"ratios": {"history": 1.0, "fanin": 1.1}, "raw": {"a": 1, "b": 2}, "idle_cores": 0.01}
+
+
+def test_markdown_has_a_row_for_each_shape_and_a_line_for_every_other_part() -> None:
+    text = report.markdown({"machine": {"cpus": 2}, "shapes": {"wide": SHAPE}, "idle_cores": 0.01})
+
+    assert "Machine: cpus 2." in text
+    assert "| `wide` | 2,002 | 1.500 | 1,335 | 0.91 | 1.00 | 2.00 | 3.00 | 1.30 | 1.20 | 1.20 | 3.1 |" in text
+    assert text.endswith("* idle_cores: `0.01`")
+
+
+def test_new_figures_replace_the_old_ones_and_nothing_else() -> None:
+    text = f"before\n{chart.BEGIN}\nold\n{chart.END}\nafter\n"
+
+    assert chart.replaced(text, "new") == f"before\n{chart.BEGIN}\nnew\n{chart.END}\nafter\n"
+    with pytest.raises(AssertionError, match="missing"):
+        chart.replaced("no marks", "new")
