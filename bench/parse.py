@@ -1,7 +1,8 @@
-"""DAG files: how many a second at first sight and again unchanged, and how soon a saved one is a new version.
+"""DAG files: how many a second at first sight and again unchanged, how soon a saved one is a new version, and what it holds up.
 
 A saved file is compared with one parse of the same file in a child forked as the parser forks its own, which does nothing else.
-The two are measured in turns, on a stack whose other files are unchanged.
+The two are measured in turns, on a stack whose other files are unchanged. Decisions, from the trigger of a run to its task queued,
+are measured in turns without and with a file of 500 DAGs that is read and stored again and again.
 """
 
 import gc
@@ -9,10 +10,11 @@ import json
 import os
 import random
 import statistics
+import threading
 import time
 from pathlib import Path
 
-from bench import measure
+from bench.measure import calibrate, quantile, quantiles
 from bench.parts import Options, Piece
 from bench.stack import Stack
 from scheduler.dagfiles import parse as parsing
@@ -20,6 +22,7 @@ from scheduler.store import dags
 
 FILES, SMALL_FILES = 1000, 20
 SAVES, SMALL_SAVES = 40, 2
+DECISIONS, SMALL_DECISIONS = 200, 4
 TEXT = '''"""Take orders in, check them, and report."""
 
 from datetime import timedelta
@@ -44,12 +47,18 @@ with DAG("dag_{number:04d}", schedule="@yearly", default_args=retried, tags=["be
 
     load(check(extract_{step}()))
 '''
-#: Stacks of this part start empty: files come when the clock runs.
+DECIDED = """
+from scheduler import DAG
+from scheduler.operators import EmptyOperator
+
+with DAG("decided", schedule=None, max_active_runs=1000):
+    EmptyOperator(task_id="a")
+"""
 MANY = """from scheduler import DAG
 from scheduler.operators import EmptyOperator
 
 for number in range(500):
-    with DAG(f"many_{{number}}_{step}", schedule="@daily"):
+    with DAG(f"many_{{number}}", schedule=None, tags=["{step}"]):
         EmptyOperator(task_id="a") >> EmptyOperator(task_id="b") >> EmptyOperator(task_id="c")
 """
 
@@ -59,19 +68,22 @@ def files(count: int) -> dict[str, str]:
     return {f"dag_{number:04d}.py": TEXT.format(number=number, step=0) for number in range(count)}
 
 
-def run(options: Options) -> Piece:
-    """The parts `parse`."""
+def measure(options: Options) -> Piece:
+    """The part `parse`."""
     count, saves = (SMALL_FILES, SMALL_SAVES) if options.small else (FILES, SAVES)
-    with Stack({}, workers=0) as stack:
+    # The stack starts without files: they come when the clock runs.
+    with Stack({}) as stack:
         first_s = _first_sight(stack, count)
         again_s = _again(stack)
         options.say(f"{count} files: {count / first_s:.0f}/s at first sight, {count / again_s:.0f}/s again")
         saved, parsed, calibration = _saved(stack, saves)
-    ratio = statistics.median(saved) / statistics.median(parsed)
-    options.say(
-        f"saved to version {_ms(saved)}; one parse in a fresh child {_ms(parsed)}; ratio {ratio:.2f}"
-        f" ({statistics.median(calibration):.1f})"
-    )
+        ratio = statistics.median(saved) / statistics.median(parsed)
+        options.say(
+            f"saved to version {_ms(saved)}; one parse in a fresh child {_ms(parsed)}; ratio {ratio:.2f}"
+            f" ({statistics.median(calibration):.1f})"
+        )
+        quiet, held = _decisions(stack, SMALL_DECISIONS if options.small else DECISIONS)
+    options.say(f"a decision {_ms(quiet)}; while 500 DAGs are read and stored {_ms(held)}")
     return {
         "parse": {
             "files": count,
@@ -80,6 +92,8 @@ def run(options: Options) -> Piece:
             "saved_to_version_s": round(statistics.median(saved), 5),
             "one_parse_s": round(statistics.median(parsed), 5),
             "saved_over_parse": round(ratio, 2),
+            "decision_ms": quantiles([one * 1000 for one in quiet]),
+            "decision_while_500_dags_are_read_ms": quantiles([one * 1000 for one in held]),
         }
     }
 
@@ -108,11 +122,13 @@ def _saved(stack: Stack, saves: int) -> tuple[list[float], list[float], list[flo
     parsing.warm_up(work)
     gc.collect()
     gc.freeze()
-    saved, parsed, calibration = [], [], []
+    saved: list[float] = []
+    parsed: list[float] = []
+    calibration: list[float] = []
     for step in range(1, saves + 3):
         path = stack.settings.dags_folder / "dag_0007.py"
         text = TEXT.format(number=7, step=step)
-        calibration.append(measure.calibrate())
+        calibration.append(calibrate())
         for ours in (True, False) if step % 2 else (False, True):
             (saved if ours else parsed).append(_save(stack, path, text) if ours else _parse_in_child(path.name, work))
             # Not in step with anything that looks at the folder now and then.
@@ -147,5 +163,48 @@ def _parse_in_child(file: str, work: parsing.Work) -> float:
     return time.perf_counter() - start
 
 
+def _decisions(stack: Stack, count: int) -> tuple[list[float], list[float]]:
+    """Sorted seconds from a trigger until its task is queued: with no file to read, and while many.py is read all the time."""
+    stack.write({"decided.py": DECIDED, "many.py": MANY.format(step=0)})
+    stack.wait_parsed()
+    stack.wait(lambda: stack.rows("select count(*) from dag where file = 'many.py'")[0][0] == 500, 60, "500 DAGs")
+    _decide(stack, count // 2)
+    quiet: list[float] = []
+    held: list[float] = []
+    for turn in range(4):
+        stop = threading.Event()
+        writer = threading.Thread(target=_rewrite, args=(stack, stop, turn))
+        busy = turn in {1, 2}
+        if busy:
+            writer.start()
+        (held if busy else quiet).extend(_decide(stack, count // 2))
+        stop.set()
+        if busy:
+            writer.join()
+    return sorted(quiet), sorted(held)
+
+
+def _rewrite(stack: Stack, stop: threading.Event, turn: int) -> None:
+    """Save many.py with a new version of each of its DAGs again and again, until told to stop."""
+    step = 0
+    while not stop.wait(0.2):
+        step += 1
+        stack.write({"many.py": MANY.format(step=f"{turn}_{step}")})
+
+
+def _decide(stack: Stack, count: int) -> list[float]:
+    runs, started = [], []
+    for _ in range(count):
+        started.append(time.time())
+        runs += stack.trigger(["decided"])
+        time.sleep(0.02)
+    stack.wait_closed(runs)
+    rows = stack.rows(
+        "select dag_run_id, extract(epoch from queued_at)::float8 from task_instance where dag_run_id = any(%s)", (runs,)
+    )
+    queued = dict(rows)
+    return [queued[run] - at for run, at in zip(runs, started, strict=True)]
+
+
 def _ms(seconds: list[float]) -> str:
-    return f"{statistics.median(seconds) * 1000:.1f} ms (p95 {measure.quantile(sorted(seconds), 0.95) * 1000:.1f})"
+    return f"{statistics.median(seconds) * 1000:.1f} ms (p95 {quantile(sorted(seconds), 0.95) * 1000:.1f})"

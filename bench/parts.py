@@ -31,6 +31,9 @@ PARTS: Mapping[str, str] = {
     "fanin": "bench.fanin:measure",
     "creation": "bench.creation:measure",
     "schedulers": "bench.schedulers:measure",
+    "parse": "bench.parse:measure",
+    "idle": "bench.idle:measure",
+    "memory": "bench.memory:measure",
 }
 
 
