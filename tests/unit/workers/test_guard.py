@@ -1,0 +1,86 @@
+"""What a task may do to its process without the next one noticing."""
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from scheduler.exceptions import TaskTimeout
+from workers.guard import Guard
+from workers.outcome import TaskStopped
+
+
+@pytest.fixture
+def guard() -> Iterator[Guard]:
+    """Root's handlers are put back whatever the test does to them."""
+    handlers = list(logging.root.handlers)
+    yield Guard()
+    logging.root.handlers = handlers
+
+
+def run(guard: Guard, work: Callable[[], object]) -> object:
+    return guard.run(work, timeout_s=None, why_stop=lambda: None)
+
+
+def test_what_each_of_several_tasks_did_to_the_loggers_is_undone(guard: Guard) -> None:
+    kept, mine = logging.NullHandler(), logging.getLogger("test.guard.mine")
+    logging.root.handlers = [kept]
+
+    for _ in range(2):
+
+        def spoil() -> None:
+            logging.root.handlers.clear()
+            logging.root.handlers.append(logging.NullHandler())
+            mine.setLevel(1)
+            mine.propagate, mine.disabled = False, True
+            logging.disable(logging.CRITICAL)
+
+        run(guard, spoil)
+
+        assert logging.root.handlers == [kept]
+        assert (mine.level, mine.propagate, mine.disabled) == (logging.NOTSET, True, False)
+        assert logging.root.manager.disable == logging.NOTSET
+
+
+def test_a_logger_that_a_task_made_stays_as_that_task_left_it(guard: Guard) -> None:
+    name = "test.guard.made_by_a_task"
+
+    run(guard, lambda: logging.getLogger(name).setLevel(10))
+    run(guard, lambda: logging.getLogger(name).setLevel(40))
+
+    assert logging.getLogger(name).level == 10
+
+
+def test_variables_handlers_and_folder_are_as_before(guard: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEST_GUARD", "before")
+    guard = Guard()
+    before, folder = dict(os.environ), os.getcwd()  # noqa: PTH109
+    handler = signal.getsignal(signal.SIGUSR2)
+
+    def spoil() -> None:
+        os.environ["TEST_GUARD"] = "after"
+        os.environ["TEST_GUARD_NEW"] = "1"
+        del os.environ["PATH"]
+        os.chdir("/")
+        os.umask(0)
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+
+    umask = os.umask(0o22)
+    os.umask(umask)
+    run(guard, spoil)
+
+    assert dict(os.environ) == before
+    assert os.getcwd() == folder  # noqa: PTH109
+    assert os.umask(umask) == umask
+    assert signal.getsignal(signal.SIGUSR2) == handler
+
+
+def test_a_task_is_interrupted_by_its_timeout_and_by_a_stop(guard: Guard) -> None:
+    with pytest.raises(TaskTimeout, match=r"execution_timeout of 0\.05 s"):
+        guard.run(lambda: threading.Event().wait(30), timeout_s=0.05, why_stop=lambda: None)
+    with pytest.raises(TaskStopped, match="because"):
+        guard.run(lambda: os.kill(os.getpid(), signal.SIGTERM), timeout_s=None, why_stop=lambda: "because")
+    assert guard.run(lambda: 1, timeout_s=None, why_stop=lambda: None) == 1
