@@ -1,10 +1,15 @@
 """`paceline doctor`: what is reachable, which versions run, and what to fix."""
 
+from typing import TYPE_CHECKING
+
 import click
 from rich.text import Text
 
-from scheduler.cli import checks, deep, health, options, output
+from scheduler.cli import health, options, output
 from scheduler.exceptions import SettingsError
+
+if TYPE_CHECKING:
+    from scheduler.cli.checks import Finding
 
 
 @click.command()
@@ -20,11 +25,14 @@ def doctor(role: str | None, deep_wanted: bool, repair: bool, json_wanted: bool)
     """
     if repair and not deep_wanted:
         raise click.UsageError("--repair goes with --deep.")
-    if deep_wanted:
-        click.get_current_context().exit(0 if deep.examine(repair=repair, json_wanted=json_wanted) else 1)
-    if role is not None:
+    if role is not None and not deep_wanted:
+        # Asked every few seconds as the health check of a container: what the others need is not imported for it.
         health.examine(role, json_wanted=json_wanted)
         return
+    from scheduler.cli import checks, deep
+
+    if deep_wanted:
+        click.get_current_context().exit(0 if deep.examine(repair=repair, json_wanted=json_wanted) else 1)
     try:
         findings = checks.examine(options.settings())
     except SettingsError as error:
@@ -34,13 +42,13 @@ def doctor(role: str | None, deep_wanted: bool, repair: bool, json_wanted: bool)
         found = [finding.to_dict() for finding in findings]
         output.print_json({"ok": healthy, "versions": checks.versions(), "checks": found})
     else:
-        _print(findings, healthy)
+        _print(findings, checks.versions(), healthy=healthy)
     click.get_current_context().exit(0 if healthy else 1)
 
 
-def _print(findings: list[checks.Finding], healthy: bool) -> None:
+def _print(findings: "list[Finding]", versions: dict[str, str], *, healthy: bool) -> None:
     screen = output.console()
-    screen.print(Text(", ".join(f"{name} {version}" for name, version in checks.versions().items()), style="dim"))
+    screen.print(Text(", ".join(f"{name} {version}" for name, version in versions.items()), style="dim"))
     for finding in findings:
         mark = Text("ok       ", style="green") if finding.ok else Text("PROBLEM  ", style="bold red")
         screen.print(mark + Text(f"{finding.check}: {finding.message}"))

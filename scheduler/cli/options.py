@@ -5,14 +5,15 @@ import os
 import sys
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 import click
-from sqlalchemy import Engine
 
 from scheduler.settings import Settings
-from scheduler.store import database, migrate
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
 
 as_json = click.option("--json", "json_wanted", is_flag=True, help="Print JSON.")
 
@@ -26,8 +27,10 @@ def settings() -> Settings:
     return found
 
 
-def engine(*, check_schema: bool = True) -> Engine:
+def engine(*, check_schema: bool = True) -> "Engine":
     """An engine whose database answers and has this version's schema; it closes with the command."""
+    from scheduler.store import database, migrate
+
     made = database.create(settings(), pool_size=1, application="paceline cli")
     click.get_current_context().find_root().call_on_close(made.dispose)
     database.check(made)

@@ -1,7 +1,9 @@
-"""Importing `scheduler` loads authoring only."""
+"""Importing `scheduler` loads authoring only, and asking how a process is does without what the process needs."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 HEAVY = ("sqlalchemy", "celery", "kombu", "redis", "pyspark", "psycopg2", "pydantic", "jinja2", "croniter")
 
@@ -12,3 +14,23 @@ def test_importing_scheduler_loads_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "[]"
+
+
+def test_a_health_check_of_a_container_loads_no_database_no_broker_and_no_celery(tmp_path: Path) -> None:
+    """It is asked every few seconds, by every container."""
+    heavy = [name for name in HEAVY if name != "pydantic"] + ["alembic"]
+    code = (
+        "import sys, click; from scheduler.cli import paceline\n"
+        "try: paceline(['doctor', '--role', 'worker'], standalone_mode=False)\n"
+        "except click.ClickException as error: print(error.format_message())\n"
+        f"print([name for name in {heavy} if name in sys.modules])"
+    )
+    environment = {"PATH": os.environ["PATH"], "PACELINE_HOME": str(tmp_path)}
+
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+
+    said, loaded = done.stdout.strip().splitlines()
+    assert said.startswith("No worker runs on this machine")
+    assert loaded == "[]"
