@@ -33,6 +33,7 @@ PARTS: Mapping[str, str] = {
     "schedulers": "bench.schedulers:measure",
     "parse": "bench.parse:measure",
     "idle": "bench.idle:measure",
+    "standing": "bench.standing:measure",
     "memory": "bench.memory:measure",
 }
 

@@ -1,0 +1,240 @@
+"""`python -m bench.simulate RESULT`: fit the model to two shapes of a bench's JSON, check it by the others, then make it large."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bench import model
+from bench.measure import quantile
+from bench.model import Costs, Deployment, Graph, Model, Parameters
+
+ROLES = {"scheduler": "scheduler", "worker": "worker", "worker_children": "child", "postgres": "postgres", "redis": "redis"}
+#: CPU of both sides of a one-row commit, which is no part of the wait for the disk.
+COMMIT_CPU_S = 0.0001
+#: The machine that the bench starts: everything on it, one scheduler, one worker of 4 children.
+CORES = 2
+BENCH = Deployment(shared_cores=CORES)
+#: The shapes of bench/shapes.py that can be drawn here: the graph, and how many runs of it at once.
+SHAPES: Mapping[str, Callable[[Mapping[str, float]], tuple[Graph, int]]] = {
+    "chain": lambda _: (model.row(100), 1),
+    "wide": lambda _: (model.fan(2000), 1),
+    "tree": lambda _: (model.tree(1023), 1),
+    "grid": lambda _: (model.grid(20, 20), 1),
+    "many": lambda _: (model.row(10), 100),
+    "many_runs": lambda _: (model.row(5), 1000),
+    "fib": lambda _: (model.row(40), 1),
+    "fib_long": lambda work: (model.row(10, work["fib_long"]), 1),
+}
+#: What the model is fitted to; no check of it.
+FITTED = ("chain", "wide")
+#: Of the load that is simulated: seconds of a task, tasks of a run, seconds of the model's time. What a task takes of schedulers
+#: and servers does not depend on how long it runs, so a short one makes a small model.
+TASK_S, LENGTH, SECONDS = 1.0, 10, 12.0
+#: The busiest hour over the average of a day; and how many of all children are at work then.
+PEAK, USED = 3.0, 0.6
+#: What is made large: task instances a day, and with what.
+SIZES = (
+    ("defaults", 10e6, Deployment(workers=100, children=16)),
+    ("defaults", 10e6, Deployment(workers=1000, children=16)),
+    ("2 schedulers, beats every 10 s", 10e6, Deployment(schedulers=2, workers=1000, children=16, heartbeat_s=10)),
+    ("2 schedulers, 4 pools, beats every 10 s", 100e6,
+     Deployment(schedulers=2, workers=1000, children=16, pools=4, heartbeat_s=10, postgres_cores=16)),
+    ("4 schedulers, 8 pools, 2 brokers, beats every 30 s", 100e6,
+     Deployment(schedulers=4, workers=10_000, children=16, pools=8, brokers=2, heartbeat_s=30, postgres_cores=32)),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """How the machine was while a shape was measured, by the sample of bare Celery beside it."""
+
+    #: Cores that a load which takes all it can get was given; others may have used the rest.
+    cores: float
+    #: CPU of a task of bare Celery, and the time of its hop, in seconds.
+    cpu_s: float
+    hop_s: float
+
+
+def conditions(shape: Mapping[str, Any]) -> Conditions:
+    """From a shape's figures and its ratios to its own samples."""
+    cpu_s = shape["cpu_s_per_task"]["total"] / shape["cpu_over_raw"]
+    return Conditions(
+        cores=min(CORES, shape["tasks_per_s"] / shape["of_raw_celery"] * cpu_s),
+        cpu_s=cpu_s,
+        hop_s=shape["hop_ms"]["p50"] / shape["hop_over_raw"] / 1000,
+    )
+
+
+def fit(result: Mapping[str, Any]) -> Parameters:
+    """For the machine as it was during `chain`: costs from the CPU of `chain` and `wide`, and `wake_s` such that the model's chain
+    takes what the measured one took."""
+    shapes, standing = result["shapes"], result["standing"]
+    then = conditions(shapes["chain"])
+    followed = _costs(shapes["chain"]["cpu_s_per_task"])
+    scheduled = _costs(shapes["wide"]["cpu_s_per_task"], then.cpu_s / conditions(shapes["wide"]).cpu_s)
+    parameters = Parameters(
+        followed=followed,
+        scheduled=scheduled,
+        flush_s=max(0.0, 1 / result["raw"]["pg_commits_per_s"] - COMMIT_CPU_S),
+        wake_s=0.0,
+        pass_postgres_s=_line(standing["pass_postgres_ms"]),
+        beat_postgres_s=_line(standing["beat_postgres_ms"]),
+    )
+    low, high = 0.0, 0.02
+    for _ in range(20):
+        middle = (low + high) / 2
+        took = makespan(_under(replace(parameters, wake_s=middle), then, then), "chain", {})
+        low, high = (middle, high) if took < shapes["chain"]["makespan_s"] else (low, middle)
+    return replace(parameters, wake_s=low)
+
+
+def _under(parameters: Parameters, then: Conditions, now: Conditions) -> Parameters:
+    """What was fitted `then`, as it is `now`: a machine of CORES whole cores, on which everything takes the longer."""
+    cpu = now.cpu_s / then.cpu_s * CORES / now.cores
+    wake = now.hop_s / then.hop_s
+    return replace(
+        parameters,
+        followed=_scaled(parameters.followed, cpu),
+        scheduled=_scaled(parameters.scheduled, cpu),
+        flush_s=parameters.flush_s * wake,
+        wake_s=parameters.wake_s * wake,
+        pass_s=parameters.pass_s * cpu,
+        pass_postgres_s=(parameters.pass_postgres_s[0] * cpu, parameters.pass_postgres_s[1] * cpu),
+    )
+
+
+def _scaled(costs: Costs, by: float) -> Costs:
+    return Costs(**{name: seconds * by for name, seconds in asdict(costs).items()})
+
+
+def _line(by_active: Mapping[str, float]) -> tuple[float, float]:
+    """Seconds always, and seconds for each active task instance: a line through the smallest and the largest."""
+    (low, least), *_, (high, most) = sorted((int(active), ms / 1000) for active, ms in by_active.items())
+    each = max(0.0, (most - least) / (high - low))
+    return max(0.0, least - each * low), each
+
+
+def _costs(cpu: Mapping[str, float], by: float = 1.0) -> Costs:
+    return Costs(**{name: cpu[role] * by for role, name in ROLES.items()})
+
+
+def makespan(parameters: Parameters, name: str, work: Mapping[str, float]) -> float:
+    """Seconds that a shape takes on the machine of the bench."""
+    graph, runs = SHAPES[name](work)
+    one = Model(parameters, BENCH)
+    for _ in range(runs):
+        one.trigger(graph)
+    while len(one.closed) < runs:
+        one.env.step()
+    return one.env.now
+
+
+def check(parameters: Parameters, result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """By shape that was measured: what the model says of the machine as it was then, and its error."""
+    shapes, rows = result["shapes"], []
+    then = conditions(shapes["chain"])
+    for name in SHAPES:
+        if name in shapes:
+            now, measured = conditions(shapes[name]), shapes[name]["makespan_s"]
+            work = {"fib_long": _work(shapes) * CORES / now.cores} if name == "fib_long" else {}
+            said = makespan(_under(parameters, then, now), name, work)
+            rows.append({"shape": name, "fitted": name in FITTED, "measured_s": measured, "model_s": round(said, 4),
+                         "error": round(said / measured - 1, 3), "cores": round(now.cores, 2)})  # fmt: skip
+    return rows
+
+
+def _work(shapes: Mapping[str, Any]) -> float:
+    """CPU of one fib(33): what a task of fib_long takes more of its child than one of fib."""
+    return float(shapes["fib_long"]["cpu_s_per_task"]["worker_children"] - shapes["fib"]["cpu_s_per_task"]["worker_children"])
+
+
+def load(parameters: Parameters, deployment: Deployment, per_s: float, *, seconds: float = SECONDS) -> dict[str, Any]:
+    """Runs of LENGTH tasks of TASK_S seconds come at random, so that `per_s` task instances become ready a second.
+
+    How busy each part is, the hop, and how many task instances wait at the end. The first half of the time does not count.
+    """
+    one = Model(parameters, deployment)
+    one.env.process(_arrivals(one, per_s, seconds))
+    one.env.run(seconds / 2)
+    before, at = _busy(one), one.env.now
+    one.hops.clear()
+    done = one.done
+    one.env.run(seconds)
+    span = one.env.now - at
+    after = _busy(one)
+    hops = sorted(one.hops)
+    return {
+        "per_s": round(per_s),
+        "done_per_s": round((one.done - done) / span),
+        "busy": {name: round((after[name] - before[name]) / span, 3) for name in after},
+        "hop_ms": {f"p{share}": round(quantile(hops, share / 100) * 1e3, 2) for share in (50, 99)} if hops else {},
+        "waiting": sum(map(len, one.waiting)),
+    }
+
+
+def _arrivals(one: Model, per_s: float, seconds: float) -> model.Step:
+    graph = replace(model.row(LENGTH, TASK_S), busy=False)
+    # As if it had gone on for long: runs are met somewhere in their course.
+    for _ in range(int(per_s * TASK_S)):
+        one.env.process(_later(one, replace(model.row(one.dice.randint(1, LENGTH), TASK_S), busy=False)))
+    while one.env.now < seconds:
+        yield one.env.timeout(one.dice.expovariate(per_s / LENGTH))
+        one.trigger(graph)
+
+
+def _later(one: Model, graph: Graph) -> model.Step:
+    yield one.env.timeout(one.dice.random() * TASK_S)
+    one.trigger(graph)
+
+
+def _busy(one: Model) -> dict[str, float]:
+    """Seconds of work so far of each part, by core of it."""
+    return {
+        "postgres_cores": one.postgres.busy_s,
+        "disk": one.log.busy_s,
+        "scheduler": max(cpu.busy_s for cpu in one.scheduler_cpus),
+        "redis": max(cpu.busy_s for cpu in one.redis),
+        "pool_lock": max(one.pools_held_s),
+    }
+
+
+def large(parameters: Parameters) -> list[dict[str, Any]]:
+    """Each size with the defaults, then with what lifts its first limit."""
+    found = []
+    for name, a_day, deployment in SIZES:
+        per_s = a_day / 86400
+        standing = int(deployment.workers * deployment.children * USED)
+        row = load(parameters, replace(deployment, standing=standing), per_s * PEAK)
+        row |= {"what": name, "a_day": a_day, "workers": deployment.workers, "connections": _connections(deployment)}
+        found.append(row)
+    return found
+
+
+def _connections(deployment: Deployment) -> int:
+    """Of docs/explanation/database.md: 4 of a scheduler, 2 of a worker and 1 of each of its children."""
+    return 4 * deployment.schedulers + deployment.workers * (2 + deployment.children)
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.simulate", description=__doc__)
+    parser.add_argument("result", type=Path, help="what `make bench` ended with; the last line is read")
+    parser.add_argument("--large", action="store_true", help="also the sizes of docs/explanation/scale.md; some minutes")
+    options = parser.parse_args(arguments)
+    result = json.loads(options.result.read_text(encoding="utf-8").splitlines()[-1])
+    parameters = fit(result)
+    rows = check(parameters, result)
+    for row in rows:
+        print(row, file=sys.stderr)
+    found = large(parameters) if options.large else []
+    for row in found:
+        print(row, file=sys.stderr)
+    print(json.dumps({"parameters": asdict(parameters), "check": rows, "large": found}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,88 @@
+"""What is asked of PostgreSQL however little is done: its CPU for a pass of the queue service and for a beat of a worker."""
+
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from bench import shapes
+from bench.parts import Options, Piece
+from bench.stack import Stack
+from scheduler.dispatch import Publisher
+from scheduler.services.queue import Queue
+from scheduler.store import processes, runs
+from scheduler.store.database import create
+
+#: Running task instances, each of a run of its own; and those of the worker that beats.
+SIZES, SMALL_SIZES = (100, 1000, 10_000), (5, 10)
+HELD = 16
+#: CPU is counted in hundredths of a second, so a thing is done until it has used this much.
+ENOUGH_S, SMALL_ENOUGH_S = 0.4, 0.02
+RUN = "update dag_run set state = 'running', started_at = clock_timestamp() where state = 'queued'"
+START = """
+    update task_instance set state = 'running', try_number = 1, scheduled_at = clock_timestamp(), queued_at = clock_timestamp(),
+           started_at = clock_timestamp(), dispatch_id = gen_random_uuid(), worker = 'elsewhere'
+     where task_no = 0 and state is null
+"""
+#: One that waits, or a pass would look no further; and no slot for it.
+WAIT = "update task_instance set state = 'scheduled', try_number = 1, scheduled_at = clock_timestamp() where id = %s"
+FULL = "update pool set slots = 0"
+
+
+def measure(options: Options) -> Piece:
+    """`pass_postgres_ms` and `beat_postgres_ms`, by number of running task instances; the pass finds nothing that it can queue."""
+    shape = shapes.chain(10)
+    passes: dict[str, float] = {}
+    beats: dict[str, float] = {}
+    enough_s = SMALL_ENOUGH_S if options.small else ENOUGH_S
+    with Stack(shape.files, schedulers=0, workers=0) as stack:
+        stack.start(schedulers=1, workers=0)
+        stack.stop_processes()
+        scheduler = processes.register(stack.engine, kind="scheduler", name="s", host="h", pid=1)
+        queue = Queue(stack.engine, stack.settings, Publisher(stack.settings), scheduler)
+        made = 0
+        for size in SMALL_SIZES if options.small else SIZES:
+            for _ in range(size - made):
+                runs.trigger(stack.engine, shape.dag_ids[0])
+            made = size
+            _start(stack)
+            passes[str(size)] = _cpu_ms(stack, lambda: queue.run_once(datetime.now(UTC)), enough_s)
+            beats[str(size)] = _beat(stack, enough_s)
+            options.say(f"{size} running: PostgreSQL takes {passes[str(size)]} ms for a pass, {beats[str(size)]} ms for a beat")
+    return {"standing": {"pass_postgres_ms": passes, "beat_postgres_ms": beats}}
+
+
+def _start(stack: Stack) -> None:
+    with stack.connection.cursor() as cursor:
+        cursor.execute(RUN)
+        cursor.execute(START)
+        cursor.execute("select min(id) from task_instance where state is null")
+        cursor.execute(WAIT, cursor.fetchone())
+        cursor.execute(FULL)
+        for table in ("task_instance", "dag_run", "process"):
+            cursor.execute(f"vacuum analyze {table}")
+
+
+def _beat(stack: Stack, enough_s: float) -> float:
+    engine = create(stack.settings, pool_size=1)
+    try:
+        worker = processes.register(engine, kind="worker", name="w", host="h", pid=1, queues=("default",), concurrency=HELD)
+        held = [str(uuid.uuid4()) for _ in range(HELD)]
+
+        def beat() -> None:
+            processes.heartbeat(engine, worker)
+            processes.running_dispatches(engine, worker, held)
+
+        return _cpu_ms(stack, beat, enough_s)
+    finally:
+        engine.dispose()
+
+
+def _cpu_ms(stack: Stack, work: Callable[[], object], enough_s: float) -> float:
+    """CPU of all server processes for doing this once."""
+    work()
+    before, times = stack.cpu_seconds()["postgres"], 0
+    while (used := stack.cpu_seconds()["postgres"] - before) < enough_s:
+        for _ in range(20):
+            work()
+        times += 20
+    return round(used / times * 1000, 3)
