@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from alembic.script import ScriptDirectory
 from support.scenario import Scenario, chain
 
 from scheduler.exceptions import SchemaError
@@ -108,3 +109,7 @@ def test_a_migration_waits_for_no_lock_for_long(scenario: Scenario, future: Futu
 
 def test_the_marker_of_this_version_names_a_revision_it_knows() -> None:
     assert migrate.compatible_from() in migrate.known()
+
+
+def test_the_names_of_the_files_tell_what_alembic_reads_in_them() -> None:
+    assert migrate.known() == tuple(script.revision for script in ScriptDirectory(migrate._location()).walk_revisions())
