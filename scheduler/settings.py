@@ -138,7 +138,7 @@ class Scheduler(Probed):
     priority_aging: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0
     """Seconds of waiting that raise a task's rank by a priority_weight of 1; 0 is off."""
     queue_headroom: Annotated[int, Field(ge=1)] = 32
-    """Messages a Celery queue may hold beyond the free slots of its workers."""
+    """Messages a Celery queue may hold beyond the free slots of its workers; more if they take them in less than 0.2 s."""
     orphaned_tasks_check_interval: Seconds = 1
     """Seconds between two searches for lost messages and dead workers."""
     task_queued_timeout: Seconds = 2

@@ -317,11 +317,11 @@ class Turns:
 
 
 def queue_pause_s(queued: Queued, since_last_s: float) -> float:
-    """Seconds in which rings need not wake the queue service: about until the workers have taken half of what a filled queue
+    """Seconds in which rings need not wake the queue service: about until the workers have taken half of what the longest queue
     holds for them, at the pace at which they took the last of it. Every task that ends while others wait rings, and a pass for
-    each of them would queue one task at a time. A queue that is not filled has room for whatever rings.
+    each of them would queue one task at a time. If everything that waited could be queued, there may be room for whatever rings.
     """
-    if not queued.filled:
+    if queued.ahead <= 0:
         return SHORTEST_PAUSE_S
     taken_per_s = max(len(queued.messages), 1) / max(since_last_s, SHORTEST_PAUSE_S)
-    return min(max(queued.headroom / 2 / taken_per_s, SHORTEST_PAUSE_S), LONGEST_PAUSE_S)
+    return min(max(queued.ahead / 2 / taken_per_s, SHORTEST_PAUSE_S), LONGEST_PAUSE_S)

@@ -8,6 +8,7 @@ from datetime import datetime
 from sqlalchemy import Connection, Engine
 
 from scheduler import faults
+from scheduler.deciding.headroom import Headroom
 from scheduler.deciding.select import Room, select
 from scheduler.dispatch import PUBLISH_ERRORS, Message, Publisher
 from scheduler.settings import Settings
@@ -24,14 +25,15 @@ UNLIMITED = 2**31 - 1
 class Queued:
     """The messages of the task instances queued, whether the broker took them, and whether the next pass is wanted at once.
 
-    `filled`: some queue now holds all that its workers can take soon, so the next pass may wait until they have taken some.
+    `ahead`: if more waits than could be queued, how many messages the longest queue holds beyond the places of its workers. Until
+    they have taken some of these, nobody waits for the next pass. 0 if whatever becomes ready may go at once.
     `held_elsewhere`: another scheduler held a pool or run that something waits for, and may not have seen it.
     """
 
     messages: list[Message]
     sent: bool
     more: bool
-    filled: bool
+    ahead: int = 0
     held_elsewhere: bool = False
 
 
@@ -43,12 +45,13 @@ class Queue:
         self._settings = settings
         self._publisher = publisher
         self.scheduler_id = scheduler_id
+        self._headroom = Headroom(settings.scheduler.queue_headroom)
 
     def run_once(self, now: datetime) -> Queued:
-        chosen = _choose_and_queue(self._engine, self._settings, self.scheduler_id)
+        chosen = _choose_and_queue(self._engine, self._settings, self.scheduler_id, self._headroom, now.timestamp())
         sent = send(self._engine, self._publisher, chosen.messages, step="queue")
         more = chosen.lost or len(chosen.messages) >= self._settings.scheduler.max_tis_per_query
-        return Queued(chosen.messages, sent, more, filled=bool(chosen.full.queues), held_elsewhere=chosen.held_elsewhere)
+        return Queued(chosen.messages, sent, more, chosen.ahead if chosen.waits else 0, chosen.held_elsewhere)
 
 
 def send(engine: Engine, publisher: Publisher, messages: list[Message], *, step: str) -> bool:
@@ -79,10 +82,13 @@ class _Chosen:
     held_elsewhere: bool = False
     #: A worker handed its slots to one that this pass had picked: with that it may not have rung for what it made ready.
     lost: bool = False
+    #: Whether something waits that could not be queued, and what the longest queue holds beyond the places of its workers.
+    waits: bool = False
+    ahead: int = 0
 
 
 @transaction_at("queue", lambda chosen: chosen.messages)
-def _choose_and_queue(connection: Connection, settings: Settings, scheduler_id: str) -> _Chosen:
+def _choose_and_queue(connection: Connection, settings: Settings, scheduler_id: str, headroom: Headroom, at_s: float) -> _Chosen:
     """Rounds of read, select and write under the locks; what is found full is left out of the query, before its limit."""
     chosen = _Chosen()
     pools, chosen.held_elsewhere = room.hold_waiting_pools(connection)
@@ -92,18 +98,31 @@ def _choose_and_queue(connection: Connection, settings: Settings, scheduler_id: 
     if settings.core.parallelism - sum(one.instances for one in counts.held) < settings.scheduler.max_tis_per_query:
         # This pass could reach it, and other schedulers may hold other pools just now.
         room.hold_parallelism(connection)
-    free = free_room(pools, counts, settings)
+    headroom.look(in_queues(counts), at_s)
+    free = free_room(pools, counts, settings, headroom)
     chosen.full.runs.update(one.dag_run_id for one in counts.held if free.active_in_run[one.dag_run_id] >= one.run_limit)
     all_held, more = not chosen.held_elsewhere, True
     while more:
-        free, more = _round(connection, chosen, pools, free, settings=settings, scheduler_id=scheduler_id)
+        free, more = _round(connection, chosen, pools, free, settings=settings, scheduler_id=scheduler_id, headroom=headroom)
+    # Of each queue that something is in: what it and its workers hold now.
+    held = {name: counts.places.get(name, 0) + headroom.of(name) - left for name, left in free.queues.items()}
+    headroom.leave(held, at_s)
+    chosen.waits |= bool(chosen.full.queues)
+    chosen.ahead = max((count - counts.places.get(name, 0) for name, count in held.items()), default=0)
     if all_held:
         _let_hand_on(connection, pools, free)
     return chosen
 
 
 def _round(
-    connection: Connection, chosen: _Chosen, pools: Mapping[str, Pool], free: Room, *, settings: Settings, scheduler_id: str
+    connection: Connection,
+    chosen: _Chosen,
+    pools: Mapping[str, Pool],
+    free: Room,
+    *,
+    settings: Settings,
+    scheduler_id: str,
+    headroom: Headroom,
 ) -> tuple[Room, bool]:
     """Read the best that are not known to be full, select, write. What is free then, and whether more may be found."""
     limit = settings.scheduler.max_tis_per_query
@@ -122,13 +141,14 @@ def _round(
     ours = _hold(connection, batch)
     chosen.held_elsewhere |= len(ours) < len(batch)
     # Counted again now that nobody else can add to these runs.
-    free = free_room(pools, room.count(connection, alive_s=settings.worker.heartbeat_timeout), settings)
+    free = free_room(pools, room.count(connection, alive_s=settings.worker.heartbeat_timeout), settings, headroom)
     picked = select(ours, free, limit=limit - len(chosen.messages), reserve=settings.scheduler.pool_reservation)
     if picked:
         queued = instances.queue(connection, [one.id for one in picked], scheduler_id)
         chosen.lost |= len(queued) < len(picked)
         chosen.messages += queued
         free = free.without(picked)
+    chosen.waits |= len(picked) < len(batch)
     came = Counter(one.pool for one in batch)
     more_wait = any(came[name] >= share[name] for name in share) and len(chosen.messages) < limit
     return free, more_wait and (_exclude(chosen.full, free, batch, ours) or bool(picked))
@@ -195,15 +215,23 @@ def _largest(pools: Mapping[str, Pool], free: Room, settings: Settings) -> Mappi
     return {one.name: UNLIMITED if one.slots < 0 else one.slots for one in pools.values()}
 
 
-def free_room(pools: Mapping[str, Pool], counts: Counts, settings: Settings) -> Room:
-    """What is free now. A queue may hold `queue_headroom` messages more than its live workers have places."""
+def in_queues(counts: Counts) -> Counter[str]:
+    """What each queue and its workers hold."""
+    held: Counter[str] = Counter()
+    for one in counts.held:
+        held[one.queue] += one.instances
+    return held
+
+
+def free_room(pools: Mapping[str, Pool], counts: Counts, settings: Settings, headroom: Headroom) -> Room:
+    """What is free now. A queue may hold its `headroom` more than its live workers have places."""
     slots = {
         one.name: settings.core.parallelism if one.slots < 0 else one.slots - counts.deferred.get(one.name, 0)
         for one in pools.values()
     }
     window: defaultdict[str, int] = defaultdict(lambda: settings.scheduler.queue_headroom)
-    for name, count in counts.places.items():
-        window[name] += count
+    for name in {*counts.places, *in_queues(counts)}:
+        window[name] = counts.places.get(name, 0) + headroom.of(name)
     active: Counter[int] = Counter()
     for one in counts.held:
         if one.pool in slots and pools[one.pool].slots >= 0:

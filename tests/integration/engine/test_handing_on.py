@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -316,7 +317,7 @@ def test_a_pass_that_lost_one_to_a_worker_looks_again(scenario: Scenario) -> Non
     scenario.sql("update task_instance set state = 'scheduled', scheduled_at = now()")
     with scenario.engine.begin() as worker:
         first = worker.exec_driver_sql("select id from task_instance order by id limit 1 for no key update").scalar_one()
-        passing = threading.Thread(target=lambda: passes.append(service.run_once(None)))  # type: ignore[arg-type]
+        passing = threading.Thread(target=lambda: passes.append(service.run_once(datetime.now(UTC))))
         passes: list[Any] = []
         passing.start()
         while not scenario.rows("select 1 from pg_locks where not granted"):

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 from sqlalchemy import event
 from support.scenario import Scenario, dag
@@ -20,7 +21,7 @@ def statements_of_a_pass(scenario: Scenario) -> Counter[str]:
         asked[" ".join(statement.split())[:60]] += 1
 
     event.listen(scenario.engine, "before_cursor_execute", note)
-    scenario.schedulers[0].turns.queue.run_once(None)  # type: ignore[arg-type]
+    scenario.schedulers[0].turns.queue.run_once(datetime.now(UTC))
     event.remove(scenario.engine, "before_cursor_execute", note)
     return asked
 
@@ -29,7 +30,7 @@ def test_a_pass_that_fills_a_queue_asks_few_questions(make_scenario: Callable[..
     scenario = make_scenario(scheduler={"queue_headroom": 8})
     scenario.add(dag("w", {f"t{number:03}": [] for number in range(300)}))
     scenario.trigger("w")
-    scenario.schedulers[0].turns.promote.run_once(None)  # type: ignore[arg-type]
+    scenario.schedulers[0].turns.promote.run_once(datetime.now(UTC))
 
     asked = statements_of_a_pass(scenario)
 
