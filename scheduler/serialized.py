@@ -6,7 +6,7 @@ Immutable, free of user code; equal content has an equal hash.
 import hashlib
 import json
 from collections import deque
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import datetime, timedelta
 from functools import cache, cached_property
 from typing import Any, Self, get_origin
@@ -118,7 +118,7 @@ class SerializedDag:
 
     def to_json(self) -> str:
         """Canonical JSON: the same DAG gives the same bytes in any process."""
-        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        return self._json
 
     @classmethod
     def from_json(cls, text: str | dict[str, Any]) -> Self:
@@ -126,6 +126,10 @@ class SerializedDag:
         data = json.loads(text) if isinstance(text, str) else text
         tasks = tuple(SerializedTask(**_known(SerializedTask, task)) for task in data["tasks"])
         return cls(**_known(cls, data) | {"tasks": tasks})
+
+    @cached_property
+    def _json(self) -> str:
+        return json.dumps(self, default=_as_dict, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
     @cached_property
     def content_hash(self) -> str:
@@ -213,6 +217,13 @@ class SerializedDag:
     @cached_property
     def end(self) -> datetime | None:
         return datetime.fromisoformat(self.end_date) if self.end_date else None
+
+
+def _as_dict(part: object) -> dict[str, Any]:
+    """A part as JSON has it. Unlike `asdict` it copies nothing, which was a quarter of the time that a small DAG file takes."""
+    if not is_dataclass(part):
+        raise TypeError(f"Object of type {type(part).__name__} is not JSON serializable")
+    return {one.name: getattr(part, one.name) for one in fields(part)}
 
 
 def _known(kind: type, data: dict[str, Any]) -> dict[str, Any]:
