@@ -203,6 +203,7 @@ def _executor(settings: Settings, board: Board) -> Executor:
     enabled = settings.scheduler.schedule_after_task_execution
     return Executor(
         settings=settings,
+        logs_folder=settings.logs_folder,
         hot=hot,
         follower=Follower(
             hot, Publisher(settings), Doorbell(settings), enabled=enabled, aging=settings.scheduler.priority_aging > 0

@@ -5,6 +5,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import psycopg2
@@ -41,6 +42,7 @@ class Executor:
     """All that one pool child keeps between tasks."""
 
     settings: Settings
+    logs_folder: Path
     hot: HotPath
     follower: Follower
     files: LoadedFiles
@@ -71,7 +73,7 @@ class Executor:
 
     def _run_logged(self, claim: Claim, dag: SerializedDag, task: SerializedTask) -> Outcome:
         path = logs.try_path(
-            self.settings.logs_folder,
+            self.logs_folder,
             dag_id=claim.dag_id,
             run_id=claim.run_id,
             task_id=claim.task_id,

@@ -18,8 +18,9 @@ R = TypeVar("R")
 
 #: What a task may have changed; the others cannot be caught, or belong to the interpreter.
 SIGNALS = tuple(sorted(int(number) for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}))
-#: That of the module signal makes an enum member of each answer, which takes ten times as long.
+#: Those of the module signal make an enum member of each answer, which takes ten times as long.
 handler_of: Callable[[int], Any] = _signal.getsignal
+set_handler: Callable[[int, Any], Any] = _signal.signal
 
 
 class Guard:
@@ -44,8 +45,8 @@ class Guard:
         self._timeout_s, self._why_stop = timeout_s, why_stop
         try:
             with self._restored():
-                signal.signal(signal.SIGALRM, self._on_alarm)
-                signal.signal(signal.SIGTERM, self._on_term)
+                set_handler(signal.SIGALRM, self._on_alarm)
+                set_handler(signal.SIGTERM, self._on_term)
                 if timeout_s is not None:
                     signal.setitimer(signal.ITIMER_REAL, timeout_s)
                 self._interruption, self._inside = None, True
@@ -93,7 +94,7 @@ class Guard:
         finally:
             for number, handler in self._handlers.items():
                 if handler_of(number) is not handler and handler is not None:
-                    signal.signal(number, handler)
+                    set_handler(number, handler)
             self._logging.restore()
             if _variables() != self._variables:
                 self._restore_environment()
