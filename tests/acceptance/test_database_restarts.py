@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.faulty import default_times, faulty_stack, full_only
 from support.ledger import Ledger
-from support.servers import PostgresServer, running_postgres
+from support.servers import DURABLE, PostgresServer, running_postgres
 from support.stacks import StackFactory
 from support.waiting import eventually
 
@@ -24,7 +24,7 @@ AWAY_S = 4.0
 
 @pytest.fixture
 def own_postgres(short_folder: Path) -> Iterator[PostgresServer]:
-    with running_postgres(short_folder / "own") as server:
+    with running_postgres(short_folder / "own", DURABLE) as server:
         yield server
 
 

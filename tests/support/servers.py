@@ -2,7 +2,7 @@
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +16,8 @@ from scheduler.store import database, migrate
 TEMPLATE = "migrated"
 #: Speed for safety: this data lives as long as the tests.
 FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_wal_size": "4GB", "autovacuum": "on"}
+#: For a server that is to crash: what was committed outlives that. A crash of the machine is not played.
+DURABLE = {name: value for name, value in FAST.items() if name != "synchronous_commit"}
 
 
 @dataclass
@@ -78,10 +80,10 @@ class RedisServer:
 
 
 @contextlib.contextmanager
-def running_postgres(folder: Path) -> Iterator[PostgresServer]:
+def running_postgres(folder: Path, options: Mapping[str, str] = FAST) -> Iterator[PostgresServer]:
     """A PostgreSQL in this folder, fast rather than safe."""
     with Supervisor(folder / "logs") as supervisor:
-        embedded = EmbeddedPostgres(data=folder / "data", run_folder=folder / "run", supervisor=supervisor, options=FAST)
+        embedded = EmbeddedPostgres(data=folder / "data", run_folder=folder / "run", supervisor=supervisor, options=options)
         embedded.start()
         yield PostgresServer(embedded)
 

@@ -11,17 +11,15 @@ import psycopg2
 import pytest
 from sqlalchemy.exc import OperationalError
 from support.scenario import Scenario, chain
-from support.servers import FAST, PostgresServer
+from support.servers import DURABLE, PostgresServer, running_postgres
 from support.waiting import eventually
 
-from scheduler.cli.embedded import EmbeddedPostgres
-from scheduler.cli.processes import Supervisor
 from scheduler.settings import Settings
 from scheduler.store import crashes, processes
 from scheduler.store.hot import HotPath
 
-#: What is committed outlives a crash, but for what does not wait for the disk, which is nowhere before it is asked for.
-DURABLE = {name: value for name, value in FAST.items() if name != "synchronous_commit"} | {"wal_writer_delay": "10s"}
+#: What does not wait for the disk is written long after.
+LATE = {"wal_writer_delay": "10s"}
 WORK = """
 import os, time
 with DAG("d", schedule=None):
@@ -59,12 +57,8 @@ def test_a_report_of_a_dispatch_whose_claim_was_undone_is_taken_and_nothing_runs
 def server(short_folder: Path) -> Iterator[PostgresServer]:
     """A PostgreSQL of this test alone, which may crash."""
     short_folder.chmod(0o755)
-    with Supervisor(short_folder / "logs") as supervisor:
-        embedded = EmbeddedPostgres(
-            data=short_folder / "data", run_folder=short_folder / "run", supervisor=supervisor, options=DURABLE
-        )
-        embedded.start()
-        yield PostgresServer(embedded)
+    with running_postgres(short_folder, DURABLE | LATE) as made:
+        yield made
 
 
 @pytest.fixture
