@@ -1,6 +1,7 @@
 """What goes wrong, one function a fault: each is bounded, draws from its own dice, returns its recovery if it has one."""
 
 import contextlib
+import os
 import random
 import signal
 import threading
@@ -10,14 +11,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import psutil
+import psycopg2
+from support.waiting import eventually
 
+from chaos.proxy import Line
 from chaos.recovery import Meter, Recovery
-from chaos.stage import Stage, wait_until_up
+from chaos.stage import Lines, Stage, wait_until_redis_is_up, wait_until_up
 from scheduler.dispatch import Message, Publisher
 from scheduler.store import database, runs
 
 #: Seconds to look for a victim that is at work.
 LOOK_S = 5.0
+#: Seconds for a worker that was told to stop, which may be stopped or cut off meanwhile.
+ENDED_S = 90.0
 #: Message of task instances that a worker has, had or is about to have.
 OLD_MESSAGES = """
 select t.id, t.dispatch_id::text, t.queue, r.dag_id, r.run_id, t.task_id, t.map_index
@@ -26,6 +32,7 @@ select t.id, t.dispatch_id::text, t.queue, r.dag_id, r.run_id, t.task_id, t.map_
  order by t.state = 'queued' desc, greatest(t.queued_at, t.ended_at) desc limit 80
 """
 NEWEST_SCHEDULER = "select id from process where pid = %s and kind = 'scheduler' order by started_at desc limit 1"
+BACKENDS = "select pid from pg_stat_activity where datname = current_database() and application_name like 'paceline%'"
 TERMINATE = """
 select count(pg_terminate_backend(pid)) from pg_stat_activity
  where datname = current_database() and application_name like 'paceline%%' and random() < %s
@@ -49,13 +56,12 @@ Fault = Callable[[Act], "Recovery | None"]
 
 
 def scheduler_kill(act: Act) -> Recovery:
-    victim = act.dice.choice(act.stage.schedulers)
-    ids = act.meter.ask(NEWEST_SCHEDULER, act.stage.stack.pid(victim))
-    unsent = act.meter.unsent(ids[0][0]) if ids else []
+    victim = act.dice.choice(act.stage.up(act.stage.schedulers))
+    ((name,),) = act.meter.ask(NEWEST_SCHEDULER, act.stage.stack.pid(victim))
     at = time.time()
     act.stage.signal(victim, signal.SIGKILL)
     run_id = _trigger(act, "probe")
-    return Recovery("scheduler", [max(act.meter.probed(run_id, at), act.meter.all_sent(unsent, at))])
+    return Recovery("scheduler", [max(act.meter.all_sent(name, at, act.stage.redis), act.meter.probed(run_id, at))])
 
 
 def scheduler_stop(act: Act) -> None:
@@ -105,9 +111,11 @@ def waiter_kill(act: Act) -> None:
 
 def scale_down(act: Act) -> None:
     """SIGTERM under load; the Supervisor starts it again, which is the scale-up."""
-    worker = act.dice.choice(act.stage.workers)
+    worker = act.dice.choice(act.stage.up(act.stage.workers))
     _at_work(act, worker)
+    pid = act.stage.stack.pid(worker)
     act.stage.signal(worker, signal.SIGTERM)
+    eventually(lambda: not psutil.pid_exists(pid), timeout=ENDED_S)
 
 
 def redis_kill(act: Act) -> None:
@@ -116,6 +124,7 @@ def redis_kill(act: Act) -> None:
         client.save()
     time.sleep(act.dice.choice((0.0, 0.2)))
     act.stage.signal_server("redis", signal.SIGKILL)
+    wait_until_redis_is_up(act.stage)
 
 
 def redis_empty(act: Act) -> Recovery:
@@ -150,6 +159,16 @@ def postgres_fast(act: Act) -> Recovery:
     return _restart_postgres(act, signal.SIGINT)
 
 
+def postgres_backend(act: Act) -> Recovery:
+    """One backend is killed, as when memory runs out: the server ends all others, recovers, and stays the same process."""
+    with contextlib.closing(psycopg2.connect(act.stage.settings.database_url)) as witness, witness.cursor() as cursor:
+        cursor.execute(BACKENDS)
+        os.kill(act.dice.choice(cursor.fetchall())[0], signal.SIGKILL)
+        with contextlib.suppress(psycopg2.OperationalError):
+            cursor.execute("select pg_sleep(30)")
+    return Recovery("postgres", [act.meter.first_move(wait_until_up(act.stage.settings.database_url))])
+
+
 def postgres_terminate(act: Act) -> None:
     share = act.dice.choice((0.3, 1.0))
     for _ in range(act.dice.randint(1, 4)):
@@ -157,18 +176,24 @@ def postgres_terminate(act: Act) -> None:
         time.sleep(act.dice.choice((0.0, 0.2)))
 
 
-def half_open(act: Act) -> None:
-    """One process is cut off from PostgreSQL, Redis or both, and nobody tells it."""
-    lines = act.stage.lines[act.dice.choice(sorted(act.stage.lines))]
-    cut = act.dice.choice(([lines.postgres], [lines.redis], [lines.postgres, lines.redis]))
-    reset = act.dice.random() < 0.5
-    for line in cut:
-        act.stage.proxy.do(line.cut)
-    try:
-        time.sleep(act.pause_s())
-    finally:
-        for line in cut:
-            act.stage.proxy.do(lambda line=line: line.mend(reset=reset))
+def half_open_scheduler_postgres(act: Act) -> None:
+    _half_open(act, act.stage.schedulers, lambda lines: [lines.postgres])
+
+
+def half_open_scheduler_redis(act: Act) -> None:
+    _half_open(act, act.stage.schedulers, lambda lines: [lines.redis])
+
+
+def half_open_worker_postgres(act: Act) -> None:
+    _half_open(act, act.stage.workers, lambda lines: [lines.postgres])
+
+
+def half_open_worker_redis(act: Act) -> None:
+    _half_open(act, act.stage.workers, lambda lines: [lines.redis])
+
+
+def half_open_both(act: Act) -> None:
+    _half_open(act, sorted(act.stage.lines), lambda lines: [lines.postgres, lines.redis])
 
 
 def delivered_twice(act: Act) -> None:
@@ -188,11 +213,18 @@ def delivered_twice(act: Act) -> None:
     publisher.close()
 
 
+#: Those that return a recovery.
+MEASURED: frozenset[Fault] = frozenset(
+    {scheduler_kill, worker_kill, redis_empty, redis_flush, postgres_immediate, postgres_fast, postgres_backend}
+)
+HALF_OPEN: tuple[Fault, ...] = (
+    half_open_scheduler_postgres, half_open_scheduler_redis, half_open_worker_postgres, half_open_worker_redis, half_open_both,
+)  # fmt: skip
 #: As often in a bag as here; a bag is emptied in a drawn order, then filled again.
 BAG: tuple[Fault, ...] = (
     scheduler_kill, scheduler_kill, scheduler_stop, worker_kill, worker_kill, worker_stop, child_kill, child_kill, child_stop,
     waiter_kill, scale_down, scale_down, redis_kill, redis_empty, redis_flush, redis_client_kill, postgres_immediate,
-    postgres_fast, postgres_terminate, half_open, half_open, delivered_twice,
+    postgres_fast, postgres_backend, postgres_terminate, delivered_twice, *HALF_OPEN,
 )  # fmt: skip
 
 
@@ -227,6 +259,25 @@ def perform(fault: Fault, act: Act, happened: Happened) -> threading.Thread:
     thread = threading.Thread(target=work, name=happened.name, daemon=True)
     thread.start()
     return thread
+
+
+def _half_open(act: Act, names: list[str], which: Callable[[Lines], list[Line]]) -> None:
+    """One of these processes is cut off, and nobody tells it: nothing passes, or only the answers are lost."""
+    cut = which(act.stage.lines[act.dice.choice(act.stage.up(names))])
+    reset, requests = act.dice.random() < 0.5, act.dice.random() < 0.7
+    before = [line.swallowed for line in cut]
+    for line in cut:
+        act.stage.proxy.do(lambda line=line: line.cut(requests=requests))
+    try:
+        time.sleep(act.pause_s())
+        deadline = time.monotonic() + LOOK_S
+        while not all(line.swallowed > had for line, had in zip(cut, before, strict=True)):
+            if time.monotonic() > deadline:
+                raise TimeoutError("the process sent and got nothing while it was cut off")
+            time.sleep(0.05)
+    finally:
+        for line in cut:
+            act.stage.proxy.do(lambda line=line: line.mend(reset=reset))
 
 
 def _at_work(act: Act, worker: str) -> dict[int, int]:

@@ -1,7 +1,9 @@
-"""TCP between the processes and their servers, which can be made half-open: bytes are taken and never arrive, nothing is closed."""
+"""TCP between processes and their servers, which can be made half-open: bytes are taken and do not arrive, nothing is closed."""
 
 import asyncio
 import contextlib
+import socket
+import struct
 import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -16,11 +18,14 @@ class Line:
 
     def __init__(self, target: Path) -> None:
         self._target = target
-        self._open = asyncio.Event()
-        self._open.set()
+        self._requests, self._answers = asyncio.Event(), asyncio.Event()
+        self._requests.set()
+        self._answers.set()
         self._writers: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
         self.port = 0
+        #: Bytes that were taken while it was cut.
+        self.swallowed = 0
 
     async def listen(self) -> None:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -30,25 +35,31 @@ class Line:
         if self._server is not None:
             self._server.close()
 
-    def cut(self) -> None:
-        """From now on nothing passes, in either direction; new connections are taken and stay silent."""
-        self._open.clear()
+    def cut(self, *, requests: bool = True) -> None:
+        """From now on nothing passes, in either direction; new connections are taken and stay silent. Without `requests` what is
+        asked arrives and is done, and only the answers do not come back."""
+        self._answers.clear()
+        if requests:
+            self._requests.clear()
 
     def mend(self, *, reset: bool) -> None:
         """All that was held back arrives late; or, as after the give-up of a kernel, the connections are gone."""
         if reset:
             for writer in list(self._writers):
+                # Closed so, a TCP connection is reset instead of ended.
+                writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 writer.transport.abort()
-        self._open.set()
+        self._requests.set()
+        self._answers.set()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
         far: asyncio.StreamWriter | None = None
         try:
-            await self._open.wait()
+            await self._requests.wait()
             far_reader, far = await asyncio.open_unix_connection(str(self._target))
             self._writers.add(far)
-            await asyncio.gather(self._pump(reader, far), self._pump(far_reader, writer))
+            await asyncio.gather(self._pump(reader, far, self._requests), self._pump(far_reader, writer, self._answers))
         except OSError:
             pass  # the server is away, as the client is about to see
         finally:
@@ -57,14 +68,16 @@ class Line:
                     self._writers.discard(one)
                     one.transport.abort()
 
-    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, passes: asyncio.Event) -> None:
         try:
             while data := await source.read(CHUNK):
-                await self._open.wait()
+                if not passes.is_set():
+                    self.swallowed += len(data)
+                    await passes.wait()
                 sink.write(data)
                 await sink.drain()
             # What was cut must not even see the end of the other side.
-            await self._open.wait()
+            await passes.wait()
         finally:
             with contextlib.suppress(OSError):
                 sink.close()

@@ -1,5 +1,6 @@
 """How long until work moves again after a fault, read from the witness: every move of a task instance with its time."""
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -7,7 +8,10 @@ from statistics import median
 from typing import Any
 
 import psycopg2
+import redis
 from support.ledger import ask
+
+from scheduler.services.rescue import dispatch_ids_in_broker
 
 LIMIT_S = 60.0
 POLL_S = 0.1
@@ -26,9 +30,11 @@ select n.id, (select min(extract(epoch from w.at)) from witness w
   from unnest(%s::bigint[], %s::int[]) n (id, try_number) join task_instance t on t.id = n.id
 """
 QUEUED = "select id from task_instance where state = 'queued'"
-#: Queued, and nobody knows yet that the broker has the message.
-UNSENT_BY = "select id from task_instance where state = 'queued' and queued_by = %s and dispatched_at is null"
-UNSENT = "select 1 from task_instance where id = any(%s) and state = 'queued' and dispatched_at is null limit 1"
+#: Queued by one process, and not known to be with the broker; those of them that still are.
+UNSENT_BY = "select dispatch_id::text, queue from task_instance where state = 'queued' and queued_by = %s and dispatched_at is null"
+STILL_UNSENT = (
+    "select dispatch_id::text from task_instance where dispatch_id = any(%s::uuid[]) and state = 'queued' and dispatched_at is null"
+)
 #: When each of these left the queue, if it has.
 STARTED = """
 select n.id, (select min(extract(epoch from w.at)) from witness w
@@ -86,13 +92,25 @@ class Meter:
     def queued(self) -> list[int]:
         return [row[0] for row in self.ask(QUEUED)]
 
-    def unsent(self, by: str) -> list[int]:
-        """Task instances that this scheduler queued and may not have published."""
-        return [row[0] for row in self.ask(UNSENT_BY, by)]
+    def all_sent(self, by: str, since: float, broker: Callable[[], contextlib.AbstractContextManager[redis.Redis]]) -> float:
+        """Seconds from `since` until each message that this process owed is with the broker or a worker; 0 if it owed none.
 
-    def all_sent(self, ids: list[int], since: float) -> float:
-        """Seconds from `since` until somebody has published, or a worker has, each of these."""
-        return _until(lambda: None if self.ask(UNSENT, ids) else [time.time() - since], otherwise=[LIMIT_S])[0] if ids else 0.0
+        A message that was sent and not noted waits for a free place of a worker like any other: that is nobody's to recover.
+        """
+        queue_of = dict(self.ask(UNSENT_BY, by))
+
+        def look() -> list[float] | None:
+            left = {row[0] for row in self.ask(STILL_UNSENT, list(queue_of))}
+            if left:
+                try:
+                    with broker() as client:
+                        left -= dispatch_ids_in_broker(client, {queue_of[one] for one in left})
+                except redis.RedisError:
+                    return None
+            return None if left else [time.time() - since]
+
+        first = look()
+        return 0.0 if first is not None else _until(look, otherwise=[LIMIT_S])[0]
 
     def all_started(self, ids: Iterable[int], seen: float, since: float) -> float:
         """Seconds from `since` until the last of these, which were `seen` in the queue then, has left it."""

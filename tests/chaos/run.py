@@ -5,6 +5,7 @@ import random
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import psycopg2
 from support.ledger import Verdict, ask
 
-from chaos.faults import BAG, Act, Fault, Happened, perform
+from chaos.faults import BAG, MEASURED, Act, Fault, Happened, perform
 from chaos.load import Load
 from chaos.recovery import LIMIT_S, Meter, figures
 from chaos.shapes import dags
@@ -26,8 +27,10 @@ SETTLE_S = 180.0
 OVERLAP = 0.3
 #: What lasts longer goes on beside other faults, whose recovery then does not count.
 LASTING_S = 15.0
-#: Seconds after a start of PostgreSQL in which recoveries do not count either: worker.heartbeat_timeout and a look of rescue.
-RESTARTS, AFTERMATH_S = ("postgres_immediate", "postgres_fast"), 13.0
+#: Seconds after a crash of PostgreSQL in which recoveries do not count either: worker.heartbeat_timeout and two looks of rescue.
+CRASHES, AFTERMATH_S = ("postgres_immediate", "postgres_backend"), 14.0
+#: Seconds in which a process that was killed is up again, if it is not in the way of others.
+WHOLE_S = 12.0
 OPEN = "select count(*) from dag_run where state in ('queued', 'running')"
 
 
@@ -52,7 +55,7 @@ class Report:
         counted: dict[str, Any] = {
             "seed": self.seed,
             "tis": self.verdict.tis,
-            "faults": dict(sorted(Counter(one.name for one in self.faults).items())) | {"other_time_zone": 1},
+            "faults": dict(sorted(Counter(one.name for one in self.faults if one.error is None).items())) | {"other_time_zone": 1},
             "lost": len(self.verdict.lost),
             "stuck": len(self.verdict.stuck),
             "double_running": len(self.verdict.double_running),
@@ -76,7 +79,16 @@ class Report:
         return "\n".join([*lines, *self.notes])
 
 
-def chaos(folder: Path, *, seed: int, seconds: float, quick: bool, longest_s: float = 60.0, say: Any = print) -> Report:
+def chaos(
+    folder: Path,
+    *,
+    seed: int,
+    seconds: float,
+    quick: bool,
+    longest_s: float = 60.0,
+    faults: Sequence[Fault] = BAG,
+    say: Any = print,
+) -> Report:
     """Run it in `folder`, which must be empty and have a short name (it holds Unix sockets)."""
     with stage(folder, seed, quick=quick) as found:
         say(f"seed {seed}: {len(found.lines)} processes, logs in {folder / 'logs'}")
@@ -84,7 +96,7 @@ def chaos(folder: Path, *, seed: int, seconds: float, quick: bool, longest_s: fl
         load = Load(found.settings, sorted(dags(seed)), seed, seconds=seconds, tis_per_second=TIS_PER_SECOND)
         watch.start()
         load.start()
-        happened = _make_trouble(found, seed, seconds, longest_s, say)
+        happened = _make_trouble(found, seed, seconds, longest_s, faults, say)
         load.end()
         settled = _settle(found, say)
         watch.end()
@@ -101,27 +113,23 @@ def chaos(folder: Path, *, seed: int, seconds: float, quick: bool, longest_s: fl
         return report
 
 
-def sequence(seed: int) -> "Bag":
-    """The faults of a seed, without end."""
-    return Bag(random.Random(f"{seed} faults"))
-
-
 class Bag:
     """Draws every fault before any comes more often than it is in the bag."""
 
-    def __init__(self, dice: random.Random) -> None:
+    def __init__(self, faults: Sequence[Fault], dice: random.Random) -> None:
+        self._faults = faults
         self._dice = dice
         self._left: list[Fault] = []
 
     def draw(self) -> Fault:
         if not self._left:
-            self._left = self._dice.sample(BAG, len(BAG))
+            self._left = self._dice.sample(self._faults, len(self._faults))
         return self._left.pop()
 
 
-def _make_trouble(found: Stage, seed: int, seconds: float, longest_s: float, say: Any) -> list[Happened]:
+def _make_trouble(found: Stage, seed: int, seconds: float, longest_s: float, faults: Sequence[Fault], say: Any) -> list[Happened]:
     """One fault after the other, sometimes two at a time; what lasts long goes on beside the next ones."""
-    dice, bag = random.Random(f"{seed} times"), sequence(seed)
+    dice, bag = random.Random(f"{seed} times"), Bag(faults, random.Random(f"{seed} faults"))
     meter = Meter(found.settings.database_url)
     happened: list[Happened] = []
     lasting: list[tuple[threading.Thread, Happened]] = []
@@ -134,9 +142,10 @@ def _make_trouble(found: Stage, seed: int, seconds: float, longest_s: float, say
         begun = []
         for _ in range(count):
             fault, number = bag.draw(), len(happened)
-            one = Happened(
-                number, fault.__name__, time.strftime("%H:%M:%S"), alone=count == 1 and not lasting and not _aftermath(happened)
-            )
+            # What else is wrong would be measured as well.
+            alone = count == 1 and not lasting and not _aftermath(happened)
+            alone = alone and (found.whole() or (fault in MEASURED and _becomes_whole(found)))
+            one = Happened(number, fault.__name__, time.strftime("%H:%M:%S"), alone=alone)
             happened.append(one)
             act = Act(found, meter, random.Random(f"{seed} fault {number}"), min(longest_s, max(1.0, deadline - time.monotonic())))
             begun.append((perform(fault, act, one), one))
@@ -152,9 +161,17 @@ def _make_trouble(found: Stage, seed: int, seconds: float, longest_s: float, say
     return happened
 
 
+def _becomes_whole(found: Stage) -> bool:
+    """Wait a little for what was killed to be up again."""
+    deadline = time.monotonic() + WHOLE_S
+    while not (whole := found.whole()) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return whole
+
+
 def _aftermath(happened: list[Happened]) -> bool:
-    """After a start of PostgreSQL what was queued before it waits until workers have asserted their claims (ADR 4)."""
-    return any(one.name in RESTARTS and time.monotonic() - one.ended < AFTERMATH_S for one in happened)
+    """After a crash of PostgreSQL what was queued before it waits until workers have asserted their claims (ADR 4)."""
+    return any(one.name in CRASHES and time.monotonic() - one.ended < AFTERMATH_S for one in happened)
 
 
 def _wait(begun: list[tuple[threading.Thread, Happened]], seconds: float) -> None:

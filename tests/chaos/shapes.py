@@ -76,14 +76,15 @@ def node(task_id, call=work, seconds=0.0, **options):
 '''
 
 
-#: Two more: one task that any scheduler should move at once, and a heap of tasks to wait in Redis.
-MEASURES = """
+#: Two more: one task that any scheduler should move at once, whatever fills the other queue, and a heap of tasks to wait in Redis.
+PROBES = "probes"
+MEASURES = f"""
 with DAG("probe", schedule=None, max_active_runs=1000):
-    EmptyOperator(task_id="probe", pool="probes")
+    EmptyOperator(task_id="probe", pool="probes", queue="{PROBES}")
 
 with DAG("burst", schedule=None, max_active_runs=1000, max_active_tasks=1000):
     for number in range(40):
-        node(f"b{number:02}", seconds=0.05, priority_weight=9)
+        node(f"b{{number:02}}", seconds=0.05, priority_weight=9)
 """
 
 

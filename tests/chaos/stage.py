@@ -11,24 +11,20 @@ from pathlib import Path
 import psutil
 import psycopg2
 import redis
-from support.ledger import Ledger
-from support.servers import FAST
+from support.ledger import Ledger, ask
+from support.servers import DURABLE, FAST
 from support.waiting import eventually
 
 from chaos.proxy import Line, Proxy
-from chaos.shapes import POOLS, files
+from chaos.shapes import POOLS, PROBES, files
 from scheduler.cli import stack
 from scheduler.cli.embedded import EmbeddedPostgres, EmbeddedRedis
 from scheduler.cli.processes import Command, Supervisor
 from scheduler.settings import Broker, Database, Paths, Settings
-from scheduler.store import database, migrate, pools
+from scheduler.store import database, migrate, pools, roles
 
 SCHEDULERS, WORKERS, CONCURRENCY = 3, 3, 4
-#: What was committed must outlive a crash of the server; that of the machine is not played here.
-POSTGRES = {name: value for name, value in FAST.items() if name != "synchronous_commit"} | {
-    "log_lock_waits": "on",
-    "log_line_prefix": "%m [%p] %a %x ",
-}
+POSTGRES = DURABLE | {"log_lock_waits": "on", "log_line_prefix": "%m [%p] %a %x "}
 #: Files change once, when they are written; so many schedulers on few cores shall not read them all the time.
 ENVIRONMENT = {"PACELINE_SCHEDULER_MIN_FILE_PROCESS_INTERVAL": "600", "PACELINE_WORKER_GRACE_SEC": "8"}
 #: Deaths are noticed sooner, so that a short run sees many of them.
@@ -43,6 +39,9 @@ QUICK = {
     "PACELINE_SCHEDULER_TASK_QUEUED_TIMEOUT": "2",
 }
 START_S = 90.0
+ALIVE = "select pid from process where stopped_at is null and heartbeat_at > clock_timestamp() - interval '5 s'"
+#: Workers and waiters may do no more than they need, as in the stacks that people start.
+WORKER_ROLE = "paceline_worker"
 
 
 @dataclass(slots=True)
@@ -76,6 +75,20 @@ class Stage:
     @property
     def schedulers(self) -> list[str]:
         return [name for name in self.lines if name.startswith("scheduler")]
+
+    def up(self, names: list[str]) -> list[str]:
+        """Those of them that run just now; LookupError if none does."""
+        found = [name for name in names if self.stack.alive(name)]
+        if not found:
+            raise LookupError(f"none of {', '.join(names)} runs")
+        return found
+
+    def whole(self) -> bool:
+        """Whether every process of the stack is up and has lately said so."""
+        running = {self.stack.pid(name) for name in self.lines if self.stack.alive(name)}
+        with contextlib.suppress(psycopg2.Error):
+            return len(running) == len(self.lines) and running <= {row[0] for row in ask(self.settings.database_url, ALIVE)}
+        return False
 
     def signal(self, name: str, number: int) -> None:
         """To a process of the stack, which is started again a second after its end; nothing to one that is down just now."""
@@ -167,7 +180,7 @@ def _settings(folder: Path, database_url: str, broker_url: str) -> Settings:
 def _prepare(settings: Settings) -> None:
     engine = database.create(settings)
     try:
-        migrate.migrate(engine)
+        migrate.migrate(engine, worker_role=roles.Wanted(settings.database_url.replace("postgres@", f"{WORKER_ROLE}@")))
         for name, slots in POOLS.items():
             pools.set_pool(engine, name, slots)
     finally:
@@ -176,14 +189,16 @@ def _prepare(settings: Settings) -> None:
 
 
 def _start_processes(found: Stage, quick: Mapping[str, str]) -> None:
-    base = stack.environment_for(found.settings)
-    workers = [("default", CONCURRENCY)] * WORKERS
+    # The variables of the URLs say which processes get them; their values come with the lines below.
+    base = stack.environment_for(found.settings) | {"PACELINE_WORKER_DATABASE_URL": ""}
+    workers = [(f"default,{PROBES}", CONCURRENCY)] * WORKERS
     grace = float(ENVIRONMENT["PACELINE_WORKER_GRACE_SEC"])
     for command in stack.stack_commands(base, schedulers=SCHEDULERS, workers=workers, waiters=1, worker_grace_sec=grace):
         lines = Lines(found.proxy.line(found.postgres.run_folder / ".s.PGSQL.5432"), found.proxy.line(found.broker.socket))
         found.lines[command.name] = lines
-        environment = base | ENVIRONMENT | quick | {
-            "PACELINE_DATABASE_URL": f"postgresql://postgres@127.0.0.1:{lines.postgres.port}/paceline",
+        user, name = (WORKER_ROLE, "WORKER_DATABASE") if command.stage == stack.WORKER_STAGE else ("postgres", "DATABASE")
+        environment = dict(command.environment or {}) | ENVIRONMENT | quick | {
+            f"PACELINE_{name}_URL": f"postgresql://{user}@127.0.0.1:{lines.postgres.port}/paceline",
             "PACELINE_BROKER_URL": f"redis://127.0.0.1:{lines.redis.port}/0",
         }  # fmt: skip
         if command.name == "scheduler-2":
@@ -197,6 +212,17 @@ def _parsed(settings: Settings) -> int:
     with contextlib.closing(psycopg2.connect(settings.database_url)) as connection, connection.cursor() as cursor:
         cursor.execute("select count(*) from dag")
         return int(cursor.fetchone()[0])
+
+
+def wait_until_redis_is_up(found: Stage, *, timeout_s: float = 60.0) -> None:
+    """Until it answers again after it was killed."""
+
+    def answers() -> bool:
+        with contextlib.suppress(redis.RedisError), found.redis() as client:
+            return bool(client.ping())
+        return False
+
+    eventually(lambda: found.servers.alive("redis") and answers(), timeout=timeout_s, interval=0.05)
 
 
 def wait_until_up(url: str, *, timeout_s: float = 60.0) -> float:

@@ -1,0 +1,117 @@
+"""Half-open connections, of real schedulers and workers to PostgreSQL and Redis: what is sent is taken and does not arrive."""
+
+import contextlib
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from chaos.faults import HALF_OPEN
+from chaos.proxy import Line, Proxy
+from chaos.run import chaos
+from support.waiting import eventually
+
+#: Seconds in which something would have arrived.
+SILENCE_S = 0.3
+
+
+@pytest.mark.stack
+@pytest.mark.timeout(400)
+def test_processes_that_are_cut_off_and_nobody_told_lose_nothing_and_double_nothing(short_folder: Path) -> None:
+    """Cut off for longer than a worker may be silent here, or shorter, and back late or with their connections reset."""
+    short_folder.chmod(0o755)  # an embedded PostgreSQL of root's runs as another user
+
+    report = chaos(short_folder, seed=7, seconds=30, quick=True, longest_s=5.0, faults=HALF_OPEN, say=lambda _: None)
+
+    assert report.ok, report.text()
+    faults = json.loads(report.line)["faults"]
+    assert set(faults) - {"other_time_zone"} == {fault.__name__ for fault in HALF_OPEN}, report.text()
+
+
+@pytest.fixture
+def echo(short_folder: Path) -> Iterator[Path]:
+    """A server on a Unix socket that answers each line with itself."""
+    place = short_folder / "s"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(place))
+        server.listen()
+
+        def serve(client: socket.socket) -> None:
+            with client, contextlib.suppress(OSError):
+                while data := client.recv(1000):
+                    client.sendall(data)
+
+        def accept() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    threading.Thread(target=serve, args=(server.accept()[0],), daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield place
+        server.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def proxy() -> Iterator[Proxy]:
+    made = Proxy()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def line(proxy: Proxy, echo: Path) -> Line:
+    return proxy.line(echo)
+
+
+@pytest.fixture
+def client(line: Line) -> Iterator[socket.socket]:
+    with socket.create_connection(("127.0.0.1", line.port), timeout=10) as made:
+        made.sendall(b"one")
+        assert made.recv(100) == b"one"
+        yield made
+
+
+def silent(client: socket.socket) -> bool:
+    client.settimeout(SILENCE_S)
+    try:
+        client.recv(100)
+    except TimeoutError:
+        return True
+    else:
+        return False
+    finally:
+        client.settimeout(10)
+
+
+@pytest.mark.parametrize("requests", [True, False])
+def test_what_is_sent_while_a_line_is_cut_is_taken_and_nothing_comes_back(
+    proxy: Proxy, line: Line, client: socket.socket, requests: bool
+) -> None:
+    proxy.do(lambda: line.cut(requests=requests))
+    eventually(lambda: not line._answers.is_set())
+    client.sendall(b"two")
+    assert silent(client), "it is neither answered nor closed"
+    assert line.swallowed == 3
+    with socket.create_connection(("127.0.0.1", line.port), timeout=10) as newcomer:
+        newcomer.sendall(b"new")
+        assert silent(newcomer)
+
+        proxy.do(lambda: line.mend(reset=False))
+
+        assert (client.recv(100), newcomer.recv(100)) == (b"two", b"new"), "late"
+
+
+def test_a_line_may_come_back_without_its_connections(proxy: Proxy, line: Line, client: socket.socket) -> None:
+    proxy.do(line.cut)
+    client.sendall(b"two")
+    eventually(lambda: line.swallowed == 3)
+
+    proxy.do(lambda: line.mend(reset=True))
+
+    with pytest.raises(ConnectionResetError):
+        client.recv(100)
+    with socket.create_connection(("127.0.0.1", line.port), timeout=10) as newcomer:
+        newcomer.sendall(b"new")
+        assert newcomer.recv(100) == b"new"
