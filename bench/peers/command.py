@@ -21,6 +21,7 @@ def main(arguments: Sequence[str]) -> int:
         "--block", type=int, action="append", choices=range(len(compare.BLOCKS)), help="only this block; repeatable"
     )
     parser.add_argument("--lock", type=Path, help="a file to hold during each block, for machines that others measure on too")
+    parser.add_argument("--keep", action="store_true", help=f"put the table into {report.README.name} beside this")
     options = parser.parse_args(arguments)
     with until_signalled(_say):
         _compare(options)
@@ -36,7 +37,10 @@ def _compare(options: argparse.Namespace) -> None:
     rows = [report.figures(pair) for pair in pairs]
     _say(report.table(rows))
     _say(f"{time.monotonic() - started:.0f} s in all")
-    print(json.dumps({"machine": machine() | {"airflow": install.VERSION}, "rows": rows}))
+    where = machine() | {"airflow": install.VERSION}
+    if options.keep:
+        report.keep(where, rows)
+    print(json.dumps({"machine": where, "rows": rows}))
 
 
 def _say(text: str) -> None:

@@ -1,7 +1,10 @@
-"""The comparison as one table and as one JSON object."""
+"""The comparison as a table, as one JSON object, and as what the README keeps of it."""
 
+import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from bench.measure import quantile
@@ -12,6 +15,8 @@ COLUMNS = (
     "shape", "Airflow's settings", "Airflow s", "Paceline s", "Airflow tasks/s", "Paceline tasks/s", "ratio", "Airflow hop ms",
     "Paceline hop ms", "Airflow CPU ms/task", "Paceline CPU ms/task", "calibration ms", "load before",
 )  # fmt: skip
+README = Path(__file__).with_name("README.md")
+KEPT = re.compile(r"(?<=<!-- results: begin -->\n).*(?=<!-- results: end -->)", re.DOTALL)
 #: Shapes whose tasks run one after the other: only their hops are the engine's alone.
 ROWS = ("chain", "fib")
 
@@ -60,8 +65,8 @@ def _cells(row: dict[str, Any]) -> list[str]:
     return [
         row["meaning"],
         row["settings"],
-        f"{airflow['makespan_s']:.2f}",
-        f"{paceline['makespan_s']:.3f}",
+        _times(airflow, 1),
+        _times(paceline, 3),
         f"{airflow['tasks_per_s']:.1f}",
         f"{paceline['tasks_per_s']:.0f}",
         f"{row['ratio']:.0f} x",
@@ -70,3 +75,19 @@ def _cells(row: dict[str, Any]) -> list[str]:
         f"{airflow['calibration_ms']:.1f} / {paceline['calibration_ms']:.1f}",
         f"{row['load_before']:.1f}",
     ]
+
+
+def _times(side: dict[str, Any], digits: int) -> str:
+    """The median and, of several runs, the shortest and the longest."""
+    low, high = (f"{seconds:.{digits}f}" for seconds in side["makespan_range_s"])
+    return f"{side['makespan_s']:.{digits}f}" + (f" ({low}-{high})" if side["runs"] > 1 else "")
+
+
+def keep(machine: Mapping[str, Any], rows: Sequence[dict[str, Any]], readme: Path = README) -> None:
+    """Put the table into the README, with the day, the machine and the versions."""
+    where = (
+        f"{datetime.now(UTC).date().isoformat()}, {machine['cpus']} cores ({machine['cpu']}), {machine['memory_gb']} GB,"
+        f" {machine['system']}, Python {machine['python']}; Airflow {machine['airflow']}; Paceline at {machine['commit']}."
+    )
+    text = readme.read_text(encoding="utf-8")
+    readme.write_text(KEPT.sub(lambda _: f"{where}\n\n{table(rows)}\n", text), encoding="utf-8")

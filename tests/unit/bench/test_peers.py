@@ -76,3 +76,19 @@ def test_figures_are_medians_and_their_ratio() -> None:
 def test_wide_has_no_hops_of_its_own() -> None:
     pair = Pair(profiles.DEFAULTS, shapes.wide(1), airflow=[run(2.0, [], 1.0)], paceline=[run(1.0, [], 1.0)])
     assert "hop_ms" not in report.figures(pair)["airflow"]
+
+
+def test_the_readme_keeps_the_last_table_and_its_own_words(tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text("before\n<!-- results: begin -->\nold\n<!-- results: end -->\nafter\n")
+    pair = Pair(
+        profiles.DEFAULTS, shapes.chain(2), airflow=[run(2.0, [(0, 1), (1, 2)], 1.0)], paceline=[run(1.0, [(0, 1), (1, 2)], 1.0)]
+    )
+    where = {"cpus": 2, "cpu": "x", "memory_gb": 8, "system": "s", "python": "3", "airflow": "3.3.2", "commit": "abc"}
+    report.keep(where, [report.figures(pair)], readme)
+    text = readme.read_text()
+    assert text.startswith("before\n<!-- results: begin -->\n")
+    assert text.endswith("| 2 x | 0.0 | 0.0 | 500.00 | 500.00 | 5.0 / 5.0 | 0.0 |\n<!-- results: end -->\nafter\n")
+    assert "Paceline at abc." in text and "old" not in text
+    report.keep(where, [report.figures(pair)], readme)
+    assert readme.read_text() == text
