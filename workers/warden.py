@@ -19,6 +19,8 @@ from workers.logs import worker_log
 from workers.orphans import kill_tree
 
 LOOK_INTERVAL_S = 0.1
+#: The same while nothing runs: whatever starts meanwhile is given REACTION_S before it may have to be killed.
+IDLE_INTERVAL_S = 0.5
 #: Seconds after which a warden that does not look is unwell; killing a large tree of processes takes its time.
 SILENT_S = 10.0
 #: Seconds user code has to react to a SIGTERM, or to its own timeout, before its process is killed.
@@ -100,7 +102,7 @@ class Warden(threading.Thread):
         return self._killed.get(dispatch_id)
 
     def run(self) -> None:
-        while not self._done.wait(LOOK_INTERVAL_S):
+        while not self._done.wait(self._pause_s()):
             self.pulse.beat()
             now = time.monotonic()
             if self._abort.is_set():
@@ -108,6 +110,10 @@ class Warden(threading.Thread):
             self._kill_deaf(now)
             if self._drained_since is not None:
                 self._drain(now, self._drained_since)
+
+    def _pause_s(self) -> float:
+        busy = self._asked or self.draining or self._abort.is_set() or self._board.running()
+        return LOOK_INTERVAL_S if busy else IDLE_INTERVAL_S
 
     def _kill_deaf(self, now: float) -> None:
         running = {one.dispatch_id: one for one in self._board.running()}

@@ -148,7 +148,7 @@ def test_a_worker_declared_dead_registers_anew(bench: Any) -> None:
     bench.scenario.sql("update process set stopped_at = now() where name like 'w0@%%'")
 
     eventually(lambda: bench.scenario.rows("select 1 from process where name like 'w0@%%' and stopped_at is null"))
-    assert "was declared dead; it goes on as" in worker.said
+    eventually(lambda: "was declared dead; it goes on as" in worker.said)
     bench.run("""
         with DAG("d", schedule=None):
             EmptyOperator(task_id="t")
