@@ -10,8 +10,8 @@ PAGE = TESTS.parent / "docs" / "explanation" / "when-things-break.md"
 #: What the design promises an answer to.
 FAULTS = (
     "a scheduler is killed at any line", "it is killed between commit and publish", "Redis is emptied", "a worker's machine dies",
-    "a pool child dies", "a worker is stopped or cut off, then back", "PostgreSQL crashes or restarts", "a message comes twice",
-    "SIGTERM",
+    "a pool child dies", "a worker is stopped or cut off, then back", "PostgreSQL restarts", "PostgreSQL crashes",
+    "a connection is half-open", "a message comes twice", "SIGTERM",
 )  # fmt: skip
 
 

@@ -25,6 +25,9 @@ REVIEWED: dict[tuple[str, str], str] = {
     ("notices.py", "kinds"): "one of two texts of the module",
     ("reads.py", "map_index"): "a sentence for a person",
     ("room.py", "rank"): "one of two constants of the module",
+    ("take_back.py", "limit.among"): "of one of the constants of the module",
+    ("take_back.py", "limit.each"): "of one of the constants of the module",
+    ("take_back.py", "limit.most"): "of one of the constants of the module",
     ("why.py", "_in_front(rank)"): "made of constants of the module",
     ("why.py", "rank"): "one of two constants of the module",
     ("delete.py", "table"): "each of a tuple of names in the function",
@@ -34,7 +37,6 @@ REVIEWED: dict[tuple[str, str], str] = {
     ("retention.py", "rows.key"): "each of the constants of the module",
     ("retention.py", "rows.old"): "each of the constants of the module",
     ("retention.py", "rows.free"): "each of the constants of the module",
-    ("room.py", "waiting"): "a text in the function",
 }
 
 
