@@ -126,7 +126,7 @@ with done as (
  returning t.id, t.task_id, t.map_index, t.queue, t.priority_weight, t.dispatch_id::text, t.state, t.pool,
            t.pool_slots, t.rank
 ), line as (  -- Those first in line for the pool, and whether each may have these slots without any limit being counted again.
-    select w.id, bool_and(w.fits) over (order by w.rank desc, w.id) as is_next
+    select w.id, w.rank, bool_and(w.fits) over (order by w.rank desc, w.id) as is_next
       from around a
      cross join lateral (
            select w.id, w.rank, w.dag_run_id = a.dag_run_id and w.queue = a.queue and w.pool_slots <= a.pool_slots
@@ -143,14 +143,15 @@ with done as (
                                and (m.rank > a.first_rank or (m.rank = a.first_rank and m.id < a.first_id))))
 ), next as (  -- Passed over are those that somebody is taking at this moment.
     select t.id from line join task_instance t on t.id = line.id
-     where line.is_next and t.state = 'scheduled'
-     order by t.rank desc, t.id limit 1
+     -- "coalesce": looked up by id. As `state = 'scheduled'` it would let the planner read the whole line for each.
+     where line.is_next and coalesce(t.state, '') = 'scheduled'
+     order by line.rank desc, line.id limit 1
        for no key update of t skip locked
 ), handed as (
     update task_instance t
        set state = 'queued', dispatch_id = $17, queued_at = clock_timestamp(), queued_by = $7, dispatched_at = null
       from next
-     where t.id = next.id and t.state = 'scheduled'
+     where t.id = next.id and coalesce(t.state, '') = 'scheduled'
  returning t.id, t.task_id, t.map_index, t.queue, t.priority_weight, t.dispatch_id::text, t.state, t.pool,
            t.pool_slots
 )
