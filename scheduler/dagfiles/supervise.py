@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 CLAIM_MARGIN_S = 30.0
 #: How soon a switched link to the folder is noticed, of which inotify says nothing.
 GLANCE_S = 0.5
+#: How often the database is asked for its clock.
+CLOCK_S = 15.0
 STOP_S = 15.0
 
 
@@ -249,10 +251,11 @@ class DagFileManager:
         return tuple(fresh)
 
     def _clock(self) -> datetime:
-        """Claims are compared with those of other schedulers, so all of them go by the database's clock. It is asked about once
-        a second."""
+        """Claims are compared with those of other schedulers, so all of them go by the database's clock. It is asked now and then;
+        between, it is as far as the monotonic clock says.
+        """
         now = time.monotonic()
-        if self._clock_read is None or now - self._clock_read[1] > self._settings.scheduler.scheduler_idle_sleep_time:
+        if self._clock_read is None or now - self._clock_read[1] > CLOCK_S:
             with self._engine.connect() as connection:
                 self._clock_read = schedules.clock(connection), now
         read, at = self._clock_read
@@ -274,6 +277,7 @@ class DagFileManager:
                 failing = True
                 # What a crash of the database undid must be told again.
                 self._watch.list_again()
+                self._clock_read = None
                 self._stopping.wait(self._settings.scheduler.scheduler_idle_sleep_time)
             except Exception:
                 # Whatever it is, the next turn may do better, and the DAGs that are stored go on being scheduled.
