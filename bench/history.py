@@ -34,17 +34,18 @@ FILL = (
       join dag_version v on v.id = r.version_id
      cross join lateral jsonb_array_elements(v.data->'tasks') with ordinality k (value, no)
      cross join lateral (select r.started_at + k.no * interval '2 ms' as at) m
+     where r.run_id like 'old-%%'
      order by r.id, k.no
     """,
     """
     insert into event (at, dag_run_id, task_instance_id, try_number, from_state, to_state, actor, reason, queued_at, queued_by,
                        started_at, worker)
     select t.scheduled_at, t.dag_run_id, t.id, 0, null, 'scheduled', 'old-scheduler', t.reason, null, null, null, null
-      from task_instance t
+      from task_instance t where t.worker = 'old-worker'
     union all
     select t.ended_at, t.dag_run_id, t.id, 1, 'running', 'success', 'old-worker', null, t.queued_at, t.queued_by, t.started_at,
            t.worker
-      from task_instance t
+      from task_instance t where t.worker = 'old-worker'
     """,
     "vacuum analyze dag_run",
     "vacuum analyze task_instance",

@@ -24,13 +24,15 @@ from scheduler.store.database import lost, options, socket_options
 #: Returned by pull_xcom where nothing was stored (None is a value).
 MISSING = object()
 
+#: Where a row is known by its id, its state is asked for as coalesce(state, ''): written plainly, it would let the planner take a
+#: partial index that it believes to be empty, and read all of it, dead entries and all, for that one row.
 STATEMENTS = """
 prepare claim (bigint, uuid, text, double precision) as
 update task_instance t
    set state = 'running', worker = $3, reason = null,
        started_at = case when t.resume is null then clock_timestamp() else coalesce(t.started_at, clock_timestamp()) end
   from dag_run r
- where t.id = $1 and t.state = 'queued' and t.dispatch_id = $2 and r.id = t.dag_run_id
+ where t.id = $1 and coalesce(t.state, '') = 'queued' and t.dispatch_id = $2 and r.id = t.dag_run_id
    -- Nobody would miss what runs under the name of a worker that was declared dead.
    and exists (select from process p where p.id = $3 and p.stopped_at is null)
    -- For $4 seconds after a crash of PostgreSQL nothing that was queued before: the crash may have undone its claim, which its
@@ -55,7 +57,9 @@ select distinct n.task_no
 -- Two last siblings must not each think the other unfinished: whoever gets these rows second sees the first's result.
 prepare lock_joins (bigint, bigint, int[], int) as
 select id from task_instance
- where id = $1 or (dag_run_id = $2 and task_no = any($3) and map_index in (-1, $4))
+ where id = any (array (select $1 union all
+                        select t.id from task_instance t
+                         where t.dag_run_id = $2 and t.task_no = any($3) and t.map_index in (-1, $4)))
  order by id for no key update;
 
 prepare upstream_states (bigint, int[], int[], int[], bigint) as
@@ -78,7 +82,7 @@ with done as (
     update task_instance
        set state = $3, ended_at = clock_timestamp(), reason = $4, due_at = clock_timestamp() + $5 * interval '1 second',
            resume = null, decision = $8
-     where id = $1 and dispatch_id = $2 and state = 'running'
+     where id = $1 and dispatch_id = $2 and coalesce(state, '') = 'running'
  returning id, dag_run_id, pool, pool_slots, queue
 ), stored as (
     insert into xcom (task_instance_id, key, value) select id, 'return_value', $6 from done where $6 is not null
@@ -122,7 +126,7 @@ with done as (
            dispatch_id = case when v.inherits then $17 end,
            ended_at = case when v.state in ('skipped', 'upstream_failed') then clock_timestamp() end
       from verdict v
-     where t.id = v.id and t.state is null
+     where t.id = v.id and coalesce(t.state, '') = ''
  returning t.id, t.task_id, t.map_index, t.queue, t.priority_weight, t.dispatch_id::text, t.state, t.pool,
            t.pool_slots, t.rank
 ), line as (  -- Those first in line for the pool, and whether each may have these slots without any limit being counted again.
@@ -167,7 +171,7 @@ prepare suspend (bigint, uuid, text, text, double precision, jsonb, text, jsonb,
 with done as (
     update task_instance
        set state = $3, reason = $4, due_at = clock_timestamp() + $5 * interval '1 second', resume = $6
-     where id = $1 and dispatch_id = $2 and state = 'running'
+     where id = $1 and dispatch_id = $2 and coalesce(state, '') = 'running'
  returning id, dispatch_id, pool
 ), deferred as (
     insert into deferral as d (task_instance_id, dispatch_id, classpath, kwargs, file)

@@ -1,6 +1,7 @@
 """The scheduler's transitions of task instances: one named function each, guarded by the state it moves out of.
 
-Zero rows touched is a lost race, a normal result. Rows are always locked in id order; see docs/explanation/locks.md.
+Zero rows touched is a lost race, a normal result. Rows are always locked in id order; see docs/explanation/locks.md. Where rows are
+known by id their state is asked for as coalesce(state, ''), see store/hot.py.
 """
 
 import uuid
@@ -20,12 +21,16 @@ def decide(connection: Connection, decisions: Mapping[int, Sequence[Decision]]) 
     flat = [(run, one) for run, of_run in decisions.items() for one in of_run]
     moved = connection.exec_driver_sql(
         """
-        with decided as (
+        with found as materialized (  -- "offset 0": one look by number for each
             select t.id, n.state, n.reason
               from unnest(%(runs)s::bigint[], %(nos)s::int[], %(indexes)s::int[], %(states)s::text[], %(reasons)s::text[])
                    n (run, task_no, map_index, state, reason)
-              join task_instance t
-                on t.dag_run_id = n.run and t.task_no = n.task_no and t.map_index = n.map_index and t.state is null
+             cross join lateral (
+                   select id from task_instance
+                    where dag_run_id = n.run and task_no = n.task_no and map_index = n.map_index offset 0) t
+        ), decided as (
+            select t.id, f.state, f.reason
+              from found f join task_instance t on t.id = f.id and coalesce(t.state, '') = ''
              order by t.id
                for no key update of t
         )
@@ -35,7 +40,7 @@ def decide(connection: Connection, decisions: Mapping[int, Sequence[Decision]]) 
                scheduled_at = case when d.state = 'scheduled' then clock_timestamp() end,
                ended_at = case when d.state <> 'scheduled' then clock_timestamp() end
           from decided d
-         where t.id = d.id and t.state is null
+         where t.id = d.id and coalesce(t.state, '') = ''
         """,
         {
             "runs": literal(run for run, _ in flat),
@@ -170,7 +175,7 @@ def queue(connection: Connection, ids: Sequence[int], queued_by: str) -> list[Me
         with chosen as (
             select t.id, n.dispatch_id
               from unnest(%(ids)s::bigint[], %(dispatch_ids)s::uuid[]) n (id, dispatch_id)
-              join task_instance t on t.id = n.id and t.state = 'scheduled'
+              join task_instance t on t.id = n.id and coalesce(t.state, '') = 'scheduled'
              order by t.id
                for no key update of t
         )
@@ -178,7 +183,7 @@ def queue(connection: Connection, ids: Sequence[int], queued_by: str) -> list[Me
            set state = 'queued', dispatch_id = c.dispatch_id, queued_at = clock_timestamp(), queued_by = %(queued_by)s,
                dispatched_at = null
           from chosen c, dag_run r
-         where t.id = c.id and t.state = 'scheduled' and r.id = t.dag_run_id
+         where t.id = c.id and coalesce(t.state, '') = 'scheduled' and r.id = t.dag_run_id
         returning t.id, t.dispatch_id::text, t.queue, r.dag_id, r.run_id, t.task_id, t.map_index, t.priority_weight
         """,
         {"ids": literal(ids), "dispatch_ids": literal(str(uuid.uuid4()) for _ in ids), "queued_by": queued_by},
@@ -193,7 +198,7 @@ def stamp_dispatched(connection: Connection, messages: Sequence[Message]) -> Non
         """
         with sent as (
             select t.id from unnest(%(ids)s::bigint[], %(dispatch_ids)s::uuid[]) n (id, dispatch_id)
-              join task_instance t on t.id = n.id and t.dispatch_id = n.dispatch_id and t.state = 'queued'
+              join task_instance t on t.id = n.id and t.dispatch_id = n.dispatch_id and coalesce(t.state, '') = 'queued'
              order by t.id for no key update of t skip locked
         )
         update task_instance t set dispatched_at = clock_timestamp() from sent where t.id = sent.id

@@ -32,8 +32,8 @@ def pages(scenario: Scenario, statement: str) -> int:
     return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
 
-def cost_of_one_report(scenario: Scenario) -> tuple[int, int]:
-    """Pages of the probe and of the report of one task in the middle, after some have ended."""
+def cost_of_one_report(scenario: Scenario) -> tuple[int, int, int]:
+    """Pages of the probe, of the report and of locking the join for one task in the middle, after some have ended."""
     messages = scenario.messages()
     for message in messages[:-1]:
         claim = scenario.claim(message)
@@ -49,7 +49,8 @@ def cost_of_one_report(scenario: Scenario) -> tuple[int, int]:
         f"execute report({claim.id}, '{claim.dispatch_id}', 'success', null, null, null, 'w', null, {claim.version_id}, false,"
         f" '{{{join}}}', '{{-1}}', '{{scheduled}}', '{{because}}', '{{false}}', 1, '{uuid4()}')"
     )
-    found = pages(scenario, probe), pages(scenario, report)
+    lock = f"execute lock_joins({claim.id}, {claim.dag_run_id}, '{{{join}}}', -1)"
+    found = pages(scenario, probe), pages(scenario, report), pages(scenario, lock)
     scenario.messages()  # of those that the slots were handed on to
     return found
 
@@ -103,6 +104,7 @@ def test_a_long_history_costs_nothing(scenario: Scenario) -> None:
 
     assert long[0] <= empty[0] * ALLOWED + 4
     assert long[1] <= empty[1] * ALLOWED + 4
+    assert long[2] <= empty[2] * ALLOWED + 4
 
 
 def test_no_hot_statement_scans_a_table(scenario: Scenario) -> None:
@@ -127,3 +129,36 @@ def test_no_hot_statement_scans_a_table(scenario: Scenario) -> None:
         lines = plan.count("using task_instance_waiting")
         assert lines == len(re.findall(r"using task_instance_waiting on [^\n]*\n *Index Cond: \(pool = ", plan)), f"{name}:\n{plan}"
     hot.close()
+
+
+def test_what_has_left_the_partial_indexes_costs_nothing(scenario: Scenario) -> None:
+    fan_in(scenario, "d", 100)
+    before = cost_of_one_report(scenario)
+    scenario.sql("delete from dag_run")
+    version = scenario.rows("select version_id from dag limit 1")[0][0]
+    scenario.sql(
+        """
+        with old as (
+            insert into dag_run (dag_id, run_id, run_type, state, version_id, run_after, started_at, ended_at)
+            values ('d', 'old', 'manual', 'success', %s, now(), now(), now()) returning id)
+        insert into task_instance (dag_run_id, task_no, task_id, state, queue, pool, scheduled_at)
+        select old.id, n, 't' || n, 'scheduled', 'default', 'default_pool', now() from old, generate_series(1, 20000) n
+        """,
+        version,
+    )
+    for state in ("queued", "running", "success"):
+        scenario.sql(
+            "update task_instance set state = %s, queued_at = now(), queued_by = 's', dispatch_id = gen_random_uuid(),"
+            " started_at = now(), worker = 'w', ended_at = now()",
+            state,
+        )
+    # To the planner the partial indexes are empty now, and cheaper than the primary key.
+    scenario.sql("analyze task_instance")
+    scenario.trigger("d")
+    scenario.turn()
+    after = cost_of_one_report(scenario)
+
+    assert after[0] <= before[0] * ALLOWED + 8
+    # The index of what waits is in order, so its pages of ended entries lie before the first that is not, until a vacuum.
+    line = scenario.rows("select pg_relation_size('task_instance_waiting') / 8192")[0][0]
+    assert after[1] <= before[1] * ALLOWED + 8 + line
