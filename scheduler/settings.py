@@ -147,7 +147,7 @@ class Scheduler(Probed):
     """Seconds between two listings of the DAGs folder; changes are also noticed at once (inotify)."""
     min_file_process_interval: Seconds = 30
     """Seconds before an unchanged DAG file is read again."""
-    settled_file_process_interval: Seconds = 1800
+    settled_file_process_interval: Seconds = 3600
     """The same for one whose reading opened no file but code; a change of the code is noticed at once all the same."""
     parsing_processes: Count = 2
     """Parser children of one scheduler at the same time."""

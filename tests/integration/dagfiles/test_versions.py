@@ -71,7 +71,7 @@ def test_a_file_that_looks_at_more_than_code_is_read_again_sooner(files: Files) 
     turns = files.read_all(manager, now=NOW + MINUTE)
     assert {path for turn in turns for path in turn.stored} == {"reads.py", "lists.py", "asks.py", "wrong.py"}
 
-    turns = files.read_all(manager, now=NOW + timedelta(hours=1))
+    turns = files.read_all(manager, now=NOW + timedelta(hours=2))
     assert "code.py" in {path for turn in turns for path in turn.stored}
 
 
