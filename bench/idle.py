@@ -1,8 +1,8 @@
 """What a stack costs that has 1,000 DAGs, each in a file of its own, and nothing to do.
 
-Everything that happens once (planning, first runs, statistics, the first checkpoint) is over before the clock runs. CPU is that of the kernel's
-accounts in nanoseconds, over a window that is long beside every interval but the hour after which settled files are read
-again; their share is added from what one such reading costs.
+Everything that happens once (planning, first runs, statistics, the first checkpoint) is over before the clock runs. CPU is that
+of the kernel's accounts in nanoseconds, over a window that is long beside every interval but the hour after which settled files
+are read again; their share is added from what one such reading costs.
 """
 
 import contextlib

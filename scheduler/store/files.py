@@ -252,12 +252,15 @@ def _record(connection: Connection, parsed: ParsedFile, *, claimed_by: str, now:
     if parsed.problem:
         _put_import_error(connection, parsed.path, parsed.problem, now)
         return Recorded(problem=parsed.problem)
-    connection.exec_driver_sql("delete from import_error where file = %(path)s", {"path": parsed.path})
-    changed = _changed(connection, parsed)
+    stored, had_error = _stored(connection, parsed.path)
+    if had_error:
+        connection.exec_driver_sql("delete from import_error where file = %(path)s", {"path": parsed.path})
+    # In the one order in which every file takes its locks.
+    changed = sorted((dag for dag in parsed.dags if stored.get(dag.dag_id) != dag.content_hash), key=lambda dag: dag.dag_id)
     versions = _add_versions(connection, changed) if changed else ()
     if changed:
         _switch(connection, parsed.path, changed, now)
-    vanished = _deactivate(connection, parsed)
+    vanished = _deactivate(connection, parsed) if stored.keys() - {dag.dag_id for dag in parsed.dags} else ()
     return Recorded(new_versions=versions, changed=(*(dag.dag_id for dag in changed), *vanished))
 
 
@@ -280,17 +283,21 @@ def _put_import_error(connection: Connection, path: str, problem: ImportProblem,
     )
 
 
-def _changed(connection: Connection, parsed: ParsedFile) -> list[ParsedDag]:
-    """The DAGs that are not stored exactly so already, in the one order in which every file takes its locks."""
+def _stored(connection: Connection, path: str) -> tuple[dict[str, str], bool]:
+    """The active DAGs of a file with the hashes of their content, and whether the file is an import error.
+
+    Nobody else changes either while this transaction holds the row of the file.
+    """
     rows = connection.exec_driver_sql(
         """
         select d.dag_id, v.content_hash from dag d join dag_version v on v.id = d.version_id
          where d.file = %(path)s and d.is_active
+        union all
+        select null, null from import_error where file = %(path)s
         """,
-        {"path": parsed.path},
-    )
-    stored = {row.dag_id: row.content_hash for row in rows}
-    return sorted((dag for dag in parsed.dags if stored.get(dag.dag_id) != dag.content_hash), key=lambda dag: dag.dag_id)
+        {"path": path},
+    ).all()
+    return {dag_id: content_hash for dag_id, content_hash in rows if dag_id is not None}, any(dag_id is None for dag_id, _ in rows)
 
 
 def _add_versions(connection: Connection, dags: Sequence[ParsedDag]) -> tuple[str, ...]:

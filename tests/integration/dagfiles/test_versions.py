@@ -209,6 +209,7 @@ def test_one_dag_id_in_two_files_is_an_error_naming_both_until_one_of_them_goes(
     assert files.dags() == {"same": ("first.py", True, 1)}
 
     (files.settings.dags_folder / "first.py").unlink()
+    files.turn_until(manager, lambda: not files.dags()["same"][1])
     now = datetime.now(UTC) + MINUTE
     files.turn_until(manager, lambda: files.dags().get("same", ("", 0, 0))[0] == "second.py", now=now)
     assert files.errors() == {}
