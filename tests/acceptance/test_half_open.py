@@ -18,6 +18,7 @@ SILENCE_S = 0.3
 
 
 @pytest.mark.stack
+@pytest.mark.alone
 @pytest.mark.timeout(400)
 def test_processes_that_are_cut_off_and_nobody_told_lose_nothing_and_double_nothing(short_folder: Path) -> None:
     """Cut off for longer than a worker may be silent here, or shorter, and back late or with their connections reset."""
