@@ -21,6 +21,6 @@ def test_half_a_minute_of_faults_loses_nothing_and_doubles_nothing(short_folder:
     assert report.ok, report.text()
     assert list(said) == KEYS
     assert said["tis"] > 150
-    assert sum(said["faults"].values()) > 5
+    assert sum(said["faults"].values()) > 4  # another time zone among them
     assert all(said[key] == 0 for key in KEYS[3:9])
     assert set(said["recovery_s"]) == {"scheduler", "worker", "redis", "postgres"}

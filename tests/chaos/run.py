@@ -144,7 +144,7 @@ def _make_trouble(found: Stage, seed: int, seconds: float, longest_s: float, fau
             fault, number = bag.draw(), len(happened)
             # What else is wrong would be measured as well.
             alone = count == 1 and not lasting and not _aftermath(happened)
-            alone = alone and (found.whole() or (fault in MEASURED and _becomes_whole(found)))
+            alone = alone and (found.whole() or (fault in MEASURED and _becomes_whole(found, min(WHOLE_S, longest_s))))
             one = Happened(number, fault.__name__, time.strftime("%H:%M:%S"), alone=alone)
             happened.append(one)
             act = Act(found, meter, random.Random(f"{seed} fault {number}"), min(longest_s, max(1.0, deadline - time.monotonic())))
@@ -161,9 +161,9 @@ def _make_trouble(found: Stage, seed: int, seconds: float, longest_s: float, fau
     return happened
 
 
-def _becomes_whole(found: Stage) -> bool:
+def _becomes_whole(found: Stage, seconds: float) -> bool:
     """Wait a little for what was killed to be up again."""
-    deadline = time.monotonic() + WHOLE_S
+    deadline = time.monotonic() + seconds
     while not (whole := found.whole()) and time.monotonic() < deadline:
         time.sleep(0.2)
     return whole
