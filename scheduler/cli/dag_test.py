@@ -57,7 +57,8 @@ def find(settings: Settings, dag_id: str) -> tuple[DAG, str]:
     """The DAG and its file in the DAGs folder; files that mention the id are read first."""
     zones.set_default(settings.core.default_timezone)
     folder = settings.dags_folder
-    listing = Watch(folder, list_interval_s=1).look()
+    with contextlib.closing(Watch(folder, list_interval_s=1)) as watch:
+        listing = watch.look()
     if listing is None:
         raise NotFoundError(f"The DAGs folder {folder} cannot be read: correct PACELINE_DAGS_FOLDER.")
     failed: dict[str, str] = {}
