@@ -94,8 +94,10 @@ def test_a_waiter_whose_trigger_blocks_all_others_is_unhealthy(stack_factory: An
 
     assert stack.cli("dags", "trigger", "blocks").returncode == 0
 
-    said = eventually(
-        lambda: found[1] if (found := doctor(stack, "waiter"))[0] == 1 else None, timeout=30, interval=0.3, message=stack.logs
-    )
-    assert "A trigger blocks the loop for" in said
+    def said_why() -> bool:
+        """It may miss its sign of life first."""
+        code, said = doctor(stack, "waiter")
+        return code == 1 and "A trigger blocks the loop for" in said
+
+    eventually(said_why, timeout=30, interval=0.3, message=stack.logs)
     assert doctor(stack, "worker")[0] == 0

@@ -440,7 +440,7 @@ def test_three_schedulers_keep_every_limit_at_every_moment(make_scenario: Callab
     with ThreadPoolExecutor(3) as threads:
         turns = [threads.submit(turn, scheduler) for scheduler in scenario.schedulers]
         try:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 240
             while scenario.rows("select count(*) from dag_run where state = 'success'") != [(120,)]:
                 assert time.monotonic() < deadline, scenario.rows("select run_type, state, count(*) from dag_run group by 1, 2")
                 slots = scenario.rows("select count(*) from task_instance where state in ('queued', 'running')")[0][0]

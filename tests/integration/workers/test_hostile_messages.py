@@ -16,7 +16,7 @@ from scheduler.dispatch import Publisher, broker_lists
 from scheduler.doorbell import client
 from scheduler.services.rescue import Rescue, dispatch_ids_in_broker
 from scheduler.settings import Settings
-from scheduler.store import processes
+from scheduler.store import crashes
 from workers import inbox
 
 ONE_TASK = """
@@ -87,7 +87,7 @@ def test_what_we_publish_is_taken(scenario: Scenario) -> None:
 def settled(scenario: Scenario) -> bool:
     """Right after a start of PostgreSQL rescue leaves everything to the workers."""
     with scenario.engine.connect() as connection:
-        return processes.settled(connection, seconds=scenario.settings.worker.heartbeat_timeout)
+        return crashes.settled(connection, seconds=scenario.settings.worker.heartbeat_timeout)
 
 
 def test_rescue_looks_past_what_is_no_message(scenario: Scenario) -> None:
