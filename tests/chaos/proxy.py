@@ -46,8 +46,9 @@ class Line:
         """All that was held back arrives late; or, as after the give-up of a kernel, the connections are gone."""
         if reset:
             for writer in list(self._writers):
-                # Closed so, a TCP connection is reset instead of ended.
-                writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                # Closed so, a TCP connection is reset instead of ended; one whose process was killed meanwhile is closed already.
+                with contextlib.suppress(OSError):
+                    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 writer.transport.abort()
         self._requests.set()
         self._answers.set()
@@ -100,8 +101,12 @@ class Proxy:
         return line
 
     def do(self, change: Callable[[], None]) -> None:
-        """Cut or mend from another thread."""
-        self._loop.call_soon_threadsafe(change)
+        """Cut or mend from another thread; its errors are the caller's."""
+
+        async def now() -> None:
+            change()
+
+        self._run(now())
 
     def close(self) -> None:
         self._run(self._end())
