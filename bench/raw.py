@@ -61,6 +61,7 @@ class RawCelery:
     def running(self) -> Iterator[None]:
         """A worker that runs and has run something for the length of the block."""
         with self._worker():
+            self._await_answer()
             self.sent_while_running(20 * self._concurrency)
             yield
 
@@ -119,6 +120,13 @@ class RawCelery:
         with self._app.producer_or_acquire() as producer:
             for _ in range(messages):
                 self._app.tasks["noop"].apply_async(producer=producer)
+
+    def _await_answer(self) -> None:
+        """A worker that is still connecting may leave a message where nobody looks."""
+        deadline = time.monotonic() + LIMIT_S
+        while not self._app.control.ping(timeout=0.5):
+            if time.monotonic() > deadline:
+                raise StackError(f"bare Celery did not start within {LIMIT_S:.0f} s")
 
     def _wait(self, depth: int) -> int:
         """Until no more messages than that are left; how many are left."""

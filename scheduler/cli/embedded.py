@@ -233,9 +233,9 @@ def end_orphans(data: Path) -> None:
         if not orphans:
             return
         for process in orphans:
-            # Once told, the postmaster ends the others itself, so before SIGKILL it alone is told.
-            if number == signal.SIGKILL or process.parent() not in orphans:
-                with contextlib.suppress(psutil.NoSuchProcess):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                # Once told, the postmaster ends the others itself, so before SIGKILL it alone is told.
+                if number == signal.SIGKILL or process.parent() not in orphans:
                     process.send_signal(number)
         psutil.wait_procs(orphans, timeout=ORPHAN_LIMIT_S)
     if _processes_of(data):

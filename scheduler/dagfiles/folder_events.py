@@ -24,6 +24,8 @@ class FolderEvents:
         self._written: set[str] = set()
         #: What may have changed but is not complete, and when it counts if nothing more happens to it.
         self._unsettled: dict[str, float] = {}
+        #: Cookie and path of the last Python file that was moved away.
+        self._left = (0, "")
 
     def fileno(self) -> int:
         """Readable when something happened; for `select`."""
@@ -70,9 +72,15 @@ class FolderEvents:
         elif is_python and event.mask & WHOLE:
             self._written.add(path)
             self._unsettled.pop(path, None)
+            cookie, left = self._left
+            if event.cookie and event.cookie == cookie:
+                # Renamed: read under its new name while the old one seems to be there, its DAGs would be in two files.
+                self._unsettled[left] = 0.0
         elif is_python or event.mask & (flags.DELETE | flags.MOVED_FROM):
             # What is gone may have been a link to a folder.
             self._unsettled[path] = time.monotonic() + SETTLE_S
+            if is_python and event.mask & flags.MOVED_FROM:
+                self._left = (event.cookie, path)
 
 
 def is_hidden(name: str) -> bool:

@@ -39,7 +39,7 @@ def test_the_flights_run_completes_after_its_parent_was_killed(short_folder: Pat
         eventually(
             lambda: state_of(environment, "month_03") in ("running", "success"),
             timeout=RUN_S,
-            interval=0.3,
+            interval=1.0,
             message=lambda: str(run(environment)),
         )
         descendants = psutil.Process(first.pid).children(recursive=True)
@@ -52,7 +52,7 @@ def test_the_flights_run_completes_after_its_parent_was_killed(short_folder: Pat
         eventually(
             lambda: run(environment)["state"] in ("success", "failed"),
             timeout=RUN_S,
-            interval=0.5,
+            interval=2.0,
             message=lambda: str(run(environment)),
         )
         ended = run(environment)

@@ -106,14 +106,15 @@ def test_max_active_tis_per_dag_counts_over_all_runs(make_scenario: Callable[...
     for number in range(12):
         scenario.trigger("d", run_id=f"r{number}")
     most = 0
-    for _ in range(60):
-        _at_once(scenario)
+    for _ in range(200):
+        _at_once(scenario)  # of three at once, each may find what it needs held by another
         most = max(most, active(scenario, "t.task_id = 'b'"))
-        if not scenario.work():
+        scenario.work()
+        if scenario.rows("select distinct state from dag_run") == [("success",)]:
             break
 
     assert most == 2
-    assert set(scenario.rows("select distinct state from dag_run")) == {("success",)}
+    assert scenario.rows("select distinct state from dag_run") == [("success",)]
 
 
 def test_max_active_tis_per_dagrun_counts_within_each_run(scenario: Scenario) -> None:

@@ -183,6 +183,19 @@ def test_a_file_counts_when_its_writer_has_closed_it(tmp_path: Path) -> None:
     assert found.files.keys() == {"d.py"}
 
 
+def test_a_renamed_file_is_gone_and_there_in_one_listing(tmp_path: Path) -> None:
+    (tmp_path / "d.py").write_text(DAG_FILE)
+    watch = Watch(tmp_path, list_interval_s=3600)
+    watch.look()
+
+    (tmp_path / "d.py").rename(tmp_path / "moved.py")
+    found = eventually(watch.look)
+
+    watch.close()
+    assert found.complete
+    assert found.files.keys() == {"moved.py"}
+
+
 def test_what_is_written_again_in_the_same_tick_is_told_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "d.py"
     path.write_text(DAG_FILE)
