@@ -1,5 +1,6 @@
 """One chaos run: start the stage, load it, let faults happen until the time is up, let it settle, judge, report."""
 
+import contextlib
 import json
 import random
 import threading
@@ -22,8 +23,9 @@ from chaos.watch import Watch
 
 #: At least 5,000 in 10 minutes, with some to spare.
 TIS_PER_SECOND = 10.0
-#: Seconds that a run may take once nothing goes wrong any more.
-SETTLE_S = 180.0
+#: Seconds without a task instance that ends, once nothing goes wrong any more, after which what is open is stuck. What waits behind
+#: max_active_runs has its turn; together it may take the longest.
+SETTLE_S, LONGEST_S = 60.0, 900.0
 OVERLAP = 0.3
 #: What lasts longer goes on beside other faults, whose recovery then does not count.
 LASTING_S = 15.0
@@ -31,7 +33,10 @@ LASTING_S = 15.0
 CRASHES, AFTERMATH_S = ("postgres_immediate", "postgres_backend"), 14.0
 #: Seconds in which a process that was killed is up again, if it is not in the way of others.
 WHOLE_S = 12.0
-OPEN = "select count(*) from dag_run where state in ('queued', 'running')"
+OPEN = (
+    "select (select count(*) from dag_run where state in ('queued', 'running')),"
+    " (select count(*) from task_instance where ended_at is not null)"
+)
 
 
 @dataclass
@@ -181,19 +186,18 @@ def _wait(begun: list[tuple[threading.Thread, Happened]], seconds: float) -> Non
 
 
 def _settle(found: Stage, say: Any) -> float:
-    """Wait until every run has ended, or too long; how long it took."""
-    started = time.monotonic()
-    last = -1
-    while time.monotonic() < started + SETTLE_S:
-        try:
-            left = ask(found.settings.database_url, OPEN)[0][0]
-        except psycopg2.Error:
-            left = -1
-        if left == 0:
-            break
-        if left != last:
-            say(f"{left} runs to end")
-            last = left
+    """Wait until every run has ended, or until nothing moves any more; how long it took."""
+    started = moved = time.monotonic()
+    last = (-1, -1)
+    while time.monotonic() < min(moved + SETTLE_S, started + LONGEST_S):
+        with contextlib.suppress(psycopg2.Error):
+            left, ended = ask(found.settings.database_url, OPEN)[0]
+            if left == 0:
+                break
+            if left != last[0]:
+                say(f"{left} runs to end")
+            if (left, ended) != last:
+                last, moved = (left, ended), time.monotonic()
         time.sleep(0.5)
     return time.monotonic() - started
 
