@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test check test-faults chaos fuzz bench test-compose
+.PHONY: help setup demo up down test check test-bench test-faults chaos fuzz bench test-compose
 BIN := .venv/bin
 
 help: ## Show this list
@@ -32,6 +32,9 @@ check: setup ## Check format, lint, types, import layers and generated files
 
 test-faults: setup ## Kill processes at every fault point under 200 runs each; stop some for a minute; lose messages
 	@FAULT_TESTS=full $(BIN)/python -m pytest -s $(addprefix tests/acceptance/test_,fault_points.py stopped.py lost_messages.py database_restarts.py rescue_speed.py)
+
+test-bench: setup ## Run every part of the bench in small, for counts and states
+	@BENCH_TESTS=full $(BIN)/python -m pytest tests/acceptance/test_bench.py
 
 chaos: setup ## Ten minutes of seeded faults, judged; ends with one JSON line; SEED=3, ARGS="--minutes 2 --quick --keep"
 	@PYTHONPATH=tests $(BIN)/python -m chaos $(if $(SEED),--seed $(SEED)) $(ARGS)

@@ -1,6 +1,10 @@
-"""`python -m bench` in small: that it measures what it says, not how fast that is."""
+"""`python -m bench` in small: that it measures what it says, not how fast that is.
+
+`make test` takes the shapes and the parts that are quick; `make test-bench` takes all.
+"""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +19,8 @@ pytestmark = pytest.mark.stack
 ROOT = Path(__file__).parent.parent.parent
 LIMIT_S = 240
 SMALL = shapes.small()
+QUICK = ("fanin", "creation", "memory")
+FULL = os.environ.get("BENCH_TESTS") == "full"
 
 
 def bench(*arguments: str) -> dict[str, Any]:
@@ -39,7 +45,7 @@ def test_every_shape_runs_to_its_end_beside_bare_celery() -> None:
         assert set(one["cpu_s_per_task"]) >= {"scheduler", "worker", "worker_children", "postgres", "redis", "total"}
 
 
-@pytest.mark.parametrize("part", parts.PARTS)
+@pytest.mark.parametrize("part", parts.PARTS if FULL else QUICK)
 def test_every_other_part_ends_with_its_piece(part: str) -> None:
     said = bench(part)
 
