@@ -8,13 +8,14 @@ from typing import Any
 
 import psutil
 import pytest
+from support.faulty import full_only
 from support.standalone import START_S, STOP_S, ask, environment_of, standalone
 from support.waiting import eventually
 
 from scheduler.settings import Settings
 from scheduler.store import database
 
-pytestmark = [pytest.mark.stack, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [full_only, pytest.mark.stack, pytest.mark.spark, pytest.mark.timeout(600)]
 
 DAGS = Path(__file__).parents[2] / "dags"
 RUN_S = 240.0

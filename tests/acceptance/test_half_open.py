@@ -11,14 +11,15 @@ import pytest
 from chaos.faults import HALF_OPEN
 from chaos.proxy import Line, Proxy
 from chaos.run import chaos
+from support.faulty import full_only
 from support.waiting import eventually
 
 #: Seconds in which something would have arrived.
 SILENCE_S = 0.3
 
 
+@full_only
 @pytest.mark.stack
-@pytest.mark.alone
 @pytest.mark.timeout(400)
 def test_processes_that_are_cut_off_and_nobody_told_lose_nothing_and_double_nothing(short_folder: Path) -> None:
     """Cut off for longer than a worker may be silent here, or shorter, and back late or with their connections reset."""
