@@ -3,10 +3,10 @@
 Any number of schedulers turn at once. None keeps state: kill one at any line and the others go on.
 """
 
+import contextlib
 import logging
 import math
 import os
-import signal
 import socket
 import sys
 import threading
@@ -18,7 +18,7 @@ from typing import TypeVar
 from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
-from scheduler import doorbell, faults, secrecy, signs
+from scheduler import doorbell, faults, secrecy, signs, stop_signals
 from scheduler.dagfiles.supervise import DagFileManager
 from scheduler.doorbell import Doorbell
 from scheduler.exceptions import CredentialsError, UnreachableError
@@ -40,9 +40,7 @@ def run(settings: Settings, *, name: str | None = None) -> int:
     secrecy.close()
     secrecy.forget()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stop_signals.exit_at_once()
     engine = database.create(settings, application="paceline scheduler", by_index=True)
     database.wait(engine, log.warning)
     migrate.check(engine)
@@ -53,26 +51,22 @@ def run(settings: Settings, *, name: str | None = None) -> int:
     except UnreachableError as error:
         # Deciding needs the database only; what is queued meanwhile is sent once the broker is there.
         log.warning("%s", error)
-    presence = Presence(settings.run_folder, "scheduler").take()
-    loop = SchedulerLoop(engine, settings, name=name, presence=presence)
-    files = DagFileManager(engine, settings, loop.scheduler_id, doorbell=Doorbell(settings))
-    loop.on_new_id = files.work_as
-    files.start()
-    config = settings.scheduler
-    health = HealthServer(
-        loop.signs.health(lambda: loop.scheduler_id, files.pulse, loop.agreement),
-        path=presence.socket,
-        address=config.health_address,
-        port=config.health_port,
-    )
-    log.info("%s decides; DAG files from %s", loop.scheduler_id, settings.dags_folder)
-    try:
+    stop = stop_signals.remember()
+    with contextlib.ExitStack() as ending:
+        presence = Presence(settings.run_folder, "scheduler").take()
+        ending.callback(presence.leave)
+        loop = SchedulerLoop(engine, settings, name=name, presence=presence)
+        ending.callback(loop.close)
+        files = DagFileManager(engine, settings, loop.scheduler_id, doorbell=Doorbell(settings))
+        loop.on_new_id = files.work_as
+        files.start()
+        ending.callback(files.stop)
+        config = settings.scheduler
+        signs = loop.signs.health(lambda: loop.scheduler_id, files.pulse, loop.agreement)
+        health = HealthServer(signs, path=presence.socket, address=config.health_address, port=config.health_port)
+        ending.callback(health.close)
+        log.info("%s decides; DAG files from %s", loop.scheduler_id, settings.dags_folder)
         loop.run(stop)
-    finally:
-        files.stop()
-        loop.close()
-        health.close()
-        presence.leave()
     log.info("%s stopped", loop.scheduler_id)
     return 0
 

@@ -1,12 +1,13 @@
 """A Celery worker in this process: its pool children run the pipeline of workers/execute.py."""
 
+import contextlib
 import os
 import signal
 import socket
 import sys
 import time
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NoReturn
 
 from billiard.process import current_process
@@ -15,7 +16,7 @@ from celery.apps.worker import Worker as CeleryWorker
 from celery.worker import state as celery_state
 from sqlalchemy import Engine
 
-from scheduler import faults, secrecy
+from scheduler import faults, secrecy, stop_signals
 from scheduler.authoring import zones
 from scheduler.dagfiles.load import LoadedFiles
 from scheduler.dispatch import TASK_NAME, Publisher, celery_app, consumed_queues
@@ -52,25 +53,28 @@ def run(settings: Settings, queues: Sequence[str], concurrency: int, name: str |
     faults.arm(os.environ, settings.database_url)
     secrecy.close()
     logs.to_stderr()
+    stop_signals.exit_at_once()
     name = name or f"{socket.gethostname()}-{os.getpid()}"
     environment = os.environ.copy()
     engine = startup.ready(settings)
-    presence = Presence(settings.run_folder, "worker").take()
-    worker = build(settings, name=name, queues=queues, concurrency=concurrency, engine=engine, presence=presence)
-    worker_id = worker.heart.register()
-    served = HealthServer(
-        worker.health, path=presence.socket, address=settings.worker.health_address, port=settings.worker.health_port
-    )
-    worker_log.info("worker %s takes %d tasks at once from %s", worker_id, concurrency, ", ".join(queues))
-    worker.warden.leave = lambda: _start_again(environment) if worker.watchdog.barked else os._exit(1)
-    worker.warden.start()
-    worker.heart.start()
-    worker.start()
-    worker.heart.finish()
-    worker.warden.end()
+    asked = stop_signals.remember()
+    with contextlib.ExitStack() as ending:
+        presence = Presence(settings.run_folder, "worker").take()
+        ending.callback(presence.leave)
+        worker = build(settings, name=name, queues=queues, concurrency=concurrency, engine=engine, presence=presence)
+        worker.asked_early = asked.is_set
+        worker_id = worker.heart.register()
+        worker.heart.start()
+        ending.callback(worker.heart.finish)
+        limits = settings.worker
+        served = HealthServer(worker.health, path=presence.socket, address=limits.health_address, port=limits.health_port)
+        ending.callback(served.close)
+        worker_log.info("worker %s takes %d tasks at once from %s", worker_id, concurrency, ", ".join(queues))
+        worker.warden.leave = lambda: _start_again(environment) if worker.watchdog.barked else os._exit(1)
+        worker.warden.start()
+        ending.callback(worker.warden.end)
+        worker.start()
     worker_log.info("worker %s has stopped", worker_id)
-    served.close()
-    presence.leave()
     if worker.watchdog.barked:
         _start_again(environment)
     return int(worker.exitcode or 0)
@@ -121,15 +125,19 @@ class Worker(CeleryWorker):  # type: ignore[misc]
         self.heart = heart
         self.watchdog = watchdog
         self.warden = Warden(board, grace_s=settings.worker.grace_sec, pool=self.pool_pids, on_abort=heart.abandon)
+        #: Whether a signal came before those of `install_platform_tweaks` were in place.
+        self.asked_early: Callable[[], bool] = lambda: False
         signals.setup_logging.connect(_leave_logging_alone, weak=False)
         # Its heartbeats to Flower stay on: without them Flower could not turn task events on.
         super().__init__(pool_cls="prefork", quiet=True, without_gossip=True, without_mingle=True, **options)
 
     def install_platform_tweaks(self, worker: Any) -> None:
         """SIGTERM and SIGINT: stop in order, the second time at once, as SIGQUIT does."""
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in stop_signals.NUMBERS:
             signal.signal(number, lambda *_: self.warden.drain())
         signal.signal(signal.SIGQUIT, lambda *_: self.warden.abort())
+        if self.asked_early():
+            self.warden.drain()
 
     def register_with_event_loop(self, hub: Any) -> None:
         super().register_with_event_loop(hub)

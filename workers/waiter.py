@@ -8,7 +8,6 @@ import asyncio
 import functools
 import logging
 import os
-import signal
 import socket
 import threading
 import time
@@ -20,7 +19,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
-from scheduler import faults, secrecy
+from scheduler import faults, secrecy, stop_signals
 from scheduler.authoring import zones
 from scheduler.authoring.external import Counts, Target
 from scheduler.doorbell import WAITERS_KEY, Doorbell
@@ -57,23 +56,29 @@ def run(settings: Settings, *, name: str | None = None) -> int:
     vault.take_environment()
     secrecy.forget()
     logs.to_stderr()
+    stop_signals.exit_at_once()
     zones.set_default(settings.core.default_timezone)
     engine = startup.ready(settings)
+    asked = stop_signals.remember()
     presence = Presence(settings.run_folder, "waiter").take()
-    waiter = Waiter(engine, settings, name=name, presence=presence)
-    limits = settings.waiter
-    HealthServer(waiter.health, path=presence.socket, address=limits.health_address, port=limits.health_port)
-    asyncio.run(_until_signalled(waiter))
-    presence.leave()
+    try:
+        waiter = Waiter(engine, settings, name=name, presence=presence)
+        limits = settings.waiter
+        HealthServer(waiter.health, path=presence.socket, address=limits.health_address, port=limits.health_port)
+        asyncio.run(_until_signalled(waiter, asked))
+    finally:
+        presence.leave()
     logging.shutdown()
     # Threads that a trigger or a DAG file blocks for ever must not keep the process.
     os._exit(0)
 
 
-async def _until_signalled(waiter: "Waiter") -> None:
+async def _until_signalled(waiter: "Waiter", asked: threading.Event) -> None:
     stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in stop_signals.NUMBERS:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    if asked.is_set():
+        stop.set()
     await waiter.run(stop)
 
 
