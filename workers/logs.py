@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 from scheduler import log_paths, masking
-from workers.masked_output import MaskedOutput
+from scheduler.masked_output import MaskedOutput
 
 #: Frames in these folders are ours, not the author's.
 OUR_FOLDERS = tuple(f"{Path(__file__).parent.parent / name}{os.sep}" for name in ("workers", "scheduler"))

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from scheduler import serialized
+from scheduler import masked_output, serialized
 from scheduler.authoring import context, params, zones
 from scheduler.authoring.dag import DAG
 from scheduler.cli.in_memory import MemoryRun
@@ -43,7 +43,11 @@ def run(settings: Settings, dag_id: str, *, logical_date: datetime, conf: dict[s
     )
     tasks = []
     test_run = MemoryRun(settings, dag, plan, dag_run)
-    with _spark_ended_afterwards(), contextlib.redirect_stdout(sys.stderr if quiet else sys.stdout):
+    with (
+        _spark_ended_afterwards(),
+        contextlib.redirect_stdout(sys.stderr if quiet else sys.stdout),
+        masked_output.masked((1,), (2,)),
+    ):
         for row in test_run.rows():
             if not quiet:
                 index = f"[{row['map_index']}]" if row["map_index"] >= 0 else ""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from scheduler import masking
 from scheduler.authoring import context, xcom
 from scheduler.authoring.dag import DAG
 from scheduler.authoring.deferral import TaskDeferred, TaskRescheduled, encode, first_event
@@ -207,10 +208,10 @@ def _try(settings: Settings, operator: Operator, ti: MemoryTaskInstance) -> tupl
         for key, part in pushed.items():
             ti.xcom_push(key, part)
     except SkipTask as skip:
-        return TaskState.SKIPPED, str(skip)
+        return TaskState.SKIPPED, masking.redact(str(skip))
     except (Exception, SystemExit) as error:
         traceback.print_exc()
-        return TaskState.FAILED, f"{type(error).__name__}: {error}"
+        return TaskState.FAILED, masking.redact(f"{type(error).__name__}: {error}")
     return TaskState.SUCCESS, ""
 
 

@@ -20,6 +20,7 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
+from scheduler import masked_output, masking
 from scheduler.authoring import zones
 from scheduler.authoring.dag import DAG
 from scheduler.dagfiles import event, load
@@ -96,7 +97,8 @@ def _serve_file(request: dict[str, Any], input_fd: int, output_fd: int) -> None:
     while (call := _receive(input_fd)) is not None and "stop" not in call:
         _log_to(call["log"])
         faulthandler.dump_traceback_later(request["timeout_s"], exit=True)
-        answer = _call(dags, call)
+        with masked_output.masked((1, 2)):
+            answer = _call(dags, call)
         faulthandler.cancel_dump_traceback_later()
         _flush()
         _send(output_fd, answer)
@@ -114,7 +116,7 @@ def _call(dags: dict[str, DAG], call: dict[str, Any]) -> dict[str, Any]:
         function.call()
     except BaseException as error:
         traceback.print_exc()
-        return {"count": len(functions), "error": f"{type(error).__name__}: {error}"}
+        return {"count": len(functions), "error": masking.redact(f"{type(error).__name__}: {error}")}
     return {"count": len(functions), "error": None}
 
 

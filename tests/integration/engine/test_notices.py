@@ -163,6 +163,34 @@ def test_a_callback_that_raises_is_ended_with_its_error_and_stops_no_other(
     assert [row["error"] for row in notices.notices(scenario.engine, dag_id="d", failed=True)] == ["ValueError: no such channel"]
 
 
+def test_what_a_callback_masks_is_masked_in_its_log_and_in_its_error(scenario: Scenario) -> None:
+    write(
+        scenario,
+        """
+        from scheduler import mask_secret
+
+        def leaks(context):
+            mask_secret("hunter2hunter2")
+            print("printed hunter2hunter2", flush=True)
+            os.system("echo shouted hunter2hunter2")
+            raise ValueError("not hunter2hunter2")
+
+        with DAG("d", schedule=None):
+            EmptyOperator(task_id="a", on_success_callback=[leaks, lambda context: print("afterwards")])
+        """,
+    )
+    scenario.trigger("d", run_id="r")
+    scenario.run_to_end()
+
+    notify(scenario)
+
+    assert errors(scenario) == ["ValueError: not ***"]
+    log = (scenario.settings.logs_folder / "d" / "r" / "a" / "callbacks.log").read_text()
+    assert [line for line in log.splitlines() if not line.startswith(("---", "Traceback", " "))] == [
+        "printed ***", "shouted ***", "ValueError: not ***", "afterwards",
+    ]  # fmt: skip
+
+
 def test_a_callback_whose_process_dies_is_called_again_and_told_so(scenario: Scenario) -> None:
     write(
         scenario,

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from scheduler.cli import paceline
+from scheduler.cli.stack import PACELINE
 
 HEAD = "from scheduler import DAG, task\nfrom scheduler.exceptions import SkipTask\n"
 
@@ -214,3 +216,32 @@ with DAG("wrong"):
     tasks = {one["task_id"]: one for one in json.loads(done.stdout)["tasks"]}
     assert "is of type int, but task 'show' is mapped over it" in tasks["number"]["reason"]
     assert tasks["show"]["state"] == "upstream_failed"
+
+
+LEAKS = """
+with DAG("leaks"):
+    @task
+    def leak(conn=None):
+        import os
+        secret = conn.get("store").password
+        print("printed", secret, flush=True)
+        os.system(f"echo shouted {secret}; echo wailed {secret} >&2")
+        raise ValueError(f"not {secret}")
+    leak()
+"""
+
+
+def test_what_a_task_writes_is_masked_on_the_terminal_too(tmp_path: Path) -> None:
+    (tmp_path / "leaks.py").write_text(HEAD + LEAKS)
+    environment = os.environ | {
+        "PACELINE_HOME": str(tmp_path / "home"),
+        "PACELINE_DAGS_FOLDER": str(tmp_path),
+        "PACELINE_CONN_STORE": "postgresql://me:hunter2hunter2@host/db",
+    }
+
+    done = subprocess.run([*PACELINE, "dags", "test", "leaks"], env=environment, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 1
+    assert "hunter2" not in done.stdout + done.stderr
+    assert "printed ***" in done.stdout and "shouted ***" in done.stdout and "leak: failed: ValueError: not ***" in done.stdout
+    assert "wailed ***" in done.stderr and "ValueError: not ***" in done.stderr

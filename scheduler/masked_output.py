@@ -1,12 +1,13 @@
-"""A pipe between what a task writes and its log, in which secrets become ***. Laid when a try meets its first secret."""
+"""A pipe between what user code writes and its log, in which secrets become ***. Laid when the first secret is met."""
 
 import contextlib
 import fcntl
 import os
 import secrets
 import signal
+import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 from scheduler import masking
 
@@ -67,3 +68,30 @@ class MaskedOutput:
                 data = data[os.write(self._target, data) :]
         except OSError:
             return  # a full disk: the task goes on without a log, as it would without us
+
+
+@contextlib.contextmanager
+def masked(*outputs: Sequence[int]) -> Iterator[None]:
+    """Mask the secrets that are met meanwhile. Each of `outputs` are the descriptors that lead to one file."""
+    laid: list[MaskedOutput] = []
+    saved = {descriptor: os.dup(descriptor) for descriptors in outputs for descriptor in descriptors}
+
+    def lay() -> None:
+        if not laid:
+            laid.extend(MaskedOutput(os.dup(one[0]), one, masking.current()) for one in outputs)
+
+    masking.begin(lay)
+    try:
+        yield
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError, AttributeError):  # user code closed or replaced it
+                stream.flush()
+        for one in laid:
+            one.settle()
+        masking.begin()
+        for descriptor, original in saved.items():
+            os.dup2(original, descriptor)
+            os.close(original)
+        for one in laid:
+            one.close()
