@@ -1,5 +1,6 @@
 """What is asked of PostgreSQL however little is done: its CPU for a pass of the queue service and for a beat of a worker."""
 
+import itertools
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -11,6 +12,7 @@ from scheduler.dispatch import Publisher
 from scheduler.services.queue import Queue
 from scheduler.store import processes, runs
 from scheduler.store.database import create
+from workers.heartbeat import BEATS_PER_SWEEP
 
 #: Running task instances, each of a run of its own; and those of the worker that beats.
 SIZES, SMALL_SIZES = (100, 1000, 10_000), (5, 10)
@@ -66,11 +68,14 @@ def _beat(stack: Stack, enough_s: float) -> float:
     engine = create(stack.settings, pool_size=1)
     try:
         worker = processes.register(engine, kind="worker", name="w", host="h", pid=1, queues=("default",), concurrency=HELD)
-        held = [str(uuid.uuid4()) for _ in range(HELD)]
+        held = {str(uuid.uuid4()): 1 + number for number in range(HELD)}
+        beats = itertools.count(1)
 
         def beat() -> None:
             processes.heartbeat(engine, worker)
-            processes.running_dispatches(engine, worker, held)
+            processes.still_held(engine, worker, held)
+            if next(beats) % BEATS_PER_SWEEP == 0:
+                processes.said_to_run(engine, worker)
 
         return _cpu_ms(stack, beat, enough_s)
     finally:

@@ -22,7 +22,7 @@ from workers.orphans import Orphans
 from workers.warden import WORKER_STOPPED, Warden
 from workers.watchdog import Watchdog
 
-#: Beats between two looks for processes that tasks left behind.
+#: Beats between two looks for what tasks left behind: processes, and tries that no child runs.
 BEATS_PER_SWEEP = 5
 NO_LONGER_CURRENT = "this try is no longer the current one"
 NOBODY_RUNS_IT = "its worker claimed it, but no process of that worker runs it"
@@ -194,8 +194,10 @@ class Heart(threading.Thread):
         if self.agreement is not None:
             self.agreement.look(self._board.worker_id)
         self._beats += 1
-        if self._orphans is not None and self._beats % BEATS_PER_SWEEP == 0:
-            self._orphans.end(self._pool())
+        if self._beats % BEATS_PER_SWEEP == 0:
+            self._find_unknown()
+            if self._orphans is not None:
+                self._orphans.end(self._pool())
         self._bark()
 
     def _bury_former(self) -> None:
@@ -214,21 +216,22 @@ class Heart(threading.Thread):
             self._warden.drain()
 
     def _compare(self) -> None:
-        """Hold the board against the database: stop user code whose try was cleared, marked or declared lost meanwhile, and
-        lose what stands as running here although no child runs it (the answer to a claim was lost with its connection).
-        """
-        mine = {one.dispatch_id for one in self._board.running()}
-        current = processes.running_dispatches(self._engine, self._board.worker_id, mine)
-        for dispatch_id in mine - {one for one, held in current.items() if not held.stopping}:
+        """Stop user code whose try was cleared, marked or declared lost meanwhile."""
+        running = {one.dispatch_id: one.ti_id for one in self._board.running()}
+        for dispatch_id in running.keys() - processes.still_held(self._engine, self._board.worker_id, running):
             # It may have reported since it was looked at: the warden asks the board again before it acts.
             if self._warden is not None:
                 self._warden.stop(dispatch_id, NO_LONGER_CURRENT)
+
+    def _find_unknown(self) -> None:
+        """Lose what stands as running here although no child runs it: the answer to a claim was lost with its connection."""
+        known = {one.dispatch_id for one in self._board.running()}
+        said = processes.said_to_run(self._engine, self._board.worker_id)
         now = time.monotonic()
-        unknown = current.keys() - mine
-        self._unknown_since = {dispatch_id: self._unknown_since.get(dispatch_id, now) for dispatch_id in unknown}
+        self._unknown_since = {dispatch_id: self._unknown_since.get(dispatch_id, now) for dispatch_id in said.keys() - known}
         for dispatch_id, since in self._unknown_since.items():
             if now - since > UNKNOWN_S:
-                self._lost.put(Lost(ti_id=current[dispatch_id].ti_id, dispatch_id=dispatch_id, reason=NOBODY_RUNS_IT, at_once=True))
+                self._lost.put(Lost(ti_id=said[dispatch_id], dispatch_id=dispatch_id, reason=NOBODY_RUNS_IT, at_once=True))
 
 
 def cause_of_death(said: str) -> str:

@@ -2,21 +2,12 @@
 
 import uuid
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Engine
 
 from scheduler.store import deferrals, files, instances, migrate, notices
 from scheduler.store.database import act_as, transaction, transaction_at
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A task instance that a worker has; `stopping` if somebody asked it to end."""
-
-    ti_id: int
-    stopping: bool
 
 
 def register(engine: Engine, *, kind: str, name: str, host: str, pid: int, queues: Sequence[str] = (), concurrency: int = 0) -> str:
@@ -54,31 +45,43 @@ def stop(connection: Connection, process_id: str) -> None:
 
 
 @transaction
-def running_dispatches(connection: Connection, worker_id: str, dispatch_ids: Collection[str]) -> dict[str, Held]:
-    """What this worker has according to the database, by dispatch id.
+def still_held(connection: Connection, worker_id: str, running: Mapping[str, int]) -> set[str]:
+    """Which of the dispatches that this worker runs (to the ids of their task instances) are still its to run.
 
-    Those of `dispatch_ids` that are not among them are no longer this worker's to run. Also asserts claims again that a crash
-    of the database undid: a claim does not wait for the disk, so after such a crash a running task may stand as queued under
-    the dispatch id that this worker holds.
+    Also asserts claims again that a crash of the database undid: a claim does not wait for the disk, so after such a crash a
+    running task may stand as queued under the dispatch id that this worker holds.
     """
-    if dispatch_ids:
-        connection.exec_driver_sql(
-            """
-            with undone as (
-                select id from task_instance
-                 where state = 'queued' and dispatch_id = any(%(ids)s::uuid[]) order by id for no key update
-            )
-            update task_instance t set state = 'running', started_at = clock_timestamp(), worker = %(worker)s
-              from undone where t.id = undone.id and t.state = 'queued'
-            """,
-            {"ids": list(dispatch_ids), "worker": worker_id},
+    if not running:
+        return set()
+    mine = {"worker": worker_id, "instances": list(running.values()), "dispatches": list(running)}
+    connection.exec_driver_sql(
+        """
+        with undone as (
+            select id from task_instance where id = any(%(instances)s) and state = 'queued'
+               and dispatch_id = any(%(dispatches)s::uuid[]) order by id for no key update
         )
-    rows = connection.exec_driver_sql(
-        "select dispatch_id::text, id, state = 'shutdown' from task_instance"
-        " where worker = %s and state in ('running', 'shutdown')",
-        (worker_id,),
+        update task_instance t set state = 'running', started_at = clock_timestamp(), worker = %(worker)s
+          from undone where t.id = undone.id and t.state = 'queued'
+        """,
+        mine,
     )
-    return {row[0]: Held(row[1], row[2]) for row in rows}
+    held = connection.exec_driver_sql(
+        """
+        select dispatch_id::text from task_instance where id = any(%(instances)s) and state = 'running'
+           and worker = %(worker)s and dispatch_id = any(%(dispatches)s::uuid[])
+        """,
+        mine,
+    )
+    return set(held.scalars())
+
+
+@transaction
+def said_to_run(connection: Connection, worker_id: str) -> dict[str, int]:
+    """Each dispatch that stands as running on this worker, to its task instance. Reads all that run anywhere: not for each beat."""
+    rows = connection.exec_driver_sql(
+        "select dispatch_id::text, id from task_instance where worker = %s and state in ('running', 'shutdown')", (worker_id,)
+    )
+    return {row[0]: row[1] for row in rows}
 
 
 @transaction_at("lost")
