@@ -18,6 +18,8 @@ from scheduler.store.database import transaction
 
 #: Task instances looked at in one pass.
 BATCH = 1000
+#: Held by the scheduler that looks for lost messages; the seconds after which one that died meanwhile holds up nobody.
+TURN_KEY, TURN_S = "paceline:rescue", 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +46,7 @@ class Rescue:
         crashes.note(self._engine)
         dead, runs = self._bury_dead() if self._may_judge(now) else ([], [])
         statistics.refresh(self._engine)
-        lost = self._lost_messages()
-        send(self._engine, self._publisher, lost, step="rescue")
-        return Rescued(lost, dead, runs)
+        return Rescued(self._send_lost(), dead, runs)
 
     def rest(self, now: datetime) -> None:
         """Instead of a turn when nothing is queued or running and nobody is silent: keep what `run_once` goes by."""
@@ -73,6 +73,22 @@ class Rescue:
             scheduler_timeout_s=self._settings.scheduler.scheduler_health_check_threshold,
             waiter_timeout_s=self._settings.waiter.heartbeat_timeout,
         )
+
+    def _send_lost(self) -> list[Message]:
+        """Send what is not in the broker again, unless another scheduler is at it: each would send all of it."""
+        turn = self._broker.lock(TURN_KEY, timeout=TURN_S, blocking=False)
+        try:
+            if not turn.acquire():
+                return []
+        except redis.RedisError:
+            return []
+        try:
+            lost = self._lost_messages()
+            send(self._engine, self._publisher, lost, step="rescue")
+            return lost
+        finally:
+            with contextlib.suppress(redis.RedisError):  # it took longer, or Redis is empty or gone
+                turn.release()
 
     def _lost_messages(self) -> list[Message]:
         """Queued task instances whose message is not in the broker. One that a worker holds in memory may be sent twice; the

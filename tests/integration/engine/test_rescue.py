@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 
+import pytest
 from support.scenario import Scenario, chain
 
+from scheduler.dispatch import Message
 from scheduler.states import TaskState
 from scheduler.store.claims import Ending
 
@@ -20,6 +22,11 @@ def beat(scenario: Scenario) -> None:
     scenario.sql("update process set heartbeat_at = clock_timestamp()")
 
 
+def settle(scenario: Scenario) -> None:
+    """PostgreSQL has not crashed for long."""
+    scenario.sql("update crash_free set since = since - interval '1 hour'")
+
+
 def test_a_deleted_redis_list_loses_no_work_and_no_try(make_scenario: Callable[..., Scenario]) -> None:
     scenario = fresh(make_scenario)
     scenario.add(chain("c", 1))
@@ -31,6 +38,7 @@ def test_a_deleted_redis_list_loses_no_work_and_no_try(make_scenario: Callable[.
     before = scenario.rows("select id, dispatch_id, try_number from task_instance where state = 'queued' order by id")
     scenario.broker.flushdb()
 
+    settle(scenario)
     beat(scenario)
     scenario.turn()
 
@@ -48,6 +56,31 @@ def test_a_message_that_is_in_the_broker_is_not_sent_again(make_scenario: Callab
         scenario.turn()
 
     assert len(scenario.messages()) == 1
+
+
+def test_two_schedulers_that_find_the_same_messages_lost_send_each_once(
+    make_scenario: Callable[..., Scenario], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = make_scenario(schedulers=2, scheduler=QUICK, worker=SETTLED)
+    scenario.add(chain("c", 1))
+    for number in range(10):
+        scenario.trigger("c", run_id=f"r{number}")
+    scenario.turn()
+    queued = sorted(ti_id for ti_id, _ in scenario.messages())
+    first, second = (one.turns.rescue for one in scenario.schedulers)
+    publish, found = first._publisher.publish, []
+
+    def publish_late(messages: list[Message]) -> None:
+        found.append(second._send_lost())
+        publish(messages)
+
+    monkeypatch.setattr(first._publisher, "publish", publish_late)
+    settle(scenario)
+    first._send_lost()
+
+    assert found == [[]]
+    assert sorted(ti_id for ti_id, _ in scenario.messages()) == queued
+    assert len(second._send_lost()) == len(queued) == 10, "the turn was given back"
 
 
 def test_queued_without_a_message_is_published(make_scenario: Callable[..., Scenario]) -> None:
