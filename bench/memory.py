@@ -11,20 +11,21 @@ from bench.parts import Options, Piece
 from bench.stack import Stack
 
 FILES = 10
-MEASURES = ("rss", "pss")
+READ = ("scheduler", "parser", "worker", "worker_children")
 
 
 def measure(options: Options) -> Piece:
-    """`memory_mb`: RSS and PSS of the scheduler with its parser, of each of both, of a worker child and of the worker's parent."""
+    """`memory_mb`: RSS, and PSS where it may be read: scheduler with its parser, each of both, the worker, a child of it."""
     with Stack(parse.files(FILES)) as stack:
         found = stack.memory_mb()
-    sums = {role: {name: sum(one[name] for one in found[role]) for name in MEASURES} for role in ("scheduler", "parser")}
+    measures = set.intersection(*(set(one) for role in READ for one in found[role]))
+    sums = {role: {name: sum(one[name] for one in found[role]) for name in measures} for role in ("scheduler", "parser")}
     result = {
-        "scheduler_with_parser": {name: sums["scheduler"][name] + sums["parser"][name] for name in MEASURES},
+        "scheduler_with_parser": {name: sums["scheduler"][name] + sums["parser"][name] for name in measures},
         **sums,
-        "worker": {name: found["worker"][0][name] for name in MEASURES},
-        "worker_child": {name: median(one[name] for one in found["worker_children"]) for name in MEASURES},
+        "worker": {name: found["worker"][0][name] for name in measures},
+        "worker_child": {name: median(one[name] for one in found["worker_children"]) for name in measures},
     }
     for role, one in result.items():
-        options.say(f"memory of {role}: RSS {one['rss']:.0f} MB, PSS {one['pss']:.0f} MB")
+        options.say(f"memory of {role}: {', '.join(f'{name.upper()} {one[name]:.0f} MB' for name in sorted(one, reverse=True))}")
     return {"memory_mb": {role: {name: round(value, 1) for name, value in one.items()} for role, one in result.items()}}

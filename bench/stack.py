@@ -219,11 +219,17 @@ class Stack:
         return used | {"total": sum(used.values())}
 
     def memory_mb(self) -> dict[str, list[dict[str, float]]]:
-        """RSS and PSS of each process of each of ROLES, in MB of 1,000,000 bytes; the PSS shares what is shared."""
+        """RSS and PSS of each process of each of ROLES, in MB of 1,000,000 bytes; the PSS shares what is shared.
+
+        Our processes are closed to others: where we may not trace (in most containers) there is no PSS of them.
+        """
         found: dict[str, list[dict[str, float]]] = {role: [] for role in ROLES}
         for role, pids in self.pids().items():
             for pid in pids:
                 with contextlib.suppress(psutil.NoSuchProcess):
-                    whole = psutil.Process(pid).memory_full_info()
-                    found[role].append({"rss": whole.rss / 1e6, "pss": whole.pss / 1e6})
+                    process = psutil.Process(pid)
+                    memory = {"rss": process.memory_info().rss / 1e6}
+                    with contextlib.suppress(psutil.AccessDenied):
+                        memory["pss"] = process.memory_full_info().pss / 1e6
+                    found[role].append(memory)
         return found

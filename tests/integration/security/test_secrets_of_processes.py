@@ -102,14 +102,18 @@ def everything_stored(settings: Settings) -> dict[str, str]:
 
 
 def processes(stack: Stack) -> dict[str, str]:
-    """Command line and environment of every process of the stack, as root sees them."""
+    """Command line of every process of the stack, and its environment where the kernel lets us read that."""
     texts = {}
     for name in stack.supervisor.names():
         guardian = psutil.Process(stack.pid(name)).parent()
         assert guardian is not None
         for one in [guardian, *guardian.children(recursive=True)]:
-            with contextlib.suppress(psutil.Error, OSError):
-                texts[f"{name}: {one.cmdline()[:6]}"] = str(one.cmdline()) + Path(f"/proc/{one.pid}/environ").read_text()
+            with contextlib.suppress(psutil.Error, FileNotFoundError, ProcessLookupError):
+                command = one.cmdline()
+                environment = ""
+                with contextlib.suppress(PermissionError):  # closed to us too, where we may not trace
+                    environment = Path(f"/proc/{one.pid}/environ").read_text()
+                texts[f"{name}: {command[:6]}"] = str(command) + environment
     return texts
 
 
