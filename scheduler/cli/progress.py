@@ -14,7 +14,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
 from scheduler import states
-from scheduler.cli import output
+from scheduler.cli import output, spark_progress
 from scheduler.exceptions import WaitTimeoutError
 from scheduler.store import database, reads
 
@@ -92,6 +92,7 @@ class _Lines:
         self._console = console
         self._seen: set[tuple[Any, ...]] = set()
         self._run_state: str | None = None
+        self._tenths = spark_progress.Tenths()
 
     def show(self, now: dict[str, Any]) -> None:
         run = now["run"]
@@ -103,6 +104,8 @@ class _Lines:
             if key not in self._seen and task["state"] != "queued":
                 self._seen.add(key)
                 self._say(f"  {_name(task)}: {task['state']}{_detail(task)}")
+            if task["state"] == "running" and (told := self._tenths.told(task)):
+                self._say(f"  {_name(task)}: {told}")
 
     def close(self) -> None:
         pass
@@ -134,6 +137,9 @@ class _Bars:
             state = Text(task["state"], style=output.STYLES.get(task["state"], ""))
             detail = Text(_detail(task).lstrip(" ,"), style="dim", overflow="ellipsis", no_wrap=True)
             grid.add_row(Text(f"  {_name(task)}"), state, detail)
+            if task["state"] == "running" and task["progress"]:
+                bar, told = spark_progress.bar(task["progress"])
+                grid.add_row(Text(""), bar, told)
         if len(active) > SHOWN:
             grid.add_row(Text(f"  and {len(active) - SHOWN} more", style="dim"))
         return grid

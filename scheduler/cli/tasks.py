@@ -16,7 +16,7 @@ from scheduler.store import reads
 CHUNK_BYTES = 64 * 1024
 FOLLOW_POLL_S = 0.3
 #: What a task instance that has never been in a run yet has no value for.
-NO_RUN = ("run_id", "state", "worker", "queued_by", "scheduled_at", "queued_at", "started_at", "ended_at")
+NO_RUN = ("run_id", "state", "worker", "queued_by", "scheduled_at", "queued_at", "started_at", "ended_at", "progress")
 #: A try in one of these may still write to its log, or has not begun.
 GOING_ON = frozenset({None, "scheduled", "queued", "running", "shutdown"})
 #: A try in one of these has not begun.

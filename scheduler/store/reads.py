@@ -22,7 +22,8 @@ RUN_COLUMNS = """
 TASK_COLUMNS = """
     r.dag_id, r.run_id, t.task_id, t.map_index, t.map_label, t.state, t.try_number, t.max_tries, t.queue, t.pool, t.pool_slots,
     t.priority_weight, t.worker, t.queued_by, t.scheduled_at, t.queued_at, t.started_at, t.ended_at, t.due_at,
-    t.reason, t.id
+    t.reason, t.id,
+    (select p.progress from task_progress p where p.task_instance_id = t.id and p.try_number = t.try_number) as progress
 """
 #: Rows of `changes` that ended this long before the newest one seen are given again: their commit may have come later.
 OVERLAP_S = 10

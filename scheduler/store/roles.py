@@ -35,6 +35,7 @@ WORKER: Rights = {
     "task_instance": ("select", "insert", MOVED),
     "deadline": ("select", "insert", ("due_at", "missed_at")),
     "task_try": ("insert",),
+    "task_progress": ("select", "insert", "update"),
     "xcom": ("select", "insert", "update", "delete"),
     "deferral": ("select", "insert", "update", "delete"),
     "process": ("select", "insert", "update"),

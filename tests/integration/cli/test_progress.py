@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 from rich.console import Console
@@ -10,6 +11,10 @@ from support.scenario import Scenario
 from scheduler.cli import progress
 from scheduler.exceptions import NotFoundError, WaitTimeoutError
 from scheduler.states import TaskState
+from scheduler.store import reads
+from scheduler.store.claims import Ending
+from scheduler.store.progress import ProgressWriter
+from workers.progress import Progress
 
 
 def test_a_terminal_gets_a_bar_and_the_tasks(scenario: Scenario) -> None:
@@ -24,6 +29,35 @@ def test_a_terminal_gets_a_bar_and_the_tasks(scenario: Scenario) -> None:
     assert "2/2" in shown
     assert "first" in shown
     assert "second" in shown
+
+
+def test_what_a_running_task_tells_of_itself_is_shown_and_goes_with_it(scenario: Scenario, background: Callable[..., None]) -> None:
+    scenario.trigger("pair", run_id="one")
+    scenario.turn()
+    claim = scenario.claim(*scenario.messages())
+    assert claim is not None
+    writer = ProgressWriter(scenario.settings, claim)
+    writer.write(Progress(stages=3, stages_done=1, tasks=20, tasks_done=5, ui_url="http://127.0.0.1:4040").as_json())
+    writer.write(Progress(stages=3, stages_done=1, tasks=20, tasks_done=6, ui_url="http://127.0.0.1:4040").as_json())
+
+    bars, lines = Console(file=io.StringIO(), force_terminal=True, width=160), Console(file=io.StringIO(), width=160)
+    for screen in (bars, lines):
+        with pytest.raises(WaitTimeoutError):
+            progress.watch_run(scenario.engine, "pair", "one", console=screen, timeout_s=0)
+    told = "1 of 3 stages, 6 of 20 tasks, http://127.0.0.1:4040"
+    assert told in bars.file.getvalue()  # type: ignore[attr-defined]
+    assert f"first: {told}" in lines.file.getvalue()  # type: ignore[attr-defined]
+    first, second = reads.task_instances(scenario.engine, "pair", "one")
+    assert (first["progress"]["tasks_done"], second["progress"]) == (6, None)
+
+    assert scenario.follower.report(claim, Ending(TaskState.SUCCESS))
+    writer.write(Progress(tasks=99).as_json())
+    writer.close()
+    assert scenario.rows("select (progress->>'tasks')::int from task_progress") == [(20,)]
+    scenario.sql("update task_instance set try_number = 2 where task_id = 'first'")
+    assert reads.task_instance(scenario.engine, "pair", "one", "first")["progress"] is None
+    scenario.sql("delete from dag_run")
+    assert scenario.rows("select count(*) from task_progress") == [(0,)]
 
 
 def test_each_change_is_one_line_and_said_once(scenario: Scenario, background: Callable[..., None]) -> None:
@@ -49,10 +83,6 @@ def test_time_over_and_no_such_run_are_errors_of_their_own(scenario: Scenario) -
 
 
 def test_only_what_ended_lately_is_read_again(scenario: Scenario) -> None:
-    from datetime import timedelta
-
-    from scheduler.store import reads
-
     scenario.trigger("pair", run_id="one")
     scenario.run_to_end()
     scenario.sql("update task_instance set ended_at = ended_at - interval '1 minute' where task_id = 'first'")

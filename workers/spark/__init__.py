@@ -1,0 +1,1 @@
+"""Spark: warm sessions for PySpark tasks, submitted applications, and what both say when they fail."""

@@ -1,0 +1,241 @@
+"""Why something that ran on Spark failed, in one or two sentences, out of a wall of Java: nothing here but text in, text out."""
+
+import re
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+
+#: Longest cause; the log holds the rest.
+MAX_CHARACTERS = 600
+
+#: A line of Spark's own log, which ends whatever stood before it.
+LOG_LINE = re.compile(r"\d\d(?:\d\d)?[/-]\d\d[/-]\d\d[ T]\d\d:\d\d:\d\d\S* [A-Z]+ ")
+TRACEBACK = "Traceback (most recent call last):"
+FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<where>.+))?')
+KIND = re.compile(r"(?P<kind>[A-Za-z_][\w.]*)(?:: (?P<said>.*)|:?)$")
+JAVA_KIND = re.compile(r"(?:^|\n)(?:: |Caused by: |Exception in thread \"[^\"]*\" )(?P<kind>[\w.$]+)(?:: (?P<said>[^\n]*))?")
+AFTERMATH = re.compile(
+    r"SparkContext was shut down|stopped SparkContext|SparkContext\.dagScheduler\(\)\" is null|Answer from Java side is empty"
+    r"|Error while sending or receiving|Connection refused|'NoneType' object has no attribute '(?:sc|_jsc|_jvm)'"
+)
+#: Code that is not the author's.
+LIBRARY = re.compile(
+    r"site-packages/|dist-packages/|pyspark\.zip/|py4j-[\d.]+-src\.zip/|/pyspark/|/lib/python\d|^<frozen |^<string>"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """The last exception that a text tells of: `place` is the last line of the author's code on the way to it."""
+
+    kind: str
+    said: str
+    place: str
+
+    @property
+    def name(self) -> str:
+        return self.kind.rpartition(".")[2]
+
+    @property
+    def in_java(self) -> bool:
+        """Whether Python only passes on what the JVM raised, without a form of its own for it."""
+        return self.name in {"Py4JJavaError", "Py4JError", "Py4JNetworkError"}
+
+
+def of_error(error: BaseException, said: str = "") -> str | None:
+    """The cause of an exception that left a task; `said` is what its JVM printed meanwhile. None if neither tells."""
+    return of_text(f"{said}\n{''.join(traceback.format_exception(error))}")
+
+
+def of_text(text: str) -> str | None:
+    """The cause that the output of an application tells, from its last exception if that says it, else from all of it."""
+    text = "\n".join(text.splitlines())
+    raised = _last_raised(text)
+    if raised is None:
+        return _short(_known(text) or _of_java(text))
+    if _is_aftermath(raised.said):
+        told = _known(text) or _of_java(f"\n{raised.said}")
+    else:
+        told = _known(raised.said) or (_of_java(f"\n{raised.said}") if raised.in_java else None)
+    if told is None:
+        sentence = _sentence(raised.said)
+        told = f"{raised.name}: {sentence}" if sentence else raised.name
+    return _short(f"{told}{raised.place}")
+
+
+def _last_raised(text: str) -> Raised | None:
+    """The innermost of the last chain: a PythonException brings the worker's own traceback along, and that comes last."""
+    found: Raised | None = None
+    lines = text.splitlines()
+    for number, line in enumerate(lines):
+        if line.strip() == TRACEBACK or (line.endswith(TRACEBACK) and "PythonException" in line):
+            found = _raised(lines[number + 1 :]) or found
+    return found
+
+
+def _raised(lines: list[str]) -> Raised | None:
+    place = ""
+    for number, line in enumerate(lines):
+        frame = FRAME.match(line)
+        if frame is not None:
+            if not LIBRARY.search(frame["file"]):
+                code = _code(lines[number + 1 : number + 2])
+                place = f" ({frame['file'].rpartition('/')[2]} line {frame['line']}{code})"
+        elif not line.startswith(" "):
+            head = KIND.match(line)
+            if head is None or LOG_LINE.match(line):
+                return None
+            return Raised(head["kind"], _message(head["said"] or "", lines[number + 1 :]), place)
+    return None
+
+
+def _code(following: list[str]) -> str:
+    """The line of code that Python shows below a frame."""
+    for line in following:
+        if line.startswith("    ") and not FRAME.match(line) and line.strip(" ~^"):
+            return f": {line.strip()[:100]}"
+    return ""
+
+
+def _message(first: str, rest: list[str]) -> str:
+    said = [first]
+    for line in rest:
+        if LOG_LINE.match(line) or line.strip() == TRACEBACK or line.startswith(("During handling of", "The above exception")):
+            break
+        said.append(line)
+    return "\n".join(said).strip("\n")
+
+
+def _sentence(said: str) -> str:
+    """What an exception says, up to where plans, SQL and stack traces begin."""
+    first = next((line.strip() for line in said.splitlines() if line.strip()), "")
+    place = re.search(r"\(line \d+, pos \d+\)$", first)
+    sentence = re.split(r"\s+SQLSTATE: ", first)[0].rstrip(";: ")
+    return f"{sentence} {place[0]}" if place and place[0] not in sentence else sentence
+
+
+def _is_aftermath(said: str) -> bool:
+    """Whether this only says that Spark had ended before."""
+    return AFTERMATH.search(said) is not None
+
+
+def _of_java(text: str) -> str | None:
+    """The last exception of the JVM: of nested ones the first, which is the one that user code called for."""
+    heads = [found for found in JAVA_KIND.finditer(text) if not text[found.start() :].lstrip("\n").startswith("Caused by")]
+    if not heads:
+        return None
+    kind, said = heads[-1]["kind"].rpartition(".")[2], _sentence(heads[-1]["said"] or "")
+    return f"{kind}: {said}" if said else kind
+
+
+def _short(cause: str | None) -> str | None:
+    if cause is None or len(cause) <= MAX_CHARACTERS:
+        return cause
+    return cause[: MAX_CHARACTERS - 1] + "…"
+
+
+def _known(text: str) -> str | None:
+    """The sentence for what has a name here; the first of RULES that fits."""
+    for pattern, sentence in RULES:
+        found = pattern.search(text)
+        if found is not None:
+            return sentence if isinstance(sentence, str) else sentence(found)
+    return None
+
+
+def _result_size(found: re.Match[str]) -> str:
+    return f"{found[1]}: collect fewer rows into Python, or raise spark.driver.maxResultSize."
+
+
+def _executor_memory(found: re.Match[str]) -> str:
+    where = found.groupdict().get("executor")
+    if where == "driver":
+        return DRIVER_MEMORY
+    return f"Executor {where} ran out of memory: raise spark.executor.memory, or make more and smaller partitions."
+
+
+def _executor_lost(found: re.Match[str]) -> str:
+    reason = found["reason"].strip().rstrip(".")
+    killed = (
+        " (killed, most often for using more memory than it may: raise spark.executor.memoryOverhead)" if "137" in reason else ""
+    )
+    return f"Executor {found['executor']} was lost: {reason}{killed}; {found['times']} tries of the task of Spark failed."
+
+
+def _missing_class(found: re.Match[str]) -> str:
+    name = next(part for part in found.groups() if part).replace("/", ".")
+    return f"Class {name} is missing: name the package that holds it in spark.jars.packages, or its jar in spark.jars."
+
+
+def _missing_source(found: re.Match[str]) -> str:
+    return f"Spark has no data source {found[1]}: name the package that holds it in spark.jars.packages, or correct the format."
+
+
+def _no_file(found: re.Match[str]) -> str:
+    return f"There is no file {found[1]}."
+
+
+DRIVER_MEMORY = "The driver ran out of memory: raise spark.driver.memory, or collect and broadcast less."
+
+#: From the particular to the general: an executor that died of memory is also a lost executor, and a failed job.
+RULES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
+    (re.compile(r"(Total size of serialized results of [^\n]*? is bigger than \S+ \([^)]*\))"), _result_size),
+    (
+        re.compile(r"Lost task [^\n]*executor (?P<executor>\w+)\)[^\n]*java\.lang\.OutOfMemoryError"),
+        _executor_memory,
+    ),
+    (
+        # 52 is how an executor ends that its heap was too small for (SparkExitCode.OOM).
+        re.compile(r"ExecutorLostFailure \(executor (?P<executor>\w+) exited[^\n]*(?:code|status:?) 52\b"),
+        _executor_memory,
+    ),
+    (re.compile(r"java\.lang\.OutOfMemoryError"), DRIVER_MEMORY),
+    (
+        re.compile(
+            r"[Cc]ontainer killed by YARN for exceeding (?:physical |virtual )?memory limits|beyond the 'PHYSICAL' memory limit"
+        ),
+        "YARN killed a container for using more memory than it may: raise spark.executor.memoryOverhead (of the driver: "
+        "spark.driver.memoryOverhead).",
+    ),
+    (
+        re.compile(
+            r"failed (?P<times>\d+) times, most recent failure: [^\n]*"
+            r"ExecutorLostFailure \(executor (?P<executor>\w+) exited[^)]*\) Reason: (?P<reason>[^\n]*)"
+        ),
+        _executor_lost,
+    ),
+    (
+        re.compile(r"No space left on device"),
+        "The disk is full: make room under spark.local.dir and where the task writes.",
+    ),
+    (re.compile(r"DATA_SOURCE_NOT_FOUND\][^\n]*data source: ([^\s,]+?)\.? "), _missing_source),
+    (
+        re.compile(
+            r"ClassNotFoundException: (?:Class )?([\w.$]+)|NoClassDefFoundError: ([\w./$]+)"
+            r"|Failed to load class ([\w.$]+?)\.?(?:\s|$)"
+        ),
+        _missing_class,
+    ),
+    (
+        re.compile(r"Python worker exited unexpectedly|Python worker failed to connect back"),
+        "A Python worker of Spark died: out of memory (spark.executor.pyspark.memory), killed, or a fault in native code "
+        "(spark.python.worker.faulthandler.enabled=true shows where).",
+    ),
+    (
+        re.compile(r"All masters are unresponsive"),
+        "The Spark master does not answer: check its address, and that it runs.",
+    ),
+    (
+        re.compile(
+            r"Cannot call methods on a stopped SparkContext|SparkContext was shut down"
+            r"|'NoneType' object has no attribute '(?:sc|_jsc)'"
+        ),
+        "The SparkContext was stopped while it was still needed.",
+    ),
+    (re.compile(r"\[INVALID_CONF_VALUE[.\w]*\] ([^\n]+?)(?: SQLSTATE|\n|$)"), lambda found: found[1]),
+    (
+        re.compile(r"Invalid (?:maximum|initial) heap size: -Xm[xs](\S+)"),
+        lambda found: f"Java cannot have a heap of {found[1]!r}: write it as 4g or 512m.",
+    ),
+    (re.compile(r"can't open file '([^']+)': \[Errno 2\]"), _no_file),
+)
