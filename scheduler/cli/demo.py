@@ -18,7 +18,8 @@ from sqlalchemy import Engine
 from scheduler import states
 from scheduler.cli import output
 from scheduler.exceptions import NotFoundError, PacelineError, WaitTimeoutError
-from scheduler.settings import Broker, Database, Paths, Settings
+from scheduler.setting_sections import Broker, Database
+from scheduler.settings import Paths, Settings
 
 DAG_ID = "flights"
 #: Seconds until the DAG file must have been read.

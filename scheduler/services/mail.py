@@ -7,7 +7,8 @@ from email.message import EmailMessage
 from email.utils import formatdate
 
 from scheduler import log_paths
-from scheduler.settings import Settings, Smtp
+from scheduler.setting_sections import Smtp
+from scheduler.settings import Settings
 from scheduler.store.notices import Notice
 
 SUBJECTS = {"email_failure": "failed", "email_retry": "will be tried again", "email_sla": "missed its SLA"}

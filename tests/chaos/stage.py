@@ -20,7 +20,8 @@ from chaos.shapes import POOLS, PROBES, files
 from scheduler.cli import stack
 from scheduler.cli.embedded import EmbeddedPostgres, EmbeddedRedis
 from scheduler.cli.processes import Command, Supervisor
-from scheduler.settings import Broker, Database, Paths, Settings
+from scheduler.setting_sections import Broker, Database
+from scheduler.settings import Paths, Settings
 from scheduler.store import database, migrate, pools, roles
 
 SCHEDULERS, WORKERS, CONCURRENCY = 3, 3, 4

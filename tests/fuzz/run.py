@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, Phase, given
 from support.servers import running_postgres, running_redis
 
 from fuzz.areas import AREAS, Area, Ground
-from scheduler.settings import Broker, Database, Paths, Settings
+from scheduler.setting_sections import Broker, Database
+from scheduler.settings import Paths, Settings
 
 
 @dataclass

@@ -10,7 +10,8 @@ import redis
 
 from scheduler.cli.embedded import EmbeddedPostgres, EmbeddedRedis
 from scheduler.cli.processes import Supervisor
-from scheduler.settings import Database, Paths, Settings
+from scheduler.setting_sections import Database
+from scheduler.settings import Paths, Settings
 from scheduler.store import database, migrate
 
 TEMPLATE = "migrated"

@@ -16,7 +16,8 @@ from support.waiting import eventually
 
 from scheduler.cli.embedded import EmbeddedError, EmbeddedServers
 from scheduler.doorbell import client
-from scheduler.settings import Broker, Paths, Settings
+from scheduler.setting_sections import Broker
+from scheduler.settings import Paths, Settings
 
 #: Starts the servers on argv[1], says the ids of all their processes, and waits.
 OWNER = """

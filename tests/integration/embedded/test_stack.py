@@ -14,7 +14,8 @@ from support.standalone import START_S, STOP_S, ask, environment_of, standalone
 from support.waiting import eventually
 
 from scheduler.cli import stack
-from scheduler.settings import Database, Flower, Paths, Settings
+from scheduler.setting_sections import Database, Flower
+from scheduler.settings import Paths, Settings
 
 pytestmark = pytest.mark.stack
 

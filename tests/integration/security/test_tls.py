@@ -17,7 +17,8 @@ from scheduler import dispatch, doorbell
 from scheduler.cli import paceline
 from scheduler.exceptions import CredentialsError
 from scheduler.services.rescue import dispatch_ids_in_broker
-from scheduler.settings import Broker, Database, Paths, Settings
+from scheduler.setting_sections import Broker, Database
+from scheduler.settings import Paths, Settings
 from scheduler.store import database
 
 USER, PASSWORD, BROKER_PASSWORD = "paceline_tls", "p%40ss/word".replace("/", "%2F"), "br0ker%2Bpass"
