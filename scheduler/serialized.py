@@ -13,8 +13,9 @@ from typing import Any, Self, get_origin
 
 from scheduler.authoring import timetable, weights
 from scheduler.authoring.dag import DAG
-from scheduler.authoring.operator import Operator
+from scheduler.authoring.operator import DEFAULT_POOL, Operator
 from scheduler.authoring.setup_teardown import Scopes, setup_scopes
+from scheduler.operators import routing
 from scheduler.settings import Core, Scheduler
 
 
@@ -34,6 +35,8 @@ class SerializedTask:
     execution_timeout_s: float | None = None
     queue: str | None = None
     pool: str = "default_pool"
+    #: A pool of this name, if there is one, is its pool: that of the Spark cluster it submits to, called as its connection.
+    cluster: str | None = None
     pool_slots: int = 1
     #: Effective weight: own plus that of the tasks its weight_rule counts.
     priority_weight: int = 1
@@ -292,7 +295,6 @@ def next_timetable(dag: SerializedDag) -> timetable.Timetable:
 def _task(task: Operator, priority_weight: int, scopes: Scopes, core: Core) -> SerializedTask:
     retry_delay_s = _seconds(task.retry_delay)
     max_delay_s = _seconds(task.max_retry_delay)
-    default_queue = core.default_spark_queue if task.runtime == "pyspark" else None
     return SerializedTask(
         task_id=task.task_id,
         operator=task.operator_class.__name__,
@@ -304,8 +306,9 @@ def _task(task: Operator, priority_weight: int, scopes: Scopes, core: Core) -> S
         retry_exponential_backoff=float(task.retry_exponential_backoff),
         max_retry_delay_s=min(core.max_task_retry_delay, max_delay_s or core.max_task_retry_delay),
         execution_timeout_s=_seconds(task.execution_timeout),
-        queue=task.queue or default_queue,
+        queue=task.queue or routing.default_queue(task, core),
         pool=task.pool,
+        cluster=routing.cluster(task) if task.pool == DEFAULT_POOL else None,
         pool_slots=task.pool_slots,
         priority_weight=priority_weight,
         group=task.group_id,

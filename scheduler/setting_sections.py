@@ -73,7 +73,7 @@ class Flower(Section):
 
 
 class Spark(Section):
-    """What workers do for PySpark tasks; `paceline doctor` finds the Java."""
+    """What workers do for Spark tasks; `paceline doctor` finds the Java."""
 
     warm: bool = True
     """A PySpark task gets a new session in a JVM that its pool child keeps; false starts a JVM for each task."""
@@ -85,3 +85,13 @@ class Spark(Section):
     """Seconds after which a JVM is ended once its task is."""
     max_jvm_heap: Annotated[float, Field(ge=0.1, le=1)] = 0.8
     """Share of its heap that a JVM may still use after a collection; it is ended above."""
+    status_interval: Seconds = 1
+    """Seconds between two questions to the cluster how an application goes."""
+    status_patience: Seconds = 600
+    """Seconds a cluster may give no status of an application before its try fails; the next try asks on."""
+    submit_timeout: Seconds = 15
+    """Seconds a master may take to answer before anything is submitted to it."""
+    kill_timeout: Annotated[float, Field(ge=1, le=9)] = 8
+    """Seconds an application may take to be gone from its cluster after it was told to end; a child of a worker has ten."""
+    abandoned_check_interval: Seconds = 10
+    """Seconds between two searches of a Spark worker for applications that no try follows any more, which it ends."""

@@ -61,7 +61,13 @@ class Core(Section):
     default_queue: str = "default"
     """Queue of a task that names none and whose pool names none."""
     default_spark_queue: str = "spark"
-    """Queue of a PySpark task that names none."""
+    """Queue of a Spark task that names none."""
+    heavy_spark_queue: str = "spark-heavy"
+    """Queue of a Spark task that names none and is heavy: by heavy=True, or by one of the next two settings."""
+    heavy_spark_memory_mb: Annotated[int, Field(ge=0)] = 8192
+    """Memory of an executor, in MiB, from which on a Spark task is heavy; 0 is never."""
+    heavy_spark_cores: Annotated[int, Field(ge=0)] = 8
+    """Cores of an executor from which on a Spark task is heavy; 0 is never."""
     default_pool_task_slot_count: Count = 128
     """Slots of default_pool when the database is made."""
     max_active_tasks_per_dag: Count = 16
@@ -155,7 +161,7 @@ class Worker(Probed):
     """The processes that run tasks."""
 
     concurrency: Count = 16
-    """Pool children of a worker that is started without -c."""
+    """Pool children of a worker that is started without -c; one that takes heavy Spark tasks has 1 unless this is set."""
     heartbeat_sec: Seconds = 2
     """Seconds between two signs of life of a worker."""
     heartbeat_timeout: Seconds = 10

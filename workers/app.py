@@ -36,6 +36,7 @@ from workers.heartbeat import Heart, Identity
 from workers.logs import worker_log
 from workers.orphans import Orphans
 from workers.outcome import Fail, Retry, TryFailed
+from workers.spark.reaper import Reaper
 from workers.warden import Warden
 from workers.watchdog import Watchdog
 
@@ -71,6 +72,9 @@ def run(settings: Settings, queues: Sequence[str], concurrency: int, name: str |
         ending.callback(served.close)
         worker_log.info("worker %s takes %d tasks at once from %s", worker_id, concurrency, ", ".join(queues))
         worker.warden.leave = lambda: _start_again(environment) if worker.watchdog.barked else os._exit(1)
+        reaper = Reaper(engine, queues, settings.spark, stopping=lambda: worker.warden.draining)
+        reaper.start()
+        ending.callback(reaper.end)
         worker.warden.start()
         ending.callback(worker.warden.end)
         worker.start()

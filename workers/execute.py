@@ -122,7 +122,7 @@ class Executor:
         ti = context.TaskInstance(claim, dag, self.hot, patient=self.patient, settings=self.settings, branches=operator.branches)
         values = context.build(claim, operator, ti)
         operator = values["task"] = operator.unmap(values, claim.map_index)
-        value = self._execute(task, operator, values)
+        value = self._execute(claim, task, operator, values)
         if said := values["outlet_events"].to_xcom():
             ti.xcom_push("outlet_events", said)
         return Success(self._stored(claim, dag, operator, value), ti.skipped)
@@ -144,11 +144,16 @@ class Executor:
             self.patient(lambda key=key, text=text: self.hot.push_xcom(claim.id, key, text))  # type: ignore[misc]
         return result
 
-    def _execute(self, task: SerializedTask, operator: Operator, values: dict[str, Any]) -> object:
+    def _execute(self, claim: Claim, task: SerializedTask, operator: Operator, values: dict[str, Any]) -> object:
         if task.runtime == "pyspark":
             from workers.runtimes import spark
 
             return spark.run(operator, values, self.settings)
+        if task.runtime == "spark_submit":
+            from workers.spark import submit
+            from workers.spark.jobs import StoredJobs
+
+            return submit.run(operator, values, self.settings, StoredJobs(self.settings, claim, self.hot, self.patient))
         return python.run(operator, values)
 
     def _report(self, claim: Claim, ending: Ending) -> bool:

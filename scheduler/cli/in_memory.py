@@ -199,7 +199,7 @@ def _try(settings: Settings, operator: Operator, ti: MemoryTaskInstance) -> tupl
         )
         operator = values["task"] = operator.unmap(values, ti.map_index)
         on_spark = operator.runtime == "pyspark"
-        value = spark.run(operator, values, settings) if on_spark else _run_through(operator, ti, values)
+        value = spark.run(operator, values, settings) if on_spark else _run_through(operator, ti, values, settings)
         value = value if operator.do_xcom_push else None
         pushed = {} if value is None else xcom.outputs(value, multiple_outputs=operator.multiple_outputs)
         if operator.runtime != "empty":
@@ -215,10 +215,14 @@ def _try(settings: Settings, operator: Operator, ti: MemoryTaskInstance) -> tupl
     return TaskState.SUCCESS, ""
 
 
-def _run_through(operator: Operator, ti: MemoryTaskInstance, values: context.Context) -> object:
+def _run_through(operator: Operator, ti: MemoryTaskInstance, values: context.Context, settings: Settings) -> object:
     """Run a task to its end: what waits without a worker elsewhere waits here."""
     from workers.runtimes import python
+    from workers.spark import submit
+    from workers.spark.jobs import NoJobs
 
+    if operator.runtime == "spark_submit":
+        return submit.run(operator, values, settings, NoJobs(ti.now()))
     while True:
         try:
             return python.run(operator, values)

@@ -89,7 +89,7 @@ def running_stack(
 def default_workers(settings: Settings, *, workers: int = 1) -> list[tuple[str, int]]:
     """`workers` for the default queue and one for Spark's two, sized for this machine: each Spark child holds a JVM."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    spark = f"{settings.core.default_spark_queue},spark-heavy"
+    spark = f"{settings.core.default_spark_queue},{settings.core.heavy_spark_queue}"
     return [(settings.core.default_queue, min(settings.worker.concurrency, 4 * cpus))] * workers + [(spark, max(1, cpus // 2))]
 
 

@@ -1,13 +1,18 @@
 """`paceline worker`: takes task instances from queues and runs them."""
 
+from collections.abc import Collection
+
 import click
 
 from scheduler.cli import options
+from scheduler.settings import Settings
 
 
 @click.command()
 @click.option("-q", "--queues", metavar="A,B", help="Queues to take work from; the default queue if left out.")
-@click.option("-c", "--concurrency", type=click.IntRange(1, 1024), help="Task instances run at once.")
+@click.option(
+    "-c", "--concurrency", type=click.IntRange(1, 1024), help="Task instances run at once; 1 for a worker of the heavy Spark queue."
+)
 @click.option("--name", help="Name of this worker, unique among those that run; made from the host name if left out.")
 def worker(queues: str | None, concurrency: int | None, name: str | None) -> None:
     """Start a worker. SIGTERM and Ctrl-C let it end its tasks within worker.grace_sec."""
@@ -15,8 +20,15 @@ def worker(queues: str | None, concurrency: int | None, name: str | None) -> Non
     names = _queues(settings.core.default_queue if queues is None else queues)
     from workers import app
 
-    code = app.run(settings, queues=names, concurrency=concurrency or settings.worker.concurrency, name=name)
+    code = app.run(settings, queues=names, concurrency=concurrency or default_concurrency(settings, names), name=name)
     click.get_current_context().exit(code)
+
+
+def default_concurrency(settings: Settings, queues: Collection[str]) -> int:
+    """One for a worker of heavy Spark tasks, unless worker.concurrency is set: each of them takes most of a machine."""
+    if settings.core.heavy_spark_queue in queues and "concurrency" not in settings.worker.model_fields_set:
+        return 1
+    return settings.worker.concurrency
 
 
 def _queues(text: str) -> list[str]:

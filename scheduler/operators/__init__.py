@@ -6,6 +6,7 @@ from scheduler.operators.branch import BaseBranchOperator, BranchPythonOperator,
 from scheduler.operators.calendar import BranchDateTimeOperator, BranchDayOfWeekOperator, LatestOnlyOperator
 from scheduler.operators.empty import EmptyOperator
 from scheduler.operators.python import PythonOperator
+from scheduler.operators.spark_submit import SparkSqlOperator, SparkSubmitOperator
 from scheduler.operators.trigger_dagrun import TriggerDagRunOperator
 
 __all__ = [
@@ -19,5 +20,7 @@ __all__ = [
     "LatestOnlyOperator",
     "PythonOperator",
     "ShortCircuitOperator",
+    "SparkSqlOperator",
+    "SparkSubmitOperator",
     "TriggerDagRunOperator",
 ]

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -25,8 +25,18 @@ class Ended:
     last_line: str
 
 
-def run(command: Sequence[str], *, env: Mapping[str, str], cwd: str, encoding: str = "utf-8") -> Ended:
-    """Run `command`, passing its stdout and stderr on to ours line by line; any exception here ends its whole group."""
+def run(
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: str,
+    encoding: str = "utf-8",
+    hear: Callable[[str], None] = lambda line: None,
+) -> Ended:
+    """Run `command`, passing its stdout and stderr on to ours line by line; any exception here ends its whole group.
+
+    `hear` gets each line, or piece of a long one.
+    """
     with _watched_group() as group:
         child = subprocess.Popen(
             command,
@@ -38,7 +48,7 @@ def run(command: Sequence[str], *, env: Mapping[str, str], cwd: str, encoding: s
             process_group=group,
         )
         try:
-            last_line = _pass_on(child, encoding)
+            last_line = _pass_on(child, encoding, hear)
             return Ended(child.wait(), last_line)
         except BaseException:
             _end_group(group, child)
@@ -75,7 +85,7 @@ def _watched_group() -> Iterator[int]:
             watcher.stdin.close()
 
 
-def _pass_on(child: subprocess.Popen[bytes], encoding: str) -> str:
+def _pass_on(child: subprocess.Popen[bytes], encoding: str, hear: Callable[[str], None]) -> str:
     assert child.stdout is not None
     line = bytearray()
     complete = True
@@ -84,8 +94,10 @@ def _pass_on(child: subprocess.Popen[bytes], encoding: str) -> str:
             line.clear()
         line += chunk
         complete = chunk.endswith(b"\n")
-        sys.stdout.write(chunk.decode(encoding, "backslashreplace"))
+        text = chunk.decode(encoding, "backslashreplace")
+        sys.stdout.write(text)
         sys.stdout.flush()
+        hear(text)
     return line.decode(encoding, "backslashreplace").rstrip()
 
 

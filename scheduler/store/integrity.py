@@ -237,15 +237,17 @@ def _refresh(connection: Connection, run: Run, dag: SerializedDag, default_queue
     connection.exec_driver_sql(
         """
         update task_instance t
-           set queue = coalesce(n.queue, p.queue, %(default_queue)s), pool = n.pool, pool_slots = n.pool_slots,
+           set queue = coalesce(n.queue, p.queue, %(default_queue)s), pool = coalesce(c.name, n.pool), pool_slots = n.pool_slots,
                priority_weight = n.priority_weight, rank = n.priority_weight + %(rank)s,
                notify = string_to_array(n.notify, ' '), max_active_tis_per_dag = n.per_dag,
                max_active_tis_per_dagrun = n.per_dagrun,
                max_tries = case when t.try_number = 0 then n.max_tries else t.max_tries end
           from unnest(%(max_tries)s::int[], %(queue)s::text[], %(pool)s::text[], %(pool_slots)s::int[],
-                      %(priority_weight)s::int[], %(notify)s::text[], %(per_dag)s::int[], %(per_dagrun)s::int[])
-               with ordinality n (max_tries, queue, pool, pool_slots, priority_weight, notify, per_dag, per_dagrun, place)
-          left join pool p on p.name = n.pool
+                      %(priority_weight)s::int[], %(notify)s::text[], %(per_dag)s::int[], %(per_dagrun)s::int[],
+                      %(cluster)s::text[])
+               with ordinality n (max_tries, queue, pool, pool_slots, priority_weight, notify, per_dag, per_dagrun, cluster, place)
+          left join pool c on c.name = n.cluster
+          left join pool p on p.name = coalesce(c.name, n.pool)
          where t.dag_run_id = %(run)s and t.task_no = n.place - 1 and (t.state is null or t.state = any(%(states)s))
         """,
         {
@@ -261,6 +263,7 @@ def _refresh(connection: Connection, run: Run, dag: SerializedDag, default_queue
             "notify": [" ".join(task.notify) or None for task in dag.tasks],
             "per_dag": [task.max_active_tis_per_dag for task in dag.tasks],
             "per_dagrun": [task.max_active_tis_per_dagrun for task in dag.tasks],
+            "cluster": [task.cluster for task in dag.tasks],
         },
     )
 

@@ -27,13 +27,15 @@ def insert(
         """
         insert into task_instance (dag_run_id, task_no, task_id, max_tries, queue, pool, pool_slots, priority_weight, rank,
                                    notify, max_active_tis_per_dag, max_active_tis_per_dagrun)
-        select %(run)s, n.task_no, n.task_id, n.max_tries, coalesce(n.queue, p.queue, %(default_queue)s), n.pool, n.pool_slots,
+        select %(run)s, n.task_no, n.task_id, n.max_tries, coalesce(n.queue, p.queue, %(default_queue)s),
+               coalesce(c.name, n.pool), n.pool_slots,
                n.priority_weight, n.priority_weight + %(rank)s, string_to_array(n.notify, ' '), n.per_dag, n.per_dagrun
           from unnest(%(task_no)s::int[], %(task_id)s::text[], %(max_tries)s::int[], %(queue)s::text[], %(pool)s::text[],
                       %(pool_slots)s::int[], %(priority_weight)s::int[], %(notify)s::text[], %(per_dag)s::int[],
-                      %(per_dagrun)s::int[])
-               n (task_no, task_id, max_tries, queue, pool, pool_slots, priority_weight, notify, per_dag, per_dagrun)
-          left join pool p on p.name = n.pool
+                      %(per_dagrun)s::int[], %(cluster)s::text[])
+               n (task_no, task_id, max_tries, queue, pool, pool_slots, priority_weight, notify, per_dag, per_dagrun, cluster)
+          left join pool c on c.name = n.cluster
+          left join pool p on p.name = coalesce(c.name, n.pool)
          order by n.task_no
         on conflict do nothing
         """,
@@ -51,6 +53,7 @@ def insert(
             "notify": literal(" ".join(task.notify) or None for task in tasks),
             "per_dag": literal(task.max_active_tis_per_dag for task in tasks),
             "per_dagrun": literal(task.max_active_tis_per_dagrun for task in tasks),
+            "cluster": literal(task.cluster for task in tasks),
         },
     )
 

@@ -39,6 +39,7 @@ WORKER: Rights = {
     "xcom": ("select", "insert", "update", "delete"),
     "deferral": ("select", "insert", "update", "delete"),
     "process": ("select", "insert", "update"),
+    "external_job": ("select", "insert", "update"),
     "variable": ("select", "insert", "update", "delete"),
     "connection": ("select",),
     "asset": ("select",),

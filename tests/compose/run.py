@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`make test-compose`: build the image, run docker-compose.yml with three workers, and check one run of flights in it.
+"""`make test-compose`: build the image, run docker-compose.yml with three workers and Spark, and check a run of flights in it.
 
 Needs Docker and Compose (the plugin, or docker-compose 1.29) and nothing but the standard library. Whatever happens, the
 stack and its volumes are removed; the last line on stdout is one JSON object.
@@ -25,6 +25,7 @@ IMAGE = "paceline:latest"
 PROJECT = "paceline-test"
 HEAVY = "spark-heavy"
 HEALTHY_WITHIN_S = 300
+MASTER_PAGE = "import urllib.request; print(urllib.request.urlopen('http://spark-master:8080/json/').read().decode())"
 RUN_WITHIN_S = 900
 NODES = ["worker", "worker", "worker", "worker-spark", "worker-spark-heavy"]
 
@@ -48,13 +49,14 @@ def run_stack() -> dict[str, Any]:
     build = ["docker", "build", "--network", "host", "--tag", IMAGE, str(CHECKOUT)]
     subprocess.run(build, stdout=sys.stderr, check=True)
     try:
-        stack.compose("up", "-d", "--scale", "worker=3")
+        stack.compose("--profile", "spark", "up", "-d", "--scale", "worker=3")
         eventually("all containers are healthy", stack.is_healthy, within_s=HEALTHY_WITHIN_S)
         eventually("flights is parsed", lambda: stack.paceline("dags", "show", "flights") is not None, within_s=120)
         say("Running flights")
         run = stack.paceline("dags", "trigger", "flights", "--wait", "--timeout", str(RUN_WITHIN_S), failing=True)
         check_run(run)
         check_carriers(stack, run["run_id"])
+        check_spark(stack)
         eventually("Flower shows five workers", lambda: sorted(stack.flower_nodes()) == NODES, within_s=60)
         eventually("Flower shows the run's tasks", lambda: stack.flower_tasks() >= names(run), within_s=60)
     except BaseException:
@@ -62,7 +64,7 @@ def run_stack() -> dict[str, Any]:
         raise
     finally:
         say("Removing the stack")
-        stack.compose("down", "--volumes", "--remove-orphans", "--timeout", "60")
+        stack.compose("--profile", "spark", "down", "--volumes", "--remove-orphans", "--timeout", "60")
     return {"ok": True, "run_id": run["run_id"], "tasks": len(run["tasks"]), "workers": len(NODES)}
 
 
@@ -84,6 +86,19 @@ def check_carriers(stack: "Stack", run_id: str) -> None:
     path = f"/var/lib/paceline/data/flights/{run_id}/carrier_delays.csv"
     lines = stack.compose("exec", "-T", "worker", "cat", path).splitlines()
     expect(len(lines) == 17, f"{path} has {len(lines)} lines, not a header and 16 carriers")
+
+
+def check_spark(stack: "Stack") -> None:
+    """An application runs to its end beside its worker and in the standalone cluster, whose master lists it."""
+    say("Submitting to the Spark cluster")
+    run = stack.paceline("dags", "trigger", "spark_cluster", "--wait", "--timeout", "300", failing=True)
+    expect(run["state"] == "success", f"the run of spark_cluster is {run['state']}: {states(run)}")
+    page = json.loads(stack.compose("exec", "-T", "spark-master", "python", "-c", MASTER_PAGE))
+    expect(len(page["workers"]) == 2, f"the Spark master has {len(page['workers'])} workers, not 2")
+    ended = [one["state"] for one in page["completedapps"]]
+    expect(ended == ["FINISHED", "FINISHED"], f"the Spark master lists applications as {ended}, not two that finished")
+    drivers = [one["state"] for one in page["completeddrivers"]]
+    expect(drivers == ["FINISHED"], f"the Spark master lists drivers as {drivers}, not one that finished")
 
 
 def names(run: dict[str, Any]) -> set[str]:

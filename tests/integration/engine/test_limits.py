@@ -142,6 +142,21 @@ def test_a_task_at_its_own_limit_hides_nobody(make_scenario: Callable[..., Scena
     assert (active(scenario, "r.dag_id = 'limited'"), active(scenario, "r.dag_id = 'free'")) == (1, 31)
 
 
+def test_a_pool_called_as_the_connection_of_a_cluster_holds_the_tasks_that_go_there(scenario: Scenario) -> None:
+    scenario.pool("prod", 2, queue="theirs")
+    scenario.add(wide("d", 4, task={"cluster": "prod"}))
+    scenario.add(wide("other", 1, task={"cluster": "gone", "queue": "mine"}))
+    scenario.trigger("d")
+    scenario.trigger("other")
+    scenario.queues |= {"theirs"}
+
+    scenario.turn()
+
+    assert active(scenario, "t.pool = 'prod' and t.queue = 'theirs'") == 2
+    assert active(scenario, "t.pool = 'default_pool' and t.queue = 'mine'") == 1
+    scenario.run_to_end()
+
+
 @pytest.mark.parametrize(("counted", "queued"), [(True, 0), (False, 2)])
 def test_deferred_tasks_hold_slots_only_of_pools_that_say_so(scenario: Scenario, counted: bool, queued: int) -> None:
     scenario.pool("p", 2)

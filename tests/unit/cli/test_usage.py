@@ -13,7 +13,9 @@ from click.testing import CliRunner, Result
 
 from scheduler.cli import COMMANDS, lazy, paceline
 from scheduler.cli.options import Moment
+from scheduler.cli.worker import default_concurrency
 from scheduler.exceptions import NotFoundError
+from scheduler.settings import Settings
 
 NOWHERE = {"PACELINE_DATABASE_URL": "postgresql://u:secret@127.0.0.1:1/d", "PACELINE_BROKER_URL": "redis://:secret@127.0.0.1:1/0"}
 
@@ -233,3 +235,19 @@ def test_a_time_without_an_offset_is_meant_on_the_clocks_of_the_default_time_zon
     with click.Context(click.Command("x")).scope():
         assert Moment().convert("2026-07-01", None, None).isoformat() == "2026-07-01T00:00:00+02:00"
         assert Moment().convert("2026-07-01T06:00:00+00:00", None, None).isoformat() == "2026-07-01T06:00:00+00:00"
+
+
+@pytest.mark.parametrize(
+    ("queues", "environment", "concurrency"),
+    [
+        (["default", "spark"], {}, 16),
+        (["spark-heavy"], {}, 1),
+        (["spark", "spark-heavy"], {}, 1),
+        (["spark-heavy"], {"PACELINE_WORKER_CONCURRENCY": "3"}, 3),
+        (["spark-heavy"], {"PACELINE_CORE_HEAVY_SPARK_QUEUE": "big"}, 16),
+    ],
+)
+def test_a_worker_of_heavy_spark_tasks_takes_one_at_a_time_unless_told_otherwise(
+    queues: list[str], environment: dict[str, str], concurrency: int
+) -> None:
+    assert default_concurrency(Settings.load(environment), queues) == concurrency

@@ -49,6 +49,15 @@ def test_flights_sends_the_joins_alone_to_the_heavy_workers() -> None:
     assert [task_id for task_id, queue in queues.items() if queue != "spark"] == ["enrich", "report"]
 
 
+def test_spark_cluster_submits_one_file_in_both_deploy_modes() -> None:
+    tasks = example("spark_cluster").task_dict
+
+    assert [(name, one.deploy_mode) for name, one in tasks.items()] == [  # type: ignore[attr-defined]
+        ("beside_the_worker", None), ("within_the_cluster", "cluster"),
+    ]  # fmt: skip
+    assert all(Path(one.application).is_file() and one.conn_id == "spark_cluster" for one in tasks.values())  # type: ignore[attr-defined]
+
+
 def test_flights_runs_only_when_triggered_and_tries_each_task_twice() -> None:
     flights = example("flights")
 

@@ -1,0 +1,76 @@
+"""Which queue a Spark task goes to if it names none: the one of heavy tasks for those that say so, or ask for much."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from scheduler.authoring.mapping import MappedOperator
+from scheduler.authoring.operator import Operator
+
+RUNTIMES = frozenset({"pyspark", "spark_submit"})
+#: The size of Spark's units of memory in MiB; a number without a unit is MiB for spark.executor.memory.
+_UNITS = {"b": 1 / 2**20, "k": 1 / 2**10, "m": 1.0, "g": 2.0**10, "t": 2.0**20, "p": 2.0**30}
+_MEMORY = re.compile(r"(\d+)\s*([bkmgtp])?b?", re.IGNORECASE)
+
+
+class Rule(Protocol):
+    """The settings that decide, section [core]."""
+
+    @property
+    def default_spark_queue(self) -> str: ...
+    @property
+    def heavy_spark_queue(self) -> str: ...
+    @property
+    def heavy_spark_memory_mb(self) -> int: ...
+    @property
+    def heavy_spark_cores(self) -> int: ...
+
+
+def default_queue(task: Operator, rule: Rule) -> str | None:
+    """The queue of a Spark task that names none; None for a task that is no Spark task."""
+    if task.runtime not in RUNTIMES:
+        return None
+    return rule.heavy_spark_queue if is_heavy(arguments(task), rule) else rule.default_spark_queue
+
+
+def cluster(task: Operator) -> str | None:
+    """The connection of the cluster that a submitted application goes to: a pool of this name, if there is one, is its pool."""
+    if task.runtime != "spark_submit":
+        return None
+    given = arguments(task).get("conn_id")
+    return given if isinstance(given, str) else getattr(task.operator_class, "conn_id_default", None)
+
+
+def is_heavy(given: Mapping[str, Any], rule: Rule) -> bool:
+    """Whether these arguments of a Spark operator say `heavy`, or ask for executors that the rule calls heavy."""
+    if given.get("heavy"):
+        return True
+    conf = given.get("conf")
+    conf = conf if isinstance(conf, Mapping) else {}
+    memory = megabytes(given.get("executor_memory") or conf.get("spark.executor.memory"))
+    cores = _whole(given.get("executor_cores") or conf.get("spark.executor.cores"))
+    return (0 < rule.heavy_spark_memory_mb <= memory) or (0 < rule.heavy_spark_cores <= cores)
+
+
+def megabytes(text: object) -> float:
+    """A size as Spark writes it (512m, 8g, 1024) in MiB; 0 for what is none, such as a template."""
+    found = _MEMORY.fullmatch(str(text).strip()) if text is not None else None
+    return 0.0 if found is None else int(found[1]) * _UNITS[(found[2] or "m").lower()]
+
+
+def arguments(task: Operator) -> dict[str, Any]:
+    """What the author gave to a Spark task; of a mapped one what all instances share."""
+    if isinstance(task, MappedOperator):
+        return task.given
+    names = ("heavy", "executor_memory", "executor_cores", "conn_id")
+    found = {name: getattr(task, name, None) for name in names}
+    return found | {"conf": getattr(task, "spark_conf", None) or getattr(task, "conf", None)}
+
+
+def _whole(value: object) -> int:
+    try:
+        return int(str(value))
+    except ValueError:
+        return 0

@@ -1,0 +1,149 @@
+"""Tasks that submit an application, or SQL, to a Spark cluster; nothing here imports Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from scheduler.authoring.operator import Operator
+from scheduler.authoring.params import DagParam
+from scheduler.authoring.xcom_arg import XComArg
+from scheduler.exceptions import PacelineError
+
+DEPLOY_MODES = ("client", "cluster")
+#: Under this name the worker hands the operators here what submits an application and follows it to its end.
+SUBMITTER = "spark_submitter"
+
+
+class SparkOperator(Operator):
+    """What both have: where the application runs, with which conf, how large, and whether a retry attaches to it."""
+
+    runtime: ClassVar[str] = "spark_submit"
+    conn_id_default: ClassVar[str] = "spark_default"
+
+    def __init__(
+        self,
+        *,
+        conf: Mapping[str, Any] | XComArg | None = None,
+        conn_id: str | None = None,
+        master: str | None = None,
+        total_executor_cores: int | None = None,
+        executor_cores: int | None = None,
+        executor_memory: str | None = None,
+        keytab: str | None = None,
+        principal: str | None = None,
+        name: str | None = None,
+        num_executors: int | None = None,
+        verbose: bool = False,
+        yarn_queue: str | None = None,
+        heavy: bool = False,
+        reattach: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        checks = self.checks()
+        self.conf: Any = conf if _later(conf) else checks.mapping("conf", conf or {})
+        self.conn_id = self.conn_id_default if conn_id is None else checks.text("conn_id", conn_id)
+        self.master = master
+        self.total_executor_cores = checks.limit("total_executor_cores", total_executor_cores)
+        self.executor_cores = checks.limit("executor_cores", executor_cores)
+        self.executor_memory = executor_memory
+        self.num_executors = checks.limit("num_executors", num_executors)
+        self.keytab = keytab
+        self.principal = principal
+        self.name = name
+        self.verbose = checks.boolean("verbose", verbose)
+        self.yarn_queue = yarn_queue
+        self.heavy = checks.boolean("heavy", heavy)
+        self.reattach = checks.boolean("reattach", reattach)
+        for field in ("master", "executor_memory", "keytab", "principal", "name", "yarn_queue"):
+            _check_text(self, field)
+
+    def execute(self, context: Mapping[str, Any]) -> object:
+        submitter = context.get(SUBMITTER)
+        if submitter is None:
+            raise PacelineError(f"{type(self).__name__} runs in a worker only: nothing here submits to Spark.")
+        return submitter(self)
+
+
+class SparkSubmitOperator(SparkOperator):
+    """Submits `application` (a .py file, a .jar with `java_class`) to the master that `conn_id` names, or to `master`.
+
+    A cluster-mode application outlives its worker: with `reattach` a retry after a lost worker goes on with it. `heavy` sends
+    the task to workers of the heavy queue.
+    """
+
+    template_fields: Sequence[str] = (
+        "application", "conf", "files", "py_files", "archives", "jars", "driver_class_path", "packages", "exclude_packages",
+        "repositories", "keytab", "principal", "proxy_user", "name", "application_args", "env_vars", "yarn_queue", "deploy_mode",
+        "master", "java_class",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        application: str | XComArg,
+        application_args: Sequence[Any] | XComArg | None = None,
+        files: str | None = None,
+        py_files: str | None = None,
+        archives: str | None = None,
+        driver_class_path: str | None = None,
+        jars: str | None = None,
+        java_class: str | None = None,
+        packages: str | None = None,
+        exclude_packages: str | None = None,
+        repositories: str | None = None,
+        driver_memory: str | None = None,
+        proxy_user: str | None = None,
+        env_vars: Mapping[str, Any] | XComArg | None = None,
+        deploy_mode: str | None = None,
+        spark_binary: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        checks = self.checks()
+        self.application: Any = application
+        if not _later(application):
+            checks.text("application", application)
+        self.application_args: Any = [] if application_args is None else application_args
+        if not _later(application_args) and (
+            isinstance(application_args, str | bytes) or not isinstance(self.application_args, list | tuple)
+        ):
+            raise checks.refuse(f"application_args must be a list, not {application_args!r}.")
+        self.files, self.py_files, self.archives, self.jars = files, py_files, archives, jars
+        self.driver_class_path, self.java_class = driver_class_path, java_class
+        self.packages, self.exclude_packages, self.repositories = packages, exclude_packages, repositories
+        self.driver_memory, self.proxy_user = driver_memory, proxy_user
+        self.env_vars: Any = env_vars if _later(env_vars) else checks.mapping("env_vars", env_vars or {})
+        self.deploy_mode = deploy_mode
+        if deploy_mode is not None and "{" not in deploy_mode:
+            checks.choice("deploy_mode", deploy_mode, DEPLOY_MODES)
+        self.spark_binary = spark_binary
+        for field in ("files", "py_files", "archives", "jars", "driver_class_path", "java_class", "packages", "exclude_packages",
+                      "repositories", "driver_memory", "proxy_user", "spark_binary"):  # fmt: skip
+            _check_text(self, field)
+
+
+class SparkSqlOperator(SparkOperator):
+    """Runs `sql` (statements, or the path of a .sql or .hql file beside the DAG) with spark-sql on a Spark cluster."""
+
+    template_fields: Sequence[str] = ("sql", "conf", "master", "name", "yarn_queue", "keytab", "principal")
+    template_ext: Sequence[str] = (".sql", ".hql")
+    conn_id_default: ClassVar[str] = "spark_sql_default"
+
+    def __init__(self, *, sql: str | XComArg, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.sql: Any = sql
+        if not _later(sql):
+            self.checks().text("sql", sql)
+
+
+def _later(value: object) -> bool:
+    """Whether it is known only when the task runs."""
+    return isinstance(value, XComArg | DagParam)
+
+
+def _check_text(operator: Operator, field: str) -> None:
+    value = getattr(operator, field)
+    if value is not None and not _later(value):
+        operator.checks().text(field, value)

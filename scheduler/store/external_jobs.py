@@ -1,0 +1,109 @@
+"""Applications that tasks have submitted to a cluster. Each write is guarded by the dispatch that follows the application."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from psycopg2.extras import Json
+
+#: Sends one statement and gives its rows.
+Ask = Callable[[str, Sequence[Any]], Sequence[Sequence[Any]]]
+
+_COLUMNS = (
+    "id, task_instance_id, try_number, dispatch_id::text, max_tries, tag, kind, deploy_mode, master, reach, driver_id,"
+    " application_id, ui_url, state, submitted_at"
+)
+OPEN = f"select {_COLUMNS} from external_job where task_instance_id = %s and ended_at is null order by id"
+ADD = f"""
+insert into external_job (task_instance_id, try_number, dispatch_id, max_tries, queue, tag, kind, deploy_mode, master, reach)
+values (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+on conflict (tag) do update set dispatch_id = excluded.dispatch_id, at = clock_timestamp(), ended_at = null, driver_id = null,
+       application_id = null, state = 'submitted', submitted_at = clock_timestamp()
+returning {_COLUMNS}
+"""
+TAKE_OVER = f"""
+update external_job set dispatch_id = %s, try_number = %s, at = clock_timestamp()
+ where id = %s and dispatch_id = %s and ended_at is null returning {_COLUMNS}
+"""
+NOTE = """
+update external_job
+   set driver_id = coalesce(%s, driver_id), application_id = coalesce(%s, application_id), ui_url = coalesce(%s, ui_url),
+       state = %s, detail = %s, at = clock_timestamp(), ended_at = case when %s then clock_timestamp() end
+ where id = %s and dispatch_id = %s and ended_at is null returning id
+"""
+HELD = "select 1 from external_job where id = %s and dispatch_id = %s and ended_at is null"
+#: Those of some queues that nobody follows and nobody will: their task instance has ended, was cleared, or is with a later try.
+ABANDONED = f"""
+select {", ".join("j." + name.strip() for name in _COLUMNS.split(","))}
+  from external_job j join task_instance t on t.id = j.task_instance_id
+ where j.ended_at is null and j.queue = any(%s)
+   and (t.state is null or t.state in ('success', 'failed', 'skipped', 'upstream_failed', 'removed')
+        or (t.max_tries <> j.max_tries and t.state in ('scheduled', 'queued', 'up_for_retry')))
+ order by j.id limit 20
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExternalJob:
+    """One application, and the try that follows it."""
+
+    id: int
+    ti_id: int
+    try_number: int
+    dispatch_id: str
+    max_tries: int
+    tag: str
+    kind: str
+    deploy_mode: str
+    master: str
+    reach: dict[str, str]
+    driver_id: str | None
+    application_id: str | None
+    ui_url: str | None
+    state: str
+    submitted_at: datetime
+
+
+def open_of(ask: Ask, ti_id: int) -> list[ExternalJob]:
+    """The applications of a task instance that may still run."""
+    return [_job(row) for row in ask(OPEN, (ti_id,))]
+
+
+def add(
+    ask: Ask, *, ti_id: int, try_number: int, dispatch_id: str, max_tries: int, queue: str, tag: str, kind: str,
+    deploy_mode: str, master: str, reach: dict[str, str],
+) -> ExternalJob:  # fmt: skip
+    """Before an application is submitted, so that none runs which no row names."""
+    row = (ti_id, try_number, dispatch_id, max_tries, queue, tag, kind, deploy_mode, master, Json(reach))
+    return _job(ask(ADD, row)[0])
+
+
+def take_over(ask: Ask, job: ExternalJob, *, dispatch_id: str, try_number: int) -> ExternalJob | None:
+    """Let another dispatch follow it; None if somebody else was first, or it has ended."""
+    rows = ask(TAKE_OVER, (dispatch_id, try_number, job.id, job.dispatch_id))
+    return _job(rows[0]) if rows else None
+
+
+def note(
+    ask: Ask, job: ExternalJob, *, state: str, detail: str = "", ended: bool = False,
+    driver_id: str | None = None, application_id: str | None = None, ui_url: str | None = None,
+) -> bool:  # fmt: skip
+    """What is known of it now; False if another dispatch follows it, or it has ended: then it is no longer ours to end."""
+    return bool(ask(NOTE, (driver_id, application_id, ui_url, state, detail[:1000], ended, job.id, job.dispatch_id)))
+
+
+def held(ask: Ask, job: ExternalJob) -> bool:
+    """Whether the dispatch that `job` names still follows it."""
+    return bool(ask(HELD, (job.id, job.dispatch_id)))
+
+
+def abandoned(ask: Ask, queues: Sequence[str]) -> list[ExternalJob]:
+    """Open ones of these queues that no try follows or will follow."""
+    return [_job(row) for row in ask(ABANDONED, (list(queues),))]
+
+
+def _job(row: Sequence[Any]) -> ExternalJob:
+    names = ("id", "ti_id", "try_number", "dispatch_id", "max_tries", "tag", "kind", "deploy_mode", "master", "reach",
+             "driver_id", "application_id", "ui_url", "state", "submitted_at")  # fmt: skip
+    return ExternalJob(**dict(zip(names, row, strict=True)))

@@ -1,0 +1,289 @@
+"""Applications that are submitted to a real standalone cluster: to their end, taken over, cancelled."""
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import psutil
+import pytest
+from support.faulty import full_only
+from support.spark_cluster import SparkCluster, running_cluster
+from support.waiting import eventually
+
+from scheduler.states import TaskState
+from scheduler.store import clear, mark
+from scheduler.store.selection import Runs, Tasks
+
+pytestmark = pytest.mark.spark
+
+#: Says what it got, waits for a file (its first argument) and ends.
+APPLICATION = """
+import os, signal, sys, time
+from pathlib import Path
+from pyspark.sql import SparkSession
+
+go = Path(sys.argv[1])
+if "deaf" in sys.argv:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+spark = SparkSession.builder.getOrCreate()
+# A job without generated code, and none at all where no executor is wanted: those are what takes time.
+rows = spark.sparkContext._jsc.sc().range(0, 1000, 1, 1).count() if "count" in sys.argv else 0
+print("counted", rows, "with", os.environ.get("GIVEN"), spark.conf.get("spark.my.token", "none"), flush=True)
+deadline = time.monotonic() + 60
+while not go.exists() and time.monotonic() < deadline:
+    time.sleep(0.1)
+spark.stop()
+"""
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SMALL = {
+    "spark.driver.memory": "512m",
+    "spark.executor.memory": "512m",
+    "spark.executor.cores": "1",
+    "spark.cores.max": "1",
+    "spark.driver.extraJavaOptions": QUICK,
+    "spark.executor.extraJavaOptions": QUICK,
+}
+#: With a driver alone.
+ALONE = {
+    **SMALL,
+    "spark.dynamicAllocation.enabled": True,
+    "spark.dynamicAllocation.shuffleTracking.enabled": True,
+    "spark.dynamicAllocation.initialExecutors": 0,
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(session_folder: Path) -> Iterator[SparkCluster]:
+    """One for this file."""
+    with running_cluster(session_folder / "spark") as made:
+        yield made
+
+
+@pytest.fixture
+def application(bench: Any) -> Path:
+    """The application's file; it goes on once `go` beside it exists."""
+    path = Path(bench.folder / "app.py")
+    path.write_text(APPLICATION)
+    return path
+
+
+@pytest.fixture
+def start(bench: Any, cluster: SparkCluster) -> Callable[..., Any]:
+    """A worker for Spark's queues that knows the cluster as the connection spark_default."""
+
+    def worker(**environment: str) -> Any:
+        uri = environment.pop("uri", cluster.uri())
+        return bench.worker(queues="default,spark", PACELINE_CONN_SPARK_DEFAULT=uri, **environment)
+
+    return worker
+
+
+def dag(file: Path, *arguments: str, **more: object) -> str:
+    """A DAG `d` of one task `t` that submits the application."""
+    given = [str(file.parent / "go"), *arguments]
+    options = {"conf": ALONE, "application": str(file), "application_args": given, **more}
+    return dedent(f"""
+        from datetime import timedelta
+        with DAG("d", schedule=None):
+            SparkSubmitOperator(task_id="t", **{options!r})
+    """)
+
+
+def jobs(bench: Any) -> list[dict[str, Any]]:
+    """The stored applications, oldest first."""
+    names = ("tag", "driver_id", "application_id", "state", "try_number", "ui_url", "ended_at")
+    rows = bench.scenario.rows(f"select {', '.join(names)} from external_job order by id")
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def processes(tag: str) -> list[psutil.Process]:
+    """What lives that names this tag: the driver and what started it."""
+    return [one for one in psutil.process_iter(["cmdline"]) if any(tag in word for word in one.info["cmdline"] or ())]
+
+
+def running_application(bench: Any, cluster: SparkCluster) -> dict[str, Any]:
+    """The stored application, once the master lists it as at work and its driver counts."""
+    seen: dict[str, Any] = {}
+
+    def there() -> bool:
+        bench.scenario.turn()
+        found = jobs(bench)
+        if not found or "counted" not in log(bench, found[-1]["try_number"]):
+            return False
+        seen.update(found[-1])
+        return any(one["state"] == "RUNNING" for one in cluster.applications(seen["tag"])) and seen["application_id"] is not None
+
+    eventually(there, timeout=90, interval=0.5, message=lambda: f"{jobs(bench)}\n{_log(bench)}\n{bench.said}")
+    return seen
+
+
+def java(tag: str) -> list[psutil.Process]:
+    """The JVMs among them."""
+    return [one for one in processes(tag) if "java" in one.name()]
+
+
+def turned(bench: Any) -> bool:
+    """Takes the schedulers' turn; true."""
+    bench.scenario.turn()
+    return True
+
+
+def log(bench: Any, number: int = 1) -> str:
+    """The log of a try; nothing if it has not begun."""
+    path = bench.log_path("t", number)
+    return path.read_text() if path.exists() else ""
+
+
+def _log(bench: Any) -> str:
+    return "\n".join(path.read_text() for path in sorted(bench.settings.logs_folder.rglob("*.log")))
+
+
+def test_in_client_mode_the_driver_is_a_child_whose_ids_and_output_are_kept(
+    bench: Any, cluster: SparkCluster, application: Path, start: Any
+) -> None:
+    start()
+    conf = {**SMALL, "spark.my.token": "hush-hush", "spark.driver.host": "127.0.0.1"}
+    bench.dag(dag(application, "count", conf=conf, env_vars={"GIVEN": "an env"}))
+    run = bench.scenario.trigger("d", run_id="r1")
+
+    job = running_application(bench, cluster)
+    progress = eventually(lambda: bench.scenario.rows("select progress from task_progress where progress->'tasks_done' <> '0'"))
+    words = [word for one in processes(job["tag"]) for word in one.cmdline()]
+    (application.parent / "go").touch()
+    bench.wait(run)
+
+    assert bench.scenario.states(run) == {"t": "success"}, log(bench)
+    assert "counted 1000 with an env" in log(bench)
+    assert words and not any("hush-hush" in word for word in words)
+    (listed,) = cluster.applications(job["tag"])
+    (stored,) = jobs(bench)
+    assert (listed["id"], listed["state"]) == (stored["application_id"], "FINISHED")
+    assert stored["state"] == "finished" and stored["ended_at"] is not None
+    assert stored["ui_url"].startswith("http://127.0.0.1:")
+    assert (progress[0][0]["application_id"], progress[0][0]["ui_url"]) == (stored["application_id"], stored["ui_url"])
+
+
+@pytest.mark.parametrize("deaf_s", [0.0, pytest.param(30.0, marks=full_only)])
+def test_a_retry_after_a_killed_worker_attaches_and_a_deaf_master_is_asked_again(
+    bench: Any, cluster: SparkCluster, application: Path, start: Any, deaf_s: float
+) -> None:
+    first = start()
+    bench.dag(dag(application, deploy_mode="cluster", retries=1, retry_delay=0, env_vars={"GIVEN": "an env"}))
+    run = bench.scenario.trigger("d", run_id="r1")
+    job = running_application(bench, cluster)
+
+    first.signal(signal.SIGKILL)
+    first.process.wait()
+    start()
+    eventually(lambda: turned(bench) and "attaching to" in log(bench, 2), timeout=30, message=lambda: _log(bench))
+    with cluster.deaf():
+        eventually(lambda: turned(bench) and "no status of" in log(bench, 2), timeout=30, message=lambda: _log(bench))
+        until = time.monotonic() + deaf_s
+        eventually(lambda: turned(bench) and time.monotonic() >= until, timeout=deaf_s + 5)
+        assert bench.scenario.states(run) == {"t": "running"}
+    (application.parent / "go").touch()
+    bench.wait(run)
+
+    assert bench.scenario.states(run) == {"t": "success"}, log(bench, 2)
+    (stored,) = jobs(bench)
+    assert (stored["driver_id"], stored["try_number"], stored["state"]) == (job["driver_id"], 2, "finished")
+    assert [one["state"] for one in cluster.applications(job["tag"])] == ["FINISHED"]
+    assert "counted 0 with an env" in log(bench, 2)
+
+
+def test_clearing_ends_an_application_in_the_cluster_within_ten_seconds(
+    bench: Any, cluster: SparkCluster, application: Path, start: Any
+) -> None:
+    start()
+    bench.dag(dag(application, deploy_mode="cluster"))
+    run = bench.scenario.trigger("d", run_id="r1")
+    job = running_application(bench, cluster)
+
+    clear.clear(bench.scenario.engine, Runs(dag_id="d"), Tasks(), core=bench.settings.core)
+
+    def ended() -> bool:
+        drivers = {one["id"]: one["state"] for one in cluster.state()["completeddrivers"]}
+        return drivers.get(job["driver_id"]) in {"KILLED", "FINISHED"} and not java(job["tag"])
+
+    # No scheduler takes a turn here, so nothing is submitted anew.
+    eventually(ended, timeout=10, interval=0.1, message=lambda: f"{cluster.state()}\n{_log(bench)}")
+    eventually(lambda: bench.scenario.states(run) == {"t": "none"})
+    assert jobs(bench)[0]["state"] == "killed"
+
+
+@full_only
+def test_a_driver_that_ignores_sigterm_is_gone_after_its_task_was_marked(
+    bench: Any, cluster: SparkCluster, application: Path, start: Any
+) -> None:
+    start()
+    bench.dag(dag(application, "deaf"))
+    run = bench.scenario.trigger("d", run_id="r1")
+    job = running_application(bench, cluster)
+    assert java(job["tag"])
+
+    mark.mark(bench.scenario.engine, Runs(dag_id="d"), Tasks(), TaskState.FAILED)
+    bench.wait(run)
+
+    assert bench.scenario.states(run) == {"t": "failed"}
+    assert processes(job["tag"]) == []
+    assert [one["state"] for one in cluster.applications(job["tag"])] != ["RUNNING"]
+    assert jobs(bench)[0]["state"] == "killed"
+
+
+@full_only
+def test_sql_prints_its_rows_into_the_log_and_a_failed_statement_says_why(bench: Any) -> None:
+    bench.worker(queues="default,spark")
+    bench.dag("""
+        with DAG("d", schedule=None):
+            good = SparkSqlOperator(task_id="good", sql="select 6 * 7 as answer", master="local[1]")
+            bad = SparkSqlOperator(task_id="bad", sql="select nothing_there", master="local[1]")
+            good >> bad
+    """)
+    run = bench.scenario.trigger("d", run_id="r1")
+    bench.wait(run, timeout_s=120)
+
+    assert bench.scenario.states(run) == {"good": "success", "bad": "failed"}
+    assert "\n42\n" in bench.log("good")
+    assert "nothing_there" in bench.last_line("bad")
+
+
+@full_only
+def test_what_a_dead_worker_left_is_ended_if_no_try_comes_for_it(
+    bench: Any, cluster: SparkCluster, application: Path, start: Any
+) -> None:
+    first = start()
+    bench.dag(dag(application, deploy_mode="cluster"))
+    run = bench.scenario.trigger("d", run_id="r1")
+    job = running_application(bench, cluster)
+
+    first.signal(signal.SIGKILL)
+    first.process.wait()
+    bench.wait(run)
+    assert bench.scenario.states(run) == {"t": "failed"}
+    start(PACELINE_SPARK_ABANDONED_CHECK_INTERVAL="0.5")
+
+    eventually(lambda: jobs(bench)[0]["state"] == "killed" and not java(job["tag"]), timeout=40, message=lambda: bench.said)
+    assert "ended the abandoned Spark application" in bench.said
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"application": "/nowhere/app.py"}, "The application /nowhere/app.py of this task is no file on this worker"),
+        ({"conf": {"spark.executor.memroy": "1g"}}, "did you mean 'spark.executor.memory'?"),
+        ({"master": "spark://127.0.0.1:1"}, "The Spark master spark://127.0.0.1:1 did not answer within 1 s"),
+    ],
+)
+def test_what_cannot_be_submitted_fails_at_once_with_one_sentence(
+    bench: Any, application: Path, given: dict[str, Any], sentence: str
+) -> None:
+    bench.worker(queues="default,spark", PACELINE_SPARK_SUBMIT_TIMEOUT="1")
+
+    run = bench.run(dag(application, **{"master": "spark://127.0.0.1:1", **given}))
+
+    assert bench.scenario.states(run) == {"t": "failed"}
+    assert sentence in bench.last_line("t")
+    assert jobs(bench) == []

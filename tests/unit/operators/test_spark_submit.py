@@ -1,0 +1,99 @@
+"""What the Spark operators take, and to which queue and pool their tasks go."""
+
+from typing import Any
+
+import pytest
+
+from scheduler import DAG, task
+from scheduler.exceptions import DagError, PacelineError
+from scheduler.operators import SparkSqlOperator, SparkSubmitOperator
+from scheduler.operators.routing import megabytes
+from scheduler.serialized import SerializedTask, from_dag
+from scheduler.settings import Core, Scheduler
+
+
+def serialized(core: Core | None = None, **given: Any) -> SerializedTask:
+    with DAG("d", schedule=None) as dag:
+        SparkSubmitOperator(task_id="t", application="/app.py", **given)
+    return from_dag(dag, file="d.py", core=core or Core(), scheduler=Scheduler()).tasks[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "queue"),
+    [
+        ({}, "spark"),
+        ({"heavy": True}, "spark-heavy"),
+        ({"heavy": True, "queue": "mine"}, "mine"),
+        ({"executor_memory": "8g"}, "spark-heavy"),
+        ({"executor_memory": "8191m"}, "spark"),
+        ({"executor_memory": "{{ params.memory }}"}, "spark"),
+        ({"executor_cores": 8}, "spark-heavy"),
+        ({"conf": {"spark.executor.memory": "1t"}}, "spark-heavy"),
+        ({"conf": {"spark.executor.cores": "4"}}, "spark"),
+    ],
+)
+def test_heavy_tasks_go_to_the_heavy_queue(given: dict[str, Any], queue: str) -> None:
+    assert serialized(**given).queue == queue
+
+
+def test_the_rule_is_a_setting_and_may_be_off() -> None:
+    core = Core(heavy_spark_queue="big", heavy_spark_memory_mb=0, heavy_spark_cores=2)
+
+    assert serialized(core, executor_memory="100g").queue == "spark"
+    assert serialized(core, executor_cores=2).queue == "big"
+
+
+@pytest.mark.parametrize(
+    ("given", "cluster"), [({}, "spark_default"), ({"conn_id": "prod"}, "prod"), ({"conn_id": "prod", "pool": "mine"}, None)]
+)
+def test_the_connection_names_the_pool_of_a_task_that_names_none(given: dict[str, Any], cluster: str | None) -> None:
+    assert serialized(**given).cluster == cluster
+
+
+def test_mapped_and_warm_tasks_follow_the_rule_too() -> None:
+    with DAG("d", schedule=None) as dag:
+        SparkSubmitOperator.partial(task_id="mapped", heavy=True).expand(application=["/a.py", "/b.py"])
+
+        @task.pyspark(conf={"spark.executor.memory": "9g"})
+        def warm(spark: Any) -> None: ...
+
+        @task.pyspark(heavy=True)
+        def said(spark: Any, number: int) -> None: ...
+
+        warm()
+        said.expand(number=[1, 2])
+
+    tasks = from_dag(dag, file="d.py", core=Core(), scheduler=Scheduler()).tasks
+
+    assert {one.task_id: one.queue for one in tasks} == dict.fromkeys(("mapped", "warm", "said"), "spark-heavy")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("512m", 512), ("2g", 2048), ("2GB", 2048), ("1024", 1024), ("1t", 2**20), ("x", 0), (None, 0)]
+)
+def test_sizes_are_read_as_spark_reads_them(text: str | None, size: float) -> None:
+    assert megabytes(text) == size
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"application": ""}, "application must be a non-empty str"),
+        ({"application_args": "--date"}, "application_args must be a list"),
+        ({"conf": ["spark.a=b"]}, "conf must be a dict"),
+        ({"deploy_mode": "clutser"}, "deploy_mode cannot be 'clutser'; did you mean 'cluster'?"),
+        ({"executor_cores": 0}, "executor_cores must be an int of at least 1"),
+        ({"executor_memory": 4}, "executor_memory must be a non-empty str"),
+        ({"aplication": "x"}, "did you mean 'application'?"),
+    ],
+)
+def test_bad_arguments_are_refused_where_they_stand(given: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(DagError) as refused, DAG("d", schedule=None):
+        SparkSubmitOperator(**{"task_id": "t", "application": "/app.py", **given})
+
+    assert sentence in str(refused.value)
+
+
+def test_outside_of_a_worker_they_say_where_they_run() -> None:
+    with pytest.raises(PacelineError, match="runs in a worker only"):
+        SparkSqlOperator(task_id="t", sql="select 1").execute({})

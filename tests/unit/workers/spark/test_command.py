@@ -1,0 +1,166 @@
+"""From an operator and its connection to a command line, and what is refused before a JVM is started for it."""
+
+from typing import Any
+
+import pytest
+
+from scheduler import masking
+from scheduler.authoring.connection import Connection
+from scheduler.exceptions import FailTask
+from scheduler.operators import SparkSqlOperator, SparkSubmitOperator
+from workers.spark import command, conf, target
+from workers.spark.command import Submission
+from workers.spark.masters import of, standalone
+from workers.spark.target import Target
+
+TAG = "paceline-0123abcd-7-2"
+
+
+def submit(connection: str | None = None, **given: Any) -> Submission:
+    """The submission of one operator; `connection` is a URI."""
+    operator = SparkSubmitOperator(task_id="t", **{"application": "/app.py", **given})
+    found = None if connection is None else Connection.from_uri("c", connection)
+    where = target.choose(operator.master, operator.deploy_mode, operator.spark_binary, found)
+    made = command.submission(operator, where, tag=TAG, name="d.t")
+    return of(where.kind, where.address, where.reach, where.deploy_mode).tagged(made)
+
+
+@pytest.fixture(autouse=True)
+def _no_secrets() -> None:
+    masking.begin()
+
+
+def test_every_option_of_the_operator_becomes_one_of_spark_submit() -> None:
+    made = submit(
+        master="yarn", deploy_mode="cluster", name="mine", files="/f", py_files="/p.zip", archives="/a.tgz", driver_class_path="/d",
+        jars="/j.jar", packages="g:a:1", exclude_packages="g:b", repositories="https://r", num_executors=3, total_executor_cores=8,
+        executor_cores=2, executor_memory="2g", driver_memory="1g", keytab="/k", principal="me", proxy_user="you", yarn_queue="q",
+        conf={"spark.ui.enabled": False, "spark.jars.ivy": None}, application_args=["--date", 3], verbose=True,
+    )  # fmt: skip
+
+    assert command.argv(made, binary="spark-submit") == [
+        "spark-submit", "--master", "yarn", "--deploy-mode", "cluster", "--name", f"mine {TAG}", "--files", "/f",
+        "--py-files", "/p.zip", "--archives", "/a.tgz", "--driver-class-path", "/d", "--jars", "/j.jar", "--packages", "g:a:1",
+        "--exclude-packages", "g:b", "--repositories", "https://r", "--num-executors", "3", "--total-executor-cores", "8",
+        "--executor-cores", "2", "--executor-memory", "2g", "--driver-memory", "1g", "--keytab", "/k", "--principal", "me",
+        "--proxy-user", "you", "--conf", "spark.ui.enabled=false", "--conf", "spark.yarn.queue=q",
+        "--conf", f"spark.yarn.tags={TAG}",
+        "--conf", "spark.yarn.submit.waitAppCompletion=false", "--verbose", "/app.py", "--date", "3",
+    ]  # fmt: skip
+
+
+def test_what_is_secret_goes_into_a_file_and_into_no_argument() -> None:
+    masking.mask_secret("letmein")
+    made = submit(conf={"spark.my.password": "hush: x\\y", "spark.jdbc.url": "jdbc://u:letmein@h", "spark.a.b": "seen"})
+
+    words = command.argv(made, binary="spark-submit", secrets="/run/s.properties")
+
+    assert "--properties-file" in words and "--load-spark-defaults" in words and "spark.a.b=seen" in words
+    assert not any("hush" in word or "letmein" in word for word in words)
+    assert command.properties(made.conf) == "spark.jdbc.url=jdbc://u:letmein@h\nspark.my.password=hush: x\\\\y\n"
+    assert command.properties({"spark.a.b": "seen"}) == ""
+
+
+def test_a_connection_holds_master_conf_and_deploy_mode_and_the_task_goes_before_it() -> None:
+    uri = "spark://m:7078?deploy-mode=cluster&rest_port=6067&spark.a.b=theirs&spark.c.d=kept"
+
+    of_connection, of_task = submit(uri), submit(uri, deploy_mode="client", conf={"spark.a.b": "mine"})
+
+    assert of_connection.target == Target(
+        "standalone", "spark://m:7078", "cluster", conf={"spark.a.b": "theirs", "spark.c.d": "kept"}, reach={"rest_port": "6067"}
+    )
+    assert (of_task.target.deploy_mode, dict(of_task.conf)) == ("client", {"spark.a.b": "mine", "spark.c.d": "kept"})
+
+
+@pytest.mark.parametrize(
+    ("uri", "master"),
+    [
+        ("spark://yarn", "yarn"),
+        ("spark://local%5B2%5D", "local[2]"),
+        ("spark://host", "spark://host:7077"),
+        ("spark://k8s%3A%2F%2Fhttps%3A%2F%2Fapi:6443", "k8s://https://api:6443"),
+        ("spark-connect://:to%2Fken@h:15002", "sc://h:15002/;token=to%2Fken"),
+    ],
+)
+def test_the_master_of_a_connection(uri: str, master: str) -> None:
+    found = target.choose(None, None, None, Connection.from_uri("c", uri))
+
+    assert found.master == master
+    assert "ken" not in found.address
+
+
+@pytest.mark.parametrize(
+    ("mode", "key"), [("yarn", "spark.yarn.appMasterEnv.A"), ("k8s://https://h", "spark.kubernetes.driverEnv.A")]
+)
+def test_the_environment_of_a_driver_in_the_cluster_travels_as_conf(mode: str, key: str) -> None:
+    assert command.environment_as_conf(submit(master=mode, deploy_mode="cluster", env_vars={"A": 1})) == {key: "1"}
+    assert command.environment_as_conf(submit(master=mode, env_vars={"A": 1})) == {}
+
+
+def test_sql_runs_the_command_line_driver_of_spark_sql() -> None:
+    operator = SparkSqlOperator(task_id="t", sql=" select 1 ", master="local[1]")
+    made = command.submission(operator, target.choose(operator.master, None, None, None), tag=TAG, name="d.t")
+
+    words = command.argv(made, binary="spark-submit", sql_file="/run/s.sql")
+
+    assert words[-5:] == ["--class", command.SQL_CLASS, "spark-internal", "-f", "/run/s.sql"]
+    assert made.sql == "select 1;"
+
+
+def test_a_python_driver_in_a_standalone_cluster_is_spark_submit_itself() -> None:
+    made = submit("spark://m:7077", deploy_mode="cluster", driver_memory="1g", env_vars={"A": "1"}, application_args=["x"])
+
+    asked = standalone.request(made)
+
+    assert (asked["mainClass"], asked["appResource"]) == (standalone.PYTHON_CLASS, "")
+    assert asked["sparkProperties"]["spark.driver.memory"] == "1g" and asked["environmentVariables"] == {"A": "1"}
+    assert asked["appArgs"][-2:] == ["/app.py", "x"] and f"spark.app.name=d.t {TAG}" in asked["appArgs"]
+    assert "spark.submit.deployMode=client" in asked["appArgs"]
+
+
+def test_a_jar_in_a_standalone_cluster_is_its_own_driver() -> None:
+    asked = standalone.request(
+        submit("spark://m:7077", deploy_mode="cluster", application="/a.jar", java_class="x.Y", jars="/b.jar")
+    )
+
+    assert (asked["mainClass"], asked["appResource"], asked["appArgs"]) == ("x.Y", "/a.jar", [])
+    assert asked["sparkProperties"]["spark.jars"] == "/b.jar,/a.jar"
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"master": "spork://m"}, "The Spark master cannot be 'spork://m'"),
+        ({"master": "local[2]", "deploy_mode": "cluster"}, "has no deploy mode cluster"),
+        ({"conf": {"park.x": 1}}, "does not begin with spark."),
+        ({"conf": {"spark.executor.memroy": "1g"}}, "did you mean 'spark.executor.memory'?"),
+        ({"conf": {"spark.executor.memory": "lots"}}, "write a size such as 512m or 4g"),
+        ({"conf": {"spark.sql.shuffle.partitions": "many"}}, "write a whole number"),
+        ({"master": "sc://h", "conf": {"spark.a.b": 1}}, "takes no conf (spark.a.b)"),
+        ({"master": "sc://h", "application": "/a.jar"}, "takes Python applications only"),
+        ({"master": "spark://m:1", "deploy_mode": "cluster", "application": "/a.jar"}, "name its main class with java_class"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_sentence(given: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(FailTask) as refused:
+        submit(**given)
+
+    assert sentence in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_a_standalone_cluster_gets_no_secret_for_its_drivers_command_line() -> None:
+    with pytest.raises(FailTask, match=r"spark.my.password is secret"):
+        standalone.request(submit("spark://m:7077", deploy_mode="cluster", conf={"spark.my.password": "x"}))
+
+
+@pytest.mark.parametrize(
+    ("uri", "sentence"),
+    [("postgres://h", "is of the kind 'postgres', not spark"), ("spark://h?deploi-mode=cluster", "has 'deploi-mode'; known are")],
+)
+def test_a_connection_that_does_not_fit_is_refused(uri: str, sentence: str) -> None:
+    with pytest.raises(FailTask, match=sentence):
+        target.choose(None, None, None, Connection.from_uri("c", uri))
+
+
+def test_keys_of_an_application_itself_are_free() -> None:
+    conf.check({"spark.mine.anything": "x", "spark.executorEnv.PATH": "/bin", "spark.hadoop.fs.s3a.endpoint": "e"})

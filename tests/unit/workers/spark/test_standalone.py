@@ -1,0 +1,97 @@
+"""What a standalone master's answers mean; they are as Spark 4.3.0's master gave them."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from scheduler.exceptions import FailTask
+from workers.spark import lines
+from workers.spark.masters import standalone
+from workers.spark.status import Ids, Phase, Status
+
+TAG = "paceline-0123abcd-7-2"
+
+
+def page(state: str = "RUNNING", **lists: Any) -> dict[str, Any]:
+    application = {"id": "app-1", "name": f"d.t {TAG}", "state": state}
+    key = "activeapps" if state in {"WAITING", "RUNNING"} else "completedapps"
+    return (
+        {"status": "ALIVE", "activeapps": [], "completedapps": [], "activedrivers": [], "completeddrivers": [], "workers": []}
+        | {key: [application]}
+        | lists
+    )
+
+
+@pytest.mark.parametrize(
+    ("driver", "application", "phase"),
+    [
+        ("SUBMITTED", "none", Phase.SUBMITTED),
+        ("RELAUNCHING", "none", Phase.SUBMITTED),
+        ("RUNNING", "RUNNING", Phase.RUNNING),
+        ("RUNNING", "FINISHED", Phase.RUNNING),
+        ("FINISHED", "FINISHED", Phase.FINISHED),
+        ("FINISHED", "none", Phase.FINISHED),
+        ("FINISHED", "RUNNING", Phase.RUNNING),
+        ("FINISHED", "FAILED", Phase.FAILED),
+        ("FINISHED", "KILLED", Phase.KILLED),
+        ("FAILED", "FINISHED", Phase.FAILED),
+        ("ERROR", "none", Phase.FAILED),
+        ("KILLED", "FINISHED", Phase.KILLED),
+        ("UNKNOWN", "FINISHED", Phase.UNKNOWN),
+        ("A_NEW_WORD", "RUNNING", Phase.UNKNOWN),
+    ],
+)
+def test_driver_and_application_have_to_agree_on_an_end(driver: str, application: str, phase: Phase) -> None:
+    said = standalone.of_driver({"success": True, "driverState": driver})
+    listed = (
+        standalone.of_application(page(application), Ids("driver-1", "app-1")) if application != "none" else Status(Phase.UNKNOWN)
+    )
+
+    assert standalone.agreed(said, listed, Ids("driver-1", "app-1")).phase is phase
+
+
+def test_a_driver_that_the_master_does_not_know_is_unknown() -> None:
+    assert standalone.of_driver({"success": False, "submissionId": "driver-1"}).phase is Phase.UNKNOWN
+
+
+@pytest.mark.parametrize("answer", [{"success": True}, {"success": False, "message": "no"}, {"message": "Error: bad request"}])
+def test_a_master_that_gives_no_driver_id_took_nothing(answer: dict[str, Any]) -> None:
+    with pytest.raises(FailTask, match="gave no driver id"):
+        standalone.created(answer)
+
+
+def test_an_application_is_found_by_the_tag_in_its_name() -> None:
+    assert standalone.application_of(page(), TAG) == "app-1"
+    assert standalone.application_of(page("FINISHED"), TAG) == "app-1"
+    assert standalone.application_of(page(), "paceline-0123abcd-7-3") is None
+
+
+def test_only_drivers_that_came_later_are_looked_into() -> None:
+    at = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+    drivers = [
+        {"id": name, "starttime": str(round((at.timestamp() + offset) * 1000))} for name, offset in (("old", -600), ("new", 1))
+    ]
+
+    assert standalone.young_drivers(page(activedrivers=drivers), at) == ["new"]
+
+
+def test_ids_are_heard_in_the_lines_of_a_driver() -> None:
+    said = (
+        "26/11/21 17:29:04 INFO Utils: Successfully started service 'SparkUI' on port 4041.\n"
+        "26/11/21 17:29:05 INFO StandaloneSchedulerBackend: Connected to Spark cluster with app ID app-20261121172905-0001\n"
+    )
+
+    assert lines.heard(said, "h") == Ids(application_id="app-20261121172905-0001", ui_url="http://h:4041")
+    assert lines.heard("INFO SparkUI: Bound SparkUI to 0.0.0.0, and started at http://d:4040", None) == Ids(ui_url="http://d:4040")
+    assert lines.heard("counted 1000 on port 7\n", "h") == Ids()
+
+
+def test_the_output_goes_on_where_it_was_left() -> None:
+    seen: dict[str, int] = {}
+
+    first = standalone.new_text("==== Bytes 0-6 of 6 of /work/driver-1/stdout ====\nhello\n", "stdout", seen)
+    second = standalone.new_text("==== Bytes 6-6 of 6 of /work/driver-1/stdout ====\n", "stdout", seen)
+
+    assert (first, second, seen) == ("hello\n", "", {"stdout": 6})
+    assert standalone.new_text("Error: Log type must be one of stdout, stderr", "stdout", seen) == ""

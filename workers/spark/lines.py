@@ -1,0 +1,21 @@
+"""What the lines of a driver's output say of its ids: pure."""
+
+import re
+
+from workers.spark.status import Ids
+
+_APPLICATION = re.compile(
+    r"\bapp(?:lication)? ID:? (app-\d+-\d+|local-\d+|spark-\w+)\b|Submitted application (application_\d+_\d+)"
+)
+#: Spark 3 says where its UI is; Spark 4 says the port, and its host is known to whoever started it.
+_UI = re.compile(r"SparkUI\b.{0,60}? started at (https?://[^\s,]+)")
+_PORT = re.compile(r"Successfully started service 'SparkUI' on port (\d+)")
+
+
+def heard(text: str, host: str | None) -> Ids:
+    """The ids in some lines of a driver that runs on `host`."""
+    application, ui = _APPLICATION.search(text), _UI.search(text)
+    url = ui[1] if ui else None
+    if url is None and host is not None and (port := _PORT.search(text)):
+        url = f"http://{host}:{port[1]}"
+    return Ids(application_id=(application[1] or application[2]) if application else None, ui_url=url)

@@ -1,0 +1,64 @@
+"""One module a cluster manager: how it is asked, and how its answers are read."""
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Protocol
+
+from workers.spark.command import Submission
+from workers.spark.status import Ids, Status
+
+#: Runs a Submission's command line and gives what it printed, for clusters that are submitted to by spark-submit.
+Run = Callable[[Submission], str]
+
+
+class Cluster(Protocol):
+    """What following an application needs. Each method asks once; UnreachableError if no answer came."""
+
+    def tagged(self, made: Submission) -> Submission:
+        """The submission with its tag where this cluster finds it again."""
+        ...
+
+    def submit(self, made: Submission, run: Run) -> Ids:
+        """Hand over an application whose driver runs in the cluster."""
+        ...
+
+    def find(self, tag: str, since: datetime) -> Ids | None:
+        """What runs under a tag, submitted after `since`; None if nothing does."""
+        ...
+
+    def status(self, ids: Ids, tag: str) -> Status:
+        """How it goes: an end only if the cluster says so of the driver and of the application."""
+        ...
+
+    def kill(self, ids: Ids) -> None:
+        """Ask the cluster to end it; what it answers counts for nothing, its status does."""
+        ...
+
+    def gone(self, ids: Ids, tag: str) -> bool:
+        """Whether nothing of it is at work any more."""
+        ...
+
+    def driver_host(self, ids: Ids) -> str | None:
+        """Where the driver's own UI listens, if that is known; asks nobody."""
+        ...
+
+    def output(self, ids: Ids, seen: dict[str, int]) -> str:
+        """What the driver has printed since the last time; `seen` is kept between the calls."""
+        ...
+
+
+def of(kind: str, address: str, reach: Mapping[str, str], deploy_mode: str) -> Cluster:
+    """The cluster that a target names, or that the stored row of an application does."""
+    from workers.spark.masters import connect, kubernetes, local, standalone, yarn
+
+    match kind:
+        case "standalone":
+            return standalone.Standalone(address, reach, has_driver=deploy_mode == "cluster")
+        case "yarn":
+            return yarn.Yarn(reach)
+        case "kubernetes":
+            return kubernetes.Kubernetes(address, reach)
+        case "connect":
+            return connect.Connect(address)
+        case _:
+            return local.Local()

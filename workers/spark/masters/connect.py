@@ -1,0 +1,44 @@
+"""Spark Connect: the application is a Python process here, and its session, named after the tag, is the server's part of it."""
+
+import uuid
+
+from workers.spark.command import Submission
+from workers.spark.masters import Run, local
+from workers.spark.status import Ids, UnreachableError
+
+#: Turns a tag into the id of a session, the same in any process.
+_SESSIONS = uuid.UUID("6f0c1c5e-6a44-4c0e-9a6e-2d1f0d7a9b11")
+
+
+class Connect(local.Local):
+    """A server at an address; the process that is its client runs on this machine."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def submit(self, made: Submission, run: Run) -> Ids:
+        raise UnreachableError("a Connect server has no deploy mode cluster")
+
+
+def session_of(tag: str) -> str:
+    """The session id of a tag."""
+    return str(uuid.uuid5(_SESSIONS, tag))
+
+
+def remote(master: str, tag: str) -> str:
+    """The URL of the tag's own session, for the environment variable SPARK_REMOTE."""
+    base, _, parameters = master.partition("/;")
+    given = [part for part in parameters.split(";") if part and not part.startswith("session_id=")]
+    return f"{base.rstrip('/')}/;" + ";".join([*given, f"session_id={session_of(tag)}"])
+
+
+def interrupt(master: str, tag: str) -> None:
+    """Have the server stop what the session of a tag still computes; UnreachableError."""
+    try:
+        from pyspark.sql.connect.session import SparkSession
+
+        session = SparkSession.builder.remote(remote(master, tag)).create()
+        session.interruptAll()
+        session.stop()
+    except Exception as error:
+        raise UnreachableError(f"the Connect server could not be told to stop its session: {error}") from None

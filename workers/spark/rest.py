@@ -1,0 +1,54 @@
+"""HTTP to a cluster manager: one question, one JSON answer, with a bound on the time."""
+
+import json
+import socket
+import time
+import urllib.error
+import urllib.request
+from http.client import HTTPException
+from typing import Any
+
+from workers.spark import limits
+from workers.spark.status import UnreachableError
+
+TIMEOUT_S = 5.0
+PAUSE_S = 0.5
+
+
+def ask(url: str, *, body: object = None, method: str | None = None, timeout_s: float = TIMEOUT_S) -> Any:
+    """The JSON that `url` answers, also with an error status that carries JSON; UnreachableError."""
+    try:
+        return json.loads(text(url, body=body, method=method, timeout_s=timeout_s))
+    except ValueError:
+        raise UnreachableError(f"{url} answers something that is no JSON") from None
+
+
+def text(url: str, *, body: object = None, method: str | None = None, timeout_s: float = TIMEOUT_S) -> str:
+    """What `url` answers; UnreachableError names the URL and the reason."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json;charset=UTF-8"}, method=method)  # noqa: S310
+    try:
+        with urllib.request.urlopen(request, timeout=limits.left(timeout_s)) as answer:  # noqa: S310
+            return str(answer.read().decode("utf-8", "replace"))
+    except urllib.error.HTTPError as error:
+        said = error.read().decode("utf-8", "replace")
+        if said.lstrip().startswith("{"):
+            return said
+        raise UnreachableError(f"{url} answers {error.code} {error.reason}") from None
+    except (OSError, HTTPException) as error:
+        reason = getattr(error, "reason", None) or error
+        refused = isinstance(reason, ConnectionRefusedError | socket.gaierror)
+        raise UnreachableError(f"{url} does not answer ({reason})", refused=refused) from None
+
+
+def check_open(host: str, port: int, *, timeout_s: float) -> None:
+    """UnreachableError if nothing listens there within `timeout_s`; asked again until then."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            with socket.create_connection((host, port), timeout=max(0.1, deadline - time.monotonic())):
+                return
+        except OSError as error:
+            if time.monotonic() + PAUSE_S > deadline:
+                raise UnreachableError(f"nothing answers at {host}:{port} ({error})", refused=True) from None
+            time.sleep(PAUSE_S)
