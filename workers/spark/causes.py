@@ -5,6 +5,8 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from workers.logs import OUR_FOLDERS
+
 #: Longest cause; the log holds the rest.
 MAX_CHARACTERS = 600
 
@@ -44,7 +46,19 @@ class Raised:
 
 def of_error(error: BaseException, said: str = "") -> str | None:
     """The cause of an exception that left a task; `said` is what its JVM printed meanwhile. None if neither tells."""
-    return of_text(f"{said}\n{''.join(traceback.format_exception(error))}")
+    told = traceback.TracebackException.from_exception(error)
+    chain: list[traceback.TracebackException | None] = [told]
+    for one in chain:
+        if one is not None:
+            one.stack[:] = [frame for frame in one.stack if not frame.filename.startswith(OUR_FOLDERS)]
+            chain += [one.__cause__, one.__context__]
+    lines = told.format() if told.stack else [f"{TRACEBACK}\n", *told.format_exception_only()]
+    return of_text(f"{said}\n{''.join(lines)}")
+
+
+def sentence(said: str) -> str:
+    """What the message of one exception comes to."""
+    return _short(_known(said)) or _sentence(said)
 
 
 def of_text(text: str) -> str | None:
