@@ -1,6 +1,7 @@
 """What the value of a setting may be: types that check it, and the words for what is allowed."""
 
 import base64
+import re
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
@@ -23,6 +24,12 @@ def _scheme(*schemes: str) -> AfterValidator:
         return url
 
     return AfterValidator(check)
+
+
+def _data_url(place: str) -> str:
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:(?!//)", place) or re.search(r"[*?\[\]{}]", place):
+        raise ValueError("that is neither a folder nor a URL")
+    return place
 
 
 def _fernet_keys(keys: str) -> str:
@@ -52,6 +59,11 @@ BrokerUrl = Annotated[
     str,
     _scheme("redis", "rediss", "redis+socket"),
     Field(json_schema_extra={"allowed": "redis://:password@host:port/db, rediss://... or redis+socket:///path"}),
+]
+DataUrl = Annotated[
+    str,
+    AfterValidator(_data_url),
+    Field(json_schema_extra={"allowed": "a folder or a URL such as s3a://bucket/paceline, without * ? [ ] { }"}),
 ]
 FernetKeys = Annotated[
     str,

@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError
 from scheduler import settings_sources
 from scheduler.exceptions import SettingsError
 from scheduler.setting_sections import Broker, Database, Flower, Probed, Section, Smtp, Spark
-from scheduler.setting_types import Count, DatabaseUrl, Days, FernetKeys, Seconds, ZoneName, in_words
+from scheduler.setting_types import Count, DatabaseUrl, DataUrl, Days, FernetKeys, Seconds, ZoneName, in_words
 from scheduler.settings_sources import Layout
 
 #: Bytes; the kernel's limit is 107 on Linux and 103 on macOS.
@@ -49,6 +49,8 @@ class Paths(Section):
     """Folder that is searched for DAG files."""
     logs_folder: Path | None = Field(default=None, examples=["~/.paceline/logs"])
     """Where task logs go; unset means <home>/logs."""
+    data_url: DataUrl | None = Field(default=None, examples=["s3a://bucket/paceline"])
+    """Where DataFrames that tasks return are written: a folder, or a URL that both Spark and fsspec reach; unset: <home>/data."""
 
 
 class Core(Section):
@@ -252,6 +254,12 @@ class Settings(Section):
     @property
     def logs_folder(self) -> Path:
         return (self.paths.logs_folder or self.home / "logs").expanduser().absolute()
+
+    @property
+    def data_url(self) -> str:
+        """Where DataFrames that tasks return are written, as a URL that does not end with a slash."""
+        place = self.paths.data_url or str(self.home / "data")
+        return place.rstrip("/") if "://" in place else f"file://{Path(place).expanduser().absolute()}"
 
     @property
     def run_folder(self) -> Path:

@@ -45,6 +45,8 @@ class TaskInstance(Pulling):
         self.task_id: str = claim.task_id
         self.dag_id: str = claim.dag_id
         self.run_id: str = claim.run_id
+        #: The number that the database gave the run.
+        self.run_key: int = claim.dag_run_id
         self.try_number: int = claim.try_number
         self.max_tries: int = claim.max_tries
         self.map_index: int = claim.map_index
@@ -97,7 +99,7 @@ class TaskInstance(Pulling):
         """Store `value` (JSON) under `key` for this task instance."""
         results.check_mapped_over(self._dag, self._claim.task_no, {key: value}, self._settings.core.max_map_length)
         text = xcom.encode(value, self._max_xcom_bytes, name=f"value of XCom {key!r}")
-        self._patient(lambda: self._hot.push_xcom(self._claim.id, key, text))
+        self._patient(lambda: self._hot.push_xcom(self._claim, key, text))
 
     def now(self) -> datetime:
         """The time on the database's clock."""

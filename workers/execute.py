@@ -93,8 +93,11 @@ class Executor:
                 self.slot.leave()
             # Before the report, so that whoever sees the state finds its reason in the log.
             self.log.line(_footer(result, time.monotonic() - started), "ERROR" if isinstance(result, Fail | Retry) else "INFO")
-            if not self._report(claim, _ending(result)):
+            accepted = self._report(claim, _ending(result))
+            if not accepted:
                 self.log.line(REFUSED, "WARNING")
+            if task.runtime == "pyspark" and not (accepted and isinstance(result, Success)):
+                self._discard_data(claim)
             return result
         finally:
             self.log.close()
@@ -141,7 +144,7 @@ class Executor:
         }
         result = texts.pop(RETURN_KEY)
         for key, text in texts.items():
-            self.patient(lambda key=key, text=text: self.hot.push_xcom(claim.id, key, text))  # type: ignore[misc]
+            self.patient(lambda key=key, text=text: self.hot.push_xcom(claim, key, text))  # type: ignore[misc]
         return result
 
     def _execute(self, claim: Claim, task: SerializedTask, operator: Operator, values: dict[str, Any]) -> object:
@@ -155,6 +158,12 @@ class Executor:
 
             return submit.run(operator, values, self.settings, StoredJobs(self.settings, claim, self.hot, self.patient))
         return python.run(operator, values)
+
+    def _discard_data(self, claim: Claim) -> None:
+        """No XCom names what this try wrote."""
+        from workers.spark import frames
+
+        frames.discard(claim, self.settings)
 
     def _report(self, claim: Claim, ending: Ending) -> bool:
         """Keep the outcome until the database takes it, or says that it is too late; then do what was asked of the task."""

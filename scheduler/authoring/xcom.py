@@ -1,10 +1,12 @@
-"""XCom values as JSON text: what cannot be JSON is refused with its type and its place inside the value."""
+"""XCom values as JSON text: what cannot be JSON is refused with its type and its place; a DataFrame is a reference to its data."""
 
 import json
 import math
 from collections.abc import Mapping
 from typing import Any
 
+from scheduler.authoring import frames
+from scheduler.authoring.frames import DataFrameReference
 from scheduler.authoring.nesting import MAX_DEPTH
 from scheduler.authoring.xcom_arg import RETURN_KEY
 from scheduler.exceptions import XComError
@@ -31,7 +33,7 @@ def encode(value: object, limit_bytes: int, *, name: str = "return value") -> st
     """`value` as JSON; tuples become lists. XComError names type and path, or size and limit, and what to do."""
     try:
         _check(value, name, ())
-        text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=DataFrameReference.to_json)
     except RecursionError:
         raise XComError(f"The {name} is nested too deeply, or contains itself; return a flatter one.") from None
     except ValueError as error:
@@ -47,7 +49,8 @@ def encode(value: object, limit_bytes: int, *, name: str = "return value") -> st
 
 def decode(text: str) -> Any:
     """What `encode` was given, tuples as lists."""
-    return json.loads(text)
+    value = json.loads(text)
+    return frames.revived(value) if frames.MARK in text else value
 
 
 def outputs(value: object, *, multiple_outputs: bool) -> dict[str, object]:
@@ -78,7 +81,7 @@ def _check(value: object, name: str, path: tuple[str | int, ...]) -> None:
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
             _check(item, name, (*path, index))
-    else:
+    elif not isinstance(value, DataFrameReference):
         advice = _ADVICE.get(type(value).__name__, "return JSON: None, bool, int, float, str, list or dict")
         raise XComError(f"{_place(name, path)} is a {_kind(value)}, which is not JSON; {advice}.")
 

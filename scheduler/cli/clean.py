@@ -39,6 +39,7 @@ def clean(*, before: datetime, logs: bool, dry_run: bool, yes: bool, json_wanted
     for kind, batch in prune.everything(engine, before):
         deleted[kind] += batch.deleted
         deleted["task_instances"] += sum(run.instances for run in batch.runs)
+        prune.delete_data(options.settings(), batch.runs)
         if logs:
             prune.delete_logs(options.settings().logs_folder, batch.runs)
     _print(deleted, before, json_wanted=json_wanted, done=True)

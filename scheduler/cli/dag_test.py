@@ -10,10 +10,10 @@ from typing import Any
 
 import click
 
-from scheduler import masked_output, serialized
+from scheduler import data_folder, masked_output, serialized
 from scheduler.authoring import context, params, zones
 from scheduler.authoring.dag import DAG
-from scheduler.cli.in_memory import MemoryRun
+from scheduler.cli.in_memory import NO_NUMBER, MemoryRun
 from scheduler.dagfiles import load, problem
 from scheduler.dagfiles.watch import Watch
 from scheduler.deciding import evaluate
@@ -44,6 +44,7 @@ def run(settings: Settings, dag_id: str, *, logical_date: datetime, conf: dict[s
     tasks = []
     test_run = MemoryRun(settings, dag, plan, dag_run)
     with (
+        _data_deleted_afterwards(settings, dag_run),
         _spark_ended_afterwards(),
         contextlib.redirect_stdout(sys.stderr if quiet else sys.stdout),
         masked_output.masked((1,), (2,)),
@@ -85,6 +86,15 @@ def _mentions(path: Path, dag_id: str) -> bool:
     with contextlib.suppress(OSError):
         return dag_id.encode() in path.read_bytes()
     return False
+
+
+@contextlib.contextmanager
+def _data_deleted_afterwards(settings: Settings, dag_run: context.DagRun) -> Iterator[None]:
+    """Nobody else knows of this run, so nobody would delete the DataFrames that its tasks returned."""
+    try:
+        yield
+    finally:
+        data_folder.delete_run(settings.data_url, dag_run.dag_id, dag_run.run_id, NO_NUMBER)
 
 
 @contextlib.contextmanager

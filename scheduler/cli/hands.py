@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 from sqlalchemy import Engine
 
-from scheduler import states
+from scheduler import data_folder, states
 from scheduler.cli import options, output
 from scheduler.states import RunState, TaskState
 from scheduler.store import clear, delete, mark, reads
@@ -195,11 +195,12 @@ def mark_task(
 @click.command("delete")
 @_with(_dag, _run, _yes, options.as_json)
 def delete_run(dag_id: str, run_id: str, *, yes: bool, json_wanted: bool) -> None:
-    """Delete a run with its task instances, tries and XComs; its logs stay."""
+    """Delete a run with its task instances, tries, XComs and returned DataFrames; its logs stay."""
     engine = options.engine()
     reads.run(engine, dag_id, run_id)
     _ask(f"Delete run {run_id} of DAG {dag_id} for good?", yes or json_wanted)
-    delete.delete_run(engine, dag_id, run_id)
+    key = delete.delete_run(engine, dag_id, run_id)
+    data_folder.delete_run(options.settings().data_url, dag_id, run_id, key)
     options.ring("plan", "queue")
     if json_wanted:
         output.print_json({"dag_id": dag_id, "run_id": run_id, "deleted": True})
@@ -215,6 +216,8 @@ def delete_dag(dag_id: str, *, yes: bool, json_wanted: bool) -> None:
     reads.dag(engine, dag_id)
     _ask(f"Delete DAG {dag_id} with all its runs for good?", yes or json_wanted)
     deleted = delete.delete_dag(engine, dag_id)
+    for run_id, key in deleted.keys.items():
+        data_folder.delete_run(options.settings().data_url, dag_id, run_id, key)
     options.ring("plan", "queue")
     if json_wanted:
         output.print_json({"dag_id": dag_id, "runs": deleted.runs, "file": deleted.file})

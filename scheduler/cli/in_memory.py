@@ -5,6 +5,7 @@ import contextlib
 import os
 import time
 import traceback
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -30,6 +31,8 @@ from workers.vault import EnvironmentVault
 
 #: JSON texts by task number, map index and key.
 XComs = dict[tuple[int, int, str], str]
+#: In place of the number that the database gives each run.
+NO_NUMBER = 0
 
 
 @dataclass(slots=True)
@@ -127,7 +130,8 @@ class MemoryTaskInstance(Pulling):
         super().__init__(run.plan, task_no, map_index)
         self.run = run
         self.task_id = run.plan.tasks[task_no].task_id
-        self.dag_id, self.run_id = run.dag_run.dag_id, run.dag_run.run_id
+        self.dag_id, self.run_id, self.run_key = run.dag_run.dag_id, run.dag_run.run_id, NO_NUMBER
+        self.external_executor_id = str(uuid.uuid4())
         self.try_number, self.max_tries, self.map_index = 1, run.plan.tasks[task_no].retries, map_index
         self.start_date = datetime.now(UTC)
         self.resume: dict[str, Any] | None = None

@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from scheduler.authoring.frames import DataFrameReference
+
 #: How states look on a terminal.
 STYLES = {
     "success": "green", "failed": "bold red", "running": "cyan", "queued": "blue", "scheduled": "blue",
@@ -83,4 +85,6 @@ def _plain(value: Any) -> Any:
         return value.isoformat()
     if isinstance(value, Path):
         return str(value)
+    if isinstance(value, DataFrameReference):
+        return value.to_json()
     raise TypeError(f"{type(value).__name__} is not JSON")

@@ -10,6 +10,7 @@ from sqlalchemy import Engine
 
 from scheduler import states
 from scheduler.cli import hands, options, output, progress
+from scheduler.cli.xcoms import xcoms
 from scheduler.exceptions import NotFoundError
 from scheduler.store import reads
 
@@ -30,6 +31,7 @@ def tasks() -> None:
 
 tasks.add_command(hands.clear_tasks)
 tasks.add_command(hands.mark_task)
+tasks.add_command(xcoms)
 
 
 @tasks.command("list")

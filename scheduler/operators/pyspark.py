@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from scheduler.authoring import frames
 from scheduler.operators.python import PythonOperator
 
 
 class PySparkOperator(PythonOperator):
-    """Calls a function with `spark` (and `sc`) filled in by the worker; `heavy` asks for a worker with more memory."""
+    """Calls a function with `spark` (and `sc`) filled in by the worker; `heavy` asks for a worker with more memory.
+
+    A DataFrame it returns is written, and what is passed on is a reference to it; a reference among its arguments is a DataFrame.
+    """
 
     runtime: ClassVar[str] = "pyspark"
     injected: ClassVar[frozenset[str]] = PythonOperator.injected | {"spark", "sc"}
@@ -24,4 +28,7 @@ class PySparkOperator(PythonOperator):
     def call(self, context: Mapping[str, Any]) -> Any:
         if "spark" in context and "sc" not in context:
             context = {**context, "sc": context["spark"].sparkContext}
+        if "spark" in context:
+            self.op_args = frames.opened(self.op_args, context["spark"])
+            self.op_kwargs = frames.opened(self.op_kwargs, context["spark"])
         return super().call(context)

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from scheduler import log_paths
+from scheduler import data_folder, log_paths
 from scheduler.settings import Settings
 from scheduler.store import retention
 from scheduler.store.retention import Batch, DeletedRun
@@ -46,7 +46,8 @@ class Prune:
             batch = step(self._after.get(kind))
             self._after[kind] = batch.after
             deleted[kind] = batch.deleted
-            if kind == "runs" and config.logs:
+            delete_data(self._settings, batch.runs)
+            if config.logs:
                 delete_logs(self._settings.logs_folder, batch.runs)
         return Pruned(deleted, any(self._after.get(kind) is not None for kind in deleted))
 
@@ -79,6 +80,12 @@ def everything(engine: Engine, before: datetime) -> Iterator[tuple[str, Batch]]:
             after = batch.after
             if after is None:
                 break
+
+
+def delete_data(settings: Settings, runs: Iterable[DeletedRun]) -> None:
+    """Delete the DataFrames that tasks of runs which are gone returned; what cannot be deleted is said and left."""
+    for run in runs:
+        data_folder.delete_run(settings.data_url, run.dag_id, run.run_id, run.key)
 
 
 def delete_logs(folder: Path, runs: Iterable[DeletedRun]) -> None:

@@ -1,5 +1,6 @@
 """Delete: a run with all it left behind, or a DAG with all its runs and versions."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
@@ -15,14 +16,20 @@ class DeletedDag:
 
     runs: int
     file: str | None
+    #: The number of each run by its id: what it wrote is known by both.
+    keys: Mapping[str, int]
 
 
 @transaction
-def delete_run(connection: Connection, dag_id: str, run_id: str) -> None:
-    """Delete a run, its task instances, tries and XComs. ConflictError while a worker has some of them, NotFoundError."""
+def delete_run(connection: Connection, dag_id: str, run_id: str) -> int:
+    """Delete a run, its task instances, tries and XComs; the number it had.
+
+    ConflictError while a worker has some of them, NotFoundError.
+    """
     (key,) = selection.run_keys(connection, selection.Runs(dag_id=dag_id, run_id=run_id))
     _refuse_started(connection, [key], f"Run {run_id!r} of DAG {dag_id!r}", f"`paceline runs mark {dag_id} {run_id} failed`")
     connection.exec_driver_sql("delete from dag_run where id = %s", (key,))
+    return key
 
 
 @transaction
@@ -37,8 +44,9 @@ def delete_dag(connection: Connection, dag_id: str) -> DeletedDag:
         (dag_id,),
     ).scalar_one_or_none()
     connection.exec_driver_sql("select 1 from dag_schedule where dag_id = %s for update", (dag_id,))
-    runs = list(connection.exec_driver_sql("select id from dag_run where dag_id = %s order by id", (dag_id,)).scalars())
-    _refuse_started(connection, runs, f"DAG {dag_id!r}", "`paceline runs mark DAG RUN failed`")
+    rows = connection.exec_driver_sql("select run_id, id from dag_run where dag_id = %s order by id", (dag_id,)).all()
+    keys: dict[str, int] = {row[0]: row[1] for row in rows}
+    _refuse_started(connection, list(keys.values()), f"DAG {dag_id!r}", "`paceline runs mark DAG RUN failed`")
     # A run that is being made holds its version; after this, none can be. One that changes its version holds itself first.
     versions = connection.exec_driver_sql("select id from dag_version where dag_id = %s order by id for update", (dag_id,)).all()
     if not versions:
@@ -46,7 +54,7 @@ def delete_dag(connection: Connection, dag_id: str) -> DeletedDag:
     connection.exec_driver_sql("delete from dag_run where dag_id = %s", (dag_id,))
     for table in ("backfill", "asset_waiting", "dag_schedule", "dag", "dag_version"):
         connection.exec_driver_sql(f"delete from {table} where dag_id = %s", (dag_id,))
-    return DeletedDag(len(runs), file)
+    return DeletedDag(len(keys), file, keys)
 
 
 def _refuse_started(connection: Connection, runs: list[int], what: str, how: str) -> None:

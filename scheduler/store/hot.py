@@ -12,8 +12,9 @@ from typing import Any
 import psycopg2
 from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import cursor as Cursor
-from psycopg2.extras import Json
+from psycopg2.extras import Json, register_default_json
 
+from scheduler.authoring import xcom
 from scheduler.serialized import SerializedDag
 from scheduler.settings import Settings
 from scheduler.states import TaskState
@@ -175,12 +176,13 @@ class HotPath:
         found: datetime = self._all("select clock_timestamp()", ())[0][0]
         return found
 
-    def push_xcom(self, ti_id: int, key: str, json_text: str) -> None:
-        """Store one value for a running task instance."""
+    def push_xcom(self, claim: Claim, key: str, json_text: str) -> None:
+        """Store one value for a running task instance; nothing if it is no longer this dispatch's, whose report is refused too."""
         self._execute(
-            "insert into xcom (task_instance_id, key, value) values (%s, %s, %s)"
+            "insert into xcom (task_instance_id, key, value)"
+            " select id, %s, %s from task_instance where id = %s and dispatch_id = %s for share"
             " on conflict (task_instance_id, key) do update set value = excluded.value, created_at = now()",
-            (ti_id, key, json_text),
+            (key, json_text, claim.id, claim.dispatch_id),
         )
 
     def label(self, claim: Claim, text: str) -> None:
@@ -216,6 +218,8 @@ class HotPath:
                 **socket_options(self._settings),
             )
             self._connection.autocommit = True
+            # The only columns of type json hold XComs; others are jsonb.
+            register_default_json(self._connection, loads=xcom.decode)
             cursor = self._connection.cursor()
             cursor.execute(f"{crashes.NOTE};{STATEMENTS}")
             self._cursor, self._acts_as = cursor, None

@@ -139,6 +139,21 @@ def task_instance(connection: Connection, dag_id: str, run_id: str, task_id: str
 
 
 @transaction
+def xcoms(connection: Connection, dag_id: str, run_id: str, task_id: str, *, map_index: int = -1) -> list[Row]:
+    """What a task instance pushed, the return value first."""
+    rows = connection.exec_driver_sql(
+        """
+        select x.key, x.value, x.created_at
+          from xcom x join task_instance t on t.id = x.task_instance_id join dag_run r on r.id = t.dag_run_id
+         where r.dag_id = %s and r.run_id = %s and t.task_id = %s and t.map_index = %s
+         order by x.key <> 'return_value', x.key
+        """,
+        (dag_id, run_id, task_id, map_index),
+    )
+    return [dict(row) for row in rows.mappings()]
+
+
+@transaction
 def changes(connection: Connection, dag_id: str, run_id: str, *, since: datetime | None = None) -> Row:
     """Where a run is now, at a cost that does not grow with what has long ended.
 

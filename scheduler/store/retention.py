@@ -102,10 +102,11 @@ KINDS: Mapping[str, Rows] = {
 
 @dataclass(frozen=True, slots=True)
 class DeletedRun:
-    """A run that is gone, with as many task instances."""
+    """A run that is gone, with the number it had and as many task instances."""
 
     dag_id: str
     run_id: str
+    key: int
     instances: int
 
 
@@ -158,7 +159,7 @@ def _deleted(connection: Connection, before: datetime, chosen: Sequence[Any], af
         {"before": before, "ids": [row[0] for row in chosen]},
     ).all()
     sizes = {row[0]: row[2] for row in chosen}
-    return Batch(len(rows), after, tuple(DeletedRun(dag_id, run_id, sizes[key]) for dag_id, run_id, key in rows))
+    return Batch(len(rows), after, tuple(DeletedRun(dag_id, run_id, key, sizes[key]) for dag_id, run_id, key in rows))
 
 
 @transaction

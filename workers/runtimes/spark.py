@@ -14,6 +14,7 @@ from scheduler.exceptions import TaskTimeout
 from scheduler.settings import Settings
 from workers.outcome import TaskStopped
 from workers.runtimes import java, python
+from workers.spark import frames
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,6 +44,7 @@ def run(operator: Operator, values: context.Context, settings: Settings) -> obje
     _pickle_by_value(settings.dags_folder)
     try:
         result = python.run(operator, {**values, "spark": session, "sc": session.sparkContext})
+        result = frames.stored(result, operator, values["ti"], settings)
     except BaseException as error:
         if _interrupted(error):
             shutdown()  # a call to the JVM was cut in the middle; what comes back over that connection belongs to no one

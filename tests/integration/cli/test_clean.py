@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
+from support.data import attempt
 from support.scenario import Scenario
 
 from scheduler.log_paths import run_folder
@@ -12,21 +13,23 @@ SOON = (datetime.now(UTC) + timedelta(days=1)).isoformat()
 
 
 def test_a_dry_run_counts_what_the_next_one_deletes(cli: Cli, scenario: Scenario) -> None:
-    for run_id in ("one", "two"):
-        scenario.trigger("pair", run_id=run_id)
+    keys = {run_id: scenario.trigger("pair", run_id=run_id) for run_id in ("one", "two")}
     scenario.run_to_end()
-    scenario.trigger("pair", run_id="unfinished")
+    keys["unfinished"] = scenario.trigger("pair", run_id="unfinished")
+    data = {run_id: attempt(scenario.settings, "pair", run_id, key) for run_id, key in keys.items()}
     logs = run_folder(scenario.settings.logs_folder, "pair", "one")
     logs.mkdir(parents=True)
 
     would = cli.json("db", "clean", "--before", SOON, "--dry-run")
     assert (would["dry_run"], would["would_delete"]["runs"], would["would_delete"]["task_instances"]) == (True, 2, 4)
     assert len(scenario.rows("select 1 from dag_run")) == 3
+    assert all(folder.exists() for folder in data.values())
 
     done = cli.json("db", "clean", "--before", SOON, "--logs")
     assert done["deleted"] == would["would_delete"]
     assert scenario.rows("select run_id from dag_run") == [("unfinished",)]
     assert not logs.exists()
+    assert [run_id for run_id, folder in data.items() if folder.exists()] == ["unfinished"]
 
     assert not any(cli.json("db", "clean", "--before", SOON)["deleted"].values())
 

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from support.data import attempt
 from support.hands import end, running
 from support.scenario import Scenario
 
@@ -109,8 +110,8 @@ def test_a_run_is_marked(cli: Cli, scenario: Scenario) -> None:
 
 
 def test_runs_and_dags_are_deleted(cli: Cli, scenario: Scenario) -> None:
-    scenario.trigger("pair", run_id="one")
-    scenario.trigger("pair", run_id="two")
+    keys = {run_id: scenario.trigger("pair", run_id=run_id) for run_id in ("one", "two")}
+    one, two = (attempt(scenario.settings, "pair", run_id, key) for run_id, key in keys.items())
     running(scenario)
 
     refused = cli("dags", "delete", "pair")
@@ -118,7 +119,9 @@ def test_runs_and_dags_are_deleted(cli: Cli, scenario: Scenario) -> None:
     scenario.sql("update task_instance set state = null where state = 'running'")
 
     assert cli.json("runs", "delete", "pair", "one") == {"dag_id": "pair", "run_id": "one", "deleted": True}
+    assert (one.exists(), two.exists()) == (False, True)
     assert cli.json("dags", "delete", "pair") == {"dag_id": "pair", "runs": 1, "file": None}
+    assert not two.exists()
     assert cli("dags", "show", "pair").exit_code == 3
 
 

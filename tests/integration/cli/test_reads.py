@@ -1,5 +1,6 @@
 """What the reading commands print: the shapes that scripts rely on, and which rows they hold."""
 
+import json
 from datetime import datetime
 
 from support.scenario import Scenario, dag
@@ -49,6 +50,27 @@ def test_tasks_without_a_run_are_those_of_the_newest_version(cli: Cli, scenario:
     assert [task["task_id"] for task in tasks] == ["first", "second"]
     assert all(set(task) >= TASK_KEYS and task["run_id"] is None and task["state"] is None for task in tasks)
     assert tasks[1]["upstream"] == ["first"]
+
+
+def test_xcoms_are_shown_whole_as_json_and_a_dataframe_with_its_rows_and_columns(cli: Cli, scenario: Scenario) -> None:
+    run = scenario.trigger("pair", run_id="one")
+    scenario.run_to_end()
+    fields = [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]
+    frame = {"__dataframe__": 1, "url": "s3a://b/x", "format": "parquet", "rows": 1200, "bytes": 77, "schema": {"fields": fields}}
+    for key, value in {"return_value": frame, "n": 3, "both": [frame]}.items():
+        scenario.sql(
+            "insert into xcom (task_instance_id, key, value) select id, %s, %s from task_instance"
+            " where dag_run_id = %s and task_id = 'first'", key, json.dumps(value), run
+        )  # fmt: skip
+
+    rows = cli.json("tasks", "xcoms", "pair", "one", "first")
+    said = cli("tasks", "xcoms", "pair", "one", "first").stdout
+
+    assert [(row["key"], row["value"]) for row in rows] == [("return_value", frame), ("both", [frame]), ("n", 3)]
+    assert all(has_offset(row["created_at"]) for row in rows)
+    assert said.count("DataFrame of 1,200 rows (id long), 77 bytes at s3a://b/x") == 2
+    assert cli.json("tasks", "xcoms", "pair", "one", "second") == []
+    assert cli("tasks", "xcoms", "pair", "one", "third").exit_code == 3
 
 
 def test_runs_are_listed_newest_first_and_filtered(cli: Cli, scenario: Scenario) -> None:

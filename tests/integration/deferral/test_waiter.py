@@ -73,7 +73,7 @@ def resumed(scenario: Scenario) -> Claim:
 
 def test_a_fired_trigger_wakes_its_task_in_the_same_try(scenario: Scenario) -> None:
     first = defer_one(scenario, at_once())
-    scenario.hot.push_xcom(first.id, "kept", "1")
+    scenario.hot.push_xcom(first, "kept", "1")
 
     with running_waiter(scenario.settings):
         again = resumed(scenario)

@@ -98,7 +98,7 @@ def test_the_extra_a_task_gives_is_part_of_the_event(scenario: Scenario) -> None
     (message,) = scenario.messages()
     claim = scenario.claim(message)
     assert claim is not None
-    scenario.hot.push_xcom(claim.id, "outlet_events", '{"s3://a": {"extra": {"rows": 7}}, "s3://elsewhere": {"extra": {}}, "x": 3}')
+    scenario.hot.push_xcom(claim, "outlet_events", '{"s3://a": {"extra": {"rows": 7}}, "s3://elsewhere": {"extra": {}}, "x": 3}')
     from scheduler.follow import Ending
     from scheduler.states import TaskState
 

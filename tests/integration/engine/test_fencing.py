@@ -9,7 +9,9 @@ from support.waiting import eventually
 
 from scheduler.dispatch import Publisher
 from scheduler.services.rescue import Rescue
+from scheduler.states import TaskState
 from scheduler.store import files, processes
+from scheduler.store.claims import Ending
 
 Make = Callable[..., Scenario]
 LONG_AGO = "clock_timestamp() - interval '1 hour'"
@@ -111,3 +113,30 @@ def test_a_dead_scheduler_holds_no_notice(make_scenario: Make, name: str) -> Non
 
     held = scenario.rows("select claimed_by from notice where claimed_by is not null")
     assert held == [(f"{others}/1",)]
+
+
+def test_two_dispatches_of_a_task_instance_never_name_one_result(make_scenario: Make) -> None:
+    """What the one that lost its task pushes and returns is refused, before and after the other has succeeded."""
+    scenario = make_scenario()
+    scenario.add(chain("c", 1))
+    scenario.trigger("c")
+    scenario.turn()
+    [first] = [scenario.claim(message) for message in scenario.messages()]
+    assert first is not None
+    scenario.hot.push_xcom(first, "part", '"first"')
+    scenario.sql("update task_instance set state = 'up_for_retry', due_at = clock_timestamp()")
+    scenario.turn()
+    [second] = [scenario.claim(message) for message in scenario.messages()]
+    assert second is not None and second.try_number == first.try_number + 1
+    xcoms = "select key, value #>> '{}' from xcom order by key"
+
+    scenario.hot.clear_xcoms(second.id)
+    scenario.hot.push_xcom(first, "part", '"first"')
+    assert not scenario.follower.report(first, Ending(TaskState.SUCCESS, result='"first"'))
+    assert scenario.rows(xcoms) == []
+    scenario.hot.push_xcom(second, "part", '"second"')
+    assert scenario.follower.report(second, Ending(TaskState.SUCCESS, result='"second"'))
+    scenario.hot.push_xcom(first, "part", '"first"')
+    assert not scenario.follower.report(first, Ending(TaskState.SUCCESS, result='"first"'))
+
+    assert scenario.rows(xcoms) == [("part", "second"), ("return_value", "second")]

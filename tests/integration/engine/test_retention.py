@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from support.data import attempt
 from support.scenario import Scenario, chain, dag
 from support.waiting import eventually
 
@@ -52,7 +53,7 @@ def test_an_old_run_goes_with_all_of_its_rows(scenario: Scenario) -> None:
 
     (batch,) = delete_runs(scenario)
 
-    assert batch.runs == (retention.DeletedRun("d", "old", 2),)
+    assert batch.runs == (retention.DeletedRun("d", "old", old, 2),)
     assert runs(scenario) == {"young"}
     for table in ("xcom", "task_try", "notice"):
         assert scenario.rows(f"select count(*) from {table}") == [(2,)], table
@@ -198,13 +199,14 @@ def test_a_scheduler_deletes_by_its_settings(make_scenario: Callable[..., Scenar
     folders = {name: run_folder(scenario.settings.logs_folder, "d", name) for name in ("old", "young")}
     for folder in folders.values():
         (folder / "t000").mkdir(parents=True)
-    ended(scenario, "d", "old")
-    ended(scenario, "d", "young", day=2, ago=timedelta(days=10))
+    old = attempt(scenario.settings, "d", "old", ended(scenario, "d", "old"))
+    young = attempt(scenario.settings, "d", "young", ended(scenario, "d", "young", day=2, ago=timedelta(days=10)))
 
     scenario.turn()
 
     assert runs(scenario) == {"young"}
     assert (folders["old"].exists(), folders["young"].exists()) == (False, True)
+    assert (old.exists(), young.exists()) == (False, True)
 
 
 def test_by_default_runs_stay_and_the_events_of_old_ones_go(scenario: Scenario) -> None:

@@ -1,0 +1,171 @@
+"""DataFrames that tasks return: what is passed on is a small reference to the data, which the next task opens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, overload
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import DataFrame, SparkSession
+
+#: The key, in JSON, that tells a reference from any other object.
+MARK = "__dataframe__"
+VERSION = 1
+_LOCAL = "file://"
+
+
+@dataclass(frozen=True)
+class DataFrameReference:
+    """Where a DataFrame lies that a task returned, and what is in it. As text it is its URL."""
+
+    url: str
+    #: Its schema as Spark writes it: {"type": "struct", "fields": [...]}.
+    schema: Mapping[str, Any]
+    rows: int
+    bytes: int
+    format: str = "parquet"
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """Column names, each with its type."""
+        return {field["name"]: _type_name(field["type"]) for field in self.schema["fields"]}
+
+    @property
+    def path(self) -> str:
+        """The folder, if it is one of this machine; else the URL."""
+        return self.url.removeprefix(_LOCAL)
+
+    def to_pandas(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """All of it, or some columns, in the memory of this process."""
+        import pandas as pd
+
+        return pd.read_parquet(self.path, columns=None if columns is None else list(columns))
+
+    def to_spark(self, spark: SparkSession) -> DataFrame:
+        """As a DataFrame of a session; no job runs, since the schema is known."""
+        return _open(spark, self.schema, [self.url])
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            MARK: VERSION,
+            "url": self.url,
+            "format": self.format,
+            "rows": self.rows,
+            "bytes": self.bytes,
+            "schema": self.schema,
+        }
+
+    def __str__(self) -> str:
+        return self.url
+
+
+class DataFrames(Sequence["DataFrame"]):
+    """The DataFrames that a mapped task, or a list, passed on to a PySpark task; each is opened when it is looked at."""
+
+    def __init__(self, references: Sequence[DataFrameReference], spark: SparkSession) -> None:
+        self.references = tuple(references)
+        self._spark = spark
+
+    def union(self) -> DataFrame:
+        """All rows as one DataFrame; ValueError if their schemas differ. One read, however many they are."""
+        if not self.references:
+            raise ValueError("There is no DataFrame to read: the list is empty, so nothing says which columns it would have.")
+        first = self.references[0]
+        for other in self.references:
+            if other.columns != first.columns:
+                raise ValueError(
+                    f"{other} has the columns {other.columns}, but {first} has {first.columns}; union() needs the same."
+                )
+        return _open(self._spark, first.schema, [one.url for one in self.references])
+
+    def __len__(self) -> int:
+        return len(self.references)
+
+    @overload
+    def __getitem__(self, place: int) -> DataFrame: ...
+    @overload
+    def __getitem__(self, place: slice) -> DataFrames: ...
+    def __getitem__(self, place: int | slice) -> DataFrame | DataFrames:
+        if isinstance(place, slice):
+            return DataFrames(self.references[place], self._spark)
+        return self._opened[place]
+
+    def __iter__(self) -> Iterator[DataFrame]:
+        return (self._opened[place] for place in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"DataFrames({[one.url for one in self.references]!r})"
+
+    @cached_property
+    def _opened(self) -> _Opened:
+        return _Opened(self.references, self._spark)
+
+
+class _Opened:
+    """Opens each reference once."""
+
+    def __init__(self, references: Sequence[DataFrameReference], spark: SparkSession) -> None:
+        self._references = references
+        self._spark = spark
+        self._frames: dict[int, DataFrame] = {}
+
+    def __getitem__(self, place: int) -> DataFrame:
+        place = range(len(self._references))[place]
+        if place not in self._frames:
+            self._frames[place] = self._references[place].to_spark(self._spark)
+        return self._frames[place]
+
+
+def revived(value: Any) -> Any:
+    """A value from JSON, with a reference in place of each object that stands for one."""
+    if isinstance(value, dict):
+        if value.get(MARK) == VERSION:
+            return _reference(value)
+        return {key: revived(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [revived(item) for item in value]
+    return value
+
+
+def opened(value: Any, spark: SparkSession) -> Any:
+    """An argument of a PySpark task: references inside it become DataFrames."""
+    if isinstance(value, DataFrameReference):
+        return value.to_spark(spark)
+    if isinstance(value, list | tuple):
+        if value and all(isinstance(item, DataFrameReference) for item in value):
+            return DataFrames(value, spark)
+        return type(value)(opened(item, spark) for item in value) if type(value) in {list, tuple} else value
+    if type(value) is dict:
+        return {key: opened(item, spark) for key, item in value.items()}
+    return value
+
+
+def _reference(value: Mapping[str, Any]) -> Any:
+    """The reference, or what was there if somebody made an object with our key."""
+    names = ("url", "schema", "rows", "bytes", "format")
+    return DataFrameReference(**{name: value[name] for name in names}) if all(name in value for name in names) else dict(value)
+
+
+def _open(spark: SparkSession, schema: Mapping[str, Any], urls: Sequence[str]) -> DataFrame:
+    from pyspark.sql.types import StructType
+
+    return spark.read.schema(StructType.fromJson(dict(schema))).parquet(*urls)
+
+
+def _type_name(kind: Any) -> str:
+    """Spark's short name of a type: of its JSON form, `{"type": "array", "elementType": "long", ...}`, that is array<long>."""
+    if not isinstance(kind, Mapping):
+        return str(kind)
+    match kind.get("type"):
+        case "array":
+            return f"array<{_type_name(kind['elementType'])}>"
+        case "map":
+            return f"map<{_type_name(kind['keyType'])},{_type_name(kind['valueType'])}>"
+        case "struct":
+            fields = ",".join(f"{field['name']}:{_type_name(field['type'])}" for field in kind["fields"])
+            return f"struct<{fields}>"
+        case other:
+            return str(other)

@@ -1,0 +1,194 @@
+"""DataFrames passed from task to task: written by a real worker, read as DataFrames or with pandas, gone with their run."""
+
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.waiting import eventually
+
+from scheduler import data_folder
+from scheduler.store import delete
+
+pytestmark = pytest.mark.spark
+
+PIPELINE = """
+import os, time
+from pathlib import Path
+
+@task.pyspark(retries=1, retry_delay=0)
+def numbers(spark, ti):
+    from pyspark.sql.functions import udf
+    def fail_late(id):
+        if id == 999 and ti_try == 1:
+            raise ValueError("a bad row")
+        return id
+    ti_try = ti.try_number
+    return spark.range(1000).repartition(2).select(udf(fail_late, "long")("id").alias("id"))
+
+@task.pyspark
+def parts(spark, frame) -> dict:
+    return {"low": frame.where("id < 10"), "high": [frame.where("id >= 990")], "n": 2}
+
+@task.pyspark
+def one(number, frame):
+    return frame.where(f"id % 2 = {number}").selectExpr("id", f"{number} as part")
+
+@task
+def plain(frame, low, high, mapped):
+    first = frame.to_pandas()
+    return {
+        "rows": frame.rows, "columns": frame.columns, "sum": int(first["id"].sum()), "path": frame.path,
+        "low": sorted(low.to_pandas()["id"].tolist()), "high": [len(h.to_pandas()) for h in high],
+        "mapped": [m.rows for m in mapped],
+    }
+
+@task.pyspark
+def union(spark, mapped, low):
+    whole = mapped.union()
+    return {"rows": whole.count(), "parts": sorted(r.part for r in whole.select("part").distinct().collect()),
+            "each": [frame.count() for frame in mapped], "low": low.count(), "empty": spark.range(0).count()}
+
+@task.pyspark
+def over(frame):
+    return frame.count()
+
+@task.pyspark(do_xcom_push=False)
+def unkept(spark):
+    return spark.range(3)
+
+@dag(schedule=None)
+def d():
+    frame = numbers()
+    split = parts(frame=frame)
+    mapped = one.partial(frame=frame).expand(number=[0, 1])
+    plain(frame, split["low"], split["high"], mapped)
+    union(mapped=mapped, low=split["low"])
+    over.expand(frame=mapped)
+    unkept()
+d()
+"""
+
+
+def attempts(bench: Any) -> list[str]:
+    root = Path(bench.settings.home) / "data"
+    return sorted(str(path.relative_to(root)) for path in root.rglob("r*-try*") if path.is_dir())
+
+
+def value(bench: Any, task_id: str, key: str = "return_value", map_index: int = -1) -> Any:
+    return bench.scenario.rows(
+        "select x.value from xcom x join task_instance t on t.id = x.task_instance_id"
+        " where t.task_id = %s and x.key = %s and t.map_index = %s",
+        task_id, key, map_index,
+    )[0][0]  # fmt: skip
+
+
+def test_dataframes_are_passed_by_reference_and_go_with_their_run(bench: Any) -> None:
+    bench.worker(queues="default,spark")
+
+    run = bench.run(PIPELINE, timeout_s=150)
+
+    states = bench.scenario.states(run)
+    assert {name: state for name, state in states.items() if state != "success"} == {}, bench.said
+    reference = value(bench, "numbers")
+    assert reference["rows"] == 1000
+    assert reference["bytes"] == sum(file.stat().st_size for file in Path(reference["url"][7:]).iterdir())
+    assert value(bench, "plain") == {
+        "rows": 1000, "columns": {"id": "long"}, "sum": 499_500, "path": reference["url"][7:],
+        "low": list(range(10)), "high": [10], "mapped": [500, 500],
+    }  # fmt: skip
+    assert value(bench, "union") == {"rows": 1000, "parts": [0, 1], "each": [500, 500], "low": 10, "empty": 0}
+    assert [value(bench, "over", map_index=index) for index in (0, 1)] == [500, 500]
+    # Nothing is left of the try whose last row failed, nor of what nobody wants.
+    assert bench.column("numbers", "try_number") == 2
+    assert [path.rpartition("-")[0].split("-try")[0] + "-try" + path.split("-try")[1][0] for path in attempts(bench)] == [
+        f"d/r1/numbers/r{run}-try2", f"d/r1/one/0/r{run}-try1", f"d/r1/one/1/r{run}-try1", f"d/r1/parts/r{run}-try1",
+    ]  # fmt: skip
+
+    key = delete.delete_run(bench.scenario.engine, "d", "r1")
+    data_folder.delete_run(bench.settings.data_url, "d", "r1", key)
+    assert list((Path(bench.settings.home) / "data").iterdir()) == []
+
+
+HELD = """
+import os, time
+from pathlib import Path
+@dag(schedule=None)
+def d():
+    @task.pyspark
+    def t(spark, ti):
+        from pyspark.sql.functions import udf
+        number, folder = ti.try_number, Path(os.environ["PACELINE_HOME"])
+        def hold(id):
+            if number == 1 and id == 19:
+                (folder / "holding").touch()
+                while not (folder / "go").exists():
+                    time.sleep(0.02)
+            return id * number
+        ti.xcom_push("early", number)
+        return spark.range(20).repartition(4).select(udf(hold, "long")("id").alias("id"))
+    t()
+d()
+"""
+
+
+def test_a_dispatch_that_lost_its_task_neither_touches_nor_replaces_what_the_next_one_wrote(bench: Any) -> None:
+    home = Path(bench.settings.home)
+    first = bench.worker(queues="default,spark")
+    bench.dag(HELD)
+    run = bench.scenario.trigger("d", run_id="r1")
+    bench.wait(run, timeout_s=90, t="running")
+    eventually(lambda: (home / "holding").exists(), timeout=60, message=lambda: bench.said)
+    # The worker is cut off: taken for dead, its task instance given to another one.
+    first.signal(signal.SIGSTOP)
+    [held] = attempts(bench)
+    bench.scenario.sql("update process set stopped_at = clock_timestamp() where id like 'w0%%'")
+    bench.scenario.sql(
+        "update task_instance set state = 'scheduled', try_number = 2, worker = null, started_at = null, dispatch_id = null"
+    )
+    bench.worker(queues="default,spark")
+
+    bench.wait(run, timeout_s=90)
+    reference = value(bench, "t")
+    (home / "go").touch()
+    first.signal(signal.SIGCONT)
+
+    eventually(lambda: held not in attempts(bench), timeout=60, message=lambda: f"{attempts(bench)}\n{bench.said}")
+    assert value(bench, "t") == reference
+    assert value(bench, "t", "early") == 2
+    assert reference["rows"] == 20
+    assert attempts(bench) == [reference["url"].removeprefix(f"{bench.settings.data_url}/")]
+
+
+def test_a_full_disk_fails_the_task_with_one_sentence_and_leaves_no_reference(bench: Any, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", disk], capture_output=True, check=False).returncode:
+        pytest.skip("a small disk can be mounted by root alone")
+    try:
+        bench.worker(queues="default,spark", PACELINE_PATHS_DATA_URL=str(disk))
+        run = bench.run(
+            """
+            @dag(schedule=None)
+            def d():
+                @task.pyspark
+                def t(spark):
+                    return spark.range(200_000).selectExpr("id", "uuid() as x")
+                t()
+            d()
+            """,
+            timeout_s=90,
+        )
+        assert bench.scenario.states(run) == {"t": "failed"}
+        assert "The returned DataFrame could not be written to file://" in bench.last_line("t")
+        assert "no space left" in bench.last_line("t") and "paths.data_url" in bench.last_line("t")
+        assert bench.scenario.rows("select 1 from xcom") == []
+        assert list(disk.iterdir()) == []
+    finally:
+        for worker in bench.workers:
+            worker.process.kill()
+            worker.process.wait()
+        subprocess.run(["umount", "-l", disk], check=True)
+        shutil.rmtree(disk, ignore_errors=True)

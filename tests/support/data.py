@@ -1,0 +1,18 @@
+"""What an attempt wrote, made by hand."""
+
+from pathlib import Path
+
+from scheduler.data_folder import Place
+from scheduler.settings import Settings
+
+
+def attempt(settings: Settings, dag_id: str, run_id: str, run_key: int, task_id: str = "first") -> Path:
+    """The folder of an attempt of a run, with a file in it."""
+    place = Place(
+        data_url=settings.data_url, dag_id=dag_id, run_id=run_id, run_key=run_key, task_id=task_id, map_index=-1,
+        try_number=1, dispatch_id="x",
+    )  # fmt: skip
+    folder = Path(place.url.removeprefix("file://"))
+    folder.mkdir(parents=True)
+    (folder / "part-0.parquet").write_bytes(b"12345")
+    return folder

@@ -1,0 +1,110 @@
+"""References to returned DataFrames: through JSON and back, told from other objects, described for people."""
+
+import json
+from typing import Any
+
+import pytest
+
+from scheduler.authoring import frames, xcom
+from scheduler.authoring.frames import DataFrameReference, DataFrames
+from scheduler.exceptions import XComError
+
+SCHEMA: dict[str, Any] = {
+    "type": "struct",
+    "fields": [
+        {"name": "id", "type": "long", "nullable": False, "metadata": {}},
+        {
+            "name": "tags",
+            "type": {"type": "array", "elementType": "string", "containsNull": True},
+            "nullable": True,
+            "metadata": {},
+        },
+        {
+            "name": "at",
+            "type": {"type": "struct", "fields": [{"name": "x", "type": "double", "nullable": True, "metadata": {}}]},
+            "nullable": True,
+            "metadata": {},
+        },
+    ],
+}
+REFERENCE = DataFrameReference(url="file:///data/d/r/t/r1-try1-x", schema=SCHEMA, rows=3, bytes=700)
+
+
+class Session:
+    """Records what is opened in place of a SparkSession."""
+
+    def __init__(self) -> None:
+        self.opened: list[tuple[str, ...]] = []
+
+    @property
+    def read(self) -> "Session":
+        return self
+
+    def schema(self, _: object) -> "Session":
+        return self
+
+    def parquet(self, *urls: str) -> tuple[str, ...]:
+        self.opened.append(urls)
+        return urls
+
+
+def test_a_reference_comes_back_from_json_wherever_it_stands() -> None:
+    value = {"flights": REFERENCE, "parts": [REFERENCE, {"n": 1}], "n": 3}
+
+    assert xcom.decode(xcom.encode(value, 10_000)) == {"flights": REFERENCE, "parts": [REFERENCE, {"n": 1}], "n": 3}
+
+
+def test_json_without_a_reference_is_not_walked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "revived", lambda _: pytest.fail("walked"))
+
+    assert xcom.decode('{"a": [1, {"b": null}]}') == {"a": [1, {"b": None}]}
+
+
+@pytest.mark.parametrize(
+    "value", [{"__dataframe__": 1, "url": "x"}, {"__dataframe__": 2}, ["__dataframe__"], {"__dataframe__": None}]
+)
+def test_what_only_looks_like_a_reference_stays_what_it_is(value: object) -> None:
+    assert xcom.decode(json.dumps(value)) == value
+
+
+def test_columns_are_named_with_their_types() -> None:
+    assert REFERENCE.columns == {"id": "long", "tags": "array<string>", "at": "struct<x:double>"}
+
+
+def test_a_reference_reads_as_its_url_and_knows_its_local_path() -> None:
+    far = DataFrameReference(url="s3a://bucket/x", schema=SCHEMA, rows=0, bytes=0)
+
+    assert (f"{REFERENCE}", REFERENCE.path) == ("file:///data/d/r/t/r1-try1-x", "/data/d/r/t/r1-try1-x")
+    assert far.path == "s3a://bucket/x"
+
+
+def test_what_is_no_reference_is_still_refused_with_its_place() -> None:
+    with pytest.raises(XComError, match=r'return value\["a"\]\[1\] is a set'):
+        xcom.encode({"a": [REFERENCE, {1}]}, 10_000)
+
+
+def test_a_list_of_references_is_opened_one_by_one_as_they_are_looked_at_or_all_at_once() -> None:
+    pytest.importorskip("pyspark")
+    session: Any = Session()
+    other = DataFrameReference(url="file:///b", schema=SCHEMA, rows=1, bytes=1)
+
+    found = frames.opened(([REFERENCE, other], {"one": REFERENCE}, "text"), session)
+    assert session.opened == [(REFERENCE.url,)]
+
+    many = found[0]
+    assert isinstance(many, DataFrames)
+    assert many.union() == (REFERENCE.url, other.url)
+    assert many[1] == (other.url,) == many[-1]
+    assert list(many[:1]) == [(REFERENCE.url,)]
+    assert session.opened.count((other.url,)) == 1
+    assert found[2] == "text"
+
+
+def test_a_union_of_different_columns_or_of_nothing_says_so() -> None:
+    narrow = DataFrameReference(url="file:///b", schema={"type": "struct", "fields": SCHEMA["fields"][:1]}, rows=1, bytes=1)
+    session: Any = Session()
+
+    with pytest.raises(ValueError, match="file:///b has the columns"):
+        DataFrames([REFERENCE, narrow], session).union()
+    with pytest.raises(ValueError, match="the list is empty"):
+        DataFrames([], session).union()

@@ -1,0 +1,154 @@
+"""DataFrames that PySpark tasks return: each is written whole into the folder of its try, and a reference to it goes on.
+
+The report of the try commits it: the XCom that names the folder is stored in the transaction that ends the try as a success, for
+the current dispatch alone. So a reader sees a whole result or none on any file system: nothing is renamed, which object stores
+cannot do at once, and no marker has to be looked for.
+"""
+
+import json
+import re
+import threading
+from typing import TYPE_CHECKING, Any
+
+from scheduler import data_folder
+from scheduler.authoring.frames import DataFrameReference
+from scheduler.authoring.operator import Operator
+from scheduler.data_folder import Place, component
+from scheduler.exceptions import FailTask, PacelineError
+from scheduler.settings import Settings
+from scheduler.store.claims import Claim
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+#: Seconds that Spark may take, after the write, to say how many rows it wrote; else the files are asked. Of a DataFrame without
+#: partitions it never says it.
+COUNT_TIMEOUT_S = 1.0
+#: What the file system says when it will not take data, and what to tell people.
+_REFUSALS = {
+    r"No space left on device|Disk quota exceeded|DSQuotaExceeded|not enough space|File too large": "no space left",
+    r"AccessControlException|Permission denied|AccessDenied|Access Denied|Forbidden": "no permission",
+    r"Read-only file system": "the file system is read-only",
+    r"Mkdirs failed|ParentNotDirectoryException|Not a directory|FileAlreadyExistsException": "no folder can be made there",
+    r"No FileSystem for scheme|UnsupportedFileSystemException|ClassNotFoundException: Class org\.apache\.hadoop\.fs": (
+        "Spark lacks what speaks to such a URL"
+    ),
+}
+
+
+class DataFrameNotWrittenError(PacelineError):
+    """A DataFrame that a task returned could not be written."""
+
+
+def stored(value: object, operator: Operator, ti: Any, settings: Settings) -> object:
+    """`value` with a reference in place of each DataFrame in it, once its rows are written.
+
+    DataFrameNotWrittenError if the file system does not take them; FailTask for what cannot be written at all.
+    """
+    if not operator.do_xcom_push or not _any(value):
+        return value
+    place = _place(ti, settings)
+    data_folder.delete_earlier(place)
+    return _replaced(value, place.url, {})
+
+
+def discard(claim: Claim, settings: Settings) -> None:
+    """Delete what a try wrote that did not succeed, or whose report was refused."""
+    data_folder.delete(
+        Place(
+            data_url=settings.data_url,
+            dag_id=claim.dag_id,
+            run_id=claim.run_id,
+            run_key=claim.dag_run_id,
+            task_id=claim.task_id,
+            map_index=claim.map_index,
+            try_number=claim.try_number,
+            dispatch_id=claim.dispatch_id,
+        )
+    )
+
+
+def _place(ti: Any, settings: Settings) -> Place:
+    return Place(
+        data_url=settings.data_url,
+        dag_id=ti.dag_id,
+        run_id=ti.run_id,
+        run_key=ti.run_key,
+        task_id=ti.task_id,
+        map_index=ti.map_index,
+        try_number=ti.try_number,
+        dispatch_id=ti.external_executor_id,
+    )
+
+
+def _any(value: object) -> bool:
+    from pyspark.sql import DataFrame
+
+    if isinstance(value, DataFrame):
+        return True
+    if isinstance(value, dict):
+        return any(_any(item) for item in value.values())
+    return isinstance(value, list | tuple) and any(_any(item) for item in value)
+
+
+def _replaced(value: Any, url: str, written: dict[int, DataFrameReference]) -> Any:
+    """`written` holds the references by the id of their DataFrame: one that is returned twice is written once."""
+    from pyspark.sql import DataFrame
+
+    if isinstance(value, DataFrame):
+        if id(value) not in written:
+            written[id(value)] = _written(value, url)
+        return written[id(value)]
+    if isinstance(value, dict):
+        return {key: _replaced(item, f"{url}/{component(str(key))}", written) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_replaced(item, f"{url}/{number}", written) for number, item in enumerate(value)]
+    return value
+
+
+def _written(frame: "DataFrame", url: str) -> DataFrameReference:
+    from pyspark.sql import Observation, functions
+
+    if frame.isStreaming:
+        raise FailTask("A streaming DataFrame cannot be returned: write it with writeStream, and return where it lies.")
+    observation = Observation()
+    try:
+        frame.observe(observation, functions.count(functions.lit(1)).alias("rows")).write.parquet(url)
+        size = data_folder.size_bytes(url)
+    except Exception as error:
+        reason = refusal(str(error))
+        if reason is None:
+            raise
+        raise DataFrameNotWrittenError(
+            f"The returned DataFrame could not be written to {url}: {reason}. Mend that, or set paths.data_url to another place."
+        ) from error
+    rows = _observed(observation)
+    return DataFrameReference(
+        url=url, schema=json.loads(frame.schema.json()), rows=_counted(url) if rows is None else rows, bytes=size
+    )
+
+
+def refusal(text: str) -> str | None:
+    """Why a file system did not take data, from the text of an error of Spark's; None if it is about something else."""
+    return next((reason for pattern, reason in _REFUSALS.items() if re.search(pattern, text)), None)
+
+
+def _observed(observation: Any) -> int | None:
+    """The rows that were written, which Spark counted on the way; None if it does not say.
+
+    In a thread: Spark tells it by an event, may drop events when there are too many, and `get` waits for ever.
+    """
+    found: list[int] = []
+    asking = threading.Thread(target=lambda: found.append(int(observation.get["rows"])), daemon=True)
+    asking.start()
+    asking.join(COUNT_TIMEOUT_S)
+    return found[0] if found else None
+
+
+def _counted(url: str) -> int:
+    """The rows that the files themselves say they hold; reads no row."""
+    import fsspec
+    from pyarrow import parquet
+
+    files, path = fsspec.url_to_fs(url)
+    return sum(parquet.read_metadata(name, filesystem=files).num_rows for name in files.glob(f"{path}/*.parquet"))
