@@ -1,0 +1,202 @@
+"""Checks as data: what is said about a DataFrame, before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from scheduler.quality import report
+from scheduler.quality.report import Report, Result
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+#: What Spark also calls a type, by the name that `df.dtypes` has.
+_ALIASES = {"integer": "int", "long": "bigint", "short": "smallint", "byte": "tinyint", "bool": "boolean", "str": "string"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """A promise about a DataFrame; up to `tolerate` rows may break it."""
+
+    promise: str
+    kind: Literal["columns", "rows", "row", "unique", "foreign_key"]
+    #: Columns that must be there for it to be looked at.
+    needs: tuple[str, ...] = ()
+    tolerate: int = 0
+    warn: bool = False
+    #: kind "columns": types by name, and whether there may be others.
+    types: Mapping[str, str | None] = field(default_factory=dict)
+    exact: bool = False
+    #: kind "rows": bounds; kind "row": what makes a row break it; kind "foreign_key": where the keys are found.
+    least: int | None = None
+    most: int | None = None
+    broken_if: Any = None
+    target: Any = None
+    target_columns: tuple[str, ...] = ()
+
+
+class Suite:
+    """The checks of one DataFrame. Each method adds one and returns the suite.
+
+    `tolerate` is how many rows may break the check, `warn=True` makes it a warning in the log instead of a failure.
+    """
+
+    def __init__(self, frame: DataFrame, name: str = "") -> None:
+        self.frame = frame
+        self.name = name
+        self.checks: list[Check] = []
+
+    def columns(self, types: Mapping[str, str | None] | Sequence[str], *, exact: bool = False, warn: bool = False) -> Self:
+        """It has these columns, each of its type (`{"id": "bigint"}`; None is any); `exact` allows no others."""
+        wanted = dict(types) if isinstance(types, Mapping) else dict.fromkeys(types)
+        shown = ", ".join(name if kind is None else f"{name} {kind}" for name, kind in wanted.items())
+        return self._add(promise=f"has the columns {shown}", kind="columns", types=wanted, exact=exact, warn=warn)
+
+    def rows(self, least: int | None = None, most: int | None = None, *, warn: bool = False) -> Self:
+        """It has at least and at most so many rows; `rows(7, 7)` is exactly 7."""
+        if least is None and most is None:
+            raise ValueError("rows() needs the least number of rows, the most, or both.")
+        if least is None:
+            promise = f"has at most {most:,} rows"
+        elif most is None:
+            promise = f"has at least {least:,} rows"
+        else:
+            promise = f"has {least:,} rows" if least == most else f"has {least:,} to {most:,} rows"
+        return self._add(promise=promise, kind="rows", least=least, most=most, warn=warn)
+
+    def not_null(self, *columns: str, tolerate: int = 0, warn: bool = False) -> Self:
+        """None of these columns is null in any row."""
+        broken = _any(_col(name).isNull() for name in columns)
+        return self._row(f"({', '.join(columns)}) is never null", columns, broken, tolerate, warn)
+
+    def between(self, column: str, low: Any, high: Any, *, tolerate: int = 0, warn: bool = False) -> Self:
+        """The column, where it has a value, is from `low` to `high`."""
+        return self._row(f"{column} is between {low} and {high}", (column,), ~_col(column).between(low, high), tolerate, warn)
+
+    def accepted_values(self, column: str, values: Sequence[Any], *, tolerate: int = 0, warn: bool = False) -> Self:
+        """The column, where it has a value, has one of these."""
+        shown = ", ".join(map(str, values[:10])) + (", ..." if len(values) > 10 else "")
+        return self._row(f"{column} is one of {shown}", (column,), ~_col(column).isin(list(values)), tolerate, warn)
+
+    def matches(self, column: str, pattern: str, *, tolerate: int = 0, warn: bool = False) -> Self:
+        """The column, where it has a value, contains a match of the (Java) regular expression; use ^ and $ for the whole value."""
+        return self._row(f"{column} matches {pattern}", (column,), ~_col(column).rlike(pattern), tolerate, warn)
+
+    def satisfies(self, condition: str, promise: str = "", *, tolerate: int = 0, warn: bool = False) -> Self:
+        """The SQL condition is true, or null, in every row."""
+        from scheduler.quality import query
+
+        return self._row(promise or condition, (), ~query.condition(condition), tolerate, warn)
+
+    def unique(self, *columns: str, tolerate: int = 0, warn: bool = False) -> Self:
+        """No two rows have the same values in these columns; nulls are the same value. Counted are the rows too many."""
+        promise = f"({', '.join(columns)}) is unique"
+        return self._add(promise=promise, kind="unique", needs=columns, tolerate=tolerate, warn=warn)
+
+    def foreign_key(
+        self, columns: str | Sequence[str], target: DataFrame, target_columns: str | Sequence[str] | None = None,
+        *, name: str = "", tolerate: int = 0, warn: bool = False,
+    ) -> Self:  # fmt: skip
+        """The values of these columns, where none is null, are found in the other DataFrame."""
+        here = (columns,) if isinstance(columns, str) else tuple(columns)
+        there = here if target_columns is None else (target_columns,) if isinstance(target_columns, str) else tuple(target_columns)
+        if len(here) != len(there):
+            raise ValueError(f"foreign_key() compares {len(here)} columns with {len(there)}; name as many on both sides.")
+        promise = f"{', '.join(here)} is found in {name or ', '.join(there)}"
+        return self._add(
+            promise=promise, kind="foreign_key", needs=here, target=target, target_columns=there, tolerate=tolerate, warn=warn
+        )
+
+    def check(self, *, fail: bool = True) -> Report:
+        """Run all checks as one Spark job. ExpectationError, which is not tried again, if one fails, unless `fail=False`."""
+        return check(self, fail=fail)
+
+    def _row(self, promise: str, needs: Sequence[str], broken: Column, tolerate: int, warn: bool) -> Self:
+        return self._add(promise=promise, kind="row", needs=tuple(needs), broken_if=broken, tolerate=tolerate, warn=warn)
+
+    def _add(self, **arguments: Any) -> Self:
+        self.checks.append(Check(**arguments))
+        return self
+
+
+def expect(frame: DataFrame, name: str = "") -> Suite:
+    """What must hold of a DataFrame; `name` stands in front of its checks in the report."""
+    return Suite(frame, name)
+
+
+def check(*suites: Suite, fail: bool = True) -> Report:
+    """Run the checks of several DataFrames as one Spark job; the report is also the XCom `expectations` of the task.
+
+    ExpectationError with every check that failed, unless `fail=False`. What may fail is written to the log in any case.
+    """
+    from scheduler.quality import query
+
+    settled = {(place, number): result for place, suite in enumerate(suites) for number, result in _known(suite).items()}
+    asked = [
+        (place, number, suite.frame, one)
+        for place, suite in enumerate(suites)
+        for number, one in enumerate(suite.checks)
+        if (place, number) not in settled
+    ]
+    counted = query.count(asked) if asked else {}
+    results = [
+        settled.get((place, number)) or _result(suite, one, *counted[place, number])
+        for place, suite in enumerate(suites)
+        for number, one in enumerate(suite.checks)
+    ]
+    return report.finish(Report(tuple(results)), fail=fail)
+
+
+def _known(suite: Suite) -> dict[int, Result]:
+    """What the schema alone decides: checks of columns, and those that lack one."""
+    types = dict(suite.frame.dtypes)
+    found: dict[int, Result] = {}
+    for number, one in enumerate(suite.checks):
+        if one.kind == "columns":
+            found[number] = _result(suite, one, 0, [], note=wrong_columns(types, one.types, exact=one.exact))
+        elif missing := [name for name in one.needs if name not in types]:
+            found[number] = _result(suite, one, 0, [], note=f"there is no column {', '.join(missing)}; it has {', '.join(types)}")
+    return found
+
+
+def wrong_columns(types: Mapping[str, str], wanted: Mapping[str, str | None], *, exact: bool) -> str:
+    """What is wrong with the columns of a DataFrame, by their types; an empty text if nothing is."""
+    wrong = []
+    for name, kind in wanted.items():
+        if name not in types:
+            wrong.append(f"{name} is missing")
+        elif kind is not None and types[name] != _ALIASES.get(kind.lower(), kind.lower()):
+            wrong.append(f"{name} is {types[name]}")
+    if exact:
+        wrong += [f"{name} is too many" for name in types if name not in wanted]
+    return ", ".join(wrong)
+
+
+def _result(suite: Suite, one: Check, failing: int, sample: Sequence[Any], note: str = "") -> Result:
+    if one.kind == "rows":
+        note = f"it has {failing:,}" if not (one.least or 0) <= failing <= (failing if one.most is None else one.most) else ""
+        failing = 0
+    return Result(
+        frame=suite.name,
+        promise=one.promise,
+        failing=failing,
+        tolerated=one.tolerate,
+        note=note,
+        status="passed" if not note and failing <= one.tolerate else "warned" if one.warn else "failed",
+        sample=tuple(sample),
+    )
+
+
+def _col(name: str) -> Column:
+    from scheduler.quality import query
+
+    return query.column(name)
+
+
+def _any(conditions: Any) -> Column:
+    from functools import reduce
+    from operator import or_
+
+    return reduce(or_, conditions)

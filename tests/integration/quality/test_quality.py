@@ -1,0 +1,158 @@
+"""Checks on real DataFrames: each kind with what passes and what breaks it, all of a suite as one Spark job."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from scheduler.authoring import context
+from scheduler.quality import ExpectationError, Report, check, expect
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator["SparkSession"]:
+    from pyspark.sql import SparkSession
+
+    session = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.ui.enabled", "false")
+        .getOrCreate()
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def people(spark: "SparkSession") -> "DataFrame":
+    rows = [(1, "ann", 30, "DE"), (2, "bob", None, "FR"), (2, "cy", 200, "XX"), (3, None, -1, None)]
+    return spark.createDataFrame(rows, "id long, name string, `age.years` int, country string")
+
+
+@pytest.fixture(scope="module")
+def countries(spark: "SparkSession") -> "DataFrame":
+    return spark.createDataFrame([("DE",), ("FR",), ("DE",)], "code string")
+
+
+def jobs(spark: "SparkSession", work: Any, name: str) -> tuple[Any, int]:
+    """What `work` returns, and how many Spark jobs it ran."""
+    spark.sparkContext.setJobGroup(name, name)
+    try:
+        return work(), len(spark.sparkContext.statusTracker().getJobIdsForGroup(name))
+    finally:
+        spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+
+
+def by_promise(report: Report) -> dict[str, tuple[str, int, str]]:
+    return {one.promise: (one.status, one.failing, one.note) for one in report.results}
+
+
+def test_all_checks_of_several_dataframes_are_one_job_and_each_tells_what_breaks_it(
+    spark: "SparkSession", people: "DataFrame", countries: "DataFrame"
+) -> None:
+    suite = (
+        expect(people, "people")
+        .columns({"id": "long", "name": None, "country": "string"})
+        .rows(1, 4)
+        .rows(5)
+        .not_null("id")
+        .not_null("name", "country")
+        .not_null("name", tolerate=1)
+        .between("age.years", 0, 120)
+        .accepted_values("country", ["DE", "FR"], warn=True)
+        .matches("name", "^[a-z]{3}$")
+        .satisfies("id < 3 or name is not null", "whoever is late has a name")
+        .unique("id", "name")
+        .unique("id")
+        .foreign_key("country", countries, "code", name="countries")
+    )
+
+    report, count = jobs(spark, lambda: check(suite, expect(countries, "countries").unique("code", tolerate=1), fail=False), "all")
+
+    assert count == 1
+    assert by_promise(report) == {
+        "has the columns id long, name, country string": ("passed", 0, ""),
+        "has 1 to 4 rows": ("passed", 0, ""),
+        "has at least 5 rows": ("failed", 0, "it has 4"),
+        "(id) is never null": ("passed", 0, ""),
+        "(name, country) is never null": ("failed", 1, ""),
+        "(name) is never null": ("passed", 1, ""),
+        "age.years is between 0 and 120": ("failed", 2, ""),
+        "country is one of DE, FR": ("warned", 1, ""),
+        "name matches ^[a-z]{3}$": ("failed", 1, ""),
+        "whoever is late has a name": ("failed", 1, ""),
+        "(id, name) is unique": ("passed", 0, ""),
+        "(id) is unique": ("failed", 1, ""),
+        "country is found in countries": ("failed", 1, ""),
+        "(code) is unique": ("passed", 1, ""),
+    }
+    samples = {one.promise: list(one.sample) for one in report.results}
+    assert samples["(name, country) is never null"] == [{"id": 3, "name": None, "age.years": -1, "country": None}]
+    assert sorted(row["age.years"] for row in samples["age.years is between 0 and 120"]) == [-1, 200]
+    assert samples["(id) is unique"] == [{"id": 2, "copies": 2}]
+    assert samples["country is found in countries"] == [{"country": "XX", "rows": 1}]
+    assert not report.passed
+    assert spark.conf.get("spark.sql.adaptive.enabled") == "true"
+    assert spark.conf.get("spark.sql.autoBroadcastJoinThreshold") != "-1"
+
+
+def test_of_many_failing_rows_a_few_are_kept_and_long_ones_are_cut(spark: "SparkSession") -> None:
+    frame = spark.range(10_000).selectExpr("id", "repeat('x', 5000) as text")
+
+    report = expect(frame).satisfies("id < 0").check(fail=False)
+
+    [result] = report.results
+    assert (result.failing, len(result.sample)) == (10_000, 5)
+    assert all(isinstance(row, str) and len(row) == 2000 for row in result.sample)
+
+
+def test_a_dataframe_without_rows_keeps_every_promise_but_that_of_rows(spark: "SparkSession", countries: "DataFrame") -> None:
+    empty = spark.createDataFrame([], "code string")
+
+    report = expect(empty).rows(1).not_null("code").unique("code").foreign_key("code", countries).check(fail=False)
+
+    assert [one.status for one in report.results] == ["failed", "passed", "passed", "passed"]
+
+
+def test_a_column_that_is_missing_fails_its_checks_without_a_job_and_leaves_the_others(
+    spark: "SparkSession", people: "DataFrame"
+) -> None:
+    suite = expect(people).not_null("nmae").columns({"id": "string", "x": "int"}, exact=True)
+
+    report, count = jobs(spark, lambda: suite.check(fail=False), "missing")
+
+    assert count == 0
+    assert [one.note for one in report.results] == [
+        "there is no column nmae; it has id, name, age.years, country",
+        "id is bigint, x is missing, name is too many, age.years is too many, country is too many",
+    ]
+
+
+def test_a_failure_names_its_checks_with_rows_and_is_kept_with_the_task(
+    people: "DataFrame", caplog: pytest.LogCaptureFixture
+) -> None:
+    class Instance:
+        pushed: dict[str, Any] = {"expectations": [{"promise": "of an earlier check"}]}
+
+        def xcom_pull(self, *, key: str, default: Any) -> Any:
+            return self.pushed.get(key, default)
+
+        def xcom_push(self, key: str, value: Any) -> None:
+            self.pushed[key] = value
+
+    ti = Instance()
+    with context.current({"ti": ti}), pytest.raises(ExpectationError) as caught:
+        expect(people, "people").unique("id").not_null("id").not_null("name", warn=True).check()
+
+    assert str(caught.value) == ("1 of 3 checks failed:\n  people: (id) is unique - broken by 1 row\n    {'id': 2, 'copies': 2}")
+    assert [one.get("status") for one in ti.pushed["expectations"]] == [None, "failed", "passed", "warned"]
+    assert ti.pushed["expectations"][1]["sample"] == [{"id": 2, "copies": 2}]
+    assert "people: (name) is never null - broken by 1 row" in caplog.text
+    assert "is unique" not in caplog.text
