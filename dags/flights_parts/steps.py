@@ -1,12 +1,9 @@
-"""The Spark steps, from the package's files to one aggregate a month; each writes one folder and returns its path."""
+"""The Spark steps, from the package's files to the sums of a month: DataFrames in, DataFrames out."""
 
-import json
-import shutil
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from flights_parts import rules, source
-from flights_parts.folders import attempt
+from flights_parts import source
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -15,104 +12,67 @@ LATE_MIN = 15
 STRONGEST_WIND_MPH = 120
 
 
-def ingest(spark: "SparkSession", folder: Path) -> str:
-    """Write the five source files as Parquet, typed."""
-    with attempt(folder / "steps" / "raw") as raw:
-        unpacked = raw.parent / "unpacked"
-        for table, path in source.unpack(unpacked).items():
-            frame = spark.read.csv(
-                str(path),
-                schema=source.SCHEMAS[table],
-                header=True,
-                enforceSchema=False,
-                nullValue="NA",
-                mode="FAILFAST",
-            )
-            frame.write.parquet(str(raw / table))
-        shutil.rmtree(unpacked)
-    return str(folder / "steps" / "raw")
+def ingest(spark: "SparkSession", files: Mapping[str, str]) -> "dict[str, DataFrame]":
+    """The source files as typed tables; one whose header differs is refused."""
+    return {
+        table: spark.read.csv(
+            f"file://{path}", schema=source.SCHEMAS[table], header=True, enforceSchema=False, nullValue="NA", mode="FAILFAST"
+        )
+        for table, path in files.items()
+    }
 
 
-def validate(spark: "SparkSession", raw: str) -> str:
-    """Check every rule on the raw tables and hand their folder on.
-
-    Raises RulesBrokenError with the rules that do not hold and rows that break them.
-    """
-    for table in source.SCHEMAS:
-        _read(spark, raw, table).createOrReplaceTempView(table)
-    rules.check(rules.RULES, lambda statement: [row.asDict() for row in spark.sql(statement).collect()])
-    return raw
-
-
-def clean(spark: "SparkSession", raw: str, folder: Path) -> str:
-    """Keep the flights that left and arrived, and blank the winds no instrument can have seen.
+def clean(flights: "DataFrame", weather: "DataFrame") -> dict[str, Any]:
+    """Keep the flights that left and arrived, blank the winds no instrument can have seen, and count what was left out.
 
     A cleaned row has both delays: cancelled flights have no departure, diverted ones no delay at the destination.
     """
     from pyspark.sql import functions as F
 
-    flights, weather = _read(spark, raw, "flights"), _read(spark, raw, "weather")
-    flown = flights.where("dep_delay IS NOT NULL AND arr_delay IS NOT NULL")
     believable = F.when(F.col("wind_speed") <= STRONGEST_WIND_MPH, F.col("wind_speed"))
-    with attempt(folder / "steps" / "clean") as cleaned:
-        flown.write.parquet(str(cleaned / "flights"))
-        weather.withColumn("wind_speed", believable).write.parquet(str(cleaned / "weather"))
-        (cleaned / "counts.json").write_text(json.dumps(_counts(flights), indent=2) + "\n", encoding="utf-8")
-    return str(folder / "steps" / "clean")
+    return {
+        "flights": flights.where("dep_delay IS NOT NULL AND arr_delay IS NOT NULL"),
+        "weather": weather.withColumn("wind_speed", believable),
+        "counts": _counts(flights),
+    }
 
 
-def enrich(spark: "SparkSession", raw: str, cleaned: str, folder: Path) -> str:
-    """Join each cleaned flight with its weather, plane, airports and airline, and write them by month.
-
-    Raises ValueError if the joins lost or doubled a flight.
-    """
+def enrich(
+    flights: "DataFrame", weather: "DataFrame", planes: "DataFrame", airports: "DataFrame", airlines: "DataFrame"
+) -> "DataFrame":
+    """Join each cleaned flight with its weather, plane, airports and airline."""
     from pyspark.sql import functions as F
 
-    flights = _read(spark, cleaned, "flights")
-    weather = _read(spark, cleaned, "weather").select("origin", "time_hour", "precip", "visib", "wind_speed")
-    planes = _read(spark, raw, "planes").select("tailnum", F.col("year").alias("built"))
-    airports = _read(spark, raw, "airports").select("faa", "name")
-    airlines = _read(spark, raw, "airlines").withColumnRenamed("name", "carrier_name")
-    joined = (
-        flights.join(weather, ["origin", "time_hour"], "left")
-        .join(planes, "tailnum", "left")
+    airports = airports.select("faa", "name")
+    return (
+        flights.join(weather.select("origin", "time_hour", "precip", "visib", "wind_speed"), ["origin", "time_hour"], "left")
+        .join(planes.select("tailnum", F.col("year").alias("built")), "tailnum", "left")
         .join(airports.withColumnsRenamed({"faa": "origin", "name": "origin_name"}), "origin", "left")
         .join(airports.withColumnsRenamed({"faa": "dest", "name": "dest_name"}), "dest", "left")
-        .join(airlines, "carrier", "left")
+        .join(airlines.withColumnRenamed("name", "carrier_name"), "carrier", "left")
         .withColumn("weather", _weather_kind(F.col("precip"), F.col("visib"), F.col("wind_speed")))
         .withColumn("plane_age", _age_band(F.col("year") - F.col("built")))
         .withColumn("late", (F.col("arr_delay") >= LATE_MIN).cast("int"))
     )
-    with attempt(folder / "steps" / "enriched") as enriched:
-        joined.write.partitionBy("month").parquet(str(enriched))
-        before, after = flights.count(), spark.read.parquet(str(enriched)).count()
-        if before != after:
-            raise ValueError(f"The joins turned {before:,} flights into {after:,}; a table joined has a doubled key.")
-    return str(folder / "steps" / "enriched")
 
 
-def aggregate_month(spark: "SparkSession", enriched: str, month: int, folder: Path) -> str:
-    """Sum one month's flights by route and carrier, by hour, by weather and by the plane's age.
+def aggregate_month(enriched: "DataFrame", month: int | None) -> "DataFrame":
+    """Sum the flights of one month, or of each (None), by route and carrier, by hour, by weather and by the plane's age.
 
     Only whole numbers are summed, so that the tables made of them are the same in whatever order Spark added.
     """
-    spark.read.parquet(enriched).where(f"month = {month}").createOrReplaceTempView("enriched")
-    sums = spark.sql("""
+    wanted = enriched if month is None else enriched.where(f"month = {month}")
+    return enriched.sparkSession.sql(
+        """
         SELECT month, carrier, origin, dest, dest_name, hour, weather, plane_age,
                count(*) AS flights, sum(dep_delay) AS dep_delay_min, sum(arr_delay) AS arr_delay_min, sum(late) AS late
-        FROM enriched
+        FROM {wanted}
         GROUP BY GROUPING SETS (
             (month, carrier, origin, dest, dest_name), (month, hour), (month, weather), (month, plane_age)
         )
-    """)
-    target = folder / "steps" / f"month_{month:02d}"
-    with attempt(target) as sums_of_month:
-        sums.coalesce(1).write.parquet(str(sums_of_month))
-    return str(target)
-
-
-def _read(spark: "SparkSession", folder: str, table: str) -> "DataFrame":
-    return spark.read.parquet(f"{folder}/{table}")
+        """,
+        wanted=wanted,
+    ).coalesce(1)
 
 
 def _counts(flights: "DataFrame") -> dict[str, object]:

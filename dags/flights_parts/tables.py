@@ -1,16 +1,15 @@
 """The result tables: sums over the months' aggregates, as CSV files that a re-run writes again byte for byte."""
 
 import csv
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flights_parts.folders import attempt
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 FIGURES = ("flights", "mean_dep_delay_min", "mean_arr_delay_min", "share_late_15")
 WORST_ROUTES = 20
@@ -43,38 +42,36 @@ class Figures:
         )
 
 
-def carrier_table(spark: "SparkSession", months: Sequence[str], folder: Path) -> str:
+def carrier_table(sums: "DataFrame", folder: Path) -> str:
     """Write carrier_delays.csv, one row a carrier."""
-    carriers = _summed(_aggregates(spark, months), ["carrier"])
+    carriers = _summed(sums, ["carrier"])
     rows = [(carrier, *figures.columns()) for (carrier,), figures in sorted(carriers.items())]
     return write_csv(folder / "carrier_delays.csv", ("carrier", *FIGURES), rows)
 
 
-def monthly_table(spark: "SparkSession", months: Sequence[str], cleaned: str, folder: Path) -> str:
+def monthly_table(sums: "DataFrame", counts: Mapping[str, Any], folder: Path) -> str:
     """Write monthly.csv, one row a month, with the flights that were planned and cancelled beside those flown."""
-    counts = json.loads((Path(cleaned) / "counts.json").read_text(encoding="utf-8"))
     planned = {month["month"]: (month["scheduled"], month["cancelled"]) for month in counts["months"]}
-    flown = _summed(_aggregates(spark, months).where("carrier IS NOT NULL"), ["month"])
+    flown = _summed(sums.where("carrier IS NOT NULL"), ["month"])
     rows = [(month, *planned[month], *figures.columns()) for (month,), figures in sorted(flown.items())]
     return write_csv(folder / "monthly.csv", ("month", "scheduled", "cancelled", *FIGURES), rows)
 
 
-def route_table(spark: "SparkSession", months: Sequence[str], folder: Path) -> str:
+def route_table(sums: "DataFrame", folder: Path) -> str:
     """Write worst_routes.csv: of the routes flown daily, those with the longest mean arrival delay, longest first."""
-    routes = _summed(_aggregates(spark, months), ["origin", "dest", "dest_name"])
+    routes = _summed(sums, ["origin", "dest", "dest_name"])
     daily = [(route, figures) for route, figures in routes.items() if figures.flights >= LEAST_FLIGHTS_OF_A_ROUTE]
     worst = sorted(daily, key=lambda entry: (-entry[1].mean_arr_delay_min, entry[0][:2]))[:WORST_ROUTES]
     rows = [(origin, dest, name or "", *figures.columns()) for (origin, dest, name), figures in worst]
     return write_csv(folder / "worst_routes.csv", ("origin", "dest", "dest_name", *FIGURES), rows)
 
 
-def condition_table(spark: "SparkSession", months: Sequence[str], folder: Path) -> str:
+def condition_table(sums: "DataFrame", folder: Path) -> str:
     """Write conditions.csv: the delays by hour of departure, by weather and by the plane's age."""
-    aggregates = _aggregates(spark, months)
     rows = [
         (condition, value, *figures.columns())
         for condition in ("hour", "weather", "plane_age")
-        for (value,), figures in sorted(_summed(aggregates, [condition]).items())
+        for (value,), figures in sorted(_summed(sums, [condition]).items())
     ]
     return write_csv(folder / "conditions.csv", ("condition", "value", *FIGURES), rows)
 
@@ -92,10 +89,6 @@ def read_csv(path: str) -> list[dict[str, str]]:
     """Read a table back as one dictionary a row."""
     with Path(path).open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
-
-
-def _aggregates(spark: "SparkSession", months: Sequence[str]) -> "DataFrame":
-    return spark.read.parquet(*months)
 
 
 def _summed(aggregates: "DataFrame", keys: list[str]) -> Mapping[tuple[object, ...], Figures]:

@@ -1,60 +1,65 @@
 """The flights DAG on real Spark and the whole year: its tables equal pandas, and a re-run writes the same bytes."""
 
 import json
-import shutil
-from collections.abc import Iterator
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from scheduler import DAG
-from scheduler.dagfiles.load import load
-from scheduler.exceptions import FailTask
-
 if TYPE_CHECKING:
     import pandas as pd
-    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
-DAGS_FOLDER = Path(__file__).parents[3] / "dags"
+TESTS = Path(__file__).parents[2]
 # As Paceline writes it; the colons and the plus are what Spark and Hadoop could stumble over.
 RUN_ID = "manual__2026-08-19T12:00:00+00:00"
 TABLES = ("carrier_delays.csv", "monthly.csv", "worst_routes.csv", "conditions.csv")
+#: Two runs of the DAG and one of another that doubles a key, as a worker would run them, in one process with one JVM.
+SCRIPT = """
+import json, os, sys
+from datetime import UTC, datetime
+from pathlib import Path
 
+from scheduler import dag, serialized, task
+from scheduler.authoring.context import DagRun
+from scheduler.cli.in_memory import MemoryRun
+from scheduler.dagfiles.load import load
+from scheduler.settings import Settings
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator["SparkSession"]:
-    from pyspark.sql import SparkSession
+settings, run_id = Settings.load(), sys.argv[1]
+folder = settings.home / "data" / "flights" / run_id
 
-    session = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.sql.shuffle.partitions", "4")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
+def run(dag):
+    plan = serialized.from_dag(dag, file="flights.py", core=settings.core, scheduler=settings.scheduler)
+    now = datetime(2026, 8, 19, 12, tzinfo=UTC)
+    moments = dict.fromkeys(("logical_date", "data_interval_start", "data_interval_end", "start_date", "run_after"), now)
+    made = MemoryRun(settings, dag, plan, DagRun(dag_id=dag.dag_id, run_id=run_id, run_type="manual", conf={}, **moments))
+    return list(made.rows())
 
+@dag(schedule=None)
+def doubled():
+    @task.pyspark
+    def validate(spark):
+        from flights_parts import expectations
+        tables = {name: spark.read.parquet(url) for name, url in RAW.items()}
+        tables["airlines"] = tables["airlines"].union(tables["airlines"].where("carrier = 'UA'"))
+        expectations.check(*[suite for suite in expectations.suites(**tables) if suite.name == "airlines"])
+    validate()
 
-class Results:
-    """The results of the tasks so far, stored as JSON as the XComs are."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, str] = {}
-
-    def xcom_push(self, task_id: str, value: object) -> None:
-        self._values[task_id] = json.dumps(value)
-
-    def xcom_pull(self, *, task_ids: str, key: str, default: object) -> Any:
-        return json.loads(self._values[task_ids]) if key == "return_value" else default
+flights = load(settings.dags_folder, "flights.py")["flights"]
+runs, tables = [], []
+for _ in range(2):
+    runs.append(run(flights))
+    tables.append({name: (folder / name).read_text() for name in sys.argv[2].split(",")})
+RAW = {name: one.url for name, one in next(row["result"] for row in runs[1] if row["task_id"] == "ingest").items()}
+[broken] = run(doubled())
+print(json.dumps({"runs": runs, "tables": tables, "broken": broken}, default=str))
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,34 +70,24 @@ class Run:
     report: dict[str, Any]
     first: dict[str, bytes]
     second: dict[str, bytes]
-
-
-def execute(dag: DAG, spark: "SparkSession") -> dict[str, Any]:
-    """Run every task of the DAG in order, each with a session of its own, and return what the last one returned."""
-    results = Results()
-    last: Any = None
-    done: set[str] = set()
-    for task in dag.tasks:
-        assert task.upstream_task_ids <= done, f"{task.task_id} would run before its upstream"
-        context = {"ti": results, "run_id": RUN_ID, "spark": spark.newSession()}
-        last = task.render(context).execute(context)
-        results.xcom_push(task.task_id, last)
-        done.add(task.task_id)
-    assert isinstance(last, dict)
-    return last
+    broken: dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def run(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     home = tmp_path_factory.mktemp("home")
-    folder = home / "data" / "flights" / RUN_ID
-    dag = load(DAGS_FOLDER, "flights.py")["flights"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PACELINE_HOME", str(home))
-        execute(dag, spark)
-        first = {name: (folder / name).read_bytes() for name in TABLES}
-        report = execute(dag, spark)
-        yield Run(folder, report, first, {name: (folder / name).read_bytes() for name in TABLES})
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, RUN_ID, ",".join(TABLES)],
+        env={**os.environ, "PACELINE_HOME": str(home), "PACELINE_DAGS_FOLDER": str(TESTS.parent / "dags")},
+        cwd=home, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=250, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    rows = said["runs"][1]
+    assert {row["task_id"]: row["state"] for row in rows if row["state"] != "success"} == {}, done.stderr
+    [report] = [row["result"] for row in rows if row["task_id"] == "report"]
+    first, second = ({name: text.encode() for name, text in tables.items()} for tables in said["tables"])
+    return Run(home / "data" / "flights" / RUN_ID, report, first, second, said["broken"])
 
 
 @pytest.fixture(scope="module")
@@ -176,25 +171,17 @@ def test_running_the_same_run_again_writes_the_same_bytes(run: Run) -> None:
     assert run.second == run.first
 
 
-def test_the_run_folder_holds_the_results_and_no_attempts(run: Run) -> None:
-    names = {path.name for path in run.folder.iterdir()}
+def test_the_run_folder_holds_the_results_and_no_attempts_at_them(run: Run) -> None:
+    names = {path.name for path in run.folder.iterdir() if path.is_file()}
 
-    assert names == {*TABLES, "summary.json", "report.html", "delays.png", "steps"}
+    assert names == {*TABLES, "summary.json", "report.html", "delays.png"}
     assert not list(run.folder.rglob(".attempt-*"))
+    assert not list(run.folder.glob("source-*"))
 
 
-def test_a_doubled_key_fails_validation_for_good_and_the_joins_too(run: Run, spark: "SparkSession", tmp_path: Path) -> None:
-    from flights_parts import steps
-
-    raw = tmp_path / "raw"
-    shutil.copytree(run.folder / "steps" / "raw", raw)
-    spark.read.parquet(str(raw / "airlines")).where("carrier = 'UA'").write.mode("append").parquet(str(raw / "airlines"))
-    validate = load(DAGS_FOLDER, "flights.py")["flights"].task_dict["validate"]
-    context = {"ti": SimpleNamespace(xcom_pull=lambda **_: str(raw)), "run_id": RUN_ID, "spark": spark.newSession()}
-
-    with pytest.raises(FailTask, match=r"airlines: \(carrier\) is unique - broken by 1 row, such as\n.*'UA'.*2"):
-        validate.render(context).execute(context)
-    with pytest.raises(ValueError, match="a table joined has a doubled key"):
-        steps.enrich(spark, str(raw), str(run.folder / "steps" / "clean"), tmp_path)
-
-    assert list((tmp_path / "steps").iterdir()) == []
+def test_a_doubled_key_fails_validation_for_good_and_names_it(run: Run) -> None:
+    assert run.broken["state"] == "failed"
+    assert run.broken["reason"] == (
+        "ExpectationError: 2 of 2 checks failed:\n  airlines: has 16 rows - but it has 17\n"
+        "  airlines: (carrier) is unique - broken by 1 row\n    {'carrier': 'UA', 'copies': 2}"
+    )

