@@ -69,9 +69,10 @@ class Followed:
 
     def look_up(self) -> bool:
         """Find by its tag what died before its id was stored; whether there is such an application. StatusUnknownError."""
-        if self.ids == Ids():
-            self.ids = self.patiently(lambda: self.cluster.find(self.job.tag, self.job.submitted_at)) or Ids()
-        return self.ids != Ids()
+        if not self.ids.is_named:
+            found = self.patiently(lambda: self.cluster.find(self.job.tag, self.job.submitted_at))
+            self.ids = self.ids.known(found or Ids())
+        return self.ids.is_named
 
     def patiently(self, ask: Callable[[], R]) -> R:
         """`ask()` until it is answered, and not with an unknown status; StatusUnknownError after spark.status_patience."""
@@ -125,9 +126,9 @@ class Followed:
 
     def _is_gone(self) -> bool:
         """Whether nothing of it is left; if so the row is closed."""
-        if self.ids == Ids():
-            self.ids = self.cluster.find(self.job.tag, self.job.submitted_at) or Ids()
-        if self.ids == Ids():
+        if not self.ids.is_named:
+            self.ids = self.ids.known(self.cluster.find(self.job.tag, self.job.submitted_at) or Ids())
+        if not self.ids.is_named:
             self._ended("the cluster has nothing of it")
             return True
         if self.cluster.gone(self.ids, self.job.tag):
@@ -152,7 +153,9 @@ class Followed:
     @property
     def cause(self) -> str:
         """Why it failed, in a sentence or two."""
-        return causes.of_text("".join(self.tail)) or "its output is above."
+        text = "".join(self.tail)
+        alone = lines.error(text)
+        return causes.of_text(text) or (causes.sentence(alone) if alone else "its output is above.")
 
     def _pass_output(self) -> None:
         try:

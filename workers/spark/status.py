@@ -29,6 +29,11 @@ class Ids:
     application_id: str | None = None
     ui_url: str | None = None
 
+    @property
+    def is_named(self) -> bool:
+        """Whether the cluster can be asked about it."""
+        return self.driver_id is not None or self.application_id is not None
+
     def known(self, more: "Ids") -> "Ids":
         """These, filled up with what `more` knows."""
         return Ids(self.driver_id or more.driver_id, self.application_id or more.application_id, self.ui_url or more.ui_url)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from scheduler import masking
 from scheduler.authoring import context
 from scheduler.authoring.connection import Connection
 from scheduler.authoring.operator import Operator
@@ -47,6 +48,9 @@ class Submitter:
             self._connection(operator),
         )
         made = command.submission(operator, where, tag=self._jobs.tag(), name=f"{ti.dag_id}.{ti.task_id}")
+        for secret in masking.secrets_in({**made.conf, **made.environment}):
+            # The driver may print them, as --verbose does.
+            masking.mask_secret(secret)
         self._check(made)
         cluster = masters.of(where.kind, where.address, where.reach, where.deploy_mode)
         made = cluster.tagged(made).with_conf(command.environment_as_conf(made))
@@ -91,6 +95,8 @@ class Submitter:
                     raise FailTask(f"The {field} {path} of this task is no file on this worker: create it, or correct the path.")
         if made.target.kind != "connect":
             java.check_java()
+        if any(masking.redact(one) != one for one in made.arguments):
+            say("an argument holds a secret of this task, and lists of processes show it: give it in env_vars", level="WARNING")
 
     def _check_master(self, made: Submission) -> None:
         """A bounded look whether anybody answers, before a JVM spends minutes on finding out."""
@@ -174,6 +180,6 @@ class Submitter:
                 followed.note(Status(Phase.FAILED, str(error)))
                 raise ApplicationError(f"The Spark master {made.target.address} took no application ({error}).") from None
             ids = Ids()
-        if ids == Ids() and not followed.look_up():
+        if not ids.is_named and not followed.look_up():
             raise FailTask(f"{made.target.address} gave no id of an application, and has none under the tag {made.tag}.")
         followed.note(Status(Phase.SUBMITTED, "", ids))

@@ -99,9 +99,11 @@ def jobs(bench: Any) -> list[dict[str, Any]]:
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
-def processes(tag: str) -> list[psutil.Process]:
-    """What lives that names this tag: the driver and what started it."""
-    return [one for one in psutil.process_iter(["cmdline"]) if any(tag in word for word in one.info["cmdline"] or ())]
+def processes(job: dict[str, Any]) -> list[psutil.Process]:
+    """What lives that names the tag or the id of this application: its driver, what started that, its executors."""
+    names = [job["tag"], job["application_id"]]
+    found = psutil.process_iter(["cmdline", "name"])
+    return [one for one in found if any(name in word for word in one.info["cmdline"] or () for name in names)]
 
 
 def running_application(bench: Any, cluster: SparkCluster) -> dict[str, Any]:
@@ -114,15 +116,19 @@ def running_application(bench: Any, cluster: SparkCluster) -> dict[str, Any]:
         if not found or "counted" not in log(bench, found[-1]["try_number"]):
             return False
         seen.update(found[-1])
-        return any(one["state"] == "RUNNING" for one in cluster.applications(seen["tag"])) and seen["application_id"] is not None
+        # It waits for as long as it asks for no executor.
+        return (
+            any(one["state"] in {"WAITING", "RUNNING"} for one in cluster.applications(seen["tag"]))
+            and seen["application_id"] is not None
+        )
 
-    eventually(there, timeout=90, interval=0.5, message=lambda: f"{jobs(bench)}\n{_log(bench)}\n{bench.said}")
+    eventually(there, timeout=150, interval=0.5, message=lambda: f"{jobs(bench)}\n{_log(bench)}\n{bench.said}")
     return seen
 
 
-def java(tag: str) -> list[psutil.Process]:
+def java(job: dict[str, Any]) -> list[psutil.Process]:
     """The JVMs among them."""
-    return [one for one in processes(tag) if "java" in one.name()]
+    return [one for one in processes(job) if "java" in one.info["name"]]
 
 
 def turned(bench: Any) -> bool:
@@ -151,12 +157,12 @@ def test_in_client_mode_the_driver_is_a_child_whose_ids_and_output_are_kept(
 
     job = running_application(bench, cluster)
     progress = eventually(lambda: bench.scenario.rows("select progress from task_progress where progress->'tasks_done' <> '0'"))
-    words = [word for one in processes(job["tag"]) for word in one.cmdline()]
+    words = [word for one in processes(job) for word in one.info["cmdline"]]
     (application.parent / "go").touch()
     bench.wait(run)
 
     assert bench.scenario.states(run) == {"t": "success"}, log(bench)
-    assert "counted 1000 with an env" in log(bench)
+    assert "counted 1000 with an env ***\n" in log(bench) and "hush-hush" not in log(bench)
     assert words and not any("hush-hush" in word for word in words)
     (listed,) = cluster.applications(job["tag"])
     (stored,) = jobs(bench)
@@ -177,10 +183,12 @@ def test_a_retry_after_a_killed_worker_attaches_and_a_deaf_master_is_asked_again
 
     first.signal(signal.SIGKILL)
     first.process.wait()
+    # As if it had died before it could store them: the tag is what is left.
+    bench.scenario.sql("update external_job set driver_id = null, application_id = null")
     start()
-    eventually(lambda: turned(bench) and "attaching to" in log(bench, 2), timeout=30, message=lambda: _log(bench))
+    eventually(lambda: turned(bench) and "attaching to" in log(bench, 2), timeout=60, message=lambda: _log(bench))
     with cluster.deaf():
-        eventually(lambda: turned(bench) and "no status of" in log(bench, 2), timeout=30, message=lambda: _log(bench))
+        eventually(lambda: turned(bench) and "no status of" in log(bench, 2), timeout=60, message=lambda: _log(bench))
         until = time.monotonic() + deaf_s
         eventually(lambda: turned(bench) and time.monotonic() >= until, timeout=deaf_s + 5)
         assert bench.scenario.states(run) == {"t": "running"}
@@ -206,7 +214,7 @@ def test_clearing_ends_an_application_in_the_cluster_within_ten_seconds(
 
     def ended() -> bool:
         drivers = {one["id"]: one["state"] for one in cluster.state()["completeddrivers"]}
-        return drivers.get(job["driver_id"]) in {"KILLED", "FINISHED"} and not java(job["tag"])
+        return drivers.get(job["driver_id"]) in {"KILLED", "FINISHED"} and not java(job)
 
     # No scheduler takes a turn here, so nothing is submitted anew.
     eventually(ended, timeout=10, interval=0.1, message=lambda: f"{cluster.state()}\n{_log(bench)}")
@@ -215,21 +223,26 @@ def test_clearing_ends_an_application_in_the_cluster_within_ten_seconds(
 
 
 @full_only
-def test_a_driver_that_ignores_sigterm_is_gone_after_its_task_was_marked(
-    bench: Any, cluster: SparkCluster, application: Path, start: Any
+@pytest.mark.parametrize("how", ["marked", "stopped"])
+def test_a_driver_that_ignores_sigterm_is_gone_once_its_task_is_marked_or_its_worker_stopped(
+    bench: Any, cluster: SparkCluster, application: Path, start: Any, how: str
 ) -> None:
-    start()
+    worker = start(PACELINE_WORKER_GRACE_SEC="0.1")
     bench.dag(dag(application, "deaf"))
     run = bench.scenario.trigger("d", run_id="r1")
     job = running_application(bench, cluster)
-    assert java(job["tag"])
+    assert java(job)
 
-    mark.mark(bench.scenario.engine, Runs(dag_id="d"), Tasks(), TaskState.FAILED)
+    if how == "marked":
+        mark.mark(bench.scenario.engine, Runs(dag_id="d"), Tasks(), TaskState.FAILED)
+    else:
+        worker.signal(signal.SIGTERM)
+        worker.wait()
     bench.wait(run)
 
     assert bench.scenario.states(run) == {"t": "failed"}
-    assert processes(job["tag"]) == []
-    assert [one["state"] for one in cluster.applications(job["tag"])] != ["RUNNING"]
+    assert processes(job) == []
+    assert [one["state"] for one in cluster.applications(job["tag"]) if one["state"] in {"WAITING", "RUNNING"}] == []
     assert jobs(bench)[0]["state"] == "killed"
 
 
@@ -265,7 +278,7 @@ def test_what_a_dead_worker_left_is_ended_if_no_try_comes_for_it(
     assert bench.scenario.states(run) == {"t": "failed"}
     start(PACELINE_SPARK_ABANDONED_CHECK_INTERVAL="0.5")
 
-    eventually(lambda: jobs(bench)[0]["state"] == "killed" and not java(job["tag"]), timeout=40, message=lambda: bench.said)
+    eventually(lambda: jobs(bench)[0]["state"] == "killed" and not java(job), timeout=40, message=lambda: bench.said)
     assert "ended the abandoned Spark application" in bench.said
 
 

@@ -84,6 +84,8 @@ def test_ids_are_heard_in_the_lines_of_a_driver() -> None:
 
     assert lines.heard(said, "h") == Ids(application_id="app-20261121172905-0001", ui_url="http://h:4041")
     assert lines.heard("INFO SparkUI: Bound SparkUI to 0.0.0.0, and started at http://d:4040", None) == Ids(ui_url="http://d:4040")
+    said = "Spark Web UI available at http://127.0.0.1:4040\nSpark master: local[1], Application Id: local-1795284982702\n"
+    assert lines.heard(said, None) == Ids(application_id="local-1795284982702", ui_url="http://127.0.0.1:4040")
     assert lines.heard("counted 1000 on port 7\n", "h") == Ids()
 
 
