@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.faulty import full_only
 from support.waiting import eventually
 
 from scheduler import data_folder
@@ -134,6 +135,7 @@ d()
 """
 
 
+@full_only
 def test_a_dispatch_that_lost_its_task_neither_touches_nor_replaces_what_the_next_one_wrote(bench: Any) -> None:
     home = Path(bench.settings.home)
     first = bench.worker(queues="default,spark")
@@ -144,10 +146,8 @@ def test_a_dispatch_that_lost_its_task_neither_touches_nor_replaces_what_the_nex
     # The worker is cut off: taken for dead, its task instance given to another one.
     first.signal(signal.SIGSTOP)
     [held] = attempts(bench)
-    bench.scenario.sql("update process set stopped_at = clock_timestamp() where id like 'w0%%'")
-    bench.scenario.sql(
-        "update task_instance set state = 'scheduled', try_number = 2, worker = null, started_at = null, dispatch_id = null"
-    )
+    bench.scenario.sql("update process set stopped_at = clock_timestamp() where name = 'w0'")
+    bench.scenario.sql("update task_instance set state = 'up_for_retry', due_at = clock_timestamp()")
     bench.worker(queues="default,spark")
 
     bench.wait(run, timeout_s=90)
