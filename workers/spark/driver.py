@@ -105,10 +105,10 @@ def _end_rest(made: Submission, followed: Followed, interruption: BaseException)
     """The process group has ended; see that the cluster has noticed."""
     if made.target.kind == "connect":
         try:
-            connect.interrupt(made.target.master, made.tag)
+            connect.interrupt(made.target.master, made.tag, within_s=CLUSTER_SHARE_S / 2)
         except UnreachableError as error:
             say(str(error), level="WARNING")
-    end_for(interruption, followed, CLUSTER_SHARE_S)
+    end_for(interruption, followed, CLUSTER_SHARE_S / 2 if made.target.kind == "connect" else CLUSTER_SHARE_S)
 
 
 def _verify(followed: Followed) -> None:

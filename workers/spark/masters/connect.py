@@ -1,5 +1,6 @@
 """Spark Connect: the application is a Python process here, and its session, named after the tag, is the server's part of it."""
 
+import threading
 import uuid
 
 from workers.spark.command import Submission
@@ -32,13 +33,24 @@ def remote(master: str, tag: str) -> str:
     return f"{base.rstrip('/')}/;" + ";".join([*given, f"session_id={session_of(tag)}"])
 
 
-def interrupt(master: str, tag: str) -> None:
-    """Have the server stop what the session of a tag still computes; UnreachableError."""
-    try:
-        from pyspark.sql.connect.session import SparkSession
+def interrupt(master: str, tag: str, *, within_s: float) -> None:
+    """Have the server stop what the session of a tag still computes; UnreachableError if it does not within `within_s`."""
+    failed: list[str] = ["it gave no answer"]
 
-        session = SparkSession.builder.remote(remote(master, tag)).create()
-        session.interruptAll()
-        session.stop()
-    except Exception as error:
-        raise UnreachableError(f"the Connect server could not be told to stop its session: {error}") from None
+    def ask() -> None:
+        try:
+            from pyspark.sql.connect.session import SparkSession
+
+            session = SparkSession.builder.remote(remote(master, tag)).create()
+            session.interruptAll()
+            session.stop()
+            failed.clear()
+        except Exception as error:
+            failed[0] = str(error)
+
+    # Its client asks a server that is away again for minutes.
+    asking = threading.Thread(target=ask, name="interrupt", daemon=True)
+    asking.start()
+    asking.join(within_s)
+    if failed:
+        raise UnreachableError(f"the Connect server could not be told to stop its session: {failed[0]}")
