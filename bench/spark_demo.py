@@ -1,0 +1,142 @@
+"""The flights demo beside the same stages as one spark-submit for each task, and beside one script that does it all in one session.
+
+The demo's time is that of its run on a stack that has just started, from its trigger to its end: its JVM is cold, as those of the
+others are. Demo, script and demo again stand around the submits, so that none has the better half of the machine's hour.
+"""
+
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bench.flights_conf import CONF
+from bench.parts import Options, Piece
+from scheduler.cli import stack
+from scheduler.doorbell import Doorbell
+from scheduler.setting_sections import Broker, Database
+from scheduler.settings import Paths, Settings
+from scheduler.store import database, reads, runs
+
+DAGS = Path(__file__).parents[1] / "dags"
+STEPS = Path(__file__).with_name("flights_steps.py")
+RUN_ID = "bench"
+PARSED_S, RUN_S, STEP_S = 120.0, 900.0, 300.0
+POLL_S = 0.05
+RESULT = "carrier_delays.csv"
+
+
+def measure(options: Options) -> Piece:
+    """demo_over_submit and demo_over_script, with the seconds they are made of."""
+    with _folder() as folder:
+        script = [_script(folder / "script-0")]
+        demo = [_demo(folder / "demo-0")]
+        submit_s = _submits(folder / "submit", months=1 if options.small else 12)
+        if not options.small:
+            demo.append(_demo(folder / "demo-1"))
+            script.append(_script(folder / "script-1"))
+        same = {(folder / name / "data" / "flights" / RUN_ID / RESULT).read_bytes() for name in ("demo-0", "script-0")}
+        if len(same) > 1:
+            raise AssertionError("The script and the demo have different results.")
+    demo_s, script_s = statistics.mean(demo), statistics.mean(script)
+    options.say(f"flights: demo {demo_s:.1f} s, one spark-submit a task {submit_s:.1f} s, one script {script_s:.1f} s")
+    return {
+        "demo_over_submit": round(demo_s / submit_s, 3),
+        "demo_over_script": round(demo_s / script_s, 2),
+        "demo": {
+            "demo_s": [round(one, 1) for one in demo],
+            "script_s": [round(one, 1) for one in script],
+            "submit_s": round(submit_s, 1),
+        },
+    }
+
+
+def _demo(home: Path) -> float:
+    """The seconds of one run of flights on a stack such as `paceline demo` starts."""
+    settings = Settings(paths=Paths(home=home, dags_folder=DAGS), database=Database(), broker=Broker())
+    with stack.running_stack(settings, say=_nothing, waiters=0) as running:
+        engine = database.create(running.settings, application="paceline bench")
+        doorbell = Doorbell(running.settings)
+        try:
+            _wait(lambda: bool(reads.dags(engine)) and _is_parsed(engine), PARSED_S)
+            started = time.monotonic()
+            run = runs.trigger(engine, "flights", run_id=RUN_ID)
+            doorbell.ring("plan", f"run:{run.id}")
+            _wait(lambda: reads.run(engine, "flights", RUN_ID)["state"] in {"success", "failed"}, RUN_S)
+            took = time.monotonic() - started
+            if (state := reads.run(engine, "flights", RUN_ID)["state"]) != "success":
+                raise AssertionError(f"The run ended {state}; its logs are in {home / 'logs'}.")
+        finally:
+            doorbell.close()
+            engine.dispose()
+    return took
+
+
+def _is_parsed(engine: Any) -> bool:
+    return any(row["dag_id"] == "flights" and row["is_active"] for row in reads.dags(engine))
+
+
+def _script(home: Path) -> float:
+    return _run([sys.executable, str(STEPS), "all"], home)
+
+
+def _submits(home: Path, *, months: int) -> float:
+    """Each task as a spark-submit, one after the other as the demo's worker does them; those without Spark as a Python process."""
+    submit = [f"{_spark_home()}/bin/spark-submit", *_confs()]
+    took = _run([sys.executable, str(STEPS), "unpack"], home)
+    steps = ["ingest", "validate", "clean", "enrich", *(f"month:{number}" for number in range(1, months + 1))]
+    # A smoke test has one month, of which twelve tables cannot be made.
+    after = ["carrier_table", "monthly_table", "route_table", "condition_table"] if months == 12 else []
+    for step in (*steps, *after):
+        took += _run([*submit, str(STEPS), step], home)
+    return took + (_run([sys.executable, str(STEPS), "report"], home) if after else 0.0)
+
+
+def _confs() -> Iterator[str]:
+    for key, value in CONF.items():
+        yield from ("--conf", f"{key}={value}")
+
+
+def _run(command: Sequence[str], home: Path) -> float:
+    environment = {**os.environ, "PACELINE_HOME": str(home), "PYTHONPATH": os.pathsep.join((str(DAGS), str(DAGS.parent)))}
+    started = time.monotonic()
+    done = subprocess.run(
+        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=STEP_S, check=False
+    )
+    took = time.monotonic() - started
+    if done.returncode:
+        raise AssertionError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-4000:]}")
+    return took
+
+
+def _spark_home() -> str:
+    from pyspark.find_spark_home import _find_spark_home
+
+    return str(_find_spark_home())
+
+
+def _wait(ready: Any, timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not ready():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{timeout_s:.0f} s were too short.")
+        time.sleep(POLL_S)
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="bench-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _nothing(_: str) -> None:
+    """What a stack says while it starts is no part of the figures."""
