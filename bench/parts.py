@@ -35,6 +35,7 @@ PARTS: Mapping[str, str] = {
     "idle": "bench.idle:measure",
     "standing": "bench.standing:measure",
     "memory": "bench.memory:measure",
+    "spark": "bench.spark:measure",
     "spark_demo": "bench.spark_demo:measure",
 }
 

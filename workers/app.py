@@ -198,9 +198,9 @@ def _add_task(app: Celery, settings: Settings, board: Board, heart: Heart) -> No
         strategy.executes_with(execute)
 
     def end(**_: Any) -> None:
-        spark = sys.modules.get("workers.runtimes.spark")
-        if spark is not None:
-            spark.shutdown()
+        warm = sys.modules.get("workers.spark.warm")
+        if warm is not None:
+            warm.shutdown()
 
     signals.worker_process_init.connect(prepare, weak=False)
     signals.worker_process_shutdown.connect(end, weak=False)

@@ -111,7 +111,7 @@ class Executor:
                 why_stop=lambda: self.slot.take_stop(claim.dispatch_id),
             )
         except BaseException as error:
-            found = outcome.of_error(error, _attempt(claim, dag, task))
+            found = outcome.of_error(error, _attempt(claim, dag, task), _cause(task, error))
             if isinstance(found, Fail | Retry):
                 self.log.error(error)
             return found
@@ -149,9 +149,10 @@ class Executor:
 
     def _execute(self, claim: Claim, task: SerializedTask, operator: Operator, values: dict[str, Any]) -> object:
         if task.runtime == "pyspark":
-            from workers.runtimes import spark
+            from workers import progress
+            from workers.spark import task as spark
 
-            return spark.run(operator, values, self.settings)
+            return spark.run(operator, values, self.settings, lambda look: progress.reported(self.settings, claim, look))
         if task.runtime == "spark_submit":
             from workers.spark import submit
             from workers.spark.jobs import StoredJobs
@@ -194,6 +195,15 @@ class Executor:
                 self.hot.close()
                 time.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311
                 pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+
+
+def _cause(task: SerializedTask, error: BaseException) -> str | None:
+    """Why a task on Spark failed, in words that its exception does not have."""
+    if task.runtime != "pyspark":
+        return None
+    from workers.spark import task as spark
+
+    return spark.cause(error)
 
 
 def _attempt(claim: Claim, dag: SerializedDag, task: SerializedTask) -> outcome.Try:

@@ -91,8 +91,8 @@ class Try:
     file: str = ""
 
 
-def of_error(error: BaseException, attempt: Try) -> Outcome:
-    """What an exception that left user code means for the try."""
+def of_error(error: BaseException, attempt: Try, cause: str | None = None) -> Outcome:
+    """What an exception that left user code means for the try; `cause` says it better than its own words."""
     if isinstance(error, SkipTask):
         return Skip(clean(str(error)))
     if isinstance(error, TaskRescheduled):
@@ -102,7 +102,7 @@ def of_error(error: BaseException, attempt: Try) -> Outcome:
             return _deferred(error, attempt.file)
         except Exception as refused:
             error = refused
-    reason = describe(error)
+    reason = describe(error) if cause is None else clean(cause)
     if isinstance(error, FailTask | XComError) or not may_retry(attempt.try_number, attempt.max_tries):
         return Fail(reason)
     # A task that was stopped from outside did nothing wrong, so it need not wait.

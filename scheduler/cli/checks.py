@@ -86,7 +86,7 @@ def machine(settings: Settings) -> Iterator[Finding]:
 
 def java() -> Iterator[Finding]:
     """The Java that Spark would start."""
-    from workers.runtimes import java as runtime
+    from workers.spark import java as runtime
 
     path = runtime.find_java()
     if path is None:

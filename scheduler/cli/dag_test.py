@@ -102,7 +102,7 @@ def _spark_ended_afterwards() -> Iterator[None]:
     try:
         yield
     finally:
-        if "workers.runtimes.spark" in sys.modules:
-            from workers.runtimes import spark
+        if "workers.spark.warm" in sys.modules:
+            from workers.spark import warm
 
-            spark.shutdown()
+            warm.shutdown()

@@ -189,7 +189,7 @@ class MemoryTaskInstance(Pulling):
 
 def _try(settings: Settings, operator: Operator, ti: MemoryTaskInstance) -> tuple[TaskState, str]:
     """One try: how it ended and, unless well, why."""
-    from workers.runtimes import spark
+    from workers.spark import task as spark
 
     run = ti.run
     try:
@@ -215,7 +215,8 @@ def _try(settings: Settings, operator: Operator, ti: MemoryTaskInstance) -> tupl
         return TaskState.SKIPPED, masking.redact(str(skip))
     except (Exception, SystemExit) as error:
         traceback.print_exc()
-        return TaskState.FAILED, masking.redact(f"{type(error).__name__}: {error}")
+        cause = spark.cause(error) if operator.runtime == "pyspark" else None
+        return TaskState.FAILED, masking.redact(cause or f"{type(error).__name__}: {error}")
     return TaskState.SUCCESS, ""
 
 

@@ -1,1 +1,1 @@
-"""How each kind of task is run: plain Python, a shell, or PySpark."""
+"""How plain tasks are run; those on Spark are in workers/spark."""

@@ -66,7 +66,7 @@ def of_text(text: str) -> str | None:
     text = "\n".join(text.splitlines())
     raised = _last_raised(text)
     if raised is None:
-        return _short(_known(text) or _of_java(text))
+        return _short(_known(text) or _of_java(text) or _of_launcher(text))
     if _is_aftermath(raised.said):
         told = _known(text) or _of_java(f"\n{raised.said}")
     else:
@@ -140,6 +140,12 @@ def _of_java(text: str) -> str | None:
         return None
     kind, said = heads[-1]["kind"].rpartition(".")[2], _sentence(heads[-1]["said"] or "")
     return f"{kind}: {said}" if said else kind
+
+
+def _of_launcher(text: str) -> str | None:
+    """What spark-submit says before there is a JVM."""
+    found = re.search(r"(?m)^Error: (.+)$", text)
+    return None if found is None else found[1]
 
 
 def _short(cause: str | None) -> str | None:

@@ -126,7 +126,7 @@ def secret_keys(conf: Mapping[str, str]) -> set[str]:
 
 def properties(conf: Mapping[str, str]) -> str:
     """What is secret in a conf as a Java properties file; empty if nothing is."""
-    return "".join(f"{_escaped(key, is_key=True)}={_escaped(conf[key])}\n" for key in sorted(secret_keys(conf)))
+    return confs.as_properties({key: conf[key] for key in sorted(secret_keys(conf))})
 
 
 def shown(command: Sequence[str]) -> str:
@@ -181,10 +181,3 @@ def _check(made: Submission) -> None:
                 raise FailTask(
                     f"A Connect server has its own configuration and takes no {what} ({first}): leave it out of the task."
                 )
-
-
-def _escaped(text: str, *, is_key: bool = False) -> str:
-    found = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
-    if is_key:
-        return re.sub(r"([ :=#!])", r"\\\1", found)
-    return "\\" + found if found.startswith(" ") else found

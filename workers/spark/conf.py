@@ -88,3 +88,15 @@ def known_keys() -> frozenset[str]:
                     if re.fullmatch(wanted, name):
                         found |= {key.decode() for key in _KEY.findall(archive.read(name))}
     return frozenset(found)
+
+
+def as_properties(conf: Mapping[str, str]) -> str:
+    """A conf as a Java properties file, which is nobody else's to read, unlike arguments."""
+    return "".join(f"{_escaped(key, is_key=True)}={_escaped(value)}\n" for key, value in conf.items())
+
+
+def _escaped(text: str, *, is_key: bool = False) -> str:
+    found = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+    if is_key:
+        return re.sub(r"([ :=#!])", r"\\\1", found)
+    return "\\" + found if found.startswith(" ") else found

@@ -12,8 +12,7 @@ from scheduler.exceptions import FailTask, TaskTimeout
 from scheduler.operators import process
 from scheduler.settings import Settings
 from workers.outcome import TaskStopped
-from workers.runtimes import java
-from workers.spark import command
+from workers.spark import command, java
 from workers.spark.command import Submission
 from workers.spark.following import LOOK_S, Followed, end_for, say
 from workers.spark.masters import connect

@@ -15,8 +15,8 @@ from scheduler.operators.spark_submit import SUBMITTER, SparkOperator
 from scheduler.settings import Settings
 from scheduler.store.external_jobs import ExternalJob
 from workers.outcome import TaskStopped
-from workers.runtimes import java, python
-from workers.spark import command, driver, masters, rest, stages, target
+from workers.runtimes import python
+from workers.spark import command, driver, java, masters, rest, stages, target
 from workers.spark.command import Submission
 from workers.spark.following import Followed, end_for, say
 from workers.spark.jobs import Jobs

@@ -11,6 +11,8 @@ from support.waiting import eventually
 PIPELINE = """
 import os, time
 from datetime import timedelta
+from pyspark.sql.functions import udf
+from pyspark.sql.types import LongType
 
 def jvm(spark):
     return [spark.sparkContext.applicationId, spark._jvm.java.lang.ProcessHandle.current().pid()]
@@ -21,40 +23,56 @@ def times_ten(value):
 def helper(value):
     return value + 0
 
+@udf(LongType())
+def plus_one(value):
+    return value + 1
+
+def used(spark):
+    return spark.range(3).select(plus_one("id").alias("x")).agg({"x": "sum"}).first()[0]
+
 @dag(schedule=None)
 def d():
     @task.pyspark
     def first(spark, sc):
-        from pyspark.sql.types import LongType
-        from pyspark.sql.functions import udf, sum
+        from pyspark.sql.functions import sum
         spark.range(5).createOrReplaceTempView("mine")
         spark._jvm.java.lang.System.out.println("said by the JVM")
         total = spark.table("mine").select(udf(times_ten, LongType())("id").alias("x")).agg(sum("x")).first()[0]
         conf = {key: spark.conf.get(key) for key in ("spark.sql.shuffle.partitions", "spark.sql.session.timeZone")}
         warehouse = spark.conf.get("spark.sql.warehouse.dir")
-        return {"jvm": jvm(spark), "total": total, "conf": conf, "master": sc.master, "warehouse": warehouse}
-    @task.pyspark
+        group = sc.getLocalProperty("spark.jobGroup.id")
+        found = {"total": total, "conf": conf, "master": sc.master, "warehouse": warehouse, "group": group}
+        return found | {"jvm": jvm(spark), "used": used(spark)}
+    @task.pyspark(conf={"spark.sql.shuffle.partitions": 9})
     def second(spark, before):
         from pyspark.sql import SparkSession
-        assert SparkSession.builder.getOrCreate() is spark
-        return {"jvm": jvm(spark), "views": [table.name for table in spark.catalog.listTables()]}
+        assert SparkSession.builder.getOrCreate() is SparkSession.getActiveSession() is spark
+        views = [table.name for table in spark.catalog.listTables()]
+        return {"jvm": jvm(spark), "views": views, "partitions": spark.conf.get("spark.sql.shuffle.partitions")}
+    @task.pyspark(warm=False, conf={"spark.driver.memory": "600m", "spark.hadoop.mine": "a secret"})
+    def cold(spark, before):
+        command = open(f"/proc/{jvm(spark)[1]}/cmdline").read()
+        return {"jvm": jvm(spark), "used": used(spark), "memory": "-Xmx600m" in command, "told": "a secret" in command}
     @task.pyspark
     def stops(spark, before):
+        assert used(spark) == 6
         spark.stop()
+        return jvm_of_stopped(spark)
+    def jvm_of_stopped(spark):
+        return spark._jvm.java.lang.ProcessHandle.current().pid()
     @task.pyspark
-    def fresh(spark, none):
-        return {"jvm": jvm(spark), "count": spark.range(7).count()}
-    @task.pyspark(execution_timeout=timedelta(seconds=1))
+    def fresh(spark, pid):
+        return {"jvm": jvm(spark), "before": pid, "count": spark.range(7).count()}
+    @task.pyspark(execution_timeout=timedelta(seconds=2))
     def slow(spark, before):
-        from pyspark.sql.types import LongType
-        from pyspark.sql.functions import udf
         spark.range(1).select(udf(lambda x: time.sleep(60), LongType())("id")).collect()
     @task.pyspark(trigger_rule="all_done")
+    def wrong(spark, none):
+        spark.sql("select nope from values (1) as t(x)")
+    @task.pyspark(trigger_rule="all_done")
     def after(spark, none):
-        return spark.range(3).count()
-    one = first()
-    two = second(one)
-    after(slow(fresh(stops(two))))
+        return {"jvm": jvm(spark), "count": spark.range(3).count()}
+    after(wrong(slow(fresh(stops(cold(second(first())))))))
 d()
 """
 
@@ -66,25 +84,91 @@ def test_a_warm_jvm_serves_each_task_with_a_session_of_its_own(bench: Any) -> No
     run = bench.run(PIPELINE, timeout_s=150)
 
     assert bench.scenario.states(run) == {
-        "first": "success", "second": "success", "stops": "success", "fresh": "success", "slow": "failed", "after": "success",
+        "first": "success", "second": "success", "cold": "success", "stops": "success", "fresh": "success", "slow": "failed",
+        "wrong": "failed", "after": "success",
     }  # fmt: skip
     values = dict(bench.scenario.rows("select t.task_id, x.value from xcom x join task_instance t on t.id = x.task_instance_id"))
-    assert values["first"]["total"] == 100
+    application, pid = values["first"]["jvm"]
+    assert (values["first"]["total"], values["first"]["used"]) == (100, 6)
     assert values["first"]["conf"] == {"spark.sql.shuffle.partitions": "4", "spark.sql.session.timeZone": "UTC"}
     assert values["first"]["master"] == "local[2]"
+    assert values["first"]["group"] == "d.first r1"
     assert str(bench.settings.home) in values["first"]["warehouse"]
-    assert values["second"] == {"jvm": values["first"]["jvm"], "views": []}
-    assert values["fresh"]["jvm"][0] != values["first"]["jvm"][0]
+    assert values["second"] == {"jvm": [application, pid], "views": [], "partitions": "9"}
+
+    assert values["cold"]["jvm"][1] != pid
+    assert not psutil.pid_exists(values["cold"]["jvm"][1])
+    assert (values["cold"]["used"], values["cold"]["memory"], values["cold"]["told"]) == (6, True, False)
+
+    assert values["stops"] == pid
+    assert values["fresh"]["jvm"][0] != application
     assert values["fresh"]["count"] == 7
     assert "said by the JVM" in bench.log("first")
     assert "said by the JVM" not in worker.said
+
     assert "TaskTimeout" in bench.last_line("slow")
+    assert values["after"]["jvm"] == [values["fresh"]["jvm"][0], pid], worker.said
+    reason = bench.column("wrong", "reason")
+    assert reason.startswith("AnalysisException: [UNRESOLVED_COLUMN")
+    assert 'spark.sql("select nope' in reason
+    assert reason in bench.last_line("wrong")
+    assert "Traceback" in bench.log("wrong")
 
     left = psutil.Process(worker.process.pid).children(recursive=True)
     assert any("java" in process.name() for process in left)
     worker.signal(signal.SIGKILL)
     worker.process.wait()
     eventually(lambda: not any(psutil.pid_exists(process.pid) and process.status() != "zombie" for process in left))
+
+
+LOSES_AN_EXECUTOR = """
+import os, signal, time
+
+CLUSTER = {
+    "spark.master": "local-cluster[1,1,512]", "spark.driver.memory": "512m", "spark.executor.memory": "512m",
+    "spark.hadoop.mine": "x",
+}
+
+@dag(schedule=None)
+def d():
+    @task.pyspark(conf=CLUSTER)
+    def goes_on(spark, sc):
+        import psutil
+        marker = os.path.join(os.environ["PACELINE_HOME"], "killed")
+        def kill(rows):
+            if not os.path.exists(marker):
+                open(marker, "w").close()
+                os.kill(psutil.Process(os.getppid()).ppid(), signal.SIGKILL)
+            time.sleep(1.5)
+            return rows
+        return sc.parallelize(range(6), 2).mapPartitions(kill).count()
+    @task.pyspark(conf=CLUSTER | {"spark.task.maxFailures": 1, "spark.sql.shuffle.partitions": 3})
+    def gives_up(spark, before):
+        import psutil
+        def kill(rows):
+            os.kill(psutil.Process(os.getppid()).ppid(), signal.SIGKILL)
+            return rows
+        spark.sparkContext.parallelize(range(2), 1).mapPartitions(kill).count()
+    gives_up(goes_on())
+d()
+"""
+
+
+@pytest.mark.spark
+def test_an_executor_that_is_killed_mid_stage_is_replaced_and_told(bench: Any) -> None:
+    bench.worker(queues="default,spark")
+
+    run = bench.run(LOSES_AN_EXECUTOR, timeout_s=150)
+
+    assert bench.scenario.states(run) == {"goes_on": "success", "gives_up": "failed"}
+    progress = dict(
+        bench.scenario.rows("select t.task_id, p.progress from task_progress p join task_instance t on t.id = p.task_instance_id")
+    )
+    assert (progress["goes_on"]["tasks_done"], progress["goes_on"]["tasks"]) == (2, 2)
+    assert progress["goes_on"]["failed_executors"] == 1
+    reason = bench.column("gives_up", "reason")
+    assert reason.startswith("Executor 0 was lost: Command exited with code 137")
+    assert "raise spark.executor.memoryOverhead" in bench.last_line("gives_up")
 
 
 @pytest.mark.parametrize("script", [None, "echo 'openjdk version \"11.0.2\"' >&2"])
@@ -111,3 +195,31 @@ def test_without_a_java_that_spark_can_use_the_task_fails_with_one_sentence(benc
     assert "install Java 17 or newer" in bench.last_line("t")
     assert ("version 11" in bench.last_line("t")) == bool(script)
     assert not list(Path(bench.settings.home).glob("warehouse/*"))
+
+
+@pytest.mark.parametrize(
+    ("conf", "words"),
+    [
+        ({"driver.memory": "1g"}, "'driver.memory' does not begin with spark., so Spark would pass over it: correct the key."),
+        ({"spark.driver.memory": "lots"}, "The conf spark.driver.memory cannot be 'lots': write a size such as 512m or 4g."),
+        (
+            {"spark.driver.extraJavaOptions": "-Xmx1g"},
+            "exit code 1: Not allowed to specify max heap",
+        ),
+    ],
+)
+def test_a_conf_that_no_jvm_can_have_is_told_in_one_sentence(bench: Any, conf: dict[str, str], words: str) -> None:
+    bench.worker(queues="default,spark")
+
+    bench.run(f"""
+        @dag(schedule=None)
+        def d():
+            @task.pyspark(conf={conf!r})
+            def t(spark):
+                return spark.range(1).count()
+            t()
+        d()
+    """)
+
+    assert bench.scenario.states() == {"t": "failed"}
+    assert words in bench.last_line("t")

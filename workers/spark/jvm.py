@@ -1,9 +1,7 @@
-"""The JVM of a pool child: which Java, its start, its output in the log of the moment, its end with the child."""
+"""The JVM of a pool child: its start, what it says (in the log of the moment), its end with the child."""
 
 import fcntl
 import os
-import re
-import shutil
 import signal
 import struct
 import subprocess
@@ -18,13 +16,15 @@ from typing import Any
 
 from celery.platforms import set_pdeathsig
 
-from scheduler.exceptions import FailTask, PacelineError
+from scheduler.exceptions import PacelineError
+from workers.spark import causes, conf
+from workers.spark.java import check_java
 
-OLDEST_JAVA = 17
 START_TIMEOUT_S = 120.0
-STOP_TIMEOUT_S = 5.0
+STOP_TIMEOUT_S = 3.0
 CHUNK_BYTES = 65536
-INSTALL = f"install Java {OLDEST_JAVA} or newer (on Debian: apt install openjdk-17-jre-headless), or set JAVA_HOME."
+#: Of what it said last, kept for the cause of a failure.
+KEPT_BYTES = 65536
 
 
 class JvmError(PacelineError):
@@ -34,17 +34,17 @@ class JvmError(PacelineError):
 class Jvm:
     """A JVM that waits for a Python driver. It dies with the thread that made it: make it in the main thread."""
 
-    def __init__(self, conf: Mapping[str, str]) -> None:
+    def __init__(self, settings: Mapping[str, str]) -> None:
         java = check_java()
+        self._said = bytearray()
         read, write = os.pipe()
         try:
             with tempfile.TemporaryDirectory(prefix="paceline-jvm-") as folder:
-                info = Path(folder) / "gateway"
-                self._process = _start(java, conf, info, write)
+                self._process = _start(java, settings, Path(folder), write)
                 os.close(write)
-                threading.Thread(target=_pump, args=(read,), name="jvm-output", daemon=True).start()
                 self._output = read
-                self.gateway = _connect(*self._wait_for(info))
+                threading.Thread(target=self._pump, name="jvm-output", daemon=True).start()
+                self.gateway = _connect(*self._wait_for(Path(folder) / "gateway"))
         except BaseException:
             self.stop()
             raise
@@ -52,6 +52,18 @@ class Jvm:
     @property
     def alive(self) -> bool:
         return self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def forget_said(self) -> None:
+        """A task begins: what was said before is not about it."""
+        self._said.clear()
+
+    def said(self) -> str:
+        """The end of what it has said since."""
+        return bytes(self._said).decode(errors="replace")
 
     def settle(self, timeout_s: float = 0.2) -> None:
         """Wait a moment until what it has printed so far is written, so that it stands in the log of its task."""
@@ -65,14 +77,16 @@ class Jvm:
     def stop(self) -> None:
         """End it; kill it if it does not."""
         process = getattr(self, "_process", None)
-        if process is None or process.poll() is not None:
+        if process is None:
             return
-        process.terminate()
-        try:
-            process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        process.stdin.close()
 
     def _wait_for(self, info: Path) -> tuple[int, str]:
         from pyspark.serializers import UTF8Deserializer, read_int
@@ -82,57 +96,40 @@ class Jvm:
             code = self._process.poll()
             if code is not None:
                 time.sleep(0.1)  # lets the pump write the JVM's own words before ours
-                raise JvmError(f"Spark's JVM ended while it started, with exit code {code}; its output is above.")
+                cause = causes.of_text(self.said()) or "its output is above."
+                raise JvmError(f"Spark's JVM ended while it started, with exit code {code}: {cause}")
             if time.monotonic() > deadline:
                 raise JvmError(f"Spark's JVM did not start within {START_TIMEOUT_S:g} s; its output is above.")
             time.sleep(0.02)
         with info.open("rb") as file:
             return read_int(file), UTF8Deserializer().loads(file)
 
-
-def check_java() -> str:
-    """The java to run Spark with; FailTask, saying what to install, if there is none that Spark can use."""
-    java = find_java()
-    if java is None:
-        raise FailTask(f"Spark needs Java and found none: {INSTALL}")
-    version = java_version(java)
-    if version is not None and version < OLDEST_JAVA:
-        raise FailTask(f"Spark needs Java {OLDEST_JAVA} and {java} is version {version}: {INSTALL}")
-    return java
+    def _pump(self) -> None:
+        """Copy to whatever file descriptor 2 is at that moment: the log of the running task, else the worker's stderr."""
+        while data := os.read(self._output, CHUNK_BYTES):
+            self._said += data
+            del self._said[:-KEPT_BYTES]
+            while data:
+                data = data[os.write(2, data) :]
+        os.close(self._output)
 
 
-def find_java() -> str | None:
-    """The java to run Spark with: that of JAVA_HOME, else the first in PATH."""
-    home = os.environ.get("JAVA_HOME")
-    if home and os.access(f"{home}/bin/java", os.X_OK):
-        return f"{home}/bin/java"
-    return shutil.which("java")
-
-
-def java_version(java: str) -> int | None:
-    """Its feature release (8, 11, 17...); None if it does not say."""
-    try:
-        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False).stderr
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    found = re.search(r'version "(?:1\.)?(\d+)', said)
-    return int(found[1]) if found else None
-
-
-def _start(java: str, conf: Mapping[str, str], info: Path, output: int) -> "subprocess.Popen[bytes]":
+def _start(java: str, settings: Mapping[str, str], folder: Path, output: int) -> "subprocess.Popen[bytes]":
     from pyspark.find_spark_home import _find_spark_home
 
-    options = [part for key, value in conf.items() for part in ("--conf", f"{key}={value}")]
+    # A file and not arguments, which everybody on the machine can read. The folder is ours alone.
+    properties = folder / "spark.properties"
+    properties.write_text(conf.as_properties(settings))
     environment = {
         **os.environ,
         "SPARK_CONNECT_MODE": "0",
-        "_PYSPARK_DRIVER_CONN_INFO_PATH": str(info),
+        "_PYSPARK_DRIVER_CONN_INFO_PATH": str(folder / "gateway"),
         "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
         # spark-submit believes a JAVA_HOME without a Java in it, and fails; an empty one sends it to PATH.
         "JAVA_HOME": str(Path(java).parent.parent) if java.startswith(os.environ.get("JAVA_HOME") or "//") else "",
     }
     return subprocess.Popen(
-        [f"{_find_spark_home()}/bin/spark-submit", *options, "pyspark-shell"],
+        [f"{_find_spark_home()}/bin/spark-submit", "--properties-file", str(properties), "--load-spark-defaults", "pyspark-shell"],
         stdin=subprocess.PIPE,  # the JVM also ends when this is closed
         stdout=output,
         stderr=output,
@@ -154,11 +151,3 @@ def _connect(port: int, secret: str) -> Any:
         return launch_gateway()
     finally:
         del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
-
-
-def _pump(pipe: int) -> None:
-    """Copy to whatever file descriptor 2 is at that moment: the log of the running task, else the worker's stderr."""
-    while data := os.read(pipe, CHUNK_BYTES):
-        while data:
-            data = data[os.write(2, data) :]
-    os.close(pipe)

@@ -1,0 +1,65 @@
+"""Which conf a task gets, and which part of its own a session can take."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler.exceptions import FailTask
+from scheduler.settings import Paths, Settings
+from workers.spark import conf, configuration
+
+SETTINGS = Settings(paths=Paths(home=Path("/home/p")))
+
+
+def test_the_task_s_keys_override_ours() -> None:
+    made = configuration.merged(
+        SETTINGS, configuration.checked({"spark.driver.memory": "4g", "spark.mine": True, "spark.count": 3})
+    )
+
+    assert made["spark.driver.memory"] == "4g"
+    assert (made["spark.mine"], made["spark.count"]) == ("true", "3")
+    assert made["spark.sql.warehouse.dir"] == "/home/p/warehouse"
+
+
+def test_only_a_local_driver_is_bound_to_loopback() -> None:
+    assert configuration.merged(SETTINGS, {})["spark.driver.host"] == "127.0.0.1"
+    assert "spark.driver.host" not in configuration.merged(SETTINGS, {"spark.master": "spark://m:7077"})
+
+
+def test_a_session_takes_what_spark_sql_reads_anew() -> None:
+    own = {
+        "spark.sql.shuffle.partitions": 9,
+        "spark.sql.warehouse.dir": "/x",
+        "spark.executor.memory": "1g",
+        "spark.sql.extensions": "x",
+    }
+
+    for_jvm, for_session = configuration.split(own)
+
+    assert for_session == {"spark.sql.shuffle.partitions": 9}
+    assert for_jvm == {key: own[key] for key in ("spark.sql.warehouse.dir", "spark.executor.memory", "spark.sql.extensions")}
+
+
+@pytest.mark.parametrize(
+    ("own", "words"),
+    [
+        ({"driver.memory": "1g"}, "does not begin with spark."),
+        ({"": "1g"}, "does not begin with spark."),
+        ({3: "1g"}, "of type int"),
+        ({"spark.driver.memory": "lots"}, "write a size such as 512m or 4g"),
+        ({"spark.excutor.memory": "1g"}, "did you mean 'spark.executor.memory'?"),
+        ({"spark.x": ["a"]}, "of type list"),
+    ],
+)
+def test_what_can_be_no_key_or_value_is_one_sentence(own: dict[Any, Any], words: str) -> None:
+    with pytest.raises(FailTask, match=r"^[^\n]*$") as caught:
+        configuration.checked(own)
+
+    assert words in str(caught.value)
+
+
+def test_properties_keep_what_java_would_read_otherwise() -> None:
+    text = conf.as_properties({"spark.a": "x=1:2 #", "spark.b": "C:\\new\nline", "spark.c": " begins", "spark.é": "ü"})
+
+    assert text == "spark.a=x=1:2 #\nspark.b=C:\\\\new\\nline\nspark.c=\\ begins\nspark.é=ü\n"
