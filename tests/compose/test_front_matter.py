@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from scheduler.settings import environment_names
+from scheduler.settings_sources import STORE_PREFIXES
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
@@ -42,7 +43,8 @@ def test_compose_requires_every_password_and_the_example_names_every_variable() 
 
 
 def test_compose_sets_only_settings_that_exist() -> None:
-    assert set(re.findall(r"^ +(PACELINE_\w+):", COMPOSE, re.MULTILINE)) <= set(environment_names())
+    named = set(re.findall(r"^ +(PACELINE_\w+):", COMPOSE, re.MULTILINE))
+    assert {name for name in named if not name.startswith(STORE_PREFIXES)} <= set(environment_names())
 
 
 def test_each_service_gets_the_passwords_that_it_needs_and_no_others() -> None:
@@ -53,6 +55,7 @@ def test_each_service_gets_the_passwords_that_it_needs_and_no_others() -> None:
 
     of_workers = {name: {"WORKER", "REDIS"} for name in ("worker", "worker-spark", "worker-spark-heavy", "waiter")}
     assert found == of_workers | {
+        "spark-master": set(), "spark-worker": set(),
         "postgres": {"POSTGRES"}, "redis": {"REDIS"}, "flower": {"REDIS", "FLOWER"}, "scheduler": {"POSTGRES", "REDIS"},
         "migrate": {"POSTGRES", "WORKER", "REDIS"},
     }  # fmt: skip
