@@ -36,7 +36,6 @@ PARTS: Mapping[str, str] = {
     "standing": "bench.standing:measure",
     "memory": "bench.memory:measure",
     "spark": "bench.spark:measure",
-    "spark_demo": "bench.spark_demo:measure",
 }
 
 
