@@ -101,7 +101,8 @@ def submit(name: str, folder: Path) -> str:
 def shortened(said: str, folder: str) -> str:
     """Without what no cause is found in, and nothing of the machine it was recorded on."""
     lines, frames = [], 0
-    for line in said.replace(folder, "/app").replace(str(HOME), "/lib/site-packages/pyspark").splitlines():
+    said = said.replace(folder, "/app").replace(sys.executable, "/opt/venv/bin/python")
+    for line in said.replace(str(HOME), "/lib/site-packages/pyspark").splitlines():
         frames = frames + 1 if line.startswith(("\tat ", "    at ")) else 0
         if frames <= FRAMES and not re.match(
             r"\S+ \S+ INFO |WARNING: |Using |Setting |To adjust|\S+ \S+ WARN (Utils|NativeCode)", line
