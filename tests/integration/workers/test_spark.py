@@ -6,6 +6,7 @@ from typing import Any
 
 import psutil
 import pytest
+from support.faulty import full_only
 from support.waiting import eventually
 
 PIPELINE = """
@@ -154,6 +155,7 @@ d()
 """
 
 
+@full_only
 @pytest.mark.spark
 def test_an_executor_that_is_killed_mid_stage_is_replaced_and_told(bench: Any) -> None:
     bench.worker(queues="default,spark")

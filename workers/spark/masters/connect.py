@@ -45,7 +45,7 @@ def interrupt(master: str, tag: str, *, within_s: float) -> None:
             session.interruptAll()
             session.stop()
             failed.clear()
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # PySpark exits in a process that it takes for a doctest
             failed[0] = str(error)
 
     # Its client asks a server that is away again for minutes.
