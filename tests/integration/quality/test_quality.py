@@ -7,6 +7,8 @@ import pytest
 
 from scheduler.authoring import context
 from scheduler.quality import ExpectationError, Report, check, expect
+from scheduler.settings import Paths, Settings
+from workers.spark import configuration, warm
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -15,19 +17,10 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator["SparkSession"]:
-    from pyspark.sql import SparkSession
-
-    session = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.ui.enabled", "false")
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
+    one = warm.start(configuration.merged(Settings(paths=Paths(home=tmp_path_factory.mktemp("home"))), {}), {})
+    yield one.base
+    warm.end(one)
 
 
 @pytest.fixture(scope="module")
