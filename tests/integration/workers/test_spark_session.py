@@ -211,7 +211,8 @@ def test_a_jvm_that_does_not_let_go_is_unfit(jvm: Warm, monkeypatch: pytest.Monk
     monkeypatch.setattr(session, "CANCEL_S", 0.5)
 
     def hang(_: Any) -> None:
-        interrupt_when(lambda: True)
+        caller = jvm.classes.java.lang.Thread.currentThread()
+        interrupt_when(lambda: caller.getState().toString() == "TIMED_WAITING")
         jvm.classes.java.lang.Thread.sleep(600_000)
 
     with pytest.raises((TaskTimeout, Py4JError)):
@@ -233,7 +234,6 @@ def interrupt_when(ready: Any) -> None:
 
     def wait() -> None:
         eventually(ready, timeout=60)
-        time.sleep(0.1)
         os.kill(os.getpid(), signal.SIGUSR1)
 
     threading.Thread(target=wait, daemon=True).start()
@@ -242,7 +242,8 @@ def interrupt_when(ready: Any) -> None:
 def test_progress_counts_what_began_since(jvm: Warm) -> None:
     with session.opened(jvm, {}, name="before") as spark:
         spark.range(10, numPartitions=7).count()
-    time.sleep(0.01)
+    ended = time.time()
+    eventually(lambda: int(time.time() * 1000) > int(ended * 1000) + 1)  # stages are told apart by milliseconds
     with session.opened(jvm, {}, name="now") as spark:
         look = watch.look(jvm)
         assert look() is None
