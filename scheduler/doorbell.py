@@ -6,6 +6,7 @@ A sorted set keeps each token once however often it is rung, and a ring wakes on
 under load every task that ends rings it, and a scheduler that has just filled the queues does not listen to it for a moment.
 """
 
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -24,6 +25,9 @@ WAITERS_KEY = "paceline:waiters"
 EPOCH_KEY = "paceline:epoch"
 #: Whoever is woken leaves what is more to the next, so that several schedulers share what was rung in one moment.
 MAX_TOKENS_A_WAKE = 50
+#: Redis below 7 takes a timeout of a millisecond or less for none at all, and is late by up to a tenth of a second with any other:
+#: what is shorter than this, in seconds, is slept here.
+SHORTEST_BLOCK_S = 0.02
 #: What Redis says when it is there and refuses who we are; some of these come as plain ResponseError.
 REFUSED = ("NOAUTH", "WRONGPASS", "NOPERM", "invalid password", "Authentication required", "AUTH")
 #: What TLS says when the server, or its certificate, is not what the URL asks for. Waiting would not mend that.
@@ -94,16 +98,21 @@ class Doorbell:
         """
         keys = [self._key, QUEUE_KEY] if queue and self._key == KEY else [self._key]
         try:
-            first: Any = self._redis.bzpopmin(keys, timeout=min(max(timeout_s, 0.001), 4))
-            if first is None:
-                return set()
+            found: list[bytes] = []
+            if timeout_s >= SHORTEST_BLOCK_S:
+                first: Any = self._redis.bzpopmin(keys, timeout=min(timeout_s, 4))
+                if first is None:
+                    return set()
+                found.append(first[1])
+            else:
+                time.sleep(max(timeout_s, 0.0))
             with self._redis.pipeline(transaction=False) as pipe:
                 for key in keys:
                     pipe.zpopmin(key, MAX_TOKENS_A_WAKE)
                 rest: Any = pipe.execute()
         except redis.RedisError:
             return None
-        return {token.decode() for token in [first[1], *(member for popped in rest for member, _ in popped)]}
+        return {token.decode() for token in [*found, *(member for popped in rest for member, _ in popped)]}
 
     def close(self) -> None:
         self._redis.close()

@@ -37,3 +37,10 @@ def test_a_scheduler_that_filled_the_queues_does_not_listen_until_its_pause_is_o
     assert turns.duties.queue.due_at == after + 100
     turns.wake({"queue"})
     assert turns.duties.queue.is_due()
+
+
+def test_a_wait_as_short_as_can_be_ends(scenario: Scenario) -> None:
+    # For Redis 6 a millisecond or less is no limit: only the socket's own would end it, as if the broker were away (None).
+    bell = Doorbell(scenario.settings)
+
+    assert [bell.wait(seconds) for seconds in (0.0001, 0.001, 0.0, -1.0)] == [set()] * 4
