@@ -1,8 +1,9 @@
 """What a finished task may queue next. Workers call it; it costs O(direct downstream tasks) whatever the size of the DAG.
 
 1. Verdicts that this one result settles (a single upstream task, a failure under all_success) need no look at anybody else.
-2. A join whose other upstream tasks are not all with a worker cannot be ready: one index probe says so, no lock is taken.
-3. Else the joins are locked in id order and decided from what their upstream tasks are now.
+2. A join whose other upstream tasks are not all with a worker cannot be ready: one index probe in the report says so, no lock is
+   taken.
+3. Else that report stores nothing: the joins are locked in id order and decided from what their upstream tasks are now.
 4. The report, the verdicts and whoever gets the slots are one transaction: at most one heir below, which goes straight to
    queued, or else the first in line of the pool, if it waits for nothing but these slots.
 5. After the commit the message of that one is sent; what else became ready rings the doorbell.
@@ -25,7 +26,7 @@ from scheduler.dispatch import PUBLISH_ERRORS, Message, Publisher
 from scheduler.doorbell import Doorbell
 from scheduler.serialized import SerializedDag
 from scheduler.states import FINISHED, Decision, TaskState
-from scheduler.store.claims import Claim, Ending, Moved, Moves, Reported
+from scheduler.store.claims import Claim, Ending, Moved, Moves, Reported, Undecided
 from scheduler.store.hot import HotPath
 
 #: Seconds; what is due later than this is found by the scheduler's poll.
@@ -46,6 +47,14 @@ class Below:
     peer_joins: list[int] = field(default_factory=list)
     left: list[int] = field(default_factory=list)
 
+    def held_anyway(self, claim: Claim) -> list[int]:
+        """What is moved under locks whatever the joins wait for."""
+        held = [*self.peer_joins]
+        if claim.map_index >= 0:
+            # Expanded later than what comes after all of them, it may have a higher id: locked first, it could deadlock.
+            held += [one.task_no for one in self.settled if one.map_index < 0]
+        return held
+
 
 class Follower:
     """Reports for one pool child and sends what follows."""
@@ -65,26 +74,21 @@ class Follower:
         gone = claim.task_no >= len(dag.tasks)  # its task, in the version that its run goes on with
         over = gone or not self._enabled or (dag.fail_fast and ending.state is TaskState.FAILED)
         if over or ending.state not in FINISHED:
-            return self._send(claim, ending, dag, self._store(claim, ending, dag, (), hand_on=not over), left=True)
+            moves = moves_of(dag, claim, (), hand_on=not over)
+            return self._send(claim, ending, dag, self._hot.report(claim, ending, moves, aging=self._aging), left=True)
         below = settle(dag, claim, ending)
-        asked = [*below.joins, *below.left]
-        if asked:
-            waiting = self._hot.unstarted(claim.dag_run_id, asked, dag)
-            below.joins = [join for join in below.joins if join not in waiting]
-            below.left = [join for join in below.left if join not in waiting]
-        held = [*below.joins, *below.peer_joins]
-        if claim.map_index >= 0:
-            # Expanded later than what comes after all of them, it may have a higher id: locked first, it could deadlock.
-            held += [one.task_no for one in below.settled if one.map_index < 0]
-        if not held:
-            reported = self._store(claim, ending, dag, below.settled)
+        held = below.held_anyway(claim)
+        if held:
+            waiting = self._hot.unstarted(claim.dag_run_id, [*below.joins, *below.left], dag)
         else:
-            with self._hot.deciding(claim, held):
-                faults.point("follow.locked")
-                joined = self._decide_joins(claim, ending.state, dag, below)
-                reported = self._store(claim, ending, dag, [*below.settled, *joined])
-                faults.point("follow.commit")
-        return self._send(claim, ending, dag, reported, left=bool(below.left))
+            moves = moves_of(dag, claim, below.settled, joins=below.joins, left=below.left)
+            reported = self._hot.report(claim, ending, moves, dag, aging=self._aging)
+            if not isinstance(reported, Undecided):
+                left = reported is not None and not reported.waiting.issuperset(below.left)
+                return self._send(claim, ending, dag, reported, left=left)
+            waiting = reported.waiting
+        below.joins = [join for join in below.joins if join not in waiting]
+        return self._decide(claim, ending, dag, below, [*below.joins, *held], left=not waiting.issuperset(below.left))
 
     def obey(self, claim: Claim) -> bool:
         """The user code was stopped because somebody asked for it: do what was asked. False if nobody did."""
@@ -92,6 +96,15 @@ class Follower:
         if obeyed:
             self._doorbell.ring(f"run:{claim.dag_run_id}", "queue")
         return obeyed
+
+    def _decide(self, claim: Claim, ending: Ending, dag: SerializedDag, below: Below, held: Sequence[int], *, left: bool) -> bool:
+        """Report with `held` locked, the joins of `below` decided from what is true then."""
+        with self._hot.deciding(claim, held):
+            faults.point("follow.locked")
+            moves = moves_of(dag, claim, [*below.settled, *self._decide_joins(claim, ending.state, dag, below)])
+            reported = self._hot.report(claim, ending, moves, aging=self._aging)
+            faults.point("follow.commit")
+        return self._send(claim, ending, dag, reported, left=left)
 
     def _decide_joins(self, claim: Claim, mine: TaskState, dag: SerializedDag, below: Below) -> list[Decision]:
         states = self._hot.upstream_states(claim, below.joins, dag)
@@ -104,21 +117,6 @@ class Follower:
                 for join in below.peer_joins
             ]
         return [one for one in decided if one is not None]
-
-    def _store(
-        self, claim: Claim, ending: Ending, dag: SerializedDag, downstream: Sequence[Decision], *, hand_on: bool = True
-    ) -> Reported | None:
-        decisions = sorted(downstream, key=lambda one: one.task_no)
-        moves = Moves(
-            decisions=decisions,
-            heir=choose_heir(dag, claim, decisions),
-            dispatch_id=str(uuid.uuid4()) if hand_on else None,
-            below_branch=dag.below_branch,
-        )
-        reported = self._hot.report(claim, ending, moves, aging=self._aging)
-        if reported is not None and len(reported.moved) < len(decisions):
-            self._doorbell.ring(f"run:{claim.dag_run_id}")  # somebody else decided, or the scheduler has to
-        return reported
 
     def _suspend(self, claim: Claim, ending: Ending) -> bool:
         others_wait = self._hot.suspend(claim, ending)
@@ -173,6 +171,27 @@ def settle(dag: SerializedDag, claim: Claim, ending: Ending) -> Below:
     return below
 
 
+def moves_of(
+    dag: SerializedDag,
+    claim: Claim,
+    downstream: Sequence[Decision],
+    *,
+    hand_on: bool = True,
+    joins: Sequence[int] = (),
+    left: Sequence[int] = (),
+) -> Moves:
+    """What to store together with a report; without `hand_on` its slots go to nobody."""
+    decisions = sorted(downstream, key=lambda one: one.task_no)
+    return Moves(
+        decisions=decisions,
+        heir=choose_heir(dag, claim, decisions),
+        dispatch_id=str(uuid.uuid4()) if hand_on else None,
+        below_branch=dag.below_branch,
+        joins=joins,
+        left=left,
+    )
+
+
 def choose_heir(dag: SerializedDag, claim: Claim, decisions: Sequence[Decision]) -> int | None:
     """The place in `decisions` of the best ranked ready task that fits into the slots this one gives back.
 
@@ -200,7 +219,8 @@ def rings(claim: Claim, dag: SerializedDag, reported: Reported, *, left: bool) -
     travels = any(
         one.state in FINISHED and dag.downstream[dag.number[one.task_id]] for one in moved
     )  # further down is the scheduler's business
-    if travels or not reported.others_wait or left:
+    # What did not move was decided by somebody else, or the scheduler has to.
+    if travels or not reported.others_wait or left or not reported.all_moved:
         tokens.append(f"run:{claim.dag_run_id}")
     if dag.depends_on_past:
         tokens.append(f"next:{claim.dag_run_id}")

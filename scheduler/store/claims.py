@@ -77,6 +77,10 @@ class Moves:
     dispatch_id: str | None = None
     #: Numbers of tasks that some branch may skip.
     below_branch: Collection[int] = frozenset()
+    #: Tasks below, of which is asked whether they wait for a task that no worker has. If one of the first does not, nothing is
+    #: stored: it may be ready, and is decided under locks.
+    joins: Sequence[int] = ()
+    left: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,3 +108,14 @@ class Reported:
     others_wait: bool
     moved: tuple[Moved, ...]
     handed_on: Moved | None = None
+    #: Those of Moves.joins and Moves.left that wait for a task which no worker has.
+    waiting: frozenset[int] = frozenset()
+    #: Whether each of Moves.decisions moved something.
+    all_moved: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Undecided:
+    """Nothing was stored: one of Moves.joins is not among these, which wait for a task that no worker has."""
+
+    waiting: frozenset[int]

@@ -7,7 +7,7 @@ that does. A claim that a crash of PostgreSQL undoes is asserted again by the wo
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any
+from typing import Any, overload
 
 import psycopg2
 from psycopg2.extensions import connection as Connection
@@ -19,7 +19,7 @@ from scheduler.serialized import SerializedDag
 from scheduler.settings import Settings
 from scheduler.states import TaskState
 from scheduler.store import crashes, shutdown, versions
-from scheduler.store.claims import Claim, Ending, Moved, Moves, Reported
+from scheduler.store.claims import Claim, Ending, Moved, Moves, Reported, Undecided
 from scheduler.store.database import lost, options, socket_options
 from scheduler.store.hot_statements import STATEMENTS
 
@@ -46,10 +46,10 @@ class HotPath:
         )
         return None if row is None else Claim(*row)
 
-    def unstarted(self, dag_run_id: int, joins: Sequence[int], dag: SerializedDag) -> set[int]:
+    def unstarted(self, dag_run_id: int, joins: Sequence[int], dag: SerializedDag) -> frozenset[int]:
         """Those of `joins` that wait for a task which no worker has; they cannot become ready by this report."""
         rows = self._all("execute unstarted(%s, %s::int[], %s::int[], %s::int[])", (dag_run_id, *_ranges(joins, dag)))
-        return {row[0] for row in rows}
+        return frozenset(row[0] for row in rows)
 
     @contextmanager
     def deciding(self, claim: Claim, joins: Sequence[int]) -> Iterator[None]:
@@ -82,11 +82,22 @@ class HotPath:
         rows = self._all("execute peer_states(%s, %s::int[], %s)", (claim.dag_run_id, list(tasks), claim.map_index))
         return {no: TaskState(state or "none") for no, state in rows}
 
-    def report(self, claim: Claim, ending: Ending, moves: Moves, *, aging: bool = False) -> Reported | None:
-        """running -> how it ended, durably, and `moves`; None if this dispatch no longer holds the task."""
+    @overload
+    def report(self, claim: Claim, ending: Ending, moves: Moves, *, aging: bool = False) -> Reported | None: ...
+    @overload
+    def report(
+        self, claim: Claim, ending: Ending, moves: Moves, dag: SerializedDag, *, aging: bool = False
+    ) -> Reported | Undecided | None: ...
+    def report(
+        self, claim: Claim, ending: Ending, moves: Moves, dag: SerializedDag | None = None, *, aging: bool = False
+    ) -> Reported | Undecided | None:
+        """running -> how it ended, durably, and `moves`; None if this dispatch no longer holds the task.
+
+        Without `dag`, the DAG of the run, moves.joins and moves.left are not asked about.
+        """
         rows = self._all(
             "set synchronous_commit = on; execute report(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s,"
-            " %s::int[], %s::int[], %s::text[], %s::text[], %s::boolean[], %s, %s)",
+            " %s::int[], %s::int[], %s::text[], %s::text[], %s::boolean[], %s, %s, %s, %s::int[], %s::int[], %s::int[], %s::int[])",
             (
                 claim.id,
                 claim.dispatch_id,
@@ -105,13 +116,19 @@ class HotPath:
                 [one.task_no in moves.below_branch for one in moves.decisions],
                 None if moves.heir is None else moves.heir + 1,
                 moves.dispatch_id,
+                claim.dag_run_id,
+                *(([], [], []) if dag is None else _ranges([*moves.joins, *moves.left], dag)),
+                [] if dag is None else list(moves.joins),
             ),
         )
-        if not rows:
+        waiting, pool_has_waiting, others_wait = frozenset(rows[0][0]), *rows[0][1:3]
+        if dag is not None and not waiting.issuperset(moves.joins):
+            return Undecided(waiting)
+        if others_wait is None:
             return None
-        moved = tuple(_moved(row[3:]) for row in rows if row[2] is False)
-        handed_on = next((_moved(row[3:]) for row in rows if row[2]), None)
-        return Reported(rows[0][0], rows[0][1], moved, handed_on)
+        moved = tuple(_moved(row[4:]) for row in rows if row[3] is False)
+        handed_on = next((_moved(row[4:]) for row in rows if row[3]), None)
+        return Reported(pool_has_waiting, others_wait, moved, handed_on, waiting, len(moved) == len(moves.decisions))
 
     def suspend(self, claim: Claim, ending: Ending) -> bool | None:
         """running -> up_for_reschedule or deferred, durably; whether others wait for the slots, None if it was refused."""

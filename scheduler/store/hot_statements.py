@@ -51,14 +51,24 @@ select task_no, state from task_instance where dag_run_id = $1 and task_no = any
 -- $1 id, $2 dispatch id, $3 state, $4 reason, $5 seconds until due, $6 return value, $7 worker, $8 what a branch decided,
 -- $9 the version that was followed, $10 whether rank rises with age; what to move: $11 task numbers, $12 map indexes,
 -- $13 verdicts, $14 reasons, $15 whether a branch lies above; $16 which of them is the heir (NULL: none), $17 the dispatch id of
--- whoever gets the slots: the heir, or else the next that waits for them (NULL: nobody).
+-- whoever gets the slots: the heir, or else the next that waits for them (NULL: nobody); $18 the run, and as in unstarted the tasks
+-- $19-$21 that are asked about. Nothing is stored if one of $22, the joins, waits for no task that a worker does not have: it may
+-- be ready, which is decided under locks.
 prepare report (bigint, uuid, text, text, double precision, json, text, jsonb, bigint, boolean,
-                int[], int[], text[], text[], boolean[], bigint, uuid) as
-with done as (
+                int[], int[], text[], text[], boolean[], bigint, uuid, bigint, int[], int[], int[], int[]) as
+with probe as materialized (
+    select coalesce(array_agg(n.task_no), '{}') as waiting
+      from unnest($19, $20, $21) n (task_no, low, high)
+     cross join lateral (
+           select 1 from task_instance t
+            where t.dag_run_id = $18 and t.task_no between n.low and n.high
+              and (t.state is null or t.state in ('scheduled', 'queued', 'up_for_retry', 'up_for_reschedule', 'deferred'))
+            order by t.task_no desc limit 1) found
+), done as (
     update task_instance
        set state = $3, ended_at = clock_timestamp(), reason = $4, due_at = clock_timestamp() + $5 * interval '1 second',
            resume = null, decision = $8
-     where id = $1 and dispatch_id = $2 and coalesce(state, '') = 'running'
+     where id = $1 and dispatch_id = $2 and coalesce(state, '') = 'running' and (select waiting @> $22 from probe)
  returning id, dag_run_id, pool, pool_slots, queue
 ), stored as (
     insert into xcom (task_instance_id, key, value) select id, 'return_value', $6 from done where $6 is not null
@@ -135,8 +145,9 @@ with done as (
  returning t.id, t.task_id, t.map_index, t.queue, t.priority_weight, t.dispatch_id::text, t.state, t.pool,
            t.pool_slots
 )
-select a.first_id is not null, a.others_wait, m.*
-  from around a
+select probe.waiting, a.first_id is not null, a.others_wait, m.*
+  from probe
+  left join around a on true
   left join (select false, id, task_id, map_index, queue, priority_weight, dispatch_id, state, pool, pool_slots from moved
              union all
              select true, id, task_id, map_index, queue, priority_weight, dispatch_id, state, pool, pool_slots from handed) m
