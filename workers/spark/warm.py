@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from scheduler.exceptions import FailTask
 from scheduler.setting_sections import Spark
 from workers.logs import worker_log
-from workers.spark import causes
+from workers.spark import causes, threads
 from workers.spark.jvm import Jvm
 
 if TYPE_CHECKING:
@@ -126,6 +126,7 @@ def start(settings: Mapping[str, str], own: Mapping[str, str]) -> Warm:
         activate(made)
         made.check(own)
         made.base = _session(made)
+        threads.let_go_soon(made.classes)
     except BaseException:
         end(made)
         raise
