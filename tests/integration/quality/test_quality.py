@@ -1,4 +1,4 @@
-"""Checks on real DataFrames: each kind with what passes and what breaks it, all of a suite as one Spark job, one more if some fail."""
+"""Checks on real DataFrames: each kind with what passes and what breaks it, a suite as one Spark job, one more if some fail."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
