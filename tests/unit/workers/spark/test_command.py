@@ -49,6 +49,23 @@ def test_every_option_of_the_operator_becomes_one_of_spark_submit() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("master", "mode"), [("local[1]", "client"), ("spark://m:7077", "client"), ("yarn", "cluster"), ("k8s://https://h", "cluster")]
+)
+def test_a_jar_is_named_after_its_main_class_and_before_its_arguments(master: str, mode: str) -> None:
+    made = submit(
+        master=master, deploy_mode=mode, application="/a.jar", java_class="x.Y", jars="/b.jar,/c.jar", application_args=["in", 7]
+    )
+    unnamed = submit(master=master, deploy_mode=mode, application="/a.jar")
+
+    words = command.argv(made, binary="spark-submit")
+
+    assert words[words.index("--jars") + 1] == "/b.jar,/c.jar"
+    assert words[-5:] == ["--class", "x.Y", "/a.jar", "in", "7"]
+    assert command.argv(unnamed, binary="spark-submit")[-1] == "/a.jar", "its manifest names the class"
+    assert "--class" not in command.argv(unnamed, binary="spark-submit")
+
+
 def test_what_is_secret_goes_into_a_file_and_into_no_argument() -> None:
     masking.mask_secret("letmein")
     made = submit(conf={"spark.my.password": "hush: x\\y", "spark.jdbc.url": "jdbc://u:letmein@h", "spark.a.b": "seen"})
