@@ -14,7 +14,7 @@ from scheduler.exceptions import PacelineError
 from scheduler.settings import Settings
 from workers.progress import Look
 from workers.runtimes import python
-from workers.spark import causes, configuration, frames, session, warm, watch
+from workers.spark import causes, conf, configuration, frames, session, warm, watch
 
 #: Tells others how far a task is while the block runs.
 Watched = Callable[[Look], AbstractContextManager[None]]
@@ -32,7 +32,7 @@ def run(
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     _said[:] = [""]
-    own = configuration.checked(getattr(operator, "spark_conf", None) or {})
+    own = conf.checked(getattr(operator, "spark_conf", None) or {})
     for_jvm, for_session = configuration.split(own)
     jvm_conf = configuration.merged(settings, for_jvm)
     keep = settings.spark.warm and getattr(operator, "warm", True)
