@@ -19,9 +19,9 @@ from support.waiting import eventually
 from scheduler.exceptions import FailTask, TaskTimeout
 from scheduler.setting_sections import Spark
 from scheduler.settings import Paths, Settings
-from workers.spark import configuration as configurations
-from workers.spark import session, warm, watch
-from workers.spark.warm import Warm
+from workers.spark.warm import configuration as configurations
+from workers.spark.warm import kept, session, watch
+from workers.spark.warm.kept import Warm
 
 pytestmark = pytest.mark.spark
 
@@ -38,13 +38,13 @@ def configuration(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def jvms() -> Iterator[None]:
     yield
-    warm.shutdown()
+    kept.shutdown()
 
 
 @pytest.fixture
 def jvm(configuration: dict[str, str], jvms: None) -> Warm:
     """The one JVM of this module; a test that makes it unfit has it ended."""
-    return warm.take(configuration, {}, LIMITS)
+    return kept.take(configuration, {}, LIMITS)
 
 
 def run(jvm: Warm, task: Callable[[Any], None]) -> None:
@@ -247,7 +247,7 @@ def test_a_jvm_that_does_not_let_go_is_unfit(jvm: Warm, monkeypatch: pytest.Monk
         run(jvm, hang)
 
     assert "did not let go" in str(jvm.unfit)
-    warm.release(jvm, LIMITS)
+    kept.release(jvm, LIMITS)
     assert not jvm.jvm.alive
 
 
@@ -295,7 +295,7 @@ def small_task(jvm: Warm, number: int) -> Any:
         return jvm.classes.java.lang.ref.WeakReference(spark._jsparkSession)
 
 
-def kept(jvm: Warm, sessions: list[Any]) -> int:
+def remaining(jvm: Warm, sessions: list[Any]) -> int:
     """How many of these, weakly referred to, a collection of Python and of the JVM leaves."""
     gc.collect()
     jvm.classes.java.lang.System.gc()
@@ -306,7 +306,7 @@ def test_the_jvm_lets_go_of_the_sessions_of_ended_tasks(jvm: Warm) -> None:
     sessions = [small_task(jvm, number) for number in range(8)]
 
     # A thread that waits for work may still refer to the last of them.
-    eventually(lambda: kept(jvm, sessions) <= 1, timeout=20, interval=0.5, message=lambda: str(kept(jvm, sessions)))
+    eventually(lambda: remaining(jvm, sessions) <= 1, timeout=20, interval=0.5, message=lambda: str(remaining(jvm, sessions)))
 
 
 @full_only
@@ -318,8 +318,8 @@ def test_the_heap_does_not_grow_with_the_tasks(jvm: Warm) -> None:
         sessions = []
         for number in range(tasks):
             sessions.append(small_task(jvm, number))
-            warm.release(jvm, Spark(max_tasks_per_jvm=0))
-        eventually(lambda: kept(jvm, sessions) <= 1, timeout=20, interval=0.5)
+            kept.release(jvm, Spark(max_tasks_per_jvm=0))
+        eventually(lambda: remaining(jvm, sessions) <= 1, timeout=20, interval=0.5)
         used: int = memory.getHeapMemoryUsage().getUsed()
         return used
 
@@ -342,6 +342,6 @@ def test_added_files_and_errors_of_the_jvm_end_it(jvm: Warm, tmp_path: Path) -> 
 
     assert "added files" in str(jvm.unfit)
     assert artifacts.parent == Path(context_folder).parent == written and list(written.iterdir())
-    warm.release(jvm, LIMITS)
+    kept.release(jvm, LIMITS)
     assert not jvm.jvm.alive
     assert not written.exists()

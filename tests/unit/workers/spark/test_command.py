@@ -8,10 +8,11 @@ from scheduler import masking
 from scheduler.authoring.connection import Connection
 from scheduler.exceptions import FailTask
 from scheduler.operators import SparkSqlOperator, SparkSubmitOperator
-from workers.spark import command, conf, target
-from workers.spark.command import Submission
+from workers.spark import conf
 from workers.spark.masters import of, standalone
-from workers.spark.target import Target
+from workers.spark.submit import command, target
+from workers.spark.submit.command import Submission
+from workers.spark.submit.target import Target
 
 TAG = "paceline-0123abcd-7-2"
 

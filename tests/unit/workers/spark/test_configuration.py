@@ -8,7 +8,9 @@ import pytest
 from scheduler.exceptions import FailTask
 from scheduler.operators import SparkSubmitOperator
 from scheduler.settings import Paths, Settings
-from workers.spark import command, conf, configuration, target
+from workers.spark import conf
+from workers.spark.submit import command, target
+from workers.spark.warm import configuration
 
 SETTINGS = Settings(paths=Paths(home=Path("/home/p")))
 

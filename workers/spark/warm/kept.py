@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from scheduler.exceptions import FailTask
 from scheduler.setting_sections import Spark
 from workers.logs import worker_log
-from workers.spark import causes, threads
-from workers.spark.jvm import Jvm
+from workers.spark import causes
+from workers.spark.warm import threads
+from workers.spark.warm.jvm import Jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

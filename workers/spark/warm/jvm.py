@@ -18,7 +18,7 @@ from celery.platforms import set_pdeathsig
 from scheduler.exceptions import PacelineError
 from workers.spark import causes, conf
 from workers.spark.java import check_java
-from workers.spark.scratch import Scratch
+from workers.spark.warm.scratch import Scratch
 
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 3.0

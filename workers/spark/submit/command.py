@@ -10,7 +10,7 @@ from scheduler import masking
 from scheduler.exceptions import FailTask
 from scheduler.operators.spark_submit import SparkOperator, SparkSqlOperator
 from workers.spark import conf as confs
-from workers.spark.target import Target
+from workers.spark.submit.target import Target
 
 #: Every application carries it in its name; between the marks stand the task instance and the try that submitted it.
 TAG = re.compile(r"paceline-[0-9a-f]{8}-\d+-\d+")
