@@ -36,7 +36,7 @@ from workers.heartbeat import Heart, Identity
 from workers.logs import worker_log
 from workers.orphans import Orphans
 from workers.outcome import Fail, Retry, TryFailed
-from workers.spark.reaper import Reaper
+from workers.spark.submit.reaper import Reaper
 from workers.warden import Warden
 from workers.watchdog import Watchdog
 
@@ -198,9 +198,9 @@ def _add_task(app: Celery, settings: Settings, board: Board, heart: Heart) -> No
         strategy.executes_with(execute)
 
     def end(**_: Any) -> None:
-        warm = sys.modules.get("workers.spark.warm")
-        if warm is not None:
-            warm.shutdown()
+        kept = sys.modules.get("workers.spark.warm.kept")
+        if kept is not None:
+            kept.shutdown()
 
     signals.worker_process_init.connect(prepare, weak=False)
     signals.worker_process_shutdown.connect(end, weak=False)

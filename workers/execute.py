@@ -150,14 +150,14 @@ class Executor:
     def _execute(self, claim: Claim, task: SerializedTask, operator: Operator, values: dict[str, Any]) -> object:
         if task.runtime == "pyspark":
             from workers import progress
-            from workers.spark import task as spark
+            from workers.spark.warm import task as spark
 
             return spark.run(operator, values, self.settings, lambda look: progress.reported(self.settings, claim, look))
         if task.runtime == "spark_submit":
-            from workers.spark import submit
-            from workers.spark.jobs import StoredJobs
+            from workers.spark.submit import submitter
+            from workers.spark.submit.jobs import StoredJobs
 
-            return submit.run(operator, values, self.settings, StoredJobs(self.settings, claim, self.hot, self.patient))
+            return submitter.run(operator, values, self.settings, StoredJobs(self.settings, claim, self.hot, self.patient))
         return python.run(operator, values)
 
     def _discard_data(self, claim: Claim) -> None:
@@ -201,7 +201,7 @@ def _cause(task: SerializedTask, error: BaseException) -> str | None:
     """Why a task on Spark failed, in words that its exception does not have."""
     if task.runtime != "pyspark":
         return None
-    from workers.spark import task as spark
+    from workers.spark.warm import task as spark
 
     return spark.cause(error)
 

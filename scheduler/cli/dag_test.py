@@ -102,7 +102,7 @@ def _spark_ended_afterwards() -> Iterator[None]:
     try:
         yield
     finally:
-        if "workers.spark.warm" in sys.modules:
-            from workers.spark import warm
+        if "workers.spark.warm.kept" in sys.modules:
+            from workers.spark.warm import kept
 
-            warm.shutdown()
+            kept.shutdown()

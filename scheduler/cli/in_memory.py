@@ -189,7 +189,7 @@ class MemoryTaskInstance(Pulling):
 
 def _try(settings: Settings, operator: Operator, ti: MemoryTaskInstance) -> tuple[TaskState, str]:
     """One try: how it ended and, unless well, why."""
-    from workers.spark import task as spark
+    from workers.spark.warm import task as spark
 
     run = ti.run
     try:
@@ -223,11 +223,11 @@ def _try(settings: Settings, operator: Operator, ti: MemoryTaskInstance) -> tupl
 def _run_through(operator: Operator, ti: MemoryTaskInstance, values: context.Context, settings: Settings) -> object:
     """Run a task to its end: what waits without a worker elsewhere waits here."""
     from workers.runtimes import python
-    from workers.spark import submit
-    from workers.spark.jobs import NoJobs
+    from workers.spark.submit import submitter
+    from workers.spark.submit.jobs import NoJobs
 
     if operator.runtime == "spark_submit":
-        return submit.run(operator, values, settings, NoJobs(ti.now()))
+        return submitter.run(operator, values, settings, NoJobs(ti.now()))
     while True:
         try:
             return python.run(operator, values)

@@ -2,6 +2,7 @@
 
 A branch is grouped by its key first, so that of many rows only the different keys are shuffled. All branches are one union, and
 that is one job: nothing is broadcast, and the plan is not adapted on the way, since each of these is a job of its own.
+Rows that break a check are asked for in the same way, of those checks alone, once it is known that there are such.
 """
 
 import json
@@ -35,46 +36,50 @@ def condition(text: str) -> Column:
     return F.expr(text)
 
 
-def count(asked: Sequence[Asked]) -> dict[tuple[int, int], tuple[int, list[Any]]]:
-    """For each check the rows that break it (for a number of rows: that), and some of them."""
-    spark = asked[0][2].sparkSession
-    with _settings(spark, _ONE_JOB):
-        rows = reduce(DataFrame.unionByName, _branches(asked)).collect()
-    return {(row["place"], row["number"]): (row["failing"] or 0, [_parsed(text) for text in row["sample"] or ()]) for row in rows}
+def count(asked: Sequence[Asked]) -> dict[tuple[int, int], int]:
+    """For each check the rows that break it (for a number of rows: that)."""
+    return {key: found or 0 for key, found in _collected(asked, sampled=False).items()}
 
 
-def _branches(asked: Sequence[Asked]) -> Iterator[DataFrame]:
+def sample(asked: Sequence[Asked]) -> dict[tuple[int, int], list[Any]]:
+    """For each check some of the rows that break it."""
+    return {key: [_parsed(text) for text in found or ()] for key, found in _collected(asked, sampled=True).items()}
+
+
+def _collected(asked: Sequence[Asked], *, sampled: bool) -> dict[tuple[int, int], Any]:
+    with _settings(asked[0][2].sparkSession, _ONE_JOB):
+        rows = reduce(DataFrame.unionByName, _branches(asked, sampled)).collect()
+    return {(row["place"], row["number"]): row["found"] for row in rows}
+
+
+def _branches(asked: Sequence[Asked], sampled: bool) -> Iterator[DataFrame]:
     for place in dict.fromkeys(one[0] for one in asked):
         of_suite = [one for one in asked if one[0] == place]
         passing_by = [one for one in of_suite if one[3].kind in {"row", "rows"}]
         if passing_by:
-            yield _one_pass(passing_by)
+            yield _one_pass(passing_by, sampled)
         for _, number, frame, check in of_suite:
             if check.kind == "unique":
-                yield _shaped(place, number, _doubled(frame, check))
+                yield _shaped(place, number, _doubled(frame, check), sampled)
             elif check.kind == "foreign_key":
-                yield _shaped(place, number, _orphans(frame, check))
+                yield _shaped(place, number, _orphans(frame, check), sampled)
 
 
-def _one_pass(asked: Sequence[Asked]) -> DataFrame:
+def _one_pass(asked: Sequence[Asked], sampled: bool) -> DataFrame:
     """All checks that look at one row at a time, and the number of rows."""
     frame = asked[0][2]
     whole = F.to_json(F.struct(*(column(name) for name in frame.columns)), {"ignoreNullFields": "false"})
-    aggregates: list[Column] = []
-    for _, number, _, check in asked:
-        broken = F.lit(False) if check.kind == "rows" else check.broken_if
-        counted = F.count(F.lit(1)) if check.kind == "rows" else F.count_if(broken)
-        aggregates += [counted.alias(f"n{number}"), _some(F.when(broken, whole)).alias(f"s{number}")]
+
+    def found(check: Check) -> Column:
+        if check.kind == "rows":
+            return F.count(F.lit(1))
+        return _some(F.when(check.broken_if, whole)) if sampled else F.count_if(check.broken_if)
+
     structs = [
-        F.struct(
-            F.lit(place).alias("place"),
-            F.lit(number).alias("number"),
-            F.col(f"n{number}").alias("failing"),
-            F.col(f"s{number}").alias("sample"),
-        )
+        F.struct(F.lit(place).alias("place"), F.lit(number).alias("number"), F.col(f"n{number}").alias("found"))
         for place, number, _, _ in asked
     ]
-    return frame.agg(*aggregates).select(F.inline(F.array(*structs)))
+    return frame.agg(*(found(check).alias(f"n{number}") for _, number, _, check in asked)).select(F.inline(F.array(*structs)))
 
 
 def _doubled(frame: DataFrame, check: Check) -> DataFrame:
@@ -94,10 +99,9 @@ def _orphans(frame: DataFrame, check: Check) -> DataFrame:
     return lost.select(_ROWS, _keyed(check, F.col(_ROWS).alias("rows")).alias(_SAMPLE))
 
 
-def _shaped(place: int, number: int, broken: DataFrame) -> DataFrame:
-    return broken.agg(F.sum(_ROWS).alias("failing"), _some(F.col(_SAMPLE)).alias("sample")).select(
-        F.lit(place).alias("place"), F.lit(number).alias("number"), "failing", "sample"
-    )
+def _shaped(place: int, number: int, broken: DataFrame, sampled: bool) -> DataFrame:
+    found = _some(F.col(_SAMPLE)) if sampled else F.sum(_ROWS)
+    return broken.agg(found.alias("found")).select(F.lit(place).alias("place"), F.lit(number).alias("number"), "found")
 
 
 def _keyed(check: Check, more: Column) -> Column:

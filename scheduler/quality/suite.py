@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from scheduler.quality import report
@@ -129,6 +129,7 @@ def expect(frame: DataFrame, name: str = "") -> Suite:
 def check(*suites: Suite, fail: bool = True) -> Report:
     """Run the checks of several DataFrames as one Spark job; the report is also the XCom `expectations` of the task.
 
+    If rows break some of them, a second job looks for a few of these rows; what is tolerated is only counted.
     ExpectationError with every check that failed, unless `fail=False`. What may fail is written to the log in any case.
     """
     from scheduler.quality import query
@@ -141,12 +142,15 @@ def check(*suites: Suite, fail: bool = True) -> Report:
         if (place, number) not in settled
     ]
     counted = query.count(asked) if asked else {}
-    results = [
-        settled.get((place, number)) or _result(suite, one, *counted[place, number])
+    results = {
+        (place, number): settled.get((place, number)) or _result(suite, one, counted[place, number])
         for place, suite in enumerate(suites)
         for number, one in enumerate(suite.checks)
-    ]
-    return report.finish(Report(tuple(results)), fail=fail)
+    }
+    broken = [one for one in asked if results[one[:2]].status != "passed" and results[one[:2]].failing]
+    for key, sample in (query.sample(broken) if broken else {}).items():
+        results[key] = replace(results[key], sample=tuple(sample))
+    return report.finish(Report(tuple(results.values())), fail=fail)
 
 
 def _known(suite: Suite) -> dict[int, Result]:
@@ -155,9 +159,9 @@ def _known(suite: Suite) -> dict[int, Result]:
     found: dict[int, Result] = {}
     for number, one in enumerate(suite.checks):
         if one.kind == "columns":
-            found[number] = _result(suite, one, 0, [], note=wrong_columns(types, one.types, exact=one.exact))
+            found[number] = _result(suite, one, 0, note=wrong_columns(types, one.types, exact=one.exact))
         elif missing := [name for name in one.needs if name not in types]:
-            found[number] = _result(suite, one, 0, [], note=f"there is no column {', '.join(missing)}; it has {', '.join(types)}")
+            found[number] = _result(suite, one, 0, note=f"there is no column {', '.join(missing)}; it has {', '.join(types)}")
     return found
 
 
@@ -174,7 +178,7 @@ def wrong_columns(types: Mapping[str, str], wanted: Mapping[str, str | None], *,
     return ", ".join(wrong)
 
 
-def _result(suite: Suite, one: Check, failing: int, sample: Sequence[Any], note: str = "") -> Result:
+def _result(suite: Suite, one: Check, failing: int, note: str = "") -> Result:
     if one.kind == "rows":
         note = f"it has {failing:,}" if not (one.least or 0) <= failing <= (failing if one.most is None else one.most) else ""
         failing = 0
@@ -185,7 +189,6 @@ def _result(suite: Suite, one: Check, failing: int, sample: Sequence[Any], note:
         tolerated=one.tolerate,
         note=note,
         status="passed" if not note and failing <= one.tolerate else "warned" if one.warn else "failed",
-        sample=tuple(sample),
     )
 
 

@@ -1,1 +1,1 @@
-"""Spark: warm sessions for PySpark tasks, submitted applications, and what both say when they fail."""
+"""Spark: warm sessions for PySpark tasks (warm/), submitted applications (submit/) and the clusters they go to (masters/)."""

@@ -6,6 +6,7 @@ import re
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from scheduler.exceptions import FailTask
 
@@ -39,25 +40,39 @@ VALUES: Mapping[str, str] = {
 }  # fmt: skip
 
 
-def texts(conf: Mapping[str, object]) -> dict[str, str]:
-    """The conf as Spark reads it: a bool is true or false, None leaves the key out."""
-    return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in conf.items() if value is not None}
+#: For a driver here: a host name that does not resolve, as in many containers, is no reason to fail.
+LOOPBACK: Mapping[str, str] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
-def check(conf: Mapping[str, str]) -> None:
-    """FailTask for a key that is surely a mistake, or a value that Spark cannot read."""
-    for key, value in conf.items():
-        if not key.startswith("spark."):
-            raise FailTask(f"The conf key {key!r} does not begin with spark., so Spark would pass over it: correct the key.")
-        if "\n" in key or "=" in key or "\n" in value:
-            raise FailTask(f"The conf key {key!r} or its value holds a line break or an equals sign where none can be: correct it.")
-        pattern, words = _KINDS[VALUES[key]] if key in VALUES else (None, "")
-        if pattern is not None and not pattern.fullmatch(value.strip()):
-            raise FailTask(f"The conf {key} cannot be {value!r}: write {words}.")
-        if value == "" and key in VALUES:
-            raise FailTask(f"The conf {key} is empty: write {words}.")
-        if key not in VALUES:
-            _check_key(key)
+def checked(own: Mapping[Any, Any]) -> dict[str, str]:
+    """A conf as Spark reads it: a bool is true or false, None leaves the key out.
+
+    FailTask for a key that is surely a mistake, or a value that Spark cannot read.
+    """
+    found: dict[str, str] = {}
+    for key, value in own.items():
+        if not isinstance(key, str):
+            raise FailTask(f"The conf key {key!r} is of type {type(key).__name__}; write a text that begins with spark.")
+        if not isinstance(value, str | int | float | None):
+            raise FailTask(f"The conf value of {key!r} is of type {type(value).__name__}; write a text, a number or a bool.")
+        if value is not None:
+            found[key] = str(value).lower() if isinstance(value, bool) else str(value)
+            _check(key, found[key])
+    return found
+
+
+def _check(key: str, value: str) -> None:
+    if not key.startswith("spark."):
+        raise FailTask(f"The conf key {key!r} does not begin with spark., so Spark would pass over it: correct the key.")
+    if "\n" in key or "=" in key or "\n" in value:
+        raise FailTask(f"The conf key {key!r} or its value holds a line break or an equals sign where none can be: correct it.")
+    if key not in VALUES:
+        return _check_key(key)
+    pattern, words = _KINDS[VALUES[key]]
+    if value == "":
+        raise FailTask(f"The conf {key} is empty: write {words}.")
+    if not pattern.fullmatch(value.strip()):
+        raise FailTask(f"The conf {key} cannot be {value!r}: write {words}.")
 
 
 def _check_key(key: str) -> None:

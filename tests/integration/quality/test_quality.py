@@ -1,4 +1,4 @@
-"""Checks on real DataFrames: each kind with what passes and what breaks it, all of a suite as one Spark job."""
+"""Checks on real DataFrames: each kind with what passes and what breaks it, a suite as one Spark job, one more if some fail."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -8,7 +8,7 @@ import pytest
 from scheduler.authoring import context
 from scheduler.quality import ExpectationError, Report, check, expect
 from scheduler.settings import Paths, Settings
-from workers.spark import configuration, warm
+from workers.spark.warm import configuration, kept
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -18,9 +18,9 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
-    one = warm.start(configuration.merged(Settings(paths=Paths(home=tmp_path_factory.mktemp("home"))), {}), {})
+    one = kept.start(configuration.merged(Settings(paths=Paths(home=tmp_path_factory.mktemp("home"))), {}), {})
     yield one.base
-    warm.end(one)
+    kept.end(one)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,20 @@ def by_promise(report: Report) -> dict[str, tuple[str, int, str]]:
     return {one.promise: (one.status, one.failing, one.note) for one in report.results}
 
 
-def test_all_checks_of_several_dataframes_are_one_job_and_each_tells_what_breaks_it(
+def test_checks_that_pass_are_one_job_whatever_they_tolerate(
+    spark: "SparkSession", people: "DataFrame", countries: "DataFrame"
+) -> None:
+    suite = expect(people, "people").rows(1, 4).not_null("id").not_null("name", tolerate=1).unique("id", "name")
+    both = suite.foreign_key("country", countries, "code", tolerate=1), expect(countries, "countries").unique("code", tolerate=1)
+
+    report, count = jobs(spark, lambda: check(*both), "passing")
+
+    assert count == 1
+    assert [one.failing for one in report.results] == [0, 0, 1, 0, 1, 1]
+    assert not any(one.sample for one in report.results)
+
+
+def test_all_checks_of_several_dataframes_are_one_job_and_one_more_tells_what_breaks_them(
     spark: "SparkSession", people: "DataFrame", countries: "DataFrame"
 ) -> None:
     suite = (
@@ -69,7 +82,7 @@ def test_all_checks_of_several_dataframes_are_one_job_and_each_tells_what_breaks
 
     report, count = jobs(spark, lambda: check(suite, expect(countries, "countries").unique("code", tolerate=1), fail=False), "all")
 
-    assert count == 1
+    assert count == 2
     assert by_promise(report) == {
         "has the columns id long, name, country string": ("passed", 0, ""),
         "has 1 to 4 rows": ("passed", 0, ""),
@@ -91,6 +104,7 @@ def test_all_checks_of_several_dataframes_are_one_job_and_each_tells_what_breaks
     assert sorted(row["age.years"] for row in samples["age.years is between 0 and 120"]) == [-1, 200]
     assert samples["(id) is unique"] == [{"id": 2, "copies": 2}]
     assert samples["country is found in countries"] == [{"country": "XX", "rows": 1}]
+    assert samples["(code) is unique"] == samples["(name) is never null"] == []
     assert not report.passed
     assert spark.conf.get("spark.sql.adaptive.enabled") == "true"
     assert spark.conf.get("spark.sql.autoBroadcastJoinThreshold") != "-1"
@@ -109,8 +123,10 @@ def test_of_many_failing_rows_a_few_are_kept_and_long_ones_are_cut(spark: "Spark
 def test_a_dataframe_without_rows_keeps_every_promise_but_that_of_rows(spark: "SparkSession", countries: "DataFrame") -> None:
     empty = spark.createDataFrame([], "code string")
 
-    report = expect(empty).rows(1).not_null("code").unique("code").foreign_key("code", countries).check(fail=False)
+    suite = expect(empty).rows(1).not_null("code").unique("code").foreign_key("code", countries)
+    report, count = jobs(spark, lambda: suite.check(fail=False), "empty")
 
+    assert count == 1, "no row breaks the number of rows"
     assert [one.status for one in report.results] == ["failed", "passed", "passed", "passed"]
 
 

@@ -182,20 +182,23 @@ def test_without_a_java_that_spark_can_use_the_task_fails_with_one_sentence(benc
         (folder / "java").chmod(0o755)
     bench.worker(queues="default,spark", PATH=str(folder), JAVA_HOME="")
 
-    bench.run("""
+    bench.run(f"""
         @dag(schedule=None)
         def d():
             @task.pyspark(retries=2)
             def t(spark):
                 return spark.range(1).count()
             t()
+            SparkSubmitOperator(task_id="s", application={__file__!r}, master="local[1]", retries=2)
+            SparkSqlOperator(task_id="q", sql="select 1", master="local[1]", retries=2)
         d()
     """)
 
-    assert bench.scenario.states() == {"t": "failed"}
-    assert bench.column("t", "try_number") == 1
-    assert "install Java 17 or newer" in bench.last_line("t")
-    assert ("version 11" in bench.last_line("t")) == bool(script)
+    assert bench.scenario.states() == {"t": "failed", "s": "failed", "q": "failed"}
+    for task_id in ("t", "s", "q"):
+        assert bench.column(task_id, "try_number") == 1
+        assert "install Java 17 or newer" in bench.last_line(task_id)
+        assert ("version 11" in bench.last_line(task_id)) == bool(script)
     assert not list(Path(bench.settings.home).glob("warehouse/*"))
 
 

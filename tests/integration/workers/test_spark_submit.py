@@ -3,6 +3,7 @@
 import signal
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -86,7 +87,7 @@ def dag(file: Path, *arguments: str, **more: object) -> str:
     given = [str(file.parent / "go"), *arguments]
     options = {"conf": ALONE, "application": str(file), "application_args": given, **more}
     return dedent(f"""
-        from datetime import timedelta
+        import datetime
         with DAG("d", schedule=None):
             SparkSubmitOperator(task_id="t", **{options!r})
     """)
@@ -101,7 +102,7 @@ def jobs(bench: Any) -> list[dict[str, Any]]:
 
 def processes(job: dict[str, Any]) -> list[psutil.Process]:
     """What lives that names the tag or the id of this application: its driver, what started that, its executors."""
-    names = [job["tag"], job["application_id"]]
+    names = [name for name in (job["tag"], job["application_id"]) if name is not None]
     found = psutil.process_iter(["cmdline", "name"])
     return [one for one in found if any(name in word for word in one.info["cmdline"] or () for name in names)]
 
@@ -172,9 +173,11 @@ def test_in_client_mode_the_driver_is_a_child_whose_ids_and_output_are_kept(
     assert (progress[0][0]["application_id"], progress[0][0]["ui_url"]) == (stored["application_id"], stored["ui_url"])
 
 
-@pytest.mark.parametrize("deaf_s", [0.0, pytest.param(30.0, marks=full_only)])
+@pytest.mark.parametrize(
+    ("deaf_s", "lasts_60_s"), [(0.0, False), pytest.param(30.0, False, marks=full_only), pytest.param(0.0, True, marks=full_only)]
+)
 def test_a_retry_after_a_killed_worker_attaches_and_a_deaf_master_is_asked_again(
-    bench: Any, cluster: SparkCluster, application: Path, start: Any, deaf_s: float
+    bench: Any, cluster: SparkCluster, application: Path, start: Any, deaf_s: float, lasts_60_s: bool
 ) -> None:
     first = start()
     bench.dag(dag(application, deploy_mode="cluster", retries=1, retry_delay=0, env_vars={"GIVEN": "an env"}))
@@ -192,13 +195,16 @@ def test_a_retry_after_a_killed_worker_attaches_and_a_deaf_master_is_asked_again
         until = time.monotonic() + deaf_s
         eventually(lambda: turned(bench) and time.monotonic() >= until, timeout=deaf_s + 5)
         assert bench.scenario.states(run) == {"t": "running"}
-    (application.parent / "go").touch()
-    bench.wait(run)
+    if not lasts_60_s:
+        (application.parent / "go").touch()
+    bench.wait(run, timeout_s=120)
 
     assert bench.scenario.states(run) == {"t": "success"}, log(bench, 2)
     (stored,) = jobs(bench)
     assert (stored["driver_id"], stored["try_number"], stored["state"]) == (job["driver_id"], 2, "finished")
-    assert [one["state"] for one in cluster.applications(job["tag"])] == ["FINISHED"]
+    (listed,) = cluster.applications(job["tag"])
+    assert listed["state"] == "FINISHED"
+    assert not lasts_60_s or listed["duration"] >= 60_000
     assert "counted 0 with an env" in log(bench, 2)
 
 
@@ -222,8 +228,26 @@ def test_clearing_ends_an_application_in_the_cluster_within_ten_seconds(
     assert jobs(bench)[0]["state"] == "killed"
 
 
-@full_only
-@pytest.mark.parametrize("how", ["marked", "stopped"])
+def test_a_task_that_takes_too_long_ends_its_application_and_leaves_no_jvm(
+    bench: Any, cluster: SparkCluster, application: Path, start: Any
+) -> None:
+    start()
+    bench.dag(dag(application, execution_timeout=timedelta(seconds=8)))
+    run = bench.scenario.trigger("d", run_id="r1")
+    seen = eventually(lambda: turned(bench) and jobs(bench) and java(jobs(bench)[0]), timeout=30, message=lambda: bench.said)
+    assert bench.scenario.states(run) == {"t": "running"}
+
+    bench.wait(run)
+
+    (job,) = jobs(bench)
+    assert bench.scenario.states(run) == {"t": "failed"}
+    assert "TaskTimeout" in bench.last_line("t")
+    assert job["state"] == "killed"
+    assert processes(job) == [] and not any(one.is_running() for one in seen)
+    assert [one["state"] for one in cluster.applications(job["tag"]) if one["state"] in {"WAITING", "RUNNING"}] == []
+
+
+@pytest.mark.parametrize("how", [pytest.param("marked", marks=full_only), "stopped"])
 def test_a_driver_that_ignores_sigterm_is_gone_once_its_task_is_marked_or_its_worker_stopped(
     bench: Any, cluster: SparkCluster, application: Path, start: Any, how: str
 ) -> None:

@@ -28,7 +28,7 @@ ALLOWED = {
     "scheduler/dagfiles/watch.py": "whether a file was written just now; at worst it is read once more, or a check later",
     "scheduler/triggers.py": "outside of tasks and waiters, where nobody says what PostgreSQL's clock shows",
     "workers/logs.py": "the times in logs",
-    "workers/spark/watch.py": "beside what a JVM of the same machine notes of its stages",
+    "workers/spark/warm/watch.py": "beside what a JVM of the same machine notes of its stages",
 }
 
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Protocol
 
-from workers.spark.command import Submission
-from workers.spark.status import Ids, Status
+from workers.spark.submit.command import Submission
+from workers.spark.submit.status import Ids, Status
 
 #: Runs a Submission's command line and gives what it printed, for clusters that are submitted to by spark-submit.
 Run = Callable[[Submission], str]

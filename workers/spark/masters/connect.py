@@ -3,9 +3,9 @@
 import threading
 import uuid
 
-from workers.spark.command import Submission
 from workers.spark.masters import Run, local
-from workers.spark.status import Ids, UnreachableError
+from workers.spark.submit.command import Submission
+from workers.spark.submit.status import Ids, UnreachableError
 
 #: Turns a tag into the id of a session, the same in any process.
 _SESSIONS = uuid.UUID("6f0c1c5e-6a44-4c0e-9a6e-2d1f0d7a9b11")

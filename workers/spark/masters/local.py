@@ -5,9 +5,9 @@ from datetime import datetime
 import psutil
 
 from workers.orphans import kill_tree
-from workers.spark.command import Submission
 from workers.spark.masters import Run
-from workers.spark.status import Ids, Phase, Status, UnreachableError
+from workers.spark.submit.command import Submission
+from workers.spark.submit.status import Ids, Phase, Status, UnreachableError
 
 
 class Local:

@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from scheduler.exceptions import FailTask
-from workers.spark import command, rest
-from workers.spark.command import AS_CONF, Submission
 from workers.spark.masters import Run
-from workers.spark.status import Ids, Phase, Status, UnreachableError
+from workers.spark.submit import command, rest
+from workers.spark.submit.command import AS_CONF, Submission
+from workers.spark.submit.status import Ids, Phase, Status, UnreachableError
 
 R = TypeVar("R")
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from workers.spark import limits, rest
-from workers.spark.command import Submission
 from workers.spark.masters import Run
-from workers.spark.status import Ids, Phase, Status, UnreachableError
+from workers.spark.submit import limits, rest
+from workers.spark.submit.command import Submission
+from workers.spark.submit.status import Ids, Phase, Status, UnreachableError
 
 CALL_S = 30.0
 _ID = re.compile(r"\bapplication_\d+_\d+\b")

@@ -8,10 +8,11 @@ from scheduler import masking
 from scheduler.authoring.connection import Connection
 from scheduler.exceptions import FailTask
 from scheduler.operators import SparkSqlOperator, SparkSubmitOperator
-from workers.spark import command, conf, target
-from workers.spark.command import Submission
+from workers.spark import conf
 from workers.spark.masters import of, standalone
-from workers.spark.target import Target
+from workers.spark.submit import command, target
+from workers.spark.submit.command import Submission
+from workers.spark.submit.target import Target
 
 TAG = "paceline-0123abcd-7-2"
 
@@ -47,6 +48,23 @@ def test_every_option_of_the_operator_becomes_one_of_spark_submit() -> None:
         "--conf", f"spark.yarn.tags={TAG}",
         "--conf", "spark.yarn.submit.waitAppCompletion=false", "--verbose", "/app.py", "--date", "3",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("master", "mode"), [("local[1]", "client"), ("spark://m:7077", "client"), ("yarn", "cluster"), ("k8s://https://h", "cluster")]
+)
+def test_a_jar_is_named_after_its_main_class_and_before_its_arguments(master: str, mode: str) -> None:
+    made = submit(
+        master=master, deploy_mode=mode, application="/a.jar", java_class="x.Y", jars="/b.jar,/c.jar", application_args=["in", 7]
+    )
+    unnamed = submit(master=master, deploy_mode=mode, application="/a.jar")
+
+    words = command.argv(made, binary="spark-submit")
+
+    assert words[words.index("--jars") + 1] == "/b.jar,/c.jar"
+    assert words[-5:] == ["--class", "x.Y", "/a.jar", "in", "7"]
+    assert command.argv(unnamed, binary="spark-submit")[-1] == "/a.jar", "its manifest names the class"
+    assert "--class" not in command.argv(unnamed, binary="spark-submit")
 
 
 def test_what_is_secret_goes_into_a_file_and_into_no_argument() -> None:
@@ -163,4 +181,4 @@ def test_a_connection_that_does_not_fit_is_refused(uri: str, sentence: str) -> N
 
 
 def test_keys_of_an_application_itself_are_free() -> None:
-    conf.check({"spark.mine.anything": "x", "spark.executorEnv.PATH": "/bin", "spark.hadoop.fs.s3a.endpoint": "e"})
+    conf.checked({"spark.mine.anything": "x", "spark.executorEnv.PATH": "/bin", "spark.hadoop.fs.s3a.endpoint": "e"})

@@ -6,16 +6,17 @@ from typing import Any
 import pytest
 
 from scheduler.exceptions import FailTask
+from scheduler.operators import SparkSubmitOperator
 from scheduler.settings import Paths, Settings
-from workers.spark import conf, configuration
+from workers.spark import conf
+from workers.spark.submit import command, target
+from workers.spark.warm import configuration
 
 SETTINGS = Settings(paths=Paths(home=Path("/home/p")))
 
 
 def test_the_task_s_keys_override_ours() -> None:
-    made = configuration.merged(
-        SETTINGS, configuration.checked({"spark.driver.memory": "4g", "spark.mine": True, "spark.count": 3})
-    )
+    made = configuration.merged(SETTINGS, conf.checked({"spark.driver.memory": "4g", "spark.mine": True, "spark.count": 3}))
 
     assert made["spark.driver.memory"] == "4g"
     assert (made["spark.mine"], made["spark.count"]) == ("true", "3")
@@ -50,13 +51,21 @@ def test_a_session_takes_what_spark_sql_reads_anew() -> None:
         ({"spark.driver.memory": "lots"}, "write a size such as 512m or 4g"),
         ({"spark.excutor.memory": "1g"}, "did you mean 'spark.executor.memory'?"),
         ({"spark.x": ["a"]}, "of type list"),
+        ({"spark.ui.enabled": ""}, "spark.ui.enabled is empty: write true or false."),
+        ({"spark.x=1 spark.y": "a"}, "an equals sign"),
     ],
 )
 def test_what_can_be_no_key_or_value_is_one_sentence(own: dict[Any, Any], words: str) -> None:
-    with pytest.raises(FailTask, match=r"^[^\n]*$") as caught:
-        configuration.checked(own)
-
-    assert words in str(caught.value)
+    """For a session and for an application that is submitted."""
+    submitted = SparkSubmitOperator(task_id="t", application="/a.py")
+    submitted.conf = own
+    for read in (
+        lambda: conf.checked(own),
+        lambda: command.submission(submitted, target.choose("local", None, None, None), tag="paceline-0-0-0", name="d.t"),
+    ):
+        with pytest.raises(FailTask, match=r"^[^\n]*$") as caught:
+            read()
+        assert words in str(caught.value)
 
 
 def test_properties_keep_what_java_would_read_otherwise() -> None:

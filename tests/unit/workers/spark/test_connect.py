@@ -3,7 +3,7 @@
 import pytest
 
 from workers.spark.masters import connect
-from workers.spark.status import UnreachableError
+from workers.spark.submit.status import UnreachableError
 
 TAG = "paceline-0123abcd-7-2"
 

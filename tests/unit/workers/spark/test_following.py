@@ -9,9 +9,9 @@ import pytest
 from scheduler.setting_sections import Spark
 from scheduler.store.external_jobs import ExternalJob
 from workers.outcome import TaskStopped
-from workers.spark.following import Followed, end_for
-from workers.spark.jobs import NoJobs
-from workers.spark.status import ApplicationLivesError, Ids, Phase, Status, StatusUnknownError, UnreachableError
+from workers.spark.submit.following import Followed, end_for
+from workers.spark.submit.jobs import NoJobs
+from workers.spark.submit.status import ApplicationLivesError, Ids, Phase, Status, StatusUnknownError, UnreachableError
 
 QUICK = Spark(status_interval=0.001, status_patience=0.05, kill_timeout=1)
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from scheduler.exceptions import FailTask
-from workers.spark import lines
 from workers.spark.masters import standalone
-from workers.spark.status import Ids, Phase, Status
+from workers.spark.submit import lines
+from workers.spark.submit.status import Ids, Phase, Status
 
 TAG = "paceline-0123abcd-7-2"
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from workers.spark.masters import kubernetes, yarn
-from workers.spark.status import Ids, Phase
+from workers.spark.submit.status import Ids, Phase
 
 #: github.com/apache/airflow, tests of the provider apache-spark: spark-submit to YARN.
 YARN_SUBMITTING = """\

@@ -12,11 +12,12 @@ from scheduler.exceptions import FailTask, TaskTimeout
 from scheduler.operators import process
 from scheduler.settings import Settings
 from workers.outcome import TaskStopped
-from workers.spark import command, java
-from workers.spark.command import Submission
-from workers.spark.following import LOOK_S, Followed, end_for, say
+from workers.spark import java
 from workers.spark.masters import connect
-from workers.spark.status import ApplicationError, Phase, Status, UnreachableError
+from workers.spark.submit import command
+from workers.spark.submit.command import Submission
+from workers.spark.submit.following import LOOK_S, Followed, end_for, say
+from workers.spark.submit.status import ApplicationError, Phase, Status, UnreachableError
 
 #: Of the ten seconds that a child of a worker has to react five go to the process group; this is for the cluster.
 CLUSTER_SHARE_S = 3.0

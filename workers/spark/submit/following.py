@@ -9,10 +9,11 @@ from typing import TypeVar
 from scheduler.setting_sections import Spark
 from scheduler.store.external_jobs import ExternalJob
 from workers.logs import stamp
-from workers.spark import causes, limits, lines
-from workers.spark.jobs import Jobs, ids_of
+from workers.spark import causes
 from workers.spark.masters import Cluster
-from workers.spark.status import ApplicationLivesError, Ids, Phase, Status, StatusUnknownError, UnreachableError
+from workers.spark.submit import limits, lines
+from workers.spark.submit.jobs import Jobs, ids_of
+from workers.spark.submit.status import ApplicationLivesError, Ids, Phase, Status, StatusUnknownError, UnreachableError
 
 R = TypeVar("R")
 

@@ -12,7 +12,8 @@ from scheduler.exceptions import FailTask
 from scheduler.setting_sections import Spark
 from workers.logs import worker_log
 from workers.spark import causes
-from workers.spark.jvm import Jvm
+from workers.spark.warm import threads
+from workers.spark.warm.jvm import Jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -126,6 +127,7 @@ def start(settings: Mapping[str, str], own: Mapping[str, str]) -> Warm:
         activate(made)
         made.check(own)
         made.base = _session(made)
+        threads.let_go_soon(made.classes)
     except BaseException:
         end(made)
         raise

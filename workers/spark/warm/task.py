@@ -14,7 +14,8 @@ from scheduler.exceptions import PacelineError
 from scheduler.settings import Settings
 from workers.progress import Look
 from workers.runtimes import python
-from workers.spark import causes, configuration, frames, session, warm, watch
+from workers.spark import causes, conf, frames
+from workers.spark.warm import configuration, kept, session, watch
 
 #: Tells others how far a task is while the block runs.
 Watched = Callable[[Look], AbstractContextManager[None]]
@@ -32,11 +33,11 @@ def run(
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     _said[:] = [""]
-    own = configuration.checked(getattr(operator, "spark_conf", None) or {})
+    own = conf.checked(getattr(operator, "spark_conf", None) or {})
     for_jvm, for_session = configuration.split(own)
     jvm_conf = configuration.merged(settings, for_jvm)
     keep = settings.spark.warm and getattr(operator, "warm", True)
-    one = warm.take(jvm_conf, for_jvm, settings.spark) if keep else warm.start(jvm_conf, for_jvm)
+    one = kept.take(jvm_conf, for_jvm, settings.spark) if keep else kept.start(jvm_conf, for_jvm)
     try:
         one.check(for_session)
         with session.opened(one, for_session, name=_name(values["ti"])) as spark:
@@ -47,9 +48,9 @@ def run(
     finally:
         _said[:] = [one.jvm.said()]
         if keep:
-            warm.release(one, settings.spark)
+            kept.release(one, settings.spark)
         else:
-            warm.end(one)
+            kept.end(one)
 
 
 def cause(error: BaseException) -> str | None:

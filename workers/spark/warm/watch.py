@@ -6,7 +6,7 @@ from typing import Any
 
 from workers import progress
 from workers.progress import Look, Progress
-from workers.spark.warm import Warm
+from workers.spark.warm.kept import Warm
 
 
 def look(warm: Warm) -> Look:

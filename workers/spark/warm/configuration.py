@@ -1,9 +1,7 @@
 """The configuration of a PySpark task: ours and its own in one, and which keys a session of a warm JVM can take."""
 
 from collections.abc import Mapping
-from typing import Any
 
-from scheduler.exceptions import FailTask
 from scheduler.settings import Settings
 from workers.spark import conf
 
@@ -48,20 +46,7 @@ def merged(settings: Settings, own: Mapping[str, str]) -> dict[str, str]:
         "spark.sql.ui.retainedExecutions": "20",
     } | dict(own)
     if found["spark.master"].startswith("local"):
-        # A host name that does not resolve, as in many containers, is no reason to fail.
-        found = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"} | found
-    return found
-
-
-def checked(own: Mapping[Any, Any]) -> dict[str, str]:
-    """The task's own keys as Spark reads them; FailTask for a key or value that can be none of Spark's."""
-    for key, value in own.items():
-        if not isinstance(key, str):
-            raise FailTask(f"The conf key {key!r} is of type {type(key).__name__}; write a text that begins with spark.")
-        if not isinstance(value, str | int | float | None):
-            raise FailTask(f"The conf value of {key!r} is of type {type(value).__name__}; write a text, a number or a bool.")
-    found: dict[str, str] = conf.texts(own)
-    conf.check(found)
+        found = {**conf.LOOPBACK, **found}
     return found
 
 

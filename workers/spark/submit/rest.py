@@ -8,8 +8,8 @@ import urllib.request
 from http.client import HTTPException
 from typing import Any
 
-from workers.spark import limits
-from workers.spark.status import UnreachableError
+from workers.spark.submit import limits
+from workers.spark.submit.status import UnreachableError
 
 TIMEOUT_S = 5.0
 PAUSE_S = 0.5

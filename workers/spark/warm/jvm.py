@@ -6,7 +6,6 @@ import signal
 import struct
 import subprocess
 import sys
-import tempfile
 import termios
 import threading
 import time
@@ -19,6 +18,7 @@ from celery.platforms import set_pdeathsig
 from scheduler.exceptions import PacelineError
 from workers.spark import causes, conf
 from workers.spark.java import check_java
+from workers.spark.warm.scratch import Scratch
 
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 3.0
@@ -37,14 +37,19 @@ class Jvm:
     def __init__(self, settings: Mapping[str, str]) -> None:
         java = check_java()
         self._said = bytearray()
+        self._scratch = Scratch()
+        properties, gateway = self._scratch.path / "spark.properties", self._scratch.path / "gateway"
+        # A file and not arguments, which everybody on the machine can read.
+        properties.write_text(conf.as_properties(settings))
         read, write = os.pipe()
         try:
-            with tempfile.TemporaryDirectory(prefix="paceline-jvm-") as folder:
-                self._process = _start(java, settings, Path(folder), write)
-                os.close(write)
-                self._output = read
-                threading.Thread(target=self._pump, name="jvm-output", daemon=True).start()
-                self.gateway = _connect(*self._wait_for(Path(folder) / "gateway"))
+            self._process = _start(java, properties, gateway, write)
+            os.close(write)
+            self._output = read
+            threading.Thread(target=self._pump, name="jvm-output", daemon=True).start()
+            self.gateway = _connect(*self._wait_for(gateway))
+            properties.unlink()
+            gateway.unlink()
         except BaseException:
             self.stop()
             raise
@@ -76,17 +81,10 @@ class Jvm:
 
     def stop(self) -> None:
         """End it; kill it if it does not."""
-        process = getattr(self, "_process", None)
-        if process is None:
-            return
-        if process.poll() is None:
-            process.terminate()
-            try:
-                process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        process.stdin.close()
+        process: subprocess.Popen[bytes] | None = getattr(self, "_process", None)
+        if process is not None:
+            _end(process)
+        self._scratch.remove()
 
     def _wait_for(self, info: Path) -> tuple[int, str]:
         from pyspark.serializers import UTF8Deserializer, read_int
@@ -114,16 +112,27 @@ class Jvm:
         os.close(self._output)
 
 
-def _start(java: str, settings: Mapping[str, str], folder: Path, output: int) -> "subprocess.Popen[bytes]":
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    assert process.stdin is not None
+    process.stdin.close()
+
+
+def _start(java: str, properties: Path, gateway: Path, output: int) -> "subprocess.Popen[bytes]":
     from pyspark.find_spark_home import _find_spark_home
 
-    # A file and not arguments, which everybody on the machine can read. The folder is ours alone.
-    properties = folder / "spark.properties"
-    properties.write_text(conf.as_properties(settings))
     environment = {
         **os.environ,
         "SPARK_CONNECT_MODE": "0",
-        "_PYSPARK_DRIVER_CONN_INFO_PATH": str(folder / "gateway"),
+        # Its own options in the conf come later, and so before ours.
+        "SPARK_SUBMIT_OPTS": f'{os.environ.get("SPARK_SUBMIT_OPTS", "")} "-Djava.io.tmpdir={properties.parent}"'.lstrip(),
+        "_PYSPARK_DRIVER_CONN_INFO_PATH": str(gateway),
         "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
         # spark-submit believes a JAVA_HOME without a Java in it, and fails; an empty one sends it to PATH.
         "JAVA_HOME": str(Path(java).parent.parent) if java.startswith(os.environ.get("JAVA_HOME") or "//") else "",

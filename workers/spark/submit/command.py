@@ -10,7 +10,7 @@ from scheduler import masking
 from scheduler.exceptions import FailTask
 from scheduler.operators.spark_submit import SparkOperator, SparkSqlOperator
 from workers.spark import conf as confs
-from workers.spark.target import Target
+from workers.spark.submit.target import Target
 
 #: Every application carries it in its name; between the marks stand the task instance and the try that submitted it.
 TAG = re.compile(r"paceline-[0-9a-f]{8}-\d+-\d+")
@@ -74,11 +74,9 @@ def tag_of(home: str, ti_id: int, try_number: int) -> str:
 
 def submission(operator: SparkOperator, target: Target, *, tag: str, name: str) -> Submission:
     """What a rendered operator asks for. FailTask says what cannot be."""
-    conf = confs.texts({**target.conf, **_mapping("conf", operator.conf)})
-    confs.check(conf)
+    conf = confs.checked({**target.conf, **_mapping("conf", operator.conf)})
     if target.kind == "local":
-        # A host name that does not resolve, as in many containers, is no reason to fail.
-        conf = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"} | conf
+        conf = {**confs.LOOPBACK, **conf}
     options = {key: str(value) for key, _ in OPTIONS if (value := getattr(operator, key, None)) not in (None, "")}
     yarn_queue = operator.yarn_queue or target.yarn_queue
     if yarn_queue and target.kind == "yarn":

@@ -2,7 +2,7 @@
 
 import re
 
-from workers.spark.status import Ids
+from workers.spark.submit.status import Ids
 
 _APPLICATION = re.compile(
     r"\b[Aa]pp(?:lication)? I[Dd]:? (app-\d+-\d+|local-\d+|spark-\w+)\b|Submitted application (application_\d+_\d+)"

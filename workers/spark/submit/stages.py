@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from workers import progress
-from workers.spark import rest
-from workers.spark.status import Ids
+from workers.spark.submit import rest
+from workers.spark.submit.status import Ids
 
 TIMEOUT_S = 2.0
 

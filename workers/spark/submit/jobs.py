@@ -12,8 +12,8 @@ from scheduler.store.claims import Claim
 from scheduler.store.external_jobs import ExternalJob
 from scheduler.store.hot import HotPath
 from workers import progress
-from workers.spark.command import Submission
-from workers.spark.status import Ids, Status
+from workers.spark.submit.command import Submission
+from workers.spark.submit.status import Ids, Status
 
 
 class Jobs(Protocol):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from scheduler.exceptions import TaskTimeout
 from workers.outcome import TaskStopped
-from workers.spark.warm import JVM_ERROR, JVM_FAILED, Warm
+from workers.spark.warm.kept import JVM_ERROR, JVM_FAILED, Warm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,8 +13,9 @@ from scheduler.setting_sections import Spark
 from scheduler.store import external_jobs
 from scheduler.store.external_jobs import ExternalJob
 from workers.logs import worker_log
-from workers.spark import jobs, masters
-from workers.spark.status import ApplicationLivesError, Status
+from workers.spark import masters
+from workers.spark.submit import jobs
+from workers.spark.submit.status import ApplicationLivesError, Status
 
 
 class ReaperJobs:
@@ -86,7 +87,7 @@ class Reaper(threading.Thread):
         return ended
 
     def _end(self, job: ExternalJob, keeper: ReaperJobs) -> bool:
-        from workers.spark.following import Followed
+        from workers.spark.submit.following import Followed
 
         cluster = masters.of(job.kind, job.master, job.reach, job.deploy_mode)
         followed = Followed(cluster, job, keeper, self._settings, say=worker_log.info)

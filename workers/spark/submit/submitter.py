@@ -16,11 +16,12 @@ from scheduler.settings import Settings
 from scheduler.store.external_jobs import ExternalJob
 from workers.outcome import TaskStopped
 from workers.runtimes import python
-from workers.spark import command, driver, java, masters, rest, stages, target
-from workers.spark.command import Submission
-from workers.spark.following import Followed, end_for, say
-from workers.spark.jobs import Jobs
-from workers.spark.status import ApplicationError, Ids, Phase, Status, UnreachableError
+from workers.spark import java, masters
+from workers.spark.submit import command, driver, rest, stages, target
+from workers.spark.submit.command import Submission
+from workers.spark.submit.following import Followed, end_for, say
+from workers.spark.submit.jobs import Jobs
+from workers.spark.submit.status import ApplicationError, Ids, Phase, Status, UnreachableError
 
 #: Schemes of files that lie on this machine.
 _HERE = re.compile(r"(file:/*)?/|(?![a-zA-Z][\w+.-]*:)")
