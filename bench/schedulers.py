@@ -51,6 +51,7 @@ def measure(options: Options) -> Piece:
         for iteration in range(options.iterations):
             for count in COUNTS if iteration % 2 == 0 else reversed(COUNTS):
                 stack.start(schedulers=count, workers=1)
+                measuring.run(stack, many)  # warm-up: after it every pool child has read the files
                 row = {"many": measuring.run(stack, many).tasks_per_s}
                 stack.stop_processes()
                 row |= _alone(stack, count, runs)
