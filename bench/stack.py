@@ -91,7 +91,7 @@ class Stack:
         home, dags = self.folder / "home", self.folder / "dags"
         home.mkdir()
         dags.mkdir()
-        _logs_in_memory(home, undo)
+        logs_in_memory(home, undo)
         # An empty file of settings, so that one of the working directory is not read.
         (self.folder / "settings.toml").touch()
         self.servers = undo.enter_context(Supervisor(self.folder / "logs", say=self.said.append))
@@ -238,7 +238,7 @@ class Stack:
         return found
 
 
-def _logs_in_memory(home: Path, undo: contextlib.ExitStack) -> None:
+def logs_in_memory(home: Path, undo: contextlib.ExitStack) -> None:
     """Let the logs of tries lie in memory where there is a file system for it; settings, data and servers stay on the disk.
 
     ext4 does not give the inode of a deleted file again for minutes, and looks at each of them whenever a file is made near by.

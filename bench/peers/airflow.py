@@ -19,7 +19,7 @@ from redis import Redis
 
 from bench.peers import profiles
 from bench.peers.profiles import Profile
-from bench.stack import Stack, StackError
+from bench.stack import Stack, StackError, logs_in_memory
 from scheduler.cli.processes import Command, Supervisor
 from scheduler.cli.stack import free_port
 
@@ -79,6 +79,7 @@ def running(stack: Stack, profile: Profile, *, programs: Path, files: Mapping[st
     with contextlib.ExitStack() as undo:
         home = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="airflow-", ignore_cleanup_errors=True)))
         (home / "dags").mkdir()
+        logs_in_memory(home, undo)
         for name, text in files.items():
             (home / "dags" / name).write_text(text, encoding="utf-8")
         url = undo.enter_context(_database(stack))
