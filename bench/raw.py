@@ -26,6 +26,8 @@ MESSAGES, SAMPLE_MESSAGES = 5000, 2000
 HOPS, FIRST_HOPS = 300, 50
 COMMITS_S = 0.5
 LIMIT_S = 120.0
+#: For the first messages of a worker.
+START_S = 15.0
 GLANCE_S = 0.01
 
 
@@ -59,11 +61,22 @@ class RawCelery:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """A worker that runs and has run something for the length of the block."""
-        with self._worker():
-            self._await_answer()
-            self.sent_while_running(20 * self._concurrency)
-            yield
+        """A worker that runs and has run something for the length of the block.
+
+        Now and then one that has just started never says that it got its first messages; then another gets a chance.
+        """
+        for last in (False, False, True):
+            with self._worker():
+                self._await_answer()
+                try:
+                    self.sent_while_running(20 * self._concurrency, limit_s=LIMIT_S if last else START_S)
+                except StackError:
+                    if last:
+                        raise
+                    self._redis.flushdb()
+                    continue
+                yield
+                return
 
     def sent_before(self, messages: int = MESSAGES) -> float:
         """Tasks per second of what waits in the broker when a worker starts, between its first and its last hundredths."""
@@ -75,11 +88,11 @@ class RawCelery:
             done = messages - self._wait(messages - high)
             return (done - low) / (time.perf_counter() - start)
 
-    def sent_while_running(self, messages: int = MESSAGES) -> float:
+    def sent_while_running(self, messages: int = MESSAGES, *, limit_s: float = LIMIT_S) -> float:
         """Tasks per second from the first message sent to the last taken."""
         start = time.perf_counter()
         self._send(messages)
-        self._wait(0)
+        self._wait(0, limit_s)
         return messages / (time.perf_counter() - start)
 
     def hops(self, count: int = HOPS, first: int = FIRST_HOPS) -> list[float]:
@@ -128,12 +141,12 @@ class RawCelery:
             if time.monotonic() > deadline:
                 raise StackError(f"bare Celery did not start within {LIMIT_S:.0f} s")
 
-    def _wait(self, depth: int) -> int:
+    def _wait(self, depth: int, limit_s: float = LIMIT_S) -> int:
         """Until no more messages than that are left; how many are left."""
-        deadline = time.monotonic() + LIMIT_S
+        deadline = time.monotonic() + limit_s
         while (left := self._depth()) > depth:
             if time.monotonic() > deadline:
-                raise StackError(f"{LIMIT_S:.0f} s were too short for bare Celery; {left} messages are left")
+                raise StackError(f"{limit_s:.0f} s were too short for bare Celery; {left} messages are left")
             time.sleep(GLANCE_S)
         return left
 
