@@ -27,8 +27,8 @@ from scheduler.store import database, migrate, runs
 CONCURRENCY = 4
 START_S = 120.0
 POLL_S = 0.02
-#: Linux has a file system in memory there.
-MEMORY = Path("/dev/shm")  # noqa: S108
+#: Linux has a file system in memory there; in a container it is often too small for the logs of a large map, a page each.
+MEMORY, MEMORY_BYTES = Path("/dev/shm"), 1_000_000_000  # noqa: S108
 #: Whose CPU and memory are told apart; `parser` is every child of a scheduler, `worker_children` every one of a worker.
 ROLES = ("scheduler", "parser", "worker", "worker_children", "postgres", "redis")
 
@@ -244,7 +244,7 @@ def logs_in_memory(home: Path, undo: contextlib.ExitStack) -> None:
     ext4 does not give the inode of a deleted file again for minutes, and looks at each of them whenever a file is made near by.
     What an earlier part, or anybody's tests, had deleted would make a log file cost anything from 0.04 to 1 ms.
     """
-    if MEMORY.is_dir() and os.access(MEMORY, os.W_OK):
+    if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= MEMORY_BYTES:
         logs = Path(tempfile.mkdtemp(prefix="bench-", dir=MEMORY))
         undo.callback(shutil.rmtree, logs, ignore_errors=True)
         (home / "logs").symlink_to(logs)
