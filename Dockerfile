@@ -26,6 +26,9 @@ COPY workers workers
 RUN pip install --no-cache-dir --build-constraint constraints.txt --no-deps --force-reinstall . \
  && python -m compileall -q /opt/venv/lib/python3.11/site-packages/scheduler /opt/venv/lib/python3.11/site-packages/workers
 
+# What the JVMs of Spark tasks start from.
+RUN paceline spark archive
+
 WORKDIR /opt/paceline
 COPY config/paceline.toml config/
 USER paceline

@@ -85,6 +85,8 @@ class Spark(Section):
     """Seconds after which a JVM is ended once its task is."""
     max_jvm_heap: Annotated[float, Field(ge=0.1, le=1)] = 0.8
     """Share of its heap that a JVM may still use after a collection; it is ended above."""
+    archive_folder: str = ""
+    """Folder of the archive of Spark's classes (`paceline spark archive`); empty is share/paceline of the Python environment."""
     status_interval: Seconds = 1
     """Seconds between two questions to the cluster how an application goes."""
     status_patience: Seconds = 600

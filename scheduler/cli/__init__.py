@@ -25,6 +25,7 @@ COMMANDS = {
     "variables": "List, get and set variables.",
     "connections": "List, get and add connections to other systems.",
     "workers": "List the workers.",
+    "spark": "Prepare this machine for Spark tasks.",
     "config": "Show and check the settings.",
     "doctor": "Say what is reachable, which versions run, and what to fix.",
     "alive": "Exit 0 if the scheduler, worker or waiter on this machine is well.",

@@ -44,7 +44,7 @@ def bad(check: str, message: str, fix: str) -> Finding:
 
 def examine(settings: Settings) -> list[Finding]:
     """Every check there is; what cannot be checked because the database is away is left out."""
-    findings = [*machine(settings), *java(), *broker(settings)]
+    findings = [*machine(settings), *java(settings), *broker(settings)]
     engine = database.create(settings, pool_size=1, application="paceline doctor")
     try:
         reachable = list(_guarded("database", lambda: postgres(engine)))
@@ -84,8 +84,9 @@ def machine(settings: Settings) -> Iterator[Finding]:
             yield bad(name, f"{path} cannot be written.", f"Give this user the right to write {nearest}, or set another.")
 
 
-def java() -> Iterator[Finding]:
-    """The Java that Spark would start."""
+def java(settings: Settings) -> Iterator[Finding]:
+    """The Java that Spark would start, and from what."""
+    from workers.spark import archive
     from workers.spark import java as runtime
 
     path = runtime.find_java()
@@ -96,7 +97,9 @@ def java() -> Iterator[Finding]:
     if version is not None and version < runtime.OLDEST_JAVA:
         yield bad("java", f"{path} is version {version}; Spark needs {runtime.OLDEST_JAVA}.", _sentence(runtime.INSTALL))
     else:
-        yield good("java", f"{path}, version {version or 'unknown'}")
+        archived = archive.path(settings).is_file()
+        start = "starts from an archive of Spark's classes" if archived else "would start sooner after `paceline spark archive`"
+        yield good("java", f"{path}, version {version or 'unknown'}; {start}")
 
 
 def broker(settings: Settings) -> Iterator[Finding]:

@@ -30,6 +30,11 @@ def find_java() -> str | None:
     return shutil.which("java")
 
 
+def submit_opts(*options: str) -> str:
+    """SPARK_SUBMIT_OPTS, what Java is told besides what Spark's conf says, with these options after those of the environment."""
+    return " ".join([os.environ.get("SPARK_SUBMIT_OPTS", ""), *(f'"{one}"' for one in options)]).strip()
+
+
 def java_version(java: str) -> int | None:
     """Its feature release (8, 11, 17...); None if it does not say."""
     try:

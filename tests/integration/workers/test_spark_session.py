@@ -345,3 +345,22 @@ def test_added_files_and_errors_of_the_jvm_end_it(jvm: Warm, tmp_path: Path) -> 
     kept.release(jvm, LIMITS)
     assert not jvm.jvm.alive
     assert not written.exists()
+
+
+def test_an_ended_jvm_leaves_no_thread_and_no_stack_trace(
+    configuration: dict[str, str], jvms: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def servers() -> set[threading.Thread]:
+        return {thread for thread in threading.enumerate() if "serve_forever" in thread.name}
+
+    before = servers()
+    one = kept.start(configuration, {})
+    with session.opened(one, {}, name="sums") as spark:
+        # Sums of Python functions are what Spark reports to a server of PySpark's in this process.
+        assert spark.sparkContext.parallelize([1, 2]).map(lambda number: number + 1).sum() == 5
+    assert len(servers() - before) == 1
+
+    kept.end(one)
+
+    eventually(lambda: servers() <= before)
+    assert "Traceback" not in capfd.readouterr().err

@@ -12,7 +12,7 @@ from scheduler.exceptions import FailTask, TaskTimeout
 from scheduler.operators import process
 from scheduler.settings import Settings
 from workers.outcome import TaskStopped
-from workers.spark import java
+from workers.spark import archive, java
 from workers.spark.masters import connect
 from workers.spark.submit import command
 from workers.spark.submit.command import Submission
@@ -58,7 +58,7 @@ def _start(made: Submission, settings: Settings, hear: Callable[[str], None]) ->
             secrets = _write(Path(folder) / "secrets.properties", command.properties(made.conf))
             sql_file = _write(Path(folder) / "statements.sql", made.sql or "")
             arguments = command.argv(made, binary=binary_of(made), secrets=secrets, sql_file=sql_file)
-            environment = _environment(made)
+            environment = _environment(made, settings)
         say(command.shown(arguments))
         try:
             return process.run(arguments, env=environment, cwd=folder, hear=hear)
@@ -75,13 +75,14 @@ def binary_of(made: Submission) -> str:
     return f"{_find_spark_home()}/bin/spark-submit"
 
 
-def _environment(made: Submission) -> dict[str, str]:
+def _environment(made: Submission, settings: Settings) -> dict[str, str]:
     found = java.find_java() or "java"
     return {
         **os.environ,
         "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
         # spark-submit believes a JAVA_HOME without a Java in it, and fails; an empty one sends it to PATH.
         "JAVA_HOME": str(Path(found).parent.parent) if found.startswith(os.environ.get("JAVA_HOME") or "//") else "",
+        "SPARK_SUBMIT_OPTS": java.submit_opts(*([] if made.target.binary else archive.options(settings))),
         **made.environment,
     }
 

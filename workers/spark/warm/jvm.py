@@ -9,7 +9,7 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from celery.platforms import set_pdeathsig
 
 from scheduler.exceptions import PacelineError
 from workers.spark import causes, conf
-from workers.spark.java import check_java
+from workers.spark.java import check_java, submit_opts
 from workers.spark.warm.scratch import Scratch
 
 START_TIMEOUT_S = 120.0
@@ -34,7 +34,7 @@ class JvmError(PacelineError):
 class Jvm:
     """A JVM that waits for a Python driver. It dies with the thread that made it: make it in the main thread."""
 
-    def __init__(self, settings: Mapping[str, str]) -> None:
+    def __init__(self, settings: Mapping[str, str], options: Sequence[str] = ()) -> None:
         java = check_java()
         self._said = bytearray()
         self._scratch = Scratch()
@@ -43,7 +43,7 @@ class Jvm:
         properties.write_text(conf.as_properties(settings))
         read, write = os.pipe()
         try:
-            self._process = _start(java, properties, gateway, write)
+            self._process = _start(java, properties, gateway, write, options)
             os.close(write)
             self._output = read
             threading.Thread(target=self._pump, name="jvm-output", daemon=True).start()
@@ -79,11 +79,11 @@ class Jvm:
                 return
             time.sleep(0.005)
 
-    def stop(self) -> None:
-        """End it; kill it if it does not."""
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """End it; kill it if it does not end in time."""
         process: subprocess.Popen[bytes] | None = getattr(self, "_process", None)
         if process is not None:
-            _end(process)
+            _end(process, timeout_s)
         self._scratch.remove()
 
     def _wait_for(self, info: Path) -> tuple[int, str]:
@@ -112,11 +112,11 @@ class Jvm:
         os.close(self._output)
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
+def _end(process: "subprocess.Popen[bytes]", timeout_s: float) -> None:
     if process.poll() is None:
         process.terminate()
         try:
-            process.wait(STOP_TIMEOUT_S)
+            process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -124,14 +124,14 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
     process.stdin.close()
 
 
-def _start(java: str, properties: Path, gateway: Path, output: int) -> "subprocess.Popen[bytes]":
+def _start(java: str, properties: Path, gateway: Path, output: int, options: Sequence[str]) -> "subprocess.Popen[bytes]":
     from pyspark.find_spark_home import _find_spark_home
 
     environment = {
         **os.environ,
         "SPARK_CONNECT_MODE": "0",
         # Its own options in the conf come later, and so before ours.
-        "SPARK_SUBMIT_OPTS": f'{os.environ.get("SPARK_SUBMIT_OPTS", "")} "-Djava.io.tmpdir={properties.parent}"'.lstrip(),
+        "SPARK_SUBMIT_OPTS": submit_opts(f"-Djava.io.tmpdir={properties.parent}", *options),
         "_PYSPARK_DRIVER_CONN_INFO_PATH": str(gateway),
         "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
         # spark-submit believes a JAVA_HOME without a Java in it, and fails; an empty one sends it to PATH.

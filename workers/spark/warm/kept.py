@@ -3,8 +3,9 @@
 import contextlib
 import gc
 import re
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -101,7 +102,7 @@ _kept: dict[frozenset[tuple[str, str]], Warm] = {}
 _active: Warm | None = None
 
 
-def take(settings: Mapping[str, str], own: Mapping[str, str], limits: Spark) -> Warm:
+def take(settings: Mapping[str, str], own: Mapping[str, str], limits: Spark, options: Sequence[str] = ()) -> Warm:
     """The JVM for this configuration, started if there is none; it is the one that PySpark uses from now on."""
     key = frozenset(settings.items())
     found = _kept.pop(key, None)
@@ -112,7 +113,7 @@ def take(settings: Mapping[str, str], own: Mapping[str, str], limits: Spark) -> 
         while len(_kept) >= max(1, limits.warm_jvms):
             oldest = next(iter(_kept))
             end(_kept.pop(oldest), "another configuration needs its place (spark.warm_jvms)")
-        found = start(settings, own)
+        found = start(settings, own, options)
     _kept[key] = found
     activate(found)
     if found.stopped:
@@ -120,9 +121,9 @@ def take(settings: Mapping[str, str], own: Mapping[str, str], limits: Spark) -> 
     return found
 
 
-def start(settings: Mapping[str, str], own: Mapping[str, str]) -> Warm:
-    """A JVM with its SparkContext; `own` are the keys among its configuration that are the author's."""
-    made = Warm(settings, Jvm(settings))
+def start(settings: Mapping[str, str], own: Mapping[str, str], options: Sequence[str] = ()) -> Warm:
+    """A JVM with its SparkContext; `own` are the keys among its configuration that are the author's, `options` are for Java."""
+    made = Warm(settings, Jvm(settings, options))
     try:
         activate(made)
         made.check(own)
@@ -163,12 +164,21 @@ def end(warm: Warm, why: str | None = None) -> None:
     global _active  # noqa: PLW0603 - PySpark knows one JVM a process
     if why is not None:
         worker_log.info("ending the JVM %d of a Spark configuration: %s", warm.jvm.pid, why)
+    _close_accumulators(warm)
     warm.jvm.stop()
     with contextlib.suppress(Exception):
         warm.jvm.gateway.shutdown()
     if _active is warm:
         _active = None
         _let_pyspark_use(None)
+
+
+def _close_accumulators(warm: Warm) -> None:
+    """PySpark's server of accumulators would live on, and say by a stack trace that its JVM has ended."""
+    server = getattr(getattr(warm.base, "sparkContext", None), "_accumulatorServer", None)
+    if server is not None:
+        server.handle_error = lambda *_: None
+        threading.Thread(target=server.shutdown, name="close-accumulators", daemon=True).start()
 
 
 def activate(warm: Warm) -> None:

@@ -14,7 +14,7 @@ from scheduler.exceptions import PacelineError
 from scheduler.settings import Settings
 from workers.progress import Look
 from workers.runtimes import python
-from workers.spark import causes, conf, frames
+from workers.spark import archive, causes, conf, frames
 from workers.spark.warm import configuration, kept, session, watch
 
 #: Tells others how far a task is while the block runs.
@@ -37,7 +37,8 @@ def run(
     for_jvm, for_session = configuration.split(own)
     jvm_conf = configuration.merged(settings, for_jvm)
     keep = settings.spark.warm and getattr(operator, "warm", True)
-    one = kept.take(jvm_conf, for_jvm, settings.spark) if keep else kept.start(jvm_conf, for_jvm)
+    options = archive.options(settings)
+    one = kept.take(jvm_conf, for_jvm, settings.spark, options) if keep else kept.start(jvm_conf, for_jvm, options)
     try:
         one.check(for_session)
         with session.opened(one, for_session, name=_name(values["ti"])) as spark:

@@ -1,0 +1,101 @@
+"""The archive of Spark's classes: made by a real JVM, used by others, and no harm when it is of no use."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from scheduler.cli import paceline
+from scheduler.setting_sections import Spark
+from scheduler.settings import Paths, Settings
+from workers.spark import archive
+from workers.spark.warm import archiving, configuration, kept, rehearsal, session
+from workers.spark.warm.kept import Warm
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("archives")
+
+
+@pytest.fixture(scope="module")
+def settings(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    return Settings(paths=Paths(home=tmp_path_factory.mktemp("home")), spark=Spark(archive_folder=str(folder)))
+
+
+@pytest.fixture(scope="module")
+def made(settings: Settings, folder: Path) -> Path:
+    (folder / "spark-of-an-earlier-java.jsa").touch()
+    return archiving.make(settings)
+
+
+@pytest.fixture
+def started(settings: Settings) -> Iterator[Any]:
+    """Start a JVM as a task does, on whatever archive there is now."""
+    jvms: list[Warm] = []
+
+    def start() -> Warm:
+        jvms.append(kept.start(configuration.merged(settings, {}), {}, archive.options(settings)))
+        return jvms[-1]
+
+    yield start
+    for jvm in jvms:
+        kept.end(jvm)
+
+
+def counted(jvm: Warm) -> int:
+    with session.opened(jvm, {}, name="count") as spark:
+        return int(spark.range(7).count())
+
+
+def is_mapped(jvm: Warm, file: Path) -> bool:
+    return str(file) in Path(f"/proc/{jvm.jvm.pid}/maps").read_text()
+
+
+def test_a_jvm_starts_from_the_archive(made: Path, started: Any) -> None:
+    jvm = started()
+
+    assert is_mapped(jvm, made)
+    assert counted(jvm) == 7
+    assert "cds" not in jvm.jvm.said()
+
+
+def test_making_it_leaves_the_archive_alone_in_its_folder(made: Path, folder: Path) -> None:
+    assert [one.name for one in folder.iterdir()] == [made.name]
+
+
+def test_the_command_finds_the_archive_that_is_there(made: Path, folder: Path) -> None:
+    before = made.stat().st_mtime_ns
+
+    said = CliRunner().invoke(paceline, ["spark", "archive"], env={"PACELINE_SPARK_ARCHIVE_FOLDER": str(folder)})
+
+    assert (said.exit_code, said.output) == (0, f"Spark's classes are archived in {made}.\n")
+    assert made.stat().st_mtime_ns == before
+
+
+def test_a_file_that_is_no_archive_does_no_harm(tmp_path: Path, started: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = tmp_path / "broken.jsa"
+    broken.write_bytes(b"not an archive")
+    monkeypatch.setattr(archive, "path", lambda _: broken)
+
+    jvm = started()
+
+    assert counted(jvm) == 7
+    assert "cds" not in jvm.jvm.said()
+
+
+def test_a_rehearsal_that_fails_says_why_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def play(spark: Any, folder: Path) -> None:
+        spark.read.parquet(f"{folder}/nothing").count()
+
+    monkeypatch.setattr(rehearsal, "play", play)
+    mine = Settings(paths=Paths(home=tmp_path / "home"), spark=Spark(archive_folder=str(tmp_path / "archives")))
+
+    with pytest.raises(archiving.ArchiveError, match="Path does not exist"):
+        archiving.make(mine)
+
+    assert list((tmp_path / "archives").iterdir()) == []

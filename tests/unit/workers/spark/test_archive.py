@@ -1,0 +1,93 @@
+"""Where the archive of Spark's classes is, and when there is none to start from."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from scheduler.setting_sections import Spark
+from scheduler.settings import Paths, Settings
+from workers.spark import archive
+from workers.spark.submit import driver
+from workers.spark.submit.command import Submission
+from workers.spark.submit.target import Target
+from workers.spark.warm import archiving
+
+
+@pytest.fixture
+def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    binary = tmp_path / "java-17" / "bin" / "java"
+    binary.parent.mkdir(parents=True)
+    binary.touch(mode=0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java-17"))
+    return binary
+
+
+@pytest.fixture
+def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "spark" / "jars").mkdir(parents=True)
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark"))
+    return tmp_path / "spark"
+
+
+def settings(folder: Path | str) -> Settings:
+    return Settings(paths=Paths(home=Path("/nowhere")), spark=Spark(archive_folder=str(folder)))
+
+
+def later(path: Path) -> None:
+    os.utime(path, (path.stat().st_mtime + 10,) * 2)
+
+
+def test_another_java_or_another_spark_has_another_archive(java: Path, spark: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [archive.path(settings("/a"))]
+    later(java)
+    names.append(archive.path(settings("/a")))
+    later(spark / "jars")
+    names.append(archive.path(settings("/a")))
+    monkeypatch.delenv("SPARK_HOME")
+    names.append(archive.path(settings("/a")))
+
+    assert len(set(names)) == 4
+    assert {name.parent for name in names} == {Path("/a")}
+    assert archive.path(settings("/a")) == names[-1]
+
+
+def test_it_lies_in_the_python_environment_unless_a_folder_is_set() -> None:
+    assert archive.path(settings("")).is_relative_to(sys.prefix)
+    assert archive.path(settings("/a/b")).parent == Path("/a/b")
+
+
+def test_a_jvm_starts_from_it_only_if_it_is_there(java: Path, spark: Path, tmp_path: Path) -> None:
+    assert archive.options(settings(tmp_path)) == []
+
+    archive.path(settings(tmp_path)).touch()
+
+    assert archive.options(settings(tmp_path))[0] == f"-XX:SharedArchiveFile={archive.path(settings(tmp_path))}"
+
+
+def submission(binary: str | None) -> Submission:
+    target = Target(kind="local", master="local", binary=binary)
+    return Submission(target=target, tag="paceline-00000000-1-1", name="a", application="a.py")
+
+
+def test_drivers_of_submitted_applications_start_from_it_too(
+    java: Path, spark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Dmine=1")
+    archive.path(settings(tmp_path)).touch()
+
+    ours, theirs = (driver._environment(submission(binary), settings(tmp_path)) for binary in (None, "/opt/spark/bin/spark-submit"))
+
+    assert ours["SPARK_SUBMIT_OPTS"].startswith(f'-Dmine=1 "-XX:SharedArchiveFile={archive.path(settings(tmp_path))}"')
+    assert theirs["SPARK_SUBMIT_OPTS"] == "-Dmine=1"
+
+
+def test_a_place_that_cannot_be_written_to_is_said_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archiving, "check_java", lambda: "java")
+    (tmp_path / "file").touch()
+
+    with pytest.raises(
+        archiving.ArchiveError, match=r"cannot be written to .*/file/folder \(Not a directory\): .*spark\.archive_folder"
+    ):
+        archiving.make(settings(tmp_path / "file" / "folder"))
