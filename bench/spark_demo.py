@@ -1,7 +1,8 @@
 """The flights demo beside the same stages as one spark-submit for each task, and beside one script that does it all in one session.
 
 The demo's time is that of its run on a stack that has just started, from its trigger to its end: its JVM is cold, as those of the
-others are, but starts from the archive of Spark's classes, if `make setup` made one, as JVMs of Paceline do. Demo, script and demo again stand around the submits, so that none has the better half of the machine's hour.
+others are, but starts from the archive of Spark's classes, if `make setup` made one, as JVMs of Paceline do. Demo, script and demo
+again stand around the submits, so that none has the better half of the machine's hour.
 """
 
 import os

@@ -8,6 +8,7 @@ cannot do at once, and no marker has to be looked for.
 import json
 import re
 import threading
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
 from scheduler import data_folder
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
 #: Seconds that Spark may take, after the write, to say how many rows it wrote; else the files are asked. Of a DataFrame without
 #: partitions it never says it.
 COUNT_TIMEOUT_S = 1.0
+#: Without what guards readers against a job that was cut off, since here the report does: each file and folder of that costs
+#: milliseconds, for Hadoop starts a `chmod` for it.
+WRITTEN_ONCE = {"mapreduce.fileoutputcommitter.algorithm.version": "2", "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
+#: DataFrames of one task that are written at once.
+WRITERS = 3
 #: What the file system says when it will not take data, and what to tell people.
 _REFUSALS = {
     r"No space left on device|Disk quota exceeded|DSQuotaExceeded|not enough space|File too large": "no space left",
@@ -49,7 +55,9 @@ def stored(value: object, operator: Operator, ti: Any, settings: Settings) -> ob
         return value
     place = _place(ti, settings)
     data_folder.delete_earlier(place)
-    return _replaced(value, place.url, {})
+    found: dict[int, tuple[DataFrame, str]] = {}
+    _find(value, place.url, found)
+    return _replaced(value, _all_written(found))
 
 
 def discard(claim: Claim, settings: Settings) -> None:
@@ -91,19 +99,47 @@ def _any(value: object) -> bool:
     return isinstance(value, list | tuple) and any(_any(item) for item in value)
 
 
-def _replaced(value: Any, url: str, written: dict[int, DataFrameReference]) -> Any:
-    """`written` holds the references by the id of their DataFrame: one that is returned twice is written once."""
+def _find(value: Any, url: str, found: "dict[int, tuple[DataFrame, str]]") -> None:
+    """Note in `found`, by its id, each DataFrame and where it is to lie: one that is returned twice is written once."""
     from pyspark.sql import DataFrame
 
     if isinstance(value, DataFrame):
-        if id(value) not in written:
-            written[id(value)] = _written(value, url)
+        found.setdefault(id(value), (value, url))
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            _find(item, f"{url}/{component(str(key))}", found)
+    elif isinstance(value, list | tuple):
+        for number, item in enumerate(value):
+            _find(item, f"{url}/{number}", found)
+
+
+def _replaced(value: Any, written: dict[int, DataFrameReference]) -> Any:
+    if id(value) in written:
         return written[id(value)]
     if isinstance(value, dict):
-        return {key: _replaced(item, f"{url}/{component(str(key))}", written) for key, item in value.items()}
+        return {key: _replaced(item, written) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_replaced(item, f"{url}/{number}", written) for number, item in enumerate(value)]
+        return [_replaced(item, written) for item in value]
     return value
+
+
+def _all_written(found: "dict[int, tuple[DataFrame, str]]") -> dict[int, DataFrameReference]:
+    """Several at once: planning one, or writing a small one, keeps a single core busy."""
+    from pyspark import inheritable_thread_target
+
+    pool = ThreadPoolExecutor(WRITERS, thread_name_prefix="write")
+    try:
+        write = inheritable_thread_target(_written)
+        writes = {key: pool.submit(write, *one) for key, one in found.items()}
+        ended, _ = wait(writes.values(), return_when=FIRST_EXCEPTION)
+        # If one failed: the others are waited for, or files would appear after their folder was deleted.
+        pool.shutdown(cancel_futures=True)
+        for one in ended:
+            one.result()
+        return {key: one.result() for key, one in writes.items()}
+    finally:
+        # If this is an interruption: what is being written is called off with the session's jobs.
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _written(frame: "DataFrame", url: str) -> DataFrameReference:
@@ -113,7 +149,7 @@ def _written(frame: "DataFrame", url: str) -> DataFrameReference:
         raise FailTask("A streaming DataFrame cannot be returned: write it with writeStream, and return where it lies.")
     observation = Observation()
     try:
-        frame.observe(observation, functions.count(functions.lit(1)).alias("rows")).write.parquet(url)
+        frame.observe(observation, functions.count(functions.lit(1)).alias("rows")).write.options(**WRITTEN_ONCE).parquet(url)
         size = data_folder.size_bytes(url)
     except Exception as error:
         reason = refusal(str(error))

@@ -113,6 +113,66 @@ def test_dataframes_are_passed_by_reference_and_go_with_their_run(bench: Any) ->
     assert list((Path(bench.settings.home) / "data").iterdir()) == []
 
 
+SEVERAL = """
+import os, time
+from datetime import timedelta
+from pathlib import Path
+
+def jvm_of(spark):
+    return spark._jvm.java.lang.ProcessHandle.current().pid()
+
+def udf_of(function):
+    from pyspark.sql.functions import udf
+    return udf(function, "long")("id").alias("id")
+
+@task.pyspark
+def first(spark):
+    return jvm_of(spark)
+
+@task.pyspark
+def bad(spark):
+    def fail(id):
+        raise ValueError("a bad row")
+    return {"good": spark.range(3), "bad": [spark.range(3).select(udf_of(fail))], "other": spark.range(4)}
+
+@task.pyspark(execution_timeout=timedelta(seconds=8))
+def slow(spark):
+    folder = Path(os.environ["PACELINE_HOME"])
+    def held_by(name):
+        def hold(id):
+            (folder / name).touch()
+            while True:
+                time.sleep(0.02)
+        return hold
+    return {name: spark.range(3).coalesce(1).select(udf_of(held_by(name))) for name in ("a", "b")}
+
+@task.pyspark(trigger_rule="all_done")
+def last(spark):
+    return jvm_of(spark)
+
+@dag(schedule=None)
+def d():
+    before = first()
+    before >> [bad(), slow()] >> last()
+d()
+"""
+
+
+def test_of_several_dataframes_nothing_is_left_if_one_cannot_be_written_or_time_runs_out(bench: Any) -> None:
+    bench.worker(queues="default,spark")
+
+    run = bench.run(SEVERAL, timeout_s=120)
+
+    assert bench.scenario.states(run) == {"first": "success", "bad": "failed", "slow": "failed", "last": "success"}
+    assert "a bad row" in bench.last_line("bad")
+    assert "execution_timeout" in bench.last_line("slow")
+    # Both were being written, and the JVM has let go of both.
+    assert all((Path(bench.settings.home) / name).exists() for name in ("a", "b"))
+    assert value(bench, "last") == value(bench, "first")
+    eventually(lambda: attempts(bench) == [])
+    assert bench.scenario.rows("select 1 from xcom where value::text like '%%parquet%%'") == []
+
+
 HELD = """
 import os, time
 from pathlib import Path
