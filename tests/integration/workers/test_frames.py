@@ -96,6 +96,7 @@ def test_dataframes_are_passed_by_reference_and_go_with_their_run(bench: Any) ->
     reference = value(bench, "numbers")
     assert reference["rows"] == 1000
     assert reference["bytes"] == sum(file.stat().st_size for file in Path(reference["url"][7:]).iterdir())
+    assert {file.name.lstrip(".")[:5] for file in Path(reference["url"][7:]).iterdir()} == {"part-"}
     assert value(bench, "plain") == {
         "rows": 1000, "columns": {"id": "long"}, "sum": 499_500, "path": reference["url"][7:],
         "low": list(range(10)), "high": [10], "mapped": [500, 500],
