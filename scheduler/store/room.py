@@ -11,9 +11,10 @@ from scheduler.states import Waiting
 PARALLELISM_LOCK = 7_223_464
 
 
-#: Rank order; with aging the wait counts, at the price of a sort of all that wait for the pool.
+#: Rank order; with aging the wait counts, at the price of a sort of all that wait for the pool. It counts
+#: to one moment for all rows: by the clock, of two that wait as long the one looked at later would go first.
 BY_RANK = "t.rank"
-BY_AGED_RANK = "t.rank + extract(epoch from clock_timestamp() - t.scheduled_at) / %(aging_s)s"
+BY_AGED_RANK = "t.rank + extract(epoch from statement_timestamp() - t.scheduled_at) / %(aging_s)s"
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,10 +183,11 @@ def test_nothing_is_handed_on_with_following_off_or_rank_by_age(
         scenario.hot, Publisher(scenario.settings), Doorbell(scenario.settings),
         enabled=options.get("follow", True), aging=scenario.settings.scheduler.priority_aging > 0,
     )  # fmt: skip
-    claim = start(scenario, wide())[0]
+    claims = start(scenario, wide())
+    assert [claim.task_id for claim in claims] == ["t0000", "t0001"]  # of those that wait as long, the first
     rings(scenario)
 
-    scenario.follower.report(claim, SUCCESS)
+    scenario.follower.report(claims[0], SUCCESS)
 
     assert waits(scenario, "t0002")
     assert "queue" in rings(scenario)
