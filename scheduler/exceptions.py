@@ -81,6 +81,10 @@ class NotFoundError(PacelineError):
     exit_code = 3
 
 
+class UnreadableVersionError(PacelineError):
+    """A stored DAG version cannot be read."""
+
+
 class ConflictError(PacelineError):
     """What was asked for collides with what is there."""
 

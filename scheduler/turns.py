@@ -114,7 +114,6 @@ class Turns:
         self.hints: dict[int, int] = {}
         #: Runs in which something ended that the runs after them may wait for.
         self._passed: set[int] = set()
-        self._said_broken: set[int] = set()
         self._queued_at = 0.0
         self._pause_s = SHORTEST_PAUSE_S
         publisher, versions = Publisher(self._settings), Versions()
@@ -274,10 +273,11 @@ class Turns:
                 log.warning("DAG %s is paused: its last %d runs failed (max_consecutive_failed_dag_runs)", dag_id, most)
 
     def _say_broken(self, promoted: Promoted) -> None:
-        """Log each run that cannot be decided once; the sweep meets it again and again."""
-        for run_id in promoted.broken.keys() - self._said_broken:
-            log.error("DAG run %d cannot be decided: %s", run_id, promoted.broken[run_id])
-        self._said_broken |= promoted.broken.keys()
+        """Log each run that cannot be decided, once; the sweep meets it again and again."""
+        for run_id, why in promoted.broken.items():
+            log.error("DAG run %d cannot be decided: %s", run_id, why)
+        for run_id in promoted.recovered:
+            log.info("DAG run %d can be decided again", run_id)
 
     def _turn_queue(self, now: datetime) -> float | None:
         queued = self.queue.run_once(now)

@@ -149,6 +149,19 @@ def running(engine: Engine, settings: Settings) -> Iterator[Finding]:
             f" {task['pool']!r}, which has {task['slots']}.",
             f"Enlarge it: `paceline pools set '{task['pool']}' {task['pool_slots']}`.",
         )
+    undecidable = overview.undecidable(engine)
+    for run in undecidable[:SPELLED_OUT]:
+        dag_id, run_id = run["dag_id"], run["run_id"]
+        yield bad(
+            "runs",
+            f"Run {run_id} of DAG {dag_id} cannot be decided: {run['scheduling_error']}",
+            f"It goes on by itself once the cause is gone; else `paceline runs clear {dag_id} '{run_id}' --latest`"
+            f" or `paceline runs mark {dag_id} '{run_id}' failed`.",
+        )
+    if len(undecidable) > SPELLED_OUT:
+        yield bad(
+            "runs", f"{len(undecidable) - SPELLED_OUT} more cannot be decided.", "`paceline runs list --state running` shows all."
+        )
     errors = reads.import_errors(engine)
     for error in errors[:SPELLED_OUT]:
         yield bad("dag files", f"{error['file']}: {error['message']}", "Correct the file; it is read again at once.")

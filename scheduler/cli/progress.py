@@ -92,6 +92,7 @@ class _Lines:
         self._console = console
         self._seen: set[tuple[Any, ...]] = set()
         self._run_state: str | None = None
+        self._error: str | None = None
         self._tenths = spark_progress.Tenths()
 
     def show(self, now: dict[str, Any]) -> None:
@@ -99,6 +100,9 @@ class _Lines:
         if run["state"] != self._run_state and run["state"] not in states.RUN_FINISHED:
             self._say(f"{run['dag_id']} {run['run_id']}: {run['state']}")
         self._run_state = run["state"]
+        if run["scheduling_error"] != self._error and run["scheduling_error"]:
+            self._say(f"{run['dag_id']} {run['run_id']}: {_undecidable(run)}")
+        self._error = run["scheduling_error"]
         for task in [*now["ended"], *now["active"]]:
             key = (task["id"], task["try_number"], task["state"])
             if key not in self._seen and task["state"] != "queued":
@@ -126,7 +130,9 @@ class _Bars:
         for task in now["ended"]:
             self._ended.setdefault((task["id"], task["try_number"]), task)
         self._ended = dict(list(self._ended.items())[-200:])
-        self._live.update(Group(_bar(now), self._tasks(now["active"])))
+        error = now["run"]["scheduling_error"]
+        told = [Text(_undecidable(now["run"]), style="bold red")] if error else []
+        self._live.update(Group(_bar(now), *told, self._tasks(now["active"])))
 
     def close(self) -> None:
         self._live.stop()
@@ -143,6 +149,10 @@ class _Bars:
         if len(active) > SHOWN:
             grid.add_row(Text(f"  and {len(active) - SHOWN} more", style="dim"))
         return grid
+
+
+def _undecidable(run: dict[str, Any]) -> str:
+    return f"cannot be decided: {run['scheduling_error']}"
 
 
 def _bar(now: dict[str, Any]) -> RenderableType:

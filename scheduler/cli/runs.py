@@ -9,6 +9,8 @@ from scheduler.store import events, reads
 #: Runs a person sees without --limit; scripts (--json) get all.
 SCREENFUL = 50
 COLUMNS = ["dag_id", "run_id", "run_type", "state", "logical_date", "started_at", "ended_at"]
+#: Shown only of runs that cannot be decided, which is rare.
+ERROR = "scheduling_error"
 
 
 @click.group()
@@ -34,7 +36,8 @@ def list_(dag_id: str | None, state: str | None, limit: int | None, json_wanted:
         return
     shown = limit or SCREENFUL
     rows = reads.runs(engine, dag_id=dag_id, state=state, limit=shown + (limit is None))
-    output.table(rows[:shown], COLUMNS, empty="No runs.")
+    undecidable = any(row[ERROR] for row in rows[:shown])
+    output.table(rows[:shown], [*COLUMNS, ERROR] if undecidable else COLUMNS, empty="No runs.")
     if len(rows) > shown:
         output.say(f"These are the newest {shown}; --limit shows more.")
 
@@ -55,7 +58,7 @@ def show(dag_id: str, run_id: str, events_wanted: bool, json_wanted: bool) -> No
         return
     names = ["dag_id", "run_id", "run_type", "state", "logical_date", "data_interval_start", "data_interval_end", "conf",
              "triggered_by", "dag_version", "queued_at", "started_at", "ended_at"]  # fmt: skip
-    output.facts({name: run[name] for name in names})
+    output.facts({name: run[name] for name in [*names, *([ERROR] if run[ERROR] else [])]})
     tasks = [task | {"took": progress.duration(task["started_at"], task["ended_at"])} for task in run["tasks"]]
     columns = ["task_id", "map_index", "state", "try_number", "queue", "worker", "started_at", "took", "reason"]
     output.table(tasks, columns, empty="No tasks.")

@@ -94,6 +94,8 @@ class RunFacts:
     runs_ahead: int = 0
     backfill: BackfillFacts | None = None
     file: str = ""
+    #: Why the schedulers cannot decide the run.
+    scheduling_error: str | None = None
     #: What is wrong with the DAG's file.
     import_error: str | None = None
     import_error_line: int | None = None

@@ -17,7 +17,7 @@ def _reasons(facts: Situation) -> list[str]:
     if facts.state in FINISHED or facts.run.state in RUN_FINISHED:
         return [_ended(facts)]
     reasons = _run_not_started(facts) if facts.run.state is RunState.QUEUED else [*_waits(facts), *_paused(facts.run)]
-    return [*reasons, *_import_error(facts.run), *_no_scheduler(facts)] or [
+    return [*_undecidable(facts.run), *reasons, *_import_error(facts.run), *_no_scheduler(facts)] or [
         "Nothing holds it back: a scheduler moves it at its next look, within about a second."
     ]
 
@@ -120,6 +120,13 @@ def _runs_ahead(run: RunFacts) -> str:
 
 def _paused(run: RunFacts) -> list[str]:
     return [f"DAG {run.dag_id!r} is paused: `paceline dags unpause {run.dag_id}` lets it go on."] if run.is_paused else []
+
+
+def _undecidable(run: RunFacts) -> list[str]:
+    if run.scheduling_error is None:
+        return []
+    error = run.scheduling_error.rstrip(".")
+    return [f"The schedulers cannot decide its run, and try again about every second: {error}."]
 
 
 def _import_error(run: RunFacts) -> list[str]:

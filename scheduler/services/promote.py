@@ -6,28 +6,31 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError, OperationalError
 
 from scheduler.deciding import expansion, past
 from scheduler.deciding.evaluate import Evaluation, Facts, evaluate, run_state
+from scheduler.exceptions import PacelineError, UnreadableVersionError
 from scheduler.serialized import SerializedDag
 from scheduler.settings import Settings
 from scheduler.states import FINISHED, Decision, RunState, TaskState
 from scheduler.store import collapse, facts, instances, integrity, runs
-from scheduler.store.database import transaction, transaction_at
+from scheduler.store.database import is_of_statement, transaction, transaction_at
 from scheduler.store.versions import Versions
 
 #: Task instances moved in one transaction; a run that asks for more is looked at again at once.
 MOST_MOVES = 2000
 #: Runs examined in one transaction. More would save little, and keep the queue services of other schedulers from these runs.
 MOST_RUNS = 20
+#: Characters of the reason that is kept for a run that cannot be decided.
+LONGEST_ERROR = 1000
 States = dict[int, dict[int, TaskState]]
 
 
 @dataclass(frozen=True, slots=True)
 class Promoted:
     """What moved: runs started and closed, task instances made ready; runs to look at again, because another scheduler held
-    them or they ask for more; and runs that could not be decided, with the reason.
+    them or they ask for more; runs that cannot be decided, with the reason, as far as that is news; and runs that can be again.
     """
 
     started: list[int]
@@ -36,6 +39,7 @@ class Promoted:
     held_elsewhere: set[int]
     unfinished: set[int]
     broken: dict[int, str]
+    recovered: set[int]
     #: Seconds until a retry, poke or timeout of a trigger is due.
     next_due_s: float | None = None
 
@@ -61,7 +65,7 @@ class Promote:
         found = _Found()
         for batch in _batches(self._engine, wanted, self._versions) if wanted else []:
             self._examine(batch, found, sweeps=hinted is None)
-        missed = set(hinted or ()) - found.examined.keys() - found.broken.keys()
+        missed = set(hinted or ()) - found.examined.keys() - found.undecided
         return Promoted(
             started,
             closed={run: one.closed for run, one in found.examined.items() if one.closed is not None},
@@ -69,21 +73,25 @@ class Promote:
             held_elsewhere=_still_running(self._engine, missed) if missed else set(),
             unfinished={run for run, one in found.examined.items() if one.more},
             broken=found.broken,
+            recovered={run for run, one in found.examined.items() if one.recovered},
             next_due_s=next_due_s,
         )
 
     def _examine(self, batch: list[int], found: "_Found", *, sweeps: bool) -> None:
         try:
             found.examined |= _examine(self._engine, batch, self._versions, self._settings, sweeps=sweeps)
-        except OperationalError:
-            raise
         except Exception as error:
+            if isinstance(error, OperationalError) and not is_of_statement(error):
+                raise
             if len(batch) > 1:
                 for run in batch:
                     self._examine([run], found, sweeps=sweeps)
                 return
-            found.broken[batch[0]] = f"{type(error).__name__}: {error}"
-            _set_aside(self._engine, batch[0])
+            (run,) = batch
+            found.undecided.add(run)
+            reason = _reason(error)
+            if _set_aside(self._engine, run, reason):
+                found.broken[run] = reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +99,25 @@ class _Examined:
     ready: int
     closed: RunState | None
     more: bool
+    recovered: bool
 
 
 @dataclass(slots=True)
 class _Found:
-    """What came of the runs that could be held, and why some cannot be decided."""
+    """What came of the runs that could be held, which cannot be decided, and of which of these that is news."""
 
     examined: dict[int, _Examined] = field(default_factory=dict)
+    undecided: set[int] = field(default_factory=set)
     broken: dict[int, str] = field(default_factory=dict)
+
+
+def _reason(error: Exception) -> str:
+    """One that is ours is a sentence; any other needs the name of its kind."""
+    if isinstance(error, DBAPIError) and isinstance(error.orig, Exception):
+        error = error.orig  # without the statement
+    text = str(error) if isinstance(error, PacelineError) else f"{type(error).__name__}: {error}"
+    # PostgreSQL stores no NUL, and no half of a surrogate pair.
+    return text.replace("\0", "").encode(errors="replace").decode()[:LONGEST_ERROR].strip()
 
 
 @transaction_at("due", lambda due: due[0])
@@ -117,9 +136,8 @@ def _still_running(connection: Connection, ids: Collection[int]) -> set[int]:
 
 
 @transaction
-def _set_aside(connection: Connection, dag_run_id: int) -> None:
-    """To the back of the line, so that the sweep gets on to the others."""
-    runs.mark_examined(connection, [dag_run_id])
+def _set_aside(connection: Connection, dag_run_id: int, reason: str) -> bool:
+    return runs.set_aside(connection, dag_run_id, reason)
 
 
 @transaction
@@ -130,7 +148,7 @@ def _batches(connection: Connection, ids: Collection[int], versions: Versions) -
     for run, version_id in sorted(runs.versions_of(connection, ids).items()):
         try:
             dag = versions.dag(connection, version_id)
-        except (ValueError, LookupError, TypeError):
+        except UnreadableVersionError:
             batches.append([run])  # examining it says why
             room = 0
             continue
@@ -164,7 +182,10 @@ def _examine(
     examined = {}
     for run, look in looks.items():
         ended = _end(connection, run, look, states.get(run, {}))
-        examined[run] = _Examined(look.ready, ended, more=len(look.moves) < len(look.evaluation.decisions))
+        more = len(look.moves) < len(look.evaluation.decisions)
+        examined[run] = _Examined(look.ready, ended, more, recovered=held[run].has_error)
+    if recovered := [run for run, one in examined.items() if one.recovered]:
+        runs.decided_again(connection, recovered)
     ended_runs = {run: one.closed for run, one in examined.items() if one.closed is not None}
     if ended_runs:
         runs.close(connection, ended_runs)

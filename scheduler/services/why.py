@@ -18,6 +18,7 @@ from scheduler.deciding.situation import (
     Situation,
 )
 from scheduler.deciding.why import explain
+from scheduler.exceptions import UnreadableVersionError
 from scheduler.serialized import SerializedDag, SerializedTask
 from scheduler.settings import Settings
 from scheduler.states import FINISHED, RunState, TaskState
@@ -53,10 +54,14 @@ def _first_open(instances: list[Row]) -> int:
 def _situation(connection: Connection, settings: Settings, ti_id: int, counts: dict[S, int]) -> Situation:
     worker_s, silent_s = settings.worker.heartbeat_timeout, settings.scheduler.scheduler_health_check_threshold
     ti = store.instance(connection, ti_id, silent_after_s=worker_s)
-    dag = versions.Versions().dag(connection, ti["version_id"])
-    task = dag.tasks[dag.number[ti["task_id"]]] if ti["task_id"] in dag.number else None
     queue = store.queue(connection, ti, silent_after_s=worker_s)
-    waits = {} if task is None else _waits(connection, ti, dag, task)
+    try:
+        dag = versions.Versions().dag(connection, ti["version_id"])
+    except UnreadableVersionError as error:
+        waits, ti["scheduling_error"] = {}, ti["scheduling_error"] or str(error)
+    else:
+        task = dag.tasks[dag.number[ti["task_id"]]] if ti["task_id"] in dag.number else None
+        waits = {} if task is None else _waits(connection, ti, dag, task)
     return Situation(
         **{name: ti[name] for name in Situation.__slots__ if name in ti and name not in {"state", "pool", "queue"}},
         **waits,
@@ -123,6 +128,7 @@ def _run(connection: Connection, ti: Row) -> RunFacts:
         run_id=ti["run_id"],
         state=RunState(ti["run_state"]),
         run_after=ti["run_after"],
+        scheduling_error=ti["scheduling_error"],
         running_runs=limit,
         backfill=backfill,
         **{name: row[name] for name in same},

@@ -30,6 +30,8 @@ OPTIONS = "-c timezone=UTC -c lock_timeout=30s -c idle_in_transaction_session_ti
 BY_INDEX = "-c enable_seqscan=off -c jit=off"
 #: Codes of statements that took too long or waited too long for a lock: the server is there.
 TOO_SLOW = frozenset({"57014", "55P03"})
+#: The class of statements that are too complex for the server.
+TOO_COMPLEX = "54"
 ACTOR = "paceline_actor"
 UNSENDABLE = "A text with a NUL character, or with half of a surrogate pair, cannot be stored or looked up: leave that out."
 #: What libpq says when the server is there and refuses who we are.
@@ -139,6 +141,12 @@ def check(engine: Engine) -> None:
             return
     except OperationalError as error:
         raise translate(error) from None
+
+
+def is_of_statement(error: DBAPIError) -> bool:
+    """Whether the server is there and could not do this statement; another one may succeed."""
+    code = getattr(error.orig, "pgcode", None) or ""
+    return code in TOO_SLOW | LOST_RACES or code.startswith(TOO_COMPLEX)
 
 
 def translate(error: DBAPIError) -> PacelineError:

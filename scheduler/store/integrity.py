@@ -152,9 +152,11 @@ def mapped_over(expand: Mapping[str, Any]) -> set[str]:
 def _length(ref: Mapping[str, Any]) -> int | None:
     if "literal" in ref:
         return int(ref["literal"])
-    parts = [_length(part) for part in ref.get("zip") or ref.get("concat") or [{}]]
+    if "task" in ref:
+        return None
+    parts = [_length(part) for part in ref.get("zip") or ref["concat"]]
     known = [part for part in parts if part is not None]
-    if len(known) < len(parts) or not known:
+    if len(known) < len(parts):
         return None
     if "concat" in ref:
         return sum(known)

@@ -85,6 +85,18 @@ def oversized(connection: Connection) -> list[Row]:
 
 
 @transaction
+def undecidable(connection: Connection) -> list[Row]:
+    """Running runs that the schedulers cannot decide, with the reason."""
+    rows = connection.exec_driver_sql(
+        """
+        select dag_id, run_id, scheduling_error from dag_run
+         where scheduling_error is not null and state = 'running' order by id
+        """
+    )
+    return _dicts(rows)
+
+
+@transaction
 def server_version(connection: Connection) -> str:
     """The version of the PostgreSQL server, as it names itself."""
     return str(connection.exec_driver_sql("show server_version").scalar_one())

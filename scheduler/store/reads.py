@@ -17,7 +17,8 @@ Row = dict[str, Any]
 
 RUN_COLUMNS = """
     r.dag_id, r.run_id, r.run_type, r.logical_date, r.data_interval_start, r.data_interval_end, r.state, r.conf,
-    r.queued_at, r.started_at, r.ended_at, r.run_after, r.triggered_by, r.id, v.number as dag_version
+    r.queued_at, r.started_at, r.ended_at, r.run_after, r.triggered_by, r.id, v.number as dag_version,
+    case when r.state = 'running' then r.scheduling_error end as scheduling_error
 """
 TASK_COLUMNS = """
     r.dag_id, r.run_id, t.task_id, t.map_index, t.map_label, t.state, t.try_number, t.max_tries, t.queue, t.pool, t.pool_slots,

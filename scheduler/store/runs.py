@@ -77,7 +77,7 @@ START = """
          order by r.id limit %(most)s for no key update of r skip locked
     )
     update dag_run r
-       set state = 'running', started_at = clock_timestamp(),
+       set state = 'running', started_at = clock_timestamp(), scheduling_error = null,
            timeout_at = clock_timestamp() + make_interval(secs => held.timeout_s)
       from held where r.id = held.id and r.state = 'queued'
     returning r.id
@@ -229,10 +229,13 @@ def to_examine(connection: Connection, *, limit: int, without: Collection[int] =
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A running run that this transaction holds: the version it is made from, and the newest of its DAG."""
+    """A running run that this transaction holds: the version it is made from, the newest of its DAG, and whether the look before
+    this one could not decide it.
+    """
 
     version_id: int
     newest_id: int
+    has_error: bool
 
 
 def versions_of(connection: Connection, ids: Collection[int]) -> dict[int, int]:
@@ -245,12 +248,13 @@ def hold(connection: Connection, ids: Collection[int]) -> dict[int, Held]:
     """Lock these runs in id order, except those that ended or that another scheduler is looking at."""
     rows = connection.exec_driver_sql(
         """
-        select r.id, r.version_id, coalesce(d.version_id, r.version_id) from dag_run r left join dag d on d.dag_id = r.dag_id
+        select r.id, r.version_id, coalesce(d.version_id, r.version_id), r.scheduling_error is not null
+          from dag_run r left join dag d on d.dag_id = r.dag_id
          where r.id = any(%s) and r.state = 'running' order by r.id for no key update of r skip locked
         """,
         (list(ids),),
     )
-    return {row[0]: Held(row[1], row[2]) for row in rows}
+    return {row[0]: Held(*row[1:]) for row in rows}
 
 
 def timed_out(connection: Connection, *, limit: int) -> list[int]:
@@ -294,6 +298,30 @@ def following(connection: Connection, ids: Collection[int]) -> list[int]:
 def mark_examined(connection: Connection, ids: Collection[int]) -> None:
     """Send these runs, which the caller holds, to the back of the line of the slow poll."""
     connection.exec_driver_sql("update dag_run set examined_at = clock_timestamp() where id = any(%s)", (list(ids),))
+
+
+def set_aside(connection: Connection, dag_run_id: int, error: str) -> bool:
+    """Note why a run cannot be decided and send it to the back of the line; whether that is news. One that another process holds
+    is left alone: that one decides it.
+    """
+    row = connection.exec_driver_sql(
+        """
+        with held as (
+            select id, scheduling_error as was from dag_run where id = %(run)s and state = 'running'
+               for no key update skip locked
+        )
+        update dag_run r set examined_at = clock_timestamp(), scheduling_error = %(error)s
+          from held where r.id = held.id
+        returning held.was is distinct from r.scheduling_error
+        """,
+        {"run": dag_run_id, "error": error},
+    ).first()
+    return row is not None and bool(row[0])
+
+
+def decided_again(connection: Connection, ids: Collection[int]) -> None:
+    """The cause is gone that kept these runs, which the caller holds, from being decided."""
+    connection.exec_driver_sql("update dag_run set scheduling_error = null where id = any(%s)", (list(ids),))
 
 
 def close(connection: Connection, ended: Mapping[int, RunState]) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from scheduler.exceptions import UnreadableVersionError
 from scheduler.serialized import SerializedDag
 
 MAX_CACHED = 512
@@ -24,11 +25,21 @@ class Versions:
         return self.get(version_id, lambda: connection.exec_driver_sql(READ, (version_id,)).scalar_one())
 
     def get(self, version_id: int, read: Callable[[], Any]) -> SerializedDag:
-        """The DAG of a version; `read` gives its stored data if it is not known yet."""
+        """The DAG of a version; `read` gives its stored data if it is not known yet. UnreadableVersionError."""
         dag = self._dags.get(version_id)
         if dag is None:
-            dag = self._dags[version_id] = SerializedDag.from_json(read())
+            dag = self._dags[version_id] = _parsed(version_id, read())
             if len(self._dags) > MAX_CACHED:
                 self._dags.popitem(last=False)
         self._dags.move_to_end(version_id)
         return dag
+
+
+def _parsed(version_id: int, data: Any) -> SerializedDag:
+    try:
+        return SerializedDag.from_json(data)
+    except Exception as error:  # stored data may be wrong in any way
+        raise UnreadableVersionError(
+            f"The stored DAG version {version_id} cannot be read ({type(error).__name__}: {error}):"
+            " let its runs go on with the newest version (`paceline runs clear DAG RUN --latest`), or mark them."
+        ) from error

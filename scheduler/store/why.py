@@ -18,6 +18,7 @@ def instance(connection: Connection, ti_id: int, *, silent_after_s: float) -> Ro
         connection,
         """
         select t.*, clock_timestamp() as now, r.dag_id, r.run_id, r.state as run_state, r.run_after, r.version_id,
+               case when r.state = 'running' then r.scheduling_error end as scheduling_error,
                exists (select 1 from process p where p.id = t.worker and p.stopped_at is null
                   and p.heartbeat_at >= clock_timestamp() - make_interval(secs => %(silent)s)) as worker_alive
           from task_instance t join dag_run r on r.id = t.dag_run_id where t.id = %(id)s

@@ -111,3 +111,17 @@ def test_a_broker_that_refuses_the_password_says_so(cli: Cli, scenario: Scenario
 
     assert "Redis refuses the connection" in problem["message"]
     assert "wrong@" not in json.dumps(problem)
+
+
+def test_a_run_that_cannot_be_decided_is_named(cli: Cli, scenario: Scenario) -> None:
+    scenario.trigger("pair", run_id="r")
+    scenario.sql("update dag_version set data = '{}' where dag_id = 'pair'")
+    scenario.turn()
+
+    (problem,) = problems(cli, "runs")
+
+    assert problem["message"].startswith("Run r of DAG pair cannot be decided: The stored DAG version")
+    assert "`paceline runs clear pair 'r' --latest`" in problem["fix"]
+    assert cli("doctor").exit_code == 1
+    for shown in (cli("runs", "list"), cli("runs", "show", "pair", "r"), cli("tasks", "why", "pair", "r", "first")):
+        assert "The stored DAG version" in shown.stdout, shown.output

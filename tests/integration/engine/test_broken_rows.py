@@ -1,10 +1,15 @@
 """A stored DAG that cannot be read stops its own runs and nobody else's."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
+import pytest
+from sqlalchemy import event
 from support.scenario import Scenario, chain
 
+from scheduler.services import why
 from scheduler.services.plan import Plan
+from scheduler.store import overview, reads
 from scheduler.store.versions import Versions
 
 HOURLY = {"kind": "cron", "expression": "0 * * * *", "timezone": "UTC"}
@@ -47,3 +52,54 @@ def test_more_unreadable_dags_than_one_turn_plans_stop_no_other_dag(scenario: Sc
 
     again = plan.run_once(START + timedelta(minutes=95))
     assert len(again.broken) == limit, "they are tried again, in case something was mended"
+
+
+@pytest.mark.parametrize("data", ["{}", "[]", '{"tasks": ["t"]}', '"text"'])
+def test_a_run_that_cannot_be_decided_is_shown_and_goes_on_by_itself(scenario: Scenario, data: str) -> None:
+    scenario.add(chain("bad", 1))
+    scenario.add(chain("good", 1))
+    bad, good = scenario.trigger("bad", run_id="r"), scenario.trigger("good")
+    (stored,) = scenario.rows("select data::text from dag_version where dag_id = 'bad'")
+    scenario.sql("update dag_version set data = %s where dag_id = 'bad'", data)
+
+    scenario.turn()
+    scenario.work()
+    scenario.turn()
+
+    assert scenario.run_state(good) == "success"
+    error = reads.run(scenario.engine, "bad", "r")["scheduling_error"]
+    assert error.startswith("The stored DAG version ")
+    assert [run["scheduling_error"] for run in reads.runs(scenario.engine, dag_id="bad")] == [error]
+    assert [run["run_id"] for run in overview.undecidable(scenario.engine)] == ["r"]
+    told = why.why(scenario.engine, scenario.settings, "bad", "r", "t000")["waiting_for"]
+    assert error.rstrip(".") in told[0] and not any("Nothing holds it back" in one for one in told)
+
+    scenario.sql("update dag_version set data = %s where dag_id = 'bad'", *stored)
+    scenario.run_to_end()
+
+    assert scenario.run_state(bad) == "success"
+    assert reads.run(scenario.engine, "bad", "r")["scheduling_error"] is None
+    assert overview.undecidable(scenario.engine) == []
+
+
+def test_a_run_whose_statement_fails_stops_no_other_run(make_scenario: Callable[..., Scenario]) -> None:
+    # The sweep takes runs in the order in which they were examined, so the first would be tried first for ever.
+    scenario = make_scenario(scheduler={"max_dagruns_per_loop_to_schedule": 1})
+    scenario.add(chain("held", 1))
+    scenario.add(chain("good", 1))
+    held = scenario.trigger("held", run_id="r")
+    for scheduler in scenario.schedulers:
+        event.listen(scheduler.engine, "begin", lambda connection: connection.exec_driver_sql("set local lock_timeout = '50ms'"))
+    with scenario.engine.begin() as connection:
+        connection.exec_driver_sql("select 1 from task_instance where dag_run_id = %s for update", (held,))
+        scenario.turn()
+        good = scenario.trigger("good")
+        for _ in range(4):
+            scenario.turn()
+            scenario.work()
+
+        assert scenario.run_state(good) == "success"
+        assert "lock timeout" in reads.run(scenario.engine, "held", "r")["scheduling_error"]
+
+    scenario.run_to_end()
+    assert scenario.run_state(held) == "success"

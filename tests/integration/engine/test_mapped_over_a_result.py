@@ -1,0 +1,72 @@
+"""Tasks mapped over what another task returned, while the DAG changes and its runs are cleared."""
+
+from typing import Any
+
+import pytest
+from support.hands import brief, clear_, push, running
+from support.scenario import Scenario, dag
+
+from scheduler.serialized import SerializedDag
+from scheduler.states import TaskState
+from scheduler.store.claims import Ending
+from scheduler.store.selection import Tasks
+
+S = TaskState
+FREE = {"disable_bundle_versioning": True}
+
+
+def over(*refs: dict[str, Any]) -> dict[str, Any]:
+    return {"expand": {"kind": "product", "inputs": list(refs)}}
+
+
+def of(task_id: str) -> dict[str, Any]:
+    return {"task": task_id, "key": "return_value"}
+
+
+def mapped(ref: dict[str, Any] | None = None, **options: Any) -> SerializedDag:
+    """source returns a list, each is mapped over it, after comes after all of each."""
+    edges: dict[str, list[str]] = {"source": [], "each": ["source"], "after": ["each"]}
+    return dag("d", edges, options={"each": over(ref or of("source"))}, **options)
+
+
+def returning(result: str) -> Any:
+    return lambda claim: Ending(S.SUCCESS, result=result if claim.task_id == "source" else None)
+
+
+REFS = [
+    of("source"),
+    {"zip": [of("source"), {"literal": 5}], "longest": False},
+    {"zip": [of("source"), {"literal": 2}], "longest": True},
+    {"concat": [of("source"), {"concat": [of("source")]}]},
+]
+
+
+@pytest.mark.parametrize("ref", REFS, ids=["result", "zip", "zip_longest", "concat"])
+def test_an_edit_of_an_unpinned_dag_lets_its_open_run_go_on(scenario: Scenario, ref: dict[str, Any]) -> None:
+    scenario.add(mapped(ref, **FREE))
+    run = scenario.trigger("d", run_id="r")
+    push(scenario, running(scenario), "[1, 2]")
+    scenario.turn()
+    scenario.add(mapped(ref, description="edited", **FREE))
+
+    scenario.sql("update task_instance set state = 'scheduled' where state = 'queued'")  # their messages go astray
+    scenario.run_to_end(turns=10)
+
+    assert scenario.run_state(run) == "success"
+    assert scenario.rows("select max(v.number) from dag_run r join dag_version v on v.id = r.version_id") == [(2,)]
+
+
+@pytest.mark.parametrize("ref", REFS, ids=["result", "zip", "zip_longest", "concat"])
+def test_clearing_with_the_latest_version_after_an_edit_keeps_what_was_mapped(scenario: Scenario, ref: dict[str, Any]) -> None:
+    scenario.add(mapped(ref))
+    run = scenario.trigger("d", run_id="r")
+    scenario.run_to_end(outcome=returning("[1, 2]"))
+    before = scenario.states()
+    scenario.add(mapped(ref, description="edited"))
+
+    changes = clear_(scenario, Tasks(task_ids=("after",)), latest=True)
+
+    assert brief(changes) == [("after", -1, "success", "none")]
+    scenario.run_to_end()
+    assert scenario.states() == before
+    assert scenario.run_state(run) == "success"
