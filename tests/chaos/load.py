@@ -1,11 +1,14 @@
 """Triggers runs at intervals, so many that the wanted number of task instances comes about."""
 
+import contextlib
 import threading
 import time
 from random import Random
 
+from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
+from chaos.book import Book
 from scheduler.exceptions import ConflictError
 from scheduler.settings import Settings
 from scheduler.store import database, runs
@@ -19,9 +22,12 @@ OPEN = "select (select count(*) from task_instance), (select count(*) from dag_r
 class Load(threading.Thread):
     """`tis_per_second` for `seconds`; each DAG in turn, in an order of the seed's."""
 
-    def __init__(self, settings: Settings, dag_ids: list[str], seed: int, *, seconds: float, tis_per_second: float) -> None:
+    def __init__(
+        self, settings: Settings, book: Book, dag_ids: list[str], seed: int, *, seconds: float, tis_per_second: float
+    ) -> None:
         super().__init__(name="load", daemon=True)
         self._settings = settings
+        self._book = book
         self._dag_ids = dag_ids
         self._dice = Random(f"{seed} load")
         self._seconds = seconds
@@ -40,16 +46,19 @@ class Load(threading.Thread):
                     with engine.connect() as connection:
                         tis, unfinished = connection.exec_driver_sql(OPEN).one()
                     if tis < self._rate * (passed + 10) and unfinished < MOST_OPEN:
-                        runs.trigger(engine, turn[0], run_id=f"r{self.triggered:04}")
+                        self._trigger(engine, turn[0], f"r{self.triggered:04}")
                         turn.pop(0)
                         self.triggered += 1
                 except DBAPIError:
                     continue  # away, as it shall be now and then; one that got through unseen is refused next time
-                except ConflictError:
-                    self.triggered += 1
-                    turn.pop(0)
         finally:
             engine.dispose()
+
+    def _trigger(self, engine: Engine, dag_id: str, run_id: str) -> None:
+        self._book.asked_for(dag_id, run_id, sure=False)
+        with contextlib.suppress(ConflictError):  # the request before got through, and its answer did not
+            runs.trigger(engine, dag_id, run_id=run_id)
+        self._book.asked_for(dag_id, run_id, sure=True)
 
     def end(self) -> None:
         self._done.set()

@@ -138,12 +138,14 @@ class Meter:
 
 
 def figures(recoveries: Iterable[Recovery]) -> dict[str, dict[str, float | None]]:
-    """p50 and max of each kind, as the report has them; None where nothing was measured."""
+    """p50, max and the number of samples of each kind, as the report has them; None where nothing was measured."""
     by_kind: dict[str, list[float]] = {"scheduler": [], "worker": [], "redis": [], "postgres": []}
     for one in recoveries:
         by_kind[one.kind] += one.seconds
     return {
-        kind: {"p50": round(median(all_), 2), "max": round(max(all_), 2)} if all_ else {"p50": None, "max": None}
+        kind: {"p50": round(median(all_), 2), "max": round(max(all_), 2), "samples": len(all_)}
+        if all_
+        else {"p50": None, "max": None, "samples": 0}
         for kind, all_ in by_kind.items()
     }
 

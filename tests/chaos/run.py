@@ -8,16 +8,20 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import psycopg2
 from support.ledger import Verdict, ask
 
-from chaos.faults import BAG, MEASURED, Act, Fault, Happened, perform
+from chaos import evidence
+from chaos.act import Act, Fault
+from chaos.faults import BAG, MEASURED, Happened, perform
+from chaos.judge import COUNTERS, Findings, Tolerance, judge
 from chaos.load import Load
 from chaos.recovery import LIMIT_S, Meter, figures
-from chaos.shapes import dags
+from chaos.shapes import MEASURES, plan
 from chaos.stage import Stage, stage
 from chaos.watch import Watch
 
@@ -31,12 +35,19 @@ OVERLAP = 0.3
 LASTING_S = 15.0
 #: Seconds after a crash of PostgreSQL in which recoveries do not count either: worker.heartbeat_timeout and two looks of rescue.
 CRASHES, AFTERMATH_S = ("postgres_immediate", "postgres_backend"), 14.0
+#: Seconds after a fault in which a worker may still be declared lost for it: its timeout, two looks of rescue, and some to act.
+NOTICED_S, NOTICED_QUICK_S = 25.0, 12.0
 #: Seconds in which a process that was killed is up again, if it is not in the way of others.
 WHOLE_S = 12.0
 OPEN = (
     "select (select count(*) from dag_run where state in ('queued', 'running')),"
+    " (select count(*) from dag_run where run_type = 'scheduled'),"
     " (select count(*) from task_instance where ended_at is not null)"
 )
+
+
+#: Counters of the ledger, of this folder's judge, and of the watch: all must be 0.
+OF_LEDGER = ("lost", "stuck", "double_running", "double_success")
 
 
 @dataclass
@@ -45,28 +56,33 @@ class Report:
 
     seed: int
     verdict: Verdict
+    findings: Findings
     faults: list[Happened]
     overruns: list[str]
     deadlocks: list[str]
-    log_folder: Path
     notes: list[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
-        return self.verdict.ok and not self.overruns and not self.deadlocks
+        return not any(self.counts.values())
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What must be 0, by counter."""
+        counted = {name: len(getattr(self.verdict, name)) for name in OF_LEDGER}
+        counted |= {name: len(getattr(self.findings, name)) for name in COUNTERS if name != "slot_overruns"}
+        counted |= {"pool_overruns": len(self.overruns) + len(self.findings.slot_overruns), "deadlocks": len(self.deadlocks)}
+        return counted | {"overlaps_without_fault": sum(not one.excused for one in self.findings.overlaps)}
 
     @property
     def line(self) -> str:
+        happened = Counter(one.name for one in self.faults if one.error is None)
         counted: dict[str, Any] = {
             "seed": self.seed,
             "tis": self.verdict.tis,
-            "faults": dict(sorted(Counter(one.name for one in self.faults if one.error is None).items())) | {"other_time_zone": 1},
-            "lost": len(self.verdict.lost),
-            "stuck": len(self.verdict.stuck),
-            "double_running": len(self.verdict.double_running),
-            "double_success": len(self.verdict.double_success),
-            "pool_overruns": len(self.overruns),
-            "deadlocks": len(self.deadlocks),
+            "faults": dict(sorted(happened.items())) | {"other_time_zone": 1},
+            **self.counts,
+            "overlaps": self.findings.overlap_figures(),
             "recovery_s": figures(one.recovery for one in self.faults if one.alone and one.recovery is not None),
         }
         return json.dumps(counted)
@@ -74,13 +90,12 @@ class Report:
     def text(self) -> str:
         """For people: each fault, then what went wrong, by name."""
         lines = [_line(one) for one in self.faults]
-        verdict = self.verdict
-        for name in ("lost", "stuck", "double_running", "double_success"):
-            lines += [f"{name}: {one}" for one in getattr(verdict, name)]
+        lines += [f"{name}: {one}" for name in OF_LEDGER for one in getattr(self.verdict, name)]
+        lines += [f"{name}: {one}" for name in COUNTERS for one in getattr(self.findings, name)]
         lines += [f"over a limit: {one}" for one in self.overruns] + [f"deadlock: {one}" for one in self.deadlocks]
-        lines.append(
-            f"{verdict.executions} executions; overtaken by their next try, as a lost worker's may be: {len(verdict.overtaken)}"
-        )
+        lines += [f"overlap without a fault: {one.label}" for one in self.findings.overlaps if not one.excused]
+        excused = sum(one.excused for one in self.findings.overlaps)
+        lines.append(f"{self.verdict.executions} executions; beside the next try, as a lost worker's may be: {excused}")
         return "\n".join([*lines, *self.notes])
 
 
@@ -92,30 +107,41 @@ def chaos(
     quick: bool,
     longest_s: float = 60.0,
     faults: Sequence[Fault] = BAG,
+    measured: Sequence[Fault] = MEASURED,
+    settle_s: float = SETTLE_S,
+    tis_per_second: float = TIS_PER_SECOND,
+    packages: Path | None = None,
     say: Any = print,
 ) -> Report:
     """Run it in `folder`, which must be empty and have a short name (it holds Unix sockets)."""
-    with stage(folder, seed, quick=quick) as found:
+    planned = plan(seed, start=datetime.now(UTC), seconds=seconds)
+    with stage(folder, planned, quick=quick, packages=packages) as found:
         say(f"seed {seed}: {len(found.lines)} processes, logs in {folder / 'logs'}")
         watch = Watch(found.settings.database_url)
-        load = Load(found.settings, sorted(dags(seed)), seed, seconds=seconds, tis_per_second=TIS_PER_SECOND)
+        triggered = sorted(one.dag_id for one in planned.dags.values() if one.schedule is None and one not in MEASURES)
+        load = Load(found.settings, found.book, triggered, seed, seconds=seconds, tis_per_second=tis_per_second)
         watch.start()
         load.start()
-        happened = _make_trouble(found, seed, seconds, longest_s, faults, say)
+        happened = _make_trouble(found, seed, seconds, longest_s, Bags(faults, measured, seed), say)
         load.end()
-        settled = _settle(found, say)
+        settled = _settle(found, settle_s, say)
         watch.end()
-        verdict = found.ledger.judge(found.settings.database_url)
-        logged = [
-            line for line in found.servers.log("postgres").read_text(errors="replace").splitlines() if "deadlock detected" in line
-        ]
-        report = Report(
-            seed, verdict, happened, watch.overruns, logged or ["counted by pg_stat_database"] * watch.deadlocks, folder / "logs"
-        )
+        report = _judged(found, seed, happened, watch, quick=quick)
         report.notes.append(f"{load.triggered} runs triggered, {watch.looks} looks, settled after {settled:.1f} s")
         if not report.ok:
             report.notes.append(f"last words of the processes:\n{found.log_tail()}")
         return report
+
+
+def _judged(found: Stage, seed: int, happened: list[Happened], watch: Watch, *, quick: bool) -> Report:
+    url, book = found.settings.database_url, found.book
+    cleared = Counter((one.dag_id, one.run_id, task) for one in book.actions if one.kind == "clear" for task in one.tasks)
+    marked = {(one.dag_id, one.run_id, task) for one in book.actions if one.kind == "mark" for task in one.tasks}
+    verdict = found.ledger.judge(url, cleared=cleared, marked=marked)
+    findings = judge(found.plan, evidence.read(url, found.ledger), book, Tolerance(NOTICED_QUICK_S if quick else NOTICED_S))
+    log = found.servers.log("postgres").read_text(errors="replace").splitlines()
+    logged = [line for line in log if "deadlock detected" in line]
+    return Report(seed, verdict, findings, happened, watch.overruns, logged or ["counted by pg_stat_database"] * watch.deadlocks)
 
 
 class Bag:
@@ -132,36 +158,55 @@ class Bag:
         return self._left.pop()
 
 
-def _make_trouble(found: Stage, seed: int, seconds: float, longest_s: float, faults: Sequence[Fault], say: Any) -> list[Happened]:
+class Bags:
+    """Two bags: every second draw is a fault whose recovery is measured, one at a time; the others come in ones and twos."""
+
+    def __init__(self, faults: Sequence[Fault], measured: Sequence[Fault], seed: int) -> None:
+        self._others, self._measured = (
+            Bag(faults, random.Random(f"{seed} faults")),
+            Bag(measured, random.Random(f"{seed} measured")),
+        )
+        self._dice = random.Random(f"{seed} times")
+        self._has_others, self._has_measured = bool(faults), bool(measured)
+        self._turn = 0
+
+    def draw(self) -> list[Fault]:
+        self._turn += 1
+        if self._has_measured and (self._turn % 2 == 0 or not self._has_others):
+            return [self._measured.draw()]
+        return [self._others.draw() for _ in range(2 if self._dice.random() < OVERLAP else 1)] if self._has_others else []
+
+
+def _make_trouble(found: Stage, seed: int, seconds: float, longest_s: float, bags: Bags, say: Any) -> list[Happened]:
     """One fault after the other, sometimes two at a time; what lasts long goes on beside the next ones."""
-    dice, bag = random.Random(f"{seed} times"), Bag(faults, random.Random(f"{seed} faults"))
+    dice = random.Random(f"{seed} gaps")
     meter = Meter(found.settings.database_url)
     happened: list[Happened] = []
     lasting: list[tuple[threading.Thread, Happened]] = []
     deadline = time.monotonic() + seconds
     time.sleep(min(3.0, seconds / 10))
     while time.monotonic() < deadline:
-        count = 2 if dice.random() < OVERLAP else 1
-        gap_s, rest_s = dice.uniform(0, 1.5), dice.uniform(0.2, 2.5)
+        drawn = bags.draw()
+        gap_s, rest_s = dice.uniform(0, 1.5), dice.uniform(0.2, 2.0)
         lasting = [(thread, one) for thread, one in lasting if thread.is_alive()]
         begun = []
-        for _ in range(count):
-            fault, number = bag.draw(), len(happened)
+        for fault in drawn:
+            number = len(happened)
             # What else is wrong would be measured as well.
-            alone = count == 1 and not lasting and not _aftermath(happened)
+            alone = len(drawn) == 1 and not lasting and not _aftermath(happened)
             alone = alone and (found.whole() or (fault in MEASURED and _becomes_whole(found, min(WHOLE_S, longest_s))))
             one = Happened(number, fault.__name__, time.strftime("%H:%M:%S"), alone=alone)
             happened.append(one)
             act = Act(found, meter, random.Random(f"{seed} fault {number}"), min(longest_s, max(1.0, deadline - time.monotonic())))
             begun.append((perform(fault, act, one), one))
-            time.sleep(gap_s if count == 2 else 0)
+            time.sleep(gap_s if len(drawn) == 2 else 0)
         _wait(begun, LASTING_S)
         for thread, one in begun:
             one.alone = one.alone and not thread.is_alive()
             if thread.is_alive():
                 lasting.append((thread, one))
             say(_line(one))
-        time.sleep(min(rest_s, max(0.0, deadline - time.monotonic())))
+        time.sleep(max(0.0, min(rest_s, deadline - time.monotonic())))
     _wait(lasting, LIMIT_S + longest_s)
     return happened
 
@@ -185,13 +230,15 @@ def _wait(begun: list[tuple[threading.Thread, Happened]], seconds: float) -> Non
         thread.join(max(0.0, until - time.monotonic()))
 
 
-def _settle(found: Stage, say: Any) -> float:
+def _settle(found: Stage, settle_s: float, say: Any) -> float:
     """Wait until every run has ended, or until nothing moves any more; how long it took."""
     started = moved = time.monotonic()
     last = (-1, -1)
-    while time.monotonic() < min(moved + SETTLE_S, started + LONGEST_S):
+    to_come = sum(len(one.schedule.dates) for one in found.plan.dags.values() if one.schedule is not None)
+    while time.monotonic() < min(moved + settle_s, started + LONGEST_S):
         with contextlib.suppress(psycopg2.Error):
-            left, ended = ask(found.settings.database_url, OPEN)[0]
+            left, scheduled, ended = ask(found.settings.database_url, OPEN)[0]
+            left += max(0, to_come - scheduled)
             if left == 0:
                 break
             if left != last[0]:

@@ -1,117 +1,55 @@
-"""The 20 DAGs of a chaos run, by its seed: chains, fans, joins, pools, mapped tasks and groups, sensors, deferrals, random ones."""
+"""The DAGs of a chaos run, by its seed: chains, fans, joins, pools, mapped tasks and groups, sensors, deferrals, schedules."""
 
 import random
 from collections.abc import Callable
-from textwrap import indent
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
-from support.ledger import Ledger
+from chaos.plan import Plan, PlannedDag, PlannedTask, Schedule
 
 #: Pools made before anything runs; tasks that need 2 slots are among those of `narrow` and `odd`.
 POOLS = {"narrow": 2, "odd": 3, "wide": 6, "probes": 100}
+#: Fewer than the workers have places (chaos/stage.py), so that an overrun can show.
+PARALLELISM = 12
 RULES = ("all_success", "all_success", "all_success", "all_done", "one_success", "none_failed", "none_failed_min_one_success",
          "one_failed", "all_done_min_one_success", "one_done", "none_skipped")  # fmt: skip
-#: DAGs in one file: every pool child reads each file once.
-PER_FILE = 5
-
-#: Ways to work beside `work(seconds)` of the ledger; each enters the ledger in one dispatch of a try only.
-KINDS = '''
-from scheduler import task_group
-from scheduler.authoring.operator import Operator
-from scheduler.exceptions import SkipTask
-from scheduler.operators import EmptyOperator, PythonOperator
-from scheduler.sensors import PythonSensor
-from scheduler.triggers import TimeDeltaTrigger
-
-def fails_first(seconds=0.0, tries=1):
-    with entry():
-        time.sleep(seconds)
-        if get_current_context()["ti"].try_number <= tries:
-            raise RuntimeError("fails at first, as planned")
-
-def fails(seconds=0.0):
-    with entry():
-        raise RuntimeError("fails, as planned")
-
-def skips(seconds=0.0):
-    with entry():
-        raise SkipTask("skips, as planned")
-
-def poke(after_s):
-    """True some seconds after the first poke, and then on record."""
-    ti = get_current_context()["ti"]
-    if time.time() - ti.start_date.timestamp() < after_s:
-        return False
-    with entry():
-        return True
-
-def lists(count, seconds=0.0):
-    with entry():
-        time.sleep(seconds)
-        return list(range(count))
-
-def item(number, seconds=0.0):
-    with entry():
-        time.sleep(seconds)
-        return number
-
-class Waits(Operator):
-    """Defers, and is on record once it goes on."""
-
-    def __init__(self, seconds, **options):
-        super().__init__(**options)
-        self.seconds = seconds
-
-    def execute(self, context):
-        self.defer(trigger=TimeDeltaTrigger(timedelta(seconds=self.seconds)), method_name="go_on")
-
-    def go_on(self, context, event=None):
-        with entry():
-            return None
-
-def node(task_id, call=work, seconds=0.0, **options):
-    """A task that comes back quickly after a fault."""
-    kwargs = {"seconds": seconds} if "op_kwargs" not in options else options.pop("op_kwargs")
-    options = {"retries": 5, "retry_delay": timedelta(seconds=0.3), **options}
-    return PythonOperator(task_id=task_id, python_callable=call, op_kwargs=kwargs, **options)
-'''
-
-
-#: Two more: one task that any scheduler should move at once, whatever fills the other queue, and a heap of tasks to wait in Redis.
+#: The queue and the DAGs that only measure: one task that any scheduler should move at once, and a heap to wait in Redis.
 PROBES = "probes"
-MEASURES = f"""
-with DAG("probe", schedule=None, max_active_runs=1000):
-    EmptyOperator(task_id="probe", pool="probes", queue="{PROBES}")
-
-with DAG("burst", schedule=None, max_active_runs=1000, max_active_tasks=1000):
-    for number in range(40):
-        node(f"b{{number:02}}", seconds=0.05, priority_weight=9)
-"""
-
-
-def files(seed: int, ledger: Ledger) -> dict[str, str]:
-    """DAG files by name: four of five DAGs, and those that measure."""
-    sources = list(dags(seed).values())
-    head = ledger.prelude() + KINDS
-    return {"measures.py": head + MEASURES} | {
-        f"chaos_{number}.py": head + "\n\n".join(sources[at : at + PER_FILE])
-        for number, at in enumerate(range(0, len(sources), PER_FILE), start=1)
-    }
+MEASURES = (
+    PlannedDag(
+        dag_id="probe", tasks=(PlannedTask(task_id="probe", does="empty", pool="probes", queue=PROBES),), max_active_runs=1000
+    ),
+    PlannedDag(
+        dag_id="burst",
+        tasks=tuple(PlannedTask(task_id=f"b{n:02}", seconds=0.05, weight=9) for n in range(40)),
+        max_active_runs=1000,
+        max_active_tasks=1000,
+    ),
+)
+INTERVAL, PAST_RUNS = timedelta(seconds=20), 8
+Made = list[PlannedTask]
 
 
-def dags(seed: int) -> dict[str, str]:
-    """The source of each DAG, without the head of the file, by DAG id."""
-    makers: list[Callable[[random.Random], list[str]]] = [
+def plan(seed: int, *, start: datetime | None = None, seconds: float = 0.0) -> Plan:
+    """The DAGs of a seed. The scheduled ones begin some intervals before `start` and end with the run's `seconds`."""
+    makers: list[Callable[[random.Random], Made]] = [
         _chain, _chain, _fan, _fan, _join, _join, _diamonds, _retries, _retries, _narrow, _odd, _wide, _mapped, _mapped_output,
         _group, _sensor, _deferral, _random, _random, _random,
     ]  # fmt: skip
-    found = {}
+    found = []
     for number, make in enumerate(makers, start=1):
         dice = random.Random(f"{seed} {number}")
         dag_id = f"c{number:02}_{make.__name__.strip('_')}"
         runs, tasks = dice.choice((1, 2, 3, 16)), dice.choice((4, 8, 16, 64))
-        head = f"with DAG({dag_id!r}, schedule=None, max_active_runs={runs}, max_active_tasks={tasks}):"
-        found[dag_id] = head + "\n" + indent("\n".join(make(dice)), "    ")
-    return found
+        found.append(PlannedDag(dag_id=dag_id, tasks=tuple(make(dice)), max_active_runs=runs, max_active_tasks=tasks))
+    first = (start or datetime.now(UTC)).replace(microsecond=0) - PAST_RUNS * INTERVAL
+    last = first + max(0, int((seconds + PAST_RUNS * INTERVAL.total_seconds()) / INTERVAL.total_seconds()) - 1) * INTERVAL
+    schedule = Schedule(start=first, end=last, interval=INTERVAL)
+    found += [
+        PlannedDag(dag_id="c21_catchup", tasks=tuple(_past(1)), max_active_runs=3, schedule=schedule),
+        PlannedDag(dag_id="c22_past", tasks=tuple(_past(3)), max_active_runs=2, schedule=schedule),
+    ]
+    return Plan.of([*found, *MEASURES], POOLS, PARALLELISM)
 
 
 def _seconds(dice: random.Random) -> float:
@@ -119,137 +57,144 @@ def _seconds(dice: random.Random) -> float:
     return round(dice.choice((0.0, 0.1, 0.3, 1.0, dice.uniform(0.5, 4.0))), 2)
 
 
-def _chain(dice: random.Random) -> list[str]:
-    length = dice.randint(12, 30)
-    lines = [f"t = [node(f't{{n:02}}', seconds={_seconds(dice) / 3:.2f}) for n in range({length})]"]
-    return [*lines, "for a, b in zip(t, t[1:]): a >> b"]
+def _node(task_id: str, dice: random.Random | None = None, share: float = 1.0, **options: object) -> PlannedTask:
+    seconds = round(_seconds(dice) * share, 2) if dice is not None else 0.0
+    return PlannedTask(**{"task_id": task_id, "seconds": seconds, **options})  # type: ignore[arg-type]
 
 
-def _fan(dice: random.Random) -> list[str]:
-    width = dice.randint(15, 40)
+def _chain(dice: random.Random) -> Made:
+    """Each task takes what the one before it returned."""
+    length, seconds = dice.randint(12, 30), round(_seconds(dice) / 3, 2)
+    names = [f"t{n:02}" for n in range(length)]
     return [
-        f"first = node('first', seconds={_seconds(dice)})",
-        f"fan = [node(f'f{{n:02}}', seconds={_seconds(dice)}) for n in range({width})]",
-        "first >> fan",
+        _node(name, seconds=seconds, upstream=tuple(names[at - 1 : at] if at else ()), takes=names[at - 1] if at else None)
+        for at, name in enumerate(names)
     ]
 
 
-def _join(dice: random.Random) -> list[str]:
-    width = dice.randint(10, 30)
+def _fan(dice: random.Random) -> Made:
     return [
-        f"fan = [node(f'f{{n:02}}', seconds={_seconds(dice)}) for n in range({width})]",
-        f"middle = node('middle', trigger_rule={dice.choice(('all_success', 'all_done'))!r})",
-        "fan >> middle",
-        "middle >> node('last')",
+        _node("first", dice),
+        *(_node(f"f{n:02}", dice, upstream=("first",), takes="first") for n in range(dice.randint(15, 40))),
     ]
 
 
-def _diamonds(dice: random.Random) -> list[str]:
-    return [
-        "top = node('t0')",
-        f"for level in range(1, {dice.randint(4, 7)}):",
-        f"    sides = [node(f's{{level}}_{{n}}', seconds={_seconds(dice)}) for n in range({dice.randint(2, 5)})]",
-        "    bottom = node(f't{level}')",
-        "    top >> sides >> bottom",
-        "    top = bottom",
+def _join(dice: random.Random) -> Made:
+    fan = [_node(f"f{n:02}", dice) for n in range(dice.randint(10, 30))]
+    middle = _node("middle", rule=dice.choice(("all_success", "all_done")), upstream=tuple(one.task_id for one in fan), takes="f00")
+    return [*fan, middle, _node("last", upstream=("middle",), takes="middle")]
+
+
+def _diamonds(dice: random.Random) -> Made:
+    made = [_node("t0")]
+    for level in range(1, dice.randint(4, 7)):
+        sides = [
+            _node(f"s{level}_{n}", dice, upstream=(f"t{level - 1}",), takes=f"t{level - 1}") for n in range(dice.randint(2, 5))
+        ]
+        made += [*sides, _node(f"t{level}", upstream=tuple(one.task_id for one in sides), takes=sides[0].task_id)]
+    return made
+
+
+def _retries(dice: random.Random) -> Made:
+    seconds = _seconds(dice)
+    made = [
+        _node(f"r{n}", does="fails_first", seconds=seconds, failing_tries=n % 3, upstream=(f"r{n - 4}",) if n >= 4 else ())
+        for n in range(12)
     ]
+    fails = _node("fails", does="fails", retries=dice.randint(0, 2), retry_delay_s=0.2)
+    after = _node("after", rule="all_done", upstream=(*(f"r{n}" for n in range(8, 12)), "fails"))
+    return [*made, fails, after, _node("never", upstream=("fails",))]
 
 
-def _retries(dice: random.Random) -> list[str]:
-    return [
-        f"t = [node(f'r{{n}}', call=fails_first, op_kwargs=dict(seconds={_seconds(dice)}, tries=n % 3)) for n in range(12)]",
-        f"fails_for_good = node('fails', call=fails, retries={dice.randint(0, 2)}, retry_delay=timedelta(seconds=0.2))",
-        "after = node('after', trigger_rule='all_done')",
-        "for a, b in zip(t, t[4:]): a >> b",
-        "[*t[-4:], fails_for_good] >> after",
-        "fails_for_good >> node('never')",
-    ]
-
-
-def _narrow(dice: random.Random) -> list[str]:
+def _narrow(dice: random.Random) -> Made:
     return _pool(dice, "narrow", 10)
 
 
-def _odd(dice: random.Random) -> list[str]:
+def _odd(dice: random.Random) -> Made:
     return _pool(dice, "odd", 18)
 
 
-def _wide(dice: random.Random) -> list[str]:
+def _wide(dice: random.Random) -> Made:
     return _pool(dice, "wide", 24)
 
 
-def _pool(dice: random.Random, pool: str, count: int) -> list[str]:
+def _pool(dice: random.Random, pool: str, count: int) -> Made:
     """Two layers, so that following has its part in filling the pool."""
+    a = [_node(f"a{n:02}", dice, 0.5, pool=pool, pool_slots=1 + n % 2, weight=n % 4) for n in range(count // 2)]
+    b = [
+        _node(f"b{n:02}", dice, 0.5, pool=pool, pool_slots=1 + n % 2, weight=n % 5, upstream=(f"a{n:02}",), takes=f"a{n:02}")
+        for n in range(count // 2)
+    ]
+    return [*a, *b]
+
+
+def _mapped(dice: random.Random) -> Made:
+    limit = dice.choice((None, ("max_active_tis_per_dagrun", 2), ("max_active_tis_per_dag", 3)))
+    one = _node("one", dice, 0.5, does="item", count=dice.randint(8, 25), limit=limit, upstream=("first",), retry_delay_s=0.2)
+    return [_node("first"), one, _node("last", upstream=("one",))]
+
+
+def _mapped_output(dice: random.Random) -> Made:
+    """Two tasks mapped over one list; now and then a second list is empty."""
+    count = dice.randint(5, 20)
+    each = {"does": "item", "count": count, "over": "make", "upstream": ("make",), "retry_delay_s": 0.2}
     return [
-        f"a = [node(f'a{{n:02}}', pool={pool!r}, pool_slots=1 + n % 2, priority_weight=n % 4, weight_rule='absolute',"
-        f" seconds={_seconds(dice) / 2:.2f}) for n in range({count // 2})]",
-        f"b = [node(f'b{{n:02}}', pool={pool!r}, pool_slots=1 + n % 2, priority_weight=n % 5, weight_rule='absolute',"
-        f" seconds={_seconds(dice) / 2:.2f}) for n in range({count // 2})]",
-        "for x, y in zip(a, b): x >> y",
+        _node("make", does="lists", count=count, retry_delay_s=0.2),
+        _node("numbers", **each),
+        _node("more", dice, 0.5, **each),
+        _node("last", rule="none_failed", upstream=("numbers", "more")),
     ]
 
 
-def _mapped(dice: random.Random) -> list[str]:
-    limit = dice.choice(("", ", max_active_tis_per_dagrun=2", ", max_active_tis_per_dag=3"))
+def _group(dice: random.Random) -> Made:
+    count, seconds = dice.randint(4, 9), round(_seconds(dice) / 2, 2)
+    each = {"does": "item", "count": count, "over": "made", "group": "each", "retry_delay_s": 0.2}
     return [
-        "one = PythonOperator.partial(task_id='one', python_callable=item, retries=5, retry_delay=timedelta(seconds=0.2)"
-        f"{limit}).expand(op_kwargs=[dict(number=n, seconds={_seconds(dice) / 2:.2f}) for n in range({dice.randint(8, 25)})])",
-        "node('first') >> one >> node('last')",
+        _node("made", does="lists", count=count, retry_delay_s=0.2),
+        _node("each.a", upstream=("made",), **each),
+        _node("each.b", seconds=seconds, upstream=("each.a",), takes="each.a", **each),
+        _node("each.c", upstream=("each.b",), takes="each.b", **each),
+        _node("last", upstream=("each.c",)),
     ]
 
 
-def _mapped_output(dice: random.Random) -> list[str]:
-    return [
-        f"make = task(lists, retries=5, retry_delay=timedelta(seconds=0.2))({dice.randint(5, 20)})",
-        "numbers = task(item, retries=5, retry_delay=timedelta(seconds=0.2)).expand(number=make)",
-        f"more = task(item, task_id='more', retries=5, retry_delay=timedelta(seconds=0.2)).partial("
-        f"seconds={_seconds(dice) / 2:.2f}).expand(number=make)",
-        "[numbers, more] >> node('last', trigger_rule='none_failed')",
-    ]
+def _sensor(dice: random.Random) -> Made:
+    made = []
+    for n in range(4):
+        made += [_node(f"wait{n}", does="pokes", seconds=0.5 + n)]
+        made += [_node(f"n{n}_{k}", dice, upstream=(f"wait{n}",)) for k in range(3)]
+    return made
 
 
-def _group(dice: random.Random) -> list[str]:
-    return [
-        "@task_group",
-        "def each(number):",
-        "    a = task(item, task_id='a', retries=5, retry_delay=timedelta(seconds=0.2))(number)",
-        f"    b = task(item, task_id='b', retries=5, retry_delay=timedelta(seconds=0.2))(a, seconds={_seconds(dice) / 2:.2f})",
-        "    task(item, task_id='c', retries=5, retry_delay=timedelta(seconds=0.2))(b)",
-        f"made = task(lists, retries=5, retry_delay=timedelta(seconds=0.2))({dice.randint(4, 9)})",
-        "each.expand(number=made) >> node('last')",
-    ]
+def _deferral(dice: random.Random) -> Made:
+    made = []
+    for n in range(5):
+        made += [
+            _node(f"before{n}"),
+            _node(f"wait{n}", does="waits", seconds=round(0.4 * n, 1), upstream=(f"before{n}",)),
+            _node(f"after{n}", dice, upstream=(f"wait{n}",)),
+        ]
+    return made
 
 
-def _sensor(dice: random.Random) -> list[str]:
-    return [
-        "for n in range(4):",
-        "    wait = PythonSensor(task_id=f'wait{n}', python_callable=poke, op_args=[0.5 + n], poke_interval=0.7,",
-        "                        mode='reschedule', timeout=600, retries=5, retry_delay=timedelta(seconds=0.3))",
-        f"    wait >> [node(f'n{{n}}_{{k}}', seconds={_seconds(dice)}) for k in range(3)]",
-    ]
+def _past(width: int) -> Made:
+    """The middle waits for itself in the run before."""
+    past = [_node(f"past{n}", seconds=0.2, depends_on_past=True, upstream=("first",), takes="first") for n in range(width)]
+    return [_node("first"), *past, _node("last", upstream=tuple(one.task_id for one in past), takes="past0")]
 
 
-def _deferral(dice: random.Random) -> list[str]:
-    return [
-        "for n in range(5):",
-        "    wait = Waits(task_id=f'wait{n}', seconds=0.4 * n, retries=5, retry_delay=timedelta(seconds=0.3))",
-        f"    node(f'before{{n}}') >> wait >> node(f'after{{n}}', seconds={_seconds(dice)})",
-    ]
-
-
-def _random(dice: random.Random) -> list[str]:
+def _random(dice: random.Random) -> Made:
     size = dice.randint(15, 30)
     calls = ("work", "work", "work", "work", "fails_first", "fails", "skips")
-    lines = []
+    made: Made = []
     for number in range(size):
-        call = dice.choice(calls)
-        retries = {"fails": dice.randint(0, 1), "work": dice.choice((0, 3, 5, 5))}.get(call, 5)
-        rule = dice.choice(RULES)
-        lines.append(
-            f"t{number} = node('t{number:02}', call={call}, seconds={_seconds(dice)}, retries={retries},"
-            f" trigger_rule={rule!r}, pool={dice.choice(('default_pool', 'default_pool', 'wide'))!r},"
-            f" pool_slots={dice.choice((1, 1, 1, 2))}, priority_weight={dice.randint(1, 5)})"
-        )
+        does = dice.choice(calls)
+        retries = {"fails": dice.randint(0, 1), "work": dice.choice((3, 5, 5))}.get(does, 5)
+        one = _node(
+            f"t{number:02}", dice, does=does, retries=retries, failing_tries=1 if does == "fails_first" else 0,
+            rule=dice.choice(RULES), pool=dice.choice(("default_pool", "default_pool", "wide")),
+            pool_slots=dice.choice((1, 1, 1, 2)), weight=dice.randint(1, 5),
+        )  # fmt: skip
         above = sorted(dice.sample(range(max(0, number - 8), number), dice.randint(0, min(3, number))))
-        lines += [f"t{one} >> t{number}" for one in above]
-    return lines
+        made.append(replace(one, upstream=tuple(made[at].task_id for at in above)))
+    return made

@@ -15,8 +15,11 @@ from support.ledger import Ledger, ask
 from support.servers import DURABLE, FAST
 from support.waiting import eventually
 
+from chaos.book import Book, Harm
+from chaos.plan import Plan
 from chaos.proxy import Line, Proxy
-from chaos.shapes import POOLS, PROBES, files
+from chaos.shapes import PROBES
+from chaos.source import files
 from scheduler.cli import stack
 from scheduler.cli.embedded import EmbeddedPostgres, EmbeddedRedis
 from scheduler.cli.processes import Command, Supervisor
@@ -24,7 +27,7 @@ from scheduler.setting_sections import Broker, Database
 from scheduler.settings import Paths, Settings
 from scheduler.store import database, migrate, pools, roles
 
-SCHEDULERS, WORKERS, CONCURRENCY = 3, 3, 4
+SCHEDULERS, WORKERS, CONCURRENCY = 3, 3, 5
 POSTGRES = DURABLE | {"log_lock_waits": "on", "log_line_prefix": "%m [%p] %a %x "}
 #: Files change once, when they are written; so many schedulers on few cores shall not read them all the time.
 ENVIRONMENT = {"PACELINE_SCHEDULER_MIN_FILE_PROCESS_INTERVAL": "600", "PACELINE_WORKER_GRACE_SEC": "8"}
@@ -59,6 +62,7 @@ class Stage:
 
     folder: Path
     settings: Settings
+    plan: Plan
     ledger: Ledger
     servers: Supervisor
     stack: Supervisor
@@ -67,6 +71,7 @@ class Stage:
     proxy: Proxy
     lines: dict[str, Lines]
     said: list[str]
+    book: Book = field(default_factory=Book)
     frozen: set[int] = field(default_factory=set)
 
     @property
@@ -93,7 +98,14 @@ class Stage:
 
     def signal(self, name: str, number: int) -> None:
         """To a process of the stack, which is started again a second after its end; nothing to one that is down just now."""
+        harm = self._harmed(signal.Signals(number).name, name)
         _signal(self.stack, name, number)
+        if harm is not None:
+            harm.end = time.time()
+
+    def _harmed(self, what: str, name: str, child: int | None = None) -> Harm | None:
+        """What happens to a worker may cost its tries; nothing else may."""
+        return self.book.harmed(what, name, child) if name in self.workers else None
 
     def signal_server(self, name: str, number: int) -> None:
         _signal(self.servers, name, number)
@@ -105,8 +117,9 @@ class Stage:
         return []
 
     @contextlib.contextmanager
-    def stopped(self, pid: int) -> Iterator[None]:
-        """SIGSTOP for the length of the block; nothing of ours stays stopped."""
+    def stopped(self, pid: int, worker: str | None = None) -> Iterator[None]:
+        """SIGSTOP for the length of the block, of this worker's parent if one is named; nothing of ours stays stopped."""
+        harm = None if worker is None else self._harmed("SIGSTOP", worker)
         self.frozen.add(pid)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGSTOP)
@@ -114,6 +127,8 @@ class Stage:
             yield
         finally:
             self.thaw(pid)
+            if harm is not None:
+                harm.end = time.time()
 
     def thaw(self, pid: int) -> None:
         self.frozen.discard(pid)
@@ -143,8 +158,8 @@ def _signal(supervisor: Supervisor, name: str, number: int) -> None:
 
 
 @contextlib.contextmanager
-def stage(folder: Path, seed: int, *, quick: bool) -> Iterator[Stage]:
-    """Start everything, with all DAGs parsed; end everything."""
+def stage(folder: Path, plan: Plan, *, quick: bool, packages: Path | None = None) -> Iterator[Stage]:
+    """Start everything, with all DAGs parsed; end everything. `packages` is a folder with other packages than those installed."""
     said: list[str] = []
     with contextlib.ExitStack() as undo:
         servers = undo.enter_context(Supervisor(folder / "logs", say=said.append))
@@ -158,16 +173,17 @@ def stage(folder: Path, seed: int, *, quick: bool) -> Iterator[Stage]:
         ledger = Ledger(f"postgresql://postgres@/paceline?host={ledger_server.run_folder}").create()
         settings = _settings(folder, f"postgresql://postgres@/paceline?host={postgres.run_folder}",
                              f"redis+socket://{broker.socket}?virtual_host=0")  # fmt: skip
-        _prepare(settings)
-        for name, source in files(seed, ledger).items():
+        _prepare(settings, plan)
+        for name, source in files(plan, ledger).items():
             (settings.dags_folder / name).write_text(source, encoding="utf-8")
         proxy = Proxy()
         undo.callback(proxy.close)
         supervisor = undo.enter_context(Supervisor(folder / "logs", say=said.append))
-        found = Stage(folder, settings, ledger, servers, supervisor, postgres, broker, proxy, {}, said)
+        found = Stage(folder, settings, plan, ledger, servers, supervisor, postgres, broker, proxy, {}, said)
         undo.callback(lambda: [found.thaw(pid) for pid in list(found.frozen)])
-        _start_processes(found, QUICK if quick else {})
-        eventually(lambda: _parsed(settings) == 22, timeout=START_S, interval=0.2, message=found.log_tail)
+        environment = (QUICK if quick else {}) | {"PACELINE_CORE_PARALLELISM": str(plan.parallelism)}
+        _start_processes(found, environment | ({} if packages is None else {"PYTHONPATH": str(packages)}))
+        eventually(lambda: _parsed(settings) == len(plan.dags), timeout=START_S, interval=0.2, message=found.log_tail)
         yield found
 
 
@@ -178,18 +194,18 @@ def _settings(folder: Path, database_url: str, broker_url: str) -> Settings:
     return Settings(paths=Paths(home=home, dags_folder=dags), database=Database(url=database_url), broker=Broker(url=broker_url))
 
 
-def _prepare(settings: Settings) -> None:
+def _prepare(settings: Settings, plan: Plan) -> None:
     engine = database.create(settings)
     try:
         migrate.migrate(engine, worker_role=roles.Wanted(settings.database_url.replace("postgres@", f"{WORKER_ROLE}@")))
-        for name, slots in POOLS.items():
+        for name, slots in plan.pools.items():
             pools.set_pool(engine, name, slots)
     finally:
         engine.dispose()
     Ledger.witness(settings.database_url)
 
 
-def _start_processes(found: Stage, quick: Mapping[str, str]) -> None:
+def _start_processes(found: Stage, more: Mapping[str, str]) -> None:
     # The variables of the URLs say which processes get them; their values come with the lines below.
     base = stack.environment_for(found.settings) | {"PACELINE_WORKER_DATABASE_URL": ""}
     workers = [(f"default,{PROBES}", CONCURRENCY)] * WORKERS
@@ -198,9 +214,10 @@ def _start_processes(found: Stage, quick: Mapping[str, str]) -> None:
         lines = Lines(found.proxy.line(found.postgres.run_folder / ".s.PGSQL.5432"), found.proxy.line(found.broker.socket))
         found.lines[command.name] = lines
         user, name = (WORKER_ROLE, "WORKER_DATABASE") if command.stage == stack.WORKER_STAGE else ("postgres", "DATABASE")
-        environment = dict(command.environment or {}) | ENVIRONMENT | quick | {
+        environment = dict(command.environment or {}) | ENVIRONMENT | more | {
             f"PACELINE_{name}_URL": f"postgresql://{user}@127.0.0.1:{lines.postgres.port}/paceline",
             "PACELINE_BROKER_URL": f"redis://127.0.0.1:{lines.redis.port}/0",
+            "LEDGER_PROCESS": command.name,
         }  # fmt: skip
         if command.name == "scheduler-2":
             environment["TZ"] = "Asia/Tokyo"

@@ -1,0 +1,78 @@
+"""What the harness itself did, and when: the runs it asked for, what it did to processes, what it asked for as a person would.
+
+The judge excuses only what is in this book, never what the product says about itself.
+"""
+
+import threading
+import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+#: Still going on.
+OPEN = float("inf")
+
+
+@dataclass
+class Harm:
+    """A fault that may cost a worker's tries: the process (its name in the stack; None: every worker), one child of it or all."""
+
+    what: str
+    process: str | None
+    start: float
+    end: float = OPEN
+    child: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Action:
+    """What a person asked for: `tasks` are all that it may touch."""
+
+    kind: str
+    dag_id: str
+    run_id: str
+    tasks: frozenset[str]
+    start: float
+    end: float
+
+
+@dataclass
+class Book:
+    """Thread-safe; times by time.time()."""
+
+    #: (DAG id, run id): whether it is sure that the request arrived. One whose answer was lost may be stored or not.
+    runs: dict[tuple[str, str], bool] = field(default_factory=dict)
+    harms: list[Harm] = field(default_factory=list)
+    actions: list[Action] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def asked_for(self, dag_id: str, run_id: str, *, sure: bool) -> None:
+        with self._lock:
+            self.runs[dag_id, run_id] = sure or self.runs.get((dag_id, run_id), False)
+
+    def harmed(self, what: str, process: str | None, child: int | None = None) -> Harm:
+        """Note that it begins; the caller sets `end`."""
+        harm = Harm(what, process, time.time(), child=child)
+        with self._lock:
+            self.harms.append(harm)
+        return harm
+
+    @contextmanager
+    def harm(self, what: str, process: str | None, child: int | None = None) -> Iterator[Harm]:
+        """As long as the block."""
+        noted = self.harmed(what, process, child)
+        try:
+            yield noted
+        finally:
+            noted.end = time.time()
+
+    @contextmanager
+    def action(self, kind: str, dag_id: str, run_id: str, tasks: Collection[str]) -> Iterator[None]:
+        """A request of a person's; it counts even if its answer is lost."""
+        start = time.time()
+        try:
+            yield
+        finally:
+            with self._lock:
+                made = Action(kind=kind, dag_id=dag_id, run_id=run_id, tasks=frozenset(tasks), start=start, end=time.time())
+                self.actions.append(made)

@@ -1,0 +1,321 @@
+"""The judge of chaos runs, on recorded ledgers: each counter sees what it is there for, and excuses only what is in the book."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from chaos.book import Action, Book, Harm
+from chaos.facts import Execution, Facts, StoredInstance, StoredRun, StoredTry
+from chaos.judge import COUNTERS, Findings, Tolerance, judge
+from chaos.plan import Plan, PlannedDag, PlannedTask, Schedule
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+DAG = PlannedDag(
+    dag_id="d",
+    tasks=(
+        PlannedTask(task_id="a", retries=1, pool="narrow"),
+        PlannedTask(task_id="b", upstream=("a",), takes="a", retries=1, pool="narrow"),
+        PlannedTask(task_id="fails", does="fails", retries=0, upstream=("a",)),
+        PlannedTask(task_id="skips", does="skips", upstream=("a",)),
+        PlannedTask(task_id="never", upstream=("fails",)),
+        PlannedTask(task_id="last", upstream=("b", "skips"), rule="all_done"),
+    ),
+)
+MAPPED = PlannedDag(
+    dag_id="m",
+    tasks=(
+        PlannedTask(task_id="make", does="lists", count=2),
+        PlannedTask(task_id="one", does="item", count=2, over="make", upstream=("make",)),
+    ),
+)
+PAST = PlannedDag(
+    dag_id="p",
+    tasks=(PlannedTask(task_id="t", depends_on_past=True),),
+    schedule=Schedule(start=START, end=START + timedelta(seconds=20), interval=timedelta(seconds=20)),
+)
+
+
+def ran(dag_id: str, run_id: str, task_id: str, start: float, *, index: int = -1, number: int = 1, **other: Any) -> Execution:
+    value = f"{run_id}/{task_id}/{index}/{number}"
+    given = {"ended": start + 1.0, "outcome": "done", "returned": value, "process": "worker-1", "child": 11, **other}
+    return Execution(key=(dag_id, run_id, task_id, index), try_number=number, start=start, id=f"{value}@{start}", **given)
+
+
+def stored(one: Execution, state: str = "success", **other: Any) -> StoredInstance:
+    """As it is stored if all is well."""
+    now = StoredTry(state=state, process=one.process, start=one.start, ended=one.ended, reason="because")
+    made = StoredInstance(key=one.key, state=state, try_number=one.try_number, tries={one.try_number: now}, result=one.returned)
+    return replace(made, **other)
+
+
+@dataclass
+class Record:
+    """A run of each DAG in which all is well; tests change one thing."""
+
+    executions: dict[str, Execution] = field(default_factory=dict)
+    instances: dict[str, StoredInstance] = field(default_factory=dict)
+    runs: list[StoredRun] = field(default_factory=list)
+    book: Book = field(default_factory=Book)
+    parallelism: int = 2
+
+    def findings(self) -> Findings:
+        plan = Plan.of([DAG, MAPPED, PAST], {"narrow": 1}, self.parallelism)
+        executions = sorted(self.executions.values(), key=lambda one: one.start)
+        return judge(plan, Facts(self.runs, list(self.instances.values()), executions), self.book, Tolerance(after_harm_s=10.0))
+
+    def only(self, counter: str) -> list[str]:
+        """What this counter found; all others are empty."""
+        found = self.findings()
+        assert {name for name in COUNTERS if getattr(found, name)} == {counter}
+        return list(getattr(found, counter))
+
+    def run(self, name: str, one: Execution, state: str = "success", **other: Any) -> None:
+        self.executions[name] = one
+        self.instances[name] = stored(one, state, **other)
+
+    def change(self, name: str, **other: Any) -> None:
+        self.instances[name] = replace(self.instances[name], **other)
+
+    def retried(self, name: str, reason: str = "because") -> None:
+        """Its first try is stored as failed, and a second one succeeded at 100."""
+        first = self.executions[name]
+        second = ran(*first.key[:3], 100.0, index=first.key[3], number=2, given=first.given)
+        self.executions[f"{name} again"] = second
+        failed = StoredTry(state="failed", process=first.process, start=first.start, ended=first.ended, reason=reason)
+        good = stored(second)
+        self.instances[name] = replace(good, tries={1: failed, **good.tries})
+
+
+@pytest.fixture
+def record() -> Record:
+    made = Record()
+    for dag_id in "dm":
+        made.runs.append(StoredRun(dag_id=dag_id, run_id="r", state="failed" if dag_id == "d" else "success"))
+        made.book.asked_for(dag_id, "r", sure=True)
+    made.run("a", ran("d", "r", "a", 0.0))
+    made.run("b", ran("d", "r", "b", 2.0, given="r/a/-1/1"))
+    made.run("fails", ran("d", "r", "fails", 2.0, outcome="raised", returned=None), "failed")
+    made.run("skips", ran("d", "r", "skips", 4.0, outcome="skipped", returned=None), "skipped")
+    made.instances["never"] = StoredInstance(key=("d", "r", "never", -1), state="upstream_failed", try_number=0)
+    made.run("last", ran("d", "r", "last", 200.0))
+    made.run("make", ran("m", "r", "make", 6.0, returned=["r:0", "r:1"]))
+    for index in (0, 1):
+        made.run(f"one{index}", ran("m", "r", "one", 8.0, index=index, given=f"r:{index}"))
+    for number in (0, 1):
+        run_id = f"scheduled{number}"
+        date = (START + number * timedelta(seconds=20)).timestamp()
+        made.runs.append(StoredRun(dag_id="p", run_id=run_id, state="success", run_type="scheduled", logical_date=date))
+        made.run(run_id, ran("p", run_id, "t", 10.0 + 2 * number))
+    return made
+
+
+def harm(record: Record, process: str, start: float, end: float, child: int | None = None) -> None:
+    record.book.harms.append(Harm("SIGKILL", process, start, end, child))
+
+
+def act(record: Record, kind: str, task_id: str, start: float) -> None:
+    tasks = DAG.with_descendants([task_id]) if kind == "clear" else frozenset({task_id})
+    record.book.actions.append(Action(kind=kind, dag_id="d", run_id="r", tasks=tasks, start=start, end=start))
+
+
+def test_a_run_in_which_all_is_well_has_no_findings(record: Record) -> None:
+    assert record.findings() == Findings()
+
+
+def test_a_success_that_was_discarded_and_repeated_is_lost(record: Record) -> None:
+    record.retried("last")
+
+    assert record.only("lost_success") == ["d.last (run r): try 1 was done by worker-1 and is failed (because; worker worker-1)"]
+
+
+def test_a_success_that_is_stored_as_skipped_or_not_at_all_is_lost(record: Record) -> None:
+    record.run("last", record.executions["last"], "skipped", result=None)
+    assert len(record.only("lost_success")) == 1
+    record.run("last", record.executions["last"], tries={})
+
+    assert len(record.only("lost_success")) == 1
+
+
+@pytest.mark.parametrize(
+    ("process", "child", "at", "excuses"),
+    [
+        ("worker-1", None, 200.5, True),
+        ("worker-1", 11, 200.5, True),
+        ("worker-1", 12, 200.5, False),  # another child of it
+        ("worker-2", None, 200.5, False),
+        ("worker-1", None, 195.0, True),  # just before: it may be declared lost now
+        ("worker-1", None, 150.0, False),
+    ],
+)
+def test_only_a_fault_of_the_worker_or_child_that_ran_it_excuses(
+    record: Record, process: str, child: int | None, at: float, excuses: bool
+) -> None:
+    record.retried("last")
+    record.executions["last again"] = replace(record.executions["last again"], start=300.0, ended=301.0)
+    harm(record, process, at, at, child)
+
+    assert (record.findings().lost_success == []) is excuses
+
+
+def test_what_the_product_says_of_itself_excuses_nothing(record: Record) -> None:
+    record.retried("last", reason="worker worker-1 gave no sign of life for 10 s")
+
+    assert len(record.only("lost_success")) == 1
+
+
+def test_a_try_that_failed_before_its_code_has_no_cause(record: Record) -> None:
+    record.retried("last")
+    del record.executions["last"]
+
+    assert len(record.only("failed_without_cause")) == 1
+    harm(record, "worker-1", 200.5, 201.0)
+    assert record.findings().ok
+
+
+def test_a_failure_that_is_planned_is_none(record: Record) -> None:
+    record.change("fails", state="failed", try_number=2)
+    record.executions.pop("fails")
+
+    assert len(record.findings().failed_without_cause) == 1, "it did not raise, so it failed for another reason"
+
+
+def test_giving_up_with_retries_left_has_no_cause(record: Record) -> None:
+    harm(record, "worker-1", 199.0, 202.0)
+    record.run("last", replace(record.executions["last"], ended=None, outcome=None), "failed", result=None)
+
+    assert record.only("failed_without_cause") == ["d.last (run r) failed for good in try 1, with retries left"]
+
+
+def test_upstream_failed_without_a_failure_above_has_no_cause(record: Record) -> None:
+    del record.executions["last"]
+    record.change("last", state="upstream_failed", try_number=0, tries={}, result=None)
+
+    assert record.only("failed_without_cause") == ["d.last (run r) is upstream_failed, by all_done over skipped 1, success 1"]
+
+
+def test_a_run_that_failed_without_a_failed_leaf_has_no_cause(record: Record) -> None:
+    record.runs[1] = replace(record.runs[1], state="failed")
+
+    assert record.only("failed_without_cause") == ["m, run r: failed, and no leaf task did"]
+
+
+def test_a_skip_that_neither_the_rule_nor_the_task_asked_for_has_no_cause(record: Record) -> None:
+    del record.executions["last"]
+    record.change("last", state="skipped", try_number=0, tries={}, result=None)
+
+    assert record.only("skipped_without_cause") == ["d.last (run r) is skipped, by all_done over skipped 1, success 1"]
+
+
+def test_a_skip_in_place_of_the_task_itself_has_no_cause(record: Record) -> None:
+    record.executions["last"] = replace(record.executions["last"], ended=None, outcome=None)
+    record.run("last", record.executions["last"], "skipped", result=None)
+
+    assert len(record.only("skipped_without_cause")) == 1
+
+
+@pytest.mark.parametrize("result", [None, "r/last/-1/2", "other"])
+def test_a_return_value_that_is_not_stored_as_it_was_returned_is_wrong(record: Record, result: str | None) -> None:
+    record.change("last", result=result)
+
+    assert len(record.only("wrong_xcoms")) == 1
+
+
+@pytest.mark.parametrize(("name", "given"), [("b", None), ("b", "r/a/-1/2"), ("one0", "r:1"), ("one1", "other:1")])
+def test_a_task_that_got_the_value_of_another_is_wrong(record: Record, name: str, given: str | None) -> None:
+    record.executions[name] = replace(record.executions[name], given=given)
+
+    assert len(record.only("wrong_xcoms")) == 1
+
+
+def test_a_task_that_began_before_the_end_of_the_one_above_is_out_of_order(record: Record) -> None:
+    record.parallelism = 9
+    record.run("never", ran("d", "r", "never", 30.0))
+    record.run("last", replace(record.executions["last"], start=4.5))
+
+    found = record.findings().out_of_order
+
+    assert found[0].startswith("d.never (run r) is success, by all_success over failed 1: it must not run")
+    assert found[1:] == ["d.last (run r) began before the end of skips"]
+
+
+def test_a_task_that_did_not_wait_for_the_run_before_is_out_of_order(record: Record) -> None:
+    record.run("scheduled1", replace(record.executions["scheduled1"], start=10.5))
+
+    assert record.only("out_of_order") == ["p.t (run scheduled1) began before the end of t in the run before, scheduled0"]
+
+
+def test_runs_that_are_missing_or_that_nobody_asked_for_are_wrong(record: Record) -> None:
+    record.runs = [run for run in record.runs if run.run_id != "scheduled1"]
+    del record.instances["scheduled1"], record.executions["scheduled1"]
+    record.book.asked_for("d", "lost", sure=True)
+    record.book.asked_for("d", "perhaps", sure=False)
+    record.runs.append(StoredRun(dag_id="m", run_id="surprise", state="queued"))
+
+    found = record.findings().wrong_runs
+
+    assert [text.partition(":")[0] for text in found if "is missing" not in text] == ["d, run lost", "m, run surprise", "p"]
+
+
+def test_task_instances_that_are_missing_or_not_planned_are_wrong(record: Record) -> None:
+    record.instances["one1"] = replace(record.instances["one1"], key=("m", "r", "one", 2))
+    record.executions["one1"] = replace(record.executions["one1"], key=("m", "r", "one", 2), given="r:2")
+
+    assert record.only("wrong_runs") == ["m.one[1] (run r) is missing", "m.one[2] (run r) is not planned"]
+
+
+def test_more_at_a_time_than_parallelism_is_an_overrun_unless_a_fault_hides_it_from_the_product(record: Record) -> None:
+    record.parallelism = 1
+    assert len(record.only("parallelism_overruns")) == 2
+    harm(record, "worker-1", 0.0, 300.0)
+
+    assert record.findings().ok
+
+
+def test_more_at_a_time_than_a_pool_has_slots_is_an_overrun(record: Record) -> None:
+    record.executions["a"] = replace(record.executions["a"], ended=2.5)
+
+    assert len(record.findings().slot_overruns) == 1
+
+
+@pytest.mark.parametrize(("harmed", "without_fault"), [(False, 1), (True, 0)])
+def test_two_executions_at_a_time_overlap(record: Record, harmed: bool, without_fault: int) -> None:
+    record.retried("last")
+    record.executions["last"] = replace(record.executions["last"], start=99.0, ended=104.0)
+    if harmed:
+        harm(record, "worker-1", 95.0, 96.0)
+
+    found = record.findings()
+
+    assert found.overlap_figures() == {"count": 1, "longest_s": 1.0, "without_fault": without_fault}
+    assert found.ok is harmed
+
+
+def test_an_execution_that_is_still_there_overlaps_for_an_unknown_time(record: Record) -> None:
+    record.retried("last")
+    first = record.executions["last"] = replace(record.executions["last"], start=99.0, ended=None, outcome=None)
+    record.executions["last again"] = replace(record.executions["last again"], ended=None, outcome=None, beside=(first.id,))
+
+    assert record.findings().overlap_figures() == {"count": 1, "longest_s": None, "without_fault": 1}
+
+
+def _cleared(record: Record) -> None:
+    """b and what is below it, after the run had ended."""
+    first = record.executions["b"]
+    again = ran("d", "r", "b", 300.0, number=2, given="r/a/-1/1")
+    record.executions["b again"] = again
+    record.instances["b"] = replace(stored(again), tries={1: stored(first).tries[1], **stored(again).tries})
+
+
+def _marked(record: Record) -> None:
+    """b, while it ran; what is below it was decided by that."""
+    record.run("b", replace(record.executions["b"], outcome="stopped", returned=None), "failed", result=None)
+
+
+@pytest.mark.parametrize(("kind", "change"), [("clear", _cleared), ("mark", _marked)])
+def test_what_a_person_asked_for_is_no_finding(record: Record, kind: str, change: Callable[[Record], None]) -> None:
+    change(record)
+    act(record, kind, "b", 299.0 if kind == "clear" else 2.5)
+
+    assert record.findings() == Findings()
