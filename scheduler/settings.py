@@ -29,8 +29,8 @@ SECRET_KEYS = frozenset({"core.fernet_key", "smtp.password"})
 #: which one process judges another. Not paths, addresses, and what a process does with itself alone.
 MUST_AGREE = ("core", "retention", "worker.heartbeat_timeout", "waiter.heartbeat_timeout", *(f"scheduler.{name}" for name in (
     "scheduler_health_check_threshold", "catchup_by_default", "create_cron_data_intervals", "create_delta_data_intervals",
-    "schedule_after_task_execution", "pool_reservation", "priority_aging", "queue_headroom", "task_queued_timeout",
-    "min_file_process_interval", "settled_file_process_interval", "dag_file_processor_timeout",
+    "schedule_after_task_execution", "max_tis_per_query", "pool_reservation", "priority_aging", "queue_headroom",
+    "task_queued_timeout", "min_file_process_interval", "settled_file_process_interval", "dag_file_processor_timeout",
 )))  # fmt: skip
 #: The first must be longer than the second, or every healthy process looks dead.
 LONGER_THAN = (

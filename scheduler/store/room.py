@@ -7,9 +7,8 @@ from sqlalchemy import Connection
 
 from scheduler.states import Waiting
 
-#: Taken only when `parallelism` is near: two schedulers with different pools must not both take the last places.
-PARALLELISM_LOCK = 7_223_464
-
+#: The space of the advisory locks for limits that span pools, see services/shared_limits.
+LIMITS_LOCK = 7_223_464
 
 #: Rank order; with aging the wait counts, at the price of a sort of all that wait for the pool. It counts
 #: to one moment for all rows: by the clock, of two that wait as long the one looked at later would go first.
@@ -52,8 +51,17 @@ class HeldTask:
     task_in_run_limit: int | None
 
 
-def hold_waiting_pools(connection: Connection) -> tuple[dict[str, Pool], bool]:
-    """Lock, in name order, the pools something waits for, except those another scheduler holds; by name. And whether one was."""
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """The pools held by name, whether something waits for one that another scheduler holds, and how many pools there are."""
+
+    held: dict[str, Pool]
+    held_elsewhere: bool
+    all: int
+
+
+def hold_waiting_pools(connection: Connection) -> Pools:
+    """Lock, in name order, the pools something waits for, except those another scheduler holds."""
     rows = connection.exec_driver_sql(
         """
         with wanted as materialized (
@@ -62,11 +70,13 @@ def hold_waiting_pools(connection: Connection) -> tuple[dict[str, Pool], bool]:
             select p.name, p.slots, p.include_deferred, p.hands_on from pool p
              where p.name in (select name from wanted) order by p.name for no key update of p skip locked
         )
-        select (select count(*) from wanted), held.* from held union all select count(*), null, null, null, null from wanted
+        select held.*, null, null from held
+        union all select null, null, null, null, (select count(*) from wanted), (select count(*) from pool)
         """
     ).all()
-    pools = {row[1]: Pool(*row[1:]) for row in rows if row[1] is not None}
-    return pools, len(pools) < rows[0][0]
+    held = {row[0]: Pool(*row[:4]) for row in rows if row[0] is not None}
+    wanted, every = next(row[4:] for row in rows if row[0] is None)
+    return Pools(held, len(held) < wanted, every)
 
 
 def let_hand_on(connection: Connection, may: Mapping[str, bool]) -> None:
@@ -130,9 +140,17 @@ def count(connection: Connection, *, alive_s: float) -> Counts:
     return counts
 
 
-def hold_parallelism(connection: Connection) -> None:
-    """Wait for the right to count towards `parallelism`; ends with the transaction."""
-    connection.exec_driver_sql("select pg_advisory_xact_lock(%s)", (PARALLELISM_LOCK,))
+def hold_limits(connection: Connection, alone: Collection[str], shared: Collection[str]) -> tuple[set[str], set[str]]:
+    """Take these limits alone or together with others, until the transaction ends; those that could be had without waiting."""
+    rows = connection.exec_driver_sql(
+        """
+        select true, name from unnest(%(alone)s::text[]) name where pg_try_advisory_xact_lock(%(space)s, hashtext(name))
+        union all
+        select false, name from unnest(%(shared)s::text[]) name where pg_try_advisory_xact_lock_shared(%(space)s, hashtext(name))
+        """,
+        {"alone": list(alone), "shared": list(shared), "space": LIMITS_LOCK},
+    ).all()
+    return {row[1] for row in rows if row[0]}, {row[1] for row in rows if not row[0]}
 
 
 def hold_runs(connection: Connection, ids: Collection[int]) -> set[int]:

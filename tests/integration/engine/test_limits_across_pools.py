@@ -1,0 +1,99 @@
+"""Limits that span pools hold although each scheduler locks only the pools it fills."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from support.scenario import Scenario, dag
+
+from scheduler.services.queue import Queued
+from scheduler.store import instances
+
+WIDTH = 40
+MOST = 8
+
+
+def two_pools(scenario: Scenario, queues: tuple[str, str]) -> None:
+    """Tasks are ready in pool p and, once `make_ready` was called, in pool q."""
+    for pool, queue in zip("pq", queues, strict=True):
+        scenario.pool(pool, 1000)
+        scenario.add(dag(f"in_{pool}", {f"t{no:02}": [] for no in range(WIDTH)}, task={"pool": pool, "queue": queue}))
+        scenario.trigger(f"in_{pool}")
+    scenario.schedulers[0].turns.promote.run_once(datetime.now(UTC))
+    scenario.sql("update task_instance set state = null where pool = 'q'")
+
+
+def make_ready(scenario: Scenario) -> None:
+    scenario.sql("update task_instance set state = 'scheduled', scheduled_at = clock_timestamp() where pool = 'q'")
+
+
+def queue_in_the_middle_of(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> list[Queued]:
+    """Have the second scheduler take a pass while the first has chosen and not committed; what that pass did."""
+    queue, meanwhile = instances.queue, []
+
+    def chosen(*arguments: Any) -> list[Any]:
+        queued = queue(*arguments)
+        if not meanwhile:
+            meanwhile.append(Queued([], sent=True, more=False))
+            make_ready(scenario)
+            meanwhile[0] = scenario.schedulers[1].turns.queue.run_once(datetime.now(UTC))
+        return queued
+
+    monkeypatch.setattr(instances, "queue", chosen)
+    return meanwhile
+
+
+def queued(scenario: Scenario, where: str = "true") -> int:
+    return scenario.rows(f"select count(*) from task_instance where state = 'queued' and {where}")[0][0]
+
+
+def passes(scenario: Scenario, count: int) -> None:
+    for number in range(count):
+        scenario.schedulers[number % 2].turns.queue.run_once(datetime.now(UTC))
+
+
+@pytest.mark.parametrize("free", [MOST, 2 * MOST - 1])
+def test_two_schedulers_with_different_pools_stay_within_parallelism(
+    make_scenario: Callable[..., Scenario], monkeypatch: pytest.MonkeyPatch, free: int
+) -> None:
+    """No pass can use it up alone, but two at once could."""
+    scenario = make_scenario(schedulers=2, core={"parallelism": free}, scheduler={"max_tis_per_query": MOST})
+    two_pools(scenario, ("default", "other"))
+    meanwhile = queue_in_the_middle_of(scenario, monkeypatch)
+
+    scenario.schedulers[0].turns.queue.run_once(datetime.now(UTC))
+
+    assert queued(scenario, "pool = 'p'") == MOST
+    assert meanwhile[0].held_elsewhere, "it looks again soon"
+    passes(scenario, 4)
+    assert queued(scenario) == free, "nothing of it is left unused"
+
+
+def test_two_schedulers_with_different_pools_stay_within_the_places_of_a_queue(
+    make_scenario: Callable[..., Scenario], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = make_scenario(schedulers=2, scheduler={"max_tis_per_query": MOST, "queue_headroom": MOST})
+    two_pools(scenario, ("same", "same"))
+    meanwhile = queue_in_the_middle_of(scenario, monkeypatch)
+
+    scenario.schedulers[0].turns.queue.run_once(datetime.now(UTC))
+
+    assert meanwhile[0].held_elsewhere
+    passes(scenario, 4)
+    assert queued(scenario) == MOST
+
+
+def test_schedulers_with_different_pools_do_not_wait_for_each_other_while_much_is_free(
+    make_scenario: Callable[..., Scenario], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = make_scenario(
+        schedulers=2, core={"parallelism": 1000}, scheduler={"max_tis_per_query": MOST, "queue_headroom": 1000}
+    )
+    two_pools(scenario, ("same", "same"))
+    meanwhile = queue_in_the_middle_of(scenario, monkeypatch)
+
+    scenario.schedulers[0].turns.queue.run_once(datetime.now(UTC))
+
+    assert (queued(scenario, "pool = 'p'"), queued(scenario, "pool = 'q'")) == (MOST, MOST)
+    assert len(meanwhile[0].messages) == MOST
