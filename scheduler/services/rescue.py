@@ -16,7 +16,7 @@ from scheduler.settings import Settings
 from scheduler.store import crashes, instances, processes, statistics
 from scheduler.store.database import transaction
 
-#: Task instances looked at in one pass.
+#: Task instances read at once, and messages sent in one pass.
 BATCH = 1000
 #: Held by the scheduler that looks for lost messages; the seconds after which one that died meanwhile holds up nobody.
 TURN_KEY, TURN_S = "paceline:rescue", 2.0
@@ -97,18 +97,31 @@ class Rescue:
             # The key is set anew by the first who looks: it is gone only if Redis came back empty.
             emptied = bool(self._broker.set(EPOCH_KEY, "1", nx=True))
             age_s = 0.0 if emptied else self._settings.scheduler.task_queued_timeout
-            suspects = _suspects(self._engine, age_s, self._settings.worker.heartbeat_timeout)
-            present = dispatch_ids_in_broker(self._broker, {one.queue for one in suspects})
+            return self._missing(age_s)
         except redis.RedisError:
             return []
-        return [one for one in suspects if one.dispatch_id not in present]
+
+    def _missing(self, age_s: float) -> list[Message]:
+        """All that have been queued for so long are compared with the broker, however many wait there: each list is read once."""
+        missing: list[Message] = []
+        present: dict[str, set[str]] = {}
+        last_id = 0
+        while len(missing) < BATCH:
+            suspects = _suspects(self._engine, age_s, self._settings.worker.heartbeat_timeout, last_id)
+            for queue in {one.queue for one in suspects} - present.keys():
+                present[queue] = dispatch_ids_in_broker(self._broker, [queue])
+            missing += [one for one in suspects if one.dispatch_id not in present[one.queue]]
+            if len(suspects) < BATCH:
+                break
+            last_id = suspects[-1].ti_id
+        return missing
 
 
 @transaction
-def _suspects(connection: Connection, age_s: float, settled_s: float) -> list[Message]:
+def _suspects(connection: Connection, age_s: float, settled_s: float, after_id: int) -> list[Message]:
     if not crashes.settled(connection, seconds=settled_s):
         return []
-    return instances.queued_longer_than(connection, age_s, limit=BATCH)
+    return instances.queued_longer_than(connection, age_s, limit=BATCH, after_id=after_id)
 
 
 def dispatch_ids_in_broker(broker: redis.Redis, queues: Iterable[str]) -> set[str]:

@@ -207,17 +207,17 @@ def stamp_dispatched(connection: Connection, messages: Sequence[Message]) -> Non
     )
 
 
-def queued_longer_than(connection: Connection, seconds: float, *, limit: int) -> list[Message]:
-    """Messages of task instances queued, or last sent, longer ago than that: whoever asks checks the broker for them."""
+def queued_longer_than(connection: Connection, seconds: float, *, limit: int, after_id: int = 0) -> list[Message]:
+    """Messages of task instances queued, or last sent, longer ago than that, by id: the caller checks the broker for them."""
     rows = connection.exec_driver_sql(
         """
         select t.id, t.dispatch_id::text, t.queue, r.dag_id, r.run_id, t.task_id, t.map_index, t.priority_weight
           from task_instance t join dag_run r on r.id = t.dag_run_id
-         where t.state = 'queued'
+         where t.state = 'queued' and t.id > %(after_id)s
            and greatest(t.queued_at, t.dispatched_at) <= clock_timestamp() - make_interval(secs => %(seconds)s)
          order by t.id limit %(limit)s
         """,
-        {"seconds": seconds, "limit": limit},
+        {"seconds": seconds, "limit": limit, "after_id": after_id},
     )
     return [_message(row) for row in rows]
 

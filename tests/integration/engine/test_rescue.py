@@ -1,11 +1,14 @@
 """Rescue: lost messages, dead workers, an emptied broker."""
 
+import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import pytest
-from support.scenario import Scenario, chain
+from support.scenario import Scenario, chain, dag
 
-from scheduler.dispatch import Message
+from scheduler.dispatch import Message, broker_lists
+from scheduler.services import rescue
 from scheduler.states import TaskState
 from scheduler.store.claims import Ending
 
@@ -81,6 +84,24 @@ def test_two_schedulers_that_find_the_same_messages_lost_send_each_once(
     assert found == [[]]
     assert sorted(ti_id for ti_id, _ in scenario.messages()) == queued
     assert len(second._send_lost()) == len(queued) == 10, "the turn was given back"
+
+
+def test_a_lost_message_is_found_behind_any_number_of_older_ones_that_wait(
+    make_scenario: Callable[..., Scenario], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rescue, "BATCH", 5)
+    scenario = fresh(make_scenario)
+    scenario.add(dag("wide", {f"t{number:02}": [] for number in range(23)}))
+    scenario.trigger("wide")
+    scenario.turn()
+    settle(scenario)
+    (waiting,) = [key for key in broker_lists("default") if scenario.broker.llen(key)]
+    ids = sorted(json.loads(body)["headers"]["id"] for body in scenario.broker.lpop(waiting, 2))
+
+    sent = scenario.schedulers[0].turns.rescue.run_once(datetime.now(UTC)).sent_again
+
+    assert sorted(one.dispatch_id for one in sent) == ids
+    assert len(scenario.messages()) == 23
 
 
 def test_queued_without_a_message_is_published(make_scenario: Callable[..., Scenario]) -> None:
