@@ -2,11 +2,11 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test check test-bench test-faults chaos fuzz bench test-compose
+.PHONY: help setup demo up down test check test-bench test-faults chaos test-chaos-mutants fuzz bench test-compose
 BIN := .venv/bin
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Make the environment in .venv; install Java and python3-venv if they are missing
 	@.make/setup
@@ -40,6 +40,9 @@ test-bench: setup ## Run every part of the bench in small, for counts and states
 
 chaos: setup ## Ten minutes of seeded faults, judged; ends with one JSON line; SEED=3, ARGS="--minutes 2 --quick --keep"
 	@PYTHONPATH=tests $(BIN)/python -m chaos $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+test-chaos-mutants: setup ## Break the product in over 20 ways, one at a time: a short chaos run must catch each; ARGS="name" to choose
+	@PYTHONPATH=tests $(BIN)/python -m chaos.prove $(ARGS)
 
 fuzz: setup ## Over 10,000 hostile ids, confs, messages, DAG files, settings and arguments; SEED=3; ends with one JSON line
 	@PYTHONPATH=tests $(BIN)/python -m fuzz $(if $(SEED),--seed $(SEED)) $(ARGS)

@@ -6,7 +6,10 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from chaos.recovery import Meter, Recovery
+import psycopg2
+from sqlalchemy.exc import DBAPIError
+
+from chaos.recovery import LIMIT_S, Meter, Recovery
 from chaos.stage import Stage
 from scheduler.store import database, runs
 
@@ -37,6 +40,19 @@ class Act:
         finally:
             engine.dispose()
         return run_id
+
+    def surely(self, change: Callable[[], object]) -> None:
+        """Do it, however often PostgreSQL is away meanwhile."""
+        deadline = time.monotonic() + LIMIT_S
+        while True:
+            try:
+                change()
+            except (DBAPIError, psycopg2.Error):
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+            else:
+                return
 
     def at_work(self, worker: str) -> dict[int, int]:
         """Wait a moment for a worker to have something to lose; what it has."""

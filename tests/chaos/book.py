@@ -44,6 +44,8 @@ class Book:
     runs: dict[tuple[str, str], bool] = field(default_factory=dict)
     harms: list[Harm] = field(default_factory=list)
     actions: list[Action] = field(default_factory=list)
+    #: Pools that were made smaller, and when (time.monotonic()): what holds their slots is left to end.
+    shrunk: dict[str, float] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def asked_for(self, dag_id: str, run_id: str, *, sure: bool) -> None:

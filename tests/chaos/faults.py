@@ -5,13 +5,18 @@ import time
 from dataclasses import dataclass
 
 from chaos.act import Act, Fault
+from chaos.disks import disk_full, logs_deleted
+from chaos.failover import standby_promoted
 from chaos.network import (
     half_open_both,
     half_open_scheduler_postgres,
     half_open_scheduler_redis,
     half_open_worker_postgres,
     half_open_worker_redis,
+    refused_worker_postgres,
+    refused_worker_redis,
 )
+from chaos.people import cleared, marked, paused, pool_shrunk
 from chaos.processes import (
     child_kill,
     child_stop,
@@ -28,11 +33,14 @@ from chaos.servers import (
     postgres_backend,
     postgres_fast,
     postgres_immediate,
+    postgres_read_only,
     postgres_terminate,
     redis_client_kill,
     redis_empty,
     redis_flush,
+    redis_frozen,
     redis_kill,
+    slow_disk,
 )
 
 #: Those that return a recovery; every second fault is one of them.
@@ -46,7 +54,8 @@ HALF_OPEN: tuple[Fault, ...] = (
 #: As often in a bag as here; a bag is emptied in a drawn order, then filled again.
 BAG: tuple[Fault, ...] = (
     scheduler_stop, worker_stop, child_kill, child_stop, waiter_kill, scale_down, redis_kill, redis_client_kill,
-    postgres_terminate, delivered_twice, *HALF_OPEN,
+    postgres_terminate, delivered_twice, *HALF_OPEN, refused_worker_postgres, refused_worker_redis, redis_frozen,
+    postgres_read_only, standby_promoted, slow_disk, disk_full, logs_deleted, cleared, cleared, marked, paused, pool_shrunk,
 )  # fmt: skip
 
 

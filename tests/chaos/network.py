@@ -1,4 +1,4 @@
-"""Faults of the network: one process is cut off from a server. Nothing is closed, or connections are refused."""
+"""Faults of the network: one process is cut off from a server. Connections are left open, or refused."""
 
 import contextlib
 import time
@@ -25,21 +25,38 @@ def half_open_worker_redis(act: Act) -> None:
     _half_open(act, act.stage.workers, lambda lines: [lines.redis])
 
 
+def refused_worker_postgres(act: Act) -> None:
+    _refused(act, lambda lines: lines.postgres)
+
+
+def refused_worker_redis(act: Act) -> None:
+    _refused(act, lambda lines: lines.redis)
+
+
 def half_open_both(act: Act) -> None:
     _half_open(act, sorted(act.stage.lines), lambda lines: [lines.postgres, lines.redis])
+
+
+def _refused(act: Act, which: Callable[[Lines], Line]) -> None:
+    """A worker, with all its children, loses its connections to one server and gets no new ones."""
+    name = act.dice.choice(act.stage.up(act.stage.workers))
+    line = which(act.stage.lines[name])
+    with act.stage.cut_off(name, [line]):
+        act.stage.proxy.do(line.refuse)
+        try:
+            time.sleep(act.pause_s())
+        finally:
+            act.stage.proxy.do(lambda: line.mend(reset=False))
 
 
 def _half_open(act: Act, names: list[str], which: Callable[[Lines], list[Line]]) -> None:
     """One of these processes is cut off, and nobody tells it: nothing passes, or only the answers are lost."""
     name = act.dice.choice(act.stage.up(names))
-    lines = act.stage.lines[name]
-    cut = which(lines)
+    cut = which(act.stage.lines[name])
     reset, requests = act.dice.random() < 0.5, act.dice.random() < 0.7
     before = [line.swallowed for line in cut]
     with contextlib.ExitStack() as undo:
-        if name in act.stage.workers and lines.postgres in cut:
-            # Without Redis alone it lives on: then no try of it may be lost.
-            undo.enter_context(act.stage.book.harm("cut off from PostgreSQL", name))
+        undo.enter_context(act.stage.cut_off(name, cut))
         for line in cut:
             undo.callback(lambda line=line: act.stage.proxy.do(lambda: line.mend(reset=reset)))
             act.stage.proxy.do(lambda line=line: line.cut(requests=requests))

@@ -21,6 +21,7 @@ class Line:
         self._requests, self._answers = asyncio.Event(), asyncio.Event()
         self._requests.set()
         self._answers.set()
+        self._refuses = False
         self._writers: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
         self.port = 0
@@ -42,19 +43,35 @@ class Line:
         if requests:
             self._requests.clear()
 
+    def refuse(self) -> None:
+        """From now on connections are refused, and those that are there are reset: the client knows at once."""
+        self._refuses = True
+        self._reset()
+
+    def move(self, target: Path) -> None:
+        """From now on another server is behind it."""
+        self._target = target
+        self._reset()
+
     def mend(self, *, reset: bool) -> None:
         """All that was held back arrives late; or, as after the give-up of a kernel, the connections are gone."""
         if reset:
-            for writer in list(self._writers):
-                # Closed so, a TCP connection is reset instead of ended; one whose process was killed meanwhile is closed already.
-                with contextlib.suppress(OSError):
-                    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                writer.transport.abort()
+            self._reset()
+        self._refuses = False
         self._requests.set()
         self._answers.set()
 
+    def _reset(self) -> None:
+        for writer in list(self._writers):
+            # Closed so, a TCP connection is reset instead of ended; one whose process was killed meanwhile is closed already.
+            with contextlib.suppress(OSError):
+                writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.transport.abort()
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
+        if self._refuses:
+            self._reset()
         far: asyncio.StreamWriter | None = None
         try:
             await self._requests.wait()

@@ -34,7 +34,7 @@ OVERLAP = 0.3
 #: What lasts longer goes on beside other faults, whose recovery then does not count.
 LASTING_S = 15.0
 #: Seconds after a crash of PostgreSQL in which recoveries do not count either: worker.heartbeat_timeout and two looks of rescue.
-CRASHES, AFTERMATH_S = ("postgres_immediate", "postgres_backend"), 14.0
+CRASHES, AFTERMATH_S = ("postgres_immediate", "postgres_backend", "standby_promoted"), 14.0
 #: Seconds after a fault in which a worker may still be declared lost for it: its timeout, two looks of rescue, and some to act.
 NOTICED_S, NOTICED_QUICK_S = 25.0, 12.0
 #: Seconds in which a process that was killed is up again, if it is not in the way of others.
@@ -48,6 +48,7 @@ OPEN = (
 
 #: Counters of the ledger, of this folder's judge, and of the watch: all must be 0.
 OF_LEDGER = ("lost", "stuck", "double_running", "double_success")
+OF_JUDGE = tuple(name for name in COUNTERS if name != "slot_overruns")
 
 
 @dataclass
@@ -70,7 +71,7 @@ class Report:
     def counts(self) -> dict[str, int]:
         """What must be 0, by counter."""
         counted = {name: len(getattr(self.verdict, name)) for name in OF_LEDGER}
-        counted |= {name: len(getattr(self.findings, name)) for name in COUNTERS if name != "slot_overruns"}
+        counted |= {name: len(getattr(self.findings, name)) for name in OF_JUDGE}
         counted |= {"pool_overruns": len(self.overruns) + len(self.findings.slot_overruns), "deadlocks": len(self.deadlocks)}
         return counted | {"overlaps_without_fault": sum(not one.excused for one in self.findings.overlaps)}
 
@@ -99,6 +100,11 @@ class Report:
         return "\n".join([*lines, *self.notes])
 
 
+def counters() -> tuple[str, ...]:
+    """What must be 0."""
+    return (*OF_LEDGER, *OF_JUDGE, "pool_overruns", "deadlocks", "overlaps_without_fault")
+
+
 def chaos(
     folder: Path,
     *,
@@ -117,7 +123,7 @@ def chaos(
     planned = plan(seed, start=datetime.now(UTC), seconds=seconds)
     with stage(folder, planned, quick=quick, packages=packages) as found:
         say(f"seed {seed}: {len(found.lines)} processes, logs in {folder / 'logs'}")
-        watch = Watch(found.settings.database_url)
+        watch = Watch(found.settings.database_url, found.book)
         triggered = sorted(one.dag_id for one in planned.dags.values() if one.schedule is None and one not in MEASURES)
         load = Load(found.settings, found.book, triggered, seed, seconds=seconds, tis_per_second=tis_per_second)
         watch.start()
@@ -139,8 +145,8 @@ def _judged(found: Stage, seed: int, happened: list[Happened], watch: Watch, *, 
     marked = {(one.dag_id, one.run_id, task) for one in book.actions if one.kind == "mark" for task in one.tasks}
     verdict = found.ledger.judge(url, cleared=cleared, marked=marked)
     findings = judge(found.plan, evidence.read(url, found.ledger), book, Tolerance(NOTICED_QUICK_S if quick else NOTICED_S))
-    log = found.servers.log("postgres").read_text(errors="replace").splitlines()
-    logged = [line for line in log if "deadlock detected" in line]
+    logs = [log.read_text(errors="replace") for log in sorted((found.folder / "logs").glob("postgres*.log"))]
+    logged = [line for log in logs for line in log.splitlines() if "deadlock detected" in line]
     return Report(seed, verdict, findings, happened, watch.overruns, logged or ["counted by pg_stat_database"] * watch.deadlocks)
 
 

@@ -61,6 +61,33 @@ def redis_client_kill(act: Act) -> None:
         time.sleep(act.dice.choice((0.0, 0.1, 0.5)))
 
 
+def redis_frozen(act: Act) -> None:
+    """SIGSTOP: connections stay, and nothing is answered. Workers go on, so none of their tries may be lost."""
+    with act.stage.stopped(act.stage.servers.pid("redis")):
+        time.sleep(act.pause_s())
+
+
+def postgres_read_only(act: Act) -> None:
+    """Every transaction is refused with 25006, as by a standby; connections are ended when it begins and when it is over."""
+    try:
+        _configured(act, "set default_transaction_read_only = on")
+        time.sleep(act.pause_s())
+    finally:
+        act.surely(lambda: _configured(act, "reset default_transaction_read_only"))
+
+
+def slow_disk(act: Act) -> None:
+    """Commits that wait for the disk wait longer, up to some seconds: for a standby that does not answer."""
+    try:
+        for _ in range(act.dice.randint(1, 6)):
+            _configured(act, "set synchronous_standby_names = nobody", terminate=False)
+            time.sleep(act.dice.choice((0.1, 0.5, 1.0, 3.0)))
+            _configured(act, "reset synchronous_standby_names", terminate=False)
+            time.sleep(act.dice.choice((0.0, 0.2)))
+    finally:
+        act.surely(lambda: _configured(act, "reset synchronous_standby_names", terminate=False))
+
+
 def postgres_immediate(act: Act) -> Recovery:
     return _restart_postgres(act, signal.SIGQUIT)
 
@@ -103,6 +130,16 @@ def delivered_twice(act: Act) -> None:
     publisher.close()
 
 
+def _configured(act: Act, change: str, *, terminate: bool = True) -> None:
+    """Change a setting of the running server; with `terminate`, whoever is connected comes anew."""
+    with contextlib.closing(act.stage.postgres.connect()) as connection, connection.cursor() as cursor:
+        connection.autocommit = True
+        cursor.execute(f"alter system {change}")
+        cursor.execute("select pg_reload_conf()")
+        if terminate:
+            cursor.execute(TERMINATE, (1.0,))
+
+
 def _fill_queue(act: Act) -> tuple[list[int], float]:
     """A heap of tasks, of which some wait in Redis just now: which, and when that was seen."""
     act.trigger("burst")
@@ -116,8 +153,9 @@ def _fill_queue(act: Act) -> tuple[list[int], float]:
 
 
 def _restart_postgres(act: Act, number: int) -> Recovery:
-    act.stage.signal_server("postgres", number)
-    while act.stage.servers.alive("postgres"):
+    name = act.stage.postgres.name
+    act.stage.signal_server(name, number)
+    while act.stage.servers.alive(name):
         time.sleep(0.05)
     up = wait_until_up(act.stage.settings.database_url)
     return Recovery("postgres", [act.meter.first_move(up)])

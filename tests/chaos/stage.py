@@ -4,7 +4,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,6 +43,8 @@ QUICK = {
     "PACELINE_SCHEDULER_TASK_QUEUED_TIMEOUT": "2",
 }
 START_S = 90.0
+#: Of PostgreSQL, in its run folder.
+SOCKET = ".s.PGSQL.5432"
 ALIVE = "select pid from process where stopped_at is null and heartbeat_at > clock_timestamp() - interval '5 s'"
 #: Workers and waiters may do no more than they need, as in the stacks that people start.
 WORKER_ROLE = "paceline_worker"
@@ -69,8 +71,11 @@ class Stage:
     postgres: EmbeddedPostgres
     broker: EmbeddedRedis
     proxy: Proxy
+    #: The way of the harness itself to PostgreSQL.
+    own_line: Line
     lines: dict[str, Lines]
     said: list[str]
+    failovers: int = 0
     book: Book = field(default_factory=Book)
     frozen: set[int] = field(default_factory=set)
 
@@ -130,6 +135,22 @@ class Stage:
             if harm is not None:
                 harm.end = time.time()
 
+    @contextlib.contextmanager
+    def cut_off(self, name: str, lines: Sequence[Line]) -> Iterator[None]:
+        """A process without these lines for the length of the block. A worker without Redis lives on: no try of it may be lost."""
+        harm = self._harmed("cut off", name) if self.lines[name].postgres in lines else None
+        try:
+            yield
+        finally:
+            if harm is not None:
+                harm.end = time.time()
+
+    def move_to(self, server: EmbeddedPostgres) -> None:
+        """Another server takes the place of PostgreSQL: all lines lead to it."""
+        self.postgres = server
+        for line in (self.own_line, *(lines.postgres for lines in self.lines.values())):
+            self.proxy.do(lambda line=line: line.move(server.run_folder / SOCKET))  # type: ignore[misc]
+
     def thaw(self, pid: int) -> None:
         self.frozen.discard(pid)
         with contextlib.suppress(ProcessLookupError):
@@ -171,15 +192,16 @@ def stage(folder: Path, plan: Plan, *, quick: bool, packages: Path | None = None
         for server in (ledger_server, postgres, broker):
             server.start()
         ledger = Ledger(f"postgresql://postgres@/paceline?host={ledger_server.run_folder}").create()
-        settings = _settings(folder, f"postgresql://postgres@/paceline?host={postgres.run_folder}",
-                             f"redis+socket://{broker.socket}?virtual_host=0")  # fmt: skip
+        proxy = Proxy()
+        undo.callback(proxy.close)
+        own = proxy.line(postgres.run_folder / SOCKET)
+        url = f"postgresql://postgres@127.0.0.1:{own.port}/paceline"
+        settings = _settings(folder, url, f"redis+socket://{broker.socket}?virtual_host=0")
         _prepare(settings, plan)
         for name, source in files(plan, ledger).items():
             (settings.dags_folder / name).write_text(source, encoding="utf-8")
-        proxy = Proxy()
-        undo.callback(proxy.close)
         supervisor = undo.enter_context(Supervisor(folder / "logs", say=said.append))
-        found = Stage(folder, settings, plan, ledger, servers, supervisor, postgres, broker, proxy, {}, said)
+        found = Stage(folder, settings, plan, ledger, servers, supervisor, postgres, broker, proxy, own, {}, said)
         undo.callback(lambda: [found.thaw(pid) for pid in list(found.frozen)])
         environment = (QUICK if quick else {}) | {"PACELINE_CORE_PARALLELISM": str(plan.parallelism)}
         _start_processes(found, environment | ({} if packages is None else {"PYTHONPATH": str(packages)}))
@@ -211,7 +233,7 @@ def _start_processes(found: Stage, more: Mapping[str, str]) -> None:
     workers = [(f"default,{PROBES}", CONCURRENCY)] * WORKERS
     grace = float(ENVIRONMENT["PACELINE_WORKER_GRACE_SEC"])
     for command in stack.stack_commands(base, schedulers=SCHEDULERS, workers=workers, waiters=1, worker_grace_sec=grace):
-        lines = Lines(found.proxy.line(found.postgres.run_folder / ".s.PGSQL.5432"), found.proxy.line(found.broker.socket))
+        lines = Lines(found.proxy.line(found.postgres.run_folder / SOCKET), found.proxy.line(found.broker.socket))
         found.lines[command.name] = lines
         user, name = (WORKER_ROLE, "WORKER_DATABASE") if command.stage == stack.WORKER_STAGE else ("postgres", "DATABASE")
         environment = dict(command.environment or {}) | ENVIRONMENT | more | {

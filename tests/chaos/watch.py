@@ -7,33 +7,37 @@ import time
 import psycopg2
 from psycopg2.extensions import connection as Connection
 
+from chaos.book import Book
+
 INTERVAL_S = 0.2
+#: Seconds that a pool which was made smaller may hold more than its slots.
+DRAINED_S = 30.0
 
 OVER = """
-select 'pool ' || p.name || ' of ' || p.slots || ' slots holds ' || sum(t.pool_slots) || ': '
+select p.name, 'pool ' || p.name || ' of ' || p.slots || ' slots holds ' || sum(t.pool_slots) || ': '
        || string_agg(r.dag_id || '.' || t.task_id || '[' || t.map_index || '] of run ' || r.run_id || ' try ' || t.try_number || ' '
                      || t.state || ' (' || t.pool_slots || ')', ', ')
   from task_instance t join pool p on p.name = t.pool join dag_run r on r.id = t.dag_run_id
  where p.slots >= 0 and t.state in ('queued', 'running', 'shutdown')
  group by p.name having sum(t.pool_slots) > p.slots
 union all
-select 'DAG ' || r.dag_id || ' has ' || count(*) || ' running runs, more than max_active_runs ' || min(v.max_active_runs)
+select null, 'DAG ' || r.dag_id || ' has ' || count(*) || ' running runs, more than max_active_runs ' || min(v.max_active_runs)
   from dag_run r join dag_version v on v.id = r.version_id where r.state = 'running'
  group by r.dag_id having count(*) > min(v.max_active_runs)
 union all
-select 'run ' || r.dag_id || ' ' || r.run_id || ' has ' || count(*) || ' active tasks, more than max_active_tasks '
+select null, 'run ' || r.dag_id || ' ' || r.run_id || ' has ' || count(*) || ' active tasks, more than max_active_tasks '
        || min(v.max_active_tasks)
   from task_instance t join dag_run r on r.id = t.dag_run_id join dag_version v on v.id = r.version_id
  where t.state in ('queued', 'running', 'shutdown')
  group by r.id having count(*) > min(v.max_active_tasks)
 union all
-select r.dag_id || '.' || t.task_id || ' of run ' || r.run_id || ' has ' || count(*)
+select null, r.dag_id || '.' || t.task_id || ' of run ' || r.run_id || ' has ' || count(*)
        || ' active instances, more than max_active_tis_per_dagrun ' || min(t.max_active_tis_per_dagrun)
   from task_instance t join dag_run r on r.id = t.dag_run_id
  where t.state in ('queued', 'running', 'shutdown', 'deferred') and t.max_active_tis_per_dagrun is not null
  group by r.id, t.task_id having count(*) > min(t.max_active_tis_per_dagrun)
 union all
-select r.dag_id || '.' || t.task_id || ' has ' || count(*) || ' active instances, more than max_active_tis_per_dag '
+select null, r.dag_id || '.' || t.task_id || ' has ' || count(*) || ' active instances, more than max_active_tis_per_dag '
        || min(t.max_active_tis_per_dag)
   from task_instance t join dag_run r on r.id = t.dag_run_id
  where t.state in ('queued', 'running', 'shutdown', 'deferred') and t.max_active_tis_per_dag is not null
@@ -45,9 +49,10 @@ DEADLOCKS = "select deadlocks, stats_reset from pg_stat_database where datname =
 class Watch(threading.Thread):
     """`overruns` and `deadlocks` are what it has seen; it looks again as soon as PostgreSQL does."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, book: Book) -> None:
         super().__init__(name="watch", daemon=True)
         self._url = url
+        self._book = book
         self._done = threading.Event()
         self.looks = 0
         self.overruns: list[str] = []
@@ -77,12 +82,14 @@ class Watch(threading.Thread):
     def _look(self, connection: Connection) -> None:
         with connection.cursor() as cursor:
             cursor.execute(OVER)
-            found = [row[0] for row in cursor.fetchall()]
+            over = cursor.fetchall()
             cursor.execute(DEADLOCKS)
             counted = cursor.fetchone()[0]
         self.looks += 1
         stamp = time.strftime("%H:%M:%S")
-        self.overruns += [f"{stamp} {one}" for one in found]
+        # What held the slots of a pool when it was made smaller is left to end.
+        drains = {pool for pool, at in self._book.shrunk.items() if time.monotonic() - at < DRAINED_S}
+        self.overruns += [f"{stamp} {text}" for pool, text in over if pool not in drains]
         # A crash of the server sets the counter back.
         self.deadlocks += counted - self._last if counted >= self._last else counted
         self._last = counted

@@ -1,0 +1,29 @@
+"""Mutants of the product: each can be made of the source as it is, and a chaos run catches them (`make test-chaos-mutants`)."""
+
+import pytest
+from chaos.mutants import MUTANTS, ROOT, Change, Mutant, StaleMutantError, changed
+from chaos.prove import counted
+from support.faulty import full_only
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda one: one.name)
+def test_the_text_that_a_mutant_replaces_is_in_the_product_once(mutant: Mutant) -> None:
+    for change in mutant.changes:
+        compile(changed(mutant, change, (ROOT / change.file).read_text(encoding="utf-8")), change.file, "exec")
+
+
+def test_a_mutant_whose_text_is_gone_says_where() -> None:
+    mutant = Mutant("one", "lost", [Change("workers/execute.py", "no such text", "")])
+
+    with pytest.raises(StaleMutantError, match=r"one: 'no such text' is 0 times in workers/execute\.py, not once"):
+        changed(mutant, mutant.changes[0], "source")
+
+
+@full_only
+@pytest.mark.stack
+@pytest.mark.alone
+@pytest.mark.timeout(400)
+def test_a_product_that_discards_successes_does_not_print_zeros() -> None:
+    mutant = next(one for one in MUTANTS if one.name == "retries_a_success")
+
+    assert counted(mutant)[mutant.counter] > 0
