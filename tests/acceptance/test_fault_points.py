@@ -1,6 +1,6 @@
 """SIGKILL at each fault point, with real processes: every run ends, and what succeeded ran exactly once.
 
-`make test` takes a few of the points with a few runs each, others each day; `make test-faults` all of them with 200 runs each.
+`make test` takes a few of the points with a few runs each; `make test-faults` all of them with 200 runs each.
 """
 
 import json
@@ -9,7 +9,6 @@ import random
 import sys
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,8 @@ from scheduler import faults
 pytestmark = [pytest.mark.stack, pytest.mark.alone]
 
 RUNS = int(os.environ.get("FAULT_RUNS", "200" if FULL else "4"))
-SEED = int(os.environ.get("FAULT_SEED", datetime.now(UTC).strftime("%Y%m%d")))
+#: Fixed, so that a failure in CI comes again.
+SEED = int(os.environ.get("FAULT_SEED", "20261122"))
 #: At each point the process is killed at these times that any process comes by.
 KILLED_AT = (1, 4, 20) if FULL else (1, 3)
 #: Those that prove the most are always among the short selection.

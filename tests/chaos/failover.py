@@ -1,7 +1,6 @@
 """A failover: a streaming replica of the server is made, the primary is killed and the replica is promoted in its place."""
 
 import contextlib
-import os
 import shutil
 import signal
 import subprocess
@@ -17,35 +16,41 @@ from scheduler.cli import home
 from scheduler.cli.embedded import SUPERUSER, EmbeddedPostgres, _postgres_programs
 
 START_S = 60.0
-SYNCHRONOUS = "select exists (select from pg_stat_replication where state = 'streaming' and sync_state = 'sync')"
+STREAMS = "select exists (select from pg_stat_replication where state = 'streaming' and sync_state = 'sync')"
 
 
 def standby_promoted(act: Act) -> Recovery:
-    """Commits that waited for their answer wait for the replica, so it has them; claims, which do not wait, may be lost."""
+    """Commits that wait for the disk wait for the replica, so it has them; claims, which do not wait, may be lost."""
     found = act.stage
-    primary = found.postgres
-    standby = _replica(found, f"postgres-{found.failovers + 1}")
-    found.failovers += 1
-    try:
-        _ask(primary, "alter system set synchronous_standby_names = '*'", "select pg_reload_conf()")
-        eventually(lambda: _ask(primary, SYNCHRONOUS), timeout=START_S)
-        time.sleep(act.dice.choice((0.0, 0.5)))
-    except BaseException:
-        _ask(primary, "alter system reset synchronous_standby_names", "select pg_reload_conf()")
-        found.servers.stop(standby.name)
-        raise
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(found.servers.pid(primary.name), signal.SIGQUIT)
-    found.servers.stop(primary.name)  # it would be started again
-    _ask(standby, "select pg_promote()")
-    found.move_to(standby)
-    shutil.rmtree(primary.data, ignore_errors=True)
-    return Recovery("postgres", [act.meter.first_move(wait_until_up(found.settings.database_url))])
+    with found.postgres_lock:
+        primary, standby = found.postgres, _replica(found)
+        try:
+            _ask(primary, "alter system set synchronous_standby_names = '*'", "select pg_reload_conf()")
+            eventually(lambda: _ask(primary, STREAMS), timeout=START_S)
+            # From here on every commit waits for it; it must have what was committed before, too.
+            written = _ask(primary, "select pg_current_wal_lsn()")
+            eventually(
+                lambda: _ask(primary, f"select bool_and(flush_lsn >= '{written}') from pg_stat_replication"), timeout=START_S
+            )
+            time.sleep(act.dice.choice((0.0, 0.5)))
+        except BaseException:
+            _ask(primary, "alter system reset synchronous_standby_names", "select pg_reload_conf()")
+            found.servers.stop(standby.name)
+            raise
+        found.signal_server(primary.name, signal.SIGQUIT)
+        found.servers.stop(primary.name)  # it would be started again
+        _ask(standby, "select pg_promote()")
+        found.move_to(standby)
+        shutil.rmtree(primary.data, ignore_errors=True)
+        up = wait_until_up(found.settings.database_url)
+    return Recovery("postgres", [act.meter.first_move(up)])
 
 
-def _replica(found: Stage, name: str) -> EmbeddedPostgres:
+def _replica(found: Stage) -> EmbeddedPostgres:
     """A replica that streams from the server in charge."""
     primary = found.postgres
+    found.replicas += 1
+    name = f"postgres-{found.replicas}"
     standby = EmbeddedPostgres(
         data=found.folder / f"{name}-data",
         run_folder=found.folder / name,

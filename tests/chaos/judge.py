@@ -237,6 +237,8 @@ class _Case:
         return any(key[2] in dag.with_descendants(action.tasks) for action in self._actions[key[:2]])
 
     def _end(self, found: Findings, dag: PlannedDag, run: StoredRun, instances: list[StoredInstance]) -> None:
+        if any(action.kind == "mark" for action in self._actions[run.dag_id, run.run_id]):
+            return  # perhaps after it had ended, which changes only the task instance
         leaves = {one.state for one in instances if one.key[2] in dag.leaves}
         bad = bool(leaves & {"failed", "upstream_failed"})
         if run.state == "failed" and not bad:

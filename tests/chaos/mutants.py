@@ -56,8 +56,8 @@ def changed(mutant: Mutant, change: Change, source: str) -> str:
 
 EXECUTE, RULES, HOT = "workers/execute.py", "scheduler/deciding/rules.py", "scheduler/store/hot_statements.py"
 QUEUE, PROCESSES = "scheduler/services/queue.py", "scheduler/store/processes.py"
-#: One dispatch in ten.
-SOMETIMES = "int(claim.dispatch_id[:8], 16) % 10 == 0"
+#: One dispatch in twenty.
+SOMETIMES = "int(claim.dispatch_id[:8], 16) % 20 == 0"
 RETURNED = "            return found\n        return result"
 TRY, CODE, POPPED = "self._try(claim, dag, task)", "        operator = self.files.task(", "texts.pop(RETURN_KEY)"
 ALL_SUCCESS, RUNS = (

@@ -69,23 +69,25 @@ def redis_frozen(act: Act) -> None:
 
 def postgres_read_only(act: Act) -> None:
     """Every transaction is refused with 25006, as by a standby; connections are ended when it begins and when it is over."""
-    try:
-        _configured(act, "set default_transaction_read_only = on")
-        time.sleep(act.pause_s())
-    finally:
-        act.surely(lambda: _configured(act, "reset default_transaction_read_only"))
+    with act.stage.postgres_lock:
+        try:
+            _configured(act, "set default_transaction_read_only = on")
+            time.sleep(act.pause_s())
+        finally:
+            act.surely(lambda: _configured(act, "reset default_transaction_read_only"))
 
 
 def slow_disk(act: Act) -> None:
     """Commits that wait for the disk wait longer, up to some seconds: for a standby that does not answer."""
-    try:
-        for _ in range(act.dice.randint(1, 6)):
-            _configured(act, "set synchronous_standby_names = nobody", terminate=False)
-            time.sleep(act.dice.choice((0.1, 0.5, 1.0, 3.0)))
-            _configured(act, "reset synchronous_standby_names", terminate=False)
-            time.sleep(act.dice.choice((0.0, 0.2)))
-    finally:
-        act.surely(lambda: _configured(act, "reset synchronous_standby_names", terminate=False))
+    with act.stage.postgres_lock:
+        try:
+            for _ in range(act.dice.randint(1, 6)):
+                _configured(act, "set synchronous_standby_names = nobody", terminate=False)
+                time.sleep(act.dice.choice((0.1, 0.5, 1.0, 3.0)))
+                _configured(act, "reset synchronous_standby_names", terminate=False)
+                time.sleep(act.dice.choice((0.0, 0.2)))
+        finally:
+            act.surely(lambda: _configured(act, "reset synchronous_standby_names", terminate=False))
 
 
 def postgres_immediate(act: Act) -> Recovery:
@@ -98,12 +100,14 @@ def postgres_fast(act: Act) -> Recovery:
 
 def postgres_backend(act: Act) -> Recovery:
     """One backend is killed, as when memory runs out: the server ends all others, recovers, and stays the same process."""
-    with contextlib.closing(psycopg2.connect(act.stage.settings.database_url)) as witness, witness.cursor() as cursor:
-        cursor.execute(BACKENDS)
-        os.kill(act.dice.choice(cursor.fetchall())[0], signal.SIGKILL)
-        with contextlib.suppress(psycopg2.OperationalError):
-            cursor.execute("select pg_sleep(30)")
-    return Recovery("postgres", [act.meter.first_move(wait_until_up(act.stage.settings.database_url))])
+    with act.stage.postgres_lock:
+        with contextlib.closing(act.stage.postgres.connect()) as witness, witness.cursor() as cursor:
+            cursor.execute(BACKENDS)
+            os.kill(act.dice.choice(cursor.fetchall())[0], signal.SIGKILL)
+            with contextlib.suppress(psycopg2.OperationalError):
+                cursor.execute("select pg_sleep(30)")
+        up = wait_until_up(act.stage.settings.database_url)
+    return Recovery("postgres", [act.meter.first_move(up)])
 
 
 def postgres_terminate(act: Act) -> None:
@@ -153,9 +157,10 @@ def _fill_queue(act: Act) -> tuple[list[int], float]:
 
 
 def _restart_postgres(act: Act, number: int) -> Recovery:
-    name = act.stage.postgres.name
-    act.stage.signal_server(name, number)
-    while act.stage.servers.alive(name):
-        time.sleep(0.05)
-    up = wait_until_up(act.stage.settings.database_url)
+    with act.stage.postgres_lock:
+        name = act.stage.postgres.name
+        act.stage.signal_server(name, number)
+        while act.stage.servers.alive(name):
+            time.sleep(0.05)
+        up = wait_until_up(act.stage.settings.database_url)
     return Recovery("postgres", [act.meter.first_move(up)])

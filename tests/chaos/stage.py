@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -75,7 +76,9 @@ class Stage:
     own_line: Line
     lines: dict[str, Lines]
     said: list[str]
-    failovers: int = 0
+    replicas: int = 0
+    #: Held by a fault that stops, moves or configures PostgreSQL: one of these at a time.
+    postgres_lock: threading.Lock = field(default_factory=threading.Lock)
     book: Book = field(default_factory=Book)
     frozen: set[int] = field(default_factory=set)
 
