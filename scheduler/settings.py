@@ -118,7 +118,7 @@ class Scheduler(Probed):
     max_dagruns_to_create_per_loop: Count = 10
     """DAGs that get new runs in one turn."""
     max_dagruns_per_loop_to_schedule: Count = 20
-    """DAG runs examined in one turn."""
+    """DAG runs examined in one turn although nothing happened in them, the longest unexamined first."""
     catchup_by_default: bool = False
     """A DAG that does not say makes runs for every interval since its start_date."""
     create_cron_data_intervals: bool = False

@@ -22,6 +22,7 @@ from scheduler.services.prune import Prune
 from scheduler.services.queue import Queue, Queued
 from scheduler.services.rescue import Rescue
 from scheduler.services.timeouts import Timeouts
+from scheduler.services.undecided import Undecided
 from scheduler.settings import Settings
 from scheduler.states import RunState
 from scheduler.store import dags, runs
@@ -122,6 +123,7 @@ class Turns:
         self.backfill = Backfill(self._engine, self._settings, versions)
         self.timeouts = Timeouts(self._engine, self._settings)
         self.promote = Promote(self._engine, self._settings, versions)
+        self.undecided = Undecided(self._engine, versions)
         self.queue = Queue(self._engine, self._settings, publisher, scheduler_id)
         self.rescue = Rescue(self._engine, self._settings, publisher, client(self._settings))
         self.deadlines = Deadlines(self._engine)
@@ -254,7 +256,7 @@ class Turns:
         return max(promoted.next_due_s, HELD_PAUSE_S)
 
     def _turn_sweep(self, now: datetime) -> None:
-        promoted = self.promote.run_once(now, without=self.hints)
+        promoted = self.promote.run_once(now, also=self.undecided.find(without=self.hints), without=self.hints)
         self._say_broken(promoted)
         self._go_on_after(promoted.closed)
         self.hint(sorted(promoted.unfinished))

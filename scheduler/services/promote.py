@@ -55,12 +55,16 @@ class Promote:
         self._settings = settings
         self._versions = versions
 
-    def run_once(self, now: datetime, hinted: Collection[int] | None = None, *, without: Collection[int] = ()) -> Promoted:
-        """Look at the runs hinted at and just started; without hints sweep: at those that need it most, not at `without`."""
+    def run_once(
+        self, now: datetime, hinted: Collection[int] | None = None, *, also: Collection[int] = (), without: Collection[int] = ()
+    ) -> Promoted:
+        """Look at the runs hinted at and just started; without hints sweep: at `also` and the
+        longest unexamined, not at `without`.
+        """
         limit = self._settings.scheduler.max_dagruns_per_loop_to_schedule
         started = runs.start_queued(self._engine)
         ready, next_due_s = _due(self._engine, self._settings.scheduler.max_tis_per_query)
-        looked_for = _candidates(self._engine, limit, without) if hinted is None else hinted
+        looked_for = {*also, *_candidates(self._engine, limit, without)} if hinted is None else hinted
         wanted = sorted({*looked_for, *started})
         found = _Found()
         for batch in _batches(self._engine, wanted, self._versions) if wanted else []:

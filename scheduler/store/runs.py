@@ -212,19 +212,48 @@ def start_queued(connection: Connection) -> list[int]:
 
 
 def to_examine(connection: Connection, *, limit: int, without: Collection[int] = ()) -> list[int]:
-    """Running runs that need a look: first those where nothing moves, then the longest unexamined; not those of `without`."""
+    """Running runs in turn, the longest unexamined first: `limit` of those where nothing moves, and as many of all.
+
+    None of `without`. Runs that wait for earlier ones do not move either, so these must not take the turn of the others.
+    """
     rows = connection.exec_driver_sql(
         """
-        select r.id from dag_run r
-         where r.state = 'running' and r.id <> all(%s)
-         order by exists (select 1 from task_instance t where t.dag_run_id = r.id
-                  and t.state in ('scheduled', 'queued', 'running', 'up_for_retry', 'up_for_reschedule', 'deferred', 'shutdown')),
-                  r.examined_at nulls first, r.id
-         limit %s
+        (select r.id from dag_run r
+          where r.state = 'running' and r.id <> all(%(without)s)
+            and not exists (select 1 from task_instance t where t.dag_run_id = r.id and t.state in (
+                  'scheduled', 'queued', 'running', 'up_for_retry', 'up_for_reschedule', 'deferred', 'shutdown'))
+          order by r.examined_at nulls first, r.id limit %(limit)s)
+        union
+        (select r.id from dag_run r where r.state = 'running' and r.id <> all(%(without)s)
+          order by r.examined_at nulls first, r.id limit %(limit)s)
         """,
-        (list(without), limit),
+        {"without": list(without), "limit": limit},
     )
     return [row[0] for row in rows]
+
+
+def touched(connection: Connection, since: datetime | None) -> tuple[datetime, list[int]]:
+    """Running runs in which a task instance ended after `since`, and those whose tasks wait for the run before and it did in that;
+    without `since` all running runs. With the database's time of this look.
+    """
+    if since is None:
+        rows = connection.exec_driver_sql("select statement_timestamp(), array(select id from dag_run where state = 'running')")
+    else:
+        rows = connection.exec_driver_sql(
+            """
+            with touched as materialized (
+                select distinct dag_run_id as id from task_instance where ended_at > %(since)s
+            ), following as (
+                select n.id from touched join dag_run r using (id) join dag_version v on v.id = r.version_id and v.depends_on_past
+                  join dag_run n on n.dag_id = r.dag_id and n.state = 'running' and n.logical_date > r.logical_date
+            )
+            select statement_timestamp(), array(
+                select id from touched join dag_run r using (id) where r.state = 'running' union select id from following)
+            """,
+            {"since": since},
+        )
+    at, found = rows.one()
+    return at, sorted(found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,137 @@
+"""A run that nobody decided in time is found by the next sweep, however many runs are open, and at a bounded cost."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import pytest
+from sqlalchemy import event
+from support.scenario import Scenario, dag
+
+from scheduler.services import undecided
+from scheduler.store import runs
+
+OPEN_RUNS = 1000
+JOIN = {"left": [], "right": [], "join": ["left", "right"], "long": []}
+
+
+def open_runs(scenario: Scenario, count: int) -> list[int]:
+    """Runs of JOIN, as a lost race leaves them but for what `end` does: `long` runs, and nobody will look at `join`."""
+    scenario.add(dag("d", JOIN))
+    first = scenario.trigger("d", run_id="first")
+    scenario.sql("update task_instance set max_tries = 0")
+    scenario.sql(
+        "insert into dag_run (dag_id, run_id, run_type, state, version_id, run_after, started_at)"
+        " select dag_id, 'r' || n, run_type, 'queued', version_id, run_after, now()"
+        " from dag_run, generate_series(2, %s) n where id = %s",
+        count,
+        first,
+    )
+    scenario.sql(
+        "insert into task_instance (dag_run_id, task_no, task_id, queue, pool) select r.id, t.task_no, t.task_id, t.queue, t.pool"
+        " from dag_run r, task_instance t where t.dag_run_id = %s and r.id <> %s order by r.id, t.task_no",
+        first,
+        first,
+    )
+    scenario.sql("update dag_run set state = 'running', started_at = now(), examined_at = now() - id * interval '1 s'")
+    scenario.sql(
+        "update task_instance set state = 'running', started_at = now(), dispatch_id = gen_random_uuid(), worker = %s"
+        " where task_id = 'long' or task_id in ('left', 'right')",
+        scenario.worker_id,
+    )
+    return [row[0] for row in scenario.rows("select id from dag_run order by id")]
+
+
+def end(scenario: Scenario, run: int) -> None:
+    """Both siblings end, and neither sees the other's end."""
+    scenario.sql(
+        "update task_instance set state = 'success', ended_at = clock_timestamp()"
+        " where dag_run_id = %s and task_id in ('left', 'right')",
+        run,
+    )
+
+
+def sweep(scenario: Scenario) -> int:
+    """How many statements a sweep makes."""
+    asked = []
+    event.listen(scenario.engine, "before_cursor_execute", note := lambda *arguments: asked.append(arguments[2]))
+    scenario.schedulers[0].turns._turn_sweep(datetime.now(UTC))
+    event.remove(scenario.engine, "before_cursor_execute", note)
+    return len(asked)
+
+
+def test_of_1000_open_runs_the_undecided_one_is_found_by_the_next_sweep(scenario: Scenario) -> None:
+    every = open_runs(scenario, OPEN_RUNS)
+    sweep(scenario)
+    idle = sweep(scenario)
+    end(scenario, every[0])
+
+    busy = sweep(scenario)
+
+    assert scenario.states(every[0])["join"] == "scheduled"
+    assert idle < 25
+    assert busy < idle + 25
+
+
+def test_a_scheduler_that_has_just_started_looks_at_all(scenario: Scenario) -> None:
+    every = open_runs(scenario, OPEN_RUNS)
+    end(scenario, every[0])
+    scenario.sql("update task_instance set ended_at = ended_at - interval '1 hour'")
+
+    sweep(scenario)
+
+    assert scenario.states(every[0])["join"] == "scheduled"
+
+
+def test_what_one_sweep_does_not_get_to_comes_first_in_the_next(
+    make_scenario: Callable[..., Scenario], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = make_scenario(scheduler={"max_dagruns_per_loop_to_schedule": 1})
+    every = open_runs(scenario, 50)
+    for run in every:
+        end(scenario, run)
+    monkeypatch.setattr(undecided, "MOST_INSTANCES", 100)
+    monkeypatch.setattr(undecided, "RUNS_AT_ONCE", 5)
+
+    def left() -> int:
+        return scenario.rows("select count(*) from task_instance where task_id = 'join' and state is null")[0][0]
+
+    lefts = []
+    for _ in range(3):
+        sweep(scenario)
+        lefts.append(left())
+
+    assert 20 <= lefts[0] <= 25
+    assert lefts[1] == 0 == lefts[2]
+
+
+def test_a_task_that_waits_for_the_run_before_is_found_although_the_wake_up_was_lost(
+    make_scenario: Callable[..., Scenario],
+) -> None:
+    scenario = make_scenario(scheduler={"max_dagruns_per_loop_to_schedule": 1})
+    scenario.add(dag("d", {"t": [], "long": []}, options={"t": {"depends_on_past": True}}))
+    for day in range(1, 31):
+        scenario.trigger("d", run_id=f"r{day:02}", logical_date=datetime(2024, 1, day, tzinfo=UTC))
+    scenario.turn()
+    scenario.turn()
+    first, second, *_ = sorted(row[0] for row in scenario.rows("select id from dag_run where state = 'running'"))
+    assert scenario.states(second)["t"] == "none"
+    scenario.sql("update dag_run set examined_at = now() - id * interval '1 s'")
+    scenario.schedulers[0].turns.hints.clear()
+    scenario.sql("update task_instance set state = 'success', ended_at = clock_timestamp() where dag_run_id = %s", first)
+
+    sweep(scenario)
+
+    assert scenario.states(second)["t"] == "scheduled"
+
+
+def test_runs_in_which_nothing_moves_do_not_keep_the_others_from_their_turn(make_scenario: Callable[..., Scenario]) -> None:
+    scenario = make_scenario()
+    every = open_runs(scenario, 60)
+    scenario.sql("update task_instance set state = null where dag_run_id <> %s", every[0])
+    scenario.sql("update dag_run set examined_at = now() - interval '1 hour' where id = %s", every[0])
+
+    with scenario.engine.begin() as connection:
+        found = runs.to_examine(connection, limit=20)
+
+    assert every[0] in found
+    assert len(found) == 21
