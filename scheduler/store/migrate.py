@@ -3,12 +3,13 @@
 A migration names the oldest revision whose version of Paceline still works with what it leaves: `compatible_from`. Without it,
 no older version does. The database keeps it, for processes that do not know the revision they meet.
 
-A migration's file is called <revision>_<what>.py, and each follows the one before: so only migrating needs Alembic, whose modules
-are a sixth of a worker's memory.
+A migration's file is called <revision>_<what>.py and names the one that it follows, which need not have the number before. The
+chain is read from the text of the files: so only migrating needs Alembic, whose modules are a sixth of a worker's memory.
 """
 
 import functools
 import logging
+import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("paceline.schema")
 
+#: What a migration says of its place in the chain.
+ASSIGNED = re.compile(r'^(revision|down_revision) = (None|"\w+")', re.MULTILINE)
 #: Serialises two migrations started at once; any number that nobody else uses for an advisory lock.
 MIGRATION_LOCK = 7_223_463
 #: Whatever waits for a table behind a migration waits as long as the migration waits for it: not long, but again and again.
@@ -118,8 +121,14 @@ def known() -> tuple[str, ...]:
 
 @functools.cache
 def _known(location: str) -> tuple[str, ...]:
-    files = sorted(Path(location, "versions").glob("[0-9]*_*.py"), reverse=True)
-    return tuple(file.name.partition("_")[0] for file in files)
+    follower: dict[str | None, str] = {}
+    for file in Path(location, "versions").glob("[0-9]*_*.py"):
+        found = dict(ASSIGNED.findall(file.read_text(encoding="utf-8")))
+        follower[found["down_revision"].strip('"') if found["down_revision"] != "None" else None] = found["revision"].strip('"')
+    revisions: list[str] = []
+    while (next_one := follower.get(revisions[-1] if revisions else None)) is not None:
+        revisions.append(next_one)
+    return tuple(reversed(revisions))
 
 
 def _refuse_incompatible(connection: Connection, found: str) -> None:

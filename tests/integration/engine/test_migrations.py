@@ -13,7 +13,9 @@ from scheduler.store import migrate, processes
 
 MIGRATION = '''"""A migration of a version to come."""
 from alembic import op
-revision, down_revision, branch_labels, depends_on = "9000", "{head}", None, None
+revision = "9000"
+down_revision = "{head}"
+branch_labels, depends_on = None, None
 {compatible}
 
 def upgrade() -> None:
@@ -111,5 +113,5 @@ def test_the_marker_of_this_version_names_a_revision_it_knows() -> None:
     assert migrate.compatible_from() in migrate.known()
 
 
-def test_the_names_of_the_files_tell_what_alembic_reads_in_them() -> None:
+def test_the_chain_of_revisions_is_the_one_that_alembic_reads() -> None:
     assert migrate.known() == tuple(script.revision for script in ScriptDirectory(migrate._location()).walk_revisions())
