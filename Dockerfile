@@ -1,9 +1,13 @@
 # One image for every role: `paceline scheduler`, `paceline worker`, `paceline flower`, `paceline db migrate`.
 FROM python:3.11-slim-bookworm
 
+# The kernel hides the environment and the memory of a process whose program file its user may execute but not read, from
+# its first instruction on. So PID 1, which keeps the passwords of its container, is our own tini with mode 0711, and not
+# the one of `init: true`, which every user may read; the Python below is treated alike.
 RUN apt-get update \
- && apt-get install -y --no-install-recommends openjdk-17-jre-headless \
- && rm -rf /var/lib/apt/lists/*
+ && apt-get install -y --no-install-recommends openjdk-17-jre-headless tini \
+ && rm -rf /var/lib/apt/lists/* \
+ && chmod 0711 /usr/bin/tini
 
 # Folders that become volumes belong to the user, so that new volumes do too.
 RUN useradd --uid 10001 --user-group --create-home paceline \
@@ -17,7 +21,8 @@ ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
 WORKDIR /src
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 RUN mkdir scheduler workers \
- && python3 -m venv /opt/venv \
+ && python3 -m venv --copies /opt/venv \
+ && chmod 0711 /opt/venv/bin/python* \
  && pip install --no-cache-dir --constraint constraints.txt pip \
  && pip install --no-cache-dir --constraint constraints.txt --build-constraint constraints.txt '.[demo]'
 
@@ -32,4 +37,5 @@ RUN paceline spark archive
 WORKDIR /opt/paceline
 COPY config/paceline.toml config/
 USER paceline
+ENTRYPOINT ["/usr/bin/tini", "--"]
 CMD ["paceline", "--help"]

@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test check test-bench test-faults chaos test-chaos-mutants fuzz bench test-compose
+.PHONY: help setup env demo up down test check test-bench test-faults chaos test-chaos-mutants fuzz bench test-compose
 BIN := .venv/bin
 
 help: ## Show this list
@@ -10,6 +10,9 @@ help: ## Show this list
 
 setup: ## Make the environment in .venv; install Java and python3-venv if they are missing
 	@.make/setup
+
+env: ## Write .env for docker-compose.yml, with the passwords that it lacks made up
+	@.make/env
 
 demo: setup ## Run the flights pipeline on a throw-away stack and show its result
 	@$(BIN)/paceline demo

@@ -98,7 +98,7 @@ class Stack:
         postgres = EmbeddedPostgres(
             data=self.folder / "data", run_folder=self.folder / "p", supervisor=self.servers, options=self.postgres
         )
-        broker = EmbeddedRedis(run_folder=self.folder / "r", supervisor=self.servers)
+        broker = EmbeddedRedis(run_folder=self.folder / "r", supervisor=self.servers, rules=("~*", "&*", "+@all"))
         postgres.start()
         broker.start()
         self.settings = Settings.load(

@@ -56,6 +56,9 @@ def celery_app(settings: Settings) -> Celery:
         task_default_queue=settings.core.default_queue,
         task_default_delivery_mode=1,
         worker_prefetch_multiplier=1,
+        # With these kombu would run Lua scripts in Redis, which no user of config/redis.conf may.
+        control_queue_expires=None,
+        event_queue_expires=None,
         worker_send_task_events=False,
         worker_hijack_root_logger=False,
         worker_redirect_stdouts=False,

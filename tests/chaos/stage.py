@@ -13,7 +13,7 @@ import psutil
 import psycopg2
 import redis
 from support.ledger import Ledger, ask
-from support.servers import DURABLE, FAST
+from support.servers import DURABLE, EVERYTHING, FAST
 from support.waiting import eventually
 
 from chaos.book import Book, Harm
@@ -191,7 +191,7 @@ def stage(folder: Path, plan: Plan, *, quick: bool, packages: Path | None = None
             data=folder / "ledger-data", run_folder=folder / "l", supervisor=servers, options=FAST, name="ledger"
         )
         postgres = EmbeddedPostgres(data=folder / "data", run_folder=folder / "p", supervisor=servers, options=POSTGRES)
-        broker = EmbeddedRedis(run_folder=folder / "r", supervisor=servers)
+        broker = EmbeddedRedis(run_folder=folder / "r", supervisor=servers, rules=EVERYTHING)
         for server in (ledger_server, postgres, broker):
             server.start()
         ledger = Ledger(f"postgresql://postgres@/paceline?host={ledger_server.run_folder}").create()

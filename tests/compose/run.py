@@ -121,9 +121,7 @@ class Stack:
         self._port = free_port()
         self._flower_password = secrets.token_hex(16)
         self._environment = os.environ | {
-            "PACELINE_POSTGRES_PASSWORD": secrets.token_hex(16),
-            "PACELINE_WORKER_PASSWORD": secrets.token_hex(16),
-            "PACELINE_REDIS_PASSWORD": secrets.token_hex(16),
+            **{name: secrets.token_hex(24) for name in password_names()},
             "PACELINE_FLOWER_PASSWORD": self._flower_password,
             "PACELINE_FLOWER_PORT": str(self._port),
         }
@@ -175,6 +173,12 @@ def require_engine() -> None:
     expect(shutil.which("docker") is not None, "there is no `docker` command: install Docker.")
     answer = subprocess.run(["docker", "info"], capture_output=True, check=False)
     expect(answer.returncode == 0, f"no Docker engine answers at {address}: start one, or set DOCKER_HOST.")
+
+
+def password_names() -> list[str]:
+    """The passwords that docker-compose.yml asks for."""
+    example = (CHECKOUT / "config/.env.example").read_text(encoding="utf-8")
+    return re.findall(r"^(\w+_PASSWORD)=$", example, re.MULTILINE)
 
 
 def compose_command() -> list[str]:

@@ -1,6 +1,9 @@
 """What README, Compose file and constraints promise, checked without starting anything."""
 
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -8,7 +11,7 @@ import pytest
 import yaml
 
 from scheduler.settings import environment_names
-from scheduler.settings_sources import STORE_PREFIXES
+from scheduler.settings_sources import OTHER_NAMES, STORE_PREFIXES
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
@@ -44,7 +47,7 @@ def test_compose_requires_every_password_and_the_example_names_every_variable() 
 
 def test_compose_sets_only_settings_that_exist() -> None:
     named = set(re.findall(r"^ +(PACELINE_\w+):", COMPOSE, re.MULTILINE))
-    assert {name for name in named if not name.startswith(STORE_PREFIXES)} <= set(environment_names())
+    assert {name for name in named if not name.startswith(STORE_PREFIXES)} <= set(environment_names()) | OTHER_NAMES
 
 
 def test_each_service_gets_the_passwords_that_it_needs_and_no_others() -> None:
@@ -53,12 +56,60 @@ def test_each_service_gets_the_passwords_that_it_needs_and_no_others() -> None:
 
     found = {name: set(re.findall(r"PACELINE_(\w+)_PASSWORD", str(service))) for name, service in services.items()}
 
-    of_workers = {name: {"WORKER", "REDIS"} for name in ("worker", "worker-spark", "worker-spark-heavy", "waiter")}
+    of_workers = {name: {"WORKER", "REDIS_WORKER", "SPARK"} for name in ("worker", "worker-spark", "worker-spark-heavy", "waiter")}
     assert found == of_workers | {
-        "spark-master": set(), "spark-worker": set(),
-        "postgres": {"POSTGRES"}, "redis": {"REDIS"}, "flower": {"REDIS", "FLOWER"}, "scheduler": {"POSTGRES", "REDIS"},
-        "migrate": {"POSTGRES", "WORKER", "REDIS"},
+        "spark-master": {"SPARK"}, "spark-worker": set(), "postgres": {"POSTGRES"}, "flower": {"REDIS_FLOWER", "FLOWER"},
+        "redis": {"REDIS_SCHEDULER", "REDIS_WORKER", "REDIS_FLOWER"}, "scheduler": {"POSTGRES", "REDIS_SCHEDULER"},
+        "migrate": {"POSTGRES", "REDIS_SCHEDULER", "WORKER"},
     }  # fmt: skip
+
+
+def test_no_service_has_rights_of_roots_or_takes_all_memory() -> None:
+    services = yaml.safe_load(COMPOSE)["services"]
+
+    for name, service in services.items():
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert "mem_limit" in service, name
+        assert "cap_add" not in service or name == "postgres"
+
+
+def test_no_service_shows_its_environment_through_pid_1() -> None:
+    """Docker's own init is a program that everybody may read, so the kernel shows its environment to its user."""
+    services = yaml.safe_load(COMPOSE)["services"]
+
+    assert [name for name, service in services.items() if service.get("init")] == []
+
+
+def test_no_password_stands_on_a_command_line() -> None:
+    services = yaml.safe_load(COMPOSE)["services"]
+
+    for name, service in services.items():
+        # $$ is for the shell of the container.
+        assert re.findall(r"(?<!\$)\$\{?\w+", str(service.get("command", ""))) == [], name
+
+
+def test_flower_sees_neither_data_nor_logs_nor_dags() -> None:
+    mounted = yaml.safe_load(COMPOSE)["services"]["flower"]["volumes"]
+
+    assert mounted == ["./config/paceline.toml:/opt/paceline/config/paceline.toml:ro"]
+
+
+def test_make_env_writes_what_is_missing_for_its_owner_alone(tmp_path: Path) -> None:
+    for name in (".make/env", "config/.env.example"):
+        (tmp_path / name).parent.mkdir()
+        shutil.copy(ROOT / name, tmp_path / name)
+    env = tmp_path / ".env"
+    env.write_text("PACELINE_WORKER_PASSWORD=mine\n", encoding="utf-8")
+
+    for _ in range(2):
+        subprocess.run([sys.executable, tmp_path / ".make/env"], check=True)
+
+    written = dict(line.split("=", 1) for line in env.read_text(encoding="utf-8").splitlines())
+    assert set(written) == set(re.findall(r"\$\{(\w+):\?", COMPOSE)) | {"PACELINE_CORE_FERNET_KEY"}
+    assert written["PACELINE_WORKER_PASSWORD"] == "mine"
+    assert all(written.values())
+    assert env.stat().st_mode & 0o777 == 0o600
 
 
 def test_only_flower_is_published_and_only_on_this_machine() -> None:

@@ -20,6 +20,9 @@ FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", 
 #: For a server that is to crash: what was committed outlives that. A crash of the machine is not played.
 DURABLE = {name: value for name, value in FAST.items() if name != "synchronous_commit"}
 
+#: What the user of a test's Redis may do: tests empty it, and look into it.
+EVERYTHING = ("~*", "&*", "+@all")
+
 
 @dataclass
 class PostgresServer:
@@ -93,6 +96,6 @@ def running_postgres(folder: Path, options: Mapping[str, str] = FAST) -> Iterato
 def running_redis(folder: Path) -> Iterator[RedisServer]:
     """A Redis with its socket in this folder."""
     with Supervisor(folder / "logs") as supervisor:
-        embedded = EmbeddedRedis(run_folder=folder / "run", supervisor=supervisor)
+        embedded = EmbeddedRedis(run_folder=folder / "run", supervisor=supervisor, rules=EVERYTHING)
         embedded.start()
         yield RedisServer(embedded)
