@@ -1,11 +1,14 @@
-"""Where logs lie: every id gives its own path, none leaves the folder of logs."""
+"""Where logs lie: every id gives its own path, none leaves the folder of logs; and who may read them."""
 
 import functools
 import hashlib
+import os
 from pathlib import Path
 
 #: Most bytes of one path component; file systems end at 255.
 MAX_COMPONENT_BYTES = 200
+#: Logs hold what authors print: they are for the user of the process, and for its group, in which those who read them can be.
+FOLDER_MODE, FILE_MODE = 0o750, 0o640
 
 
 def try_path(folder: Path, *, dag_id: str, run_id: str, task_id: str, map_index: int, try_number: int) -> str:
@@ -37,6 +40,22 @@ def component(name: str) -> str:
         return safe
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
     return safe.encode()[: MAX_COMPONENT_BYTES - 20].decode(errors="ignore") + "%~" + digest
+
+
+def append(path: str) -> int:
+    """A descriptor that appends to a log; the folders that it needs are made."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    folder = os.path.dirname(path)  # noqa: PTH120 - a Path takes longer to make than the folder
+    # Most often it is the first try: then the folder is missing, and the one above it is there.
+    try:
+        os.mkdir(folder, FOLDER_MODE)  # noqa: PTH102
+    except FileExistsError:
+        pass
+    except FileNotFoundError:
+        # Path.mkdir(parents=True) would give the mode to the last folder alone.
+        for place in reversed((Path(folder), *Path(folder).parents)):
+            place.mkdir(FOLDER_MODE, exist_ok=True)
+    return os.open(path, flags, FILE_MODE)
 
 
 def _task_folder(folder: Path, dag_id: str, run_id: str, task_id: str, map_index: int) -> str:

@@ -38,7 +38,7 @@ class TryLog:
         if self._streams[0].closed or self._streams[1].closed:
             self._streams = (_stream(1), _stream(2))
         try:
-            file = _append(path)
+            file = log_paths.append(path)
         except OSError as error:
             worker_log.error("The log %s cannot be written (%s); its lines go here.", path, error)
         else:
@@ -109,7 +109,7 @@ class UtcFormatter(logging.Formatter):
 def append_reason(path: str, reason: str) -> None:
     """Write the last line of a log whose child can no longer do it."""
     try:
-        file = _append(path)
+        file = log_paths.append(path)
     except OSError:
         return
     try:
@@ -153,19 +153,6 @@ def trim(trace: TracebackType | None) -> TracebackType | None:
 def stamp() -> str:
     """The time for a line of a log."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _append(path: str) -> int:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-    folder = os.path.dirname(path)  # noqa: PTH120 - a Path takes longer to make than the folder
-    # Most often it is the first try: then the folder is missing, and the one above it is there.
-    try:
-        os.mkdir(folder)  # noqa: PTH102
-    except FileExistsError:
-        pass
-    except FileNotFoundError:
-        os.makedirs(folder, exist_ok=True)  # noqa: PTH103
-    return os.open(path, flags, 0o644)
 
 
 def _stream(fd: int) -> io.TextIOWrapper:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from scheduler import log_paths
 from scheduler.cli import guardian
 from scheduler.exceptions import PacelineError
 
@@ -234,11 +235,10 @@ def ending(code: int) -> str:
 @contextlib.contextmanager
 def _appending(log: Path) -> Iterator[int]:
     """Open a log for appending; one that grew large is set aside first."""
-    log.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileNotFoundError):
         if log.stat().st_size > LARGEST_LOG_BYTES:
             log.replace(log.with_name(f"{log.name}.1"))
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    descriptor = log_paths.append(str(log))
     try:
         yield descriptor
     finally:

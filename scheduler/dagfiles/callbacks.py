@@ -20,7 +20,7 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
-from scheduler import masked_output, masking
+from scheduler import log_paths, masked_output, masking
 from scheduler.authoring import zones
 from scheduler.authoring.dag import DAG
 from scheduler.dagfiles import event, load
@@ -135,8 +135,7 @@ def _log_to(path: str) -> None:
     """Everything printed goes to `path` from here on; where that cannot be written, it goes nowhere."""
     _flush()
     try:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        log = log_paths.append(path)
     except OSError:
         log = os.open(os.devnull, os.O_WRONLY)
     os.dup2(log, 1)

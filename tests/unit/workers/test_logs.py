@@ -1,11 +1,13 @@
 """Where logs are, and what is cut from a traceback."""
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduler import log_paths
 from scheduler.operators import PythonOperator
 from workers import logs
 
@@ -42,6 +44,19 @@ def test_no_id_leaves_the_folder_or_breaks_the_file_system(name: str) -> None:
 @given(st.text(max_size=400), st.text(max_size=400))
 def test_two_ids_never_share_a_path(one: str, other: str) -> None:
     assert (logs.component(one) == logs.component(other)) == (one == other)
+
+
+def test_only_the_user_and_its_group_read_a_log(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        log = logs.try_path(tmp_path / "logs", dag_id="d", run_id="r", task_id="t", map_index=-1, try_number=1)
+        os.close(log_paths.append(log))
+        os.close(log_paths.append(log.replace("try-1", "try-2")))
+    finally:
+        os.umask(before)
+
+    made = [tmp_path / "logs", *(tmp_path / "logs").rglob("*")]
+    assert {(place.is_dir(), oct(place.stat().st_mode & 0o777)) for place in made} == {(True, "0o750"), (False, "0o640")}
 
 
 def test_a_traceback_begins_at_the_authors_frames() -> None:
