@@ -72,7 +72,7 @@ def run(settings: Settings, queues: Sequence[str], concurrency: int, name: str |
         ending.callback(served.close)
         worker_log.info("worker %s takes %d tasks at once from %s", worker_id, concurrency, ", ".join(queues))
         worker.warden.leave = lambda: _start_again(environment) if worker.watchdog.barked else os._exit(1)
-        reaper = Reaper(engine, queues, settings.spark, stopping=lambda: worker.warden.draining)
+        reaper = Reaper(engine, queues, settings, stopping=lambda: worker.warden.draining)
         reaper.start()
         ending.callback(reaper.end)
         worker.warden.start()

@@ -43,6 +43,24 @@ class EnvironmentVault:
         return None if text is None else Connection.parse(conn_id, text)
 
 
+class StoredPasswords:
+    """Passwords of connections for the worker's own parent; None for a connection that is gone."""
+
+    def __init__(self, settings: Settings, ask: Callable[[str, Sequence[Any]], Sequence[Sequence[Any]]]) -> None:
+        self._settings = settings
+        self._ask = ask
+
+    def __call__(self, conn_id: str) -> str | None:
+        from scheduler.store import connections
+        from scheduler.store.cipher import Cipher
+
+        found = EnvironmentVault().connection(conn_id)
+        rows = self._ask(connections.READ, (conn_id,)) if found is None else ()
+        if rows:
+            found = connections.from_row(tuple(rows[0]), Cipher.of(self._settings, make=False))
+        return None if found is None else found.password
+
+
 class StoreVault(EnvironmentVault):
     """The environment, then the database; the encryption is loaded when something is asked of it."""
 

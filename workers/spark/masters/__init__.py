@@ -11,6 +11,10 @@ from workers.spark.submit.status import Ids, Status
 Run = Callable[[Submission], str]
 
 
+#: The password of a connection, by its id; asked for when the first request is signed, and stored nowhere.
+Password = Callable[[str], str | None]
+
+
 class Cluster(Protocol):
     """What following an application needs. Each method asks once; UnreachableError if no answer came."""
 
@@ -47,13 +51,13 @@ class Cluster(Protocol):
         ...
 
 
-def of(kind: str, address: str, reach: Mapping[str, str], deploy_mode: str) -> Cluster:
+def of(kind: str, address: str, reach: Mapping[str, str], deploy_mode: str, password: Password) -> Cluster:
     """The cluster that a target names, or that the stored row of an application does."""
     from workers.spark.masters import connect, kubernetes, local, standalone, yarn
 
     match kind:
         case "standalone":
-            return standalone.Standalone(address, reach, has_driver=deploy_mode == "cluster")
+            return standalone.Standalone(address, reach, has_driver=deploy_mode == "cluster", password=password)
         case "yarn":
             return yarn.Yarn(reach)
         case "kubernetes":

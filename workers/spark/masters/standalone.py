@@ -1,5 +1,6 @@
 """Spark standalone: submitted to and asked through the master's REST server, seen whole in the JSON of its page."""
 
+import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -7,8 +8,8 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from scheduler.exceptions import FailTask
-from workers.spark.masters import Run
-from workers.spark.submit import command, rest
+from workers.spark.masters import Password, Run
+from workers.spark.submit import command, rest, signed
 from workers.spark.submit.command import AS_CONF, Submission
 from workers.spark.submit.status import Ids, Phase, Status, UnreachableError
 
@@ -43,13 +44,19 @@ CLOCKS_DIFFER_S = 120.0
 class Standalone:
     """One cluster, of one master or several of which one is active: spark://a:7077,b:7077."""
 
-    def __init__(self, address: str, reach: Mapping[str, str], *, has_driver: bool) -> None:
+    def __init__(self, address: str, reach: Mapping[str, str], *, has_driver: bool, password: Password) -> None:
         self._has_driver = has_driver
+        self._conn_id = reach.get("conn_id")
+        self._password = password
         self._host: str | None = None
         hosts = [part.rpartition(":")[0] or part for part in address.removeprefix("spark://").split(",")]
         self._master = address
         self._rest = [f"http://{host}:{reach.get('rest_port', REST_PORT)}/v1/submissions" for host in hosts]
         self._pages = [f"http://{host}:{reach.get('ui_port', UI_PORT)}" for host in hosts]
+
+    @functools.cached_property
+    def _known_password(self) -> str | None:
+        return self._password(self._conn_id) if self._conn_id else None
 
     def tagged(self, made: Submission) -> Submission:
         """The application's name holds the tag already."""
@@ -116,8 +123,10 @@ class Standalone:
         return self._each(self._pages, ask)
 
     def _ask(self, path: str, body: object = None) -> dict[str, Any]:
+        headers = signed.headers(self._conn_id, self._known_password) if self._conn_id else {}
+
         def ask(base: str) -> dict[str, Any]:
-            answer: dict[str, Any] = rest.ask(f"{base}/{path}", body=body)
+            answer: dict[str, Any] = rest.ask(f"{base}/{path}", body=body, headers=headers)
             if "standby" in str(answer.get("message", "")).lower() or "not alive" in str(answer.get("message", "")).lower():
                 raise UnreachableError(str(answer["message"]))
             return answer

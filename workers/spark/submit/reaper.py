@@ -9,9 +9,10 @@ from typing import Any
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
-from scheduler.setting_sections import Spark
+from scheduler.settings import Settings
 from scheduler.store import external_jobs
 from scheduler.store.external_jobs import ExternalJob
+from workers import vault
 from workers.logs import worker_log
 from workers.spark import masters
 from workers.spark.submit import jobs
@@ -52,12 +53,13 @@ class Reaper(threading.Thread):
     """A thread of a worker's parent; it looks only at applications of the worker's own queues, whose clusters it can reach."""
 
     def __init__(
-        self, engine: Engine, queues: Sequence[str], settings: Spark, stopping: Callable[[], bool] = lambda: False
+        self, engine: Engine, queues: Sequence[str], settings: Settings, stopping: Callable[[], bool] = lambda: False
     ) -> None:
         super().__init__(name="reaper", daemon=True)
         self._engine = engine
         self._queues = queues
-        self._settings = settings
+        self._settings = settings.spark
+        self._passwords = vault.StoredPasswords(settings, self._ask)
         self._stopping = stopping
         self._done = threading.Event()
 
@@ -89,7 +91,7 @@ class Reaper(threading.Thread):
     def _end(self, job: ExternalJob, keeper: ReaperJobs) -> bool:
         from workers.spark.submit.following import Followed
 
-        cluster = masters.of(job.kind, job.master, job.reach, job.deploy_mode)
+        cluster = masters.of(job.kind, job.master, job.reach, job.deploy_mode, self._passwords)
         followed = Followed(cluster, job, keeper, self._settings, say=worker_log.info)
         try:
             followed.end()

@@ -5,6 +5,7 @@ import socket
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from http.client import HTTPException
 from typing import Any
 
@@ -15,22 +16,34 @@ TIMEOUT_S = 5.0
 PAUSE_S = 0.5
 
 
-def ask(url: str, *, body: object = None, method: str | None = None, timeout_s: float = TIMEOUT_S) -> Any:
+#: The server understood who asks, and does nothing for them.
+FORBIDDEN = (401, 403)
+
+
+def ask(
+    url: str, *, body: object = None, method: str | None = None, headers: Mapping[str, str] = {}, timeout_s: float = TIMEOUT_S
+) -> Any:
     """The JSON that `url` answers, also with an error status that carries JSON; UnreachableError."""
     try:
-        return json.loads(text(url, body=body, method=method, timeout_s=timeout_s))
+        return json.loads(text(url, body=body, method=method, headers=headers, timeout_s=timeout_s))
     except ValueError:
         raise UnreachableError(f"{url} answers something that is no JSON") from None
 
 
-def text(url: str, *, body: object = None, method: str | None = None, timeout_s: float = TIMEOUT_S) -> str:
+def text(
+    url: str, *, body: object = None, method: str | None = None, headers: Mapping[str, str] = {}, timeout_s: float = TIMEOUT_S
+) -> str:
     """What `url` answers; UnreachableError names the URL and the reason."""
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json;charset=UTF-8"}, method=method)  # noqa: S310
+    sent = {"Content-Type": "application/json;charset=UTF-8", **headers}
+    request = urllib.request.Request(url, data, sent, method=method)  # noqa: S310
     try:
         with urllib.request.urlopen(request, timeout=limits.left(timeout_s)) as answer:  # noqa: S310
             return str(answer.read().decode("utf-8", "replace"))
     except urllib.error.HTTPError as error:
+        if error.code in FORBIDDEN:
+            advice = "give the connection the password that the server expects"
+            raise UnreachableError(f"{url} answers {error.code} {error.reason}: {advice}", refused=True) from None
         said = error.read().decode("utf-8", "replace")
         if said.lstrip().startswith("{"):
             return said

@@ -53,7 +53,7 @@ class Submitter:
             # The driver may print them, as --verbose does.
             masking.mask_secret(secret)
         self._check(made)
-        cluster = masters.of(where.kind, where.address, where.reach, where.deploy_mode)
+        cluster = masters.of(where.kind, where.address, where.reach, where.deploy_mode, self._password)
         made = cluster.tagged(made).with_conf(command.environment_as_conf(made))
         former = self._settle(operator)
         if former is None:
@@ -78,6 +78,10 @@ class Submitter:
                 return None
             raise
         return found
+
+    def _password(self, conn_id: str) -> str | None:
+        password: str | None = self._values["conn"][conn_id].password
+        return password
 
     def _check(self, made: Submission) -> None:
         """FailTask for an application, or a file it needs, that is not there, before anything is started for it."""
@@ -121,7 +125,7 @@ class Submitter:
         )
 
     def _followed(self, job: ExternalJob) -> Followed:
-        cluster = masters.of(job.kind, job.master, job.reach, job.deploy_mode)
+        cluster = masters.of(job.kind, job.master, job.reach, job.deploy_mode, self._password)
         return Followed(cluster, job, self._jobs, self._settings.spark)
 
     def _settle(self, operator: SparkOperator) -> Followed | None:

@@ -62,6 +62,8 @@ def choose(master: str | None, deploy_mode: str | None, binary: str | None, conn
         raise FailTask(f"The master {wanted} has no deploy mode cluster: leave it out, or name a cluster as master.")
     conf = {**_conf(connection, extra), **{key: value for key, value in extra.items() if key.startswith("spark.")}}
     reach = {key: str(extra[key]) for key in sorted(REACH & extra.keys())}
+    if kind == "standalone" and connection is not None and connection.password:
+        reach["conn_id"] = connection.conn_id  # its password signs what is asked of the master's REST server
     return Target(
         kind=kind,
         master=wanted,
