@@ -70,6 +70,8 @@ class Flower(Section):
     """Address Flower listens on."""
     port: Annotated[int, Field(ge=0, le=65535)] = 5555
     """Port Flower listens on; standalone takes the next free one, 0 is any."""
+    allowed_hosts: str = ""
+    """Names of hosts, with commas, under which Flower answers beside localhost and IP addresses; * is any name."""
 
 
 class Spark(Section):

@@ -51,7 +51,10 @@ def demo(keep: bool) -> None:
         output.say(f"Starting PostgreSQL, Redis, two schedulers, two workers and Flower on {settings.home} ...")
         forget = None if "PACELINE_HOME" in os.environ else _forget
         with stack.running_stack(settings, say=output.say, waiters=0, prepare=forget) as running:
-            output.say(f"They run; Flower is at {running.flower_url}, the logs are in {running.settings.home / 'logs'}.")
+            output.say(
+                f"They run; Flower is at {running.flower_url}, login {running.flower_login};"
+                f" the logs are in {running.settings.home / 'logs'}."
+            )
             engine = database.create(settings, pool_size=1, application="paceline demo")
             try:
                 run = _run_flights(engine, settings, screen)

@@ -7,7 +7,7 @@ import socket
 
 import click
 
-from scheduler.cli import options, output
+from scheduler.cli import flower_access, options, output
 from scheduler.exceptions import ConflictError
 from scheduler.settings import Settings
 
@@ -19,9 +19,9 @@ TASK_COLUMNS = "name,args,state,worker,received,started,runtime,uuid"
 def flower() -> None:
     """Start Flower, the page that shows Celery's workers and tasks.
 
-    It listens on flower.address and flower.port and turns the workers' events on while it runs. FLOWER_BASIC_AUTH
-    (user:password) and Flower's other FLOWER_ variables hold; Flower's API answers only with FLOWER_BASIC_AUTH or
-    FLOWER_UNAUTHENTICATED_API set.
+    It listens on flower.address and flower.port, answers requests for IP addresses, localhost and flower.allowed_hosts, and
+    turns the workers' events on while it runs. FLOWER_BASIC_AUTH (user:password) and Flower's other FLOWER_ variables hold;
+    Flower's API answers only with FLOWER_BASIC_AUTH or FLOWER_UNAUTHENTICATED_API set.
     """
     settings = options.settings()
     _refuse_taken_port(settings)
@@ -41,6 +41,8 @@ def flower() -> None:
     for name in arguments:
         os.environ.pop(f"FLOWER_{name}".upper(), None)
     secrecy.close()
+    names = [name.strip().lower() for name in settings.flower.allowed_hosts.split(",") if name.strip()]
+    flower_access.guard([*names, address.lower()])
     app.start(["--quiet", "flower", *(f"--{name}={value}" for name, value in arguments.items())])
 
 

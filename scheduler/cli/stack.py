@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
 
-from scheduler.cli import home
+from scheduler.cli import flower_access, home
 from scheduler.cli.embedded import EmbeddedServers
 from scheduler.cli.processes import Command, Supervisor
 from scheduler.settings import Settings, environment_names
@@ -41,6 +41,8 @@ class Stack:
     environment: Mapping[str, str]
     #: None if Flower was not wanted.
     flower_url: str | None
+    #: user:password; None if the environment sets who may use Flower.
+    flower_login: str | None
 
 
 @contextlib.contextmanager
@@ -72,6 +74,7 @@ def running_stack(
             port = free_port(settings.flower.address, settings.flower.port)
             settings = settings.model_copy(update={"flower": settings.flower.model_copy(update={"port": port})})
         environment = environment_for(settings)
+        login = flower_access.login(settings.home, environment) if flower else None
         chosen = default_workers(settings) if workers is None else workers
         for command in stack_commands(
             environment,
@@ -79,11 +82,12 @@ def running_stack(
             workers=chosen,
             waiters=waiters,
             flower=flower,
+            flower_login=login,
             worker_grace_sec=settings.worker.grace_sec,
         ):
             supervisor.start(command)
         url = f"http://{settings.flower.address}:{settings.flower.port}" if flower else None
-        yield Stack(settings=settings, supervisor=supervisor, environment=environment, flower_url=url)
+        yield Stack(settings=settings, supervisor=supervisor, environment=environment, flower_url=url, flower_login=login)
 
 
 def default_workers(settings: Settings, *, workers: int = 1) -> list[tuple[str, int]]:
@@ -100,6 +104,7 @@ def stack_commands(
     workers: Sequence[tuple[str, int]],
     waiters: int = 0,
     flower: bool = False,
+    flower_login: str | None = None,
     worker_grace_sec: float = 30.0,
 ) -> list[Command]:
     """The commands of a stack beside its servers: scheduler-1, ..., worker-1, ..., waiter-1, ..., flower."""
@@ -132,6 +137,8 @@ def stack_commands(
         commands.append(Command(name=name, argv=argv, stage=WORKER_STAGE, environment=of_workers))
     if flower:
         of_flower = _without(environment, SCHEDULERS_OWN + WORKERS_OWN)
+        if flower_login is not None:
+            of_flower["FLOWER_BASIC_AUTH"] = flower_login
         commands.append(Command(name="flower", argv=(*PACELINE, "flower"), stage=FLOWER_STAGE, environment=of_flower))
     return commands
 

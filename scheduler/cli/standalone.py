@@ -33,6 +33,7 @@ def standalone(workers: int) -> None:
             where = {
                 "DAG files": settings.dags_folder,
                 "flower": running.flower_url,
+                "flower login": (running.flower_login or "set by the environment").replace(":", "  "),
                 "home": f"{settings.home}  (PACELINE_HOME={settings.home} paceline dags list)",
             }
             output.facts({name: str(value) for name, value in where.items()})

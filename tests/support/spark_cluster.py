@@ -18,6 +18,8 @@ from support.waiting import eventually
 START_S = 120.0
 #: For small processes that start quickly.
 JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+#: What the master's REST server wants requests to be signed with.
+PASSWORD = "0123456789abcdef0123456789abcdef0123456789abcdef"
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class SparkCluster:
     def uri(self, **extra: str) -> str:
         """The connection of kind `spark` that names this cluster."""
         more = "".join(f"&{key}={value}" for key, value in extra.items())
-        return f"spark://127.0.0.1:{self.port}?rest_port={self.rest_port}&ui_port={self.ui_port}{more}"
+        return f"spark://:{PASSWORD}@127.0.0.1:{self.port}?rest_port={self.rest_port}&ui_port={self.ui_port}{more}"
 
     def state(self) -> dict[str, Any]:
         """The master's own list: workers, activeapps, completedapps, activedrivers, completeddrivers."""
@@ -75,6 +77,8 @@ def running_cluster(folder: Path) -> Iterator[SparkCluster]:
         "--work-dir", str(folder / "work"), cluster.master,
     ]  # fmt: skip
     rest = f"-Dspark.master.rest.enabled=true -Dspark.master.rest.host=127.0.0.1 -Dspark.master.rest.port={cluster.rest_port}"
+    rest += " -Dspark.master.rest.filters=org.apache.spark.ui.JWSFilter"
+    rest += f" -Dspark.org.apache.spark.ui.JWSFilter.param.secretKey={PASSWORD}"
     processes = cluster.processes
     try:
         processes.append(_start(master, folder / "master.log", SPARK_MASTER_OPTS=rest))

@@ -1,5 +1,7 @@
 """`paceline flower` beside a real worker: readable names, no password on a command line, the taken port."""
 
+import contextlib
+import http.client
 import json
 import signal
 import socket
@@ -40,6 +42,14 @@ def get(port: int, path: str) -> Any:
         return None
 
 
+def status(port: int, host: str) -> int:
+    """What a request that names this host is answered."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    with contextlib.closing(connection):
+        connection.request("GET", "/api/workers", headers={"Host": f"{host}:{port}"})
+        return connection.getresponse().status
+
+
 @pytest.mark.stack
 def test_flower_shows_tasks_as_dag_and_task_with_their_run(stack_factory: StackFactory, free_port: int) -> None:
     stack = stack_factory(dags={"seen.py": DAG}, schedulers=1, workers=[("default", 1)])
@@ -47,6 +57,7 @@ def test_flower_shows_tasks_as_dag_and_task_with_their_run(stack_factory: StackF
         "PACELINE_FLOWER_PORT": str(free_port),
         "FLOWER_PORT": "1",
         "FLOWER_UNAUTHENTICATED_API": "true",
+        "PACELINE_FLOWER_ALLOWED_HOSTS": "one.example, Flower.example",
     }
     flower = subprocess.Popen([*stacks.PACELINE, "flower"], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
@@ -59,6 +70,7 @@ def test_flower_shows_tasks_as_dag_and_task_with_their_run(stack_factory: StackF
             tasks = get(free_port, "/api/tasks") or {}
             if {task["state"] for task in tasks.values()} == {"SUCCESS", "FAILURE"}:
                 break
+        hosts = {host: status(free_port, host) for host in ("127.0.0.1", "localhost", "[::1]", "rebound.example", "flower.example")}
         command_line = Path(f"/proc/{flower.pid}/cmdline").read_bytes()
     finally:
         flower.send_signal(signal.SIGTERM)
@@ -68,6 +80,7 @@ def test_flower_shows_tasks_as_dag_and_task_with_their_run(stack_factory: StackF
         said
     )
     assert all(task["args"].startswith("r") for task in tasks.values())
+    assert hosts == {"127.0.0.1": 200, "localhost": 200, "[::1]": 200, "rebound.example": 421, "flower.example": 200}
     assert b"redis" not in command_line
     assert flower.returncode == 0, said
 

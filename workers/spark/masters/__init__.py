@@ -15,6 +15,10 @@ Run = Callable[[Submission], str]
 Password = Callable[[str], str | None]
 
 
+def _no_password(conn_id: str) -> None:
+    """For a cluster that is asked without signing."""
+
+
 class Cluster(Protocol):
     """What following an application needs. Each method asks once; UnreachableError if no answer came."""
 
@@ -51,7 +55,7 @@ class Cluster(Protocol):
         ...
 
 
-def of(kind: str, address: str, reach: Mapping[str, str], deploy_mode: str, password: Password) -> Cluster:
+def of(kind: str, address: str, reach: Mapping[str, str], deploy_mode: str, password: Password = _no_password) -> Cluster:
     """The cluster that a target names, or that the stored row of an application does."""
     from workers.spark.masters import connect, kubernetes, local, standalone, yarn
 

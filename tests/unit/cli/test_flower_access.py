@@ -1,0 +1,44 @@
+"""Who may use the Flower of a stack."""
+
+from pathlib import Path
+
+import pytest
+
+from scheduler.cli import flower_access
+from scheduler.cli.stack import stack_commands
+
+
+def test_a_home_has_one_login_for_its_owner_alone(tmp_path: Path) -> None:
+    login = flower_access.login(tmp_path, {})
+
+    assert login is not None
+    assert login.startswith("paceline:")
+    assert len(login) > 25
+    assert flower_access.login(tmp_path, {}) == login
+    assert (tmp_path / "flower.password").stat().st_mode & 0o777 == 0o600
+
+
+def test_what_the_environment_sets_is_left_alone(tmp_path: Path) -> None:
+    assert flower_access.login(tmp_path, {"FLOWER_BASIC_AUTH": "ann:secret"}) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_flower_gets_its_login() -> None:
+    commands = stack_commands({}, schedulers=1, workers=[("default", 1)], waiters=1, flower=True, flower_login="paceline:x")
+
+    assert {one.name: (one.environment or {}).get("FLOWER_BASIC_AUTH") for one in commands} == {
+        "scheduler-1": None, "worker-1": None, "waiter-1": None, "flower": "paceline:x",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("host", "allowed"),
+    [
+        ("127.0.0.1", True), ("192.0.2.7", True), ("[::1]", True), ("::1", True), ("localhost", True), ("LOCALHOST.", True),
+        ("flower.example", True), ("attacker.example", False), ("localhost.attacker.example", False), ("127.0.0.1.nip.io", False),
+        ("", False), ("2130706433", False),
+    ],
+)  # fmt: skip
+def test_a_name_that_could_be_rebound_is_refused(host: str, allowed: bool) -> None:
+    assert flower_access.is_allowed(host, ["flower.example"]) is allowed
+    assert flower_access.is_allowed(host, ["*"])
