@@ -25,7 +25,7 @@ from scheduler.exceptions import CredentialsError, UnreachableError
 from scheduler.health_server import HealthServer
 from scheduler.presence import Presence
 from scheduler.settings import Settings
-from scheduler.store import database, migrate, processes, schedules, stirring
+from scheduler.store import database, events, migrate, processes, schedules, stirring
 from scheduler.store.agreement import Agreement
 from scheduler.turns import Duties, Turns
 
@@ -178,6 +178,7 @@ class SchedulerLoop:
     def _register(self) -> str:
         host = socket.gethostname()
         made = processes.register(self.engine, kind="scheduler", name=self.name or f"scheduler@{host}", host=host, pid=os.getpid())
+        events.record(self.engine, self.settings.core.record_events)
         self.agreement.enter(made)
         if self.presence is not None:
             self.presence.note(made)

@@ -27,6 +27,8 @@ class Database(Section):
 
     url: DatabaseUrl | None = Field(default=None, examples=["postgresql://paceline:password@localhost:5432/paceline"])
     """Where PostgreSQL is; unset means the embedded one."""
+    owner_url: DatabaseUrl | None = Field(default=None, examples=["postgresql://owner:password@localhost:5432/paceline"])
+    """The database as the owner of its tables, for `paceline db migrate` and `db grant-worker` alone; unset means database.url."""
     pool_size: Count = 4
     """Connections one scheduler or web process keeps open."""
     connect_timeout: Count = 5

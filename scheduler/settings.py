@@ -19,10 +19,10 @@ from scheduler.settings_sources import Layout
 
 #: Bytes; the kernel's limit is 107 on Linux and 103 on macOS.
 LONGEST_SOCKET_PATH = 100
-#: The database role of workers and waiters at the embedded server.
-EMBEDDED_WORKER = "paceline_worker"
+#: The database roles at the embedded server.
+EMBEDDED_OWNER, EMBEDDED_SCHEDULER, EMBEDDED_WORKER = "postgres", "paceline_scheduler", "paceline_worker"
 #: Keys whose values hold passwords: never printed whole.
-SECRET_URLS = frozenset({"database.url", "broker.url", "worker.database_url"})
+SECRET_URLS = frozenset({"database.url", "database.owner_url", "broker.url", "worker.database_url"})
 #: Keys whose values are secrets: never printed.
 SECRET_KEYS = frozenset({"core.fernet_key", "smtp.password"})
 #: Sections, and keys of others, that decide alike only if every process has the same: limits, defaults of DAGs, timeouts by
@@ -97,7 +97,7 @@ class Core(Section):
     record_events: bool = True
     """Every change of a run or task instance is kept with who made it and why (`paceline runs show --events`)."""
     fernet_key: FernetKeys = ""
-    """Encrypts variables and connections: the first key encrypts, all decrypt; empty means <home>/fernet.key, made when needed."""
+    """Encrypts variables and connections: the first key encrypts, all decrypt; empty means the key of <home>/fernet.key."""
 
 
 class Scheduler(Probed):
@@ -276,15 +276,32 @@ class Settings(Section):
 
     @property
     def database_url(self) -> str:
-        """The configured URL, else that of the embedded PostgreSQL under `home`."""
-        return self.database.url or f"postgresql://postgres@/paceline?host={quote(str(self.run_folder))}"
+        """What schedulers and commands connect with: the configured URL, else their role at the embedded PostgreSQL of `home`."""
+        return self.database.url or self._embedded_url(EMBEDDED_SCHEDULER)
+
+    @property
+    def owner_database_url(self) -> str:
+        """What migrating connects with: the owner of the tables, who is a superuser of the embedded server."""
+        return self.database.owner_url or self.database.url or self._embedded_url(EMBEDDED_OWNER)
 
     @property
     def worker_database_url(self) -> str:
         """What workers and waiters connect with: a URL of their own, else their role at the embedded server, else database_url."""
         if self.worker.database_url or self.database.url:
             return self.worker.database_url or self.database_url
-        return f"postgresql://{EMBEDDED_WORKER}@/paceline?host={quote(str(self.run_folder))}"
+        return self._embedded_url(EMBEDDED_WORKER)
+
+    @property
+    def database_is_embedded(self) -> bool:
+        """Whether the database is that of this home, also where its URL was handed down to a process of the stack."""
+        return self.database_url.endswith(f"@/paceline?host={quote(str(self.run_folder))}")
+
+    def as_owner(self) -> "Settings":
+        """The same with the owner's URL in place of that of schedulers."""
+        return self.model_copy(update={"database": self.database.model_copy(update={"url": self.owner_database_url})})
+
+    def _embedded_url(self, role: str) -> str:
+        return f"postgresql://{role}@/paceline?host={quote(str(self.run_folder))}"
 
     @property
     def broker_url(self) -> str:

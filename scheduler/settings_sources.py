@@ -21,7 +21,7 @@ PREFIX = "PACELINE_"
 #: Environment names that are not PACELINE_<SECTION>_<KEY> of a setting.
 SHORT_NAMES = {"PACELINE_HOME": ("paths", "home"), "PACELINE_DAGS_FOLDER": ("paths", "dags_folder")}
 #: Not settings: which file holds them, the passwords that docker-compose.yml puts into URLs, and the faults of a test.
-PASSWORDS = ("POSTGRES", "WORKER", "REDIS_SCHEDULER", "REDIS_WORKER", "REDIS_FLOWER", "FLOWER", "SPARK")
+PASSWORDS = ("POSTGRES", "SCHEDULER", "WORKER", "REDIS_SCHEDULER", "REDIS_WORKER", "REDIS_FLOWER", "FLOWER", "SPARK")
 OTHER_NAMES = faults.NAMES | {"PACELINE_CONFIG"} | {f"PACELINE_{one}_PASSWORD" for one in PASSWORDS}
 #: Not settings either: PACELINE_VAR_<KEY> is a variable and PACELINE_CONN_<ID> a connection, before those of the store.
 VARIABLE_PREFIX, CONNECTION_PREFIX = "PACELINE_VAR_", "PACELINE_CONN_"

@@ -1,5 +1,7 @@
 """Fixtures every test may use: real servers, a fresh database and broker for each test, stacks of real processes."""
 
+import base64
+import os
 import shutil
 import signal
 import tempfile
@@ -96,6 +98,8 @@ def settings(database_url: str, broker_url: str, tmp_path: Path) -> "Settings":
     home, dags = tmp_path / "home", tmp_path / "dags"
     home.mkdir()
     dags.mkdir()
+    # This database is not that of the home, so no process makes a key.
+    (home / "fernet.key").write_bytes(base64.urlsafe_b64encode(os.urandom(32)))
     return Settings(paths=Paths(home=home, dags_folder=dags), database=Database(url=database_url), broker=Broker(url=broker_url))
 
 

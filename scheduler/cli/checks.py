@@ -10,8 +10,9 @@ from typing import Any
 from sqlalchemy import Engine
 
 from scheduler.cli import lazy
+from scheduler.exceptions import PacelineError
 from scheduler.settings import Settings
-from scheduler.store import agreement, database, deferrals, migrate, overview, reads
+from scheduler.store import agreement, connections, database, deferrals, migrate, overview, reads, roles, variables
 
 #: Whose versions matter when something behaves oddly.
 LIBRARIES = ("paceline", "celery", "kombu", "redis", "sqlalchemy", "psycopg2-binary", "pyspark", "flower")
@@ -127,6 +128,13 @@ def running(engine: Engine, settings: Settings) -> Iterator[Finding]:
     yield from _alive(engine, "waiter", settings.waiter.heartbeat_timeout, needed=deferred > 0)
     for one in agreement.differences(engine, silent_s=settings.worker.heartbeat_timeout):
         yield bad("settings", f"{one}.", "Give all processes the same value, and start those with another one again.")
+    yield from secrets(engine, settings)
+    for role, right, statement in roles.excesses(engine):
+        yield bad(
+            "roles",
+            f"Role {role!r} may {right}, which a worker's role must not.",
+            f"Run as the owner of the database: {statement};",
+        )
     for queue in overview.queues(engine, silent_after_s=settings.worker.heartbeat_timeout):
         waiting = queue["scheduled"] + queue["queued"]
         if waiting and not queue["workers"]:
@@ -167,6 +175,32 @@ def running(engine: Engine, settings: Settings) -> Iterator[Finding]:
         yield bad("dag files", f"{error['file']}: {error['message']}", "Correct the file; it is read again at once.")
     if len(errors) > SPELLED_OUT:
         yield bad("dag files", f"{len(errors) - SPELLED_OUT} more cannot be read.", "`paceline dags errors` shows all.")
+
+
+def secrets(engine: Engine, settings: Settings) -> Iterator[Finding]:
+    """Whether the key of this process reads every variable and connection that is stored."""
+    stored = {"variable": variables.tokens(engine), "connection": connections.tokens(engine)}
+    if not any(stored.values()):
+        return
+    from scheduler.store.cipher import Cipher
+
+    try:
+        cipher = Cipher.of(settings, make=False)
+    except PacelineError as error:
+        message, _, fix = str(error).partition(": ")
+        yield bad("secrets", f"{message}, although variables or connections are stored.", _sentence(fix))
+        return
+    unreadable = {kind: sorted({name for name, token in found if not cipher.reads(token)}) for kind, found in stored.items()}
+    for kind, names in unreadable.items():
+        if names:
+            some = ", ".join(names[:SPELLED_OUT]) + (f" and {len(names) - SPELLED_OUT} more" if len(names) > SPELLED_OUT else "")
+            yield bad(
+                "secrets",
+                f"{len(names)} {kind}s cannot be decrypted with this key: {some}.",
+                "Add the key that encrypted them to PACELINE_CORE_FERNET_KEY, after a comma, or set them again.",
+            )
+    if not any(unreadable.values()):
+        yield good("secrets", "every variable and connection can be decrypted")
 
 
 def _alive(engine: Engine, kind: str, silent_after_s: float, *, needed: bool = True) -> Iterator[Finding]:

@@ -32,12 +32,16 @@ def rotate_fernet_key() -> None:
 def migrate() -> None:
     """Bring the schema to this version, in one transaction; safe to run twice and beside another one.
 
-    Also makes the database role of PACELINE_WORKER_DATABASE_URL, with its password, if that is set and there is no such role.
+    It connects with PACELINE_DATABASE_OWNER_URL, or PACELINE_DATABASE_URL without that, and that role owns the tables. It also
+    makes the roles of PACELINE_DATABASE_URL and PACELINE_WORKER_DATABASE_URL, with their passwords, if there are none.
     """
     settings = options.settings()
-    engine = options.engine(check_schema=False)
+    engine = options.engine(check_schema=False, as_owner=True)
     revision = schema.migrate(
-        engine, default_pool_slots=settings.core.default_pool_task_slot_count, worker_role=roles.Wanted.of(settings)
+        engine,
+        default_pool_slots=settings.core.default_pool_task_slot_count,
+        worker_role=roles.Wanted.of(settings),
+        scheduler_role=roles.Wanted.of_schedulers(settings),
     )
     click.echo(f"The schema is at {revision}.")
 
@@ -51,7 +55,7 @@ def grant_worker(role: str, may_clear_runs: bool) -> None:
     `paceline db migrate` does this for the role of PACELINE_WORKER_DATABASE_URL; any other is to be made first (`create role ...
     login password ...`).
     """
-    roles.grant_worker(options.engine(), role, may_clear_runs=may_clear_runs)
+    roles.grant_worker(options.engine(as_owner=True), role, may_clear_runs=may_clear_runs)
     click.echo(f"{role} has the rights of a worker{' that may clear runs' if may_clear_runs else ''}, and no others here.")
 
 

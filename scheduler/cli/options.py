@@ -27,11 +27,12 @@ def settings() -> Settings:
     return found
 
 
-def engine(*, check_schema: bool = True) -> "Engine":
+def engine(*, check_schema: bool = True, as_owner: bool = False) -> "Engine":
     """An engine whose database answers and has this version's schema; it closes with the command."""
     from scheduler.store import database, migrate
 
-    made = database.create(settings(), pool_size=1, application="paceline cli")
+    chosen = settings().as_owner() if as_owner else settings()
+    made = database.create(chosen, pool_size=1, application="paceline cli")
     click.get_current_context().find_root().call_on_close(made.dispose)
     database.check(made)
     if check_schema:

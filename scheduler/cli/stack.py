@@ -28,7 +28,9 @@ PORTS_TRIED = 50
 #: A second Ctrl-C within this time is the same one, sent twice by a terminal and `make`.
 SAME_KEY_S = 1.0
 #: What those who run the author's code do not get, once they have a URL of their own; nor does Flower, which needs no database.
-SCHEDULERS_OWN = ("PACELINE_DATABASE_URL", "PACELINE_SMTP_PASSWORD", "PACELINE_POSTGRES_PASSWORD")
+SCHEDULERS_OWN = ("PACELINE_DATABASE_URL", "PACELINE_SMTP_PASSWORD", "PACELINE_SCHEDULER_PASSWORD")
+#: What no process that runs gets: only migrating connects as the owner of the tables.
+OWNERS_OWN = ("PACELINE_DATABASE_OWNER_URL", "PACELINE_POSTGRES_PASSWORD")
 WORKERS_OWN = ("PACELINE_WORKER_DATABASE_URL", "PACELINE_WORKER_PASSWORD", "PACELINE_CORE_FERNET_KEY")
 
 
@@ -108,6 +110,7 @@ def stack_commands(
     worker_grace_sec: float = 30.0,
 ) -> list[Command]:
     """The commands of a stack beside its servers: scheduler-1, ..., worker-1, ..., waiter-1, ..., flower."""
+    environment = _without(environment, OWNERS_OWN)
     of_workers = _without(environment, SCHEDULERS_OWN if "PACELINE_WORKER_DATABASE_URL" in environment else ())
     commands = [
         Command(
@@ -215,10 +218,14 @@ def until_signalled(say: Callable[[str], None]) -> Iterator[None]:
 
 
 def _prepare_database(settings: Settings, say: Callable[[str], None]) -> None:
-    engine = database.create(settings, pool_size=1, application="paceline standalone")
+    engine = database.create(settings.as_owner(), pool_size=1, application="paceline standalone")
     try:
         database.wait(engine, say)
-        slots = settings.core.default_pool_task_slot_count
-        migrate.migrate(engine, default_pool_slots=slots, worker_role=roles.Wanted.of(settings))
+        migrate.migrate(
+            engine,
+            default_pool_slots=settings.core.default_pool_task_slot_count,
+            worker_role=roles.Wanted.of(settings),
+            scheduler_role=roles.Wanted.of_schedulers(settings),
+        )
     finally:
         engine.dispose()

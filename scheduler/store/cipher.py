@@ -10,6 +10,8 @@ from scheduler.exceptions import PacelineError
 from scheduler.settings import Settings
 
 KEY_FILE = "fernet.key"
+#: A command that prints a new key.
+NEW_KEY = "`openssl rand -base64 32 | tr '+/' '-_'`"
 
 
 class Cipher:
@@ -20,11 +22,20 @@ class Cipher:
 
     @classmethod
     def of(cls, settings: Settings, *, make: bool) -> "Cipher":
-        """With the keys of the settings, else the key file; `make` it if there is none, or PacelineError."""
+        """With the keys of the settings, else the key file; `make` it if there is none, or PacelineError.
+
+        None is made beside an external database: a container loses its home, and other machines have another, so that the next
+        process could not read what this key encrypted.
+        """
         if settings.core.fernet_key:
             return cls([key.strip() for key in settings.core.fernet_key.split(",")])
         path = settings.home / KEY_FILE
         if make and not path.exists():
+            if not settings.database_is_embedded:
+                raise PacelineError(
+                    f"There is no key to encrypt with: set PACELINE_CORE_FERNET_KEY, the same for every process ({NEW_KEY} prints"
+                    f" one), or copy the key of the others to {path}."
+                )
             _make(path)
         try:
             return cls([path.read_text(encoding="ascii").strip()])
@@ -46,6 +57,14 @@ class Cipher:
             return self._fernet.decrypt(token).decode()
         except InvalidToken:
             raise _unreadable(what) from None
+
+    def reads(self, token: str) -> bool:
+        """Whether one of the keys fits."""
+        try:
+            self._fernet.decrypt(token)
+        except InvalidToken:
+            return False
+        return True
 
     def rotate(self, token: str, what: str) -> str:
         """The same text under the first key."""

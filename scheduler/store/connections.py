@@ -71,6 +71,16 @@ def add(session: Session, made: list[Connection], cipher: Cipher, *, existing: s
 
 
 @transaction
+def tokens(session: Session) -> list[tuple[str, str]]:
+    """The id of every connection with each of its encrypted fields."""
+    rows = session.exec_driver_sql(
+        "select c.conn_id, t.token from connection c cross join unnest(array[c.password, c.extra]) t (token)"
+        " where t.token is not null order by c.conn_id"
+    )
+    return [(row[0], row[1]) for row in rows]
+
+
+@transaction
 def delete(session: Session, conn_id: str) -> None:
     """NotFoundError if there is none."""
     if session.exec_driver_sql("delete from connection where conn_id = %s returning conn_id", (conn_id,)).first() is None:

@@ -1,4 +1,4 @@
-"""Events: every change of state of a run and its task instances, by whom and why. The database writes them (migration 0007).
+"""Events: every change of state of a run and its task instances, by whom and why. The database writes them (migration 0014).
 
 A task instance on its way, scheduled -> queued -> running, writes none: when and by whom stands in its own columns, and goes
 into the event that ends this dispatch. Read here, each of these changes is an event as every other.
@@ -23,6 +23,12 @@ select null, t.id, t.task_id, t.map_index, t.try_number, null, null, null, null,
  where t.dag_run_id = %(run)s and (t.state = 'queued' or (t.state = 'running' and t.resume is null))
    and exists (select 1 from event where dag_run_id = %(run)s)
 """
+
+
+@transaction
+def record(connection: Connection, wanted: bool) -> None:
+    """core.record_events, for sessions whose own word for it does not count: those of workers with a role of their own."""
+    connection.exec_driver_sql("update paceline_schema set record_events = %s where record_events <> %s", (wanted, wanted))
 
 
 @transaction

@@ -36,14 +36,20 @@ LOCK_TIMEOUT, ATTEMPTS, PAUSE_S = "3s", 10, 1.0
 ALIVE_S = 30.0
 
 
-def migrate(engine: Engine, *, default_pool_slots: int = 128, worker_role: roles.Wanted | None = None) -> str:
-    """Apply every missing migration in one transaction, make default_pool and the workers' role; the revision it is at now.
+def migrate(
+    engine: Engine,
+    *,
+    default_pool_slots: int = 128,
+    worker_role: roles.Wanted | None = None,
+    scheduler_role: roles.Wanted | None = None,
+) -> str:
+    """Apply every missing migration in one transaction, make default_pool and these roles; the revision it is at now.
 
     Safe beside processes that the new schema still serves; SchemaError, with nothing done, if others are alive.
     """
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            return _migrate(engine, default_pool_slots, worker_role)
+            return _migrate(engine, default_pool_slots, worker_role, scheduler_role)
         except DBAPIError as error:
             if getattr(error.orig, "pgcode", None) not in LOST_RACES | TOO_SLOW or attempt == ATTEMPTS:
                 raise
@@ -51,7 +57,7 @@ def migrate(engine: Engine, *, default_pool_slots: int = 128, worker_role: roles
     raise AssertionError("the last attempt returns or raises")
 
 
-def _migrate(engine: Engine, default_pool_slots: int, worker_role: roles.Wanted | None) -> str:
+def _migrate(engine: Engine, default_pool_slots: int, worker_role: roles.Wanted | None, scheduler_role: roles.Wanted | None) -> str:
     from alembic import command
 
     with engine.begin() as connection:
@@ -73,8 +79,7 @@ def _migrate(engine: Engine, default_pool_slots: int, worker_role: roles.Wanted 
             (default_pool_slots,),
         )
         connection.exec_driver_sql("update paceline_schema set compatible_from = %s", (compatible_from(),))
-        if worker_role is not None:
-            roles.make_worker(connection, worker_role)
+        roles.make(connection, worker_role, scheduler_role)
         roles.renew(connection)
     return head()
 

@@ -57,6 +57,12 @@ def set_variables(
 
 
 @transaction
+def tokens(connection: Connection) -> list[tuple[str, str]]:
+    """The key and the encrypted value of every variable."""
+    return [(row[0], row[1]) for row in connection.exec_driver_sql("select key, value from variable order by key")]
+
+
+@transaction
 def delete_variable(connection: Connection, key: str) -> None:
     """NotFoundError if there is none."""
     if connection.exec_driver_sql(DELETE, (key,)).first() is None:

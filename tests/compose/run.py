@@ -122,6 +122,7 @@ class Stack:
         self._flower_password = secrets.token_hex(16)
         self._environment = os.environ | {
             **{name: secrets.token_hex(24) for name in password_names()},
+            "PACELINE_CORE_FERNET_KEY": base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
             "PACELINE_FLOWER_PASSWORD": self._flower_password,
             "PACELINE_FLOWER_PORT": str(self._port),
         }

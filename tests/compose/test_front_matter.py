@@ -42,7 +42,7 @@ def test_compose_requires_every_password_and_the_example_names_every_variable() 
     required = set(re.findall(r"\$\{(\w+):\?", COMPOSE))
 
     assert used == set(re.findall(r"^#?(\w+)=", EXAMPLE, re.MULTILINE))
-    assert {name for name in used if name.endswith("PASSWORD")} == required
+    assert {name for name in used if name.endswith("PASSWORD")} | {"PACELINE_CORE_FERNET_KEY"} == required
 
 
 def test_compose_sets_only_settings_that_exist() -> None:
@@ -59,8 +59,8 @@ def test_each_service_gets_the_passwords_that_it_needs_and_no_others() -> None:
     of_workers = {name: {"WORKER", "REDIS_WORKER", "SPARK"} for name in ("worker", "worker-spark", "worker-spark-heavy", "waiter")}
     assert found == of_workers | {
         "spark-master": {"SPARK"}, "spark-worker": set(), "postgres": {"POSTGRES"}, "flower": {"REDIS_FLOWER", "FLOWER"},
-        "redis": {"REDIS_SCHEDULER", "REDIS_WORKER", "REDIS_FLOWER"}, "scheduler": {"POSTGRES", "REDIS_SCHEDULER"},
-        "migrate": {"POSTGRES", "REDIS_SCHEDULER", "WORKER"},
+        "redis": {"REDIS_SCHEDULER", "REDIS_WORKER", "REDIS_FLOWER"}, "scheduler": {"SCHEDULER", "REDIS_SCHEDULER"},
+        "migrate": {"POSTGRES", "SCHEDULER", "REDIS_SCHEDULER", "WORKER"},
     }  # fmt: skip
 
 

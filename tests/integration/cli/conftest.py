@@ -23,6 +23,13 @@ class Cli:
     def __call__(self, *arguments: str, **env: str) -> Result:
         return CliRunner().invoke(paceline, arguments, env=self.env | env)
 
+    def doctor(self, **env: str) -> list[dict[str, Any]]:
+        """What `paceline doctor` finds; its exit code must agree."""
+        done = self("doctor", "--json", **env)
+        found = json.loads(done.stdout)
+        assert done.exit_code == (0 if all(one["ok"] for one in found["checks"]) else 1)
+        return list(found["checks"])
+
     def json(self, *arguments: str) -> Any:
         done = self(*arguments, "--json")
         assert done.exit_code == 0, done.output

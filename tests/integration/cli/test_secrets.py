@@ -119,6 +119,40 @@ def test_the_key_is_rotated_and_a_missing_one_is_told(cli: Cli, scenario: Scenar
     assert new not in cli("config", "show", PACELINE_CORE_FERNET_KEY=new).output
 
 
+def test_no_key_is_made_beside_a_database_that_others_use_too(cli: Cli, scenario: Scenario, settings: Settings) -> None:
+    file = settings.home / "fernet.key"
+    file.unlink()
+    for command in (
+        ("variables", "set", "a", "1"), ("connections", "add", "c", "--uri", "http://u:p@h"), ("db", "rotate-fernet-key"),
+    ):  # fmt: skip
+        refused = cli(*command)
+        assert refused.exit_code == 1, refused.output
+        assert "There is no key to encrypt with: set PACELINE_CORE_FERNET_KEY, the same for every process" in refused.stderr
+    assert not file.exists()
+    assert scenario.rows("select 1 from variable union all select 1 from connection") == []
+
+
+def test_doctor_names_what_its_key_cannot_read(cli: Cli, scenario: Scenario, settings: Settings) -> None:
+    assert cli("variables", "set", "a", "1").exit_code == 0
+    assert cli("connections", "add", "c", "--uri", "http://u:p@h").exit_code == 0
+    assert secrets(cli.doctor()) == [(True, "every variable and connection can be decrypted")]
+
+    new = Fernet.generate_key().decode()
+    assert secrets(cli.doctor(PACELINE_CORE_FERNET_KEY=new)) == [
+        (False, "1 variables cannot be decrypted with this key: a."), (False, "1 connections cannot be decrypted with this key: c.")
+    ]  # fmt: skip
+    old = (settings.home / "fernet.key").read_text().strip()
+    (settings.home / "fernet.key").unlink()
+    assert secrets(cli.doctor()) == [(False, "There is no key to decrypt with, although variables or connections are stored.")]
+    assert secrets(cli.doctor(PACELINE_CORE_FERNET_KEY=f"{new},{old}")) == [
+        (True, "every variable and connection can be decrypted")
+    ]
+
+
+def secrets(checks: list[dict[str, Any]]) -> list[tuple[bool, str]]:
+    return [(one["ok"], one["message"]) for one in checks if one["check"] == "secrets"]
+
+
 PARAMS: dict[str, Any] = {
     "day": {"schema": {"type": "string"}, "description": "which day"},
     "depth": {"value": 2, "schema": {"type": "integer", "maximum": 9}, "description": None},

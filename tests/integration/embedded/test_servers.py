@@ -36,7 +36,7 @@ def settings_of(home):
 
 
 def ask(settings, statement):
-    with contextlib.closing(psycopg2.connect(settings.database_url)) as connection, connection, connection.cursor() as cursor:
+    with contextlib.closing(psycopg2.connect(settings.owner_database_url)) as connection, connection, connection.cursor() as cursor:
         cursor.execute(statement)
         return cursor.fetchall() if cursor.description else None
 

@@ -161,7 +161,7 @@ def test_workers_and_waiters_have_a_database_role_of_their_own(short_folder):
     )
     # A waiter's connections bear the name of a worker's.
     assert who["paceline worker"] == "paceline_worker"
-    assert who["paceline scheduler"] == "postgres"
+    assert who["paceline scheduler"] == "paceline_scheduler"
 
 
 def test_the_environment_of_workers_waiters_and_flower_is_without_what_is_the_schedulers(tmp_path):

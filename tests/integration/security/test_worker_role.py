@@ -1,10 +1,8 @@
 """Workers and waiters under a database role that may do no more than they need."""
 
-import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-import psycopg2
 import pytest
 from click.testing import CliRunner
 from psycopg2 import errors
@@ -18,7 +16,7 @@ from scheduler.settings import Settings
 from scheduler.store import database, migrate, roles
 from workers import other_runs, startup
 
-ROLE = 'worker "of" a test'
+from .conftest import ROLE, as_role
 
 DAG = """
 import os, signal
@@ -84,32 +82,6 @@ with DAG("d", schedule=None, on_failure_callback=told, max_active_tasks=100):
     choose >> [EmptyOperator(task_id="left"), EmptyOperator(task_id="right")]
     TriggerDagRunOperator(task_id="trigger", trigger_dag_id="other", trigger_run_id="made")
 """
-
-
-@pytest.fixture
-def role(postgres_server: PostgresServer, settings: Settings) -> Iterator[str]:
-    """The URL of the database as ROLE, which has no rights yet."""
-    quoted = ROLE.replace('"', '""')
-    postgres_server.execute(f'create role "{quoted}" login')
-    yield settings.database_url.replace("postgres@", "worker%20%22of%22%20a%20test@")
-    engine = database.create(settings, pool_size=1)
-    with engine.begin() as connection:
-        connection.exec_driver_sql(f'drop owned by "{quoted}"')
-    engine.dispose()
-    postgres_server.execute(f'drop role "{quoted}"')
-
-
-@pytest.fixture
-def engine(settings: Settings) -> Iterator[Any]:
-    made = database.create(settings, pool_size=1)
-    yield made
-    made.dispose()
-
-
-def as_role(url: str) -> Any:
-    connection = psycopg2.connect(url)
-    connection.autocommit = True
-    return contextlib.closing(connection)
 
 
 def test_a_whole_stack_works_with_it(role: str, engine: Any, stack_factory: Any) -> None:
@@ -239,6 +211,43 @@ def test_it_has_exactly_the_rights_that_stand_in_the_table(role: str, engine: An
     assert set(map(tuple, rows)) == wanted
 
 
+def test_it_reaches_no_column_function_sequence_schema_and_database_beside_them(role: str, engine: Any) -> None:
+    roles.grant_worker(engine, ROLE)
+    columns = {
+        (table, one.kind, column)
+        for table, kinds in roles.WORKER.items() for one in kinds if isinstance(one, roles.Only) for column in one.columns
+    }  # fmt: skip
+    with engine.connect() as connection:
+        found = connection.exec_driver_sql(
+            "select table_name, lower(privilege_type), column_name from information_schema.column_privileges c"
+            " where grantee = %s and not has_table_privilege(grantee, format('%%I.%%I', table_schema, table_name), privilege_type)",
+            (ROLE,),
+        ).all()
+        elsewhere = connection.exec_driver_sql(
+            """
+            select 'function', p.oid::regprocedure::text from pg_proc p
+             where p.pronamespace = 'public'::regnamespace and has_function_privilege(%(role)s, p.oid, 'execute')
+            union all
+            select 'sequence', c.oid::regclass::text from pg_class c
+             where case when c.relkind = 'S' then has_sequence_privilege(%(role)s, c.oid, 'usage, select, update') end
+            union all
+            select 'create in ' || n.nspname, '' from pg_namespace n where has_schema_privilege(%(role)s, n.oid, 'create')
+            union all
+            select p, '' from unnest(array['create', 'temporary']) p
+             where has_database_privilege(%(role)s, current_database(), p)
+            union all
+            select 'owns', c.oid::regclass::text from pg_class c where pg_get_userbyid(c.relowner) = %(role)s
+            union all
+            select 'parameter', s.name from pg_settings s
+             where s.context in ('superuser', 'superuser-backend')
+               and has_parameter_privilege(%(role)s, s.name, 'set, alter system')
+            """,
+            {"role": ROLE},
+        ).all()
+    assert set(map(tuple, found)) == columns
+    assert elsewhere == []
+
+
 def test_a_migration_grants_again(role: str, engine: Any) -> None:
     roles.grant_worker(engine, ROLE, may_clear_runs=True)
     with engine.begin() as connection:
@@ -296,7 +305,7 @@ def test_who_may_not_make_roles_is_told_to_have_it_made(role: str, missing_role:
     without_right = database.create(settings.model_copy(update={"database": settings.database.model_copy(update={"url": role})}))
 
     with without_right.begin() as connection, pytest.raises(PacelineError, match=r"may not make one: make it with `create role"):
-        roles.make_worker(connection, roles.Wanted(missing_role))
+        roles.make(connection, roles.Wanted(missing_role), None)
     without_right.dispose()
 
 
@@ -315,6 +324,18 @@ def test_who_can_do_everything_is_no_role_for_a_worker(settings: Settings, engin
         roles.grant_worker(engine, "nobody here")
 
 
+@pytest.mark.parametrize(
+    ("unfit", "why"), [("createrole", "has createrole"), ("bypassrls", "bypassrls"), (None, "is a member of pg_write_all_data")]
+)
+def test_no_role_that_reaches_past_its_grants_is_one_for_a_worker(
+    role: str, postgres_server: PostgresServer, engine: Any, unfit: str | None, why: str
+) -> None:
+    quoted = ROLE.replace('"', '""')
+    postgres_server.execute(f'alter role "{quoted}" {unfit}' if unfit else f'grant pg_write_all_data to "{quoted}"')
+    with pytest.raises(PacelineError, match=why):
+        roles.grant_worker(engine, ROLE)
+
+
 def test_the_command_says_what_it_did(role: str, cli_environment: dict[str, str]) -> None:
     done = CliRunner().invoke(paceline, ["db", "grant-worker", ROLE], env=cli_environment)
     missing = CliRunner().invoke(paceline, ["db", "grant-worker", "nobody here"], env=cli_environment)
@@ -326,17 +347,3 @@ def test_the_command_says_what_it_did(role: str, cli_environment: dict[str, str]
 @pytest.fixture
 def cli_environment(settings: Settings) -> dict[str, str]:
     return {"PACELINE_HOME": str(settings.home), "PACELINE_DATABASE_URL": settings.database_url}
-
-
-def test_triggers_write_as_the_owner_and_look_names_up_in_our_schema_alone(engine: Any) -> None:
-    with engine.connect() as connection:
-        rows = connection.exec_driver_sql(
-            "select proname, prosecdef, proconfig, prosrc from pg_proc"
-            " where pronamespace = 'public'::regnamespace and prorettype = 'trigger'::regtype"
-        ).all()
-    assert len(rows) >= 5
-    assert [row[0] for row in rows if not row[1]] == []
-    # Two that are called all the time qualify their names instead.
-    qualified = {row[0] for row in rows if "insert into public.event" in row[3] and "pg_catalog.current_setting" in row[3]}
-    assert qualified == {"log_task", "log_run"}
-    assert [row[0] for row in rows if row[0] not in qualified and row[2] != ["search_path=public, pg_temp"]] == []

@@ -57,7 +57,7 @@ def test_an_empty_environment_variable_counts_as_unset() -> None:
 def test_unset_urls_mean_the_embedded_servers(tmp_path: Path) -> None:
     loaded = Settings.load({"PACELINE_HOME": "/h"})
 
-    assert loaded.database_url == "postgresql://postgres@/paceline?host=/h/run"
+    assert loaded.database_url == "postgresql://paceline_scheduler@/paceline?host=/h/run"
     assert loaded.broker_url == "redis+socket:///h/run/redis.sock"
 
 

@@ -1,0 +1,206 @@
+"""What an author could try with the database role of the worker: act as the owner of the tables, forge and suppress events."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from psycopg2 import errors
+from support.scenario import Scenario, chain
+
+from scheduler.settings import Settings
+from scheduler.store import roles
+
+from .conftest import ROLE, as_role
+
+#: Whoever calls a function of the owner's with this in its way runs `mine()` as the owner.
+SHADOW = """
+create function pg_temp.mine(value pg_catalog.text) returns boolean language plpgsql as $$
+begin
+    insert into {stolen} values (current_user);
+    return true;
+end $$;
+create domain pg_temp.text as pg_catalog.text check (pg_temp.mine(value));
+"""
+
+
+@pytest.fixture
+def scenario(settings: Settings, engine: Any, role: str) -> Iterator[Scenario]:
+    """A run of one task that is queued, and the role of workers."""
+    roles.grant_worker(engine, ROLE)
+    made = Scenario(settings)
+    made.add(chain("d", 1))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def attacker(scenario: Scenario, role: str) -> Iterator[Any]:
+    """A cursor of the role."""
+    with as_role(role) as connection, connection.cursor() as cursor:
+        yield cursor
+
+
+def events(scenario: Scenario, what: str) -> list[Any]:
+    return scenario.rows(f"select {what} from event order by at")
+
+
+#: A run that the role makes, as TriggerDagRunOperator does.
+NEW_RUN = (
+    "insert into dag_run (dag_id, run_id, run_type, state, version_id, run_after)"
+    " select dag_id, 'mine', 'manual', 'queued', version_id, now() from dag_run limit 1"
+)
+
+
+def worker_of(attacker: Any, process_id: str = "worker-1#12345678", kind: str = "worker") -> str:
+    """A process that the role registers, as workers do."""
+    attacker.execute(
+        "insert into process (id, kind, name, host, pid, queues, concurrency, schema) values (%s, %s, 'w', 'h', 1, '{}', 1, '0')",
+        (process_id, kind),
+    )
+    return process_id
+
+
+def queued(scenario: Scenario) -> int:
+    """The id of a task instance that waits for a worker."""
+    scenario.trigger("d", run_id="r")
+    scenario.turn()
+    return int(scenario.rows("select id from task_instance where state = 'queued'")[0][0])
+
+
+def test_a_type_of_its_own_does_not_run_its_code_as_the_owner(scenario: Scenario, attacker: Any) -> None:
+    scenario.sql("create table stolen (who text)")
+    scenario.sql("grant all on stolen to public")
+    scenario.trigger("d", run_id="r")
+    attacker.connection.autocommit = False
+    try:
+        attacker.execute(SHADOW.format(stolen="public.stolen"))
+    except errors.InsufficientPrivilege:
+        attacker.connection.rollback()
+    attacker.execute(NEW_RUN)
+    attacker.connection.commit()
+
+    assert scenario.rows("select who from stolen where who = 'postgres'") == []
+
+
+def test_it_may_make_nothing_that_a_name_could_be_looked_up_in(scenario: Scenario, attacker: Any) -> None:
+    for statement in (
+        "create temp table event (x int)", "create type pg_temp.text as (x int)", "create domain pg_temp.text as pg_catalog.int4",
+        "create function pg_temp.f() returns int language sql as 'select 1'", "create view pg_temp.v as select 1",
+        "create schema mine", "create table public.mine (x int)", "create type public.mine as (x int)",
+        "create operator public.= (leftarg = text, rightarg = text, function = pg_catalog.texteq)",
+    ):  # fmt: skip
+        with pytest.raises(errors.InsufficientPrivilege):
+            attacker.execute(statement)
+
+
+def test_every_function_that_acts_as_its_owner_looks_names_up_in_our_schema_alone(scenario: Scenario) -> None:
+    rows = scenario.rows(
+        "select p.oid::regprocedure::text, p.proconfig, has_function_privilege(%s, p.oid, 'execute')"
+        " from pg_proc p where p.prosecdef and p.pronamespace = 'public'::regnamespace order by 1",
+        (ROLE,),
+    )
+    # Each acts for whoever changes a row, so a new one is a way to the rights of the owner: read it as an attacker would.
+    assert {row[0] for row in rows} == {
+        "log_task()", "log_run()", "note_task()", "note_run()", "forget_events()", "analyze_task_instance()"
+    }  # fmt: skip
+    for name, config, callable_by_role in rows:
+        assert config == ["search_path=pg_catalog, public, pg_temp"], name
+        assert not callable_by_role, f"{name} could be made a trigger of a table of the role's own"
+
+
+def test_what_it_calls_itself_does_not_become_the_name_of_another_in_events(scenario: Scenario, attacker: Any) -> None:
+    ti = queued(scenario)
+    scheduler = scenario.rows("select id from process where kind = 'scheduler'")[0][0]
+    for name in ("cli:root", scheduler, "nobody"):
+        attacker.execute("select set_config('paceline.actor', %s, false)", (name,))
+        attacker.execute("update task_instance set state = 'scheduled', scheduled_at = now() where id = %s", (ti,))
+        attacker.execute("update task_instance set state = 'failed', ended_at = now() where id = %s", (ti,))
+    assert set(events(scenario, "actor")[-6:]) == {(f"sql:{ROLE}",)}
+
+    own = worker_of(attacker)
+    attacker.execute("select set_config('paceline.actor', %s, false)", (own,))
+    attacker.execute("update task_instance set state = 'success' where id = %s", (ti,))
+    assert events(scenario, "actor")[-1] == (own,)
+
+
+def test_it_cannot_turn_events_off(scenario: Scenario, attacker: Any) -> None:
+    ti = queued(scenario)
+    attacker.execute("set paceline.events = 'off'")
+    attacker.execute("update task_instance set state = 'failed', ended_at = now() where id = %s", (ti,))
+    attacker.execute(NEW_RUN)
+    assert events(scenario, "from_state, to_state")[-2:] == [("queued", "failed"), (None, "queued")]
+
+
+def test_no_change_of_a_state_slips_by_as_a_step_on_the_way(scenario: Scenario, attacker: Any) -> None:
+    ti = queued(scenario)
+    own = worker_of(attacker)
+    attacker.execute("update task_instance set state = 'success', ended_at = now() where id = %s", (ti,))
+    attacker.execute("update task_instance set state = 'queued' where id = %s", (ti,))
+    assert events(scenario, "from_state, to_state")[-1] == ("success", "queued")
+    attacker.execute("update task_instance set state = 'success' where id = %s", (ti,))
+    attacker.execute("update task_instance set state = 'running', started_at = now(), worker = %s where id = %s", (own, ti))
+    assert events(scenario, "from_state, to_state")[-1] == ("success", "running")
+
+
+def test_a_task_instance_it_makes_has_no_state_of_its_choice(scenario: Scenario, attacker: Any) -> None:
+    queued(scenario)
+    with pytest.raises(errors.InsufficientPrivilege):
+        attacker.execute("insert into task_instance (dag_run_id, task_no, task_id, queue, pool, map_index, state, ended_at)"
+                         " select dag_run_id, task_no, task_id, queue, pool, 7, 'success', now() from task_instance")  # fmt: skip
+
+
+@pytest.mark.parametrize("column", ["queued_by", "worker"])
+def test_who_queued_and_who_ran_is_one_of_its_own_processes(scenario: Scenario, attacker: Any, column: str) -> None:
+    ti = queued(scenario)
+    scheduler = scenario.rows("select id from process where kind = 'scheduler'")[0][0]
+    attacker.execute("update task_instance set queued_by = queued_by where id = %s", (ti,))
+    scenario.sql("update task_instance set queued_by = 's9' where id = %s", ti)
+    for name in (scheduler, "cli:root"):
+        with pytest.raises(errors.InsufficientPrivilege, match="is no process of the role"):
+            attacker.execute(f"update task_instance set {column} = %s where id = %s", (name, ti))
+    attacker.execute(f"update task_instance set {column} = %s where id = %s", (worker_of(attacker), ti))
+
+
+def test_it_registers_and_stops_no_scheduler(scenario: Scenario, attacker: Any) -> None:
+    scheduler = scenario.rows("select id from process where kind = 'scheduler'")[0][0]
+    with pytest.raises(errors.InsufficientPrivilege, match="may not register or change a scheduler"):
+        worker_of(attacker, "scheduler-9#12345678", "scheduler")
+    with pytest.raises(errors.InsufficientPrivilege, match="may not register or change a scheduler"):
+        attacker.execute("update process set stopped_at = now() where id = %s", (scheduler,))
+    worker_of(attacker)
+    with pytest.raises(errors.InsufficientPrivilege):
+        attacker.execute("update process set kind = 'scheduler'")
+    with pytest.raises(errors.InsufficientPrivilege):
+        attacker.execute("update process set db_role = 'postgres'")
+
+
+def test_it_cannot_make_our_functions_triggers_of_its_own(scenario: Scenario, role: str, settings: Settings) -> None:
+    """Even where somebody gave it the right to make temporary tables again."""
+    scenario.sql(f"grant temporary on database {scenario.rows('select current_database()')[0][0]} to public")
+    with as_role(role) as connection, connection.cursor() as cursor:
+        cursor.execute("create temp table mine (id bigint, state text)")
+        for timing, function in (("update", "log_task"), ("update", "log_run"), ("update", "note_task"), ("update", "note_run")):
+            with pytest.raises(errors.InsufficientPrivilege):
+                cursor.execute(f"create trigger t after {timing} on mine for each row execute function public.{function}()")
+        with pytest.raises(errors.InsufficientPrivilege):
+            cursor.execute("create trigger t after delete on mine referencing old table as gone"
+                           " for each statement execute function public.forget_events()")  # fmt: skip
+
+
+def test_a_process_of_the_version_before_keeps_its_name(scenario: Scenario, attacker: Any) -> None:
+    ti = queued(scenario)
+    own = worker_of(attacker, "old#12345678")
+    scenario.sql("update process set db_role = null where id = %s", (own,))
+    attacker.execute("select set_config('paceline.actor', %s, false)", (own,))
+    attacker.execute("update process set heartbeat_at = now() where id = %s", (own,))
+    attacker.execute("update task_instance set state = 'running', started_at = now(), worker = %s where id = %s", (own, ti))
+    attacker.execute("update task_instance set state = 'success', ended_at = now() where id = %s", (ti,))
+    assert events(scenario, "actor, worker")[-1] == (own, own)
+
+
+def test_events_are_off_for_workers_when_the_schedulers_say_so(scenario: Scenario, attacker: Any, settings: Settings) -> None:
+    ti = queued(scenario)
+    scenario.sql("update paceline_schema set record_events = false")
+    before = len(events(scenario, "1"))
+    attacker.execute("update task_instance set state = 'failed', ended_at = now() where id = %s", (ti,))
+    assert len(events(scenario, "1")) == before

@@ -1,0 +1,127 @@
+"""Schedulers and the commands of people under a role that owns nothing."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from psycopg2 import errors
+from support.servers import PostgresServer
+from support.waiting import eventually
+
+from scheduler.cli import paceline
+from scheduler.exceptions import PacelineError
+from scheduler.settings import Settings
+from scheduler.store import database, migrate, roles
+
+from .conftest import ROLE, as_role
+
+SCHEDULER = "scheduler_of_a_test"
+DAG = """
+from scheduler import DAG, task
+
+with DAG("d", schedule=None):
+    @task
+    def numbers():
+        return [1, 2]
+
+    @task
+    def double(n):
+        return 2 * n
+
+    double.expand(n=numbers())
+"""
+FORBIDDEN = [
+    "truncate dag_run cascade", "alter table dag_run add column x int", "drop table xcom", "drop function log_task cascade",
+    "create table mine (x int)", "create schema mine", "create function public.mine() returns int language sql as 'select 1'",
+    "alter table task_instance disable trigger all", "alter function log_task() security invoker",
+    "update paceline_schema set version_num = '0'", "update paceline_schema set compatible_from = '0'",
+    "insert into worker_role (name) values ('x')", "delete from scheduler_role",
+    "create role mine", "alter role current_user superuser", "set role postgres", "select * from pg_authid",
+    "copy dag_run to program 'id'", "select pg_read_file('/etc/passwd')", "alter system set log_statement = 'all'",
+]  # fmt: skip
+
+
+@pytest.fixture
+def scheduler_url(postgres_server: PostgresServer, settings: Settings) -> Iterator[str]:
+    """The URL of the database as a role that migrating makes; it is gone after the test."""
+    yield settings.database_url.replace("postgres@", f"{SCHEDULER}:secret@")
+    engine = database.create(settings, pool_size=1)
+    with engine.begin() as connection:
+        if connection.exec_driver_sql("select from pg_roles where rolname = %s", (SCHEDULER,)).first() is not None:
+            connection.exec_driver_sql(f"drop owned by {SCHEDULER}")
+    engine.dispose()
+    postgres_server.execute(f"drop role if exists {SCHEDULER}")
+
+
+def test_a_whole_stack_works_when_nothing_that_runs_owns_the_tables(
+    role: str, scheduler_url: str, settings: Settings, engine: Any, stack_factory: Any
+) -> None:
+    environment = {
+        "PACELINE_HOME": str(settings.home), "PACELINE_DATABASE_OWNER_URL": settings.database_url,
+        "PACELINE_DATABASE_URL": scheduler_url, "PACELINE_WORKER_DATABASE_URL": role,
+    }  # fmt: skip
+    done = CliRunner().invoke(paceline, ["db", "migrate"], env=environment)
+    assert done.exit_code == 0, done.output
+    stack = stack_factory(
+        {"d.py": DAG}, schedulers=1, workers=[("default", 2)], waiters=1,
+        env={"PACELINE_DATABASE_URL": scheduler_url, "PACELINE_WORKER_DATABASE_URL": role},
+    )  # fmt: skip
+    eventually(lambda: len(stack.json("dags", "list")) == 1, timeout=30, message=stack.logs)
+
+    run = stack.json("dags", "trigger", "d", "--run-id", "r", "--wait", "--timeout", "60")
+    stack.cli("pools", "set", "p", "3")
+    stack.cli("variables", "set", "k", "v")
+    stack.cli("dags", "pause", "d")
+    stack.cli("runs", "clear", "d", "r", "--yes")
+    stack.cli("runs", "delete", "d", "r", "--yes")
+    stack.cli("db", "clean", "--before", "2001-01-01", "--yes")
+
+    assert run["state"] == "success", stack.logs()
+    with engine.connect() as connection:
+        who = connection.exec_driver_sql(
+            "select application_name, usename from pg_stat_activity where datname = current_database()"
+            " and application_name in ('paceline scheduler', 'paceline worker')"
+        )
+        assert set(map(tuple, who)) == {("paceline scheduler", SCHEDULER), ("paceline worker", ROLE)}
+    assert "permission denied" not in stack.logs()
+
+
+def test_it_may_change_every_row_and_nothing_of_the_schema(scheduler_url: str, settings: Settings, engine: Any) -> None:
+    migrate.migrate(engine, scheduler_role=roles.Wanted(scheduler_url))
+    allowed = []
+    with as_role(scheduler_url) as connection, connection.cursor() as cursor:
+        for statement in FORBIDDEN:
+            try:
+                cursor.execute(statement)
+            except errors.InsufficientPrivilege:
+                continue
+            allowed.append(statement)
+        cursor.execute("select analyze_task_instance()")
+        cursor.execute("select set_config('paceline.actor', 'cli:ada', false)")
+        cursor.execute("update paceline_schema set record_events = true")
+    assert allowed == []
+
+
+def test_one_role_does_not_serve_schedulers_and_workers(role: str, engine: Any) -> None:
+    roles.grant_worker(engine, ROLE)
+    with pytest.raises(PacelineError, match="give each a role of its own"):
+        migrate.migrate(engine, scheduler_role=roles.Wanted(role))
+
+
+def test_doctor_tells_what_only_the_owner_of_the_database_can_take_away(
+    role: str, engine: Any, settings: Settings, postgres_server: PostgresServer
+) -> None:
+    roles.grant_worker(engine, ROLE)
+    assert roles.excesses(engine) == []
+    with engine.connect() as connection:
+        name = connection.exec_driver_sql("select current_database()").scalar_one()
+    postgres_server.execute(f"grant temporary on database {name} to public")
+
+    found = CliRunner().invoke(
+        paceline, ["doctor"], env={"PACELINE_HOME": str(settings.home), "PACELINE_DATABASE_URL": settings.database_url}
+    )
+
+    assert found.exit_code == 1
+    assert f"Role '{ROLE}' may make temporary tables, which a worker's role must not." in found.output
+    assert f"revoke temporary on database {name} from public" in found.output
