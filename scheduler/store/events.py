@@ -1,4 +1,4 @@
-"""Events: every change of state of a run and its task instances, by whom and why. The database writes them (migration 0014).
+"""Events: every change of state of a run and its task instances, by whom and why. The database writes them (migration 0021).
 
 A task instance on its way, scheduled -> queued -> running, writes none: when and by whom stands in its own columns, and goes
 into the event that ends this dispatch. Read here, each of these changes is an event as every other.

@@ -123,7 +123,7 @@ def test_no_key_is_made_beside_a_database_that_others_use_too(cli: Cli, scenario
     file = settings.home / "fernet.key"
     file.unlink()
     for command in (
-        ("variables", "set", "a", "1"), ("connections", "add", "c", "--uri", "http://u:p@h"), ("db", "rotate-fernet-key"),
+        ("variables", "set", "a", "1"), ("connections", "add", "c", "--conn-uri", "http://u:p@h"), ("db", "rotate-fernet-key"),
     ):  # fmt: skip
         refused = cli(*command)
         assert refused.exit_code == 1, refused.output
@@ -134,7 +134,7 @@ def test_no_key_is_made_beside_a_database_that_others_use_too(cli: Cli, scenario
 
 def test_doctor_names_what_its_key_cannot_read(cli: Cli, scenario: Scenario, settings: Settings) -> None:
     assert cli("variables", "set", "a", "1").exit_code == 0
-    assert cli("connections", "add", "c", "--uri", "http://u:p@h").exit_code == 0
+    assert cli("connections", "add", "c", "--conn-uri", "http://u:p@h").exit_code == 0
     assert secrets(cli.doctor()) == [(True, "every variable and connection can be decrypted")]
 
     new = Fernet.generate_key().decode()

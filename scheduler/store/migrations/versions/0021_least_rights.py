@@ -2,8 +2,8 @@
 
 from alembic import op
 
-revision = "0014"
-down_revision = "0013"
+revision = "0021"
+down_revision = "0017"
 branch_labels = None
 depends_on = None
 compatible_from = "0008"
