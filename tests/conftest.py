@@ -100,6 +100,7 @@ def settings(database_url: str, broker_url: str, tmp_path: Path) -> "Settings":
     dags.mkdir()
     # This database is not that of the home, so no process makes a key.
     (home / "fernet.key").write_bytes(base64.urlsafe_b64encode(os.urandom(32)))
+    (home / "fernet.key").chmod(0o600)
     return Settings(paths=Paths(home=home, dags_folder=dags), database=Database(url=database_url), broker=Broker(url=broker_url))
 
 

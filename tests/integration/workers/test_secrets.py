@@ -194,6 +194,7 @@ def with_keys(settings: Settings, keys: str) -> Settings:
 def test_keys_are_rotated(bench: Any) -> None:
     old, new = Fernet.generate_key().decode(), Fernet.generate_key().decode()
     engine = bench.scenario.engine
+    (bench.settings.home / "fernet.key").unlink()
     stored(with_keys(bench.settings, old), engine)
 
     both = Cipher.of(with_keys(bench.settings, f"{new},{old}"), make=True)
