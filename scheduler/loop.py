@@ -19,6 +19,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
 from scheduler import doorbell, faults, secrecy, signs, stop_signals
+from scheduler.dagfiles import process_tree
 from scheduler.dagfiles.supervise import DagFileManager
 from scheduler.doorbell import Doorbell
 from scheduler.exceptions import CredentialsError, UnreachableError
@@ -41,6 +42,7 @@ def run(settings: Settings, *, name: str | None = None) -> int:
     secrecy.forget()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
     stop_signals.exit_at_once()
+    process_tree.become_reaper()
     engine = database.create(settings, application="paceline scheduler", by_index=True)
     database.wait(engine, log.warning)
     migrate.check(engine)
@@ -62,7 +64,7 @@ def run(settings: Settings, *, name: str | None = None) -> int:
         files.start()
         ending.callback(files.stop)
         config = settings.scheduler
-        signs = loop.signs.health(lambda: loop.scheduler_id, files.pulse, loop.agreement)
+        signs = loop.signs.health(lambda: loop.scheduler_id, files.complaint, loop.agreement)
         health = HealthServer(signs, path=presence.socket, address=config.health_address, port=config.health_port)
         ending.callback(health.close)
         log.info("%s decides; DAG files from %s", loop.scheduler_id, settings.dags_folder)

@@ -1,30 +1,28 @@
-"""The scheduler's end of a process that runs callbacks: open a DAG file there, call its functions one by one, close it."""
+"""The scheduler's end of a process that runs callbacks: open a DAG file there, call its functions one by one, close it.
+
+What comes from there may have been written by the author's code. It answers one request at a time; whatever else it says, or says
+unasked, ends the process and with it the call.
+"""
 
 import contextlib
 import json
-import os
-import select
-import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from scheduler.dagfiles.parser import environment, kill_session
+from pydantic import ValidationError
+
+from scheduler.dagfiles import lines, problem, process_tree
+from scheduler.dagfiles.answers import CALLBACK_ANSWER, MAX_CALL_ANSWER_BYTES, Called, Ended, Opened, fault
+from scheduler.dagfiles.parser import environment
 from scheduler.settings import Settings
 
+A = TypeVar("A", Opened, Called, Ended)
 #: How long after its time limit a child is killed that has not been ended by its own watchdog.
 GRACE_S = 1.0
-READ_BYTES = 1 << 16
-
-
-@dataclass(frozen=True, slots=True)
-class Called:
-    """How a callback ended: how many the event has, and what this one raised."""
-
-    count: int
-    error: str | None
+#: How long that may take altogether, with all that the child has started.
+END_S = GRACE_S + process_tree.KILL_S + 1.0
 
 
 class ChildEnded(Exception):
@@ -41,12 +39,12 @@ class CallbackHost:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
-        self._received = bytearray()
+        self._received = lines.LineReader(MAX_CALL_ANSWER_BYTES)
 
     def open(self, file: str, log: str) -> str | None:
         """Load a DAG file in a new child; why that failed, or None. ChildEnded if it ended the child."""
         limits = self._settings.scheduler
-        answer = self._ask(
+        opened = self._ask(
             {
                 "folder": str(self._settings.dags_folder),
                 "file": file,
@@ -56,26 +54,25 @@ class CallbackHost:
                 "timeout_s": limits.callback_execution_timeout,
                 "memory_limit_mb": limits.dag_file_memory_limit_mb,
             },
+            Opened,
             limits.dag_file_processor_timeout,
         )
-        problem: str | None = answer["problem"]
-        return problem
+        return opened.problem
 
     def call(self, request: dict[str, Any]) -> Called:
         """Call one function of the open file. ChildEnded if the child ended meanwhile or had to be killed."""
-        answer = self._ask(request, self._settings.scheduler.callback_execution_timeout)
-        return Called(answer["count"], answer["error"])
+        return self._ask(request, Called, self._settings.scheduler.callback_execution_timeout)
 
     def close(self) -> None:
         """Let the child of the open file end; the process stays for the next."""
         with contextlib.suppress(ChildEnded):
-            self._ask({"stop": True}, GRACE_S)
+            self._ask({"stop": True}, Ended, GRACE_S)
 
     def interrupt(self) -> None:
         """From another thread: kill what runs, so that the call in progress raises ChildEnded."""
         process = self._process
         if process is not None:
-            kill_session(process.pid)
+            process_tree.kill_session(process.pid)
 
     def kill(self) -> None:
         """End the process and everything it has started."""
@@ -83,62 +80,81 @@ class CallbackHost:
         if process is None:
             return
         # Before it is waited for: until then nothing else can have got its id.
-        kill_session(process.pid)
+        process_tree.kill_session(process.pid)
         process.wait()
+        process_tree.ended(process.pid)
+        process_tree.kill_strays()
         for pipe in (process.stdin, process.stdout):
             with contextlib.suppress(OSError):
                 assert pipe is not None
                 pipe.close()
 
-    def _ask(self, request: dict[str, Any], limit_s: float) -> dict[str, Any]:
-        if self._process is None:
-            self._start()
-        process = self._process
-        assert process is not None and process.stdin is not None
+    def _ask(self, request: dict[str, Any], expected: type[A], limit_s: float) -> A:
+        process = self._ready(fresh=expected is Opened)
+        assert process.stdin is not None
         started = time.monotonic()
-        with contextlib.suppress(BrokenPipeError):  # it died; the answer will not come
-            process.stdin.write(json.dumps(request).encode() + b"\n")
-            process.stdin.flush()
-        answer = self._answer(process, started + limit_s + GRACE_S)
-        if answer is not None and ("ended" not in answer or "stop" in request):
+        # Sooner than it ends by itself: the child's watchdog ends it at the limit, its process a moment later.
+        deadline = started + limit_s + END_S
+        try:
+            # It may have died: then no answer comes.
+            with contextlib.suppress(BrokenPipeError):
+                lines.write(process.stdin.fileno(), json.dumps(request).encode() + b"\n", timeout_s=limit_s)
+            answer = self._answer(process, deadline)
+        except (ValidationError, lines.LineTooLongError, TimeoutError) as error:
+            self.kill()
+            what = fault(error) if isinstance(error, ValidationError) else str(error)
+            raise ChildEnded(f"its process gave an answer that cannot be used ({what})", timed_out=False) from None
+        if isinstance(answer, expected):
             return answer
         timed_out = time.monotonic() - started >= limit_s
-        # Also a process that lives: after a child that ended out of turn nobody knows what it waits for.
-        self.kill()
+        if not isinstance(answer, Ended):
+            self.kill()
         if timed_out:
             raise ChildEnded(f"it took more than {limit_s:g} s and was ended", timed_out=True)
         raise ChildEnded(f"its process ended ({_ending(answer)})", timed_out=False)
 
-    def _answer(self, process: subprocess.Popen[bytes], deadline: float) -> dict[str, Any] | None:
-        """The next line, or None if none came in time or the process is gone."""
-        assert process.stdout is not None
-        while b"\n" not in self._received:
-            left_s = deadline - time.monotonic()
-            if left_s <= 0 or not select.select([process.stdout], [], [], left_s)[0]:
-                return None
-            data = os.read(process.stdout.fileno(), READ_BYTES)
-            if not data:
-                return None
-            self._received += data
-        line, _, rest = bytes(self._received).partition(b"\n")
-        self._received = bytearray(rest)
-        found: dict[str, Any] = json.loads(line)
-        return found
+    def _ready(self, *, fresh: bool) -> "subprocess.Popen[bytes]":
+        """The process, which waits for a request and has said nothing unasked; another one if it did and `fresh` is enough."""
+        process = self._process
+        if process is not None:
+            assert process.stdout is not None
+            if not self._received.is_inside and not lines.is_readable(process.stdout.fileno()):
+                return process
+            self.kill()
+        if not fresh:
+            raise ChildEnded("its process ended before it was called", timed_out=False)
+        return self._start()
 
-    def _start(self) -> None:
+    def _answer(self, process: "subprocess.Popen[bytes]", deadline: float) -> Opened | Called | Ended | None:
+        """The answer, or None if none came in time or the process is gone."""
+        assert process.stdout is not None
+        fd = process.stdout.fileno()
+        while lines.is_readable(fd, deadline - time.monotonic()):
+            data = lines.read(fd)
+            if data == b"":
+                return None
+            found = self._received.feed(data or b"")
+            if found:
+                return CALLBACK_ANSWER.validate_json(found[0])
+        return None
+
+    def _start(self) -> "subprocess.Popen[bytes]":
         # A session of its own: the terminal's Ctrl-C is the scheduler's to handle, and nothing a callback starts gets lost.
-        self._process = subprocess.Popen(
+        process = self._process = process_tree.start(
             [sys.executable, "-P", "-m", "scheduler.dagfiles.callbacks"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment(self._settings),
             start_new_session=True,
         )
+        assert process.stdin is not None and process.stdout is not None
+        for pipe in (process.stdin, process.stdout):
+            lines.prepare(pipe.fileno())
         self._received.clear()
+        return process
 
 
-def _ending(answer: dict[str, Any] | None) -> str:
-    if answer is None:
-        return "together with the process that runs callbacks"
-    code: int = answer["ended"]
-    return signal.Signals(-code).name if code < 0 and -code in set(signal.Signals) else f"exit code {code}"
+def _ending(answer: Opened | Called | Ended | None) -> str:
+    if not isinstance(answer, Ended):
+        return "together with the process that runs callbacks" if answer is None else "it answered what was not asked"
+    return answer.fault or problem.ending(answer.ended)

@@ -1,77 +1,163 @@
 """The process that callbacks are run from: it has our modules imported, and forks a child for each DAG file.
 
 Started as `python -P -m scheduler.dagfiles.callbacks` by callback_host.CallbackHost. It has no thread, no connection and no
-password, and never runs the author's code itself. One child at a time answers on its pipes, JSON line for JSON line; when the
-child has ended, the process says so and waits for the next file. When its input ends, it kills the child and ends.
+password, and never runs the author's code itself. One child at a time gets the requests and answers them, JSON line for JSON line,
+through pipes of its own; this process passes on what is an answer. When the child has ended, it says so and waits for the next
+file. When its input ends, it kills the child and ends.
 """
 
 import contextlib
-import ctypes
 import faulthandler
 import gc
 import importlib
 import json
 import os
-import resource
 import select
-import signal
 import sys
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from scheduler import log_paths, masked_output, masking
+from pydantic import ValidationError
+
+from scheduler import log_paths, masked_output, masking, secrecy
 from scheduler.authoring import zones
 from scheduler.authoring.dag import DAG
-from scheduler.dagfiles import event, load
+from scheduler.dagfiles import event, keeper, limits, lines, load, problem, process_tree
+from scheduler.dagfiles.answers import (
+    CALLBACK_ANSWER,
+    MAX_CALL_ANSWER_BYTES,
+    MAX_CALL_REQUEST_BYTES,
+    MAX_CALLBACKS,
+    Called,
+    Ended,
+    Opened,
+    fault,
+)  # fmt: skip
 
 PRELOADED = ("scheduler.operators", "croniter", "zoneinfo")
-MIB = 1024 * 1024
-PR_SET_PDEATHSIG = 1
+#: The largest file a callback may write, its log included.
+MAX_FILE_MB = 1024
 READ_BYTES = 1 << 16
 
-_libc = ctypes.CDLL(None)
+
+@dataclass(slots=True)
+class _Child:
+    """The child of an open file; `asked` is whether it owes an answer."""
+
+    pid: int
+    requests_fd: int
+    answers_fd: int
+    asked: bool = True
+    fault: str | None = None
 
 
-def serve(input_fd: int, output_fd: int) -> None:
-    """Fork a child for each file asked for, until the input ends."""
-    for name in PRELOADED:
-        importlib.import_module(name)
-    gc.collect()
-    gc.freeze()
-    while (request := _receive(input_fd)) is not None:
+class Server:
+    """Passes requests to a child and its answers back."""
+
+    def __init__(self, input_fd: int, output_fd: int) -> None:
+        self._input_fd = input_fd
+        self._output_fd = output_fd
+        self._requests = lines.LineReader(MAX_CALL_REQUEST_BYTES)
+        self._processes = limits.ProcessCount()
+
+    def serve(self) -> None:
+        """Fork a child for each file asked for, until the input ends."""
+        for name in PRELOADED:
+            importlib.import_module(name)
+        gc.collect()
+        gc.freeze()
+        while (request := self._request()) is not None:
+            child = self._fork(json.loads(request))
+            ended = self._attend(child)
+            code = keeper.kill_group(child.pid)
+            process_tree.kill_below()
+            os.close(child.requests_fd)
+            os.close(child.answers_fd)
+            if not ended:
+                return
+            self._send(Ended(ended=code, fault=child.fault))
+
+    def _request(self) -> bytes | None:
+        """The next request; whoever asks waits for the answer before the next."""
+        while data := os.read(self._input_fd, READ_BYTES):
+            found = self._requests.feed(data)
+            if found:
+                return found[0]
+        return None
+
+    def _fork(self, request: dict[str, Any]) -> _Child:
+        child_requests_fd, requests_fd = os.pipe()
+        answers_fd, child_answers_fd = os.pipe()
+        processes, parent = self._processes.limit(), os.getpid()
         pid = os.fork()
         if pid == 0:
-            _child(request, input_fd, output_fd)
+            for fd in (self._input_fd, self._output_fd, requests_fd, answers_fd):
+                os.close(fd)
+            _child(request, parent, processes, child_requests_fd, child_answers_fd)
         with contextlib.suppress(OSError):
             os.setpgid(pid, pid)
-        code = _attend(pid, input_fd)
-        if code is None:
-            return
-        _send(output_fd, {"ended": code})
+        os.close(child_requests_fd)
+        os.close(child_answers_fd)
+        lines.prepare(answers_fd)
+        return _Child(pid, requests_fd, answers_fd)
+
+    def _attend(self, child: _Child) -> bool:
+        """Pass on until the child ends or breaks the rules; False if the input ended before."""
+        pid_fd = os.pidfd_open(child.pid)
+        answers = lines.LineReader(MAX_CALL_ANSWER_BYTES)
+        poll = select.poll()
+        for fd in (pid_fd, child.answers_fd, self._input_fd):
+            poll.register(fd, select.POLLIN)
+        try:
+            while True:
+                ready = {fd for fd, _ in poll.poll()}
+                if child.answers_fd in ready and not self._pass_answers(child, answers):
+                    poll.unregister(child.answers_fd)
+                if child.fault is not None or (pid_fd in ready and child.answers_fd not in ready):
+                    return True
+                if self._input_fd in ready and not self._pass_request(child):
+                    return False
+        finally:
+            os.close(pid_fd)
+
+    def _pass_request(self, child: _Child) -> bool:
+        request = self._request()
+        if request is None:
+            return False
+        child.asked = True
+        with contextlib.suppress(BrokenPipeError):  # it ends, which is noticed
+            _write(child.requests_fd, request + b"\n")
+        return True
+
+    def _pass_answers(self, child: _Child, answers: lines.LineReader) -> bool:
+        """Pass on what the child has answered; False if it can answer no more."""
+        data = lines.read(child.answers_fd)
+        try:
+            for line in answers.feed(data or b""):
+                answer = CALLBACK_ANSWER.validate_json(line)
+                if isinstance(answer, Ended) or not child.asked:
+                    child.fault = "it answered what was not asked"
+                    return False
+                child.asked = False
+                self._send(answer)
+        except ValidationError as error:
+            child.fault = f"it gave an answer that cannot be used: {fault(error)}"
+        except lines.LineTooLongError as error:
+            child.fault = f"it gave an answer that cannot be used: {error}"
+        return data != b""
+
+    def _send(self, answer: Opened | Called | Ended) -> None:
+        _write(self._output_fd, answer.model_dump_json().encode() + b"\n")
 
 
-def _attend(pid: int, input_fd: int) -> int | None:
-    """Wait for the child's end and kill all it has started; None if the input ended before."""
-    pid_fd = os.pidfd_open(pid)
-    poll = select.poll()
-    poll.register(pid_fd, select.POLLIN)
-    poll.register(input_fd, 0)  # a hangup is always reported
-    ready = {fd for fd, _ in poll.poll()}
-    os.close(pid_fd)
-    # Not waited for yet, so nothing else can have got its id.
-    for kill in (os.killpg, os.kill):
-        with contextlib.suppress(ProcessLookupError):
-            kill(pid, signal.SIGKILL)
-    _, status = os.waitpid(pid, 0)
-    return os.waitstatus_to_exitcode(status) if pid_fd in ready else None
-
-
-def _child(request: dict[str, Any], input_fd: int, output_fd: int) -> NoReturn:
+def _child(request: dict[str, Any], parent: int, processes: int | None, input_fd: int, output_fd: int) -> NoReturn:
     """The life of a child: load the file, then call what it is asked to call until it is told to stop."""
     code = 1
     try:
-        _confine(request)
+        process_tree.end_with_parent(parent)
+        _confine(request, processes)
         _serve_file(request, input_fd, output_fd)
         code = 0
     except BaseException:
@@ -84,17 +170,18 @@ def _child(request: dict[str, Any], input_fd: int, output_fd: int) -> NoReturn:
 
 def _serve_file(request: dict[str, Any], input_fd: int, output_fd: int) -> None:
     dags: dict[str, DAG] = {}
-    problem = None
+    why: str | None = None
     faulthandler.dump_traceback_later(request["load_timeout_s"], exit=True)
     try:
         zones.set_default(request["timezone"])
         dags = load.load(Path(request["folder"]), request["file"])
     except BaseException as error:
         traceback.print_exc()
-        problem = f"{type(error).__name__}: {error}"
+        why = problem.clean(_words(error))
     faulthandler.cancel_dump_traceback_later()
-    _send(output_fd, {"problem": problem})
-    while (call := _receive(input_fd)) is not None and "stop" not in call:
+    _send(output_fd, Opened(problem=why))
+    requests = lines.LineReader(MAX_CALL_REQUEST_BYTES)
+    while (call := _receive(input_fd, requests)) is not None and "stop" not in call:
         _log_to(call["log"])
         faulthandler.dump_traceback_later(request["timeout_s"], exit=True)
         with masked_output.masked((1, 2)):
@@ -104,30 +191,36 @@ def _serve_file(request: dict[str, Any], input_fd: int, output_fd: int) -> None:
         _send(output_fd, answer)
 
 
-def _call(dags: dict[str, DAG], call: dict[str, Any]) -> dict[str, Any]:
+def _call(dags: dict[str, DAG], call: dict[str, Any]) -> Called:
     """Call one function of the event; how many it has, and what this one raised."""
     functions: list[event.Function] = []
     try:
         functions = event.functions(dags, call)
         if call["index"] >= len(functions):
-            return {"count": len(functions), "error": None}
+            return Called(count=min(len(functions), MAX_CALLBACKS), error=None)
+        if len(functions) > MAX_CALLBACKS:
+            return Called(count=0, error=f"it has {len(functions)} callbacks; {MAX_CALLBACKS} are allowed")
         function = functions[call["index"]]
         print(f"--- {event.headline(call)}, callback {function.name}", flush=True)  # noqa: T201 - this is the log
         function.call()
     except BaseException as error:
         traceback.print_exc()
-        return {"count": len(functions), "error": masking.redact(f"{type(error).__name__}: {error}")}
-    return {"count": len(functions), "error": None}
+        return Called(count=min(len(functions), MAX_CALLBACKS), error=problem.clean(masking.redact(_words(error))))
+    return Called(count=len(functions), error=None)
 
 
-def _confine(request: dict[str, Any]) -> None:
+def _words(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # the author's own __str__
+        return type(error).__name__
+
+
+def _confine(request: dict[str, Any], processes: int | None) -> None:
     """Leave the parent's group behind, and set the limits."""
     os.setpgid(0, 0)
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     _log_to(request["log"])
-    limit = request["memory_limit_mb"] * MIB
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    limits.confine(limits.Limits(memory_mb=request["memory_limit_mb"], file_mb=MAX_FILE_MB, processes=processes))
     faulthandler.enable(2)
 
 
@@ -149,20 +242,20 @@ def _flush() -> None:
             stream.flush()
 
 
-def _receive(fd: int) -> dict[str, Any] | None:
-    """One line; whoever writes waits for an answer before the next, so no read takes more than it."""
-    line = bytearray()
-    while not line.endswith(b"\n"):
-        data = os.read(fd, READ_BYTES)
-        if not data:
-            return None
-        line += data
-    found: dict[str, Any] = json.loads(line)
-    return found
+def _receive(fd: int, requests: lines.LineReader) -> dict[str, Any] | None:
+    while data := os.read(fd, READ_BYTES):
+        for line in requests.feed(data):
+            request: dict[str, Any] = json.loads(line)
+            return request
+    return None
 
 
-def _send(fd: int, answer: dict[str, Any]) -> None:
-    left = memoryview(json.dumps(answer).encode() + b"\n")
+def _send(fd: int, answer: Opened | Called) -> None:
+    _write(fd, answer.model_dump_json().encode() + b"\n")
+
+
+def _write(fd: int, data: bytes) -> None:
+    left = memoryview(data)
     while left:
         left = left[os.write(fd, left) :]
 
@@ -174,8 +267,11 @@ def main() -> None:
     os.dup2(nothing, 0)
     os.dup2(2, 1)
     os.close(nothing)
+    # A child inherits it, so that none can write into the pipes of this process.
+    secrecy.close()
+    process_tree.become_reaper()
     with contextlib.suppress(BrokenPipeError):
-        serve(input_fd, output_fd)
+        Server(input_fd, output_fd).serve()
     os._exit(0)
 
 

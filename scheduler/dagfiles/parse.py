@@ -1,12 +1,10 @@
 """Read one DAG file, in a process made for it: the part that runs the author's code, under limits, and reports."""
 
 import contextlib
-import ctypes
 import faulthandler
 import json
 import os
 import resource
-import signal
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import Any, NoReturn
 from scheduler import serialized
 from scheduler.authoring import nesting, zones
 from scheduler.authoring.dag import DAG
-from scheduler.dagfiles import load, outside, problem
+from scheduler.dagfiles import limits, load, outside, problem, process_tree
 from scheduler.exceptions import DagError
 from scheduler.settings import Core, Scheduler
 
@@ -23,11 +21,9 @@ from scheduler.settings import Core, Scheduler
 RESULT_MARK = b"\n\x1e"
 #: Address space kept back for reporting that the rest is used up.
 RESERVE_MB = 64
-MIB = 1024 * 1024
-PR_SET_PDEATHSIG = 1
+#: The largest file that may be written while a DAG file is read.
+MAX_FILE_MB = 256
 RESULT_FD = 3
-
-_libc = ctypes.CDLL(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +35,15 @@ class Work:
     scheduler: Scheduler
 
 
-def run_child(file: str, work: Work, *, result_fd: int, output_fd: int) -> NoReturn:
-    """The life of a freshly forked child: read `file`, write the result, end. Nothing of the parent's is cleaned up here."""
+def run_child(file: str, work: Work, *, parent: int, processes: int | None, result_fd: int, output_fd: int) -> NoReturn:
+    """The life of a freshly forked child: read `file`, write the result, end. Nothing of the parent's is cleaned up here.
+
+    `processes` as in limits.Limits.
+    """
     code = 1
     try:
-        _confine(work.scheduler, result_fd=result_fd, output_fd=output_fd)
+        process_tree.end_with_parent(parent)
+        _confine(work.scheduler, processes, result_fd=result_fd, output_fd=output_fd)
         looked_outside = outside.watch()
         found = parse(file, work)
         if "dags" in found:
@@ -92,22 +92,20 @@ def _row(dag: DAG, file: str, work: Work) -> dict[str, Any]:
     }
 
 
-def _confine(limits: Scheduler, *, result_fd: int, output_fd: int) -> None:
+def _confine(config: Scheduler, processes: int | None, *, result_fd: int, output_fd: int) -> None:
     """Leave the parent's descriptors and group behind, and set the limits."""
     os.setpgid(0, 0)
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     # Both may sit on a number that is about to be overwritten.
     result_fd, output_fd = (os.dup(fd) if fd <= RESULT_FD else fd for fd in (result_fd, output_fd))
     os.dup2(output_fd, 1)
     os.dup2(output_fd, 2)
     os.dup2(result_fd, RESULT_FD, inheritable=False)
     os.closerange(RESULT_FD + 1, os.sysconf("SC_OPEN_MAX"))
-    limit = limits.dag_file_memory_limit_mb * MIB
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit + RESERVE_MB * MIB))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    memory_mb = config.dag_file_memory_limit_mb
+    limits.confine(limits.Limits(memory_mb=memory_mb, file_mb=MAX_FILE_MB, reserve_mb=RESERVE_MB, processes=processes))
     faulthandler.enable(RESULT_FD)
     # Says where the file hangs and ends it, without the interpreter's help; the parent kills what even this does not end.
-    faulthandler.dump_traceback_later(limits.dag_file_processor_timeout, file=RESULT_FD, exit=True)
+    faulthandler.dump_traceback_later(config.dag_file_processor_timeout, file=RESULT_FD, exit=True)
 
 
 def _release_reserve() -> None:

@@ -12,6 +12,8 @@ from scheduler.exceptions import DagError
 
 MAX_MESSAGE_CHARACTERS = 2_000
 MAX_TRACEBACK_CHARACTERS = 20_000
+#: What is looked at of a report: faulthandler's shows a hundred frames of each thread.
+MAX_REPORT_CHARACTERS = 1 << 20
 MEANINGS = {
     signal.SIGSEGV: "a segmentation fault in a library it uses",
     signal.SIGABRT: "a library it uses gave up",
@@ -19,7 +21,7 @@ MEANINGS = {
     signal.SIGKILL: "killed from outside, perhaps for lack of memory",
 }
 #: A line of faulthandler's report, innermost call first.
-FAULT_LINE = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in ', re.MULTILINE)
+FAULT_LINE = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d{1,9}) in ', re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +66,8 @@ def of_exception(error: BaseException, path: Path, *, memory_limit_mb: int) -> P
 def of_ending(code: int, path: Path, *, report: str, output: str) -> Problem:
     """What it means that a child ended without a result; `code` is negative for a signal, `report` is faulthandler's."""
     if code < 0:
-        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-        meaning = MEANINGS.get(signal.Signals(-code)) if -code in set(signal.Signals) else None
-        message = f"Reading the file ended its process by {name}" + (f": {meaning}." if meaning else ".")
+        meaning = next((words for number, words in MEANINGS.items() if number == -code), None)
+        message = f"Reading the file ended its process by {ending(code)}" + (f": {meaning}." if meaning else ".")
     else:
         message = f"The file ended its process with exit code {code} (os._exit?) while it was read; a DAG file only defines DAGs."
     return Problem.make(message, _faulty_line(report, path), _with_output(report, output))
@@ -78,6 +79,31 @@ def of_timeout(limit_s: float, path: Path, *, report: str, output: str) -> Probl
         f"Reading the file took more than {limit_s:g} s: move the work into a task, or raise scheduler.dag_file_processor_timeout."
     )
     return Problem.make(message, _faulty_line(report, path), _with_output(report, output))
+
+
+def ending(code: int) -> str:
+    """An exit code, negative for a signal, as people read it."""
+    if code >= 0:
+        return f"exit code {code}"
+    return signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+
+
+def of_answer(fault: str) -> Problem:
+    """A child that answered something else than the code around the file does."""
+    return Problem.make(
+        f"The process that read the file gave an answer that cannot be used ({fault}): something in the file writes into the pipe"
+        " of its process, or changes the modules it runs on."
+    )
+
+
+def of_flood(limit_bytes: int) -> Problem:
+    """A child whose answer is larger than it may be."""
+    return Problem.make(f"The DAGs of the file take more than {limit_bytes >> 20} MiB; split the file.")
+
+
+def clean(text: str) -> str:
+    """A message the database can store."""
+    return _clean(text, MAX_MESSAGE_CHARACTERS)
 
 
 def _line_in(error: BaseException, path: Path) -> int | None:
@@ -107,14 +133,14 @@ def _ours(filename: str) -> bool:
 
 
 def _faulty_line(report: str, path: Path) -> int | None:
-    for found in FAULT_LINE.finditer(report):
+    for found in FAULT_LINE.finditer(report[:MAX_REPORT_CHARACTERS]):
         if found["file"] == str(path):
             return int(found["line"])
     return None
 
 
 def _with_output(report: str, output: str) -> str:
-    lines = report.strip().splitlines()
+    lines = report[:MAX_REPORT_CHARACTERS].strip().splitlines()
     report = "\n".join(line for line in lines if not (found := FAULT_LINE.match(line)) or not _ours(found["file"]))
     return "\n".join(part for part in (report, f"Output:\n{output.strip()}" if output.strip() else "") if part)
 

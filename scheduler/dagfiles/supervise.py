@@ -9,18 +9,21 @@ import select
 import socket
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Engine
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, OperationalError
 
-from scheduler.dagfiles.parser import Answer, Parser
+from scheduler.dagfiles import problem, process_tree
+from scheduler.dagfiles.answers import Answer, DagRow
+from scheduler.dagfiles.dag_check import DagCheck, MalformedDagError
+from scheduler.dagfiles.parser import Parser
 from scheduler.dagfiles.watch import Listing, Watch
 from scheduler.doorbell import Doorbell
-from scheduler.health import Pulse
+from scheduler.health import Contact, Pulse
 from scheduler.settings import Settings
 from scheduler.store import files, schedules
 
@@ -33,6 +36,13 @@ GLANCE_S = 0.5
 #: How often the database is asked for its clock.
 CLOCK_S = 15.0
 STOP_S = 15.0
+#: How often this process looks for what others left to it. Whoever notices such an end looks at once.
+STRAYS_S = 15.0
+#: Errors that say nothing of the file that was to be stored: the next attempt may do it.
+AWAY = (OperationalError, InterfaceError, InternalError)
+#: Codes, and how they begin, of those that are about the server or a lost race. Any other may be about the file if it comes again.
+NOT_ABOUT_FILE = ("08", "25", "40", "53300", "55P03", "57P", "58")
+MAX_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +83,9 @@ class DagFileManager:
         self._host = socket.gethostname()
         self._listing: Listing | None = None
         self._answers: deque[Answer] = deque()
+        self._check = DagCheck()
+        #: How often PostgreSQL gave up storing what a file gave.
+        self._attempts: Counter[str] = Counter()
         #: When each file being read had last changed, at its claim.
         self._claimed: dict[str, datetime] = {}
         #: Files that were written while they were being read; and those of them whose time that did not change.
@@ -87,7 +100,14 @@ class DagFileManager:
         self._thread: threading.Thread | None = None
         self._next_id: str | None = None
         #: Beats at each turn of its thread, also while the database is away; listing a large folder takes its time.
-        self.pulse = Pulse("The DAG files have not been looked at", 2 * settings.scheduler.scheduler_health_check_threshold)
+        self._pulse = Pulse("The DAG files have not been looked at", 2 * settings.scheduler.scheduler_health_check_threshold)
+        #: Fails while every turn does, for another reason than the database's being away.
+        self._progress = Contact()
+        self._strays_at = 0.0
+
+    def complaint(self, now: float) -> str | None:
+        """What keeps DAG files from being read, for the scheduler's health; `now` is the monotonic clock."""
+        return self._pulse(now) or self._progress(now)
 
     def run_once(self, now: datetime, *, ask: bool = True) -> Turn:
         """Look at the folder, store what was read meanwhile, start what is due; never waits for a file. Without `ask` only what
@@ -167,29 +187,71 @@ class DagFileManager:
         recorded = {}
         while self._answers:
             answer = self._answers[0]
+            if answer.file not in self._claimed:
+                self._answers.popleft()
+                continue
             if answer.file in self._stale:
                 # Nobody can tell which of the two was read; the claim goes on.
                 self._stale.discard(answer.file)
                 self._answers.popleft()
                 self._parser.submit([answer.file])
                 continue
-            parsed = self._parsed(answer)
-            result = files.record(
-                self._engine,
-                parsed,
-                claimed_by=self._id,
-                now=now,
-                min_interval=timedelta(seconds=self._settings.scheduler.min_file_process_interval),
-            )
+            try:
+                result = self._record(answer, now)
+            except AWAY:
+                self._answers.rotate(-1)  # should it be this one's fault, the others are stored before the next attempt
+                raise
+            self._attempts.pop(answer.file, None)
             self._answers.popleft()
-            self._claimed.pop(parsed.path, None)
-            if parsed.path in self._overtaken:
-                self._overtaken.discard(parsed.path)
+            self._claimed.pop(answer.file, None)
+            if answer.file in self._overtaken:
+                self._overtaken.discard(answer.file)
                 self._ask_at = 0.0
             if result.accepted:
-                recorded[parsed.path] = result
-                self._say(parsed.path, result.problem)
+                recorded[answer.file] = result
+                self._say(answer.file, result.problem)
         return recorded
+
+    def _record(self, answer: Answer, now: datetime) -> files.Recorded:
+        """Store one answer. Whatever is wrong with it is a problem of its file; only a database that is away goes through."""
+        try:
+            return self._put(self._parsed(answer), now)
+        except AWAY as error:
+            if not self._gives_up(answer.file, error):
+                raise
+            found = problem.Problem.make(f"PostgreSQL gave up storing the DAGs of this file: {str(error.orig).splitlines()[0]}.")
+        except MalformedDagError as error:
+            found = problem.of_answer(str(error))
+        except Exception as error:
+            log.exception("What the DAG file %s gave cannot be stored", answer.file)
+            found = problem.Problem.make(
+                f"What the file gave cannot be stored: {type(error).__name__}; the scheduler's log has more."
+            )
+        failed = files.ParsedFile(
+            path=answer.file,
+            modified_at=self._claimed[answer.file],
+            duration_s=answer.duration_s,
+            problem=files.ImportProblem(found.message, found.line, found.traceback),
+        )
+        try:
+            return self._put(failed, now)
+        except AWAY:
+            raise
+        except Exception:
+            # Its claim lapses by itself, and then it is read again; until then the others are.
+            log.exception("Nor can the problem of the DAG file %s", answer.file)
+            return files.Recorded(accepted=False)
+
+    def _gives_up(self, file: str, error: DBAPIError) -> bool:
+        """Whether it is the content of this file that PostgreSQL cannot take, to judge by the attempts so far."""
+        code = getattr(error.orig, "pgcode", None)
+        if code is not None and not code.startswith(NOT_ABOUT_FILE):
+            self._attempts[file] += 1
+        return self._attempts[file] >= MAX_ATTEMPTS
+
+    def _put(self, parsed: files.ParsedFile, now: datetime) -> files.Recorded:
+        min_interval = timedelta(seconds=self._settings.scheduler.min_file_process_interval)
+        return files.record(self._engine, parsed, claimed_by=self._id, now=now, min_interval=min_interval)
 
     def _rests(self, answer: Answer) -> timedelta | None:
         """How long a file that depends on nothing but code rests unless the code changes; not all of them for equally long."""
@@ -207,6 +269,9 @@ class DagFileManager:
             log.warning("The DAG file %s cannot be used: %s", path, problem.message)
 
     def _parsed(self, answer: Answer) -> files.ParsedFile:
+        """What to store of an answer; MalformedDagError if one of its DAGs is none."""
+        for row in answer.dags:
+            self._check.check(row, answer.file)
         paused = self._settings.core.dags_are_paused_at_creation
         return files.ParsedFile(
             path=answer.file,
@@ -215,7 +280,7 @@ class DagFileManager:
             dags=tuple(_dag(row, paused) for row in answer.dags),
             modules=tuple(answer.modules),
             rests=self._rests(answer),
-            problem=files.ImportProblem(**answer.problem) if answer.problem else None,
+            problem=files.ImportProblem(**answer.problem.model_dump()) if answer.problem else None,
         )
 
     def _start_due(self, now: datetime) -> tuple[str, ...]:
@@ -269,9 +334,10 @@ class DagFileManager:
         failing = False
         while not self._stopping.is_set():
             try:
-                self.pulse.beat()
+                self._pulse.beat()
+                self._end_strays()
                 turn = self.run_once(self._clock(), ask=time.monotonic() >= self._ask_at)
-            except DBAPIError as error:
+            except AWAY as error:
                 if not failing:
                     log.warning("DAG files wait for the database: %s", str(error.orig).strip())
                 failing = True
@@ -279,14 +345,23 @@ class DagFileManager:
                 self._watch.list_again()
                 self._clock_read = None
                 self._stopping.wait(self._settings.scheduler.scheduler_idle_sleep_time)
-            except Exception:
+            except Exception as error:
                 # Whatever it is, the next turn may do better, and the DAGs that are stored go on being scheduled.
                 log.exception("A turn over the DAG files failed")
+                self._progress.failed(f"No DAG file is read: each turn fails ({type(error).__name__}; the log has more).")
+                self._clock_read = None
                 self._stopping.wait(self._settings.scheduler.scheduler_idle_sleep_time)
             else:
                 failing = False
+                self._progress.answered()
                 if not turn.stored:
                     self._rest()
+
+    def _end_strays(self) -> None:
+        """End what a DAG file or callback has left to this process by ending those above it, now and then."""
+        if time.monotonic() >= self._strays_at:
+            process_tree.kill_strays()
+            self._strays_at = time.monotonic() + STRAYS_S
 
     def _rest(self) -> None:
         """Until an answer came, the folder changed, or it is time to look into the database again."""
@@ -298,11 +373,8 @@ class DagFileManager:
         select.select(sources, [], [], max(0.0, until - time.monotonic()))
 
 
-def _dag(row: dict[str, Any], paused: bool) -> files.ParsedDag:
-    own = row["is_paused_upon_creation"]
+def _dag(row: DagRow, paused: bool) -> files.ParsedDag:
+    own = row.is_paused_upon_creation
     return files.ParsedDag(
-        dag_id=row["dag_id"],
-        content_hash=row["content_hash"],
-        data=row["data"],
-        is_paused=paused if own is None else own,
+        dag_id=row.dag_id, content_hash=row.content_hash, data=row.data, is_paused=paused if own is None else own
     )

@@ -1,8 +1,8 @@
-"""The process that DAG files are read from: it has our modules imported, and forks one child for each file.
+"""The process that DAG files are read from: it has our modules imported, and forks a keeper and its child for each file.
 
 Started as `python -P -m scheduler.dagfiles.template` by parser.Parser, whose requests it gets as JSON lines on its standard
 input and answers in JSON lines on its standard output. It has no thread, no connection and no password, and never runs
-the author's code itself. When its input ends, it kills its children and ends.
+the author's code itself. What the children write is checked, not trusted. When its input ends, it kills them and ends.
 """
 
 import contextlib
@@ -16,22 +16,30 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from scheduler.dagfiles import parse, problem
+from pydantic import ValidationError
+
+from scheduler import secrecy
+from scheduler.dagfiles import keeper, lines, parse, problem, process_tree
+from scheduler.dagfiles.answers import MAX_RESULT_BYTES, Answer, FileProblem, Reading, fault
+from scheduler.dagfiles.limits import ProcessCount
 from scheduler.settings import Core, Scheduler
 
 #: What most files need and their imports load late: loaded once here instead of in each child.
 PRELOADED = ("scheduler.operators", "croniter", "jsonschema", "zoneinfo")
 #: How long after its time limit a child is killed that has not been ended by its own watchdog.
 GRACE_S = 1.0
+#: How long after that its keeper is killed, which should have ended everything by then: something in the file stopped it.
+KEEPER_S = process_tree.KILL_S + 2.0
 READ_BYTES = 1 << 20
-MAX_RESULT_BYTES = 64 << 20
+MAX_REQUEST_BYTES = 1 << 20
 MAX_OUTPUT_BYTES = 4096
 
 
 @dataclass(slots=True, eq=False)
 class _Child:
+    """A file that is being read; `pid` is the keeper's."""
+
     file: str
     pid: int
     pid_fd: int
@@ -40,7 +48,6 @@ class _Child:
     started: float
     result: bytearray = field(default_factory=bytearray)
     output: bytearray = field(default_factory=bytearray)
-    timed_out: bool = False
 
 
 class Template:
@@ -49,7 +56,8 @@ class Template:
     def __init__(self, requests_fd: int, answers_fd: int) -> None:
         self._requests_fd = requests_fd
         self._answers_fd = answers_fd
-        self._requests = bytearray()
+        self._requests = lines.LineReader(MAX_REQUEST_BYTES)
+        self._processes = ProcessCount()
         self._work: parse.Work | None = None
         self._children: list[_Child] = []
         self._selector = selectors.DefaultSelector()
@@ -63,8 +71,7 @@ class Template:
             while self._turn():
                 pass
         finally:
-            for child in list(self._children):
-                self._bury(child)
+            process_tree.kill_below()
 
     def _turn(self) -> bool:
         for key, _ in self._selector.select(self._patience_s()):
@@ -79,20 +86,20 @@ class Template:
         return True
 
     def _patience_s(self) -> float | None:
-        if not self._children or self._work is None:
+        if not self._children:
             return None
-        return max(0.0, min(child.started for child in self._children) + self._limit_s() - time.monotonic())
+        return max(0.0, min(child.started for child in self._children) + self._limit_s() + KEEPER_S - time.monotonic())
+
+    def _worked(self) -> parse.Work:
+        assert self._work is not None, "the first request brings it"
+        return self._work
 
     def _limit_s(self) -> float:
-        assert self._work is not None
-        return self._work.scheduler.dag_file_processor_timeout + GRACE_S
+        return self._worked().scheduler.dag_file_processor_timeout + GRACE_S
 
     def _take_requests(self) -> bool:
         data = os.read(self._requests_fd, READ_BYTES)
-        self._requests += data
-        *lines, rest = bytes(self._requests).split(b"\n")
-        self._requests = bytearray(rest)
-        for line in lines:
+        for line in self._requests.feed(data):
             request = json.loads(line)
             if self._work is None:
                 self._work = parse.Work(
@@ -109,21 +116,23 @@ class Template:
         return bool(data)
 
     def _fork(self, file: str) -> None:
-        assert self._work is not None
         result_fd, child_result_fd = os.pipe()
         output_fd, child_output_fd = os.pipe()
+        processes, template = self._processes.limit(), os.getpid()
         pid = os.fork()
         if pid == 0:
-            parse.run_child(file, self._work, result_fd=child_result_fd, output_fd=child_output_fd)
+            fds = {"result_fd": child_result_fd, "output_fd": child_output_fd}
+            keeper.keep(
+                lambda kept_by: parse.run_child(file, self._worked(), parent=kept_by, processes=processes, **fds),
+                parent=template,
+                limit_s=self._limit_s(),
+            )
         os.close(child_result_fd)
         os.close(child_output_fd)
-        # Also here: whoever comes first makes the group, so that it exists before anything may be killed by it.
-        with contextlib.suppress(OSError):
-            os.setpgid(pid, pid)
         child = _Child(file, pid, os.pidfd_open(pid), result_fd, output_fd, time.monotonic())
         self._children.append(child)
         for fd in (result_fd, output_fd):
-            os.set_blocking(fd, False)
+            lines.prepare(fd)
         for fd in (child.pid_fd, result_fd, output_fd):
             self._selector.register(fd, selectors.EVENT_READ, child)
 
@@ -147,9 +156,9 @@ class Template:
 
     def _kill_late(self) -> None:
         for child in self._children:
-            if time.monotonic() >= child.started + self._limit_s() and not child.timed_out:
-                child.timed_out = True
-                _kill_group(child.pid)
+            if time.monotonic() >= child.started + self._limit_s() + KEEPER_S:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child.pid, signal.SIGKILL)
 
     def _finish(self, child: _Child) -> None:
         if child not in self._children:
@@ -159,46 +168,45 @@ class Template:
             before = len(child.result)
             self._read(child)
         code = self._bury(child)
-        answer = self._answer(child, code) | {"file": child.file, "duration_s": time.monotonic() - child.started}
-        _write(self._answers_fd, json.dumps(answer).encode() + b"\n")
+        reading = self._reading(child, code)
+        answer = Answer(file=child.file, duration_s=time.monotonic() - child.started, **dict(reading))
+        _write(self._answers_fd, answer.model_dump_json().encode() + b"\n")
 
     def _bury(self, child: _Child) -> int:
-        """End the child and all it has started; its exit code, negative for a signal."""
-        # Not waited for yet, so nothing else can have got its id.
-        _kill_group(child.pid)
+        """Clear away a keeper that has ended; its exit code, negative for a signal."""
         _, status = os.waitpid(child.pid, 0)
         self._children.remove(child)
         for fd in (child.pid_fd, child.result_fd, child.output_fd):
             self._forget(fd)
             os.close(fd)
-        return os.waitstatus_to_exitcode(status)
+        code = os.waitstatus_to_exitcode(status)
+        if code < 0:
+            # Perhaps it was killed, and has left to this process what it was to end.
+            process_tree.kill_strays([other.pid for other in self._children])
+        return code
 
-    def _answer(self, child: _Child, code: int) -> dict[str, Any]:
-        assert self._work is not None
+    def _reading(self, child: _Child, code: int) -> Reading:
         report, mark, result = bytes(child.result).rpartition(parse.RESULT_MARK)
         if mark and code == 0:
             if len(child.result) >= MAX_RESULT_BYTES:
-                found = problem.Problem.make(f"The DAGs of the file take more than {MAX_RESULT_BYTES >> 20} MiB; split the file.")
-                return {"problem": found.to_dict()}
-            answer: dict[str, Any] = json.loads(result)
-            return answer
-        path = self._work.folder / child.file
-        limit_s = self._work.scheduler.dag_file_processor_timeout
+                return _failed(problem.of_flood(MAX_RESULT_BYTES))
+            try:
+                return Reading.model_validate_json(result)
+            except ValidationError as error:
+                return _failed(problem.of_answer(fault(error)))
+        path = self._worked().folder / child.file
+        limit_s = self._worked().scheduler.dag_file_processor_timeout
         texts = {
             "report": (report if mark else bytes(child.result)).decode("utf-8", "replace"),
             "output": child.output.decode("utf-8", "replace"),
         }
-        if child.timed_out or (code == 1 and time.monotonic() - child.started >= limit_s):
-            return {"problem": problem.of_timeout(limit_s, path, **texts).to_dict()}
-        return {"problem": problem.of_ending(code, path, **texts).to_dict()}
+        if code in {1, -signal.SIGKILL} and time.monotonic() - child.started >= limit_s:
+            return _failed(problem.of_timeout(limit_s, path, **texts))
+        return _failed(problem.of_ending(code, path, **texts))
 
 
-def _kill_group(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)
-    # A child that left its group is still itself.
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+def _failed(found: problem.Problem) -> Reading:
+    return Reading(problem=FileProblem(**found.to_dict()))
 
 
 def _write(fd: int, data: bytes) -> None:
@@ -214,6 +222,9 @@ def main() -> None:
     os.dup2(nothing, 0)
     os.dup2(2, 1)
     os.close(nothing)
+    # A child inherits it, so that none can write into the pipes of another or of this process.
+    secrecy.close()
+    process_tree.become_reaper()
     with contextlib.suppress(BrokenPipeError):
         Template(requests_fd, answers_fd).serve()
     sys.exit(0)

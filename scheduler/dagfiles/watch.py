@@ -22,6 +22,10 @@ MARKS = (re.compile(rb"dag", re.IGNORECASE), re.compile(rb"scheduler|airflow", r
 RETRY_S = 1.0
 #: Longer than a tick of the clock that file systems take their times from.
 TICK_S = 0.02
+#: Larger files are not searched for the marks.
+MAX_LOOKED_AT_BYTES = 8 << 20
+#: A path is a key of the database, whose index takes no more than about 2,700 bytes.
+MAX_PATH_BYTES = 1024
 #: What the kernel says when a limit of inotify is reached.
 EXHAUSTED = (errno.ENOSPC, errno.EMFILE, errno.ENFILE)
 
@@ -159,8 +163,12 @@ class Watch:
         for path in written:
             try:
                 found = os.stat(path)  # noqa: PTH116 - paths of events and listings are text
-                seen[self._name(path)] = self._seen(path, found)
+                whole = stat.S_ISREG(found.st_mode) and self._has_name(path)
+                if whole:
+                    seen[self._name(path)] = self._seen(path, found)
             except OSError:
+                whole = False
+            if not whole:
                 return self._list_all(written)
         if any(name in self._last and self._last[name].is_dag_file != one.is_dag_file for name, one in seen.items()):
             return self._list_all(written)
@@ -234,13 +242,20 @@ class Watch:
         if is_hidden(entry.name):
             return None
         try:
-            entry.path.encode()
-            return entry.stat()
-        except UnicodeEncodeError:
-            self._say(repr(entry.path), "The file %r is not read: its name is not UTF-8.", entry.path)
+            return entry.stat() if self._has_name(entry.path) else None
         except OSError:  # gone since, or a link that leads nowhere
-            pass
-        return None
+            return None
+
+    def _has_name(self, path: str) -> bool:
+        """Whether the database can keep this path."""
+        try:
+            fits = len(self._name(path).encode()) <= MAX_PATH_BYTES
+        except UnicodeEncodeError:
+            self._say(repr(path), "The file %r is not read: its name is not UTF-8.", path)
+            return False
+        if not fits:
+            self._say(repr(path), "The file %r is not read: its path has more than %d bytes.", path, MAX_PATH_BYTES)
+        return fits
 
     def _is_dag_file(self, path: str, found: os.stat_result) -> bool:
         stamp = (found.st_ctime_ns, found.st_size, found.st_ino)
@@ -276,8 +291,19 @@ def _times(seen: Mapping[str, _Seen]) -> dict[str, tuple[datetime, bool]]:
 
 def _is_marked(path: Path) -> bool:
     try:
-        # Without NULs, so that a file in UTF-16 is recognised, and its author told, too.
-        content = path.read_bytes().replace(b"\0", b"")
+        content = _content(path)
     except OSError:
         return True  # reading it in a child says what is wrong with it
-    return all(mark.search(content) for mark in MARKS)
+    # Without NULs, so that a file in UTF-16 is recognised, and its author told, too.
+    return content is None or all(mark.search(content.replace(b"\0", b"")) for mark in MARKS)
+
+
+def _content(path: Path) -> bytes | None:
+    """The text of a file, None if it is too large to be looked at here: a child reads it under its limits."""
+    # It may have become a pipe since it was looked at, which must not be waited for.
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return b""
+        content = file.read(MAX_LOOKED_AT_BYTES + 1)
+    return None if len(content) > MAX_LOOKED_AT_BYTES else content

@@ -224,3 +224,21 @@ def test_a_change_that_the_kernel_does_not_tell_is_found_at_the_next_check(tmp_p
 
     assert eventually(watch.look).files.keys() == {"d.py", "e.py"}
     watch.close()
+
+
+def test_what_is_no_file_or_too_large_to_be_searched_holds_up_nothing(tmp_path: Path) -> None:
+    watch = Watch(tmp_path, list_interval_s=1000)
+    first = watch.look()
+    assert first is not None and first.files == {}
+
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "pipe").rename(tmp_path / "pipe.py")
+    with (tmp_path / "large.py").open("wb") as large:
+        large.truncate(100 << 30)
+    (tmp_path / "d.py").write_text(DAG_FILE)
+
+    # The large one is for a child to read, under its limits.
+    found: set[str] = set()
+    eventually(lambda: found.update((watch.look() or Listing({}, {})).files) or found >= {"large.py", "d.py"})
+    watch.close()
+    assert found == {"large.py", "d.py"}

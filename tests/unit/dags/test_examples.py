@@ -1,5 +1,6 @@
 """The example DAGs load as a parser loads them, and have the shape they promise."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,8 +10,12 @@ from typing import Any
 import pytest
 
 from scheduler import DAG
+from scheduler.dagfiles import parse
+from scheduler.dagfiles.answers import Reading
+from scheduler.dagfiles.dag_check import DagCheck
 from scheduler.dagfiles.load import load
 from scheduler.exceptions import SkipTask
+from scheduler.settings import Core, Scheduler
 
 DAGS_FOLDER = Path(__file__).parents[3] / "dags"
 TABLES = {"carrier_table", "monthly_table", "route_table", "condition_table"}
@@ -131,3 +136,13 @@ def test_a_stream_is_one_task_that_goes_on_whatever_happens() -> None:
     assert [task.task_id for task in stream.tasks] == ["readings"]
     assert stream.max_active_runs == 1
     assert stream.task_dict["readings"].retries == 1_000
+
+
+def test_what_the_examples_become_is_accepted_as_an_answer() -> None:
+    work = parse.Work(DAGS_FOLDER, Core(), Scheduler())
+    check = DagCheck()
+    for file in sorted(DAGS_FOLDER.glob("*.py")):
+        reading = Reading.model_validate_json(json.dumps(parse.parse(file.name, work)))
+        assert reading.problem is None
+        for row in reading.dags:
+            check.check(row, file.name)

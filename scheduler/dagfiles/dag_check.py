@@ -1,0 +1,94 @@
+"""Checks that what a child sent as a serialized DAG is one, before schedulers and workers have to read it."""
+
+import functools
+import hashlib
+import re
+from collections import OrderedDict
+from datetime import UTC, datetime
+
+from pydantic import TypeAdapter, ValidationError
+
+from scheduler import serialized
+from scheduler.authoring.trigger_rule import TriggerRule
+from scheduler.dagfiles.answers import DagRow, fault
+from scheduler.serialized import SerializedDag
+
+#: Contents that are known to be good.
+MAX_KNOWN = 10_000
+LARGEST_INT = 2**31 - 1
+ID = re.compile(r"[\w.-]{1,250}")
+#: When a schedule is asked for its next run; any moment does.
+SOME_TIME = datetime(2025, 1, 1, tzinfo=UTC)
+RULES = frozenset(str(rule) for rule in TriggerRule)
+
+
+class MalformedDagError(ValueError):
+    """What is wrong with it; a child that only ran Paceline's own code does not send it."""
+
+
+class DagCheck:
+    """Checks each content once, since most readings of a file bring what the one before brought."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
+
+    def check(self, row: DagRow, file: str) -> None:
+        """MalformedDagError unless this is a DAG of `file` that can be stored, planned and run."""
+        if hashlib.sha256(row.data.encode()).hexdigest() != row.content_hash:
+            raise MalformedDagError("its hash is that of another DAG")
+        # The content names the file and the DAG, so its hash stands for both.
+        key = (file, row.content_hash)
+        if key not in self._known:
+            _check(row, file)
+            if len(self._known) >= MAX_KNOWN:
+                self._known.popitem(last=False)
+            self._known[key] = None
+        self._known.move_to_end(key)
+
+
+@functools.cache
+def _adapter() -> TypeAdapter[SerializedDag]:
+    return TypeAdapter(SerializedDag)
+
+
+def _check(row: DagRow, file: str) -> None:
+    try:
+        dag = _adapter().validate_json(row.data, strict=True)
+    except ValidationError as error:
+        raise MalformedDagError(fault(error)) from None
+    if (dag.dag_id, dag.file, dag.is_paused_upon_creation) != (row.dag_id, file, row.is_paused_upon_creation):
+        raise MalformedDagError("its content is that of another DAG")
+    if not ID.fullmatch(dag.dag_id):
+        raise MalformedDagError("it has an invalid id")
+    _check_tasks(dag)
+    try:
+        table = serialized.next_timetable(dag)
+        table.next_run(last=None, start=dag.start, end=dag.end, catchup=dag.catchup, now=SOME_TIME)
+        moments = [
+            dag.start,
+            dag.end,
+            *(datetime.fromisoformat(one) for task in dag.tasks for one in (task.start_date, task.end_date) if one),
+        ]
+    except Exception as error:
+        raise MalformedDagError(f"its schedule or a date of it: {type(error).__name__}") from None
+    if any(moment is not None and moment.tzinfo is None for moment in moments):
+        raise MalformedDagError("a date has no time zone")
+
+
+def _check_tasks(dag: SerializedDag) -> None:
+    """Each task stands after those above it, so there is no cycle, and names only tasks of this DAG."""
+    ids = {task.task_id for task in dag.tasks}
+    if len(ids) < len(dag.tasks):
+        raise MalformedDagError("two tasks have the same id")
+    before: set[str] = set()
+    for task in dag.tasks:
+        if not ID.fullmatch(task.task_id):
+            raise MalformedDagError("a task has an invalid id")
+        if not before.issuperset(task.upstream) or not ids.issuperset((*task.setups, *task.scope)):
+            raise MalformedDagError("a task names an unknown task, or one that does not come before it")
+        if task.trigger_rule not in RULES:
+            raise MalformedDagError("a task has an unknown trigger rule")
+        numbers = (task.pool_slots, task.retries, task.max_active_tis_per_dag or 0, task.max_active_tis_per_dagrun or 0)
+        if not all(0 <= number <= LARGEST_INT for number in numbers) or abs(task.priority_weight) > LARGEST_INT:
+            raise MalformedDagError("a number is out of range")
+        before.add(task.task_id)

@@ -1,0 +1,132 @@
+"""Whatever a callback writes into the pipes of its process, it ends that callback; those of other files are called."""
+
+from pathlib import Path
+
+import psutil
+from support.scenario import Scenario
+from support.waiting import eventually
+
+from .test_notices import errors, notify, told, write
+
+#: Writes into every pipe that the process has.
+ANSWER = """
+import stat, time
+def answer(data):
+    for fd in range(3, 100):
+        try:
+            if stat.S_ISFIFO(os.fstat(fd).st_mode):
+                os.write(fd, data)
+        except OSError:
+            pass
+"""
+CALL = "def bad(context):\n    answer({!r})\n    os._exit(0)\n"
+GOOD = b'{"count": 1, "error": null}\n'
+ANSWERS = {
+    "no_json": b"{\n",
+    "empty": b"\n",
+    "list": b"[]\n",
+    "null": b"null\n",
+    "wrong_types": b'{"count": "1", "error": 1}\n',
+    "count_is_true": b'{"count": true, "error": null}\n',
+    "endless_count": b'{"count": 1000000000, "error": null}\n',
+    "negative_count": b'{"count": -1, "error": null}\n',
+    "no_utf8": b'{"count": 1, "error": "\xff"}\n',
+    "nul": b'{"count": 1, "error": "a\\u0000b"}\n',
+    "surrogate": b'{"count": 1, "error": "\\ud800"}\n',
+    "long_error": b'{"count": 1, "error": "' + b"x" * 10_000 + b'"}\n',
+    "deep": b"[" * 50_000 + b"\n",
+    "digits": b'{"count": ' + b"9" * 5000 + b"}\n",
+    "two": GOOD * 2,
+    "says_it_ended": b'{"ended": 0}\n',
+    "speaks_of_a_load": b'{"problem": null}\n',
+    "unfinished": b'{"count": 1',
+}
+DEEDS = {
+    "flood": "def bad(context):\n    while True:\n        answer(b'x' * 60_000)\n",
+    "stops": "import signal\ndef bad(context):\n    os.kill(os.getppid(), signal.SIGKILL)\n    time.sleep(600)\n",
+    "closes": "def bad(context):\n    os.closerange(3, 100)\n    os._exit(3)\n",
+}
+DAG = """
+with DAG("{}", schedule=None):
+    EmptyOperator(task_id="a", on_success_callback={})
+"""
+
+
+def test_each_is_the_failure_of_its_callback_and_a_good_one_is_called_once(scenario: Scenario) -> None:
+    for name, data in ANSWERS.items():
+        write(scenario, ANSWER + CALL.format(data) + DAG.format(name, "bad"), name)
+    for name, deed in DEEDS.items():
+        write(scenario, ANSWER + deed + DAG.format(name, "bad"), name)
+    write(scenario, DAG.format("good", 'tell("good")'), "good")
+    names = [*ANSWERS, *DEEDS, "good"]
+    for name in names:
+        scenario.trigger(name, run_id="r")
+    scenario.run_to_end()
+
+    notify(scenario)
+
+    found = dict(scenario.rows("select r.dag_id, n.error from notice n join dag_run r on r.id = n.dag_run_id"))
+    assert found.keys() == set(names)
+    # What answers as Paceline does has told its own callback to be over, and no other.
+    lies = {"two"}
+    assert {name for name, error in found.items() if error is None} <= {"good", *lies}
+    assert [(one["what"], one["attempt"]) for one in told(scenario)] == [("good", 1)]
+    assert all(len(error) < 2500 for error in found.values() if error)
+
+
+def test_an_error_with_a_nul_or_half_a_surrogate_is_noted(scenario: Scenario) -> None:
+    write(
+        scenario,
+        """
+        def nul(context):
+            raise ValueError("a\\0b")
+
+        def half(context):
+            raise ValueError("\\ud800")
+
+        class Odd(Exception):
+            def __str__(self):
+                raise RuntimeError("no words")
+
+        def odd(context):
+            raise Odd
+
+        with DAG("d", schedule=None):
+            for task_id, callback in (("a", nul), ("b", half), ("c", odd)):
+                EmptyOperator(task_id=task_id, on_success_callback=callback)
+        """,
+    )
+    scenario.trigger("d", run_id="r")
+    scenario.run_to_end()
+
+    notify(scenario)
+
+    assert sorted(map(str, errors(scenario))) == ["Odd", "ValueError: \\ud800", "ValueError: a\\x00b"]
+
+
+def test_what_a_callback_leaves_behind_ends_with_its_file(scenario: Scenario, tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    write(
+        scenario,
+        f"""
+import ctypes
+def bad(context):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            ctypes.CDLL(None).prctl(1, 0)
+            open({str(pid)!r}, "w").write(str(os.getpid()))
+            time.sleep(600)
+        os._exit(0)
+    while not pathlib.Path({str(pid)!r}).exists() or not pathlib.Path({str(pid)!r}).read_text():
+        time.sleep(0.01)
+{DAG.format("d", "bad")}
+""",
+    )
+    scenario.trigger("d", run_id="r")
+    scenario.run_to_end()
+
+    notify(scenario)
+
+    left = int(pid.read_text())
+    eventually(lambda: not psutil.pid_exists(left) or psutil.Process(left).status() == psutil.STATUS_ZOMBIE)
