@@ -97,6 +97,10 @@ class BackfillError(PacelineError):
     exit_code = 2
 
 
+class StaleTryError(PacelineError):
+    """A task wrote something after its try had ended for the scheduler: cleared, declared lost, or begun anew elsewhere."""
+
+
 class UnreachableError(PacelineError):
     """The database or the broker does not answer."""
 

@@ -139,7 +139,8 @@ class TaskInstance(Pulling):
             logical_date=logical_date,
             conf=conf or {},
             reset=reset,
-            triggered_by=f"{self.dag_id}.{self.task_id}",
+            claim=self._claim,
+            now=self.now,
             patient=self._patient,
         )
 
@@ -208,7 +209,7 @@ def build(claim: Claim, operator: Operator, ti: TaskInstance) -> context.Context
             conf=claim.conf,
         ),
         previous=ti.previous(),
-        vault=StoreVault(ti._settings, ti._hot, ti._patient),
+        vault=StoreVault(ti._settings, claim, ti._hot, ti._patient),
         conf_overrides_params=ti._settings.core.dag_run_conf_overrides_params,
         events=StoredEvents(claim, ti._hot, ti._patient),
     )

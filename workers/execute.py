@@ -120,7 +120,7 @@ class Executor:
     def _user_code(self, claim: Claim, dag: SerializedDag, task: SerializedTask) -> Success:
         """What the task returned, as JSON text, and what it skips; XComError if it is not JSON."""
         if claim.try_number > 1 and claim.resume is None:
-            self.patient(lambda: self.hot.clear_xcoms(claim.id))
+            self.patient(lambda: self.hot.clear_xcoms(claim))
         operator = self.files.task(dag.file, claim.dag_id, claim.task_id)
         ti = context.TaskInstance(claim, dag, self.hot, patient=self.patient, settings=self.settings, branches=operator.branches)
         values = context.build(claim, operator, ti)

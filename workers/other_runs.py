@@ -11,6 +11,7 @@ from sqlalchemy.exc import DBAPIError
 from scheduler.exceptions import ConflictError, PacelineError
 from scheduler.settings import Settings
 from scheduler.store import clear, database, external, runs
+from scheduler.store.claims import Claim
 from scheduler.store.selection import Runs, Tasks
 
 MAY_NOT = "The database role of this worker may not do that ({}): `paceline db grant-worker ROLE{}` grants it."
@@ -24,13 +25,24 @@ def trigger(
     logical_date: datetime | None,
     conf: Mapping[str, Any],
     reset: bool,
-    triggered_by: str,
+    claim: Claim,
+    now: Callable[[], datetime],
     patient: Callable[[Callable[[], Any]], Any],
 ) -> str:
-    """Make a run, or with `reset` clear the one that is there; its run id. NotFoundError, ConflictError, ParamError."""
+    """Make a run, or with `reset` clear the one that is there; its run id.
+
+    NotFoundError, ConflictError, ParamError, StaleTryError: nothing is made for a try that is not the current one.
+    """
     engine = database.create(settings, pool_size=1, application="paceline worker")
+    triggered_by = f"{claim.dag_id}.{claim.task_id}"
+    # Chosen before the first attempt: an answer may be lost with its connection, and another attempt must not make another run.
+    logical_date = logical_date or now()
+    run_id = run_id or runs.manual_run_id(logical_date)
+    attempts = 0
 
     def make() -> str:
+        nonlocal attempts
+        attempts += 1
         try:
             return runs.trigger(
                 engine,
@@ -41,11 +53,14 @@ def trigger(
                 triggered_by=triggered_by,
                 default_queue=settings.core.default_queue,
                 conf_overrides_params=settings.core.dag_run_conf_overrides_params,
+                writer=claim.writer,
             ).run_id
         except ConflictError:
+            if attempts > 1 and runs.triggered_by(engine, dag_id, run_id) == triggered_by:
+                return run_id
             if not reset:
                 raise
-            return _clear(engine, settings, dag_id, run_id, logical_date)
+            return _clear(engine, settings, dag_id, run_id, logical_date, claim=claim)
 
     def attempt() -> str:
         try:
@@ -63,7 +78,7 @@ def trigger(
         engine.dispose()
 
 
-def _clear(engine: Engine, settings: Settings, dag_id: str, run_id: str | None, logical_date: datetime | None) -> str:
+def _clear(engine: Engine, settings: Settings, dag_id: str, run_id: str, logical_date: datetime, *, claim: Claim) -> str:
     with engine.connect() as connection:
         found = external.run_id_of(
             lambda statement, parameters: connection.exec_driver_sql(statement, tuple(parameters)).all(),
@@ -71,5 +86,5 @@ def _clear(engine: Engine, settings: Settings, dag_id: str, run_id: str | None, 
             run_id=run_id,
             logical_date=logical_date,
         )
-    clear.clear(engine, Runs(dag_id=dag_id, run_id=found), Tasks(), core=settings.core)
+    clear.clear(engine, Runs(dag_id=dag_id, run_id=found), Tasks(), core=settings.core, writer=claim.writer)
     return found

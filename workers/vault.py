@@ -9,6 +9,7 @@ from scheduler.authoring.connection import Connection
 from scheduler.exceptions import PacelineError
 from scheduler.settings import Settings
 from scheduler.settings_sources import CONNECTION_PREFIX, STORE_PREFIXES, VARIABLE_PREFIX
+from scheduler.store.claims import Claim
 from scheduler.store.hot import HotPath
 
 #: What was taken out of this process's environment, so that user code and what it starts do not print it by accident.
@@ -64,8 +65,9 @@ class StoredPasswords:
 class StoreVault(EnvironmentVault):
     """The environment, then the database; the encryption is loaded when something is asked of it."""
 
-    def __init__(self, settings: Settings, hot: HotPath, patient: Callable[[Callable[[], Any]], Any]) -> None:
+    def __init__(self, settings: Settings, claim: Claim, hot: HotPath, patient: Callable[[Callable[[], Any]], Any]) -> None:
         super().__init__()
+        self._writer = claim.writer
         self._settings = settings
         self._hot = hot
         self._patient = patient
@@ -86,12 +88,13 @@ class StoreVault(EnvironmentVault):
         from scheduler.store.cipher import Cipher
 
         variables.check_key(key)
-        self._ask(variables.WRITE, (key, Cipher.of(self._settings, make=True).encrypt(value), description))
+        value = Cipher.of(self._settings, make=True).encrypt(value)
+        self._write(variables.WRITE_OF_TASK, (key, value, description))
 
     def delete_variable(self, key: str) -> bool:
         from scheduler.store import variables
 
-        return bool(self._ask(variables.DELETE, (key,)))
+        return self._write(variables.DELETE_OF_TASK, (key,)) > 0
 
     def connection(self, conn_id: str) -> Connection | None:
         found = super().connection(conn_id)
@@ -104,9 +107,17 @@ class StoreVault(EnvironmentVault):
         return connections.from_row(rows[0], Cipher.of(self._settings, make=False)) if rows else None
 
     def _ask(self, statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+        self._refuse_fork()
+        found: list[tuple[Any, ...]] = self._patient(lambda: self._hot.read(statement, parameters))
+        return found
+
+    def _write(self, statement: str, parameters: Sequence[Any]) -> int:
+        self._refuse_fork()
+        written: int = self._patient(lambda: self._hot.write(self._writer, statement, parameters))
+        return written
+
+    def _refuse_fork(self) -> None:
         if os.getpid() != self._pid:
             raise PacelineError(
                 "Variables and connections cannot be read in a process that the task has forked: read them before the fork."
             )
-        found: list[tuple[Any, ...]] = self._patient(lambda: self._hot.read(statement, parameters))
-        return found

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from scheduler.states import Decision, TaskState
+from scheduler.store.fencing import Writer
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,11 @@ class Claim:
     run_started_at: datetime | None
     conf: dict[str, Any]
     version_id: int
+
+    @property
+    def writer(self) -> Writer:
+        """Who writes what this dispatch stores."""
+        return Writer(self.id, self.dispatch_id, self.try_number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,9 +14,10 @@ from scheduler.serialized import SerializedDag
 from scheduler.settings import Core
 from scheduler.states import RUN_FINISHED, STARTED
 from scheduler.states import TaskState as S
-from scheduler.store import deadlines, integrity, selection
+from scheduler.store import deadlines, fencing, integrity, selection
 from scheduler.store.collapse import collapse, tasks_to_collapse
 from scheduler.store.database import transaction
+from scheduler.store.fencing import Writer
 from scheduler.store.selection import Change, Instance, Run, Runs, Tasks
 from scheduler.store.versions import Versions
 
@@ -25,17 +26,18 @@ UNTOUCHED = frozenset({S.NONE, S.REMOVED})
 
 
 def clear(
-    engine: Engine, runs: Runs, tasks: Tasks, *, core: Core, latest: bool | None = None, dry_run: bool = False
-) -> list[Change]:
+    engine: Engine, runs: Runs, tasks: Tasks, *, core: Core, latest: bool | None = None, dry_run: bool = False,
+    writer: Writer | None = None,
+) -> list[Change]:  # fmt: skip
     """Clear these task instances of these runs, each run in a transaction of its own; what changed.
 
     `latest` makes the runs go on with the newest version of their DAG; None leaves that to the DAG and then to the settings.
-    A dry run is the same, undone at its end.
+    A dry run is the same, undone at its end. `writer` is the try of a task that does it, StaleTryError.
     """
     versions = Versions()
     changes = []
     for key in _run_keys(engine, runs):
-        changes += _clear_run(engine, key, tasks, core, versions, latest=latest, dry_run=dry_run)
+        changes += _clear_run(engine, key, tasks, core, versions, latest=latest, dry_run=dry_run, writer=writer)
     return changes
 
 
@@ -46,12 +48,14 @@ def _run_keys(connection: Connection, runs: Runs) -> list[int]:
 
 @transaction
 def _clear_run(
-    connection: Connection, key: int, tasks: Tasks, core: Core, versions: Versions, *, latest: bool | None, dry_run: bool
-) -> list[Change]:
+    connection: Connection, key: int, tasks: Tasks, core: Core, versions: Versions, *, latest: bool | None, dry_run: bool,
+    writer: Writer | None,
+) -> list[Change]:  # fmt: skip
     run = hold(connection, key)
     if run is None:
         return []
     changes = clear_held(connection, run, tasks, core, versions, latest=latest)
+    fencing.hold(connection, writer)
     if dry_run:
         connection.rollback()
     return changes

@@ -1,7 +1,8 @@
 """The hot path of a worker child: claim, report and follow as prepared statements on one connection of its own.
 
 No engine, no ORM, no planning: a claim is one round trip that does not wait for the disk, a report with its follow is one
-that does. A claim that a crash of PostgreSQL undoes is asserted again by the worker's heartbeat (store/processes.reassert).
+that does, as does everything else that is stored. A claim that a crash of PostgreSQL undoes is asserted again by the worker's
+heartbeat (store/processes.still_held).
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -18,13 +19,22 @@ from scheduler.authoring import xcom
 from scheduler.serialized import SerializedDag
 from scheduler.settings import Settings
 from scheduler.states import TaskState
-from scheduler.store import crashes, shutdown, versions
+from scheduler.store import crashes, fencing, shutdown, versions
 from scheduler.store.claims import Claim, Ending, Moved, Moves, Reported, Undecided
 from scheduler.store.database import lost, options, socket_options
+from scheduler.store.fencing import Writer
 from scheduler.store.hot_statements import STATEMENTS
 
 #: Returned by pull_xcom where nothing was stored (None is a value).
 MISSING = object()
+#: What is stored here outlives a crash also where the server's own setting would not have it so; a stricter one stays.
+DURABLE = "select set_config('synchronous_commit', 'on', false) where current_setting('synchronous_commit') = 'off'"
+PUSH_XCOM = fencing.guarded(
+    "insert into xcom (task_instance_id, key, value) select id, %s, %s from current"
+    " on conflict (task_instance_id, key) do update set value = excluded.value, created_at = now() returning key"
+)
+LABEL = fencing.guarded("update task_instance t set map_label = %s from current where t.id = current.id returning t.id")
+CLEAR_XCOMS = fencing.guarded("delete from xcom x using current where x.task_instance_id = current.id returning x.key")
 
 
 class HotPath:
@@ -41,7 +51,8 @@ class HotPath:
     def claim(self, ti_id: int, dispatch_id: str) -> Claim | None:
         """queued -> running for exactly this dispatch; None if it is not there to be claimed (a duplicate), or not yet."""
         row = self._one(
-            "set synchronous_commit = off; execute claim(%s, %s, %s, %s)",
+            # For this transaction alone: two statements sent at once are one.
+            "set local synchronous_commit = off; execute claim(%s, %s, %s, %s)",
             (ti_id, dispatch_id, self.worker_id, self._settings.worker.heartbeat_timeout),
         )
         return None if row is None else Claim(*row)
@@ -55,7 +66,7 @@ class HotPath:
     def deciding(self, claim: Claim, joins: Sequence[int]) -> Iterator[None]:
         """A transaction that holds this task instance and `joins`, locked in id order."""
         self._execute(
-            "begin; set local synchronous_commit = on; execute lock_joins(%s, %s, %s::int[], %s)",
+            "begin; execute lock_joins(%s, %s, %s::int[], %s)",
             (claim.id, claim.dag_run_id, list(joins), claim.map_index),
         )
         try:
@@ -96,7 +107,7 @@ class HotPath:
         Without `dag`, the DAG of the run, moves.joins and moves.left are not asked about.
         """
         rows = self._all(
-            "set synchronous_commit = on; execute report(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s,"
+            "execute report(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s,"
             " %s::int[], %s::int[], %s::text[], %s::text[], %s::boolean[], %s, %s, %s, %s::int[], %s::int[], %s::int[], %s::int[])",
             (
                 claim.id,
@@ -134,7 +145,7 @@ class HotPath:
         """running -> up_for_reschedule or deferred, durably; whether others wait for the slots, None if it was refused."""
         deferral = ending.deferral
         found = self._one(
-            "set synchronous_commit = on; execute suspend(%s, %s, %s, %s, %s, %s, %s, %s, %s)",
+            "execute suspend(%s, %s, %s, %s, %s, %s, %s, %s, %s)",
             (
                 claim.id,
                 claim.dispatch_id,
@@ -194,27 +205,27 @@ class HotPath:
         return found
 
     def push_xcom(self, claim: Claim, key: str, json_text: str) -> None:
-        """Store one value for a running task instance; nothing if it is no longer this dispatch's, whose report is refused too."""
-        self._execute(
-            "insert into xcom (task_instance_id, key, value)"
-            " select id, %s, %s from task_instance where id = %s and dispatch_id = %s for share"
-            " on conflict (task_instance_id, key) do update set value = excluded.value, created_at = now()",
-            (key, json_text, claim.id, claim.dispatch_id),
-        )
+        """Store one value for a running task instance; StaleTryError."""
+        self.write(claim.writer, PUSH_XCOM, (key, json_text))
 
     def label(self, claim: Claim, text: str) -> None:
-        """Store the rendered map_index_template of a running task instance."""
-        self._execute(
-            "update task_instance set map_label = %s where id = %s and dispatch_id = %s", (text, claim.id, claim.dispatch_id)
-        )
+        """Store the rendered map_index_template of a running task instance; StaleTryError."""
+        self.write(claim.writer, LABEL, (text,))
 
-    def clear_xcoms(self, ti_id: int) -> None:
-        """Forget what an earlier try stored."""
-        self._execute("delete from xcom where task_instance_id = %s", (ti_id,))
+    def clear_xcoms(self, claim: Claim) -> None:
+        """Forget what earlier tries stored; StaleTryError."""
+        self.write(claim.writer, CLEAR_XCOMS, ())
 
     def read(self, statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
         """The rows of a statement of another store module, such as external and variables."""
         return self._all(statement, parameters)
+
+    def write(self, writer: Writer, statement: str, parameters: Sequence[Any]) -> int:
+        """Run a statement that `fencing.guarded` made; how many rows it wrote. StaleTryError if it was refused."""
+        found = self._one(statement, (*writer.key, *parameters))
+        if found is None:
+            raise fencing.stale(writer)
+        return int(found[0])
 
     def close(self) -> None:
         connection, self._connection, self._cursor = self._connection, None, None
@@ -238,7 +249,7 @@ class HotPath:
             # The only columns of type json hold XComs; others are jsonb.
             register_default_json(self._connection, loads=xcom.decode)
             cursor = self._connection.cursor()
-            cursor.execute(f"{crashes.NOTE};{STATEMENTS}")
+            cursor.execute(f"{DURABLE};{crashes.NOTE};{STATEMENTS}")
             self._cursor, self._acts_as = cursor, None
         if self._acts_as != self.worker_id:
             self._cursor.execute("select set_config('paceline.actor', %s, false)", (self.worker_id,))

@@ -15,7 +15,7 @@ from scheduler.store.database import options, socket_options
 #: Only for the dispatch that runs; a try that was cleared meanwhile writes nothing.
 WRITE = """
 insert into task_progress (task_instance_id, try_number, progress)
-select id, try_number, %s from task_instance where id = %s and dispatch_id = %s and state = 'running'
+select id, try_number, %s from task_instance where id = %s and dispatch_id = %s and state = 'running' for share
 on conflict (task_instance_id) do update
    set try_number = excluded.try_number, progress = excluded.progress, seen_at = excluded.seen_at
 """

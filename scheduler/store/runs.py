@@ -14,8 +14,9 @@ from scheduler.authoring import params
 from scheduler.exceptions import ConflictError, NotFoundError, PacelineError
 from scheduler.serialized import SerializedDag, next_timetable
 from scheduler.states import RunState
-from scheduler.store import deadlines, new_instances
+from scheduler.store import deadlines, fencing, new_instances
 from scheduler.store.database import transaction, transaction_at
+from scheduler.store.fencing import Writer
 
 #: What a run id may hold: it becomes a folder name and part of a Celery message. Dots alone would be another folder.
 RUN_ID = re.compile(r"(?!\.+\Z)[A-Za-z0-9_.~:+-][A-Za-z0-9_.~:+ -]{0,249}")
@@ -141,10 +142,11 @@ def trigger(
     triggered_by: str = "cli",
     default_queue: str = "default",
     conf_overrides_params: bool = True,
+    writer: Writer | None = None,
 ) -> CreatedRun:
-    """Make a manual run of the DAG's newest version, for `logical_date` or now.
+    """Make a manual run of the DAG's newest version, for `logical_date` or now; `writer` is the try that does it.
 
-    NotFoundError, ConflictError if it is there, or ParamError if `conf` does not fit the DAG's params.
+    NotFoundError, ConflictError if it is there, ParamError if `conf` does not fit the DAG's params, StaleTryError.
     """
     version = connection.exec_driver_sql(
         "select v.id, v.data from dag d join dag_version v on v.id = d.version_id where d.dag_id = %s and d.is_active", (dag_id,)
@@ -162,7 +164,7 @@ def trigger(
     if dag.start is not None and logical_date < dag.start:
         raise PacelineError(f"DAG {dag_id!r} starts on {dag.start.isoformat()}: choose a logical date from then on.")
     interval = next_timetable(dag).manual_interval(logical_date)
-    run_id = run_id or f"manual__{logical_date.astimezone(UTC).isoformat()}"
+    run_id = run_id or manual_run_id(logical_date)
     if not RUN_ID.fullmatch(run_id):
         raise PacelineError(f"run id {run_id!r} may hold letters, digits and _.~:+- only, 250 at most.")
     try:
@@ -188,7 +190,22 @@ def trigger(
     if created is None:
         what = f"run id {run_id!r} or logical date {logical_date.isoformat()}"
         raise ConflictError(f"DAG {dag_id!r} already has a run of {what}: choose another.")
+    fencing.hold(connection, writer)
     return created
+
+
+def manual_run_id(logical_date: datetime) -> str:
+    """The id of a manual run to which nobody gave one."""
+    return f"manual__{logical_date.astimezone(UTC).isoformat()}"
+
+
+@transaction
+def triggered_by(connection: Connection, dag_id: str, run_id: str) -> str | None:
+    """What made this run, as its maker said; None if there is no such run."""
+    found: str | None = connection.exec_driver_sql(
+        "select triggered_by from dag_run where dag_id = %s and run_id = %s", (dag_id, run_id)
+    ).scalar_one_or_none()
+    return found
 
 
 @transaction_at("start")

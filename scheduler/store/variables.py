@@ -6,19 +6,25 @@ from typing import Any
 from sqlalchemy import Connection
 
 from scheduler.exceptions import NotFoundError, PacelineError
+from scheduler.store import fencing
 from scheduler.store.cipher import Cipher
 from scheduler.store.database import transaction
 
 KEY_MAX_LENGTH = 250
 #: For the hot path too.
 READ = "select value from variable where key = %s"
-WRITE = """
-insert into variable (key, value, description) values (%s, %s, coalesce(%s, ''))
+UPSERT = """
 on conflict (key) do update set value = excluded.value, updated_at = now(),
                                 description = coalesce(nullif(excluded.description, ''), variable.description)
 returning key
 """
+WRITE = f"insert into variable (key, value, description) values (%s, %s, coalesce(%s, '')) {UPSERT}"
 DELETE = "delete from variable where key = %s returning key"
+#: What a task does: a try that is not the current one must not undo what the current one has set.
+WRITE_OF_TASK = fencing.guarded(
+    f"insert into variable (key, value, description) select %s, %s, coalesce(%s, '') from current {UPSERT}"
+)
+DELETE_OF_TASK = fencing.guarded("delete from variable using current where key = %s returning key")
 
 
 @transaction

@@ -1,6 +1,6 @@
 """Deferred task instances and the waiters that await their triggers, without worker processes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -48,12 +48,14 @@ def claim_all(scenario: Scenario) -> list[Claim]:
     return [claim for message in scenario.messages() if (claim := scenario.claim(message)) is not None]
 
 
-def defer_one(scenario: Scenario, trigger: Any, **options: Any) -> Claim:
-    """A run of one task, which has deferred."""
+def defer_one(scenario: Scenario, trigger: Any, *, push: Mapping[str, str] | None = None, **options: Any) -> Claim:
+    """A run of one task, which has pushed these XComs and deferred."""
     scenario.add(chain("c", 1))
     scenario.trigger("c", run_id="r")
     scenario.turn()
     (claim,) = claim_all(scenario)
+    for key, text in (push or {}).items():
+        scenario.hot.push_xcom(claim, key, text)
     assert scenario.follower.report(claim, deferred(trigger, **options))
     return claim
 
@@ -72,8 +74,7 @@ def resumed(scenario: Scenario) -> Claim:
 
 
 def test_a_fired_trigger_wakes_its_task_in_the_same_try(scenario: Scenario) -> None:
-    first = defer_one(scenario, at_once())
-    scenario.hot.push_xcom(first, "kept", "1")
+    first = defer_one(scenario, at_once(), push={"kept": "1"})
 
     with running_waiter(scenario.settings):
         again = resumed(scenario)

@@ -8,6 +8,7 @@ from support.scenario import Scenario, chain
 from support.waiting import eventually
 
 from scheduler.dispatch import Publisher
+from scheduler.exceptions import StaleTryError
 from scheduler.services.rescue import Rescue
 from scheduler.states import TaskState
 from scheduler.store import files, processes
@@ -130,13 +131,15 @@ def test_two_dispatches_of_a_task_instance_never_name_one_result(make_scenario: 
     assert second is not None and second.try_number == first.try_number + 1
     xcoms = "select key, value #>> '{}' from xcom order by key"
 
-    scenario.hot.clear_xcoms(second.id)
-    scenario.hot.push_xcom(first, "part", '"first"')
+    scenario.hot.clear_xcoms(second)
+    with pytest.raises(StaleTryError):
+        scenario.hot.push_xcom(first, "part", '"first"')
     assert not scenario.follower.report(first, Ending(TaskState.SUCCESS, result='"first"'))
     assert scenario.rows(xcoms) == []
     scenario.hot.push_xcom(second, "part", '"second"')
     assert scenario.follower.report(second, Ending(TaskState.SUCCESS, result='"second"'))
-    scenario.hot.push_xcom(first, "part", '"first"')
+    with pytest.raises(StaleTryError):
+        scenario.hot.push_xcom(first, "part", '"first"')
     assert not scenario.follower.report(first, Ending(TaskState.SUCCESS, result='"first"'))
 
     assert scenario.rows(xcoms) == [("part", "second"), ("return_value", "second")]

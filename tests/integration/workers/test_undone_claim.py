@@ -15,7 +15,7 @@ from support.servers import DURABLE, PostgresServer, running_postgres
 from support.waiting import eventually
 
 from scheduler.settings import Settings
-from scheduler.store import crashes, processes
+from scheduler.store import crashes, external_jobs, processes, variables
 from scheduler.store.hot import HotPath
 
 #: What does not wait for the disk is written long after.
@@ -150,6 +150,25 @@ def test_a_connection_that_ends_with_a_crash_is_lost_and_no_fault_of_the_stateme
         connection.invalidate()
     assert survivor.now() is not None
     survivor.close()
+
+
+def test_what_a_task_stored_outlives_a_crash_of_the_server(server: PostgresServer, scenario: Scenario) -> None:
+    """Only the claim does not wait for the disk: a task that goes on and succeeds must not have lost what it stored."""
+    (message,) = scenario.messages()
+    claim = scenario.claim(message)
+    assert claim is not None
+    scenario.hot.push_xcom(claim, "key", '"value"')
+    scenario.hot.write(claim.writer, variables.WRITE_OF_TASK, ("name", "text", None))
+    job = external_jobs.add(
+        scenario.hot.read, claim.writer, max_tries=0, queue="spark", tag="tag", kind="standalone", deploy_mode="cluster",
+        master="spark://m:7077", reach={},
+    )  # fmt: skip
+
+    crash_backend(server, scenario)
+
+    assert scenario.rows("select key, value #>> '{}' from xcom") == [("key", "value")]
+    assert scenario.rows("select key, value from variable") == [("name", "text")]
+    assert external_jobs.open_of(scenario.hot.read, claim.id) == [job]
 
 
 def test_what_nobody_asserts_is_sent_and_claimed_once_every_live_worker_had_time_to(

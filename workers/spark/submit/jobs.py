@@ -72,19 +72,18 @@ class StoredJobs:
     def add(self, made: Submission) -> ExternalJob:
         claim, target = self._claim, made.target
         return external_jobs.add(
-            self._ask, ti_id=claim.id, try_number=claim.try_number, dispatch_id=claim.dispatch_id, max_tries=claim.max_tries,
-            queue=claim.queue, tag=made.tag, kind=target.kind, deploy_mode=target.deploy_mode, master=target.address,
-            reach=dict(target.reach),
+            self._ask, claim.writer, max_tries=claim.max_tries, queue=claim.queue, tag=made.tag, kind=target.kind,
+            deploy_mode=target.deploy_mode, master=target.address, reach=dict(target.reach),
         )  # fmt: skip
 
     def take_over(self, job: ExternalJob) -> ExternalJob | None:
-        return external_jobs.take_over(self._ask, job, dispatch_id=self._claim.dispatch_id, try_number=self._claim.try_number)
+        return external_jobs.take_over(self._ask, self._claim.writer, job)
 
     def note(self, job: ExternalJob, status: Status) -> bool:
         return write(self._ask, job, status)
 
     def holds(self, job: ExternalJob) -> bool:
-        return external_jobs.held(self._ask, job)
+        return external_jobs.held_by(self._ask, self._claim.writer, job)
 
     def reported(self, look: progress.Look) -> contextlib.AbstractContextManager[None]:
         return progress.reported(self._settings, self._claim, look)

@@ -37,7 +37,7 @@ class ReaperJobs:
         raise NotImplementedError
 
     def take_over(self, job: ExternalJob) -> ExternalJob | None:
-        return external_jobs.take_over(self._ask, job, dispatch_id=str(uuid.uuid4()), try_number=job.try_number)
+        return external_jobs.take_abandoned(self._ask, job, reaper=str(uuid.uuid4()))
 
     def holds(self, job: ExternalJob) -> bool:
         return external_jobs.held(self._ask, job)

@@ -1,0 +1,295 @@
+"""Each write of a worker or waiter is refused once its try is not the current one; docs/explanation/worker-writes.md lists them."""
+
+import dataclasses
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from support.hands import clear_
+from support.scenario import Scenario, chain
+
+from scheduler.exceptions import StaleTryError
+from scheduler.states import TaskState
+from scheduler.store import deferrals, external_jobs, processes, variables
+from scheduler.store.claims import Claim, Deferral, Ending
+from scheduler.store.deferrals import Fired
+from scheduler.store.progress import ProgressWriter
+from workers import other_runs
+
+Write = Callable[[Scenario, Claim], object]
+JOB = {
+    "max_tries": 0, "queue": "default", "kind": "standalone", "deploy_mode": "cluster", "master": "spark://m:7077", "reach": {},
+}  # fmt: skip
+DEFERRAL = Deferral(classpath="a.B", kwargs={})
+
+
+def trigger(scenario: Scenario, claim: Claim, *, reset: bool = False, run_id: str | None = None) -> str:
+    return other_runs.trigger(
+        scenario.settings, "other", run_id=run_id, logical_date=None, conf={}, reset=reset, claim=claim, now=scenario.hot.now,
+        patient=lambda ask: ask(),
+    )  # fmt: skip
+
+
+def write_progress(scenario: Scenario, claim: Claim) -> None:
+    writer = ProgressWriter(scenario.settings, claim)
+    try:
+        writer.write({"by": claim.dispatch_id})
+    finally:
+        writer.close()
+
+
+def with_job(scenario: Scenario, do: Callable[[external_jobs.ExternalJob], object]) -> object:
+    job, *_ = external_jobs.open_of(scenario.hot.read, scenario.rows("select task_instance_id from external_job")[0][0])
+    return do(job)
+
+
+WRITES: Mapping[str, Write] = {
+    "push_xcom": lambda s, c: s.hot.push_xcom(c, "key", f'"{c.dispatch_id}"'),
+    "clear_xcoms": lambda s, c: s.hot.clear_xcoms(c),
+    "label": lambda s, c: s.hot.label(c, c.dispatch_id),
+    "report": lambda s, c: s.follower.report(c, Ending(TaskState.SUCCESS, result=f'"{c.dispatch_id}"')),
+    "report a failure": lambda s, c: s.follower.report(c, Ending(TaskState.FAILED, reason="late")),
+    "reschedule": lambda s, c: s.follower.report(c, Ending(TaskState.UP_FOR_RESCHEDULE, delay_s=9, resume={"late": 1})),
+    "defer": lambda s, c: s.follower.report(c, Ending(TaskState.DEFERRED, resume={"late": 1}, deferral=DEFERRAL)),
+    "obey": lambda s, c: s.follower.obey(c),
+    "claim": lambda s, c: s.hot.claim(c.id, c.dispatch_id),
+    "claim_again": lambda s, c: s.hot.claim_again(c),
+    "set a variable": lambda s, c: s.hot.write(c.writer, variables.WRITE_OF_TASK, ("kept", c.dispatch_id, None)),
+    "delete a variable": lambda s, c: s.hot.write(c.writer, variables.DELETE_OF_TASK, ("kept",)),
+    "progress": write_progress,
+    "trigger a run": trigger,
+    "clear a run": lambda s, c: trigger(s, c, reset=True, run_id="there"),
+    "enter an application": lambda s, c: external_jobs.add(s.hot.read, c.writer, tag=c.dispatch_id, **JOB),  # type: ignore[arg-type]
+    "take an application over": lambda s, c: with_job(s, lambda job: external_jobs.take_over(s.hot.read, c.writer, job)),
+    "note about an application": lambda s, c: with_job(
+        s,
+        lambda job: external_jobs.note(
+            s.hot.read, dataclasses.replace(job, dispatch_id=c.dispatch_id), state="killed", ended=True
+        ),
+    ),
+    "lose": lambda s, c: processes.fail_lost(s.engine, c.id, c.dispatch_id, "late"),
+    "assert the claim": lambda s, c: processes.still_held(s.engine, s.worker_id, {c.dispatch_id: c.id}),
+    "fire": lambda s, c: deferrals.fire(s.engine, [Fired(ti_id=c.id, dispatch_id=c.dispatch_id, outcome={"event": 1})]),
+    "look what is awaited": lambda s, c: deferrals.still_awaited(s.engine, "nobody", [(c.id, c.dispatch_id)]),
+}  # fmt: skip
+
+
+def everything(scenario: Scenario) -> dict[str, list[str]]:
+    """All rows of all tables; what reading them touches is none of it."""
+    tables = [
+        row[0]
+        for row in scenario.rows("select relname from pg_class where relkind = 'r' and relnamespace = 'public'::regnamespace")
+    ]
+    return {
+        table: sorted(row[0] for row in scenario.rows(f"select t::text from {table} t")) for table in tables if table != "process"
+    }
+
+
+def lost(scenario: Scenario, first: Claim) -> None:
+    """Declared lost: it waits for its next try."""
+    processes.fail_lost(scenario.engine, first.id, first.dispatch_id, "lost")
+
+
+def next_try(scenario: Scenario, first: Claim) -> Claim:
+    """The next try runs, follows the application and has stored things."""
+    lost(scenario, first)
+    scenario.sql("update task_instance set due_at = clock_timestamp() where state = 'up_for_retry'")
+    scenario.turn()
+    claims = [claim for message in scenario.messages() if (claim := scenario.claim(message)) is not None]
+    (second,) = [one for one in claims if one.id == first.id]
+    assert second.try_number == first.try_number + 1
+    scenario.hot.clear_xcoms(second)
+    for name in ("push_xcom", "label", "set a variable", "progress", "take an application over"):
+        WRITES[name](scenario, second)
+    return second
+
+
+def succeeded(scenario: Scenario, first: Claim) -> None:
+    second = next_try(scenario, first)
+    assert WRITES["report"](scenario, second)
+
+
+def deferred(scenario: Scenario, first: Claim) -> None:
+    """The next try waits for a trigger."""
+    second = next_try(scenario, first)
+    assert WRITES["defer"](scenario, second)
+
+
+def cleared(scenario: Scenario, first: Claim) -> None:
+    lost(scenario, first)
+    clear_(scenario, dag_id="c", run_id="r")
+
+
+STAGES: Mapping[str, Callable[[Scenario, Claim], object]] = {
+    "lost": lost, "next try": next_try, "succeeded": succeeded, "deferred": deferred, "cleared": cleared,
+}  # fmt: skip
+
+
+@pytest.fixture
+def first(scenario: Scenario) -> Claim:
+    """A claim that has an application, an XCom and a variable, beside another DAG with a run."""
+    scenario.add(chain("c", 1, task={"retries": 3}))
+    scenario.add(chain("other", 1))
+    scenario.trigger("other", run_id="there")
+    scenario.turn()
+    scenario.messages()
+    scenario.trigger("c", run_id="r")
+    scenario.turn()
+    (claim,) = [one for message in scenario.messages() if (one := scenario.claim(message)) is not None]
+    external_jobs.add(scenario.hot.read, claim.writer, tag="tag", **JOB)  # type: ignore[arg-type]
+    WRITES["push_xcom"](scenario, claim)
+    WRITES["set a variable"](scenario, claim)
+    return claim
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_try_that_is_not_the_current_one_changes_nothing(scenario: Scenario, first: Claim, stage: str) -> None:
+    STAGES[stage](scenario, first)
+    before = everything(scenario)
+    changed = {}
+
+    for name, write in WRITES.items():
+        # An application that nobody has taken over yet is the late try's to speak of, for what it says of it is true.
+        if stage in {"lost", "cleared"} and name == "note about an application":
+            continue
+        with suppress(StaleTryError):
+            write(scenario, first)
+        after = everything(scenario)
+        if after != before:
+            changed[name] = [table for table in before if before[table] != after[table]]
+            before = after
+
+    assert changed == {}
+
+
+USER_WRITES = (
+    "push_xcom", "clear_xcoms", "label", "set a variable", "delete a variable", "trigger a run", "clear a run",
+    "enter an application", "take an application over",
+)  # fmt: skip
+#: Nothing of these is there to be changed while a try runs.
+NOT_WHILE_RUNNING = {"claim", "claim_again", "obey", "fire", "look what is awaited", "assert the claim"}
+
+
+def restore(scenario: Scenario, claim: Claim) -> None:
+    """It runs again, as if this write had not been."""
+    scenario.sql("delete from deferral")
+    scenario.sql(
+        "update task_instance set state = 'running', started_at = coalesce(started_at, clock_timestamp()), worker = %s,"
+        " ended_at = null, due_at = null, resume = null, reason = null, dispatch_id = %s where id = %s",
+        scenario.worker_id,
+        claim.dispatch_id,
+        claim.id,
+    )
+
+
+def test_the_current_try_does_change_something(scenario: Scenario, first: Claim) -> None:
+    """Else the test above could not fail."""
+    without_effect = []
+    for name in sorted(WRITES.keys() - NOT_WHILE_RUNNING):
+        before = everything(scenario)
+        WRITES[name](scenario, first)
+        if everything(scenario) == before:
+            without_effect.append(name)
+        restore(scenario, first)
+
+    assert without_effect == []
+
+
+def test_user_code_of_a_stale_try_gets_an_error(scenario: Scenario, first: Claim) -> None:
+    lost(scenario, first)
+
+    for name in USER_WRITES:
+        with pytest.raises(StaleTryError, match="no longer the current one"):
+            WRITES[name](scenario, first)
+
+
+def test_a_claim_that_a_crash_has_undone_still_stores(scenario: Scenario, first: Claim) -> None:
+    scenario.sql("update task_instance set state = 'queued', started_at = null, worker = null where id = %s", first.id)
+
+    for name in ("label", "set a variable", "enter an application", "trigger a run"):
+        before = everything(scenario)
+        WRITES[name](scenario, first)
+        assert everything(scenario) != before, name
+
+
+def test_a_late_try_does_not_hold_the_application_of_its_task_instance(scenario: Scenario, first: Claim) -> None:
+    """So it does not end it: the next try may attach to it."""
+    (job,) = external_jobs.open_of(scenario.hot.read, first.id)
+    assert external_jobs.held_by(scenario.hot.read, first.writer, job)
+
+    lost(scenario, first)
+
+    assert not external_jobs.held_by(scenario.hot.read, first.writer, job)
+
+
+def test_a_reaper_takes_only_what_nobody_follows_at_that_moment(scenario: Scenario, first: Claim) -> None:
+    assert WRITES["report"](scenario, first)
+    (job,) = external_jobs.abandoned(scenario.hot.read, ["default"])
+    clear_(scenario, dag_id="c", run_id="r")
+    scenario.turn()
+    (message,) = scenario.messages()
+    second = scenario.claim(message)
+    assert second is not None
+
+    assert external_jobs.take_abandoned(scenario.hot.read, job, reaper=str(uuid.uuid4())) is None
+    assert external_jobs.take_over(scenario.hot.read, second.writer, job) is not None
+
+
+def test_taking_an_application_over_twice_is_once(scenario: Scenario, first: Claim) -> None:
+    """The answer to the first time was lost with its connection."""
+    second = next_try(scenario, first)
+    (job,) = external_jobs.open_of(scenario.hot.read, first.id)
+    asked_first = dataclasses.replace(job, dispatch_id=first.dispatch_id)
+
+    assert external_jobs.take_over(scenario.hot.read, second.writer, asked_first) is not None
+
+
+def test_an_answer_that_was_lost_makes_no_second_run(scenario: Scenario, first: Claim) -> None:
+    """The run is made and its commit's answer lost: the same call is made again."""
+
+    def twice(ask: Callable[[], Any]) -> Any:
+        ask()
+        return ask()
+
+    made = other_runs.trigger(
+        scenario.settings, "other", run_id=None, logical_date=None, conf={}, reset=False, claim=first, now=scenario.hot.now,
+        patient=twice,
+    )  # fmt: skip
+
+    assert scenario.rows("select run_id from dag_run where dag_id = 'other' and run_id <> 'there'") == [(made,)]
+
+
+#: What each write was committed with, written down by the server itself.
+SPY = """
+create table spied (tab text, op text, state text, commit text);
+create function spy() returns trigger language plpgsql as $$ begin
+  insert into spied values (tg_table_name, tg_op, to_jsonb(coalesce(new, old)) ->> 'state', current_setting('synchronous_commit'));
+  return coalesce(new, old);
+end $$;
+"""
+
+
+def test_only_claims_and_progress_do_not_wait_for_the_disk(scenario: Scenario, first: Claim) -> None:
+    tables = ("task_instance", "xcom", "variable", "external_job", "deferral", "task_progress", "dag_run")
+    triggers = [
+        f"create trigger spy_{one} after insert or update or delete on {one} for each row execute function spy()" for one in tables
+    ]
+    # As a server has it; that of the tests is fast.
+    scenario.sql("do $$ begin execute format('alter database %%I set synchronous_commit = on', current_database()); end $$")
+    scenario.sql(";".join((SPY, *triggers)))
+    scenario.hot.close()
+    scenario.engine.dispose()
+
+    # `next_try` claims and stores on one connection.
+    second = next_try(scenario, first)
+    for name in ("push_xcom", "delete a variable", "trigger a run", "label", "enter an application", "defer"):
+        WRITES[name](scenario, second)
+
+    ours = scenario.rows("select distinct tab, op, commit from spied")
+    late = {(table, operation) for table, operation, commit in ours if commit == "off"}
+    assert ("xcom", "INSERT", "on") in ours and ("external_job", "INSERT", "on") in ours and ("variable", "DELETE", "on") in ours
+    assert late <= {("task_instance", "UPDATE"), ("task_progress", "INSERT"), ("task_progress", "UPDATE")}
+    states = scenario.rows("select distinct state from spied where tab = 'task_instance' and commit = 'off'")
+    assert set(states) <= {("running",), ("queued",)}, "a claim, and the scheduler's note that a message was sent"

@@ -1,0 +1,129 @@
+"""docs/explanation/worker-writes.md has a row for everything that workers and waiters write, and each row names its test."""
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from unit.docs.test_parity import functions_in
+
+from scheduler.store.hot_statements import STATEMENTS
+
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs" / "explanation" / "worker-writes.md"
+STORE = ROOT / "scheduler" / "store"
+#: What runs in workers and waiters: their package, and what reports for them.
+WORKER_FILES = [*sorted((ROOT / "workers").rglob("*.py")), ROOT / "scheduler" / "follow.py"]
+WRITES = re.compile(r"insert into |delete from |(?<!key )(?<!for )(?<!do )update \w+ (as )?(\w+ )?set ")
+#: What a HotPath does when it connects is no write of its methods; crashes.NOTE changes nothing but after a crash.
+CONNECTING = "HotPath._open"
+#: These run statements of others, which stand for themselves.
+CARRIERS = {"hot.HotPath.read", "hot.HotPath.write", "hot.HotPath"}
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def parts(module: str) -> dict[str, ast.AST]:
+    """The functions, methods and constants of a module of the store, by name."""
+    found: dict[str, ast.AST] = {}
+    for node in tree(STORE / f"{module}.py").body:
+        if isinstance(node, ast.FunctionDef):
+            found[node.name] = node
+        elif isinstance(node, ast.ClassDef):
+            found |= {f"{node.name}.{one.name}": one for one in node.body if isinstance(one, ast.FunctionDef)}
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            found[node.targets[0].id] = node.value
+    return found
+
+
+def modules(path: Path) -> dict[str, tuple[str, str | None]]:
+    """What a file imports from the store, by the name that it uses: the module, and what of it."""
+    found: dict[str, tuple[str, str | None]] = {}
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.ImportFrom) and node.module == "scheduler.store":
+            found |= {alias.asname or alias.name: (alias.name, None) for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("scheduler.store."):
+            found |= {alias.asname or alias.name: (node.module.rsplit(".", 1)[1], alias.name) for alias in node.names}  # type: ignore[union-attr]
+    return found
+
+
+def used(node: ast.AST, imported: dict[str, tuple[str, str | None]], here: str | None) -> Iterator[tuple[str, str]]:
+    """The parts of store modules that a piece of code names, as (module, part)."""
+    for one in ast.walk(node):
+        if isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name):
+            module, part = imported.get(one.value.id, (None, None))
+            if module is not None and part is None:
+                yield module, one.attr
+            if one.value.id == "self" and here is not None:
+                yield from ((here, name) for name in parts(here) if name.endswith(f".{one.attr}"))
+        elif isinstance(one, ast.Name):
+            module, part = imported.get(one.id, (here, one.id))
+            if module is not None and part is not None:
+                yield module, part
+
+
+@cache
+def writes(module: str, part: str, above: frozenset[tuple[str, str]] = frozenset()) -> bool:
+    """Whether a part of the store sends SQL that writes, itself or through others."""
+    node = parts(module).get(part)
+    if node is None or part == CONNECTING or (module, part) in above:
+        return False
+    texts = [one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+    if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) is not None:
+        texts = texts[1:]
+    texts += [prepared()[name] for text in texts for name in re.findall(r"execute (\w+)\(", text)]
+    text = re.sub(r"\s+", " ", " ".join(texts))
+    return bool(WRITES.search(f"{text} ")) or any(
+        writes(*one, above | {(module, part)}) for one in used(node, modules(STORE / f"{module}.py"), module)
+    )
+
+
+@cache
+def prepared() -> dict[str, str]:
+    """The prepared statements of the hot path, by name."""
+    return {one.partition(" ")[0]: one for one in STATEMENTS.split("prepare ")[1:]}
+
+
+def written_by_workers() -> set[str]:
+    found = set()
+    classes = {one for path in WORKER_FILES for one in modules(path).values() if one[1] is not None and one[1][0].isupper()}
+    attributes = {one.attr for path in WORKER_FILES for one in ast.walk(tree(path)) if isinstance(one, ast.Attribute)}
+    for path in WORKER_FILES:
+        found |= {".".join(one) for one in used(tree(path), modules(path), None) if one[1] != "Settings" and writes(*one)}
+    for module, name in classes:
+        methods = [one for one in parts(module) if one.startswith(f"{name}.") and one.partition(".")[2] in attributes]
+        found |= {f"{module}.{one}" for one in methods if writes(module, one)}
+    return found - CARRIERS
+
+
+def rows() -> list[list[str]]:
+    lines = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_each_write_of_a_worker_or_waiter_has_a_row() -> None:
+    documented = {name for row in rows() for name in re.findall(r"`([^`]+)`", row[0])}
+
+    assert documented == written_by_workers()
+
+
+def test_the_walk_finds_what_it_has_to() -> None:
+    found = written_by_workers()
+
+    assert {"hot.HotPath.push_xcom", "hot.HotPath.report", "external_jobs.add", "deferrals.fire", "runs.trigger"} <= found
+    assert not found & {"hot.HotPath.pull_xcom", "external.states", "xcoms.entry", "hot.HotPath.ended_as"}
+
+
+def test_each_row_names_tests_that_are_there() -> None:
+    missing = [
+        one
+        for row in rows()
+        for one in re.findall(r"`([^`]+)`", row[-1])
+        if one.partition("::")[2] not in functions_in(one.partition("::")[0].removeprefix("tests/"))
+    ]
+    assert not missing
