@@ -22,6 +22,7 @@ REVIEWED: dict[tuple[str, str], str] = {
     ("database.py", "'' if settings.core.record_events else ' -c paceline.events=off'"): "one of two texts",
     ("database.py", "timeout_ms"): "a number",
     ("files.py", "ORDERS[sort_mode]"): "each of the constants of the module",
+    ("fencing.py", "statement"): "each of the constants of the modules that call it",
     ("notices.py", "kinds"): "one of two texts of the module",
     ("reads.py", "map_index"): "a sentence for a person",
     ("room.py", "rank"): "one of two constants of the module",
