@@ -5,6 +5,8 @@ from typing import Any
 
 #: Seconds that a query may take to stop; after that its JVM is ended with the task, which its checkpoint allows for.
 STOP_TIMEOUT_S = 6.0
+#: Longest time, in seconds, in which a stop is not noticed.
+SIGNALS_S = 0.5
 
 
 def run_until_stopped(query: Any) -> None:
@@ -26,7 +28,9 @@ def run_until_stopped(query: Any) -> None:
 
     try:
         threading.Thread(target=wait, name="streaming-query", daemon=True).start()
-        ended.wait()
+        # A signal that comes just before the wait begins does not interrupt it; it is handled between two waits.
+        while not ended.wait(SIGNALS_S):
+            pass
     except BaseException:
         stopping = threading.Thread(target=query.stop, name="streaming-stop", daemon=True)
         stopping.start()
