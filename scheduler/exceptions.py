@@ -107,6 +107,10 @@ class UnreachableError(PacelineError):
     exit_code = 4
 
 
+class ReadOnlyError(UnreachableError):
+    """The database answers and takes no writes: it is a standby, or was set read-only."""
+
+
 class CredentialsError(UnreachableError):
     """The database or the broker refused the user name or password; correct the URL and start again."""
 

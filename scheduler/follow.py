@@ -14,6 +14,7 @@ that may not have the slots keeps those behind it from getting them). Tasks that
 direct upstream tasks (SerializedDag.follows) are left to the scheduler: a ring wakes it.
 """
 
+import logging
 import uuid
 from collections import Counter
 from collections.abc import Sequence
@@ -26,9 +27,14 @@ from scheduler.dispatch import PUBLISH_ERRORS, Message, Publisher
 from scheduler.doorbell import Doorbell
 from scheduler.serialized import SerializedDag
 from scheduler.states import FINISHED, Decision, TaskState
+from scheduler.store import sqlstates
 from scheduler.store.claims import Claim, Ending, Moved, Moves, Reported, Undecided
 from scheduler.store.hot import HotPath
 
+log = logging.getLogger("paceline.worker")
+
+#: How a dispatch ends whose try goes on.
+SUSPENDED = frozenset({TaskState.UP_FOR_RESCHEDULE, TaskState.DEFERRED})
 #: Seconds; what is due later than this is found by the scheduler's poll.
 SOON_S = 1.0
 #: More upstream task instances than any task has: only what is decided "at once" is decided under it.
@@ -57,7 +63,10 @@ class Below:
 
 
 class Follower:
-    """Reports for one pool child and sends what follows."""
+    """Reports for one pool child and sends what follows.
+
+    Below `report` everything may raise: psycopg2.Error that passes means to ask again, see scheduler/store/sqlstates.
+    """
 
     def __init__(self, hot: HotPath, publisher: Publisher, doorbell: Doorbell, *, enabled: bool, aging: bool = False) -> None:
         self._hot = hot
@@ -67,8 +76,35 @@ class Follower:
         self._aging = aging
 
     def report(self, claim: Claim, ending: Ending) -> bool:
-        """Store the ending and follow; False if the task instance is no longer this dispatch's."""
-        if ending.state in {TaskState.UP_FOR_RESCHEDULE, TaskState.DEFERRED}:
+        """Store the ending and follow; False if the task instance is no longer this dispatch's.
+
+        How a task ended does not depend on what comes after it: whatever goes wrong there, the ending is stored alone, and the
+        scheduler follows.
+        """
+        try:
+            return self._report(claim, ending)
+        except Exception as error:
+            if sqlstates.is_passing(error):
+                raise
+            log.exception("following failed below %s.%s (run %s): the scheduler follows", claim.dag_id, claim.task_id, claim.run_id)
+            self._hot.close()
+            return self._report_alone(claim, ending)
+
+    def _report_alone(self, claim: Claim, ending: Ending) -> bool:
+        """Store the ending, decide nothing, and have a scheduler look at the run and at whatever such an ending may move."""
+        if ending.state in SUSPENDED:
+            accepted = self._hot.suspend(claim, ending) is not None
+        else:
+            accepted = self._hot.report(claim, ending, Moves()) is not None
+        accepted = accepted or self._hot.ended_as(claim, ending.state)
+        if accepted:
+            self._doorbell.ring("queue", f"run:{claim.dag_run_id}", f"next:{claim.dag_run_id}", "notify", "plan")
+            if ending.deferral is not None:
+                self._doorbell.ring_waiters()
+        return accepted
+
+    def _report(self, claim: Claim, ending: Ending) -> bool:
+        if ending.state in SUSPENDED:
             return self._suspend(claim, ending)
         dag = self._hot.dag(claim.version_id)
         gone = claim.task_no >= len(dag.tasks)  # its task, in the version that its run goes on with

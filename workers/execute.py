@@ -19,6 +19,7 @@ from scheduler.follow import Follower
 from scheduler.serialized import SerializedDag, SerializedTask
 from scheduler.settings import Settings
 from scheduler.states import TaskState
+from scheduler.store import sqlstates
 from scheduler.store.claims import Claim, Ending
 from scheduler.store.hot import HotPath
 from workers import context, logs, outcome, results
@@ -30,8 +31,6 @@ from workers.runtimes import python
 
 R = TypeVar("R")
 
-#: The connection is gone, or the statement was undone whole: the same call may be made again.
-ASK_AGAIN = (psycopg2.OperationalError, psycopg2.InterfaceError)
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 REFUSED = "the report was refused: this try is no longer the current one, or was asked to stop"
 EMPTY = Ending(TaskState.SUCCESS)
@@ -184,12 +183,14 @@ class Executor:
         return accepted
 
     def patient(self, ask: Callable[[], R]) -> R:
-        """`ask()`, again with growing pauses as long as the database is away."""
+        """`ask()`, again with growing pauses and over a new connection as long as the database is away, or takes no writes."""
         pause_s = FIRST_PAUSE_S
         while True:
             try:
                 return ask()
-            except ASK_AGAIN as error:
+            except psycopg2.Error as error:
+                if not sqlstates.is_passing(error):
+                    raise
                 if pause_s == FIRST_PAUSE_S:
                     worker_log.warning("PostgreSQL does not answer (%s); trying until it does", str(error).strip())
                 self.hot.close()

@@ -93,12 +93,11 @@ def _of_database(error: Exception) -> PacelineError | None:
     from sqlalchemy.exc import DBAPIError
 
     from scheduler.exceptions import UnreachableError
-    from scheduler.store import database
+    from scheduler.store import database, sqlstates
 
-    if isinstance(error, DBAPIError) and isinstance(error.orig, psycopg2.OperationalError | psycopg2.InterfaceError):
-        # Errors the server reports about a statement carry a code; class 57 and 08 are shutdowns and lost connections.
+    if isinstance(error, DBAPIError):
         code = getattr(error.orig, "pgcode", None)
-        if code is None or code[:2] in {"08", "28", "3D", "53", "57"}:
+        if sqlstates.is_passing(error.orig) or (code or "")[:2] in {"28", "3D"}:
             return database.translate(error)
     if isinstance(error, psycopg2.OperationalError):
         return UnreachableError(f"PostgreSQL does not answer: {_first_line(error)}. Start it, or correct PACELINE_DATABASE_URL.")

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 as_json = click.option("--json", "json_wanted", is_flag=True, help="Print JSON.")
 
 
+#: How long a command waits for a server that takes no writes just now, as during a failover.
+PATIENCE_S = 10.0
+
+
 def settings() -> Settings:
     """The settings of this command, read once."""
     root = click.get_current_context().find_root()
@@ -32,7 +36,7 @@ def engine(*, check_schema: bool = True, as_owner: bool = False) -> "Engine":
     from scheduler.store import database, migrate
 
     chosen = settings().as_owner() if as_owner else settings()
-    made = database.create(chosen, pool_size=1, application="paceline cli")
+    made = database.create(chosen, pool_size=1, application="paceline cli", patience_s=PATIENCE_S)
     click.get_current_context().find_root().call_on_close(made.dispose)
     database.check(made)
     if check_schema:

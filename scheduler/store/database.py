@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL: the engine of a process, what its errors mean, and the retry of a lost race."""
+"""Connections to PostgreSQL: the engine of a process, and transactions that are done again when that is right."""
 
 import functools
 import getpass
@@ -12,15 +12,16 @@ from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError
 
 from scheduler import faults
-from scheduler.exceptions import CredentialsError, PacelineError, UnreachableError
+from scheduler.exceptions import CredentialsError, PacelineError, ReadOnlyError, UnreachableError
 from scheduler.settings import Settings
+from scheduler.store import sqlstates
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: deadlock_detected and serialization_failure: the transaction was undone whole, so it may be done again.
-LOST_RACES = frozenset({"40P01", "40001"})
 MAX_ATTEMPTS = 5
+#: Seconds between two attempts of a transaction while the server takes no writes.
+PAUSE_S = 0.2
 #: What every connection asks of the server: no lock is waited for, and no transaction left open, for long. With the limit of
 #: database.statement_timeout (`options`) nothing that a process asks holds what others need for longer. A process that is
 #: stopped inside a transaction holds its pools and runs until the server ends its session; then the others go on.
@@ -28,14 +29,14 @@ OPTIONS = "-c timezone=UTC -c lock_timeout=30s -c idle_in_transaction_session_ti
 #: Added by schedulers. Each of their statements has its index, but a table that was analyzed when it was small lets a scan of it
 #: look as cheap: 256 decisions about a run of 10,000 then read it 256 times. And none is worth compiling.
 BY_INDEX = "-c enable_seqscan=off -c jit=off"
-#: Codes of statements that took too long or waited too long for a lock: the server is there.
-TOO_SLOW = frozenset({"57014", "55P03"})
-#: The class of statements that are too complex for the server.
-TOO_COMPLEX = "54"
-ACTOR = "paceline_actor"
+ACTOR, PATIENCE = "paceline_actor", "paceline_patience"
+#: Standbys, and servers that were demoted, are passed over where a URL names several; one alone is waited for.
+WRITABLE = "read-write"
 UNSENDABLE = "A text with a NUL character, or with half of a surrogate pair, cannot be stored or looked up: leave that out."
 #: What libpq says when the server is there and refuses who we are.
 REFUSED = ("password authentication failed", "no password supplied", "does not exist", "no pg_hba.conf entry")
+#: What it says when no server of the URL takes writes.
+STANDBY = ("session is read-only", "server is in hot standby mode", "the database system is not accepting connections")
 #: What it says when the server, or its certificate, is not what sslmode asks for. Waiting would not mend that.
 UNTRUSTED = (
     "certificate verify failed", "does not match host name", "does not support SSL", "root certificate file", "weak sslmode",
@@ -50,38 +51,51 @@ def create(
     application: str = "paceline",
     actor: str | None = None,
     by_index: bool = False,
+    patience_s: float = 0.0,
 ) -> Engine:
-    """The engine of one process. It connects lazily; `check` connects now. `actor` as in `act_as`, `by_index` see BY_INDEX."""
+    """The engine of one process. It connects lazily; `check` connects now. `actor` as in `act_as`, `by_index` see BY_INDEX.
+
+    `patience_s` is how long a transaction is done again while the server takes no writes; the loops of processes come again anyway.
+    """
     url = settings.database_url
     if not url.startswith(("postgresql://", "postgres://")):
         raise UnreachableError("database.url must start with postgresql://; Paceline keeps its state in PostgreSQL only.")
-    dsn = url.replace("postgres://", "postgresql://", 1)
     made = create_engine(
         "postgresql+psycopg2://",
-        creator=lambda: psycopg2.connect(
-            dsn,
-            application_name=application,
-            options=f"{options(settings)} {BY_INDEX}" if by_index else options(settings),
-            **socket_options(settings),
-        ),
+        creator=lambda: connect(settings, application, BY_INDEX if by_index else ""),
         pool_size=pool_size or settings.database.pool_size,
         pool_pre_ping=True,
     )
     act_as(made, actor or f"cli:{user()}")
+    made.update_execution_options(**{PATIENCE: patience_s})
     event.listen(made, "checkout", functools.partial(_tell_actor, made))
-    event.listen(made, "handle_error", _say_lost)
+    event.listen(made, "handle_error", _classify)
     return made
 
 
-def lost(error: psycopg2.Error) -> psycopg2.OperationalError | None:
-    """The error of a connection that a crashing server has ended: psycopg2 knows no better than DatabaseError without a code."""
-    if type(error) is psycopg2.DatabaseError and error.pgcode is None:
-        return psycopg2.OperationalError(*error.args)
-    return None
+def connect(settings: Settings, application: str, more_options: str = "") -> psycopg2.extensions.connection:
+    """A connection of its own to the server that takes writes, with the limits that every connection asks for."""
+    dsn = settings.database_url.replace("postgres://", "postgresql://", 1)
+    named = psycopg2.extensions.parse_dsn(dsn)
+    made: psycopg2.extensions.connection = psycopg2.connect(
+        dsn,
+        application_name=application,
+        options=f"{options(settings)} {more_options}",
+        target_session_attrs=named.get("target_session_attrs", WRITABLE),
+        **socket_options(settings),
+    )
+    return made
 
 
-def _say_lost(context: ExceptionContext) -> None:
-    if isinstance(context.original_exception, psycopg2.Error) and (known := lost(context.original_exception)):
+def _classify(context: ExceptionContext) -> None:
+    """Whatever passes is an OperationalError, for which every loop comes again. A pool of connections to a server that takes no
+    writes is of no use: all of them are opened anew.
+    """
+    error = context.original_exception
+    if sqlstates.is_read_only(error):
+        context.is_disconnect = True
+    if isinstance(error, psycopg2.Error) and sqlstates.is_passing(error):
+        known = sqlstates.lost(error) or error
         raise OperationalError(context.statement, context.parameters, known, connection_invalidated=context.is_disconnect)
 
 
@@ -135,25 +149,34 @@ def socket_options(settings: Settings) -> dict[str, Any]:
 
 
 def check(engine: Engine) -> None:
-    """Connect once; UnreachableError or CredentialsError say what is wrong."""
-    try:
-        with engine.connect():
-            return
-    except OperationalError as error:
-        raise translate(error) from None
+    """Connect; UnreachableError or CredentialsError say what is wrong. For the engine's patience a failover is waited for."""
+    deadline = time.monotonic() + engine.get_execution_options().get(PATIENCE, 0.0)
+    while True:
+        try:
+            with engine.connect():
+                return
+        except OperationalError as error:
+            meaning = translate(error)
+            if not isinstance(meaning, ReadOnlyError) or time.monotonic() >= deadline:
+                raise meaning from None
+            time.sleep(PAUSE_S)
 
 
 def is_of_statement(error: DBAPIError) -> bool:
     """Whether the server is there and could not do this statement; another one may succeed."""
-    code = getattr(error.orig, "pgcode", None) or ""
-    return code in TOO_SLOW | LOST_RACES or code.startswith(TOO_COMPLEX)
+    return sqlstates.is_of_statement(error.orig)
 
 
 def translate(error: DBAPIError) -> PacelineError:
     """What a failed connection means to a person; the URL's password is never part of it."""
     text = str(error.orig).strip().splitlines()[0] if str(error.orig).strip() else type(error.orig).__name__
-    if getattr(error.orig, "pgcode", None) in TOO_SLOW:
+    if getattr(error.orig, "pgcode", None) in sqlstates.TOO_SLOW:
         return UnreachableError(f"PostgreSQL gave up a statement: {text}. Try again when it has less to do.")
+    if _is_read_only(error):
+        return ReadOnlyError(
+            f"PostgreSQL takes no writes now: {text}. Promote a standby, or name all servers in PACELINE_DATABASE_URL "
+            "(docs/how-to/failover.md)."
+        )
     if any(phrase in text for phrase in UNTRUSTED):
         return CredentialsError(
             f"The connection to PostgreSQL is not secure: {text}. Correct sslmode and sslrootcert in PACELINE_DATABASE_URL."
@@ -161,6 +184,10 @@ def translate(error: DBAPIError) -> PacelineError:
     if any(phrase in text for phrase in REFUSED):
         return CredentialsError(f"PostgreSQL refuses the connection: {text}. Correct PACELINE_DATABASE_URL.")
     return UnreachableError(f"PostgreSQL does not answer: {text}. Start it, or correct PACELINE_DATABASE_URL.")
+
+
+def _is_read_only(error: DBAPIError) -> bool:
+    return sqlstates.is_read_only(error.orig) or any(phrase in str(error.orig) for phrase in STANDBY)
 
 
 def wait(engine: Engine, say: Callable[[str], None], *, timeout_s: float = float("inf"), pause_s: float = 1.0) -> None:
@@ -184,17 +211,27 @@ def wait(engine: Engine, say: Callable[[str], None], *, timeout_s: float = float
 def transaction(
     work: Callable[Concatenate[Connection, P], R],
 ) -> Callable[Concatenate[Engine, P], R]:
-    """Run `work` in one transaction of its own, again if it lost a race (40P01, 40001)."""
+    """Run `work` in one transaction of its own, again if it lost a race or, for the engine's patience, met a read-only server.
+
+    Only after errors by which the server says that nothing was stored: a lost connection leaves open whether it was.
+    """
 
     def run(engine: Engine, /, *args: P.args, **kwargs: P.kwargs) -> R:
         attempt = 0
+        deadline = time.monotonic() + engine.get_execution_options().get(PATIENCE, 0.0)
         while True:
             attempt += 1
             try:
                 with engine.begin() as connection:
                     return work(connection, *args, **kwargs)
             except DBAPIError as error:
-                if getattr(error.orig, "pgcode", None) not in LOST_RACES or attempt == MAX_ATTEMPTS:
+                if sqlstates.is_lost_race(error.orig):
+                    if attempt >= MAX_ATTEMPTS:
+                        raise
+                # A connection that no server gave has stored nothing either.
+                elif (sqlstates.is_undone(error.orig) or _is_read_only(error)) and time.monotonic() < deadline:
+                    time.sleep(PAUSE_S)
+                else:
                     raise
             except ValueError as error:
                 # What psycopg2 says of a text that it cannot send.

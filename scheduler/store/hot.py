@@ -19,9 +19,9 @@ from scheduler.authoring import xcom
 from scheduler.serialized import SerializedDag
 from scheduler.settings import Settings
 from scheduler.states import TaskState
-from scheduler.store import crashes, fencing, shutdown, versions
+from scheduler.store import crashes, fencing, shutdown, sqlstates, versions
 from scheduler.store.claims import Claim, Ending, Moved, Moves, Reported, Undecided
-from scheduler.store.database import lost, options, socket_options
+from scheduler.store.database import connect
 from scheduler.store.fencing import Writer
 from scheduler.store.hot_statements import STATEMENTS
 
@@ -234,16 +234,15 @@ class HotPath:
 
     def _open(self) -> Cursor:
         if self._cursor is None:
-            self._connection = psycopg2.connect(
-                self._settings.database_url,
-                application_name="paceline worker",
+            self._connection = connect(
+                self._settings,
+                "paceline worker",
                 # Statistics of a young or emptied table are worthless and every statement has its index, in the order it
                 # asks for: look rows up one by one, and never plan again.
                 # The task instances that a stopped child has locked must be free when its worker is taken for dead.
-                options=f"{options(self._settings)} -c idle_in_transaction_session_timeout=5s"
+                "-c idle_in_transaction_session_timeout=5s"
                 " -c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c enable_sort=off"
                 " -c plan_cache_mode=force_generic_plan -c jit=off",
-                **socket_options(self._settings),
             )
             self._connection.autocommit = True
             # The only columns of type json hold XComs; others are jsonb.
@@ -263,7 +262,7 @@ class HotPath:
             cursor.execute(statement, parameters)
         except psycopg2.Error as error:
             self.close()
-            raise lost(error) or error from None
+            raise sqlstates.lost(error) or error from None
         return cursor
 
     def _one(self, statement: str, parameters: Sequence[Any]) -> tuple[Any, ...] | None:

@@ -19,7 +19,8 @@ from sqlalchemy.exc import DBAPIError
 
 from scheduler.exceptions import SchemaError
 from scheduler.store import roles
-from scheduler.store.database import LOST_RACES, TOO_SLOW, patiently
+from scheduler.store.database import patiently
+from scheduler.store.sqlstates import LOST_RACES, TOO_SLOW
 
 if TYPE_CHECKING:
     from alembic.config import Config

@@ -10,7 +10,7 @@ from psycopg2.extras import Json
 
 from scheduler.settings import Settings
 from scheduler.store.claims import Claim
-from scheduler.store.database import options, socket_options
+from scheduler.store.database import connect
 
 #: Only for the dispatch that runs; a try that was cleared meanwhile writes nothing.
 WRITE = """
@@ -35,12 +35,7 @@ class ProgressWriter:
     def write(self, progress: Mapping[str, Any]) -> None:
         """Replace what is stored; psycopg2.Error while the database is away, and then the next call connects anew."""
         if self._connection is None:
-            self._connection = psycopg2.connect(
-                self._settings.database_url,
-                application_name="paceline progress",
-                options=f"{options(self._settings)} -c synchronous_commit=off",
-                **socket_options(self._settings),
-            )
+            self._connection = connect(self._settings, "paceline progress", "-c synchronous_commit=off")
             self._connection.autocommit = True
         try:
             with self._connection.cursor() as cursor:

@@ -13,6 +13,7 @@ from scheduler.cli.processes import Supervisor
 from scheduler.setting_sections import Database
 from scheduler.settings import Paths, Settings
 from scheduler.store import database, migrate
+from support.waiting import eventually
 
 TEMPLATE = "migrated"
 #: Speed for safety: this data lives as long as the tests.
@@ -42,6 +43,18 @@ class PostgresServer:
             connection.autocommit = True
             with connection.cursor() as cursor:
                 cursor.execute(statement)
+
+    def take_writes(self, yes: bool) -> None:
+        """Set the server read-only for every session, as a failover or an operator does, or back."""
+        self.execute(f"alter system set default_transaction_read_only = {'off' if yes else 'on'}")
+        self.execute("select pg_reload_conf()")
+        eventually(lambda: self._takes_writes() == yes, timeout=10)
+
+    def _takes_writes(self) -> bool:
+        with contextlib.closing(self.embedded.connect("postgres")) as connection, connection.cursor() as cursor:
+            cursor.execute("show default_transaction_read_only")
+            row = cursor.fetchone()
+            return row == ("off",)
 
     @contextlib.contextmanager
     def new_database(self, *, migrated: bool = True) -> Iterator[str]:

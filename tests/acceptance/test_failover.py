@@ -1,0 +1,84 @@
+"""PostgreSQL fails over to a standby under work, or takes no writes for a while: nothing is lost and nothing runs twice."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.faulty import faulty_stack
+from support.ledger import Ledger
+from support.servers import TEMPLATE, PostgresServer, running_postgres
+from support.stacks import StackFactory
+from support.standby import PRIMARY, lose, promote, running_standby
+from support.waiting import eventually
+
+from scheduler.settings import Settings
+
+pytestmark = [pytest.mark.stack, pytest.mark.alone, pytest.mark.timeout(300)]
+
+#: Longer than the failover takes, so that each ends on the new primary.
+LONG_S = 4.0
+BODY = f"""
+@task
+def long(n):
+    work({LONG_S})
+    return n
+
+@task
+def after(given, ti=None):
+    work()
+    ti.xcom_push("seen", given)
+
+for number in range(2):
+    after.override(task_id=f"after{{number}}")(long.override(task_id=f"long{{number}}")(number))
+"""
+
+
+@pytest.fixture
+def ledger(postgres_server: PostgresServer) -> Iterator[Ledger]:
+    """On the session's server, which stays."""
+    with postgres_server.new_database(migrated=False) as url:
+        yield Ledger(url).create()
+
+
+def test_tasks_that_run_while_a_standby_is_promoted_succeed_in_their_first_try(
+    short_folder: Path, settings: Settings, ledger: Ledger, tmp_path: Path
+) -> None:
+    short_folder.chmod(0o755)
+    with running_postgres(short_folder / "a", PRIMARY) as primary:
+        primary._make_template()
+        primary.execute(f"create database work template {TEMPLATE} strategy file_copy")
+        (short_folder / "b").mkdir()
+        (short_folder / "b").chmod(0o755)
+        with running_standby(primary, short_folder / "b") as standby:
+            hosts = f"{primary.embedded.run_folder},{standby.embedded.run_folder}"
+            database = settings.database.model_copy(update={"url": f"postgresql://postgres@/work?host={hosts}"})
+            files = {
+                "long.py": ledger.dag("long", BODY),
+                "short.py": ledger.dag("short", "work_task = task(task_id='t')(lambda: work())()"),
+            }
+            options = {"files": files, "workers": [("default", 2)] * 2, "waiters": 1}
+            with (
+                StackFactory(settings.model_copy(update={"database": database})) as factory,
+                faulty_stack(factory, ledger, tmp_path / "faults", **options) as faulty,
+            ):
+                faulty.trigger("long", 1, "r")
+                faulty.trigger("short", 8, "before")
+                eventually(
+                    lambda: len(ledger.rows("select 1 from ledger where task_id like 'long%'")) == 2,
+                    timeout=60,
+                    message=faulty.stack.logs,
+                )
+
+                lose(primary)
+                promote(standby)
+                faulty.engine.dispose()
+
+                triggered = faulty.stack.cli("dags", "trigger", "short")
+                faulty.settle(timeout=60)
+                verdict = ledger.judge(faulty.url)
+                tries = faulty.rows("select distinct state, try_number from task_instance")
+                seen = faulty.rows("select value #>> '{}' from xcom where key = 'seen' order by 1")
+    assert triggered.returncode == 0, triggered.stderr
+    assert tries == [("success", 1)]
+    assert seen == [("0",), ("1",)]
+    assert verdict.ok and verdict.executions == 4 + 8 + 1 and not verdict.overtaken, verdict

@@ -1,0 +1,126 @@
+"""A server that takes no writes for a moment: a standby, a demoted primary, or one that an operator set read-only."""
+
+import threading
+from collections.abc import Callable, Iterator
+
+import psycopg2
+import pytest
+from psycopg2 import errors
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import OperationalError
+from support.scenario import Scenario, chain
+from support.servers import PostgresServer
+from support.waiting import eventually
+
+from scheduler.exceptions import ReadOnlyError
+from scheduler.states import TaskState
+from scheduler.store import database, sqlstates
+from scheduler.store.claims import Claim, Ending
+from scheduler.store.hot import HotPath
+
+Switch = Callable[[bool], None]
+
+
+@pytest.fixture
+def read_only(postgres_server: PostgresServer) -> Iterator[Switch]:
+    """Switch the session's server to read-only and back."""
+    yield lambda on: postgres_server.take_writes(not on)
+    postgres_server.take_writes(True)
+
+
+@pytest.fixture
+def claimed(scenario: Scenario) -> Claim:
+    scenario.add(chain("c", 2))
+    scenario.trigger("c", run_id="r")
+    scenario.turn()
+    (message,) = scenario.messages()
+    claim = scenario.claim(message)
+    assert claim is not None
+    return claim
+
+
+def test_what_a_read_only_server_refuses_a_worker_may_ask_again(scenario: Scenario, claimed: Claim, read_only: Switch) -> None:
+    ending = Ending(TaskState.SUCCESS)
+    read_only(True)
+
+    with pytest.raises(psycopg2.Error) as refused:
+        eventually(lambda: scenario.follower.report(claimed, ending), timeout=10)
+    assert sqlstates.is_passing(refused.value)
+    with pytest.raises(psycopg2.OperationalError) as unreachable:
+        HotPath(scenario.settings, scenario.worker_id).now()
+    assert sqlstates.is_passing(unreachable.value)
+
+    read_only(False)
+    assert scenario.follower.report(claimed, ending)
+
+
+def test_no_scheduler_ends_over_a_read_only_server(scenario: Scenario, claimed: Claim, read_only: Switch) -> None:
+    read_only(True)
+    for duty in scenario.schedulers[0].duties.all():
+        duty.due_at = 0.0
+
+    scenario.schedulers[0].turn()
+    complaint = scenario.schedulers[0].signs.database
+    assert complaint.since is not None
+
+    read_only(False)
+    assert scenario.follower.report(claimed, Ending(TaskState.SUCCESS))
+    scenario.run_to_end()
+    assert set(scenario.states().values()) == {"success"}
+
+
+@database.transaction
+def write(connection: Connection) -> None:
+    connection.exec_driver_sql("update pool set slots = slots")
+
+
+@pytest.fixture
+def engine(scenario: Scenario) -> Iterator[Callable[[float], Engine]]:
+    """Engines with a patience in seconds, already connected."""
+    made: list[Engine] = []
+
+    def make(patience_s: float) -> Engine:
+        made.append(database.create(scenario.settings, pool_size=1, patience_s=patience_s))
+        write(made[-1])
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.dispose()
+
+
+def test_a_command_waits_for_a_server_to_take_writes_again(engine: Callable[[float], Engine], read_only: Switch) -> None:
+    patient, impatient = engine(30.0), engine(0.0)
+    read_only(True)
+
+    with pytest.raises(OperationalError) as refused:
+        eventually(lambda: write(impatient), timeout=5)
+    assert isinstance(database.translate(refused.value), ReadOnlyError)
+    back = threading.Timer(0.3, read_only, (False,))
+    back.start()
+    write(patient)
+    back.join()
+
+
+def test_a_session_that_the_server_ended_in_its_transaction_is_asked_again(scenario: Scenario, claimed: Claim) -> None:
+    """As of a worker that was stopped while it held joins: 25P03, or a closed socket."""
+    idle = "select count(*) from pg_stat_activity where state = 'idle in transaction' and datname = current_database()"
+
+    def stopped_while_it_decides() -> None:
+        with scenario.hot.deciding(claimed, []):
+            scenario.hot.read("select set_config('idle_in_transaction_session_timeout', '10ms', true)", ())
+            eventually(lambda: scenario.rows(idle) == [(0,)], timeout=10)
+            scenario.hot.now()
+
+    with pytest.raises(psycopg2.Error) as ended:
+        stopped_while_it_decides()
+
+    assert sqlstates.is_passing(ended.value)
+    assert scenario.follower.report(claimed, Ending(TaskState.SUCCESS))
+
+
+def test_an_error_of_the_call_itself_does_not_pass(scenario: Scenario) -> None:
+    with pytest.raises(errors.UndefinedTable) as wrong:
+        scenario.hot.read("select * from nothing_of_that_name", ())
+
+    assert not sqlstates.is_passing(wrong.value)

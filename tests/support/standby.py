@@ -1,0 +1,66 @@
+"""A streaming standby of a test's PostgreSQL, which may be promoted once the primary is gone."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from scheduler.cli import embedded
+from scheduler.cli import home as homes
+from scheduler.cli.embedded import SUPERUSER, EmbeddedPostgres
+from scheduler.cli.processes import Supervisor
+from support.servers import DURABLE, PostgresServer
+from support.waiting import eventually
+
+#: What a primary needs to have a standby.
+PRIMARY = DURABLE | {"wal_level": "replica", "max_wal_senders": "4"}
+
+
+@contextmanager
+def running_standby(primary: PostgresServer, folder: Path) -> Iterator[PostgresServer]:
+    """A copy that follows `primary`, whose commits from now on wait for it."""
+    data = folder / "data"
+    identity = homes.server_identity(data)
+    programs = embedded._postgres_programs(data)
+    homes.private_folder(data, identity)
+    uid, gid = identity or (None, None)
+    source = str(primary.embedded.run_folder)
+    copy = [str(programs / "pg_basebackup"), "-D", str(data), "-h", source, "-U", SUPERUSER, "-R", "-X", "stream", "-c", "fast"]
+    subprocess.run(
+        copy,
+        user=uid,
+        group=gid,
+        extra_groups=None if identity is None else [],
+        cwd=folder,
+        env=embedded._environment(),
+        check=True,
+    )
+    with Supervisor(folder / "logs") as supervisor:
+        copied = EmbeddedPostgres(data=data, run_folder=folder / "run", supervisor=supervisor, options=PRIMARY)
+        copied.start()
+        primary.execute("alter system set synchronous_standby_names = '*'")
+        primary.execute("select pg_reload_conf()")
+        following = "select count(*) from pg_stat_replication where sync_state = 'sync'"
+        eventually(lambda: ask(primary, following) == 1, timeout=30)
+        yield PostgresServer(copied)
+
+
+def ask(server: PostgresServer, question: str) -> object:
+    """The one value that a statement gives."""
+    with closing(server.embedded.connect("postgres")) as connection, connection.cursor() as cursor:
+        cursor.execute(question)
+        row = cursor.fetchone()
+        return None if row is None else row[0]
+
+
+def lose(server: PostgresServer) -> None:
+    """SIGKILL, and it does not come back."""
+    supervisor = server.embedded.supervisor
+    with supervisor._guard:  # its watcher does not start it again meanwhile
+        supervisor.kill(server.embedded.name)
+        supervisor.stop(server.embedded.name)
+
+
+def promote(server: PostgresServer) -> None:
+    """Let a standby take writes from now on."""
+    assert ask(server, "select pg_promote()") is True

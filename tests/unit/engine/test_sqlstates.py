@@ -1,0 +1,47 @@
+"""Which errors of PostgreSQL pass, and after which nothing was stored."""
+
+import psycopg2
+import pytest
+from psycopg2 import errors
+
+from scheduler.store import sqlstates
+
+
+def error(code: str) -> psycopg2.Error:
+    """As psycopg2 makes it of a code."""
+    made = errors.lookup(code)()
+    made.__setstate__({"pgcode": code})
+    return made
+
+
+PASSING = [
+    "08000", "08003", "08006", "40001", "40P01", "25006", "25P03", "0A000", "53100", "53200", "53300", "55P03", "57014", "57P01",
+    "57P02", "57P03", "58030",
+]  # fmt: skip
+LASTING = ["23505", "42501", "42P01", "22021", "54000", "23514", "25P02"]
+
+
+@pytest.mark.parametrize("code", PASSING)
+def test_what_passes_is_asked_again(code: str) -> None:
+    assert sqlstates.is_passing(error(code))
+
+
+@pytest.mark.parametrize("code", LASTING)
+def test_what_is_wrong_with_the_call_is_not_asked_again(code: str) -> None:
+    assert not sqlstates.is_passing(error(code))
+
+
+@pytest.mark.parametrize("lost", [psycopg2.OperationalError("x"), psycopg2.InterfaceError("x"), psycopg2.DatabaseError("x")])
+def test_a_lost_connection_has_no_code_and_passes(lost: psycopg2.Error) -> None:
+    assert sqlstates.is_passing(lost)
+    assert not sqlstates.is_undone(lost), "it may have been lost after the commit"
+
+
+def test_an_error_that_is_not_of_the_database_does_not_pass() -> None:
+    assert not sqlstates.is_passing(ValueError("x"))
+    assert not sqlstates.is_passing(None)
+
+
+@pytest.mark.parametrize("code", ["57P01", "57P02", "08006", "58030"])
+def test_after_an_end_that_may_have_come_with_the_commit_nothing_is_done_again_by_itself(code: str) -> None:
+    assert not sqlstates.is_undone(error(code))
