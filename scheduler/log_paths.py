@@ -1,19 +1,35 @@
-"""Where logs lie: every id gives its own path, none leaves the folder of logs; and who may read them."""
+"""Where logs lie, who may read them, and what is said of one that is incomplete.
+
+Every id gives its own path, and none leaves the folder of logs.
+"""
 
 import functools
 import hashlib
 import os
+import re
 from pathlib import Path
 
 #: Most bytes of one path component; file systems end at 255.
 MAX_COMPONENT_BYTES = 200
 #: Logs hold what authors print: they are for the user of the process, and for its group, in which those who read them can be.
 FOLDER_MODE, FILE_MODE = 0o750, 0o640
+_INCOMPLETE = "the log of this try is incomplete: "
 
 
 def try_path(folder: Path, *, dag_id: str, run_id: str, task_id: str, map_index: int, try_number: int) -> str:
     """The log of a try."""
     return f"{_task_folder(folder, dag_id, run_id, task_id, map_index)}/try-{try_number}.log"
+
+
+def incomplete(why: str) -> str:
+    """What the reason of a try says if lines are missing in its log: the log may have had no room for it."""
+    return f"{_INCOMPLETE}{why}"
+
+
+def why_incomplete(reason: str | None) -> str | None:
+    """Why lines are missing in the log of a try that ended with this reason; None if none are."""
+    found = re.search(f"{_INCOMPLETE}(.*)", reason or "")
+    return None if found is None else found[1]
 
 
 def run_folder(folder: Path, dag_id: str, run_id: str) -> Path:

@@ -7,7 +7,7 @@ import secrets
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from scheduler import masking
 
@@ -18,14 +18,24 @@ CHUNK_BYTES = 1 << 16
 SETTLE_TIMEOUT_S = 10.0
 
 
+def _write(target: int, data: bytes) -> None:
+    with contextlib.suppress(OSError):  # a full disk: the task goes on without a log, as it would without us
+        while data:
+            data = data[os.write(target, data) :]
+
+
 class MaskedOutput:
     """Takes the place of `descriptors`; what is written there goes to the file `target` without `known` secrets.
 
-    It lives on until the last process that has inherited the pipe closes it. It owns `target`.
+    It lives on until the last process that has inherited the pipe closes it. It owns `target`; `write` puts bytes into it and
+    never raises.
     """
 
-    def __init__(self, target: int, descriptors: Iterable[int], known: masking.Secrets) -> None:
+    def __init__(
+        self, target: int, descriptors: Iterable[int], known: masking.Secrets, *, write: Callable[[int, bytes], None] = _write
+    ) -> None:
         self._target = target
+        self._write_target = write
         self._stream = masking.Stream(known)
         self._marker = b"\0" + secrets.token_bytes(16)
         self._arrived = threading.Event()
@@ -63,11 +73,7 @@ class MaskedOutput:
         os.close(self._target)
 
     def _put(self, data: bytes) -> None:
-        try:
-            while data:
-                data = data[os.write(self._target, data) :]
-        except OSError:
-            return  # a full disk: the task goes on without a log, as it would without us
+        self._write_target(self._target, data)
 
 
 @contextlib.contextmanager

@@ -4,13 +4,13 @@ import os
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import psycopg2
 
-from scheduler import faults
+from scheduler import faults, log_paths
 from scheduler.authoring import xcom
 from scheduler.authoring.operator import Operator
 from scheduler.authoring.xcom_arg import RETURN_KEY
@@ -92,7 +92,7 @@ class Executor:
                 self.slot.leave()
             # Before the report, so that whoever sees the state finds its reason in the log.
             self.log.line(_footer(result, time.monotonic() - started), "ERROR" if isinstance(result, Fail | Retry) else "INFO")
-            accepted = self._report(claim, _ending(result))
+            accepted = self._report(claim, self._complete(_ending(result)))
             if not accepted:
                 self.log.line(REFUSED, "WARNING")
             if task.runtime == "pyspark" and not (accepted and isinstance(result, Success)):
@@ -100,6 +100,13 @@ class Executor:
             return result
         finally:
             self.log.close()
+
+    def _complete(self, ending: Ending) -> Ending:
+        """`ending`, whose reason says so if lines are missing in the log: the log itself may have no room for it."""
+        lost = self.log.lost
+        if lost is None:
+            return ending
+        return replace(ending, reason="; ".join(filter(None, (ending.reason, log_paths.incomplete(lost)))))
 
     def _try(self, claim: Claim, dag: SerializedDag, task: SerializedTask) -> Outcome:
         """Run user code and turn whatever comes out of it into one value."""

@@ -1,4 +1,8 @@
-"""One log file for each try: everything user code prints or logs, and our words at its beginning and end."""
+"""One log file for each try: everything user code prints or logs, and our words at its beginning and end.
+
+A log that cannot be written, because its disk is full, ends nothing: what the file does not take is dropped, and
+`TryLog.lost` says so.
+"""
 
 import io
 import logging
@@ -9,6 +13,7 @@ import traceback
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from scheduler import log_paths, masking
 from scheduler.masked_output import MaskedOutput
@@ -27,19 +32,22 @@ class TryLog:
     def __init__(self) -> None:
         self._worker_fds = (os.dup(1), os.dup(2))
         self._worker_streams = (sys.stdout, sys.stderr)
-        self._streams = (_stream(1), _stream(2))
+        self._losses = Losses()
+        self._streams = (self._stream(1), self._stream(2))
         self._handler = logging.StreamHandler(self._streams[1])
         self._handler.setFormatter(UtcFormatter())
         self._handlers: list[logging.Handler] = []
         self._masked: MaskedOutput | None = None
 
     def open(self, path: str, header: str) -> None:
-        """Everything goes to `path` from here on; a file that cannot be written leaves it with the worker's own output."""
+        """Everything goes to `path` from here on; a file that cannot be opened leaves it with the worker's own output."""
+        self._losses.first = None
         if self._streams[0].closed or self._streams[1].closed:
-            self._streams = (_stream(1), _stream(2))
+            self._streams = (self._stream(1), self._stream(2))
         try:
             file = log_paths.append(path)
         except OSError as error:
+            self._losses.add(error)
             worker_log.error("The log %s cannot be written (%s); its lines go here.", path, error)
         else:
             os.dup2(file, 1)
@@ -57,18 +65,21 @@ class TryLog:
     def line(self, text: str, level: str = "INFO") -> None:
         """Write a line of our own, after what user code has printed so far."""
         self.flush()
-        data = f"{stamp()} {level} {text}\n".encode("utf-8", "backslashreplace")
-        while data:
-            data = data[os.write(2, data) :]
+        self._losses.write(2, f"{stamp()} {level} {text}\n".encode("utf-8", "backslashreplace"))
         if self._masked is not None:
             self._masked.settle()
+
+    @property
+    def lost(self) -> str | None:
+        """Why lines are missing in this log, such as "No space left on device"; None if it is complete."""
+        self.flush()
+        return self._losses.first
 
     def error(self, error: BaseException) -> None:
         """Write the traceback of `error`, beginning at the author's frames."""
         self.flush()
         text = "".join(traceback.format_exception(error.with_traceback(trim(error.__traceback__))))
-        with _stream(2) as stream:
-            stream.write(text)
+        self._losses.write(2, text.encode("utf-8", "backslashreplace"))
 
     def flush(self) -> None:
         for stream in {id(stream): stream for stream in (*self._streams, sys.stdout, sys.stderr)}.values():
@@ -94,7 +105,44 @@ class TryLog:
     def _mask(self) -> None:
         """Lay the masking pipe, once a try: this is called before its first secret is handed out."""
         if self._masked is None:
-            self._masked = MaskedOutput(os.dup(2), (1, 2), masking.current())
+            self._masked = MaskedOutput(os.dup(2), (1, 2), masking.current(), write=self._losses.write)
+
+    def _stream(self, fd: int) -> io.TextIOWrapper:
+        # Line by line: lines of stdout, stderr and subprocesses keep their order, and none is lost when the process dies.
+        buffered = io.BufferedWriter(_LossyFile(fd, self._losses))
+        return io.TextIOWrapper(buffered, encoding="utf-8", errors="backslashreplace", line_buffering=True)
+
+
+class Losses:
+    """What could not be written into a log; writing never raises."""
+
+    def __init__(self) -> None:
+        #: Why, the first time.
+        self.first: str | None = None
+
+    def write(self, fd: int, data: bytes) -> None:
+        """All of it, or as much as the file takes."""
+        try:
+            while data:
+                data = data[os.write(fd, data) :]
+        except OSError as error:
+            self.add(error)
+
+    def add(self, error: OSError) -> None:
+        """Something was dropped."""
+        self.first = self.first or os.strerror(error.errno or 0)
+
+
+class _LossyFile(io.FileIO):
+    """A descriptor that drops what it cannot take: a `print` of user code must not fail because the disk of logs is full."""
+
+    def __init__(self, fd: int, losses: Losses) -> None:
+        super().__init__(fd, "w", closefd=False)
+        self._losses = losses
+
+    def write(self, data: Any, /) -> int:
+        self._losses.write(self.fileno(), bytes(data))
+        return len(data)
 
 
 class UtcFormatter(logging.Formatter):
@@ -112,10 +160,8 @@ def append_reason(path: str, reason: str) -> None:
         file = log_paths.append(path)
     except OSError:
         return
-    try:
-        os.write(file, f"{stamp()} ERROR {reason}\n".encode("utf-8", "backslashreplace"))
-    finally:
-        os.close(file)
+    Losses().write(file, f"{stamp()} ERROR {reason}\n".encode("utf-8", "backslashreplace"))
+    os.close(file)
 
 
 class DescriptorHandler(logging.Handler):
@@ -153,8 +199,3 @@ def trim(trace: TracebackType | None) -> TracebackType | None:
 def stamp() -> str:
     """The time for a line of a log."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _stream(fd: int) -> io.TextIOWrapper:
-    # Line by line: lines of stdout, stderr and subprocesses keep their order, and none is lost when the process dies.
-    return open(fd, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)

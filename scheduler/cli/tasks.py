@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import click
 from sqlalchemy import Engine
 
-from scheduler import states
+from scheduler import log_paths, states
 from scheduler.cli import hands, options, output, progress
 from scheduler.cli.xcoms import xcoms
 from scheduler.exceptions import NotFoundError
@@ -75,9 +75,11 @@ def logs(
         log.missing()
     elif json_wanted:
         text = log.path.read_bytes().decode("utf-8", "replace")
-        output.print_json({"path": log.path, "try_number": log.number, "log": text})
+        output.print_json({"path": log.path, "try_number": log.number, "log": text, "incomplete": log.incomplete()})
     else:
         log.print_from(0)
+    if not json_wanted and (why_not := log.incomplete()) is not None:
+        click.echo(f"Lines are missing in this log: {why_not}.", err=True)
 
 
 @tasks.command()
@@ -120,6 +122,10 @@ class _TryLog:
 
     def exists(self) -> bool:
         return self.path.is_file()
+
+    def incomplete(self) -> str | None:
+        """Why lines are missing in it; None if none are, or the try goes on."""
+        return log_paths.why_incomplete(reads.reason_of_try(self._engine, self._instance["id"], self.number))
 
     def missing(self) -> NoReturn:
         """NotFoundError that says why there is no log."""

@@ -140,6 +140,16 @@ def task_instance(connection: Connection, dag_id: str, run_id: str, task_id: str
 
 
 @transaction
+def reason_of_try(connection: Connection, ti_id: int, try_number: int) -> str | None:
+    """Why a try ended as it did; None if that says nothing, or it has not ended."""
+    return connection.exec_driver_sql(
+        "select reason from task_instance where id = %(ti)s and try_number = %(number)s and ended_at is not null"
+        " union all select reason from task_try where task_instance_id = %(ti)s and try_number = %(number)s limit 1",
+        {"ti": ti_id, "number": try_number},
+    ).scalar_one_or_none()
+
+
+@transaction
 def xcoms(connection: Connection, dag_id: str, run_id: str, task_id: str, *, map_index: int = -1) -> list[Row]:
     """What a task instance pushed, the return value first."""
     rows = connection.exec_driver_sql(

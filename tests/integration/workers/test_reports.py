@@ -1,5 +1,9 @@
 """What a task has done is stored, whatever goes wrong with the database, with what follows, or with the log."""
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -64,3 +68,94 @@ def test_what_a_task_did_while_the_server_took_no_writes_is_stored_once_it_does(
     assert bench.scenario.rows("select distinct state, try_number from task_instance") == [("success", 1)]
     assert bench.scenario.rows("select key, value #>> '{}' from xcom order by 1") == [("key", "value"), ("return_value", "1")]
     assert bench.scenario.rows("select key from variable") == [("name",)]
+
+
+PRINTS = """
+import sys
+from scheduler.operators import BashOperator
+with DAG("d", schedule=None):
+    @task
+    def prints():
+        print("a line")
+        sys.stderr.write("another")
+        return 1
+
+    @task
+    def fails():
+        print("a line")
+        raise ValueError("its own reason")
+
+    @task
+    def secret():
+        print(Variable.get("password"))
+
+    prints() >> BashOperator(task_id="shell", bash_command="echo a line; echo last") >> secret() >> fails()
+"""
+TASKS = ("prints", "shell", "secret", "fails")
+FULL = "the log of this try is incomplete: No space left on device"
+
+
+def logs_on_full_disk(bench: Any) -> None:
+    """Each log is a device that opens and takes nothing."""
+    for name in TASKS:
+        log = bench.log_path(name)
+        log.parent.mkdir(parents=True)
+        log.symlink_to("/dev/full")
+
+
+def test_a_full_log_disk_changes_no_outcome_and_is_told(bench: Any) -> None:
+    logs_on_full_disk(bench)
+    worker = bench.worker(PACELINE_VAR_PASSWORD="hunter2")
+
+    run = bench.run(PRINTS)
+
+    ended = dict(bench.scenario.rows("select task_id, coalesce(reason, '') from task_instance where dag_run_id = %s", run))
+    assert bench.scenario.states(run) == {"prints": "success", "shell": "success", "secret": "success", "fails": "failed"}
+    assert {name: ended[name] for name in TASKS[:3]} == dict.fromkeys(TASKS[:3], FULL)
+    assert ended["fails"].startswith("ValueError: its own reason") and ended["fails"].endswith(FULL)
+    stored = "select value #>> '{}' from xcom x join task_instance t on t.id = task_instance_id order by t.id"
+    assert bench.scenario.rows(stored) == [("1",), ("last",)]
+    assert worker.process.poll() is None
+
+    # As much of them as a disk may have taken.
+    for name in ("prints", "fails"):
+        bench.log_path(name).unlink()
+        bench.log_path(name).write_text("a line\n")
+    said = paceline(bench, "tasks", "logs", "d", "r1", "prints")
+    assert (said.returncode, said.stdout) == (0, "a line\n")
+    assert said.stderr.strip() == "Lines are missing in this log: No space left on device."
+    as_json = json.loads(paceline(bench, "tasks", "logs", "d", "r1", "fails", "--json").stdout)
+    assert as_json["incomplete"] == "No space left on device"
+
+
+def test_a_worker_whose_child_dies_beside_a_full_log_disk_lives_on(bench: Any) -> None:
+    source = """
+    import os
+    with DAG("d", schedule=None):
+        task(task_id="dies")(lambda: os.kill(os.getpid(), 9))()
+        task(task_id="after")(lambda: None)()
+    """
+    log = bench.log_path("dies")
+    log.parent.mkdir(parents=True)
+    log.symlink_to("/dev/full")
+    worker = bench.worker()
+
+    run = bench.run(source)
+
+    assert bench.scenario.states(run) == {"dies": "failed", "after": "success"}
+    beaten = bench.scenario.rows("select max(heartbeat_at) from process where kind = 'worker'")
+    eventually(
+        lambda: bench.scenario.rows("select max(heartbeat_at) from process where kind = 'worker' and stopped_at is null") > beaten
+    )
+    assert worker.process.poll() is None
+
+
+def paceline(bench: Any, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    environment = {
+        **os.environ,
+        "PACELINE_HOME": str(bench.settings.home),
+        "PACELINE_DATABASE_URL": bench.settings.database_url,
+        "PACELINE_BROKER_URL": bench.settings.broker_url,
+    }
+    command = [sys.executable, "-P", "-m", "scheduler.cli", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
