@@ -14,6 +14,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Callable
@@ -26,7 +27,16 @@ PROJECT = "paceline-test"
 HEAVY = "spark-heavy"
 HEALTHY_WITHIN_S = 300
 MASTER_PAGE = "import urllib.request; print(urllib.request.urlopen('http://spark-master:8080/json/').read().decode())"
+UNSIGNED = """
+import urllib.error, urllib.request
+try:
+    print(urllib.request.urlopen('http://spark-master:6066/v1/submissions/create', b'{}', timeout=30).status)
+except urllib.error.HTTPError as error:
+    print(error.code)
+"""
 RUN_WITHIN_S = 900
+#: Those whose containers hold secrets and Paceline.
+PACELINE_SERVICES = ("scheduler", "worker", "worker-spark", "worker-spark-heavy", "waiter", "flower", "spark-master")
 NODES = ["worker", "worker", "worker", "worker-spark", "worker-spark-heavy"]
 
 
@@ -43,7 +53,12 @@ def main() -> int:
 
 def run_stack() -> dict[str, Any]:
     require_engine()
-    stack = Stack(compose_command())
+    with tempfile.TemporaryDirectory(prefix="paceline-compose-") as folder:
+        return run_stack_in(Path(folder))
+
+
+def run_stack_in(folder: Path) -> dict[str, Any]:
+    stack = Stack(compose_command(), folder)
     say("Building the image")
     # The network of the host is for machines whose registries answer there only; elsewhere it changes nothing.
     build = ["docker", "build", "--network", "host", "--tag", IMAGE, str(CHECKOUT)]
@@ -57,6 +72,8 @@ def run_stack() -> dict[str, Any]:
         check_run(run)
         check_carriers(stack, run["run_id"])
         check_spark(stack)
+        check_secrets(stack)
+        check_rights(stack)
         eventually("Flower shows five workers", lambda: sorted(stack.flower_nodes()) == NODES, within_s=60)
         eventually("Flower shows the run's tasks", lambda: stack.flower_tasks() >= names(run), within_s=60)
     except BaseException:
@@ -101,6 +118,33 @@ def check_spark(stack: "Stack") -> None:
     expect(drivers == ["FINISHED"], f"the Spark master lists drivers as {drivers}, not one that finished")
 
 
+def check_secrets(stack: "Stack") -> None:
+    """No process shows a secret to what the author's code can start in its container, health checks among them."""
+    say("Looking for secrets as the author's code can")
+    program = "/opt/paceline/dags/look_around_parts/seen.py"
+    for service in PACELINE_SERVICES:
+        # With an empty environment, as the processes of tasks have one without secrets.
+        found = stack.compose("exec", "-T", service, "env", "-i", "/opt/venv/bin/python", program, "1").split("\n")
+        expect(found == [""], f"a program in {service} finds secrets: {found}")
+    described = stack.paceline("dags", "show", "look_around")["description"]
+    expect(described == "nothing", f"a DAG file finds secrets while it is read: {described}")
+    run = stack.paceline("dags", "trigger", "look_around", "--wait", "--timeout", "300", failing=True)
+    expect(run["state"] == "success", f"the run of look_around is {run['state']}: {states(run)}")
+    for task in ("task", "waiter"):
+        values = stack.paceline("tasks", "xcoms", "look_around", run["run_id"], task)
+        found = [one["value"] for one in values if one["key"] == "return_value"]
+        expect(found == ["nothing"], f"in look_around {task} finds secrets: {found}")
+
+
+def check_rights(stack: "Stack") -> None:
+    """Redis refuses what no role needs, and the Spark master a driver that is not signed."""
+    for role in ("scheduler", "worker", "flower"):
+        said = stack.redis(role, "PING", "FLUSHALL", "CONFIG GET *", "EVAL return 0")
+        expect(said[0] == "PONG" and all(one.startswith("NOPERM") for one in said[1:]), f"Redis answers {role} with {said}")
+    said = stack.compose("exec", "-T", "worker", "python", "-c", UNSIGNED).strip()
+    expect(said == "403", f"the Spark master answers a driver that is not signed with {said}")
+
+
 def names(run: dict[str, Any]) -> set[str]:
     """The run's tasks as Flower shows them."""
     return {f"flights.{task['task_id']}" for task in run["tasks"]}
@@ -116,13 +160,14 @@ def states(run: dict[str, Any]) -> str:
 class Stack:
     """One Compose project with its own passwords, volumes and port."""
 
-    def __init__(self, command: list[str]) -> None:
-        self._command = [*command, "--project-name", PROJECT, "--file", str(CHECKOUT / "docker-compose.yml")]
+    def __init__(self, command: list[str], folder: Path) -> None:
+        files = [CHECKOUT / "docker-compose.yml", with_dags_of_test(folder)]
+        self._command = [*command, "--project-name", PROJECT, *(part for file in files for part in ("--file", str(file)))]
         self._port = free_port()
-        self._flower_password = secrets.token_hex(16)
+        self._flower_password = made_up()
         self._environment = os.environ | {
-            **{name: secrets.token_hex(24) for name in password_names()},
-            "PACELINE_CORE_FERNET_KEY": base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
+            **{name: made_up() for name in password_names()},
+            "PACELINE_CORE_FERNET_KEY": f"{made_up()[:42]}A=",
             "PACELINE_FLOWER_PASSWORD": self._flower_password,
             "PACELINE_FLOWER_PORT": str(self._port),
         }
@@ -155,6 +200,11 @@ class Stack:
     def flower_tasks(self) -> set[str]:
         return {task["name"] for task in self._flower("/api/tasks?limit=10000").values()}
 
+    def redis(self, role: str, *commands: str) -> list[str]:
+        """What Redis answers a role, command for command. The password travels in the container's own environment."""
+        words = f"REDISCLI_AUTH=$PACELINE_REDIS_{role.upper()}_PASSWORD redis-cli --user paceline_{role} --no-auth-warning"
+        return [self.compose("exec", "-T", "redis", "sh", "-c", f"{words} {one}").strip() for one in commands]
+
     def show_logs(self) -> None:
         command = [*self._command, "logs", "--no-color", "--tail", "60"]
         subprocess.run(command, env=self._environment, stdout=sys.stderr, check=False)
@@ -167,6 +217,25 @@ class Stack:
                 return json.load(answer)
         except OSError as error:
             raise CheckError(f"Flower's {path} answers {error}") from error
+
+
+def made_up() -> str:
+    """A secret that the DAG look_around knows by its beginning; 36 bytes in base64."""
+    return f"Sesame{secrets.token_hex(21)}"
+
+
+def with_dags_of_test(folder: Path) -> Path:
+    """A second Compose file: it mounts the DAGs of the checkout together with those beside this file."""
+    shutil.copytree(CHECKOUT / "dags", folder / "dags")
+    shutil.copytree(Path(__file__).parent / "dags", folder / "dags", dirs_exist_ok=True)
+    for place in (folder, *folder.rglob("*")):
+        place.chmod(0o755 if place.is_dir() else 0o644)
+    mounted = {
+        service: {"volumes": [f"{folder / 'dags'}:/opt/paceline/dags:ro"]} for service in (*PACELINE_SERVICES, "spark-worker")
+    }
+    file = folder / "compose.json"
+    file.write_text(json.dumps({"services": mounted}), encoding="utf-8")
+    return file
 
 
 def require_engine() -> None:

@@ -1,0 +1,23 @@
+"""Looks for secrets from where a DAG file is read, from a task and from a trigger; says what it found, or "nothing"."""
+
+from typing import Any
+
+from look_around_parts.seen import Look, report
+
+from scheduler import DAG
+from scheduler.operators import PythonOperator
+
+
+class FromWaiter(PythonOperator):
+    """Returns what its trigger found."""
+
+    def execute(self, context: Any) -> None:
+        self.defer(trigger=Look(), method_name="found")
+
+    def found(self, context: Any, event: Any = None) -> Any:
+        return event
+
+
+with DAG("look_around", schedule=None, description=report()):
+    PythonOperator(task_id="task", python_callable=report)
+    FromWaiter(task_id="waiter", python_callable=report)
