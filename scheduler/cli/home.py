@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from scheduler.cli import access_lists
 from scheduler.exceptions import ConflictError, PacelineError
 
 #: PostgreSQL refuses to run as root; as root, its processes get this user, made on first use.
@@ -69,28 +70,23 @@ def private_folder(folder: Path, identity: tuple[int, int] | None) -> None:
 
 
 def let_pass(folder: Path, identity: tuple[int, int]) -> None:
-    """Give this identity the right to pass through a folder and all above it: search permission for others, no more."""
+    """Let this user pass through a folder and all above it, and nobody else."""
     for place in (folder, *folder.parents):
-        found = place.stat()
-        if not _may(found, identity, 1):
-            with _explained(place):
-                place.chmod(stat.S_IMODE(found.st_mode) | stat.S_IXOTH)
+        _let(place, identity, 1)
 
 
 def let_read(folder: Path, identity: tuple[int, int]) -> None:
-    """Let this identity read and run the server's program files, whatever the umask of their installation."""
+    """Let this user read and run the server's program files, whatever the umask of their installation."""
     let_pass(folder.parent, identity)
     for place in (folder, *folder.rglob("*")):
-        found = place.stat()
-        runnable = bool(found.st_mode & stat.S_IXUSR)
-        if not _may(found, identity, 5 if runnable else 4):
-            with _explained(place):
-                place.chmod(stat.S_IMODE(found.st_mode) | stat.S_IROTH | (stat.S_IXOTH if runnable else 0))
+        _let(place, identity, 5 if place.stat().st_mode & stat.S_IXUSR else 4)
 
 
-def _may(found: os.stat_result, identity: tuple[int, int], bits: int) -> bool:
-    shift = 6 if found.st_uid == identity[0] else 3 if found.st_gid == identity[1] else 0
-    return (found.st_mode >> shift) & bits == bits
+def _let(place: Path, identity: tuple[int, int], bits: int) -> None:
+    """By an entry of its own in the access list: mode bits would open the folder to every user of the machine, for good."""
+    if access_lists.rights(place, identity) & bits != bits:
+        with _explained(place):
+            access_lists.grant(place, identity[0], bits)
 
 
 def _server_user() -> pwd.struct_passwd:
@@ -114,7 +110,8 @@ def _explained(place: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise PacelineError(
-            f"The user PostgreSQL runs as cannot pass {place} ({error.strerror}): set PACELINE_HOME to a folder it can reach."
+            f"The user PostgreSQL runs as cannot be let into {place} ({error.strerror}): set PACELINE_HOME to a folder that"
+            " every user can pass, or run as another user than root."
         ) from None
 
 

@@ -10,7 +10,7 @@ import textwrap
 
 import pytest
 
-from scheduler.cli import home
+from scheduler.cli import access_lists, home
 from scheduler.exceptions import ConflictError, PacelineError
 from scheduler.settings import Paths, Settings
 
@@ -42,7 +42,7 @@ def test_the_next_owner_waits_for_children_of_a_killed_one(tmp_path):
     source = """
         import subprocess, sys, time
         from pathlib import Path
-        from scheduler.cli import home
+        from scheduler.cli import access_lists, home
         with home.lock(Path(sys.argv[1])) as children:
             print(subprocess.Popen(["sleep", "600"], pass_fds=[children]).pid, flush=True)
             time.sleep(600)
@@ -105,25 +105,56 @@ def test_a_private_folder_of_a_stranger_is_refused(tmp_path):
         home.private_folder(tmp_path / "run", None)
 
 
-def test_passing_opens_a_folder_for_search_and_for_nothing_else(tmp_path):
-    inner = tmp_path / "closed" / "inner"
+def reads(path, uid):
+    """Whether a process of this user can read a file."""
+    command = ["cat", str(path)]
+    return subprocess.run(command, user=uid, group=uid, extra_groups=[], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root lets another user in")
+@pytest.mark.parametrize("mode", [0o700, 0o750, 0o770])
+def test_one_user_may_pass_a_closed_folder_and_no_other(short_folder, mode):
+    inner = short_folder / "closed" / "inner"
     inner.mkdir(parents=True)
-    inner.parent.chmod(0o700)
+    file = inner / "file"
+    file.touch()
+    file.chmod(0o644)
+    inner.parent.chmod(mode)
+    short_folder.chmod(0o755)
 
     home.let_pass(inner, NOBODY)
+    home.let_pass(inner, NOBODY)
 
-    assert stat.S_IMODE(inner.parent.stat().st_mode) == 0o701
+    assert reads(file, NOBODY[0])
+    assert not reads(file, NOBODY[0] - 1)
+    assert stat.S_IMODE(inner.parent.stat().st_mode) & 0o007 == 0
+    listed = subprocess.run(
+        ["ls", str(inner.parent)], user=NOBODY[0], group=NOBODY[1], extra_groups=[], capture_output=True, check=False
+    )
+    assert listed.returncode != 0, "it may pass, and not look"
 
 
-def test_program_files_installed_under_a_closed_umask_become_readable(tmp_path):
-    program, library = tmp_path / "bin" / "postgres", tmp_path / "lib" / "library.so"
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root lets another user in")
+def test_program_files_installed_under_a_closed_umask_become_readable_for_the_server_alone(short_folder):
+    program, library = short_folder / "x" / "bin" / "postgres", short_folder / "x" / "lib" / "library.so"
     for path, mode in ((program, 0o700), (library, 0o600)):
-        path.parent.mkdir(mode=0o700)
-        path.touch()
+        path.parent.mkdir(mode=0o700, parents=True)
+        path.write_text("#!/bin/sh\n")
         path.chmod(mode)
 
-    home.let_read(tmp_path, NOBODY)
+    home.let_read(short_folder / "x", NOBODY)
 
-    assert stat.S_IMODE(program.stat().st_mode) == 0o705
-    assert stat.S_IMODE(library.stat().st_mode) == 0o604
-    assert stat.S_IMODE(library.parent.stat().st_mode) == 0o705
+    assert [(reads(one, NOBODY[0]), reads(one, NOBODY[0] - 1)) for one in (program, library)] == [(True, False)] * 2
+    assert subprocess.run([program], user=NOBODY[0], group=NOBODY[1], extra_groups=[], check=False).returncode == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root lets another user in")
+def test_an_entry_for_one_user_gives_no_other_what_the_mask_kept_from_it(short_folder):
+    other = (NOBODY[0] - 1, NOBODY[1] - 1)
+    access_lists.grant(short_folder, other[0], 7)
+    short_folder.chmod(0o700)  # of a folder with a list, these bits are the mask
+    assert access_lists.rights(short_folder, other) == 0
+
+    access_lists.grant(short_folder, NOBODY[0], 1)
+
+    assert (access_lists.rights(short_folder, NOBODY), access_lists.rights(short_folder, other)) == (1, 0)
