@@ -26,12 +26,13 @@ down: ## End the stack that `make up` started
 test: setup ## Run all tests, two at once, against real PostgreSQL, Redis, Celery and Spark; ARGS="-k name" to choose
 	@.make/test $(ARGS)
 
-check: setup ## Check format, lint, types, import layers and generated files
+check: setup ## Check format, lint, types, import layers, generated files and known vulnerabilities
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m scheduler.cli.generate --check
+	@$(BIN)/python .make/audit
 
 test-faults: setup ## Kill processes at every fault point under 200 runs each; stop some for a minute; lose messages
 	@FAULT_TESTS=full $(BIN)/python -m pytest -s \
