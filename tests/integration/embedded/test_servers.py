@@ -79,7 +79,10 @@ def test_nothing_listens_on_the_network_and_commits_reach_the_disk(short_folder)
             "listen_addresses": "", "fsync": "on", "synchronous_commit": "on", "TimeZone": "UTC", "max_connections": "200",
         }  # fmt: skip
         with contextlib.closing(client(settings)) as broker:
-            assert broker.config_get("port") == {"port": "0"}
+            assert broker.info("server")["tcp_port"] == 0
+            for command in ("FLUSHALL", "CONFIG GET *", "EVAL x 0", "SAVE"):
+                with pytest.raises(redis.NoPermissionError):
+                    broker.execute_command(*command.split())
         assert settings.run_folder.stat().st_mode & 0o077 == 0
 
 

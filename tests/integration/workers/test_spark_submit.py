@@ -11,12 +11,14 @@ from typing import Any
 import psutil
 import pytest
 from support.faulty import full_only
-from support.spark_cluster import SparkCluster, running_cluster
+from support.spark_cluster import PASSWORD, SparkCluster, running_cluster
 from support.waiting import eventually
 
 from scheduler.states import TaskState
 from scheduler.store import clear, mark
 from scheduler.store.selection import Runs, Tasks
+from workers.spark.submit import rest, signed
+from workers.spark.submit.status import UnreachableError
 
 pytestmark = pytest.mark.spark
 
@@ -324,3 +326,14 @@ def test_what_cannot_be_submitted_fails_at_once_with_one_sentence(
     assert bench.scenario.states(run) == {"t": "failed"}
     assert sentence in bench.last_line("t")
     assert jobs(bench) == []
+
+
+@pytest.mark.parametrize("password", [None, "another" * 8])
+def test_the_master_takes_nothing_that_its_password_did_not_sign(cluster: SparkCluster, password: str | None) -> None:
+    base = f"http://127.0.0.1:{cluster.rest_port}/v1/submissions"
+
+    for path, body in (("create", {"action": "CreateSubmissionRequest"}), ("kill/driver-1", {}), ("status/driver-1", None)):
+        with pytest.raises(UnreachableError, match=r"answers 403 .*: give the connection the password") as caught:
+            rest.ask(f"{base}/{path}", body=body, headers=signed.headers("c", password))
+        assert caught.value.refused
+    assert rest.ask(f"{base}/status/driver-1", headers=signed.headers("c", PASSWORD))["submissionId"] == "driver-1"
