@@ -81,7 +81,7 @@ def test_nothing_listens_on_the_network_and_commits_reach_the_disk(short_folder)
         with contextlib.closing(client(settings)) as broker:
             assert broker.info("server")["tcp_port"] == 0
             for command in ("FLUSHALL", "CONFIG GET *", "EVAL x 0", "SAVE"):
-                with pytest.raises(redis.NoPermissionError):
+                with pytest.raises(redis.exceptions.NoPermissionError):
                     broker.execute_command(*command.split())
         assert settings.run_folder.stat().st_mode & 0o077 == 0
 
