@@ -51,7 +51,7 @@ def counted(mutant: Mutant) -> dict[str, int]:
         packages = write(mutant, folder / "packages") if mutant.changes else None
         (stage := folder / "s").mkdir()
         report = chaos(
-            stage, seed=SEED, seconds=SECONDS, quick=True, longest_s=3.0, faults=mutant.faults, measured=(), settle_s=SETTLE_S,
+            stage, seed=SEED, seconds=SECONDS, quick=False, longest_s=3.0, faults=mutant.faults, measured=(), settle_s=SETTLE_S,
             tis_per_second=TIS_PER_SECOND, packages=packages, say=lambda _: None,
         )  # fmt: skip
         print(report.text(), file=sys.stderr)

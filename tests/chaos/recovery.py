@@ -29,7 +29,7 @@ select n.id, (select min(extract(epoch from w.at)) from witness w
        t.state in ('success', 'failed', 'skipped') and t.try_number = n.try_number
   from unnest(%s::bigint[], %s::int[]) n (id, try_number) join task_instance t on t.id = n.id
 """
-QUEUED = "select id from task_instance where state = 'queued'"
+QUEUED = "select id from task_instance where state = 'queued' and queue = %s"
 #: Queued by one process, and not known to be with the broker; those of them that still are.
 UNSENT_BY = "select dispatch_id::text, queue from task_instance where state = 'queued' and queued_by = %s and dispatched_at is null"
 STILL_UNSENT = (
@@ -89,8 +89,8 @@ class Meter:
 
         return _until(look, otherwise=[LIMIT_S])
 
-    def queued(self) -> list[int]:
-        return [row[0] for row in self.ask(QUEUED)]
+    def queued(self, queue: str) -> list[int]:
+        return [row[0] for row in self.ask(QUEUED, queue)]
 
     def all_sent(self, by: str, since: float, broker: Callable[[], contextlib.AbstractContextManager[redis.Redis]]) -> float:
         """Seconds from `since` until each message that this process owed is with the broker or a worker; 0 if it owed none.

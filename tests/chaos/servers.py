@@ -9,11 +9,12 @@ import psycopg2
 
 from chaos.act import LOOK_S, Act
 from chaos.recovery import Recovery
+from chaos.shapes import FEW
 from chaos.stage import wait_until_redis_is_up, wait_until_up
 from scheduler.dispatch import Message, Publisher
 
 #: Task instances that wait in Redis when it loses them, of the few that `parallelism` lets be queued at a time.
-ENOUGH = 4
+ENOUGH = 3
 #: Message of task instances that a worker has, had or is about to have.
 OLD_MESSAGES = """
 select t.id, t.dispatch_id::text, t.queue, r.dag_id, r.run_id, t.task_id, t.map_index
@@ -150,7 +151,7 @@ def _fill_queue(act: Act) -> tuple[list[int], float]:
     deadline = time.monotonic() + LOOK_S
     while True:
         seen = time.time()
-        found = act.meter.queued()
+        found = act.meter.queued(FEW)
         if len(found) >= ENOUGH or time.monotonic() > deadline:
             return found, seen
         time.sleep(0.01)

@@ -10,9 +10,11 @@ from chaos.plan import Plan, PlannedDag, PlannedTask, Schedule
 #: Pools made before anything runs; tasks that need 2 slots are among those of `narrow` and `odd`.
 POOLS = {"narrow": 2, "odd": 3, "wide": 6, "probes": 100}
 #: Fewer than the workers have places (chaos/stage.py), so that an overrun can show.
-PARALLELISM = 12
+PARALLELISM = 14
 RULES = ("all_success", "all_success", "all_success", "all_done", "one_success", "none_failed", "none_failed_min_one_success",
          "one_failed", "all_done_min_one_success", "one_done", "none_skipped")  # fmt: skip
+#: A queue of few places, so that messages wait in Redis: elsewhere the workers have more places than `parallelism` lets run.
+FEW = "few"
 #: The queue and the DAGs that only measure: one task that any scheduler should move at once, and a heap to wait in Redis.
 PROBES = "probes"
 MEASURES = (
@@ -21,7 +23,7 @@ MEASURES = (
     ),
     PlannedDag(
         dag_id="burst",
-        tasks=tuple(PlannedTask(task_id=f"b{n:02}", seconds=0.05, weight=9) for n in range(40)),
+        tasks=tuple(PlannedTask(task_id=f"b{n:02}", seconds=0.05, weight=9, queue=FEW) for n in range(40)),
         max_active_runs=1000,
         max_active_tasks=1000,
     ),
@@ -92,7 +94,7 @@ def _diamonds(dice: random.Random) -> Made:
             _node(f"s{level}_{n}", dice, upstream=(f"t{level - 1}",), takes=f"t{level - 1}") for n in range(dice.randint(2, 5))
         ]
         made += [*sides, _node(f"t{level}", upstream=tuple(one.task_id for one in sides), takes=sides[0].task_id)]
-    return made
+    return [replace(one, queue=FEW) for one in made]
 
 
 def _retries(dice: random.Random) -> Made:

@@ -19,7 +19,7 @@ from support.waiting import eventually
 from chaos.book import Book, Harm
 from chaos.plan import Plan
 from chaos.proxy import Line, Proxy
-from chaos.shapes import PROBES
+from chaos.shapes import FEW, PROBES
 from chaos.source import files
 from scheduler.cli import stack
 from scheduler.cli.embedded import EmbeddedPostgres, EmbeddedRedis
@@ -29,9 +29,15 @@ from scheduler.settings import Paths, Settings
 from scheduler.store import database, migrate, pools, roles
 
 SCHEDULERS, WORKERS, CONCURRENCY = 3, 3, 5
+PLACES_OF_FEW = 2
 POSTGRES = DURABLE | {"log_lock_waits": "on", "log_line_prefix": "%m [%p] %a %x "}
-#: Files change once, when they are written; so many schedulers on few cores shall not read them all the time.
-ENVIRONMENT = {"PACELINE_SCHEDULER_MIN_FILE_PROCESS_INTERVAL": "600", "PACELINE_WORKER_GRACE_SEC": "8"}
+#: Files change once, when they are written; so many schedulers on few cores shall not read them all the time. Little headroom,
+#: so that messages of the queue with few places do not use up `parallelism`.
+ENVIRONMENT = {
+    "PACELINE_SCHEDULER_MIN_FILE_PROCESS_INTERVAL": "600",
+    "PACELINE_SCHEDULER_QUEUE_HEADROOM": "4",
+    "PACELINE_WORKER_GRACE_SEC": "8",
+}
 #: Deaths are noticed sooner, so that a short run sees many of them.
 QUICK = {
     "PACELINE_WORKER_HEARTBEAT_SEC": "0.5",
@@ -233,7 +239,7 @@ def _prepare(settings: Settings, plan: Plan) -> None:
 def _start_processes(found: Stage, more: Mapping[str, str]) -> None:
     # The variables of the URLs say which processes get them; their values come with the lines below.
     base = stack.environment_for(found.settings) | {"PACELINE_WORKER_DATABASE_URL": ""}
-    workers = [(f"default,{PROBES}", CONCURRENCY)] * WORKERS
+    workers = [(f"default,{PROBES}", CONCURRENCY)] * WORKERS + [(FEW, PLACES_OF_FEW)]
     grace = float(ENVIRONMENT["PACELINE_WORKER_GRACE_SEC"])
     for command in stack.stack_commands(base, schedulers=SCHEDULERS, workers=workers, waiters=1, worker_grace_sec=grace):
         lines = Lines(found.proxy.line(found.postgres.run_folder / SOCKET), found.proxy.line(found.broker.socket))

@@ -1,0 +1,31 @@
+"""The judge's table of trigger rules agrees with the one that schedules; neither is made from the other."""
+
+from itertools import product
+
+import pytest
+from chaos.rules import ALLOWED, RUN, verdicts
+from chaos.shapes import RULES, plan
+
+from scheduler.deciding.rules import Upstream, decide
+from scheduler.states import TaskState
+
+ENDS = ("success", "failed", "skipped", "upstream_failed")
+
+
+@pytest.mark.parametrize("rule", sorted(ALLOWED))
+def test_every_decision_is_one_that_the_judge_allows(rule: str) -> None:
+    for count in range(4):
+        for states in product(ENDS, repeat=count):
+            decided = decide(rule, Upstream.of([TaskState(state) for state in states])).state
+            assert decided is not None
+            assert ("run" if decided is TaskState.SCHEDULED else decided.value) in verdicts(rule, states), states
+
+
+def test_a_task_without_upstream_tasks_may_always_run() -> None:
+    assert verdicts("one_success", []) == {RUN}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_judge_knows_every_rule_that_is_planned(seed: int) -> None:
+    assert set(RULES) <= set(ALLOWED)
+    assert {task.rule for dag in plan(seed).dags.values() for task in dag.tasks} <= set(ALLOWED)
