@@ -19,7 +19,9 @@ FEW = "few"
 PROBES = "probes"
 MEASURES = (
     PlannedDag(
-        dag_id="probe", tasks=(PlannedTask(task_id="probe", does="empty", pool="probes", queue=PROBES),), max_active_runs=1000
+        dag_id="probe",
+        tasks=(PlannedTask(task_id="probe", does="empty", pool="probes", queue=PROBES, weight=1000),),
+        max_active_runs=1000,
     ),
     PlannedDag(
         dag_id="burst",
