@@ -41,6 +41,8 @@ class Rescue:
         self._publisher = publisher
         self._broker = broker
         self._looked_at: datetime | None = None
+        #: Since when every look of this scheduler has come late.
+        self._late_since: datetime | None = None
         self._judges_from = datetime.min.replace(tzinfo=UTC)
 
     def run_once(self, now: datetime) -> Rescued:
@@ -62,9 +64,12 @@ class Rescue:
         timeout = timedelta(seconds=self._settings.worker.heartbeat_timeout)
         away = max(timeout / 2, timedelta(seconds=3 * self._settings.scheduler.orphaned_tasks_check_interval))
         before, self._looked_at = self._looked_at or now, now
-        # One that is always slow must not wait for ever.
-        if now - before > away and now > self._judges_from + 2 * timeout:
+        if now - before <= away:
+            self._late_since = None
+        elif self._late_since is None or now - self._late_since <= 2 * timeout:
+            self._late_since = self._late_since or now
             self._judges_from = now + timeout
+        # Else it is always slow, and must not wait for ever.
         return now >= self._judges_from
 
     def _bury_dead(self) -> tuple[list[str], list[int]]:

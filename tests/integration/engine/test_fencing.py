@@ -55,6 +55,22 @@ def test_a_scheduler_that_was_away_itself_gives_the_others_time(make_scenario: M
     assert stopped(scenario, "worker")
 
 
+def test_a_scheduler_that_was_away_twice_in_a_short_time_gives_the_others_time_both_times(make_scenario: Make) -> None:
+    scenario = make_scenario(worker={"heartbeat_timeout": 0.5}, scheduler={"orphaned_tasks_check_interval": 0.1})
+    rescue, now = rescue_of(scenario), datetime(2030, 1, 1, tzinfo=UTC)
+    for at_s in (0.0, 0.4, 0.6, 0.8, 1.0):  # away until the second of these; nobody is silent
+        scenario.sql("update process set heartbeat_at = clock_timestamp()")
+        rescue.run_once(now + timedelta(seconds=at_s))
+    silent(scenario, "worker")
+
+    for at_s in (1.4, 1.6, 1.8):
+        rescue.run_once(now + timedelta(seconds=at_s))
+        assert not stopped(scenario, "worker")
+
+    rescue.run_once(now + timedelta(seconds=2.0))
+    assert stopped(scenario, "worker")
+
+
 def test_a_scheduler_that_is_always_slow_buries_all_the_same(make_scenario: Make) -> None:
     scenario = make_scenario(worker={"heartbeat_timeout": 0.5})
     rescue, now = rescue_of(scenario), datetime(2030, 1, 1, tzinfo=UTC)
