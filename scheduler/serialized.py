@@ -45,7 +45,7 @@ class SerializedTask:
     is_setup: bool = False
     is_teardown: bool = False
     on_failure_fail_dagrun: bool = False
-    #: Setups, also indirect ones, whose scope it lies in: each must have succeeded.
+    #: Setups whose scope it lies in, also indirect ones: each of these must have succeeded, unless its trigger rule is `always`.
     setups: tuple[str, ...] = ()
     #: Of a teardown: what else lies between its setups and itself, and must have ended.
     scope: tuple[str, ...] = ()
@@ -73,6 +73,11 @@ class SerializedTask:
     @property
     def is_mapped(self) -> bool:
         return self.expand is not None
+
+    @property
+    def indirect_setups(self) -> tuple[str, ...]:
+        """Setups further up than directly above it."""
+        return tuple(name for name in self.setups if name not in self.upstream) if self.setups else ()
 
     @property
     def is_limited(self) -> bool:
@@ -205,13 +210,38 @@ class SerializedDag:
         Not if it looks at other runs or at setups further up, or has to be expanded first. Instances of a mapped group follow
         each other where nothing outside the group is waited for.
         """
-        task = self.tasks[below]
-        if task.depends_on_past or task.is_teardown or (task.setups and task.trigger_rule != "all_success"):
+        if below in self._looks_further:
             return False
+        task = self.tasks[below]
         if not task.is_mapped:
             return True
         group = task.mapped_group
         return group is not None and all(self.tasks[no].mapped_group == group for no in self.upstream[below])
+
+    @cached_property
+    def _looks_further(self) -> frozenset[int]:
+        """Tasks that look at more than their direct upstream tasks."""
+        return frozenset(
+            no
+            for no, task in enumerate(self.tasks)
+            if task.depends_on_past or task.is_teardown or not self._upstream_vouches_for_setups(task)
+        )
+
+    def _upstream_vouches_for_setups(self, task: SerializedTask) -> bool:
+        """Whether, once its direct upstream tasks have succeeded, each setup further up has."""
+        above = [self.tasks[self.number[name]] for name in task.upstream]
+        return all(
+            task.trigger_rule == "always"
+            or (
+                task.trigger_rule == "all_success"
+                and any(
+                    (setup in one.setups and one.trigger_rule == "all_success")
+                    or (setup in one.indirect_setups and one.trigger_rule != "always")
+                    for one in above
+                )
+            )
+            for setup in task.indirect_setups
+        )
 
     @cached_property
     def start(self) -> datetime | None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from scheduler.deciding import expansion
-from scheduler.deciding.rules import Upstream, Verdict, decide, decide_teardown, needs_setups
+from scheduler.deciding.rules import Upstream, Verdict, decide, decide_teardown, needs_setups, needs_sources
 from scheduler.serialized import SerializedDag, SerializedTask
 from scheduler.states import FAILURES, FINISHED, Branched, Decision, RunState
 from scheduler.states import TaskState as S
@@ -51,7 +51,7 @@ def evaluate(dag: SerializedDag, states: States, facts: Facts = NO_FACTS) -> Eva
             if task.mapped_group is not None or shared is None:
                 shared = run.verdict(no, task, index)
             if task.is_mapped and index < 0 and shared.state in {None, S.SCHEDULED}:
-                if run.can_expand(task):
+                if run.can_expand(task, shared):
                     found.expand.append(no)
                 found.waiting[no, index] = "its instances are not known yet: " + shared.reason
             elif shared.state is None:
@@ -112,11 +112,21 @@ class _Run:
             self._counts[no][S.NONE] -= 1
             self._counts[no][state] += 1
 
-    def can_expand(self, task: SerializedTask) -> bool:
-        """Whether every task that its expansion reads has ended."""
+    def can_expand(self, task: SerializedTask, verdict: Verdict) -> bool:
+        """Whether its instances can be made: at once where the DAG file says how many. Any other task may turn out to have none,
+        which must not hide a failure above it; so it may run, and all that its expansion reads has ended.
+        """
         assert task.expand is not None
-        sources = (self._dag.number[name] for name in expansion.sources(task.expand) if name in self._dag.number)
-        return all(state in FINISHED for no in sources for state in self.states.get(no, {}).values())
+        if expansion.count(task.expand, {}):
+            return True
+        return verdict.state is S.SCHEDULED and all(
+            state in FINISHED for no in self._sources(task) for state in self.states.get(no, {}).values()
+        )
+
+    def _sources(self, task: SerializedTask) -> list[int]:
+        """The tasks whose results a mapped task is mapped over."""
+        assert task.expand is not None
+        return [self._dag.number[name] for name in expansion.sources(task.expand) if name in self._dag.number]
 
     def verdict(self, no: int, task: SerializedTask, index: int) -> Verdict:
         """What is to become of one undecided task instance, and why."""
@@ -125,13 +135,19 @@ class _Run:
             return Verdict(S.SKIPPED, f"{by} decided to skip it")
         if not (self._dag.upstream[no] or task.setups or task.is_teardown):
             return self._not_before_past(no, task, ROOT)
-        setups = self._upstream([self._dag.number[name] for name in task.setups], task, index)
+        # Those directly above are upstream tasks like others: the trigger rule says what they mean.
+        setups = self._upstream([self._dag.number[name] for name in task.indirect_setups], task, index)
         upstream = self._upstream(self._dag.upstream[no], task, index)
         if task.is_teardown:
+            setups = self._upstream([self._dag.number[name] for name in task.setups], task, index)
             scope = self._upstream([self._dag.number[name] for name in task.scope], task, index)
             verdict = decide_teardown(upstream, scope, setups)
+        elif task.trigger_rule == "always":
+            verdict = decide(task.trigger_rule, upstream)
         else:
             verdict = needs_setups(setups) or decide(task.trigger_rule, upstream)
+        if task.expand is not None:
+            verdict = _worst(verdict, needs_sources(self._upstream_unexpanded(self._sources(task))))
         return self._not_before_past(no, task, verdict)
 
     def _not_before_past(self, no: int, task: SerializedTask, verdict: Verdict) -> Verdict:
@@ -160,7 +176,18 @@ class _Run:
                     total[state] += count
         return Upstream.counted(total)
 
+    def _upstream_unexpanded(self, above: Sequence[int]) -> Upstream:
+        """Counts of those of these tasks that are not mapped, or ended before they were expanded."""
+        return Upstream.of(self.states[no][-1] for no in above if -1 in self.states.get(no, {}))
+
     def _counted(self, no: int) -> Counter[S]:
         if no not in self._counts:
             self._counts[no] = Counter(self.states[no].values())
         return self._counts[no]
+
+
+def _worst(one: Verdict, other: Verdict | None) -> Verdict:
+    """The verdict of two that both must agree to: a failure before a skip, a skip before all else."""
+    if other is None or one.state is S.UPSTREAM_FAILED:
+        return one
+    return other if other.state is S.UPSTREAM_FAILED or one.state is not S.SKIPPED else one

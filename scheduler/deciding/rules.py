@@ -75,13 +75,22 @@ def decide(rule: str, upstream: Upstream) -> Verdict:
 
 
 def needs_setups(setups: Upstream) -> Verdict | None:
-    """What the setups of a task say, None if they let it go on: one that did not succeed decides at once."""
+    """What the setups further up say, None if they let a task go on: one that did not succeed decides at once."""
     if setups.bad:
         return _fail(f"{setups.bad} of its setups failed")
     if setups.skipped:
         return _skip(f"{setups.skipped} of its setups were skipped")
     if not setups.all_done:
         return Verdict(None, f"{setups.total - setups.done} of its setups have not ended")
+    return None
+
+
+def needs_sources(sources: Upstream) -> Verdict | None:
+    """What the tasks that a task is mapped over say, whatever its trigger rule; None if they let it go on."""
+    if sources.bad:
+        return _fail(f"{sources.bad} of the tasks that it is mapped over failed")
+    if sources.skipped:
+        return _skip(f"{sources.skipped} of the tasks that it is mapped over were skipped")
     return None
 
 

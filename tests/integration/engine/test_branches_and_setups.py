@@ -135,15 +135,33 @@ def test_a_teardown_with_on_failure_fail_dagrun_fails_the_run(scenario: Scenario
     assert scenario.run_state(run) == "failed"
 
 
-def test_a_task_that_would_run_anyway_still_needs_its_setup(scenario: Scenario) -> None:
-    edges: dict[str, list[str]] = {"up": [], "work": ["up"], "late": ["work"]}
-    own = {"up": {"is_setup": True}, "work": {"setups": ("up",)}, "late": {"setups": ("up",), "trigger_rule": "all_done"}}
+def test_a_task_that_would_run_anyway_still_needs_a_setup_further_up_unless_its_rule_is_always(scenario: Scenario) -> None:
+    edges: dict[str, list[str]] = {"up": [], "work": ["up"], "late": ["work"], "any": ["work"]}
+    own = {
+        "up": {"is_setup": True},
+        "work": {"setups": ("up",)},
+        "late": {"setups": ("up",), "trigger_rule": "all_done"},
+        "any": {"setups": ("up",), "trigger_rule": "always"},
+    }
     scenario.add(dag("s", edges, options=own))
     run = scenario.trigger("s")
 
     scenario.run_to_end(outcome=ends(up=S.FAILED))
 
-    assert scenario.states(run)["late"] == "upstream_failed"
+    assert scenario.states(run) == {"up": "failed", "work": "upstream_failed", "late": "upstream_failed", "any": "success"}
+
+
+@pytest.mark.parametrize("follow", [True, False])
+def test_a_setup_directly_above_counts_as_the_trigger_rule_says(make_scenario: Callable[..., Scenario], follow: bool) -> None:
+    scenario = make_scenario(follow=follow)
+    edges: dict[str, list[str]] = {"up": [], "work": ["up"], "late": ["work"]}
+    own = {"up": {"is_setup": True}, "work": {"setups": ("up",), "trigger_rule": "all_done"}, "late": {"setups": ("up",)}}
+    scenario.add(dag("s", edges, options=own))
+    run = scenario.trigger("s")
+
+    scenario.run_to_end(outcome=ends(up=S.FAILED))
+
+    assert scenario.states(run) == {"up": "failed", "work": "success", "late": "upstream_failed"}
 
 
 def test_fail_fast_ends_everything_but_teardowns_at_the_first_failure(scenario: Scenario) -> None:

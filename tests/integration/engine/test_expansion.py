@@ -84,6 +84,57 @@ def test_a_failed_source_decides_before_anything_is_expanded(scenario: Scenario)
     assert scenario.states(run) == {"a": "failed", "b": "upstream_failed", "c": "upstream_failed"}
 
 
+@pytest.mark.parametrize("of_group", [False, True])
+@pytest.mark.parametrize("ref", [{"literal": 0}, of("list")], ids=["literal", "result"])
+def test_nothing_to_map_over_hides_no_failure(scenario: Scenario, ref: dict[str, Any], of_group: bool) -> None:
+    own = product(ref) | ({"mapped_group": "g"} if of_group else {})
+    edges: dict[str, list[str]] = {"bad": [], "list": [], "b": ["bad", "list"], "c": ["b"]}
+    scenario.add(dag("m", edges, options={"b": own, "c": own if of_group else {}}))
+    run = scenario.trigger("m")
+
+    scenario.turn()
+    claims = {claim.task_id: claim for claim in map(scenario.claim, scenario.messages()) if claim}
+    assert scenario.follower.report(claims["list"], Ending(S.SUCCESS, result="[]"))
+    scenario.turn()
+    assert scenario.follower.report(claims["bad"], Ending(S.FAILED))
+    scenario.run_to_end()
+
+    assert scenario.states(run) == {"bad": "failed", "list": "success", "b": "upstream_failed", "c": "upstream_failed"}
+    assert scenario.run_state(run) == "failed"
+
+
+@pytest.mark.parametrize(
+    ("rule", "outcome", "state"),
+    [
+        ("none_failed", S.SKIPPED, "skipped"),
+        ("all_done", S.SKIPPED, "skipped"),
+        ("all_done", S.FAILED, "upstream_failed"),
+        ("one_failed", S.FAILED, "upstream_failed"),
+        ("one_done", S.FAILED, "upstream_failed"),
+    ],
+)
+def test_a_task_mapped_over_a_result_needs_it_whatever_its_trigger_rule(
+    scenario: Scenario, rule: str, outcome: TaskState, state: str
+) -> None:
+    scenario.add(mapped(b={"trigger_rule": rule}))
+    run = scenario.trigger("m")
+
+    scenario.run_to_end(outcome=lambda claim: outcome)
+
+    assert scenario.states(run) == {"a": outcome.value, "b": state, "c": state}
+
+
+def test_below_a_source_that_could_not_run_it_is_upstream_failed_and_not_skipped(scenario: Scenario) -> None:
+    edges: dict[str, list[str]] = {"bad": [], "a": ["bad"], "b": ["a"]}
+    scenario.add(dag("m", edges, options={"b": product(of("a")) | {"trigger_rule": "one_done"}}))
+    run = scenario.trigger("m")
+
+    scenario.run_to_end(outcome=lambda claim: S.FAILED)
+
+    assert scenario.states(run) == {"bad": "failed", "a": "upstream_failed", "b": "upstream_failed"}
+    assert scenario.run_state(run) == "failed"
+
+
 def test_one_failed_instance_fails_what_comes_after_all(scenario: Scenario) -> None:
     scenario.add(mapped())
     run = scenario.trigger("m")

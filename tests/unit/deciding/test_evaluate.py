@@ -71,12 +71,42 @@ def test_in_a_mapped_group_a_branch_decides_for_its_own_index() -> None:
     assert [(one.map_index, one.state) for one in found.decisions] == [(0, S.SCHEDULED), (1, S.SKIPPED)]
 
 
-def test_a_mapped_task_expands_when_what_it_reads_has_ended_even_if_others_have_not() -> None:
+def test_a_mapped_task_is_expanded_once_it_may_run_and_what_it_reads_has_ended() -> None:
     spec = {"expand": {"kind": "product", "inputs": [{"task": "a", "key": "return_value"}]}}
-    plan = dag("d", {"a": [], "other": [], "b": ["a", "other"]}, options={"b": spec})
+    plan = dag("d", {"a": [], "other": [], "b": ["a", "other"]}, options={"b": spec}, rules={"b": "one_success"})
 
-    assert evaluate(plan, states(plan, a=S.RUNNING, other=S.RUNNING)).expand == []
     assert evaluate(plan, states(plan, a=S.SUCCESS, other=S.RUNNING)).expand == [plan.number["b"]]
+    assert evaluate(plan, states(plan, a=S.RUNNING, other=S.SUCCESS)).expand == [], "how many is not known"
+    plan = dag("d", {"a": [], "other": [], "b": ["a", "other"]}, options={"b": spec})
+    assert evaluate(plan, states(plan, a=S.SUCCESS, other=S.RUNNING)).expand == [], "if it has none, a failure must not be hidden"
+    assert evaluate(plan, states(plan, a=S.SUCCESS, other=S.SUCCESS)).expand == [plan.number["b"]]
+
+
+@pytest.mark.parametrize(("length", "expand"), [(0, []), (2, [1])])
+def test_a_list_in_the_file_is_expanded_at_once_unless_it_is_empty(length: int, expand: list[int]) -> None:
+    spec = {"expand": {"kind": "product", "inputs": [{"literal": length}]}}
+    plan = dag("d", {"a": [], "b": ["a"]}, options={"b": spec})
+
+    assert evaluate(plan, states(plan, a=S.RUNNING)).expand == expand
+    assert evaluate(plan, states(plan, a=S.SUCCESS)).expand == [1]
+
+
+SETUP = {"s": {"is_setup": True}, "work": {"setups": ("s",)}, "last": {"setups": ("s",)}}
+
+
+@pytest.mark.parametrize(
+    ("rules", "follows"),
+    [
+        ({}, True),
+        ({"work": "all_done"}, False),  # it may succeed below a failed setup
+        ({"last": "all_done"}, False),  # the setup has a say that the rule has not
+        ({"last": "always"}, True),  # the setup has none
+    ],
+)
+def test_a_worker_decides_below_a_setup_where_the_tasks_between_vouch_for_it(rules: dict[str, str], follows: bool) -> None:
+    plan = dag("d", {"s": [], "work": ["s"], "last": ["work"]}, options=SETUP, rules=rules)
+
+    assert plan.follows(plan.number["work"], plan.number["last"]) is follows
 
 
 def test_the_run_before_holds_back_a_task_but_not_a_failure() -> None:

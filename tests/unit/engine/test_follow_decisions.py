@@ -69,7 +69,7 @@ def test_what_a_branch_decided_is_settled_however_far_down_it_lies() -> None:
     [
         {"depends_on_past": True},
         {"is_teardown": True},
-        {"setups": ("a",), "trigger_rule": "all_done"},
+        {"setups": ("further up",)},
         {"expand": {"kind": "product", "inputs": [{"task": "a", "key": "return_value"}]}},
     ],
 )
