@@ -47,11 +47,18 @@ def evaluate(dag: SerializedDag, states: States, facts: Facts = NO_FACTS) -> Eva
     for no in run.undecided():
         task = dag.tasks[no]
         shared: Verdict | None = None
-        for index in [index for index, state in run.states[no].items() if state is S.NONE]:
+        for index in run.undecided_instances(no):
+            if index != -1 and (stand_in := run.states[no].get(-1)) is not None:
+                if stand_in in FINISHED:
+                    run.decide(no, index, S.REMOVED)
+                    found.decisions.append(Decision(no, S.REMOVED, "its task was not expanded again", index))
+                else:
+                    found.waiting[no, index] = "its task is expanded anew"
+                continue
             if task.mapped_group is not None or shared is None:
                 shared = run.verdict(no, task, index)
             if task.is_mapped and index < 0 and shared.state in {None, S.SCHEDULED}:
-                if run.can_expand(task, shared):
+                if run.can_expand(no, task, shared):
                     found.expand.append(no)
                 found.waiting[no, index] = "its instances are not known yet: " + shared.reason
             elif shared.state is None:
@@ -104,6 +111,11 @@ class _Run:
         known = len(self._dag.tasks)
         return sorted(no for no, instances in self.states.items() if no < known and S.NONE in instances.values())
 
+    def undecided_instances(self, no: int) -> list[int]:
+        """Map indexes; first -1, which decides about the others."""
+        found = [index for index, state in self.states[no].items() if state is S.NONE]
+        return sorted(found, key=lambda index: index != -1) if -1 in self.states[no] and len(found) > 1 else found
+
     def decide(self, no: int, index: int, state: S) -> None:
         if no not in self._changed:
             self.states[no] = self._changed[no] = dict(self.states[no])
@@ -112,11 +124,14 @@ class _Run:
             self._counts[no][S.NONE] -= 1
             self._counts[no][state] += 1
 
-    def can_expand(self, task: SerializedTask, verdict: Verdict) -> bool:
+    def can_expand(self, no: int, task: SerializedTask, verdict: Verdict) -> bool:
         """Whether its instances can be made: at once where the DAG file says how many. Any other task may turn out to have none,
-        which must not hide a failure above it; so it may run, and all that its expansion reads has ended.
+        which must not hide a failure above it; so it may run, and all that its expansion reads has ended. An earlier instance
+        that is being stopped may have to be removed then, and cannot be before.
         """
         assert task.expand is not None
+        if S.SHUTDOWN in self.states[no].values():
+            return False
         if expansion.count(task.expand, {}):
             return True
         return verdict.state is S.SCHEDULED and all(
@@ -166,7 +181,9 @@ class _Run:
             instances = self.states.get(no)
             if instances is None:
                 continue
-            if group is not None and self._dag.tasks[no].mapped_group == group and -1 not in instances:
+            if -1 in instances:  # not mapped, or not expanded (again) yet
+                total[instances[-1]] += 1
+            elif group is not None and self._dag.tasks[no].mapped_group == group:
                 if index in instances:
                     total[instances[index]] += 1
             elif len(instances) == 1:

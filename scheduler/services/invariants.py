@@ -151,13 +151,6 @@ def _due(connection: Connection) -> None:
     instances.due(connection, limit=MOST_MESSAGES)
 
 
-@transaction
-def _remove_unexpanded(connection: Connection, one: Broken) -> None:
-    assert one.dag_run_id is not None and one.ti_id is not None
-    if selection.hold_run(connection, one.dag_run_id) is not None:
-        invariants.remove_unexpanded(connection, one.ti_id)
-
-
 def _send(tools: Tools, one: Broken) -> None:
     waiting = _queued(tools.engine, 0.0)
     send(tools.engine, tools.publisher, [message for message in waiting if message.dispatch_id == one.dispatch_id], step="rescue")
@@ -206,7 +199,6 @@ REPAIRS: Mapping[str, Callable[[Tools, Broken], object]] = {
     "deferred without a trigger": _fire,
     "trigger without a deferred task": _forget_trigger,
     "trigger of a dead waiter": lambda tools, one: deferrals.leave(tools.engine, one.key or ""),
-    "expanded and unexpanded": lambda tools, one: _remove_unexpanded(tools.engine, one),
     "stale notice": _release_notice,
     "stale DAG file": lambda tools, one: files.release(tools.engine, claimed_by=one.key or ""),
     "backfill without an end": _backfill,

@@ -226,14 +226,10 @@ def _look(
         dag = versions.dag(connection, held.newest_id)
         states = instances.states_of(connection, [dag_run_id]).get(dag_run_id, {})
     known = facts_of(connection, dag, dag_run_id)
-    parked = [no for no, of_task in states.items() if min(of_task) < -1]
-    if parked:
-        collapse.gather(connection, dag_run_id, parked)
-        states = instances.states_of(connection, [dag_run_id]).get(dag_run_id, {})
     evaluation = evaluate(dag, states, known)
     while evaluation.expand:
         for no in evaluation.expand:
-            states[no] = _expand(connection, dag_run_id, dag, no, settings.core.max_map_length)
+            states[no] = _expand(connection, dag_run_id, dag, no, states[no], most=settings.core.max_map_length)
         evaluation = evaluate(dag, states, known)
     # A run in which nothing moves yet gets what one queue pass takes, so that workers begin while the rest is made ready.
     most = MOST_MOVES if _moves(states) else min(MOST_MOVES, settings.scheduler.max_tis_per_query)
@@ -269,8 +265,10 @@ def facts_of(connection: Connection, dag: SerializedDag, dag_run_id: int) -> Fac
     return Facts(branched=branched, past=past.waits(dag, before))
 
 
-def _expand(connection: Connection, dag_run_id: int, dag: SerializedDag, no: int, most: int) -> dict[int, TaskState]:
-    """Make the instances of a mapped task; the states of what is there now."""
+def _expand(
+    connection: Connection, dag_run_id: int, dag: SerializedDag, no: int, own: dict[int, TaskState], *, most: int
+) -> dict[int, TaskState]:
+    """Make the instances of a mapped task, which has these; the states of what is there now."""
     spec = dag.tasks[no].expand
     assert spec is not None
     keys = expansion.reads(spec)
@@ -283,7 +281,10 @@ def _expand(connection: Connection, dag_run_id: int, dag: SerializedDag, no: int
             else f"it would become {count} instances; core.max_map_length allows {most}"
         )
         instances.decide(connection, {dag_run_id: [Decision(no, TaskState.UPSTREAM_FAILED, reason)]})
-        return {-1: TaskState.UPSTREAM_FAILED}
+        return own | {-1: TaskState.UPSTREAM_FAILED}
+    if len(own) > 1:
+        collapse.expand_anew(connection, dag, dag_run_id, no, count)
+        return instances.states_of(connection, [dag_run_id])[dag_run_id][no]
     instances.expand(connection, dag_run_id, no, count)
     return dict.fromkeys(range(count), TaskState.NONE) if count else {-1: TaskState.SKIPPED}
 

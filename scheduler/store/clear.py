@@ -15,7 +15,7 @@ from scheduler.settings import Core
 from scheduler.states import RUN_FINISHED, STARTED
 from scheduler.states import TaskState as S
 from scheduler.store import deadlines, fencing, integrity, selection
-from scheduler.store.collapse import collapse, tasks_to_collapse
+from scheduler.store.collapse import collapse, tasks_to_expand_anew
 from scheduler.store.database import transaction
 from scheduler.store.fencing import Writer
 from scheduler.store.selection import Change, Instance, Run, Runs, Tasks
@@ -80,13 +80,12 @@ def clear_instances(
     connection: Connection, run: Run, dag: SerializedDag, instances: Sequence[Instance], picked: Collection[Instance]
 ) -> list[Change]:
     """Clear `picked` of the `instances` of a held run, all of them locked; what changed."""
+    collapse(connection, dag, instances, tasks_to_expand_anew(dag, instances, picked))
     stopped = [one for one in picked if one.state is S.RUNNING or (one.state is S.SHUTDOWN and one.asked != "none")]
-    anew = tasks_to_collapse(dag, instances, picked)
-    deleted = collapse(connection, [one for one in picked if one.task_id in anew])
-    cleared = [one for one in picked if one.state not in UNTOUCHED | STARTED and one not in deleted]
+    cleared = [one for one in picked if one.state not in UNTOUCHED | STARTED]
     _undo(connection, dag, cleared)
     _stop(connection, dag, stopped)
-    kinds = [(one, "deleted") for one in deleted] + [(one, "none") for one in cleared] + [(one, "shutdown") for one in stopped]
+    kinds = [(one, "none") for one in cleared] + [(one, "shutdown") for one in stopped]
     order = {one.id: place for place, one in enumerate(instances)}
     return [one.change(run, becomes) for one, becomes in sorted(kinds, key=lambda kind: order[kind[0].id])]
 

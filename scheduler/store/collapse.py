@@ -1,81 +1,70 @@
-"""Mapped tasks that are to be expanded anew: back to one instance of map index -1.
+"""Mapped tasks that are to be expanded anew, because what they map over is made again.
 
-Instances that a worker still has cannot go before it has stopped them. One of them becomes the instance of index -1, so that
-nothing is expanded before that; the others are parked at indexes below -1, and deleted once they have been stopped.
+Beside the instances of such a task stands an undecided one of map index -1, as before its first expansion. While it is there the
+others wait. Once the task may run, its instances are fitted to what there is to map over now: those in range stay or come
+back, missing ones are added, those beyond are removed, with their tries and logs.
 """
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 
 from sqlalchemy import Connection
 
 from scheduler.serialized import SerializedDag
-from scheduler.states import STARTED, TaskState
+from scheduler.states import FINISHED, STARTED, TaskState
 from scheduler.store import integrity
 from scheduler.store.selection import Instance
 
+BEYOND = "there is nothing to map over at its index any more"
 
-def tasks_to_collapse(dag: SerializedDag, instances: Iterable[Instance], picked: Iterable[Instance]) -> set[str]:
-    """Mapped tasks all of whose instances are cleared together with a task whose result they map over."""
+
+def tasks_to_expand_anew(dag: SerializedDag, instances: Iterable[Instance], picked: Iterable[Instance]) -> set[str]:
+    """Expanded tasks with an instance that is to run, after a task whose result they map over has run again."""
     chosen = {one.id for one in picked}
-    names = {one.task_id for one in instances if one.id in chosen}
-    whole = names - {one.task_id for one in instances if one.id not in chosen and one.state is not TaskState.REMOVED}
+    runs_again = {one.task_id for one in instances if one.id in chosen or one.state not in FINISHED}
+    is_to_run = {one.task_id for one in instances if one.map_index >= 0 and (one.id in chosen or one.state is TaskState.NONE)}
     return {
         task.task_id
         for task in dag.tasks
-        if task.task_id in whole and task.expand is not None and names & integrity.mapped_over(task.expand)
+        if task.task_id in is_to_run and task.expand is not None and runs_again & integrity.mapped_over(task.expand)
     }
 
 
-def collapse(connection: Connection, instances: Sequence[Instance]) -> list[Instance]:
-    """Collapse tasks, of which these are all the instances, locked; those that were deleted."""
-    by_task: defaultdict[str, list[Instance]] = defaultdict(list)
+def collapse(connection: Connection, dag: SerializedDag, instances: Iterable[Instance], tasks: Collection[str]) -> None:
+    """Have these tasks expanded anew; `instances` are all of the run, locked."""
+    first: dict[str, Instance] = {}
     for one in instances:
-        by_task[one.task_id].append(one)
-    deleted: list[Instance] = []
-    index: dict[int, int] = {}
-    for own in by_task.values():
-        started = sorted((one for one in own if one.state in STARTED), key=lambda one: (one.map_index != -1, abs(one.map_index)))
-        kept = started or own[:1]
-        deleted += [one for one in own if one not in kept]
-        index |= {one.id: -1 if place == 0 else min(one.map_index, -2 - one.map_index) for place, one in enumerate(kept)}
-    if deleted:
-        connection.exec_driver_sql("delete from task_instance where id = any(%s)", ([one.id for one in deleted],))
-    if index:
-        connection.exec_driver_sql(
-            """
-            update task_instance t set map_index = n.map_index
-              from unnest(%(ids)s::bigint[], %(indexes)s::int[]) n (id, map_index)
-             where t.id = n.id and t.map_index <> n.map_index
-            """,
-            {"ids": list(index), "indexes": list(index.values())},
-        )
-    return deleted
+        if one.task_id in tasks:
+            first.setdefault(one.task_id, one)
+    integrity.grow(connection, dag, [(one, -1) for one in first.values() if one.map_index != -1])
 
 
-def gather(connection: Connection, dag_run_id: int, mapped: Collection[int]) -> None:
-    """Delete what was parked of these tasks and has been stopped since; the caller holds the run."""
-    parked = connection.exec_driver_sql(
-        "select distinct task_no from task_instance where dag_run_id = %s and task_no = any(%s) and map_index < -1",
-        (dag_run_id, list(mapped)),
-    )
-    tasks = list(parked.scalars())
-    if not tasks:
-        return
-    parameters = (dag_run_id, tasks)
+def expand_anew(connection: Connection, dag: SerializedDag, dag_run_id: int, task_no: int, count: int) -> None:
+    """Fit the instances of a task to `count`; without any, the one of index -1 is skipped. The caller holds the run."""
     connection.exec_driver_sql(
-        "select 1 from task_instance where dag_run_id = %s and task_no = any(%s) and map_index < 0 order by id for no key update",
-        parameters,
+        "select 1 from task_instance where dag_run_id = %s and task_no = %s order by id for no key update", (dag_run_id, task_no)
     )
     rows = connection.exec_driver_sql(
         "select id, task_no, task_id, map_index, state, asked from task_instance"
-        " where dag_run_id = %s and task_no = any(%s) and map_index < 0 order by task_no, map_index desc",
-        parameters,
+        " where dag_run_id = %s and task_no = %s order by map_index",
+        (dag_run_id, task_no),
     )
-    collapse(
-        connection,
-        [
-            Instance(id=row[0], task_no=row[1], task_id=row[2], map_index=row[3], state=TaskState(row[4] or "none"), asked=row[5])
-            for row in rows
-        ],
-    )
+    own = [
+        Instance(id=row[0], task_no=row[1], task_id=row[2], map_index=row[3], state=TaskState(row[4] or "none"), asked=row[5])
+        for row in rows
+    ]
+    stand_in = next(one for one in own if one.map_index == -1)
+    # Below -1: instances that the version before this one had stopped.
+    out_of_range = [one for one in own if one.map_index >= count or one.map_index < -1]
+    beyond = [one for one in out_of_range if one.state not in STARTED | {TaskState.REMOVED}]
+    integrity.remove(connection, beyond, BEYOND)
+    integrity.restore(connection, dag, [one for one in own if 0 <= one.map_index < count and one.state is TaskState.REMOVED])
+    there = {one.map_index for one in own}
+    integrity.grow(connection, dag, [(stand_in, index) for index in range(count) if index not in there])
+    if count:
+        connection.exec_driver_sql("delete from task_instance where id = %s and state is null", (stand_in.id,))
+    else:
+        connection.exec_driver_sql(
+            "update task_instance set state = 'skipped', reason = 'there is nothing to map over', ended_at = clock_timestamp()"
+            " where id = %s and state is null",
+            (stand_in.id,),
+        )

@@ -57,12 +57,12 @@ def fit(connection: Connection, run: Run, dag: SerializedDag, version_id: int, *
         {"run": run.id, "version": version_id, "notify": list(dag.notify) or None},
     ).scalar_one()
     _delete(connection, plan.deleted)
-    _remove(connection, plan.removed, f"version {number} of the DAG has no such task instance")
+    remove(connection, plan.removed, f"version {number} of the DAG has no such task instance")
     _renumber(connection, run, dag, instances, plan.unmapped)
-    _restore(connection, dag, plan.restored)
+    restore(connection, dag, plan.restored)
     _refresh(connection, run, dag, default_queue)
     new_instances.insert(connection, dag, run.id, plan.created, is_backfill=run.is_backfill, default_queue=default_queue)
-    _grow(connection, dag, plan.grown)
+    grow(connection, dag, plan.grown)
     return plan.changes(run, dag)
 
 
@@ -77,7 +77,7 @@ class _Plan:
     unmapped: list[Instance] = field(default_factory=list)
     #: Numbers of new tasks.
     created: list[int] = field(default_factory=list)
-    #: Map indexes to add, each beside an instance that is there.
+    #: Map indexes to add (-1: to be expanded anew, see store/collapse), each beside an instance that is there.
     grown: list[tuple[Instance, int]] = field(default_factory=list)
 
     def changes(self, run: Run, dag: SerializedDag) -> list[Change]:
@@ -117,9 +117,12 @@ def _fit_instances(plan: _Plan, task: SerializedTask, own: Sequence[Instance]) -
         plan.deleted += [one for one in own[1:] if one.state not in STARTED]
         plan.unmapped += [first] if first.map_index != -1 else []
         plan.restored += [first] if first.state is S.REMOVED else []
-    elif length is None or first.map_index == -1:
-        # What its inputs gave stands; an instance of index -1 is expanded by promote.
-        plan.restored += [one for one in own if one.state is S.REMOVED]
+    elif first.map_index == -1:
+        # Expanded by promote, which also fits the others, if there are any.
+        plan.restored += [first] if first.state is S.REMOVED else []
+    elif length is None:
+        # What its inputs gave stands. Those that are removed may have gone with the task, or lie beyond what there is to map over.
+        plan.grown += [(first, -1)] if any(one.state is S.REMOVED for one in own) else []
     else:
         plan.restored += [one for one in own if one.state is S.REMOVED and one.map_index < length]
         plan.removed += _removable(one for one in own if one.map_index >= length)
@@ -168,7 +171,7 @@ def _delete(connection: Connection, instances: Sequence[Instance]) -> None:
         connection.exec_driver_sql("delete from task_instance where id = any(%s)", ([one.id for one in instances],))
 
 
-def _remove(connection: Connection, instances: Sequence[Instance], reason: str) -> None:
+def remove(connection: Connection, instances: Sequence[Instance], reason: str) -> None:
     """none, waiting or ended -> removed; its XComs go, so that no mapped task counts them."""
     if not instances:
         return
@@ -186,10 +189,20 @@ def _remove(connection: Connection, instances: Sequence[Instance], reason: str) 
     )
 
 
-def _restore(connection: Connection, dag: SerializedDag, instances: Sequence[Instance]) -> None:
-    """removed -> none: the task came back."""
+def restore(connection: Connection, dag: SerializedDag, instances: Sequence[Instance]) -> None:
+    """removed -> none: the task came back. The try that was is kept in task_try."""
     if not instances:
         return
+    connection.exec_driver_sql(
+        """
+        insert into task_try (task_instance_id, try_number, dispatch_id, state, queued_by, worker, scheduled_at, queued_at,
+                              started_at, ended_at, reason)
+        select id, try_number, dispatch_id, 'removed', queued_by, worker, scheduled_at, queued_at, started_at, ended_at, reason
+          from task_instance where id = any(%s) and state = 'removed' and started_at is not null
+         order by id
+        """,
+        ([one.id for one in instances],),
+    )
     connection.exec_driver_sql(
         """
         update task_instance t
@@ -270,7 +283,7 @@ def _refresh(connection: Connection, run: Run, dag: SerializedDag, default_queue
     )
 
 
-def _grow(connection: Connection, dag: SerializedDag, grown: Sequence[tuple[Instance, int]]) -> None:
+def grow(connection: Connection, dag: SerializedDag, grown: Sequence[tuple[Instance, int]]) -> None:
     """More instances of tasks that map over a list in their file, like the ones there."""
     if grown:
         connection.exec_driver_sql(

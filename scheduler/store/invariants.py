@@ -108,20 +108,6 @@ STATEMENTS: Mapping[str, str] = {
           left join process p on p.id = d.waiter and p.kind = 'waiter'
          where d.waiter is not null and d.created_at < {LATE} and {DEAD.replace("timeout", "waiter_timeout")}
     """,
-    "expanded and unexpanded": f"""
-        select {
-        _instance(
-            "'there is an instance of map index -1 beside expanded ones'",
-            "r.started_at",
-            "case when t.state is null then 'undecided' else t.state end",
-        )
-    }
-          from task_instance t
-          join dag_run r on r.id = t.dag_run_id and r.state in ('queued', 'running')
-         where t.map_index = -1
-           and exists (select 1 from task_instance o
-                        where o.dag_run_id = t.dag_run_id and o.task_no = t.task_no and o.map_index >= 0)
-    """,
     "stale notice": f"""
         select r.dag_id, r.run_id, t.task_id, t.map_index, n.kind || ' was taken by ' || n.claimed_by || ' and never ended',
                n.claimed_until, r.id, t.id, n.id::text, n.claimed_by
@@ -286,17 +272,3 @@ def last_ended(connection: Connection, dag_run_id: int) -> dict[int, datetime]:
         "select task_no, max(ended_at) from task_instance where dag_run_id = %s and ended_at is not null group by 1", (dag_run_id,)
     )
     return {row[0]: row[1] for row in rows}
-
-
-def remove_unexpanded(connection: Connection, ti_id: int) -> bool:
-    """Delete the undecided instance of map index -1 of a task that has been expanded; the caller holds the run."""
-    removed = connection.exec_driver_sql(
-        """
-        delete from task_instance t
-         where t.id = %s and t.map_index = -1 and t.state is null
-           and exists (select 1 from task_instance o
-                        where o.dag_run_id = t.dag_run_id and o.task_no = t.task_no and o.map_index >= 0)
-        """,
-        (ti_id,),
-    )
-    return removed.rowcount == 1

@@ -236,20 +236,6 @@ def test_what_is_overdue_goes_on(scenario: Scenario, tools: Tools) -> None:
 
 
 @pytest.mark.usefixtures("ends")
-def test_an_instance_that_was_never_expanded_beside_expanded_ones_goes(scenario: Scenario, tools: Tools) -> None:
-    scenario.add(dag("m", {"each": [], "after": ["each"]}, options=MAPPED))
-    start(scenario, "m")
-    scenario.sql(
-        "insert into task_instance (dag_run_id, task_id, task_no, map_index, queue, pool)"
-        " select dag_run_id, task_id, task_no, -1, queue, pool from task_instance where map_index = 0"
-    )
-
-    repaired(scenario, tools, "expanded and unexpanded", task_id="each")
-
-    assert set(scenario.states()) == {"each[0]", "each[1]", "after"}
-
-
-@pytest.mark.usefixtures("ends")
 def test_leases_that_are_long_over_are_given_back(scenario: Scenario, tools: Tools) -> None:
     run = start(scenario)
     scenario.sql("insert into notice (kind, dag_run_id, claimed_by, claimed_until)"
