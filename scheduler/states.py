@@ -57,6 +57,14 @@ ACTIVE = HOLDS_SLOTS | {S.DEFERRED}
 STARTED = frozenset({S.RUNNING, S.SHUTDOWN})
 FAILURES = frozenset({S.FAILED, S.UPSTREAM_FAILED})
 RUN_FINISHED = frozenset({RunState.SUCCESS, RunState.FAILED})
+#: Runs of a backfill at once, unless it says otherwise.
+BACKFILL_MAX_ACTIVE_RUNS = 10
+#: Which existing runs of its dates a backfill runs again, by the name of the choice; every other one is left as it is.
+REPROCESS: Mapping[str, frozenset[RunState]] = {
+    "none": frozenset(),
+    "failed": frozenset({RunState.FAILED}),
+    "completed": RUN_FINISHED,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from celery.apps.worker import Worker as CeleryWorker
 from celery.worker import state as celery_state
 from sqlalchemy import Engine
 
+import scheduler
 from scheduler import faults, secrecy, stop_signals
 from scheduler.authoring import zones
 from scheduler.dagfiles.load import LoadedFiles
@@ -92,6 +93,7 @@ def _start_again(environment: Mapping[str, str]) -> NoReturn:
 def build(settings: Settings, *, name: str, queues: Sequence[str], concurrency: int, engine: Engine,
           presence: Presence | None = None) -> "Worker":  # fmt: skip
     """The worker, not started and not in the registry yet. Changes os.environ to what user code may see."""
+    scheduler.load_all()
     os.environ["PACELINE_HOME"] = str(settings.home)
     vault.take_environment()
     secrecy.forget()

@@ -28,6 +28,7 @@ COMMANDS = {
     "spark": "Prepare this machine for Spark tasks.",
     "config": "Show and check the settings.",
     "doctor": "Say what is reachable, which versions run, and what to fix.",
+    "version": "Print the version.",
     "alive": "Exit 0 if the scheduler, worker or waiter on this machine is well.",
 }
 

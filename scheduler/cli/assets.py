@@ -1,11 +1,16 @@
 """`paceline assets`: what tasks update and DAGs wait for."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from scheduler.cli import options, output
-from scheduler.store import assets as store
+from scheduler.cli.lazy import Later
+
+if TYPE_CHECKING:
+    from scheduler.store import assets as store
+else:
+    store = Later("scheduler.store.assets")
 
 
 @click.group()

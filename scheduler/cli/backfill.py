@@ -1,13 +1,20 @@
 """`paceline backfill`: runs of past dates, made within limits of their own."""
 
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from scheduler import states
 from scheduler.cli import options, output
-from scheduler.store import backfills as store
-from scheduler.store import reads
+from scheduler.cli.lazy import Later
+
+if TYPE_CHECKING:
+    from scheduler.store import backfills as store
+    from scheduler.store import reads
+else:
+    store = Later("scheduler.store.backfills")
+    reads = Later("scheduler.store.reads")
 
 COLUMNS = ["id", "dag_id", "state", "from_date", "to_date", "total", "waiting", "left_out", "queued", "running", "success",
            "failed"]  # fmt: skip
@@ -30,13 +37,13 @@ def backfill() -> None:
 @click.option(
     "--max-active-runs",
     type=click.IntRange(1, 10_000),
-    default=store.DEFAULT_MAX_ACTIVE_RUNS,
+    default=states.BACKFILL_MAX_ACTIVE_RUNS,
     show_default=True,
     help="Runs of this backfill at once; those of the schedule do not count.",
 )
 @click.option(
     "--reprocess",
-    type=click.Choice(list(store.REPROCESS)),
+    type=click.Choice(list(states.REPROCESS)),
     default="none",
     show_default=True,
     help="Which runs that are there are cleared and run again.",

@@ -4,13 +4,19 @@ import sys
 from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from scheduler.cli import options, output
-from scheduler.services import prune
-from scheduler.store import retention
+from scheduler.cli.lazy import Later
+
+if TYPE_CHECKING:
+    from scheduler.services import prune
+    from scheduler.store import retention
+else:
+    prune = Later("scheduler.services.prune")
+    retention = Later("scheduler.store.retention")
 
 #: Tables that are named although nothing of them is deleted.
 ALWAYS = ("runs", "task_instances")

@@ -1,13 +1,17 @@
 """`paceline config`: every setting, where its value comes from, and whether all are allowed."""
 
+from __future__ import annotations
+
 import difflib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from scheduler.cli import options, output
-from scheduler.settings import Settings, environment_names, keys, shown, sources
+
+if TYPE_CHECKING:
+    from scheduler.settings import Settings
 
 
 @click.group()
@@ -19,6 +23,8 @@ def config() -> None:
 @options.as_json
 def show(json_wanted: bool) -> None:
     """Every setting with its value and where that comes from; passwords are masked."""
+    from scheduler.settings import keys, sources
+
     settings = options.settings()
     values = {key: effective(settings, key) for key in keys()}
     if json_wanted:
@@ -38,6 +44,8 @@ def show(json_wanted: bool) -> None:
 @options.as_json
 def get(key: str, json_wanted: bool) -> None:
     """The value of one setting, named <section>.<key> or by its environment variable."""
+    from scheduler.settings import environment_names, keys
+
     known = {name: ".".join(place) for name, place in environment_names().items()} | {name: name for name in keys()}
     if key not in known:
         near = difflib.get_close_matches(key, known, 1)
@@ -54,6 +62,8 @@ def get(key: str, json_wanted: bool) -> None:
 @options.as_json
 def check(json_wanted: bool) -> None:
     """Exit 0 if every setting is known and allowed, else 2 with the key, the value and what is allowed."""
+    from scheduler.settings import keys, sources
+
     options.settings()
     origin = sources()
     if json_wanted:
@@ -64,6 +74,8 @@ def check(json_wanted: bool) -> None:
 
 def effective(settings: Settings, key: str) -> Any:
     """The value in force: embedded URLs and full paths filled in, passwords masked."""
+    from scheduler.settings import shown
+
     in_force = {
         "paths.home": settings.home,
         "paths.dags_folder": settings.dags_folder,

@@ -1,17 +1,25 @@
 """`paceline connections`: where other systems are and how to log in there; passwords and extras are stored encrypted."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from scheduler import masking
 from scheduler.authoring.connection import Connection
 from scheduler.cli import options, output
+from scheduler.cli.lazy import Later
 from scheduler.exceptions import PacelineError
-from scheduler.store import connections as store
-from scheduler.store.cipher import Cipher
+
+if TYPE_CHECKING:
+    from scheduler.store import cipher
+    from scheduler.store import connections as store
+else:
+    cipher = Later("scheduler.store.cipher")
+    store = Later("scheduler.store.connections")
 
 
 @click.group()
@@ -125,5 +133,5 @@ def _typed(value: str) -> str:
     return options.standard_input() if value == "-" else value
 
 
-def _cipher(*, make: bool = False) -> Cipher:
-    return Cipher.of(options.settings(), make=make)
+def _cipher(*, make: bool = False) -> cipher.Cipher:
+    return cipher.Cipher.of(options.settings(), make=make)

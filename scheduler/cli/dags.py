@@ -1,18 +1,29 @@
 """`paceline dags`: DAGs, their errors, pausing, testing and triggering."""
 
+from __future__ import annotations
+
 import json
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from sqlalchemy import Engine
 
 from scheduler import states
 from scheduler.cli import hands, options, output, upcoming
 from scheduler.cli import runs as runs_cli
-from scheduler.store import dags as store
-from scheduler.store import overview, reads
-from scheduler.store import runs as runs_store
+from scheduler.cli.lazy import Later
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+    from scheduler.store import dags as store
+    from scheduler.store import overview, reads
+    from scheduler.store import runs as runs_store
+else:
+    store = Later("scheduler.store.dags")
+    overview = Later("scheduler.store.overview")
+    reads = Later("scheduler.store.reads")
+    runs_store = Later("scheduler.store.runs")
 
 
 @click.group()

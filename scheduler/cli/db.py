@@ -1,11 +1,19 @@
 """`paceline db`: make the schema, and check it."""
 
+from typing import TYPE_CHECKING
+
 import click
 
 from scheduler.cli import options, output
 from scheduler.cli.clean import clean
-from scheduler.store import migrate as schema
-from scheduler.store import roles
+from scheduler.cli.lazy import Later
+
+if TYPE_CHECKING:
+    from scheduler.store import migrate as schema
+    from scheduler.store import roles
+else:
+    schema = Later("scheduler.store.migrate")
+    roles = Later("scheduler.store.roles")
 
 
 @click.group()

@@ -1,13 +1,17 @@
 """`paceline doctor --deep`: what contradicts itself in the database and the broker, and its repair."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from scheduler.cli import options, output
-from scheduler.store.invariants import Broken
+
+if TYPE_CHECKING:
+    from scheduler.store.invariants import Broken
 
 COLUMNS = ["invariant", "dag_id", "run_id", "task_id", "map_index", "what", "since"]
 INTERNAL = ("dag_run_id", "ti_id", "dispatch_id", "key", "name")

@@ -1,5 +1,7 @@
 """`paceline demo`: the flights pipeline on a throw-away stack, with its result."""
 
+from __future__ import annotations
+
 import csv
 import os
 import shutil
@@ -8,18 +10,19 @@ import time
 from collections import deque
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.text import Text
-from sqlalchemy import Engine
 
 from scheduler import states
 from scheduler.cli import output
 from scheduler.exceptions import NotFoundError, PacelineError, WaitTimeoutError
-from scheduler.setting_sections import Broker, Database
-from scheduler.settings import Paths, Settings
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from sqlalchemy import Engine
+
+    from scheduler.settings import Settings
 
 DAG_ID = "flights"
 #: Seconds until the DAG file must have been read.
@@ -42,6 +45,7 @@ def demo(keep: bool) -> None:
     time. The results stay in its data folder.
     """
     from scheduler.cli import stack
+    from scheduler.settings import Settings
     from scheduler.store import database
 
     settings = _demo_settings(Settings.load())
@@ -72,6 +76,9 @@ def demo(keep: bool) -> None:
 
 def _demo_settings(settings: Settings) -> Settings:
     """The user's settings, but with embedded servers, a home of the demo's own and the folder that holds the flights DAG."""
+    from scheduler.setting_sections import Broker, Database
+    from scheduler.settings import Paths
+
     home = settings.home if "PACELINE_HOME" in os.environ else Path("~/.paceline/demo").expanduser()
     paths = Paths(home=home, dags_folder=_dags_folder(settings))
     worker = settings.worker.model_copy(update={"database_url": None})
@@ -130,6 +137,8 @@ def _wait_for_dag(engine: Engine) -> None:
 
 
 def _show_result(settings: Settings, run: dict[str, Any], screen: Console) -> None:
+    from rich.text import Text
+
     from scheduler.cli import progress
 
     if run["state"] != states.RunState.SUCCESS:
@@ -153,6 +162,8 @@ def _show_result(settings: Settings, run: dict[str, Any], screen: Console) -> No
 
 def _show_failures(settings: Settings, run: dict[str, Any], screen: Console) -> None:
     """The tasks that failed, each with the end of its last try's log."""
+    from rich.text import Text
+
     from workers import logs
 
     for task in run["tasks"]:

@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 import click
-from rich.text import Text
 
 from scheduler.cli import health, options, output
 from scheduler.exceptions import SettingsError
@@ -47,6 +46,8 @@ def doctor(role: str | None, deep_wanted: bool, repair: bool, json_wanted: bool)
 
 
 def _print(findings: "list[Finding]", versions: dict[str, str], *, healthy: bool) -> None:
+    from rich.text import Text
+
     screen = output.console()
     screen.print(Text(", ".join(f"{name} {version}" for name, version in versions.items()), style="dim"))
     for finding in findings:

@@ -1,15 +1,20 @@
 """`paceline flower`: Flower for our broker, in this process, so that no password stands on a command line."""
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import os
 import socket
+from typing import TYPE_CHECKING
 
 import click
 
 from scheduler.cli import flower_access, options, output
 from scheduler.exceptions import ConflictError
-from scheduler.settings import Settings
+
+if TYPE_CHECKING:
+    from scheduler.settings import Settings
 
 #: Tasks are named dag.task (the message's shadow); their args are the run.
 TASK_COLUMNS = "name,args,state,worker,received,started,runtime,uuid"

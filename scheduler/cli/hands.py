@@ -1,19 +1,32 @@
 """The commands by which a person takes a hand in runs: clear, mark and delete, under the nouns runs, tasks and dags."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from sqlalchemy import Engine
 
-from scheduler import data_folder, states
+from scheduler import states
 from scheduler.cli import options, output
+from scheduler.cli.lazy import Later
 from scheduler.states import RunState, TaskState
-from scheduler.store import clear, delete, mark, reads
-from scheduler.store.selection import Change, Runs, Tasks
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+    from scheduler import data_folder
+    from scheduler.store import clear, delete, mark, reads, selection
+else:
+    data_folder = Later("scheduler.data_folder")
+    clear = Later("scheduler.store.clear")
+    delete = Later("scheduler.store.delete")
+    mark = Later("scheduler.store.mark")
+    reads = Later("scheduler.store.reads")
+    selection = Later("scheduler.store.selection")
 
 F = TypeVar("F", bound=Callable[..., Any])
 COLUMNS = ["run_id", "task_id", "map_index", "state", "becomes"]
@@ -34,7 +47,7 @@ _latest = click.option(
     default=None,
     help="Go on with the newest version of the DAG, or with the run's own; the DAG says if left out.",
 )
-_dry_run = click.option("--dry-run", is_flag=True, help="Change nothing; list what would change.")
+_dry_run = click.option("--dry-run", is_flag=True, help="selection.Change nothing; list what would change.")
 _yes = click.option("--yes", is_flag=True, help="Do not ask.")
 
 
@@ -61,10 +74,18 @@ def clear_run(
     json_wanted: bool,
 ) -> None:
     """Let a run, or what failed of it, run again; what runs is stopped first."""
-    tasks = Tasks(states=_kept(only_failed=only_failed, only_running=only_running))
+    tasks = selection.Tasks(states=_kept(only_failed=only_failed, only_running=only_running))
     engine = options.engine()
     reads.run(engine, dag_id, run_id)
-    _clear(engine, Runs(dag_id=dag_id, run_id=run_id), tasks, latest=latest, dry_run=dry_run, yes=yes, json_wanted=json_wanted)
+    _clear(
+        engine,
+        selection.Runs(dag_id=dag_id, run_id=run_id),
+        tasks,
+        latest=latest,
+        dry_run=dry_run,
+        yes=yes,
+        json_wanted=json_wanted,
+    )
 
 
 @click.command("clear")
@@ -87,7 +108,7 @@ def clear_tasks(
     json_wanted: bool,
 ) -> None:
     """Let tasks of a run run again; what runs is stopped first. Setups and teardowns go along with their tasks."""
-    tasks = Tasks(
+    tasks = selection.Tasks(
         task_ids=task_ids,
         map_index=map_index,
         upstream=upstream,
@@ -96,7 +117,15 @@ def clear_tasks(
     )
     engine = options.engine()
     reads.run(engine, dag_id, run_id)
-    _clear(engine, Runs(dag_id=dag_id, run_id=run_id), tasks, latest=latest, dry_run=dry_run, yes=yes, json_wanted=json_wanted)
+    _clear(
+        engine,
+        selection.Runs(dag_id=dag_id, run_id=run_id),
+        tasks,
+        latest=latest,
+        dry_run=dry_run,
+        yes=yes,
+        json_wanted=json_wanted,
+    )
 
 
 @click.command("clear")
@@ -128,9 +157,9 @@ def clear_dag(
     json_wanted: bool,
 ) -> None:
     """Let many runs of a DAG run again: all, or those tasks and states of a range of dates."""
-    runs = Runs(dag_id=dag_id, from_date=from_date, to_date=to_date)
+    runs = selection.Runs(dag_id=dag_id, from_date=from_date, to_date=to_date)
     wanted = frozenset(map(TaskState, state)) or None
-    tasks = Tasks(regex=task_regex, upstream=upstream, downstream=downstream, states=wanted)
+    tasks = selection.Tasks(regex=task_regex, upstream=upstream, downstream=downstream, states=wanted)
     engine = options.engine()
     reads.dag(engine, dag_id)
     _clear(engine, runs, tasks, latest=latest, dry_run=dry_run, yes=yes, json_wanted=json_wanted)
@@ -157,7 +186,9 @@ def mark_run(dag_id: str, run_id: str, state: str, *, dry_run: bool, json_wanted
 
 @click.command("mark")
 @_with(_dag, _run, _task)
-@click.argument("state", metavar="STATE", type=click.Choice([state.value for state in mark.STATES]))
+@click.argument(
+    "state", metavar="STATE", type=click.Choice([TaskState.SUCCESS.value, TaskState.FAILED.value, TaskState.SKIPPED.value])
+)
 @_with(_upstream, _downstream, _map_index)
 @click.option("--past", is_flag=True, help="Also in every earlier run.")
 @click.option("--future", is_flag=True, help="Also in every later run.")
@@ -183,8 +214,8 @@ def mark_task(
     reads.run(engine, dag_id, run_id)
     changes = mark.mark(
         engine,
-        Runs(dag_id=dag_id, run_id=run_id, past=past, future=future),
-        Tasks(task_ids=(task_id,), map_index=map_index, upstream=upstream, downstream=downstream),
+        selection.Runs(dag_id=dag_id, run_id=run_id, past=past, future=future),
+        selection.Tasks(task_ids=(task_id,), map_index=map_index, upstream=upstream, downstream=downstream),
         TaskState(state),
         clear_downstream=clear_downstream,
         dry_run=dry_run,
@@ -227,7 +258,16 @@ def delete_dag(dag_id: str, *, yes: bool, json_wanted: bool) -> None:
         output.say(f"Its file {deleted.file} is still there: the DAG comes back, as a new one. Remove the file to be rid of it.")
 
 
-def _clear(engine: Engine, runs: Runs, tasks: Tasks, *, latest: bool | None, dry_run: bool, yes: bool, json_wanted: bool) -> None:
+def _clear(
+    engine: Engine,
+    runs: selection.Runs,
+    tasks: selection.Tasks,
+    *,
+    latest: bool | None,
+    dry_run: bool,
+    yes: bool,
+    json_wanted: bool,
+) -> None:
     core = options.settings().core
     if not dry_run and not yes and not json_wanted and _somebody_there():
         planned = clear.clear(engine, runs, tasks, core=core, latest=latest, dry_run=True)
@@ -238,7 +278,7 @@ def _clear(engine: Engine, runs: Runs, tasks: Tasks, *, latest: bool | None, dry
     _show(changes, "cleared", dry_run=dry_run, json_wanted=json_wanted)
 
 
-def _show(changes: Sequence[Change], done: str, *, dry_run: bool, json_wanted: bool) -> None:
+def _show(changes: Sequence[selection.Change], done: str, *, dry_run: bool, json_wanted: bool) -> None:
     """Wake the schedulers, and say what changed."""
     if changes and not dry_run:
         _ring({one.dag_run_id for one in changes})
@@ -250,7 +290,7 @@ def _show(changes: Sequence[Change], done: str, *, dry_run: bool, json_wanted: b
         click.echo(f"{_count(len(changes), 'task instance')} {'would be ' if dry_run else ''}{done}.")
 
 
-def _table(changes: Sequence[Change]) -> None:
+def _table(changes: Sequence[selection.Change]) -> None:
     output.table([asdict(one) for one in changes], COLUMNS, empty="Nothing to change.")
 
 

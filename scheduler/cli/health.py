@@ -1,13 +1,17 @@
 """What the processes of one role on this machine say of their health."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scheduler import health_server, presence
 from scheduler.cli import options, output
 from scheduler.exceptions import PacelineError
-from scheduler.settings import Settings
+
+if TYPE_CHECKING:
+    from scheduler.settings import Settings
 
 ROLES = ("scheduler", "worker", "waiter")
 

@@ -14,6 +14,16 @@ from scheduler.exceptions import PacelineError
 INTERRUPTED = 130
 
 
+class Later:
+    """A module that is imported when something of it is first used, so that `--help` loads no database and no terminal code."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(importlib.import_module(self._name), attribute)
+
+
 class LazyGroup(click.Group):
     """Knows its commands by name and help line; `scheduler.cli.<name>.<name>` is imported at first use."""
 

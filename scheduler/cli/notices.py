@@ -1,9 +1,16 @@
 """`paceline notices`: callbacks and mails that wait, or that failed."""
 
+from typing import TYPE_CHECKING
+
 import click
 
 from scheduler.cli import options, output
-from scheduler.store import notices as store
+from scheduler.cli.lazy import Later
+
+if TYPE_CHECKING:
+    from scheduler.store import notices as store
+else:
+    store = Later("scheduler.store.notices")
 
 
 @click.group()

@@ -10,10 +10,10 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from scheduler.settings import Settings
-
 if TYPE_CHECKING:
     from sqlalchemy import Engine
+
+    from scheduler.settings import Settings
 
 as_json = click.option("--json", "json_wanted", is_flag=True, help="Print JSON.")
 
@@ -22,8 +22,10 @@ as_json = click.option("--json", "json_wanted", is_flag=True, help="Print JSON."
 PATIENCE_S = 10.0
 
 
-def settings() -> Settings:
+def settings() -> "Settings":
     """The settings of this command, read once."""
+    from scheduler.settings import Settings
+
     root = click.get_current_context().find_root()
     found = root.meta.get("paceline.settings")
     if not isinstance(found, Settings):

@@ -1,19 +1,19 @@
 """How results are printed: JSON for machines, tables for people, moments in ISO 8601 with offset."""
 
+from __future__ import annotations
+
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from scheduler.authoring.frames import DataFrameReference
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
 
 #: How states look on a terminal.
 STYLES = {
@@ -27,6 +27,8 @@ UNBOUNDED = 10_000
 
 def console(*, stderr: bool = False) -> Console:
     """A console on stdout or stderr; plain and of unlimited width if nobody looks at it."""
+    from rich.console import Console
+
     stream = sys.stderr if stderr else sys.stdout
     return Console(file=stream, highlight=False, soft_wrap=True, width=None if stream.isatty() else UNBOUNDED)
 
@@ -43,6 +45,9 @@ def say(message: str) -> None:
 
 def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, empty: str) -> None:
     """Rows as a table, one column a key; `empty` is said if there are none."""
+    from rich import box
+    from rich.table import Table
+
     rows = list(rows)
     if not rows:
         say(empty)
@@ -58,6 +63,8 @@ def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, empty: s
 
 def cell(value: Any, *, state: bool = False) -> Text:
     """One value as a person reads it."""
+    from rich.text import Text
+
     if state:
         value = value or "none"
         return Text(str(value), style=STYLES.get(str(value), ""))
@@ -74,6 +81,8 @@ def cell(value: Any, *, state: bool = False) -> Text:
 
 def facts(values: Mapping[str, Any]) -> None:
     """Names and values, one a line."""
+    from rich.text import Text
+
     width = max(map(len, values)) + 2
     screen = console()
     for name, value in values.items():
@@ -85,6 +94,8 @@ def _plain(value: Any) -> Any:
         return value.isoformat()
     if isinstance(value, Path):
         return str(value)
+    from scheduler.authoring.frames import DataFrameReference
+
     if isinstance(value, DataFrameReference):
         return value.to_json()
     raise TypeError(f"{type(value).__name__} is not JSON")

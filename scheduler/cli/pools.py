@@ -1,9 +1,16 @@
 """`paceline pools`: slots that limit how many task instances run at once."""
 
+from typing import TYPE_CHECKING
+
 import click
 
 from scheduler.cli import options, output
-from scheduler.store import pools as store
+from scheduler.cli.lazy import Later
+
+if TYPE_CHECKING:
+    from scheduler.store import pools as store
+else:
+    store = Later("scheduler.store.pools")
 
 
 @click.group()

@@ -1,10 +1,20 @@
 """`paceline runs`: DAG runs, and how one of them is getting on."""
 
+from typing import TYPE_CHECKING
+
 import click
 
 from scheduler import states
-from scheduler.cli import hands, options, output, progress
-from scheduler.store import events, reads
+from scheduler.cli import hands, options, output
+from scheduler.cli.lazy import Later
+
+if TYPE_CHECKING:
+    from scheduler.cli import progress
+    from scheduler.store import events, reads
+else:
+    progress = Later("scheduler.cli.progress")
+    events = Later("scheduler.store.events")
+    reads = Later("scheduler.store.reads")
 
 #: Runs a person sees without --limit; scripts (--json) get all.
 SCREENFUL = 50

@@ -3,7 +3,6 @@
 import threading
 
 import click
-from rich.text import Text
 
 from scheduler.cli import options, output
 
@@ -17,6 +16,8 @@ def standalone(workers: int) -> None:
 
     PACELINE_DATABASE_URL and PACELINE_BROKER_URL replace the embedded servers. Everything is kept under PACELINE_HOME.
     """
+    from rich.text import Text
+
     from scheduler.cli import stack
 
     settings = options.settings()

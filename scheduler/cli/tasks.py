@@ -1,18 +1,28 @@
 """`paceline tasks`: task instances and the logs of their tries."""
 
+from __future__ import annotations
+
 import sys
 import time
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
-from sqlalchemy import Engine
 
 from scheduler import log_paths, states
-from scheduler.cli import hands, options, output, progress
+from scheduler.cli import hands, options, output
+from scheduler.cli.lazy import Later
 from scheduler.cli.xcoms import xcoms
 from scheduler.exceptions import NotFoundError
-from scheduler.store import reads
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+    from scheduler.cli import progress
+    from scheduler.store import reads
+else:
+    progress = Later("scheduler.cli.progress")
+    reads = Later("scheduler.store.reads")
 
 CHUNK_BYTES = 64 * 1024
 FOLLOW_POLL_S = 0.3

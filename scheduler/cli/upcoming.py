@@ -1,11 +1,17 @@
 """`paceline dags next`: the runs that a schedule makes next."""
 
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
 from scheduler.cli import options, output
-from scheduler.store import schedules
+from scheduler.cli.lazy import Later
+
+if TYPE_CHECKING:
+    from scheduler.store import schedules
+else:
+    schedules = Later("scheduler.store.schedules")
 
 COLUMNS = ["run_after", "logical_date", "data_interval_start", "data_interval_end"]
 

@@ -1,16 +1,24 @@
 """`paceline variables`: texts and JSON values that tasks read, stored encrypted."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from scheduler import masking
 from scheduler.cli import options, output
+from scheduler.cli.lazy import Later
 from scheduler.exceptions import PacelineError
-from scheduler.store import variables as store
-from scheduler.store.cipher import Cipher
+
+if TYPE_CHECKING:
+    from scheduler.store import cipher
+    from scheduler.store import variables as store
+else:
+    cipher = Later("scheduler.store.cipher")
+    store = Later("scheduler.store.variables")
 
 
 @click.group()
@@ -107,5 +115,5 @@ def _hidden(key: str, text: str) -> str:
     return text if shown == value else json.dumps(shown, ensure_ascii=False)
 
 
-def _cipher(*, make: bool = False) -> Cipher:
-    return Cipher.of(options.settings(), make=make)
+def _cipher(*, make: bool = False) -> cipher.Cipher:
+    return cipher.Cipher.of(options.settings(), make=make)

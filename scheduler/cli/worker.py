@@ -1,11 +1,16 @@
 """`paceline worker`: takes task instances from queues and runs them."""
 
+from __future__ import annotations
+
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 import click
 
 from scheduler.cli import options
-from scheduler.settings import Settings
+
+if TYPE_CHECKING:
+    from scheduler.settings import Settings
 
 
 @click.command()

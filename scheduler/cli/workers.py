@@ -1,9 +1,16 @@
 """`paceline workers`: who takes work."""
 
+from typing import TYPE_CHECKING
+
 import click
 
 from scheduler.cli import options, output
-from scheduler.store import overview
+from scheduler.cli.lazy import Later
+
+if TYPE_CHECKING:
+    from scheduler.store import overview
+else:
+    overview = Later("scheduler.store.overview")
 
 
 @click.group()

@@ -1,14 +1,19 @@
 """`paceline tasks xcoms`: what a task instance pushed, with the rows and columns of the DataFrames it returned."""
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from scheduler.authoring import frames
 from scheduler.authoring.frames import DataFrameReference
 from scheduler.cli import options, output
-from scheduler.store import reads
+from scheduler.cli.lazy import Later
+
+if TYPE_CHECKING:
+    from scheduler.store import reads
+else:
+    reads = Later("scheduler.store.reads")
 
 #: Most characters of a value in the table; --json has all.
 SHOWN_CHARACTERS = 200

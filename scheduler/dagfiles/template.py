@@ -19,6 +19,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+import scheduler
 from scheduler import secrecy
 from scheduler.dagfiles import keeper, lines, parse, problem, process_tree
 from scheduler.dagfiles.answers import MAX_RESULT_BYTES, Answer, FileProblem, Reading, fault
@@ -65,6 +66,7 @@ class Template:
 
     def serve(self) -> None:
         """Work until the input ends. The first line of it is the Work, each further one a file."""
+        scheduler.load_all()
         for name in PRELOADED:
             importlib.import_module(name)
         try:

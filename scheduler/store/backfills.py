@@ -14,17 +14,11 @@ from scheduler.authoring import params
 from scheduler.authoring.timetable import RunTimes
 from scheduler.exceptions import BackfillError, ConflictError, NotFoundError
 from scheduler.serialized import SerializedDag, next_timetable
+from scheduler.states import BACKFILL_MAX_ACTIVE_RUNS, REPROCESS
 from scheduler.store.database import transaction
 
 Row = dict[str, Any]
 
-DEFAULT_MAX_ACTIVE_RUNS = 10
-#: Which existing runs of its dates a backfill runs again; every other one is left as it is.
-REPROCESS: dict[str, frozenset[str]] = {
-    "none": frozenset(),
-    "failed": frozenset({"failed"}),
-    "completed": frozenset({"failed", "success"}),
-}
 #: More dates than this are a slip of the pen, such as a wrong century; so many take a few seconds to work out.
 MOST_RUNS = 20_000
 
@@ -52,7 +46,7 @@ class Wanted:
     dag_id: str
     first: datetime
     last: datetime
-    max_active_runs: int = DEFAULT_MAX_ACTIVE_RUNS
+    max_active_runs: int = BACKFILL_MAX_ACTIVE_RUNS
     reprocess: str = "none"
     reverse: bool = False
     #: None: new runs get no conf, those that run again keep theirs.

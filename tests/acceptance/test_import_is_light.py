@@ -34,3 +34,31 @@ def test_a_health_check_of_a_container_loads_no_database_no_broker_and_no_celery
     said, loaded = done.stdout.strip().splitlines()
     assert said.startswith("No worker runs on this machine")
     assert loaded == "[]"
+
+
+def test_help_and_version_load_no_more_than_they_print(tmp_path: Path) -> None:
+    """The command line is asked for its help often, and by shells that complete words."""
+    heavy = (*HEAVY, "alembic", "asyncio", "cryptography", "rich", "scheduler.authoring.dag")
+    code = (
+        "import sys; from scheduler.cli import COMMANDS, paceline\n"
+        "for words in (['--help'], ['--version'], ['version'], *([noun, '--help'] for noun in COMMANDS)):\n"
+        "    try: paceline(words, standalone_mode=False)\n"
+        "    except SystemExit: pass\n"
+        f"    loaded = [name for name in {heavy} if name in sys.modules]\n"
+        "    assert not loaded, (words, loaded)"
+    )
+    environment = {"PATH": os.environ["PATH"], "PACELINE_HOME": str(tmp_path)}
+
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "List, show, pause" in done.stdout
+
+
+def test_every_name_that_dag_files_import_is_there() -> None:
+    import scheduler
+
+    assert {name: getattr(scheduler, name) for name in scheduler.__all__}.keys() == set(scheduler.__all__)
+    assert set(scheduler.__all__) <= set(dir(scheduler))
