@@ -14,7 +14,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from scheduler.exceptions import CredentialsError, UnreachableError
+from scheduler.exceptions import START_EMBEDDED, CredentialsError, UnreachableError
 from scheduler.settings import Settings
 
 KEY = "paceline:doorbell"
@@ -64,7 +64,8 @@ def translate(error: BaseException) -> UnreachableError:
         return CredentialsError(
             f"The connection to Redis is not secure: {text}. Correct ssl_ca_certs in PACELINE_BROKER_URL, or whether it is rediss://."
         )
-    return UnreachableError(f"Redis does not answer: {text}. Start it, or correct PACELINE_BROKER_URL.")
+    start = START_EMBEDDED.format("BROKER") if isinstance(error, redis.ConnectionError) and ".sock" in text else None
+    return UnreachableError(f"Redis does not answer: {text}. {start or 'Start it, or correct PACELINE_BROKER_URL.'}")
 
 
 class Doorbell:

@@ -101,6 +101,10 @@ class StaleTryError(PacelineError):
     """A task wrote something after its try had ended for the scheduler: cleared, declared lost, or begun anew elsewhere."""
 
 
+#: What to do if nothing listens on a socket file: so the embedded servers are reached.
+START_EMBEDDED = "Start everything on this machine with `paceline standalone`, or set PACELINE_{}_URL."
+
+
 class UnreachableError(PacelineError):
     """The database or the broker does not answer."""
 

@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from scheduler import faults
-from scheduler.deciding.rules import Upstream, decide
+from scheduler.deciding.rules import Upstream, Verdict, decide
 from scheduler.dispatch import PUBLISH_ERRORS, Message, Publisher
 from scheduler.doorbell import Doorbell
 from scheduler.serialized import SerializedDag
@@ -144,12 +144,12 @@ class Follower:
 
     def _decide_joins(self, claim: Claim, mine: TaskState, dag: SerializedDag, below: Below) -> list[Decision]:
         states = self._hot.upstream_states(claim, below.joins, dag)
-        decided = [_join(dag, join, -1, Counter({mine: 1}) + Counter(dict(states[join]))) for join in below.joins]
+        decided = [_join(dag, join, Counter({mine: 1}) + Counter(dict(states[join])), claim, mine) for join in below.joins]
         if below.peer_joins:
             peers = self._hot.peer_states(claim, {no for join in below.peer_joins for no in dag.upstream[join]})
             peers[claim.task_no] = mine
             decided += [
-                _join(dag, join, claim.map_index, Counter(peers[no] for no in dag.upstream[join] if no in peers))
+                _join(dag, join, Counter(peers[no] for no in dag.upstream[join] if no in peers), claim, mine, peers=True)
                 for join in below.peer_joins
             ]
         return [one for one in decided if one is not None]
@@ -196,7 +196,8 @@ def settle(dag: SerializedDag, claim: Claim, ending: Ending) -> Below:
         alone = len(dag.upstream[no]) == 1 and (peers or not dag.tasks[claim.task_no].is_mapped)
         verdict = decide(task.trigger_rule, Upstream.of([ending.state], 1 if alone else MANY))
         if verdict.state is not None:
-            below.settled.append(Decision(no, verdict.state, verdict.reason, claim.map_index if peers else -1))
+            reason = _reason(verdict, claim, ending.state)
+            below.settled.append(Decision(no, verdict.state, reason, claim.map_index if peers else -1))
         elif not alone:
             (below.peer_joins if peers else below.joins).append(no)
     for task_id in sorted(skipped & dag.number.keys()):
@@ -279,9 +280,18 @@ def _may_find_room(claim: Claim, reported: Reported) -> bool:
     return bool(ready) or (reported.pool_has_waiting and heir is None)
 
 
-def _join(dag: SerializedDag, join: int, map_index: int, states: Counter[TaskState]) -> Decision | None:
+def _join(
+    dag: SerializedDag, join: int, states: Counter[TaskState], claim: Claim, mine: TaskState, *, peers: bool = False
+) -> Decision | None:
+    map_index = claim.map_index if peers else -1
     verdict = decide(dag.tasks[join].trigger_rule, Upstream.counted(states))
-    return None if verdict.state is None else Decision(join, verdict.state, verdict.reason, map_index)
+    return None if verdict.state is None else Decision(join, verdict.state, _reason(verdict, claim, mine), map_index)
+
+
+def _reason(verdict: Verdict, claim: Claim, mine: TaskState) -> str:
+    """Of the tasks above only the one that ended is known by name."""
+    name = claim.task_id if claim.map_index < 0 else f"{claim.task_id}[{claim.map_index}]"
+    return verdict.naming([name] if mine in verdict.states else [])
 
 
 def _message(claim: Claim, one: Moved) -> Message:

@@ -83,7 +83,7 @@ def _check(value: object, name: str, path: tuple[str | int, ...]) -> None:
             _check(item, name, (*path, index))
     elif not isinstance(value, DataFrameReference):
         advice = _ADVICE.get(type(value).__name__, "return JSON: None, bool, int, float, str, list or dict")
-        raise XComError(f"{_place(name, path)} is a {_kind(value)}, which is not JSON; {advice}.")
+        raise XComError(f"{_place(name, path)} is of type {_kind(value)}, which is not JSON; {advice}.")
 
 
 def _check_text(text: str, name: str, path: tuple[str | int, ...]) -> None:

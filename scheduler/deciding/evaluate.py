@@ -1,11 +1,12 @@
 """What a run's states ask for next: pure, to a fixpoint in one pass, each decision with its reason."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from scheduler.deciding import expansion
-from scheduler.deciding.rules import Upstream, Verdict, decide, decide_teardown, needs_setups, needs_sources
+from scheduler.deciding.rules import MOST_NAMES, Upstream, Verdict, decide, decide_teardown, needs_setups, needs_sources
 from scheduler.serialized import SerializedDag, SerializedTask
 from scheduler.states import FAILURES, FINISHED, Branched, Decision, RunState
 from scheduler.states import TaskState as S
@@ -65,7 +66,7 @@ def evaluate(dag: SerializedDag, states: States, facts: Facts = NO_FACTS) -> Eva
                 found.waiting[no, index] = shared.reason
             else:
                 run.decide(no, index, shared.state)
-                found.decisions.append(Decision(no, shared.state, shared.reason, index))
+                found.decisions.append(Decision(no, shared.state, run.reason(no, task, index, shared), index))
     return found
 
 
@@ -164,6 +165,24 @@ class _Run:
         if task.expand is not None:
             verdict = _worst(verdict, needs_sources(self._upstream_unexpanded(self._sources(task))))
         return self._not_before_past(no, task, verdict)
+
+    def reason(self, no: int, task: SerializedTask, index: int, verdict: Verdict) -> str:
+        """Why, with the tasks above by name whose states are the reason."""
+        if not verdict.states:
+            return verdict.reason
+        above = [*self._dag.upstream[no], *(self._dag.number[name] for name in task.indirect_setups)]
+        above += self._sources(task) if task.expand is not None else []
+        found = (name for one in dict.fromkeys(above) for name in self._named(one, task, index, verdict.states))
+        return verdict.naming(list(islice(found, MOST_NAMES)))
+
+    def _named(self, above: int, task: SerializedTask, index: int, states: Collection[S]) -> Iterator[str]:
+        """The relevant instances of a task that are in one of these states."""
+        other = self._dag.tasks[above]
+        instances = self.states.get(above, {})
+        peers = index >= 0 and task.mapped_group is not None and task.mapped_group == other.mapped_group
+        for at, state in instances.items():
+            if state in states and (at < 0 or (-1 not in instances and (not peers or at == index))):
+                yield other.task_id if at < 0 else f"{other.task_id}[{at}]"
 
     def _not_before_past(self, no: int, task: SerializedTask, verdict: Verdict) -> Verdict:
         waits = self._past.get(no)

@@ -4,10 +4,15 @@ The table is Airflow's (airflow/ti_deps/deps/trigger_rule_dep.py), with "at once
 state still to come can change its answer.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from scheduler.states import FAILURES
 from scheduler.states import TaskState as S
+
+#: Tasks named in one reason; the others are counted.
+MOST_NAMES = 5
+SKIPS = frozenset({S.SKIPPED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,15 @@ class Verdict:
 
     state: S | None
     reason: str
+    #: The reason is that `number` of the tasks above are in one of these states.
+    states: frozenset[S] = frozenset()
+    number: int = 0
+
+    def naming(self, names: Sequence[str]) -> str:
+        """The reason with these, or some of these, tasks above by name."""
+        shown = ", ".join(names[:MOST_NAMES])
+        more = self.number - min(len(names), MOST_NAMES)
+        return f"{self.reason}: {shown}{f' and {more} more' if more > 0 else ''}" if shown else self.reason
 
 
 def decide(rule: str, upstream: Upstream) -> Verdict:
@@ -77,9 +91,9 @@ def decide(rule: str, upstream: Upstream) -> Verdict:
 def needs_setups(setups: Upstream) -> Verdict | None:
     """What the setups further up say, None if they let a task go on: one that did not succeed decides at once."""
     if setups.bad:
-        return _fail(f"{setups.bad} of its setups failed")
+        return _failed(setups.bad, "setup")
     if setups.skipped:
-        return _skip(f"{setups.skipped} of its setups were skipped")
+        return _skipped(setups.skipped, "setup")
     if not setups.all_done:
         return Verdict(None, f"{setups.total - setups.done} of its setups have not ended")
     return None
@@ -88,9 +102,9 @@ def needs_setups(setups: Upstream) -> Verdict | None:
 def needs_sources(sources: Upstream) -> Verdict | None:
     """What the tasks that a task is mapped over say, whatever its trigger rule; None if they let it go on."""
     if sources.bad:
-        return _fail(f"{sources.bad} of the tasks that it is mapped over failed")
+        return _failed(sources.bad, "task that it is mapped over", "tasks that it is mapped over")
     if sources.skipped:
-        return _skip(f"{sources.skipped} of the tasks that it is mapped over were skipped")
+        return _skipped(sources.skipped, "task that it is mapped over", "tasks that it is mapped over")
     return None
 
 
@@ -120,15 +134,20 @@ def _fail(why: str) -> Verdict:
     return Verdict(S.UPSTREAM_FAILED, why)
 
 
-def _bad(u: Upstream) -> str:
-    return f"{u.bad} upstream task(s) failed"
+def _failed(number: int, one: str = "upstream task", many: str = "") -> Verdict:
+    return Verdict(S.UPSTREAM_FAILED, f"{number} {one if number == 1 else many or one + 's'} failed", FAILURES, number)
+
+
+def _skipped(number: int, one: str = "upstream task", many: str = "") -> Verdict:
+    what = f"{one} was" if number == 1 else f"{many or one + 's'} were"
+    return Verdict(S.SKIPPED, f"{number} {what} skipped", SKIPS, number)
 
 
 def _all_success(u: Upstream) -> Verdict:
     if u.bad:
-        return _fail(_bad(u))
+        return _failed(u.bad)
     if u.skipped:
-        return _skip(f"{u.skipped} upstream task(s) were skipped")
+        return _skipped(u.skipped)
     return _run() if u.all_done else _wait(u)
 
 
@@ -170,13 +189,13 @@ def _one_done(u: Upstream) -> Verdict:
 
 def _none_failed(u: Upstream) -> Verdict:
     if u.bad:
-        return _fail(_bad(u))
+        return _failed(u.bad)
     return _run() if u.all_done else _wait(u)
 
 
 def _none_failed_min_one_success(u: Upstream) -> Verdict:
     if u.bad:
-        return _fail(_bad(u))
+        return _failed(u.bad)
     if not u.all_done:
         return _wait(u)
     if u.success:
@@ -186,13 +205,13 @@ def _none_failed_min_one_success(u: Upstream) -> Verdict:
 
 def _none_skipped(u: Upstream) -> Verdict:
     if u.skipped:
-        return _skip(f"{u.skipped} upstream task(s) were skipped")
+        return _skipped(u.skipped)
     return _run() if u.all_done else _wait(u)
 
 
 def _all_done_min_one_success(u: Upstream) -> Verdict:
     if u.skipped:
-        return _skip(f"{u.skipped} upstream task(s) were skipped")
+        return _skipped(u.skipped)
     if not u.all_done:
         return _wait(u)
     return _run() if u.success else _fail("no upstream task succeeded")

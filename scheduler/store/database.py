@@ -12,7 +12,7 @@ from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError
 
 from scheduler import faults
-from scheduler.exceptions import CredentialsError, PacelineError, ReadOnlyError, UnreachableError
+from scheduler.exceptions import START_EMBEDDED, CredentialsError, PacelineError, ReadOnlyError, UnreachableError
 from scheduler.settings import Settings
 from scheduler.store import sqlstates
 
@@ -183,7 +183,8 @@ def translate(error: DBAPIError) -> PacelineError:
         )
     if any(phrase in text for phrase in REFUSED):
         return CredentialsError(f"PostgreSQL refuses the connection: {text}. Correct PACELINE_DATABASE_URL.")
-    return UnreachableError(f"PostgreSQL does not answer: {text}. Start it, or correct PACELINE_DATABASE_URL.")
+    start = START_EMBEDDED.format("DATABASE") if "socket" in text else "Start it, or correct PACELINE_DATABASE_URL."
+    return UnreachableError(f"PostgreSQL does not answer: {text}. {start}")
 
 
 def _is_read_only(error: DBAPIError) -> bool:

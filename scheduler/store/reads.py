@@ -129,12 +129,16 @@ def task_instance(connection: Connection, dag_id: str, run_id: str, task_id: str
     )
     if row is not None:
         return row
+    indexes = connection.exec_driver_sql(
+        "select map_index from task_instance where dag_run_id = %s and task_id = %s order by 1", (found["id"], task_id)
+    )
+    if known := list(indexes.scalars()):
+        raise NotFoundError(_no_index(run_id, task_id, map_index, known))
     names = connection.exec_driver_sql(
         "select distinct task_id from task_instance where dag_run_id = %s order by 1", (found["id"],)
     ).scalars()
-    mapped = "" if map_index < 0 else f" with map index {map_index}"
     raise NotFoundError(
-        f"Run {run_id!r} of DAG {dag_id!r} has no task {task_id!r}{mapped}; "
+        f"Run {run_id!r} of DAG {dag_id!r} has no task {task_id!r}; "
         + _near(task_id, list(names), f"`paceline tasks list {dag_id} {run_id}` shows all.")
     )
 
@@ -237,6 +241,17 @@ def _instances(connection: Connection, dag_run_id: int) -> list[Row]:
             (dag_run_id,),
         )
     )
+
+
+def _no_index(run_id: str, task_id: str, map_index: int, known: list[int]) -> str:
+    """`known`: the map indexes that the task has, ascending."""
+    if known == [-1]:
+        return f"Task {task_id!r} of run {run_id!r} has no instances by map index (yet): leave out --map-index."
+    mapped = [index for index in known if index >= 0]
+    told = f"{mapped[0]} to {mapped[-1]}" if len(mapped) > 1 else str(mapped[0])
+    if map_index < 0:
+        return f"Task {task_id!r} of run {run_id!r} is mapped: choose one of its instances, --map-index {told}."
+    return f"Task {task_id!r} of run {run_id!r} is mapped and has no instance {map_index}: choose --map-index {told}."
 
 
 def _require_dag(connection: Connection, dag_id: str) -> None:

@@ -84,7 +84,7 @@ def test_each_event_names_who_made_the_change_and_why(cli: Cli, scenario: Scenar
     actors = {(event["task_id"], event["to_state"]): (event["actor"], event["reason"]) for event in events}
     assert actors["first", "scheduled"][0] == actors["first", "queued"][0] == scenario.schedulers[0].scheduler_id
     assert actors["first", "failed"][0] == actors["first", "running"][0] == scenario.worker_id
-    assert actors["second", "upstream_failed"] == (scenario.worker_id, "1 upstream task(s) failed")
+    assert actors["second", "upstream_failed"] == (scenario.worker_id, "1 upstream task failed: first")
     assert actors["second", "success"] == (f"cli:{database.user()}", "marked success")
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.scenario import Scenario
+from support.scenario import Scenario, dag
 from support.waiting import eventually
 
 from scheduler.states import TaskState
@@ -104,3 +104,19 @@ def test_following_a_task_that_will_never_run_ends(cli: Cli, scenario: Scenario)
 
     assert done.exit_code == 3
     assert "nothing ran" in done.stderr
+
+
+def test_of_a_mapped_task_the_instances_are_named(cli: Cli, scenario: Scenario) -> None:
+    each = {"expand": {"kind": "product", "inputs": [{"literal": 3}]}}
+    scenario.add(dag("mapped", {"each": [], "after": ["each"]}, options={"each": each}))
+    scenario.trigger("mapped", run_id="one")
+    scenario.run_to_end()
+
+    of_none = cli("tasks", "logs", "mapped", "one", "each")
+    of_other = cli("tasks", "logs", "mapped", "one", "each", "--map-index", "3")
+    of_plain = cli("tasks", "logs", "mapped", "one", "after", "--map-index", "3")
+
+    assert (of_none.exit_code, of_other.exit_code, of_plain.exit_code) == (3, 3, 3)
+    assert "Task 'each' of run 'one' is mapped: choose one of its instances, --map-index 0 to 2." in of_none.stderr
+    assert "Task 'each' of run 'one' is mapped and has no instance 3: choose --map-index 0 to 2." in of_other.stderr
+    assert "Task 'after' of run 'one' has no instances by map index (yet): leave out --map-index." in of_plain.stderr

@@ -24,11 +24,11 @@ def test_a_tuple_comes_back_as_a_list() -> None:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ({"rows": [0, 1, 2, {1}]}, r'^return value\["rows"\]\[3\] is a set, which is not JSON; return sorted'),
-        (datetime(2026, 1, 1, tzinfo=UTC), r"^return value is a datetime\.datetime, .*isoformat"),
-        (b"x", "is a bytes"),
+        ({"rows": [0, 1, 2, {1}]}, r'^return value\["rows"\]\[3\] is of type set, which is not JSON; return sorted'),
+        (datetime(2026, 1, 1, tzinfo=UTC), r"^return value is of type datetime\.datetime, .*isoformat"),
+        (b"x", "is of type bytes"),
         (Path("/x"), r"pathlib\.PosixPath, .*return str"),
-        (object(), "is a object, which is not JSON; return JSON: None"),
+        (object(), "is of type object, which is not JSON; return JSON: None"),
         ({"a": float("nan")}, r'return value\["a"\] is nan'),
         ([float("-inf")], r"return value\[0\] is -inf"),
         ({"a": {3: 1}}, r'return value\["a"\] has the key 3 of type int'),

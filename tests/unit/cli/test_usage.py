@@ -251,3 +251,11 @@ def test_a_worker_of_heavy_spark_tasks_takes_one_at_a_time_unless_told_otherwise
     queues: list[str], environment: dict[str, str], concurrency: int
 ) -> None:
     assert default_concurrency(Settings.load(environment), queues) == concurrency
+
+
+@pytest.mark.parametrize("arguments", [["variables", "get", "x"], ["dags", "list"]])
+def test_where_nothing_was_started_standalone_is_named(call, tmp_path, arguments: list[str]) -> None:
+    done = call(*arguments, PACELINE_HOME=str(tmp_path), PACELINE_DATABASE_URL="")
+
+    assert done.exit_code == 4
+    assert "Start everything on this machine with `paceline standalone`, or set PACELINE_DATABASE_URL." in done.stderr

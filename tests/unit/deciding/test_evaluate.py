@@ -140,3 +140,20 @@ def test_a_run_in_which_nothing_can_be_decided_has_failed_unless_it_waits_for_an
     assert run_state(plan, states(plan)) is RunState.FAILED
     assert run_state(plan, states(plan), waiting_for_past=True) is None
     assert run_state(dag("d", {"a": [], "b": ["a"]}), states(plan)) is None  # here a can go on
+
+
+def test_a_reason_names_the_tasks_that_are_the_reason_at_most_five_of_them() -> None:
+    names = [f"a{number}" for number in range(8)]
+    each = {"expand": {"kind": "product", "inputs": [{"literal": 3}]}}
+    edges: dict[str, list[str]] = {**{name: [] for name in names}, "each": [], "one": ["a0", "a1"], "all": names, "of": ["each"]}
+    plan = dag("d", edges, options={"each": each})
+    given = states(plan, **dict.fromkeys(names, S.FAILED), a0=S.SUCCESS)
+    given[plan.number["each"]] = {0: S.SKIPPED, 1: S.SUCCESS, 2: S.SKIPPED}
+
+    reasons = {plan.tasks[one.task_no].task_id: one.reason for one in evaluate(plan, given).decisions}
+
+    assert reasons == {
+        "one": "1 upstream task failed: a1",
+        "all": "7 upstream tasks failed: a1, a2, a3, a4, a5 and 2 more",
+        "of": "2 upstream tasks were skipped: each[0], each[2]",
+    }

@@ -273,8 +273,8 @@ ENDED = [
         "It has ended as failed on try 1 of 3 2025-03-01T12:00:00+00:00: exit code 1.", id="failed",
     ),
     pytest.param(
-        S.UPSTREAM_FAILED, {"reason": "1 upstream task(s) failed", "try_number": 0, "ended_at": None},
-        "It has ended as upstream_failed: 1 upstream task(s) failed.", id="upstream_failed",
+        S.UPSTREAM_FAILED, {"reason": "1 upstream task failed: load", "try_number": 0, "ended_at": None},
+        "It has ended as upstream_failed: 1 upstream task failed: load.", id="upstream_failed",
     ),
     pytest.param(
         S.SKIPPED, {"reason": "left out by branch choose", "try_number": 0, "ended_at": None},

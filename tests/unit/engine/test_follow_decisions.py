@@ -166,3 +166,11 @@ def test_a_notice_and_an_updated_asset_are_rung_for() -> None:
 
 def by_task(plan: SerializedDag, decisions: list[Decision]) -> dict[str, S]:
     return {plan.tasks[one.task_no].task_id: one.state for one in decisions}
+
+
+def test_what_a_failure_settles_names_the_task_that_failed() -> None:
+    plan = dag("d", {"a": [], "b": ["a"]})
+
+    (settled,) = settle(plan, claim(plan, "a"), Ending(S.FAILED)).settled
+
+    assert settled.reason == "1 upstream task failed: a"
