@@ -35,7 +35,23 @@ def collapse(connection: Connection, dag: SerializedDag, instances: Iterable[Ins
     for one in instances:
         if one.task_id in tasks:
             first.setdefault(one.task_id, one)
-    integrity.grow(connection, dag, [(one, -1) for one in first.values() if one.map_index != -1])
+    like = [one for one in first.values() if one.map_index != -1]
+    if like:
+        # Without the map index, whose default is -1: a worker, for a task that clears a run, may not name it.
+        connection.exec_driver_sql(
+            """
+            insert into task_instance (dag_run_id, task_no, task_id, max_tries, queue, pool, pool_slots, priority_weight, rank,
+                                       notify, max_active_tis_per_dag, max_active_tis_per_dagrun)
+            select t.dag_run_id, t.task_no, t.task_id, n.retries, t.queue, t.pool, t.pool_slots, t.priority_weight, t.rank,
+                   t.notify, t.max_active_tis_per_dag, t.max_active_tis_per_dagrun
+              from unnest(%(ids)s::bigint[], %(retries)s::int[]) n (id, retries) join task_instance t on t.id = n.id
+             order by t.id
+            """,
+            {
+                "ids": [one.id for one in like],
+                "retries": [dag.tasks[dag.number[one.task_id]].retries for one in like],
+            },
+        )
 
 
 def expand_anew(connection: Connection, dag: SerializedDag, dag_run_id: int, task_no: int, count: int) -> None:
