@@ -53,13 +53,9 @@ class Below:
     peer_joins: list[int] = field(default_factory=list)
     left: list[int] = field(default_factory=list)
 
-    def held_anyway(self, claim: Claim) -> list[int]:
-        """What is moved under locks whatever the joins wait for."""
-        held = [*self.peer_joins]
-        if claim.map_index >= 0:
-            # Expanded later than what comes after all of them, it may have a higher id: locked first, it could deadlock.
-            held += [one.task_no for one in self.settled if one.map_index < 0]
-        return held
+    def all(self) -> list[int]:
+        """What may be moved: it is locked at once, in id order."""
+        return [*self.joins, *self.peer_joins, *(one.task_no for one in self.settled)]
 
 
 class Follower:
@@ -113,8 +109,7 @@ class Follower:
             moves = moves_of(dag, claim, (), hand_on=not over)
             return self._send(claim, ending, dag, self._hot.report(claim, ending, moves, aging=self._aging), left=True)
         below = settle(dag, claim, ending)
-        held = below.held_anyway(claim)
-        if held:
+        if below.peer_joins:
             waiting = self._hot.unstarted(claim.dag_run_id, [*below.joins, *below.left], dag)
         else:
             moves = moves_of(dag, claim, below.settled, joins=below.joins, left=below.left)
@@ -124,7 +119,7 @@ class Follower:
                 return self._send(claim, ending, dag, reported, left=left)
             waiting = reported.waiting
         below.joins = [join for join in below.joins if join not in waiting]
-        return self._decide(claim, ending, dag, below, [*below.joins, *held], left=not waiting.issuperset(below.left))
+        return self._decide(claim, ending, dag, below, left=not waiting.issuperset(below.left))
 
     def obey(self, claim: Claim) -> bool:
         """The user code was stopped because somebody asked for it: do what was asked. False if nobody did."""
@@ -133,9 +128,9 @@ class Follower:
             self._doorbell.ring(f"run:{claim.dag_run_id}", "queue")
         return obeyed
 
-    def _decide(self, claim: Claim, ending: Ending, dag: SerializedDag, below: Below, held: Sequence[int], *, left: bool) -> bool:
-        """Report with `held` locked, the joins of `below` decided from what is true then."""
-        with self._hot.deciding(claim, held):
+    def _decide(self, claim: Claim, ending: Ending, dag: SerializedDag, below: Below, *, left: bool) -> bool:
+        """Report with all of `below` locked, its joins decided from what is true then."""
+        with self._hot.deciding(claim, below.all()):
             faults.point("follow.locked")
             moves = moves_of(dag, claim, [*below.settled, *self._decide_joins(claim, ending.state, dag, below)])
             reported = self._hot.report(claim, ending, moves, aging=self._aging)

@@ -178,6 +178,10 @@ def _examine(
         run: _look(connection, run, one, states.get(run, {}), versions=versions, settings=settings) for run, one in held.items()
     }
     moves = {run: look.moves for run, look in looks.items() if look.moves}
+    failing = {run for run, look in looks.items() if look.dag.fail_fast and _failed(states.get(run, {}))}
+    for run in sorted(failing & moves.keys()):
+        # What `_end` changes of it may have lower ids than what is decided first.
+        instances.hold_unfinished(connection, run)
     if moves:
         instances.decide(connection, moves)
     # Decisions that only end task instances may be all that was left to decide.
@@ -185,8 +189,7 @@ def _examine(
     states |= instances.states_of(connection, changed) if changed else {}
     examined = {}
     for run, look in looks.items():
-        ended = _end(connection, run, look, states.get(run, {}))
-        more = len(look.moves) < len(look.evaluation.decisions)
+        ended, more = _end(connection, run, look, states.get(run, {}), fails_fast=run in failing)
         examined[run] = _Examined(look.ready, ended, more, recovered=held[run].has_error)
     if recovered := [run for run, one in examined.items() if one.recovered]:
         runs.decided_again(connection, recovered)
@@ -227,6 +230,9 @@ def _look(
         states = instances.states_of(connection, [dag_run_id]).get(dag_run_id, {})
     known = facts_of(connection, dag, dag_run_id)
     evaluation = evaluate(dag, states, known)
+    if evaluation.expand:
+        # Statement after statement makes instances and decides: all take them in one order.
+        instances.hold_undecided(connection, dag_run_id)
     while evaluation.expand:
         for no in evaluation.expand:
             states[no] = _expand(connection, dag_run_id, dag, no, states[no], most=settings.core.max_map_length)
@@ -236,14 +242,21 @@ def _look(
     return _Look(dag, known, evaluation, foremost(dag, evaluation.decisions, most))
 
 
-def _end(connection: Connection, dag_run_id: int, look: _Look, states: States) -> RunState | None:
-    """How a run ends, None while it goes on; with fail_fast a failed task ends the others."""
-    goes_on = look.goes_on
-    if look.dag.fail_fast and _failed(states):
+def _end(connection: Connection, dag_run_id: int, look: _Look, states: States, *, fails_fast: bool) -> tuple[RunState | None, bool]:
+    """How a run ends, None while it goes on, and whether it has to be looked at again.
+
+    With fail_fast a failed task ends the others, which are locked if `fails_fast`.
+    """
+    goes_on, more = look.goes_on, len(look.moves) < len(look.evaluation.decisions)
+    if look.dag.fail_fast and _failed(states) and not fails_fast:
+        return None, True  # it failed just now: the next look holds what it ends
+    if fails_fast:
         keep = [no for no, task in enumerate(look.dag.tasks) if task.is_teardown]
         instances.end_rest(connection, dag_run_id, running_becomes="failed", reason="fail_fast: another task failed", keep=keep)
         states, goes_on = instances.states_of(connection, [dag_run_id])[dag_run_id], False
-    return None if goes_on else run_state(look.dag, states, waiting_for_past=_waits_for_past(look.evaluation, look.known))
+    if goes_on:
+        return None, more
+    return run_state(look.dag, states, waiting_for_past=_waits_for_past(look.evaluation, look.known)), more
 
 
 def foremost(dag: SerializedDag, decisions: Sequence[Decision], most: int) -> Sequence[Decision]:

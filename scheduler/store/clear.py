@@ -14,7 +14,7 @@ from scheduler.serialized import SerializedDag
 from scheduler.settings import Core
 from scheduler.states import RUN_FINISHED, STARTED
 from scheduler.states import TaskState as S
-from scheduler.store import deadlines, fencing, integrity, selection
+from scheduler.store import deadlines, deferrals, fencing, integrity, selection
 from scheduler.store.collapse import collapse, tasks_to_expand_anew
 from scheduler.store.database import transaction
 from scheduler.store.fencing import Writer
@@ -146,7 +146,7 @@ def _undo(connection: Connection, dag: SerializedDag, instances: Sequence[Instan
         parameters,
     )
     connection.exec_driver_sql("delete from xcom where task_instance_id = any(%(ids)s)", parameters)
-    connection.exec_driver_sql("delete from deferral where task_instance_id = any(%(ids)s)", parameters)
+    deferrals.forget(connection, [one.id for one in instances])
     connection.exec_driver_sql(
         """
         update task_instance t

@@ -97,8 +97,12 @@ def fire(connection: Connection, fired: Sequence[Fired]) -> int:
               from held
              where t.id = held.id and t.state = 'deferred'
             returning t.id
+        ), fired as (
+            select d.task_instance_id as id
+              from deferral d join over on d.task_instance_id = over.id and d.dispatch_id = over.dispatch_id
+             where (select count(*) from held) >= 0 order by 1 for update of d
         ), gone as (
-            delete from deferral d using over where d.task_instance_id = over.id and d.dispatch_id = over.dispatch_id
+            delete from deferral d using fired where d.task_instance_id = fired.id
         )
         select count(*) from moved
         """,
@@ -119,10 +123,13 @@ def still_awaited(connection: Connection, waiter: str, mine: Sequence[tuple[int,
         with mine as (
             select * from unnest(%(ids)s::bigint[], %(dispatch_ids)s::uuid[]) n (id, dispatch_id)
         ), left_behind as (
-            delete from deferral d using mine
-             where d.task_instance_id = mine.id and d.dispatch_id = mine.dispatch_id
-               and not exists (select 1 from task_instance t
+            select d.task_instance_id as id from deferral d
+              join mine on d.task_instance_id = mine.id and d.dispatch_id = mine.dispatch_id
+             where not exists (select 1 from task_instance t
                                 where t.id = mine.id and t.dispatch_id = mine.dispatch_id and t.state = 'deferred')
+             order by 1 for update of d
+        ), gone as (
+            delete from deferral d using left_behind l where d.task_instance_id = l.id
         )
         select d.dispatch_id::text
           from mine n
@@ -132,6 +139,19 @@ def still_awaited(connection: Connection, waiter: str, mine: Sequence[tuple[int,
         {"ids": [one[0] for one in mine], "dispatch_ids": [one[1] for one in mine], "waiter": waiter},
     )
     return {row[0] for row in rows}
+
+
+def forget(connection: Connection, ti_ids: Sequence[int]) -> None:
+    """Nobody awaits the triggers of these task instances any more, which the caller holds."""
+    connection.exec_driver_sql(
+        """
+        with held as (
+            select task_instance_id as id from deferral where task_instance_id = any(%s) order by 1 for update
+        )
+        delete from deferral d using held where d.task_instance_id = held.id
+        """,
+        (list(ti_ids),),
+    )
 
 
 def release(connection: Connection, waiter: str) -> int:

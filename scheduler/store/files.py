@@ -98,10 +98,21 @@ def sync(
     if not complete:
         return ()
     parameters = {"paths": sorted(files)}
-    connection.exec_driver_sql("delete from dag_file where path <> all(%(paths)s::text[])", parameters)
-    connection.exec_driver_sql("delete from import_error where file <> all(%(paths)s::text[])", parameters)
+    # Others list the same folder, or give up their claims: all take the rows in one order.
+    connection.exec_driver_sql(
+        "with gone as (select path from dag_file where path <> all(%(paths)s::text[]) order by path for update)"
+        " delete from dag_file f using gone where f.path = gone.path",
+        parameters,
+    )
+    connection.exec_driver_sql(
+        "with gone as (select file from import_error where file <> all(%(paths)s::text[]) order by file for update)"
+        " delete from import_error e using gone where e.file = gone.file",
+        parameters,
+    )
     gone = connection.exec_driver_sql(
-        "update dag set is_active = false where is_active and file <> all(%(paths)s::text[]) returning dag_id", parameters
+        "with gone as (select dag_id from dag where is_active and file <> all(%(paths)s::text[]) order by dag_id for no key update)"
+        " update dag d set is_active = false from gone where d.dag_id = gone.dag_id returning d.dag_id",
+        parameters,
     )
     return tuple(gone.scalars())
 
@@ -192,7 +203,8 @@ def _claim(connection: Connection, sort_mode: str, parameters: Mapping[str, Any]
 def release(connection: Connection, *, claimed_by: str) -> None:
     """Give up all claims of a reader that stops; its files stay due."""
     connection.exec_driver_sql(
-        "update dag_file set claimed_by = null, claimed_until = null where claimed_by = %(claimed_by)s",
+        "with held as (select path from dag_file where claimed_by = %(claimed_by)s order by path for no key update)"
+        " update dag_file f set claimed_by = null, claimed_until = null from held where f.path = held.path",
         {"claimed_by": claimed_by},
     )
 
@@ -368,8 +380,11 @@ def _taken_sentence(connection: Connection, path: str, taken: list[str]) -> str:
 def _deactivate(connection: Connection, parsed: ParsedFile) -> tuple[str, ...]:
     gone = connection.exec_driver_sql(
         """
-        update dag set is_active = false
-         where file = %(path)s and is_active and dag_id <> all(%(ids)s::text[]) returning dag_id
+        with gone as (
+            select dag_id from dag where file = %(path)s and is_active and dag_id <> all(%(ids)s::text[])
+             order by dag_id for no key update
+        )
+        update dag d set is_active = false from gone where d.dag_id = gone.dag_id returning d.dag_id
         """,
         {"path": parsed.path, "ids": [dag.dag_id for dag in parsed.dags]},
     )

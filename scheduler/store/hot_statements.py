@@ -64,18 +64,29 @@ with probe as materialized (
             where t.dag_run_id = $18 and t.task_no between n.low and n.high
               and (t.state is null or t.state in ('scheduled', 'queued', 'up_for_retry', 'up_for_reschedule', 'deferred'))
             order by t.task_no desc limit 1) found
+), below as materialized (
+    select t.*, n.state, n.reason, n.below_branch, n.place
+      from unnest($11, $12, $13, $14, $15) with ordinality n (task_no, map_index, state, reason, below_branch, place)
+     cross join lateral (  -- "offset 0": one look by number for each, never the whole run with the numbers picked out of it
+           select id, pool, pool_slots, rank, reason as was from task_instance
+            where dag_run_id = $18 and task_no = n.task_no and map_index = n.map_index and state is null offset 0) t
+), first as materialized (
+    -- Locks are taken in id order, also where a task was added to the run after what comes below it.
+    select count(*) from (
+        select t.id from below join task_instance t on t.id = below.id where t.id < $1 order by t.id for no key update of t) held
 ), done as (
     update task_instance
        set state = $3, ended_at = clock_timestamp(), reason = $4, due_at = clock_timestamp() + $5 * interval '1 second',
            resume = null, decision = $8
      where id = $1 and dispatch_id = $2 and coalesce(state, '') = 'running' and (select waiting @> $22 from probe)
+       and (select count >= 0 from first)
  returning id, dag_run_id, pool, pool_slots, queue
 ), stored as (
     insert into xcom (task_instance_id, key, value) select id, 'return_value', $6 from done where $6 is not null
     on conflict (task_instance_id, key) do update set value = excluded.value, created_at = now()
 ), around as (
     select done.dag_run_id, done.pool, done.pool_slots, done.queue, r.state = 'running' and r.version_id = $9 as run_goes_on,
-           s.is_paused, first.id as first_id, first.rank as first_rank, first.dag_run_id = done.dag_run_id as first_is_ours,
+           s.is_paused, next.id as first_id, next.rank as first_rank, next.dag_run_id = done.dag_run_id as first_is_ours,
            other.waits is not null as others_wait
       from done
       join dag_run r on r.id = done.dag_run_id
@@ -83,24 +94,21 @@ with probe as materialized (
       left join lateral (
            select w.id, w.rank, w.dag_run_id from task_instance w
             where w.pool = done.pool and w.state = 'scheduled'
-            order by w.rank desc, w.id limit 1) first on true
+            order by w.rank desc, w.id limit 1) next on true
       left join lateral (  -- from the high end, as in unstarted
            select true as waits from task_instance o
             where o.dag_run_id = done.dag_run_id
               and (o.state is null or o.state in ('scheduled', 'queued', 'up_for_retry', 'up_for_reschedule', 'deferred'))
             order by o.task_no desc limit 1) other on true
 ), verdict as (
-    select t.id, n.state, n.reason,
-           n.place = $16 and not a.is_paused and t.pool = a.pool and t.pool_slots <= a.pool_slots
+    select b.id, b.state, b.reason,
+           b.place = $16 and not a.is_paused and b.pool = a.pool and b.pool_slots <= a.pool_slots
            and (a.first_id is null
-                or (not $10 and (t.rank > a.first_rank or (t.rank = a.first_rank and t.id < a.first_id)))) as inherits
-      from around a
-     cross join unnest($11, $12, $13, $14, $15) with ordinality n (task_no, map_index, state, reason, below_branch, place)
-     cross join lateral (  -- "offset 0": one look by number for each, never the whole run with the numbers picked out of it
-           select id, pool, pool_slots, rank, reason from task_instance
-            where dag_run_id = a.dag_run_id and task_no = n.task_no and map_index = n.map_index and state is null offset 0) t
+                or (not $10 and (b.rank > a.first_rank or (b.rank = a.first_rank and b.id < a.first_id)))) as inherits
+      from around a cross join below b
      -- A cleared task below a branch is the scheduler's: it knows what the branch decided.
-     where a.run_goes_on and (t.reason is null or not n.below_branch)
+     where a.run_goes_on and (b.was is null or not b.below_branch)
+     order by b.id
 ), moved as (
     update task_instance t
        set state = case when v.inherits then 'queued' else v.state end,

@@ -72,8 +72,11 @@ def due(connection: Connection, *, limit: int) -> int:
             select t.id, t.try_number, t.dispatch_id, 'failed', t.queued_by, t.worker, t.scheduled_at, t.queued_at,
                    t.started_at, t.ended_at, t.reason
               from task_instance t join due using (id) where due.was = 'up_for_retry'
+        ), awaited as (
+            select d.task_instance_id as id from deferral d join due on due.id = d.task_instance_id
+             where due.was = 'deferred' order by 1 for update of d
         ), given_up as (
-            delete from deferral d using due where d.task_instance_id = due.id and due.was = 'deferred'
+            delete from deferral d using awaited where d.task_instance_id = awaited.id
         )
         update task_instance t
            set state = 'scheduled', try_number = t.try_number + case when due.was = 'up_for_retry' then 1 else 0 end,
@@ -102,6 +105,27 @@ def next_due_s(connection: Connection) -> float | None:
         """
     ).scalar_one()
     return seconds
+
+
+def hold_undecided(connection: Connection, dag_run_id: int) -> None:
+    """Lock what nobody has decided of a run that the caller holds, before several statements change some of it."""
+    connection.exec_driver_sql(
+        "select 1 from task_instance where dag_run_id = %s and state is null order by id for no key update", (dag_run_id,)
+    )
+
+
+def hold_unfinished(connection: Connection, dag_run_id: int) -> None:
+    """As `hold_undecided`, and what waits or runs too."""
+    connection.exec_driver_sql(
+        """
+        select 1 from task_instance
+         where dag_run_id = %s
+           and (state is null
+                or state in ('scheduled', 'queued', 'up_for_retry', 'up_for_reschedule', 'deferred', 'running', 'shutdown'))
+         order by id for no key update
+        """,
+        (dag_run_id,),
+    )
 
 
 def expand(connection: Connection, dag_run_id: int, task_no: int, count: int) -> bool:
@@ -152,8 +176,10 @@ def end_rest(connection: Connection, dag_run_id: int, *, running_becomes: str, r
                and (state is null
                     or state in ('scheduled', 'queued', 'up_for_retry', 'up_for_reschedule', 'deferred', 'running', 'shutdown'))
              order by id for no key update
+        ), awaited as (
+            select d.task_instance_id as id from deferral d join rest on rest.id = d.task_instance_id order by 1 for update of d
         ), given_up as (
-            delete from deferral d using rest where d.task_instance_id = rest.id
+            delete from deferral d using awaited where d.task_instance_id = awaited.id
         )
         update task_instance t
            set state = case when t.state in ('running', 'shutdown') then 'shutdown' else 'skipped' end,

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from scheduler.serialized import SerializedDag, SerializedTask
 from scheduler.states import STARTED
 from scheduler.states import TaskState as S
-from scheduler.store import new_instances, selection
+from scheduler.store import deferrals, new_instances, selection
 from scheduler.store.selection import Change, Instance, Run
 from scheduler.store.versions import Versions
 
@@ -176,7 +176,7 @@ def remove(connection: Connection, instances: Sequence[Instance], reason: str) -
     if not instances:
         return
     ids = [one.id for one in instances]
-    connection.exec_driver_sql("delete from deferral where task_instance_id = any(%s)", (ids,))
+    deferrals.forget(connection, ids)
     connection.exec_driver_sql("delete from xcom where task_instance_id = any(%s)", (ids,))
     connection.exec_driver_sql(
         """

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Engine
 from scheduler.exceptions import PacelineError
 from scheduler.states import FAILURES, FINISHED, RUN_FINISHED, STARTED, RunState
 from scheduler.states import TaskState as S
-from scheduler.store import clear, selection
+from scheduler.store import clear, deferrals, selection
 from scheduler.store.database import transaction
 from scheduler.store.selection import Change, Instance, Run, Runs, Tasks
 from scheduler.store.versions import Versions
@@ -119,7 +119,7 @@ def _set(connection: Connection, ids: Sequence[int], state: S) -> None:
     if not ids:
         return
     parameters = {"ids": list(ids), "state": state.value}
-    connection.exec_driver_sql("delete from deferral where task_instance_id = any(%(ids)s)", parameters)
+    deferrals.forget(connection, ids)
     connection.exec_driver_sql(
         """
         update task_instance

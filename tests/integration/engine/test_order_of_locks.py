@@ -1,0 +1,168 @@
+"""Rows are locked in id order, also where a task was added to a run after what comes below it."""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import psycopg2
+import pytest
+from psycopg2.errors import LockNotAvailable
+from support.hands import clear_
+from support.scenario import Scenario, dag
+from support.waiting import eventually
+
+from scheduler.states import TaskState
+from scheduler.store import deferrals, integrity, versions
+from scheduler.store.claims import Claim, Deferral, Ending
+
+SUCCESS = Ending(TaskState.SUCCESS)
+BLOCKED = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+
+
+class Other:
+    """Another session, which takes rows one by one in id order, as every transaction does."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._connection = psycopg2.connect(scenario.settings.database_url)
+
+    def lock(self, table: str, key: str, value: int) -> None:
+        """LockNotAvailable if somebody has it."""
+        with self._connection.cursor() as cursor:
+            cursor.execute(f"select 1 from {table} where {key} = %s for no key update nowait", (value,))
+
+    def leave(self) -> None:
+        self._connection.rollback()
+        self._connection.close()
+
+
+def ids(scenario: Scenario) -> dict[str, int]:
+    return dict(scenario.rows("select task_id || case when map_index > 0 then map_index::text else '' end, id from task_instance"))
+
+
+def claims(scenario: Scenario) -> dict[str, Claim]:
+    scenario.turn()
+    found = [claim for message in scenario.messages() if (claim := scenario.claim(message)) is not None]
+    return {claim.task_id: claim for claim in found}
+
+
+def added_above(scenario: Scenario) -> tuple[Claim, int, int]:
+    """`new` was added above `old` while the run was open: reporting it moves `old`, whose id is lower."""
+    scenario.add(dag("d", {"first": (), "old": ("first",)}, disable_bundle_versioning=True))
+    run = scenario.trigger("d", run_id="r")
+    first = claims(scenario)["first"]
+    scenario.add(dag("d", {"first": (), "new": (), "old": ("new",)}, disable_bundle_versioning=True))
+    known = versions.Versions()
+    with scenario.engine.begin() as connection:
+        integrity.follow_newest(connection, run, known, default_queue="default")
+    new = claims(scenario)["new"]
+    assert scenario.follower.report(first, SUCCESS)
+    numbers = ids(scenario)
+    assert numbers["old"] < numbers["new"]
+    return new, numbers["old"], numbers["new"]
+
+
+def settled_beside_a_join(scenario: Scenario) -> tuple[Claim, int, int]:
+    """`a` settles `alone` and may decide `join`, which has the higher id."""
+    edges = {"a": (), "z": (), "alone": ("a",), "join": ("a", "z")}
+    scenario.add(dag("d", edges))
+    scenario.trigger("d", run_id="r")
+    found = claims(scenario)
+    numbers = ids(scenario)
+    assert numbers["alone"] < numbers["join"]
+    return found["a"], numbers["alone"], numbers["join"]
+
+
+@pytest.mark.parametrize("make", [added_above, settled_beside_a_join])
+def test_a_report_waits_for_a_lower_row_before_it_takes_a_higher_one(
+    scenario: Scenario, make: Callable[[Scenario], tuple[Claim, int, int]]
+) -> None:
+    claim, lower, higher = make(scenario)
+    other = Other(scenario)
+    other.lock("task_instance", "id", lower)
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            reported: Future[bool] = pool.submit(scenario.follower.report, claim, SUCCESS)
+            eventually(lambda: scenario.rows(BLOCKED) == [(1,)], timeout=10)
+            other.lock("task_instance", "id", higher)
+        finally:
+            other.leave()
+        assert reported.result(timeout=20)
+
+    assert scenario.rows("select 1 from task_instance where id = %s and state is null", lower) == []
+    assert deadlocks(scenario) == 0
+
+
+def deadlocks(scenario: Scenario) -> Any:
+    return scenario.rows("select deadlocks from pg_stat_database where datname = current_database()")[0][0]
+
+
+def test_a_mapped_task_that_ends_settles_what_comes_after_it_without_another_round_trip(
+    scenario: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its instances have higher ids than the join; the report itself takes them in order."""
+    mapped = {"m": {"expand": {"kind": "product", "inputs": [{"literal": 3}]}}}
+    scenario.add(dag("d", {"m": (), "after": ("m",)}, options=mapped, rules={"after": "one_success"}))
+    scenario.trigger("d", run_id="r")
+    locked: list[object] = []
+    monkeypatch.setattr(scenario.hot, "deciding", lambda *what: locked.append(what))
+
+    scenario.run_to_end()
+
+    assert locked == []
+    assert set(scenario.states().values()) == {"success"}
+
+
+def test_deferrals_are_taken_in_order(scenario: Scenario) -> None:
+    """By whoever clears and by a waiter, whatever order they know them in."""
+    names = [f"t{number}" for number in range(3)]
+    scenario.add(dag("d", dict.fromkeys(names, ())))
+    scenario.trigger("d", run_id="r")
+    waiting = Ending(TaskState.DEFERRED, resume={}, deferral=Deferral(classpath="a.B", kwargs={}))
+    found = claims(scenario)
+    for claim in reversed(found.values()):
+        assert scenario.follower.report(claim, waiting)
+    low, *_, high = sorted(claim.id for claim in found.values())
+    fired = [deferrals.Fired(ti_id=claim.id, dispatch_id=claim.dispatch_id, outcome={}) for claim in found.values()]
+    known = [(claim.id, claim.dispatch_id) for claim in found.values()]
+    ways: list[Callable[[], object]] = [
+        lambda: clear_(scenario),
+        lambda: deferrals.fire(scenario.engine, fired),
+        lambda: deferrals.still_awaited(scenario.engine, "w", known),
+    ]
+    for way in ways:
+        if way is ways[2]:
+            scenario.sql("update task_instance set state = 'skipped', ended_at = clock_timestamp()")
+        other = Other(scenario)
+        other.lock("deferral", "task_instance_id", low)
+        with ThreadPoolExecutor(1) as pool:
+            try:
+                done = pool.submit(way)
+                eventually(lambda: scenario.rows(BLOCKED) == [(1,)], timeout=10)
+                other.lock("deferral", "task_instance_id", high)
+            except LockNotAvailable:
+                pytest.fail("the higher deferral was taken before the lower one")
+            finally:
+                other.leave()
+            done.result(timeout=20)
+        scenario.sql("delete from deferral")
+        restore(scenario, found)
+    assert deadlocks(scenario) == 0
+
+
+def restore(scenario: Scenario, found: dict[str, Claim]) -> None:
+    """They wait again, as if nothing had been."""
+    for claim in found.values():
+        scenario.sql(
+            "update task_instance set state = 'deferred', dispatch_id = %s, try_number = 1, started_at = clock_timestamp(),"
+            " ended_at = null, reason = null, worker = %s, queued_at = clock_timestamp(), scheduled_at = clock_timestamp(),"
+            " resume = '{}' where id = %s",
+            claim.dispatch_id,
+            scenario.worker_id,
+            claim.id,
+        )
+    for claim in reversed(found.values()):
+        scenario.sql(
+            "insert into deferral (task_instance_id, dispatch_id, classpath, kwargs) values (%s, %s, 'a.B', '{}')",
+            claim.id,
+            claim.dispatch_id,
+        )
