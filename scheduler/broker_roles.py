@@ -7,6 +7,8 @@ keys or channels that they may touch.
 
 #: What every client needs. AUTH, HELLO and QUIT take no right; CLIENT SETINFO, unknown to Redis 7.0, may fail.
 CONNECT = "+ping +select"
+#: The report of what waits for each queue, which schedulers write.
+REPORT = "paceline:queues"
 #: The wake-ups, the epoch and the lock of the search for lost messages.
 OWN_KEYS = "paceline:*"
 WAKE = f"(~{OWN_KEYS} +zadd +bzpopmin +zpopmin)"
@@ -30,7 +32,8 @@ ROLES = {
     ),
     # Reads the lengths of queues and the events of workers, sends remote control and takes the answers. It cannot publish a task.
     "paceline_flower": (
-        CONNECT, "+info +multi +exec +unsubscribe +punsubscribe", BINDINGS, "(~* +llen)", f"(~{REPLIES} +brpop +rpop +del)",
+        CONNECT, "+info +multi +exec +unsubscribe +punsubscribe", BINDINGS, "(~* +llen)", f"(~{REPORT} +get)",
+        f"(~{REPLIES} +brpop +rpop +del)",
         f"(&{EVENTS} +psubscribe)", f"(&{CONTROL} +publish)",
     ),
 }  # fmt: skip

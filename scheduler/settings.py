@@ -92,6 +92,8 @@ class Core(Section):
     """Cleared runs go on with the newest version of their DAG instead of the one they were made from."""
     max_xcom_bytes: Annotated[int, Field(ge=1024)] = 1_048_576
     """Largest return value, in bytes of JSON; larger data belongs into files whose path is returned."""
+    max_conf_bytes: Annotated[int, Field(ge=1024)] = 1_048_576
+    """Largest conf of a run or backfill, in bytes of JSON; each of its tasks reads it, so larger data belongs into files."""
     dag_run_conf_overrides_params: bool = True
     """The conf of a run replaces the values of the DAG's params of the same names."""
     record_events: bool = True

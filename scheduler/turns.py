@@ -20,6 +20,7 @@ from scheduler.services.plan import Plan
 from scheduler.services.promote import Promote, Promoted
 from scheduler.services.prune import Prune
 from scheduler.services.queue import Queue, Queued
+from scheduler.services.queue_report import QueueReport
 from scheduler.services.rescue import Rescue
 from scheduler.services.timeouts import Timeouts
 from scheduler.services.undecided import Undecided
@@ -94,6 +95,7 @@ class Duties:
     sweep: Duty
     queue: Duty
     rescue: Duty
+    queue_report: Duty
     deadlines: Duty
     notify: Duty
     prune: Duty
@@ -126,6 +128,7 @@ class Turns:
         self.undecided = Undecided(self._engine, versions)
         self.queue = Queue(self._engine, self._settings, publisher, scheduler_id)
         self.rescue = Rescue(self._engine, self._settings, publisher, client(self._settings))
+        self.queue_report = QueueReport(self._engine, self._settings, client(self._settings))
         self.deadlines = Deadlines(self._engine)
         self.notify = Notify(self._engine, self._settings, scheduler_id)
         self.prune = Prune(self._engine, self._settings)
@@ -141,6 +144,7 @@ class Turns:
             sweep=Duty(poll_s),
             queue=Duty(poll_s),
             rescue=Duty(config.orphaned_tasks_check_interval),
+            queue_report=Duty(poll_s),
             deadlines=Duty(poll_s),
             notify=Duty(poll_s),
             prune=Duty(self._settings.retention.interval),
@@ -157,6 +161,7 @@ class Turns:
             ("promote", self.duties.promote, self._turn_promote),
             ("sweep", self.duties.sweep, self._turn_sweep),
             ("queue", self.duties.queue, self._turn_queue),
+            ("queue_report", self.duties.queue_report, self._turn_queue_report),
             ("deadlines", self.duties.deadlines, self._turn_deadlines),
             ("notify", self.duties.notify, self._turn_notify),
             ("prune", self.duties.prune, self._turn_prune),
@@ -298,6 +303,9 @@ class Turns:
         if rescued.sent_again:
             log.warning("%d message(s) were not in the broker and were sent again", len(rescued.sent_again))
         self.hint(rescued.runs)
+
+    def _turn_queue_report(self, now: datetime) -> None:
+        self.queue_report.run_once(now)
 
     def _turn_deadlines(self, now: datetime) -> None:
         missed = self.deadlines.run_once(now)

@@ -54,6 +54,7 @@ def trigger(
                 default_queue=settings.core.default_queue,
                 conf_overrides_params=settings.core.dag_run_conf_overrides_params,
                 writer=claim.writer,
+                max_conf_bytes=settings.core.max_conf_bytes,
             ).run_id
         except ConflictError:
             if attempts > 1 and runs.triggered_by(engine, dag_id, run_id) == triggered_by:

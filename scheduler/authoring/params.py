@@ -190,3 +190,13 @@ def _moment(text: str) -> datetime:
 def _shown(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def check_size(conf: Mapping[str, Any], most_bytes: int | None, *, dag_id: str) -> None:
+    """ParamError if the conf of a run is larger than core.max_conf_bytes; None is no limit."""
+    size = len(json.dumps(conf, ensure_ascii=False, separators=(",", ":"), default=str).encode(errors="surrogatepass"))
+    if most_bytes is not None and size > most_bytes:
+        raise ParamError(
+            f"The conf for DAG {dag_id!r} has {size:,} bytes of JSON, and core.max_conf_bytes allows {most_bytes:,}:"
+            " write the data to a file and put its path into the conf."
+        )

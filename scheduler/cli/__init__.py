@@ -25,6 +25,7 @@ COMMANDS = {
     "variables": "List, get and set variables.",
     "connections": "List, get and add connections to other systems.",
     "workers": "List the workers.",
+    "queues": "List the queues, and what waits for each.",
     "spark": "Prepare this machine for Spark tasks.",
     "config": "Show and check the settings.",
     "doctor": "Say what is reachable, which versions run, and what to fix.",

@@ -77,6 +77,7 @@ def create(
         reverse=reverse,
         conf=conf,
         conf_overrides_params=options.settings().core.dag_run_conf_overrides_params,
+        max_conf_bytes=options.settings().core.max_conf_bytes,
     )
     if dry_run:
         _show_dates(store.dry_run(engine, wanted), json_wanted=json_wanted)

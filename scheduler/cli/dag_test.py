@@ -28,6 +28,7 @@ def run(settings: Settings, dag_id: str, *, logical_date: datetime, conf: dict[s
     """
     dag, file = find(settings, dag_id)
     plan = serialized.from_dag(dag, file=file, core=settings.core, scheduler=settings.scheduler)
+    params.check_size(conf, settings.core.max_conf_bytes, dag_id=dag_id)
     params.check(plan.params, conf, dag_id=dag_id, conf_overrides=settings.core.dag_run_conf_overrides_params)
     os.environ["PACELINE_HOME"] = str(settings.home)
     dag_run = context.DagRun(

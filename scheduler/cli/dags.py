@@ -165,6 +165,7 @@ def trigger(
         conf=conf,
         default_queue=options.settings().core.default_queue,
         conf_overrides_params=options.settings().core.dag_run_conf_overrides_params,
+        max_conf_bytes=options.settings().core.max_conf_bytes,
     )
     options.ring("plan", f"run:{made.id}")
     _warn(engine, dag)

@@ -45,6 +45,9 @@ def flower() -> None:
     # The environment speaks last in Flower: ours must not be overruled by a FLOWER_PORT that somebody exported elsewhere.
     for name in arguments:
         os.environ.pop(f"FLOWER_{name}".upper(), None)
+    from scheduler.cli import flower_queues
+
+    flower_queues.install(settings)
     secrecy.close()
     names = [name.strip().lower() for name in settings.flower.allowed_hosts.split(",") if name.strip()]
     flower_access.guard([*names, address.lower()])

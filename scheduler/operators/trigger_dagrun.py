@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -15,8 +16,6 @@ from scheduler.authoring.xcom_arg import XComArg
 from scheduler.exceptions import ConflictError, FailTask, SkipTask
 from scheduler.states import RunState
 from scheduler.triggers import ExternalTrigger
-
-MAX_CONF_BYTES = 1_048_576
 
 
 class TriggerDagRunOperator(Operator):
@@ -111,7 +110,8 @@ class TriggerDagRunOperator(Operator):
     def _conf(self) -> dict[str, Any]:
         if not isinstance(self.conf, Mapping | None):
             raise FailTask(f"conf must be a dict, not {self.conf!r}.")
-        xcom.encode(dict(self.conf or {}), MAX_CONF_BYTES, name="conf")
+        # Its size is checked against core.max_conf_bytes where the run is made.
+        xcom.encode(dict(self.conf or {}), sys.maxsize, name="conf")
         return dict(self.conf or {})
 
     def _conclude(self, verdict: Verdict, run_id: str) -> None:

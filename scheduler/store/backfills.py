@@ -54,6 +54,8 @@ class Wanted:
     created_by: str = "cli"
     #: core.dag_run_conf_overrides_params
     conf_overrides_params: bool = True
+    #: core.max_conf_bytes
+    max_conf_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +236,7 @@ def check(dag: SerializedDag, wanted: Wanted, now: datetime) -> None:
         raise BackfillError(f"--from {wanted.first.isoformat()} is later than --to {wanted.last.isoformat()}: swap them.")
     if wanted.first > now:
         raise BackfillError(f"--from {wanted.first.isoformat()} lies in the future: a backfill makes runs of past dates.")
+    params.check_size(wanted.conf or {}, wanted.max_conf_bytes, dag_id=dag.dag_id)
     params.check(dag.params, wanted.conf or {}, dag_id=dag.dag_id, conf_overrides=wanted.conf_overrides_params)
     past = next((task.task_id for task in dag.tasks if task.depends_on_past), None)
     if past is not None and wanted.reverse:

@@ -31,22 +31,27 @@ def processes(connection: Connection, *, kind: str, silent_after_s: float, stopp
 
 @transaction
 def queues(connection: Connection, *, silent_after_s: float) -> list[Row]:
-    """Every queue that holds work or has a live worker: scheduled, queued and running task instances, live workers."""
+    """Every queue that a task waits for or a live worker serves: scheduled, queued and running task instances, since when the
+    oldest has waited, and the live workers with their places."""
     rows = connection.exec_driver_sql(
         """
         with listening as (
-            select unnest(queues) as queue, count(*) as workers, sum(concurrency) as concurrency from process
+            select unnest(queues) as queue, count(*) as workers, sum(concurrency) as concurrency,
+                   array_agg(name order by name) as worker_names
+              from process
              where kind = 'worker' and stopped_at is null
                and heartbeat_at >= clock_timestamp() - make_interval(secs => %(silent)s)
              group by 1
         ), work as (
             select queue, count(*) filter (where state = 'scheduled') as scheduled,
                    count(*) filter (where state = 'queued') as queued,
-                   count(*) filter (where state = 'running') as running
+                   count(*) filter (where state = 'running') as running,
+                   min(coalesce(scheduled_at, queued_at)) filter (where state <> 'running') as oldest_waiting_at
               from task_instance where state in ('scheduled', 'queued', 'running') group by 1
         )
         select queue, coalesce(scheduled, 0) as scheduled, coalesce(queued, 0) as queued,
-               coalesce(running, 0) as running, coalesce(workers, 0) as workers, coalesce(concurrency, 0) as concurrency
+               coalesce(running, 0) as running, coalesce(workers, 0) as workers, coalesce(concurrency, 0) as concurrency,
+               coalesce(worker_names, '{}') as worker_names, oldest_waiting_at
           from work full join listening using (queue) order by queue
         """,
         {"silent": silent_after_s},

@@ -143,6 +143,7 @@ def trigger(
     default_queue: str = "default",
     conf_overrides_params: bool = True,
     writer: Writer | None = None,
+    max_conf_bytes: int | None = None,
 ) -> CreatedRun:
     """Make a manual run of the DAG's newest version, for `logical_date` or now; `writer` is the try that does it.
 
@@ -158,6 +159,7 @@ def trigger(
     dag = SerializedDag.from_json(version[1])
     if dag.allowed_run_types and "manual" not in dag.allowed_run_types:
         raise PacelineError(f"DAG {dag_id!r} takes no manual runs: its allowed_run_types are {', '.join(dag.allowed_run_types)}.")
+    params.check_size(conf or {}, max_conf_bytes, dag_id=dag_id)
     params.check(dag.params, conf or {}, dag_id=dag_id, conf_overrides=conf_overrides_params)
     now = connection.exec_driver_sql("select clock_timestamp()").scalar_one()
     logical_date = logical_date or now

@@ -55,7 +55,16 @@ def next_due(connection: Connection, now: datetime) -> datetime | None:
 
 
 def hold(connection: Connection, dag_id: str) -> Due | None:
-    """Lock one DAG's row and read it again; None if another scheduler has it, or it is paused or gone by now."""
+    """Lock one DAG's row and read it again; None if another scheduler has it, or it is paused or gone by now.
+
+    Two statements: one that locked and counted would count as of its start, without the runs that whoever held the lock until
+    then has just committed.
+    """
+    held = connection.exec_driver_sql(
+        "select from dag_schedule where dag_id = %s and not is_paused for no key update skip locked", (dag_id,)
+    ).first()
+    if held is None:
+        return None
     row = connection.exec_driver_sql(
         """
         select s.planned_version_id, s.next_logical_date, s.next_interval_start, s.next_interval_end, s.next_run_after,
@@ -63,8 +72,7 @@ def hold(connection: Connection, dag_id: str) -> Due | None:
                v.max_active_runs - (select count(*) from dag_run r
                   where r.dag_id = s.dag_id and r.state in ('queued', 'running') and r.backfill_id is null)
           from dag_schedule s join dag d on d.dag_id = s.dag_id and d.is_active join dag_version v on v.id = d.version_id
-         where s.dag_id = %s and not s.is_paused
-           for no key update of s skip locked
+         where s.dag_id = %s
         """,
         (dag_id,),
     ).first()

@@ -36,6 +36,12 @@ QUESTIONS = {
         or exists (select from process where stopped_at is null and heartbeat_at < clock_timestamp() - make_interval(secs => $2))
         or not exists (select from crash_free)
     """,
+    "queue_report": """
+        exists (select from task_instance where state in ('queued', 'running', 'shutdown'))
+        or exists (select from task_instance where state = 'scheduled')
+        or exists (select from process where kind = 'worker' and stopped_at is null
+                      and started_at > clock_timestamp() - make_interval(secs => $1))
+    """,
     "deadlines": "exists (select from deadline where missed_at is null and due_at <= clock_timestamp())",
     "notify": "exists (select from notice where ended_at is null)",
 }

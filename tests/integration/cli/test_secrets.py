@@ -9,8 +9,11 @@ from click.testing import CliRunner
 from cryptography.fernet import Fernet
 from support.scenario import Scenario, dag
 
+from scheduler.authoring.timetable import Cron
 from scheduler.cli import paceline
+from scheduler.exceptions import ParamError
 from scheduler.settings import Settings
+from workers import other_runs
 
 from .conftest import Cli
 
@@ -157,6 +160,26 @@ PARAMS: dict[str, Any] = {
     "day": {"schema": {"type": "string"}, "description": "which day"},
     "depth": {"value": 2, "schema": {"type": "integer", "maximum": 9}, "description": None},
 }
+
+
+def test_a_conf_has_a_limit_of_size_wherever_it_enters(cli: Cli, scenario: Scenario, settings: Settings) -> None:
+    scenario.add(dag("daily", {"first": []}, schedule=Cron("@daily").to_spec(), start_date="2026-01-01T00:00:00+00:00"))
+    small = {"PACELINE_CORE_MAX_CONF_BYTES": "1024"}
+    large = json.dumps({"x": "y" * 1024})
+    for command in (
+        ("dags", "trigger", "daily", "--conf", large),
+        ("backfill", "create", "daily", "--from", "2026-01-01", "--to", "2026-01-02", "--conf", large),
+        ("backfill", "create", "daily", "--from", "2026-01-01", "--to", "2026-01-02", "--conf", large, "--dry-run"),
+    ):
+        refused = cli(*command, **small)
+        assert refused.exit_code == 2, refused.output
+        assert "The conf for DAG 'daily' has 1,032 bytes of JSON, and core.max_conf_bytes allows 1,024" in refused.stderr
+    few = settings.model_copy(update={"core": settings.core.model_copy(update={"max_conf_bytes": 1024})})
+    with pytest.raises(ParamError, match="max_conf_bytes allows 1,024"):
+        other_runs.trigger(few, "daily", run_id="r", logical_date=None, conf=json.loads(large), reset=False, triggered_by="d.t",
+                           patient=lambda ask: ask())  # fmt: skip
+    assert scenario.rows("select 1 from dag_run union all select 1 from backfill") == []
+    assert cli("dags", "trigger", "daily", "--conf", json.dumps({"x": "y" * 1000}), **small).exit_code == 0
 
 
 def test_a_conf_is_checked_against_the_params(cli: Cli, scenario: Scenario) -> None:

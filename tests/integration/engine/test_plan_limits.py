@@ -1,14 +1,16 @@
 """What else decides whether a run is made: room, other kinds of runs, pauses, edits, and runs that follow at once."""
 
+import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from support.scenario import Scenario, chain
+from support.waiting import eventually
 
 from scheduler.authoring import timetable
 from scheduler.exceptions import PacelineError
 from scheduler.services.plan import Plan
-from scheduler.store import dags, runs
+from scheduler.store import dags, runs, schedules
 from scheduler.store.versions import Versions
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
@@ -203,3 +205,50 @@ def test_a_dag_that_takes_no_manual_runs_refuses_them(scenario: Scenario) -> Non
     with pytest.raises(PacelineError, match="takes no manual runs: its allowed_run_types are scheduled, backfill"):
         scenario.trigger("c")
     assert plan(scenario, START) == ["scheduled__2026-03-01T00:00:00+00:00"]
+
+
+#: Whoever reads the table dag under row-level security waits in the middle of the statement until the test lets go.
+PAUSE = """
+create function pause() returns boolean language plpgsql as $$ begin
+    perform pg_advisory_lock_shared(4711);
+    perform pg_advisory_unlock_shared(4711);
+    return true;
+end $$;
+alter table dag enable row level security;
+create policy paused on dag using (pause());
+grant select, update on all tables in schema public to pg_read_all_data;
+"""
+WAITS = "select count(*) from pg_stat_activity where wait_event = 'advisory' and datname = current_database()"
+
+
+def test_room_is_counted_after_the_lock_is_held(scenario: Scenario) -> None:
+    """A scheduler that reads slowly does not overlook the run that another makes meanwhile."""
+    scenario.add(chain("c", 1, **hourly(max_active_runs=1)))
+    scenario.sql(PAUSE)
+    slow, quick, gate = (scenario.engine.connect() for _ in range(3))
+    found: list[schedules.Due | None] = []
+    try:
+        gate.exec_driver_sql("select pg_advisory_lock(4711)")
+        slow.exec_driver_sql("set role pg_read_all_data")
+        reading = threading.Thread(target=lambda: found.append(schedules.hold(slow, "c")))
+        reading.start()
+        eventually(lambda: gate.exec_driver_sql(WAITS).scalar_one() == 1)
+
+        other = schedules.hold(quick, "c")
+        if other is not None and other.room > 0:
+            quick.exec_driver_sql(
+                "insert into dag_run (dag_id, run_id, run_type, state, version_id, run_after)"
+                " values ('c', 'theirs', 'manual', 'queued', %s, now())",
+                (other.version_id,),
+            )
+        quick.commit()
+        gate.exec_driver_sql("select pg_advisory_unlock(4711)")
+        reading.join(20)
+    finally:
+        for connection in (slow, quick, gate):
+            connection.close()
+
+    (mine,) = found
+    open_runs = scenario.rows("select count(*) from dag_run")[0][0]
+    assert mine is not None
+    assert mine.room == 1 - open_runs

@@ -33,6 +33,10 @@ CAUSES = {
     "promote, soon": ["update task_instance set state = 'up_for_retry', due_at = clock_timestamp() + interval '1 second'"],
     "sweep": ["update dag_run set state = 'running', ended_at = null"],
     "queue": ["update task_instance set state = 'scheduled', scheduled_at = clock_timestamp()"],
+    "queue_report, waiting": ["update task_instance set state = 'scheduled', scheduled_at = clock_timestamp()"],
+    "queue_report, a new worker": [
+        "insert into process (id, kind, name, host, pid) values ('new#1', 'worker', 'new', 'h', 1)",
+    ],
     "rescue, queued": ["update task_instance set state = 'queued', dispatch_id = gen_random_uuid(), queued_at = clock_timestamp()"],
     "rescue, silent": ["update process set heartbeat_at = clock_timestamp() - interval '1 hour'"],
     "rescue, crashed": ["delete from crash_free"],
@@ -48,6 +52,7 @@ def still(make_scenario: MakeScenario) -> Scenario:
     run = scenario.trigger("d")
     eventually(lambda: (scenario.turn(), scenario.work(), scenario.run_state(run) == "success")[-1])
     scenario.turn()
+    scenario.sql("update process set started_at = started_at - interval '1 hour'")
     return scenario
 
 

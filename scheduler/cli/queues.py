@@ -1,0 +1,64 @@
+"""`paceline queues`: what waits where, and who serves it."""
+
+import contextlib
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+import redis
+
+from scheduler.cli import options, output
+from scheduler.store import overview
+
+COLUMNS = ["queue", "waiting_in_postgresql", "waiting_in_redis", "running", "oldest", "workers"]
+
+
+@click.group()
+def queues() -> None:
+    """List the queues."""
+
+
+@queues.command("list")
+@options.as_json
+def list_(json_wanted: bool) -> None:
+    """Every queue that a task waits for or a live worker serves, with what waits in PostgreSQL and in Redis."""
+    settings = options.settings()
+    found = overview.queues(options.engine(), silent_after_s=settings.worker.heartbeat_timeout)
+    held = _in_redis([row["queue"] for row in found])
+    rows = [
+        {
+            "queue": row["queue"],
+            "waiting_in_postgresql": row["scheduled"],
+            "waiting_in_redis": held.get(row["queue"]),
+            "running": row["running"],
+            "oldest_waiting_at": row["oldest_waiting_at"],
+            "workers": row["worker_names"],
+            "places": row["concurrency"],
+        }
+        for row in found
+    ]
+    if json_wanted:
+        output.print_json(rows)
+    else:
+        output.table([row | {"oldest": _age(row["oldest_waiting_at"])} for row in rows], COLUMNS,
+                     empty="No task waits and no worker runs: start one with `paceline worker`.")  # fmt: skip
+
+
+def _in_redis(names: list[str]) -> dict[str, int]:
+    """Messages by queue; nothing, with a word to the person, if Redis does not answer."""
+    from scheduler import doorbell
+    from scheduler.services import queue_report
+
+    try:
+        with contextlib.closing(doorbell.client(options.settings())) as broker:
+            return queue_report.in_redis(broker, names)
+    except redis.RedisError as error:
+        output.say(str(doorbell.translate(error)))
+        return {}
+
+
+def _age(since: Any) -> str | None:
+    if since is None:
+        return None
+    seconds = max(0, int((datetime.now(UTC) - since).total_seconds()))
+    return f"{seconds} s" if seconds < 120 else f"{seconds // 60} min" if seconds < 7200 else f"{seconds // 3600} h"
