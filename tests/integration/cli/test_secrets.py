@@ -1,8 +1,10 @@
 """`paceline variables`, `paceline connections`, and the params of a DAG on a real database."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner
@@ -176,8 +178,11 @@ def test_a_conf_has_a_limit_of_size_wherever_it_enters(cli: Cli, scenario: Scena
         assert "The conf for DAG 'daily' has 1,032 bytes of JSON, and core.max_conf_bytes allows 1,024" in refused.stderr
     few = settings.model_copy(update={"core": settings.core.model_copy(update={"max_conf_bytes": 1024})})
     with pytest.raises(ParamError, match="max_conf_bytes allows 1,024"):
-        other_runs.trigger(few, "daily", run_id="r", logical_date=None, conf=json.loads(large), reset=False, triggered_by="d.t",
-                           patient=lambda ask: ask())  # fmt: skip
+        other_runs.trigger(
+            few, "daily", run_id="r", logical_date=None, conf=json.loads(large), reset=False,
+            claim=cast(Any, SimpleNamespace(dag_id="d", task_id="t", writer=None)), now=lambda: datetime.now(UTC),
+            patient=lambda ask: ask(),
+        )  # fmt: skip
     assert scenario.rows("select 1 from dag_run union all select 1 from backfill") == []
     assert cli("dags", "trigger", "daily", "--conf", json.dumps({"x": "y" * 1000}), **small).exit_code == 0
 
