@@ -41,10 +41,11 @@ def text(
         with urllib.request.urlopen(request, timeout=limits.left(timeout_s)) as answer:  # noqa: S310
             return str(answer.read().decode("utf-8", "replace"))
     except urllib.error.HTTPError as error:
+        with error:
+            said = error.read().decode("utf-8", "replace")
         if error.code in FORBIDDEN:
             advice = "give the connection the password that the server expects"
             raise UnreachableError(f"{url} answers {error.code} {error.reason}: {advice}", refused=True) from None
-        said = error.read().decode("utf-8", "replace")
         if said.lstrip().startswith("{"):
             return said
         raise UnreachableError(f"{url} answers {error.code} {error.reason}") from None
