@@ -48,7 +48,7 @@ chaos: setup ## Ten minutes of seeded faults, judged; ends with one JSON line; S
 test-chaos-mutants: setup ## Break the product in over 20 ways, one at a time: a short chaos run must catch each; ARGS="name" to choose
 	@PYTHONPATH=tests $(BIN)/python -m chaos.prove $(ARGS)
 
-fuzz: setup ## Over 10,000 hostile ids, confs, messages, DAG files, settings and arguments; SEED=3; ends with one JSON line
+fuzz: setup ## Over 10,000 hostile ids, messages, answers, DAG files, Redis keys, settings and arguments; SEED=3; ends with one JSON line
 	@PYTHONPATH=tests $(BIN)/python -m fuzz $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 bench: setup ## Measure Paceline beside bare Celery and PostgreSQL; ends with one JSON line; ARGS="chain wide --iterations 5" to choose

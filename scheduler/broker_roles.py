@@ -23,12 +23,14 @@ CONTROL, EVENTS = "/0.celery.pidbox", "/0.celeryev/*"
 ROLES = {
     # Publishes, wakes and is woken, and looks which messages are lost.
     "paceline_scheduler": (
-        CONNECT, "+info", "+multi +exec +unwatch", PUBLISH, WAKE, "(~* +llen +lrange)", f"(~{OWN_KEYS} +get +set +del +watch)",
+        CONNECT, "+info", "+multi +exec +unwatch", PUBLISH, WAKE, "(~* +llen +lrange +type)",
+        f"(~{OWN_KEYS} +get +set +del +watch +pttl)",
     ),
     # Takes messages and publishes those that follow; hears remote control, but cannot send it. Waiters are workers too.
     "paceline_worker": (
-        CONNECT, "+multi +exec +unsubscribe +punsubscribe", PUBLISH, WAKE, BINDINGS, "(~* +brpop +rpop +llen)",
-        f"(&{CONTROL} +psubscribe)", f"(&{EVENTS} +publish)",
+        CONNECT, "+multi +exec +unsubscribe +punsubscribe", PUBLISH, WAKE, BINDINGS, "(~* +brpop +rpop +llen +type)",
+        # For keys of the wrong type, which a task can make by LPUSH, see broker_keys.
+        "(~_kombu.binding* ~paceline:waiters +del)", f"(&{CONTROL} +psubscribe)", f"(&{EVENTS} +publish)",
     ),
     # Reads the lengths of queues and the events of workers, sends remote control and takes the answers. It cannot publish a task.
     "paceline_flower": (

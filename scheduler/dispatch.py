@@ -6,7 +6,7 @@ message: one command for one message, one round trip for many. See docs/adr/0012
 
 import base64
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from json import dumps
 from typing import Any
@@ -18,7 +18,7 @@ from celery.utils.nodenames import anon_nodename
 from kombu import Queue
 from kombu.utils.url import parse_ssl_cert_reqs
 
-from scheduler import doorbell
+from scheduler import broker_keys, doorbell
 from scheduler.settings import Settings
 
 TASK_NAME = "paceline.run"
@@ -115,6 +115,14 @@ class Publisher:
         for message in messages:
             priority = broker_priority(message.priority_weight)
             waiting.setdefault(_list_of(message.queue, priority), []).append(envelope(message, priority, self._origin))
+        try:
+            self._push(waiting)
+        except redis.ResponseError as error:
+            if not broker_keys.is_wrong_type(error) or not broker_keys.put_aside(self._redis, waiting, "list"):
+                raise
+            self._push(waiting)
+
+    def _push(self, waiting: Mapping[str, Sequence[str]]) -> None:
         if len(waiting) == 1:
             self._redis.lpush(*(part for key, texts in waiting.items() for part in (key, *texts)))
         elif waiting:

@@ -6,7 +6,10 @@ A sorted set keeps each token once however often it is rung, and a ring wakes on
 under load every task that ends rings it, and a scheduler that has just filled the queues does not listen to it for a moment.
 """
 
+import logging
+import re
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -14,10 +17,18 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from scheduler import broker_keys
 from scheduler.exceptions import START_EMBEDDED, CredentialsError, UnreachableError
 from scheduler.settings import Settings
 
+log = logging.getLogger("paceline.broker")
+
 KEY = "paceline:doorbell"
+#: Whoever may write into Redis may write anything there. Nothing else than this is a token; ids are those of PostgreSQL.
+TOKEN = re.compile(rb"queue|plan|notify|deferral|(?:run|next):([1-9][0-9]{0,18})")
+LARGEST_ID = 2**63 - 1
+#: How often it is said that others were dropped.
+SAY_S = 60.0
 QUEUE, QUEUE_KEY = "queue", "paceline:doorbell:queue"
 #: The waiters' own: something was deferred.
 WAITERS_KEY = "paceline:waiters"
@@ -74,6 +85,9 @@ class Doorbell:
     def __init__(self, settings: Settings, key: str = KEY) -> None:
         self._redis = client(settings)
         self._key = key
+        #: How many tokens were dropped because nobody of ours rings them.
+        self.dropped = 0
+        self._said_at: float | None = None
 
     def ring(self, *tokens: str) -> bool:
         """Wake one scheduler for each token not already rung; False if Redis did not answer."""
@@ -111,9 +125,25 @@ class Doorbell:
                 for key in keys:
                     pipe.zpopmin(key, MAX_TOKENS_A_WAKE)
                 rest: Any = pipe.execute()
-        except redis.RedisError:
+        except redis.RedisError as error:
+            if broker_keys.is_wrong_type(error):
+                broker_keys.put_aside(self._redis, keys, "zset")
             return None
-        return {token.decode() for token in [*found, *(member for popped in rest for member, _ in popped)]}
+        return self._understood([*found, *(member for popped in rest for member, _ in popped)])
+
+    def _understood(self, members: Iterable[bytes]) -> set[str]:
+        """The tokens among what was in the keys; the rest is dropped and counted."""
+        tokens = set()
+        for member in members:
+            found = TOKEN.fullmatch(member)
+            if found is None or int(found[1] or 0) > LARGEST_ID:
+                self.dropped += 1
+            else:
+                tokens.add(member.decode())
+        if self.dropped and (self._said_at is None or time.monotonic() - self._said_at > SAY_S):
+            log.warning("%d wake-up(s) in Redis were dropped: Paceline sends none like them", self.dropped)
+            self._said_at, self.dropped = time.monotonic(), 0
+        return tokens
 
     def close(self) -> None:
         self._redis.close()

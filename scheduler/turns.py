@@ -187,9 +187,9 @@ class Turns:
         """Make due what these rings are about, see scheduler/doorbell.py."""
         for token in tokens:
             kind, _, key = token.partition(":")
-            if kind == "run" and key.isdigit():
+            if kind == "run":
                 self.hint([int(key)])
-            elif kind == "next" and key.isdigit():
+            elif kind == "next":
                 self._passed.add(int(key))
                 self.duties.promote.due_at = 0.0
             elif kind == "plan":

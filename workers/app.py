@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from billiard.process import current_process
 from celery import Celery, signals
 from celery.apps.worker import Worker as CeleryWorker
+from celery.worker import control
 from celery.worker import state as celery_state
 from sqlalchemy import Engine
 
@@ -29,7 +30,7 @@ from scheduler.presence import Presence
 from scheduler.settings import Settings
 from scheduler.store.agreement import Agreement
 from scheduler.store.hot import HotPath
-from workers import inbox, logs, startup, strategy, vault
+from workers import inbox, logs, remote_control, startup, strategy, vault
 from workers.board import Board
 from workers.execute import Executor
 from workers.guard import Guard
@@ -135,6 +136,7 @@ class Worker(CeleryWorker):  # type: ignore[misc]
         self.asked_early: Callable[[], bool] = lambda: False
         signals.setup_logging.connect(_leave_logging_alone, weak=False)
         # Its heartbeats to Flower stay on: without them Flower could not turn task events on.
+        control.Panel.data = remote_control.commands(self.warden.drain)
         super().__init__(pool_cls="prefork", quiet=True, without_gossip=True, without_mingle=True, **options)
 
     def install_platform_tweaks(self, worker: Any) -> None:

@@ -1,7 +1,8 @@
 """How a worker hands a message to a pool child and hears of its end: Celery's strategy for this task, without what no message
-of ours asks for (ETAs, rate limits, callbacks, results), which is most of its work. See docs/adr/0012.
+of ours asks for (ETAs, rate limits, callbacks, results), and without `revoke` (see remote_control), which is most of its work. See
+docs/adr/0012.
 
-Requests stay Celery's own, so that Flower, `inspect` and `revoke` see what they know; what crosses to the child and back is the
+Requests stay Celery's own, so that Flower and `inspect` see what they know; what crosses to the child and back is the
 two ids and how it ended, not the whole message.
 """
 
@@ -13,7 +14,6 @@ from collections.abc import Callable
 from typing import Any
 
 from billiard.einfo import ExceptionInfo
-from celery.exceptions import TaskRevokedError
 from celery.utils.serialization import get_pickleable_etype, get_pickleable_exception
 from celery.worker import state as celery_state
 from celery.worker.request import Request as CeleryRequest
@@ -53,8 +53,6 @@ def request_class(child_died: ChildDied) -> type[CeleryRequest]:
     class Request(CeleryRequest):  # type: ignore[misc]
         def execute_using_pool(self, pool: Any, **_: Any) -> None:
             """Send it to a free child."""
-            if self.id in celery_state.revoked and self.revoked():
-                raise TaskRevokedError(self.id)
             result = pool.apply_async(
                 run,
                 args=tuple(self.args),
@@ -80,7 +78,7 @@ def request_class(child_died: ChildDied) -> type[CeleryRequest]:
 
 def strategy(task: Any, _app: Any, consumer: Any) -> Callable[..., None]:
     """What Celery calls with each message of this task, which the inbox has let pass."""
-    eventer, revoked = consumer.event_dispatcher, consumer.controller.state.revoked
+    eventer = consumer.event_dispatcher
 
     def handle(message: Any, _body: Any, ack: Any, reject: Any, callbacks: Any) -> None:
         request = task.Request(
@@ -96,8 +94,6 @@ def strategy(task: Any, _app: Any, consumer: Any) -> Callable[..., None]:
             headers=message.headers,
             decoded=True,
         )
-        if request.id in revoked and request.revoked():
-            return
         if eventer is not None and eventer.enabled:
             request.send_event("task-received", **_described(request))
         celery_state.task_reserved(request)

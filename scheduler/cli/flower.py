@@ -31,8 +31,10 @@ def flower() -> None:
     settings = options.settings()
     _refuse_taken_port(settings)
     from scheduler import dispatch, secrecy
+    from scheduler.cli.flower_control import refuse_revoke
 
     app = dispatch.celery_app(settings)
+    refuse_revoke()
     address, port = settings.flower.address, settings.flower.port
     output.say(f"Flower listens on http://{address}:{port}.")
     arguments = {

@@ -3,13 +3,15 @@
 import contextlib
 import json
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import redis
 from sqlalchemy import Connection, Engine
 
+from scheduler import broker_keys
 from scheduler.dispatch import Message, Publisher, broker_lists
 from scheduler.doorbell import EPOCH_KEY
 from scheduler.services.queue import send
@@ -21,6 +23,10 @@ from scheduler.store.database import transaction
 BATCH = 1000
 #: Held by the scheduler that looks for lost messages; the seconds after which one that died meanwhile holds up nobody.
 TURN_KEY, TURN_S = "paceline:rescue", 2.0
+#: What PTTL says of a key that never expires.
+NEVER = -1
+#: Messages read at once from a list, and altogether: in one that somebody has filled with millions, later ones count as lost.
+PAGE, MOST_READ = 1000, 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +91,7 @@ class Rescue:
         turn = str(uuid.uuid4())
         try:
             if not self._broker.set(TURN_KEY, turn, nx=True, px=int(TURN_S * 1000)):
+                self._end_endless_turn()
                 return []
         except redis.RedisError:
             return []
@@ -105,6 +112,12 @@ class Rescue:
                 pipe.multi()
                 pipe.delete(TURN_KEY)
                 pipe.execute()
+
+    def _end_endless_turn(self) -> None:
+        """A turn that lasts longer than any scheduler takes one for was not taken by a scheduler."""
+        left_ms: Any = self._broker.pttl(TURN_KEY)
+        if left_ms == NEVER or left_ms > TURN_S * 1000:
+            self._broker.delete(TURN_KEY)
 
     def _lost_messages(self) -> list[Message]:
         """Queued task instances whose message is not in the broker. One that a worker holds in memory may be sent twice; the
@@ -145,8 +158,23 @@ def dispatch_ids_in_broker(broker: redis.Redis, queues: Iterable[str]) -> set[st
     found: set[str] = set()
     for queue in queues:
         for key in broker_lists(queue):
-            for item in broker.lrange(key, 0, -1):
+            for item in _items(broker, key):
                 # What is no message of ours is the worker's to refuse.
                 with contextlib.suppress(ValueError, RecursionError, TypeError, KeyError):
                     found.add(json.loads(item)["headers"]["id"])
     return found
+
+
+def _items(broker: redis.Redis, key: str) -> Iterator[bytes]:
+    """The newest come first, so none is passed over when messages come or go meanwhile."""
+    for start in range(0, MOST_READ, PAGE):
+        try:
+            page: Any = broker.lrange(key, start, start + PAGE - 1)
+        except redis.ResponseError as error:
+            if not broker_keys.is_wrong_type(error):
+                raise
+            broker_keys.put_aside(broker, [key], "list")
+            return
+        yield from page
+        if len(page) < PAGE:
+            return

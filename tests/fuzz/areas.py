@@ -17,19 +17,25 @@ from unittest import mock
 import click
 from click.testing import CliRunner
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from support.scenario import Scenario, dag
 from support.waiting import eventually
 
 from fuzz import strategies
-from scheduler import log_paths
+from scheduler import doorbell, log_paths
 from scheduler.authoring.dag import DAG
 from scheduler.cli import COMMANDS, paceline
+from scheduler.dagfiles import problem
+from scheduler.dagfiles.answers import Called, Reading, fault
+from scheduler.dagfiles.callback_host import CallbackHost, ChildEnded
+from scheduler.dagfiles.dag_check import DagCheck, MalformedDagError
 from scheduler.dagfiles.supervise import DagFileManager
 from scheduler.exceptions import PacelineError, SettingsError
 from scheduler.operators import EmptyOperator
+from scheduler.serialized import SerializedDag
 from scheduler.settings import Settings
 from scheduler.store import runs
-from workers import inbox
+from workers import inbox, remote_control
 
 LONGEST_SENTENCE = 3000
 #: Commands that go on until they are stopped, or are asked for here in other ways.
@@ -37,6 +43,24 @@ ENDLESS = {"demo", "standalone", "scheduler", "worker", "waiter", "flower", "com
 #: Options that make a command wait.
 WAITING = {"--wait", "-f", "--follow", "--timeout"}
 FILES_AT_ONCE = 40
+
+
+CALLBACKS = """
+import os, pathlib, stat
+from scheduler import DAG
+from scheduler.operators import EmptyOperator
+def hostile(context):
+    data = (pathlib.Path(__file__).parent / "said").read_bytes()
+    for fd in range(3, 30):
+        try:
+            if stat.S_ISFIFO(os.fstat(fd).st_mode):
+                os.write(fd, data)
+        except OSError:
+            pass
+with DAG("callbacks", schedule=None):
+    EmptyOperator(task_id="hostile", on_success_callback=hostile)
+    EmptyOperator(task_id="good", on_success_callback=lambda context: None)
+"""
 
 
 @dataclass(frozen=True)
@@ -63,9 +87,14 @@ class Ground:
             "PACELINE_DATABASE_URL": settings.database_url, "PACELINE_BROKER_URL": settings.broker_url,
         }  # fmt: skip
         self.commands = list(_commands(paceline, []))
+        self.bell = doorbell.Doorbell(settings)
+        self.dag_check = DagCheck()
+        self.host = CallbackHost(settings)
+        (settings.dags_folder / "callbacks.py").write_text(CALLBACKS)
         self._parsed = 0
 
     def close(self) -> None:
+        self.host.kill()
         self.scenario.close()
 
     def cli(self, arguments: Sequence[str], *, given: str = "") -> None:
@@ -147,6 +176,21 @@ def check_id(ground: Ground, case: tuple[str, str, str]) -> None:
         assert Path(os.path.normpath(folder)).parent == Path("/data"), "a run id that leaves a folder named after it"
 
 
+def _call(task_id: str) -> dict[str, Any]:
+    """The request for the callback of a task, as services/telling makes it."""
+    moment = "2025-01-01T00:00:00+00:00"
+    known = {"task_id": task_id, "map_index": -1, "try_number": 1, "max_tries": 1, "state": "success"}
+    run = {
+        "logical_date": moment, "data_interval_start": moment, "data_interval_end": moment, "run_after": moment, "conf": {},
+        "run_type": "manual", "start_date": moment, "end_date": None, "state": "running",
+    }  # fmt: skip
+    return {
+        "kind": "on_success", "about": task_id, "at": moment, "dag_id": "callbacks", "run_id": "r", "run": run, "ti": known,
+        "reason": None, "data": {}, "blocking": [], "conf_overrides": False, "index": 0, "attempt": 1, "is_rerun": False,
+        "log": os.devnull, "log_url": os.devnull,
+    }  # fmt: skip
+
+
 def _component(name: str) -> str:
     return log_paths.component(name) if "%~" not in log_paths.component(name) else "x" * 201
 
@@ -175,6 +219,63 @@ def check_message(_: Ground, item: bytes) -> None:
         return
     (ti_id, dispatch_id), _kwargs, _embedded = json.loads(base64.b64decode(message["body"]))
     assert type(ti_id) is int and 0 < ti_id < 2**63 and inbox.UUID.fullmatch(dispatch_id)
+
+
+def check_wakeups(ground: "Ground", members: list[bytes]) -> None:
+    """What is left of them means something to a scheduler."""
+    ground.scenario.broker.zadd(doorbell.KEY, dict.fromkeys(members, 0))
+    heard = ground.bell.wait(0)
+    assert heard is not None
+    ground.scenario.schedulers[0].turns.wake(heard)
+    while heard:
+        heard = ground.bell.wait(0)
+
+
+def check_answer(ground: "Ground", data: bytes) -> None:
+    """It is refused in a sentence, or its DAGs are such as a scheduler reads."""
+    try:
+        reading = Reading.model_validate_json(data)
+    except ValidationError as error:
+        sentence(problem.of_answer(fault(error)).message)
+        return
+    for row in reading.dags:
+        try:
+            ground.dag_check.check(row, "f.py")
+        except MalformedDagError as error:
+            sentence(error)
+        else:
+            dag = SerializedDag.from_json(row.data)
+            assert (len(dag.upstream), len(dag.leaves) > 0) == (len(dag.tasks), bool(dag.tasks))
+
+
+def check_call(ground: "Ground", data: bytes) -> None:
+    """A callback that writes this gives an answer of the right type or counts as ended; the next one is called."""
+    said = ground.settings.dags_folder / "said"
+    said.write_bytes(data + b"\n")
+    for task_id in ("hostile", "good"):
+        try:
+            assert ground.host.open("callbacks.py", os.devnull) is None
+            outcome: Called | None = ground.host.call(_call(task_id))
+        except ChildEnded as ended:
+            sentence(ended)
+            outcome = None
+        finally:
+            ground.host.close()
+        assert task_id == "hostile" or outcome == Called(count=1, error=None), outcome
+
+
+def check_command(_: "Ground", item: bytes) -> None:
+    """It is refused, or a command that a worker answers."""
+    try:
+        message = json.loads(item)
+    except (ValueError, RecursionError):
+        return
+    complaint = inbox.envelope_fault(message) or remote_control.fault(message)
+    if complaint is not None:
+        sentence(complaint)
+        return
+    method = json.loads(base64.b64decode(message["body"]))["method"]
+    assert method in remote_control.FOLLOWED or remote_control.refusal(method)
 
 
 def check_files(ground: Ground, files: dict[str, bytes]) -> None:
@@ -233,20 +334,24 @@ def _commands(group: click.Command, path: list[str]) -> Any:
 
 _near = st.sampled_from(["fuzzed", "first", "r", "default_pool", "success", "failed", "1", "2025-01-01", "{}", "-"])
 AREAS = (
-    Area("ids", 0.15, st.tuples(strategies.texts, strategies.texts, strategies.texts), check_id),
-    Area("conf", 0.1, strategies.confs, check_conf),
-    Area("messages", 0.2, strategies.messages, check_message),
-    Area("environments", 0.15, strategies.environments, check_environment),
-    Area("toml", 0.15, strategies.tomls, check_toml),
+    Area("ids", 0.1, st.tuples(strategies.texts, strategies.texts, strategies.texts), check_id),
+    Area("conf", 0.06, strategies.confs, check_conf),
+    Area("messages", 0.1, strategies.messages, check_message),
+    Area("wake-ups", 0.1, strategies.wakeups, check_wakeups),
+    Area("answers", 0.15, strategies.answers, check_answer),
+    Area("callbacks", 0.02, strategies.call_answers, check_call),
+    Area("remote control", 0.1, strategies.commands, check_command),
+    Area("environments", 0.1, strategies.environments, check_environment),
+    Area("toml", 0.1, strategies.tomls, check_toml),
     Area(
         "arguments",
-        0.15,
+        0.1,
         st.tuples(
             st.integers(0, 200), st.lists(st.integers(0, 20), max_size=3), st.lists(st.one_of(_near, strategies.texts), max_size=6)
         ),
         check_arguments,
     ),
     Area(
-        "files", 0.1, st.dictionaries(strategies.file_names, strategies.sources, min_size=10, max_size=FILES_AT_ONCE), check_files
+        "files", 0.12, st.dictionaries(strategies.file_names, strategies.sources, min_size=10, max_size=FILES_AT_ONCE), check_files
     ),
 )

@@ -1,4 +1,4 @@
-"""The last part: a real scheduler, worker and waiter over a folder of hostile files and a broker full of hostile messages."""
+"""The last part: a real scheduler, worker and waiter over a folder of hostile files and a broker full of garbage."""
 
 import os
 import random
@@ -11,6 +11,7 @@ from support import hostile
 from support.stacks import StackFactory
 from support.waiting import eventually
 
+from fuzz import broker as broker_rounds
 from fuzz import strategies
 from fuzz.areas import Ground
 from fuzz.run import Result
@@ -87,10 +88,14 @@ def real_processes(on: Ground, *, seed: int, result: Result) -> int:
             for arguments in (["dags", "errors"], ["dags", "errors", "--json"], ["dags", "list"], ["doctor"]):
                 said = stack.cli(*arguments)
                 assert "Traceback" not in said.stderr, said.stderr
-            assert {name: stack.pid(name) for name in pids} == pids, f"a process died: {stack.said}"
-            for name in pids:
-                log = stack.supervisor.log(name).read_text(errors="replace")
-                assert "Traceback" not in log, log[log.index("Traceback") - 500 :][:3000]
+            broker_rounds.check_processes(stack, pids)
+            count += broker_rounds.rounds(
+                stack,
+                seed=seed,
+                garbage=[member for members in samples(strategies.wakeups, 200) for member in members] + items[:200],
+                commands=samples(strategies.commands, 400),
+                kinds=[*broker_rounds.KINDS, None, None],
+            )
     except AssertionError as error:
         result.failures["stack"] = str(error)
     finally:

@@ -1,6 +1,7 @@
 """What is fed in: mostly garbage near something valid, since pure garbage never gets past the first check."""
 
 import base64
+import hashlib
 import json
 from typing import Any
 
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 from support import hostile
 
 from scheduler import settings as settings_module
+from scheduler.serialized import SerializedDag, SerializedTask
 
 #: Texts that have broken programs: paths, SQL, shells, templates, terminals, Unicode, numbers.
 NASTY = (
@@ -41,6 +43,10 @@ def _dump(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
+def _file(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
 deep = st.integers(1, 5000).map(lambda depth: "[" * depth + "]" * depth)
 #: What a person may write as --conf.
 confs = st.one_of(objects.map(_dump), objects.map(json.dumps), values.map(_dump), texts, deep.map(lambda text: f'{{"a": {text}}}'))
@@ -67,6 +73,106 @@ messages = st.one_of(
     values.map(lambda value: json.dumps(value).encode()),
     st.builds(lambda ti, dispatch, parts: hostile.raw(hostile.message(ti, dispatch, **parts)), values, values, _parts),
     st.builds(lambda parts: hostile.raw(hostile.message(**parts)), _parts),
+)
+
+#: Members of the sorted sets by which schedulers and waiters are woken.
+_tokens = st.sampled_from(["run:", "next:", "queue", "plan", "notify", "deferral", "run:1", "next:2", ""])
+wakeups = st.lists(
+    st.one_of(
+        st.binary(max_size=60),
+        st.builds(lambda token, rest: token.encode() + rest, _tokens, st.binary(max_size=20)),
+        st.builds(lambda token, text: (token + text).encode("utf-8", "surrogatepass"), _tokens, texts),
+        st.builds(lambda token, number: f"{token}{number}".encode(), _tokens, st.integers()),
+        st.builds(lambda token, count: token.encode() + b"9" * count, _tokens, st.integers(1, 10_000)),
+    ),
+    min_size=1,
+    max_size=20,
+)
+
+_DAG = json.loads(
+    SerializedDag(
+        dag_id="d",
+        file="f.py",
+        schedule={"kind": "never"},
+        tasks=(
+            SerializedTask(task_id="t", operator="E", runtime="empty"),
+            SerializedTask(task_id="u", operator="E", runtime="empty"),
+        ),
+    ).to_json()
+)
+_numbers_json = st.sampled_from(["NaN", "Infinity", "-Infinity", "1e999", "9" * 5000, "-0", "1.0"])
+
+
+def _changed(whole: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """A dict with some values replaced, and some keys more."""
+    return st.dictionaries(st.one_of(st.sampled_from(sorted(whole)), texts), values, max_size=3).map(
+        lambda changes: whole | changes
+    )
+
+
+def _row(content: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    data = _dump(content)
+    digest = hashlib.sha256(data.encode("utf-8", "surrogatepass")).hexdigest()
+    return {"dag_id": "d", "content_hash": digest, "data": data, "is_paused_upon_creation": None} | changes
+
+
+_contents = st.one_of(
+    _changed(_DAG),
+    st.lists(_changed(_DAG["tasks"][0]), max_size=3).map(lambda tasks: _DAG | {"tasks": tasks}),
+    _changed(_DAG["schedule"]).map(lambda schedule: _DAG | {"schedule": schedule}),
+)
+_rows = st.one_of(st.builds(_row, _contents, st.just({})), st.builds(lambda row: _row(_DAG, row), objects), values)
+_readings = st.one_of(
+    st.lists(_rows, max_size=3).map(lambda rows: {"dags": rows, "modules": [], "settled": True}),
+    _changed({"dags": [_row(_DAG, {})], "modules": [], "settled": True}),
+    _changed({"message": "m", "line": 1, "traceback": ""}).map(lambda found: {"problem": found}),
+    values,
+)
+
+
+def _spoilt(whole: bytes, at: int, piece: bytes) -> bytes:
+    at %= len(whole) + 1
+    return whole[:at] + piece + whole[at + len(piece) :]
+
+
+def _answers(valid: st.SearchStrategy[Any]) -> st.SearchStrategy[bytes]:
+    """Bytes of a pipe: JSON, JSON with a piece of garbage in it, and garbage."""
+    whole = valid.map(lambda value: json.dumps(value).encode())
+    return st.one_of(
+        whole,
+        valid.map(_dump).map(_file),
+        st.builds(_spoilt, whole, st.integers(0, 2000), st.binary(max_size=8)),
+        st.builds(lambda text, number: text.replace(b"null", number.encode()), whole, _numbers_json),
+        st.builds(lambda first, second: first + b"\n" + second, whole, whole),
+        st.builds(lambda text, size: text[:size], whole, st.integers(0, 500)),
+        st.binary(max_size=200),
+        deep.map(str.encode),
+    )
+
+
+#: What the child that reads a DAG file may write into its result pipe.
+answers = _answers(_readings)
+#: What a callback may write into the pipe of its process.
+call_answers = _answers(
+    st.one_of(_changed({"count": 1, "error": None}), _changed({"problem": None}), _changed({"ended": 0, "fault": None}), values)
+)
+_COMMANDS = [
+    "ping", "stats", "active", "registered", "conf", "query_task", "shutdown", "revoke", "pool_grow", "rate_limit", "election", "x",
+    "enable_events", "heartbeat", "clock", "hello", "",
+]  # fmt: skip
+_commands = st.one_of(
+    _changed({"method": "ping", "arguments": {}, "destination": None, "pattern": None, "matcher": None}),
+    st.builds(lambda method, arguments: {"method": method, "arguments": arguments}, st.sampled_from(_COMMANDS), objects),
+    st.builds(lambda reply, ticket: {"method": "ping", "reply_to": reply, "ticket": ticket}, values, values),
+)
+#: What may be published to the workers' mailboxes; never a command that would stop one.
+commands = st.one_of(
+    st.builds(
+        lambda body, headers: hostile.raw(hostile.message(body=base64.b64encode(body).decode(), headers=headers)),
+        _answers(_commands),
+        st.dictionaries(st.sampled_from(["clock", "expires", "compression", "ticket"]), values, max_size=2),
+    ),
+    messages,
 )
 
 #: Lines, and parts of lines, of DAG files.
@@ -155,10 +261,6 @@ def _options(names: list[str]) -> st.SearchStrategy[dict[str, Any]]:
     return st.dictionaries(st.sampled_from(names), values, max_size=2)
 
 
-def _file(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
-
-
 def _parens(depth: int) -> bytes:
     return _file("x = " + "(" * depth + ")" * depth + "  # scheduler DAG")
 
@@ -167,7 +269,12 @@ def _blocks(depth: int) -> bytes:
     return _file("".join(f"{' ' * level}if True:\n" for level in range(depth)) + "# scheduler DAG")
 
 
+def _answering(data: bytes) -> bytes:
+    return f"# scheduler DAG\nimport os\nos.write(3, b'\\n\\x1e' + {data!r})\nos._exit(0)\n".encode()
+
+
 sources = st.one_of(
+    answers.map(_answering),
     st.binary(max_size=120),
     st.lists(st.sampled_from(_SNIPPETS), max_size=14).map("\n".join).map(_file),
     st.lists(st.sampled_from(_SNIPPETS), max_size=10).map("".join).map(_file),

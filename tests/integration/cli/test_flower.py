@@ -6,6 +6,7 @@ import json
 import signal
 import socket
 import subprocess
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,15 @@ def status(port: int, host: str) -> int:
         return connection.getresponse().status
 
 
+def post(port: int, path: str) -> tuple[int, str]:
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data=b"", method="POST")
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
 @pytest.mark.stack
 def test_flower_shows_tasks_as_dag_and_task_with_their_run(stack_factory: StackFactory, free_port: int) -> None:
     stack = stack_factory(dags={"seen.py": DAG}, schedulers=1, workers=[("default", 1)])
@@ -70,6 +80,15 @@ def test_flower_shows_tasks_as_dag_and_task_with_their_run(stack_factory: StackF
             tasks = get(free_port, "/api/tasks") or {}
             if {task["state"] for task in tasks.values()} == {"SUCCESS", "FAILURE"}:
                 break
+        worker = next(iter(get(free_port, "/api/workers")))
+        refused = {
+            "pool/grow": post(free_port, f"/api/worker/pool/grow/{worker}?n=1"),
+            "pool/shrink": post(free_port, f"/api/worker/pool/shrink/{worker}?n=1"),
+            "pool/autoscale": post(free_port, f"/api/worker/pool/autoscale/{worker}?min=1&max=3"),
+            "add-consumer": post(free_port, f"/api/worker/queue/add-consumer/{worker}?queue=other"),
+            "revoke": post(free_port, f"/api/task/revoke/{next(iter(tasks))}"),
+            "terminate": post(free_port, f"/api/task/revoke/{next(iter(tasks))}?terminate=true"),
+        }
         hosts = {host: status(free_port, host) for host in ("127.0.0.1", "localhost", "[::1]", "rebound.example", "flower.example")}
         command_line = Path(f"/proc/{flower.pid}/cmdline").read_bytes()
     finally:
@@ -81,6 +100,14 @@ def test_flower_shows_tasks_as_dag_and_task_with_their_run(stack_factory: StackF
     )
     assert all(task["args"].startswith("r") for task in tasks.values())
     assert hosts == {"127.0.0.1": 200, "localhost": 200, "[::1]": 200, "rebound.example": 421, "flower.example": 200}
+    assert {code for code, _ in refused.values()} == {403}
+    instead = {
+        "pool": "--concurrency",
+        "add-consumer": "--queues",
+        "revoke": "paceline tasks mark",
+        "terminate": "paceline tasks mark",
+    }
+    assert all(instead[name.partition("/")[0]] in text for name, (_, text) in refused.items()), refused
     assert b"redis" not in command_line
     assert flower.returncode == 0, said
 

@@ -1,8 +1,14 @@
 """The doorbell with a real Redis: which rings a scheduler hears."""
 
-from support.scenario import Scenario
+from datetime import UTC, datetime
 
-from scheduler.doorbell import Doorbell
+import pytest
+from support import hostile
+from support.scenario import Scenario, chain
+from support.waiting import eventually
+
+from scheduler.doorbell import KEY, QUEUE_KEY, Doorbell
+from scheduler.services.rescue import TURN_KEY, dispatch_ids_in_broker
 
 
 def test_a_ring_of_the_queue_service_stays_for_whoever_listens_to_it(scenario: Scenario) -> None:
@@ -44,3 +50,59 @@ def test_a_wait_as_short_as_can_be_ends(scenario: Scenario) -> None:
     bell = Doorbell(scenario.settings)
 
     assert [bell.wait(seconds) for seconds in (0.0001, 0.001, 0.0, -1.0)] == [set()] * 4
+
+
+def test_what_nobody_of_ours_rings_is_dropped_and_counted(scenario: Scenario) -> None:
+    bell = Doorbell(scenario.settings)
+    strange = [b"run:\xc2\xb2", b"run:" + b"9" * 5000, b"\xff\xfe", b"run:", b"run:0", b"run:-1", b"run:07",
+               b"run:9223372036854775808",
+               b"next:1.5", b"run:\xd9\xa1", b"", b"\0", b"queue ", b"QUEUE", b"plan\n", b"x" * 100_000]  # fmt: skip
+    scenario.broker.zadd(KEY, dict.fromkeys(strange, 0) | {"run:9223372036854775807": 0, "next:12": 0})
+
+    heard = bell.wait(1)
+
+    assert heard == {"run:9223372036854775807", "next:12"}
+    assert bell._said_at is not None
+    scenario.schedulers[0].turns.wake(heard)
+    scenario.turn()
+
+
+@pytest.mark.parametrize("key", [KEY, QUEUE_KEY])
+def test_a_key_of_another_type_is_moved_out_of_the_way(scenario: Scenario, key: str) -> None:
+    bell = Doorbell(scenario.settings)
+    scenario.broker.set(key, "x")
+    assert bell.wait(1) is None
+
+    assert bell.ring("queue", "run:7")
+    heard: set[str] = set()
+    eventually(lambda: heard.update(bell.wait(1) or ()) or heard == {"queue", "run:7"})
+
+
+def test_a_queue_whose_key_is_no_list_gets_its_messages_all_the_same(scenario: Scenario) -> None:
+    scenario.add(chain("c", 1))
+    scenario.broker.set("default:6", "x")
+    scenario.trigger("c", run_id="r")
+
+    scenario.run_to_end()
+
+    assert set(scenario.states().values()) == {"success"}
+    assert scenario.broker.get("paceline:aside:default:6") == b"x"
+
+
+def test_lost_messages_are_found_although_somebody_holds_the_turn_for_ever(scenario: Scenario) -> None:
+    scenario.broker.set(TURN_KEY, "x")
+    rescue = scenario.schedulers[0].turns.rescue
+
+    rescue.run_once(datetime.now(UTC))
+    assert scenario.broker.get(TURN_KEY) is None
+
+    scenario.broker.set(TURN_KEY, "x", ex=86_400)
+    rescue.run_once(datetime.now(UTC))
+    assert scenario.broker.get(TURN_KEY) is None
+
+
+def test_a_list_of_the_wrong_type_keeps_nobody_from_looking_into_the_others(scenario: Scenario) -> None:
+    scenario.broker.hset("other", "a", "b")
+    scenario.broker.lpush("default:6", hostile.raw(hostile.message()))
+
+    assert dispatch_ids_in_broker(scenario.broker, ["other", "default"]) == {hostile.DISPATCH}

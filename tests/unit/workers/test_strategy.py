@@ -141,10 +141,12 @@ def test_the_end_of_a_child_is_told(consumer: Consumer) -> None:
     assert not celery_state.reserved_requests
 
 
-def test_what_was_revoked_is_not_run(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_celery_takes_for_revoked_is_run_because_postgresql_decides(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(celery_state, "revoked", {DISPATCH})
     monkeypatch.setattr("celery.worker.request.revoked_tasks", {DISPATCH})
 
     consumer.receive()
 
-    assert not hasattr(consumer.pool, "sent")
+    assert hasattr(consumer.pool, "sent")

@@ -1,0 +1,158 @@
+"""Which commands of Celery's remote control a worker follows: it answers questions, sends events, and stops in order.
+
+All others are refused with a sentence. They would change what PostgreSQL decides (which task runs, and where) or what a worker has
+registered (its places and queues), and the two would contradict each other.
+"""
+
+import base64
+import json
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal
+
+from celery.worker import control
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from workers.logs import worker_log
+
+MAX_BODY_CHARACTERS = 64 << 10
+#: Celery's clock of events; a larger number from outside would go into every event from then on.
+LARGEST_CLOCK = 2**53
+UUID = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
+
+_STOP_TASK = (
+    "PostgreSQL decides what runs: `paceline tasks mark DAG RUN TASK failed` (or success, skipped) ends a task that waits or runs,"
+    " `paceline tasks clear DAG RUN TASK` runs it again"
+)
+_PLACES = "a worker keeps the number of places it registered with: start it with another --concurrency, or start another worker"
+_QUEUES = "a worker keeps the queues it registered with: start it with other --queues, or start another worker"
+#: Commands that have a counterpart in Paceline, and that.
+REFUSED: Mapping[str, str] = {
+    "revoke": _STOP_TASK,
+    "terminate": _STOP_TASK,
+    "revoke_by_stamped_headers": _STOP_TASK,
+    "pool_grow": _PLACES,
+    "pool_shrink": _PLACES,
+    "autoscale": _PLACES,
+    "pool_restart": "stop the worker (SIGTERM, or Shut down in Flower) and let its supervisor start it again",
+    "add_consumer": _QUEUES,
+    "cancel_consumer": _QUEUES,
+    "rate_limit": "limit how many run at once by a pool, max_active_tis_per_dag or max_active_tasks",
+    "time_limit": "set execution_timeout of the task",
+}
+NOT_SUPPORTED = "Paceline does not support it"
+
+
+class _Arguments(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class _Safe(_Arguments):
+    safe: bool | None = None
+
+
+class _Registered(_Arguments):
+    taskinfoitems: Annotated[list[str], Field(max_length=0)] | None = None
+    builtins: Literal[False] = False
+
+
+class _Conf(_Arguments):
+    with_defaults: bool = False
+
+
+class _Ids(_Arguments):
+    ids: Annotated[list[Annotated[str, Field(max_length=100)]], Field(max_length=1000)]
+
+
+class _Shutdown(_Arguments):
+    msg: Annotated[str, Field(max_length=1000)] = ""
+
+
+#: Commands that are followed, by all their names, with the arguments they take.
+FOLLOWED: Mapping[str, type[_Arguments]] = {
+    **dict.fromkeys(("ping", "stats", "clock", "active_queues"), _Arguments),
+    **dict.fromkeys(("scheduled", "dump_schedule", "reserved", "dump_reserved", "revoked", "dump_revoked"), _Arguments),
+    **dict.fromkeys(("active", "dump_active"), _Safe),
+    **dict.fromkeys(("registered", "dump_tasks"), _Registered),
+    **dict.fromkeys(("conf", "dump_conf"), _Conf),
+    "query_task": _Ids,
+    **dict.fromkeys(("enable_events", "disable_events", "heartbeat"), _Arguments),
+    "shutdown": _Shutdown,
+}
+
+
+class _ReplyTo(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    exchange: Literal["reply.celery.pidbox"]
+    routing_key: Annotated[str, Field(pattern=UUID)]
+
+
+class _Request(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    method: Annotated[str, Field(pattern="^[a-z_]{1,50}$")]
+    arguments: dict[str, Any] | None = None
+    destination: Annotated[list[Annotated[str, Field(max_length=300)]], Field(max_length=1000)] | None = None
+    #: Celery would match its name with them, by a regular expression of the sender's.
+    pattern: None = None
+    matcher: None = None
+    ticket: Annotated[str, Field(pattern=UUID)] | None = None
+    reply_to: _ReplyTo | None = None
+
+
+class _Headers(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
+
+    clock: Annotated[int, Field(ge=0, le=LARGEST_CLOCK)] | None = None
+    expires: Annotated[float, Field(ge=0, le=LARGEST_CLOCK)] | None = None
+    compression: None = None
+
+
+def fault(message: Mapping[str, Any]) -> str | None:
+    """What is wrong with a message of remote control; None if it is a request that this worker can answer or refuse.
+
+    What is asked for is `commands`' to judge, since a refusal is an answer.
+    """
+    body = message.get("body")
+    if not isinstance(body, str) or len(body) > MAX_BODY_CHARACTERS:
+        return "its body is no command"
+    try:
+        _Headers.model_validate(message["headers"])
+        request = _Request.model_validate_json(base64.b64decode(body, validate=True))
+    except (ValidationError, ValueError, RecursionError):
+        return "it is no command of remote control"
+    followed = FOLLOWED.get(request.method)
+    if followed is not None:
+        try:
+            followed.model_validate_json(json.dumps(request.arguments or {}))
+        except (ValidationError, ValueError, RecursionError):
+            return f"it has other arguments than the command {request.method} takes"
+    return None
+
+
+def commands(drain: Callable[[], None]) -> dict[str, Callable[..., Any]]:
+    """What each command does; for Celery's panel. `drain` stops the worker in order."""
+
+    def shutdown(_state: Any, **_: Any) -> dict[str, str]:
+        worker_log.warning("told to stop by remote control")
+        drain()
+        return {"ok": "it takes no more tasks, and ends when those that run have ended or worker.grace_sec is over"}
+
+    known = {name: handler for name, handler in control.Panel.data.items() if name in FOLLOWED}
+    return _Commands(known | {"shutdown": shutdown})
+
+
+class _Commands(dict[str, Callable[..., Any]]):
+    """Answers any other command with why it is refused."""
+
+    def __missing__(self, name: str) -> Callable[..., Any]:
+        def refuse(_state: Any, **_: Any) -> dict[str, str]:
+            worker_log.warning("refused the command %s of remote control", name)
+            return {"error": refusal(name)}
+
+        return refuse
+
+
+def refusal(name: str) -> str:
+    """Why a command is refused, and what to do instead."""
+    return f"A worker of Paceline does not follow {name}: {REFUSED.get(name, NOT_SUPPORTED)}."
