@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import time
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ from scheduler.store.database import transaction
 
 #: Task instances read at once, and messages sent in one pass.
 BATCH = 1000
+#: The part of a worker's timeout, and the seconds at least, by which the clock of the database may be set forward between two
+#: looks, see docs/explanation/exclusive-tasks.md.
+JUMP, SMALL_JUMP_S = 1 / 8, 1.0
 #: Held by the scheduler that looks for lost messages; the seconds after which one that died meanwhile holds up nobody.
 TURN_KEY, TURN_S = "paceline:rescue", 2.0
 #: What PTTL says of a key that never expires.
@@ -49,6 +53,7 @@ class Rescue:
         self._looked_at: datetime | None = None
         #: Since when every look of this scheduler has come late.
         self._late_since: datetime | None = None
+        self._turned_at = time.monotonic()
         self._judges_from = datetime.min.replace(tzinfo=UTC)
 
     def run_once(self, now: datetime) -> Rescued:
@@ -70,7 +75,10 @@ class Rescue:
         timeout = timedelta(seconds=self._settings.worker.heartbeat_timeout)
         away = max(timeout / 2, timedelta(seconds=3 * self._settings.scheduler.orphaned_tasks_check_interval))
         before, self._looked_at = self._looked_at or now, now
-        if now - before <= away:
+        turned_at, self._turned_at = self._turned_at, time.monotonic()
+        # The clock of the database was set forward, so everybody looks silent.
+        jumped_s = (now - before).total_seconds() - (self._turned_at - turned_at)
+        if now - before <= away and jumped_s <= max(JUMP * timeout.total_seconds(), SMALL_JUMP_S):
             self._late_since = None
         elif self._late_since is None or now - self._late_since <= 2 * timeout:
             self._late_since = self._late_since or now
