@@ -28,11 +28,15 @@ from scheduler.presence import Presence
 from scheduler.settings import Settings
 from scheduler.store import database, events, migrate, processes, schedules, stirring
 from scheduler.store.agreement import Agreement
+from scheduler.store.renewal import Renewal
 from scheduler.turns import Duties, Turns
 
 log = logging.getLogger("paceline.scheduler")
 
 R = TypeVar("R")
+
+#: Seconds after which a loop that does not turn hangs. A service that waits for a broker, again and again, turns sooner.
+HANGS_S = 60.0
 
 
 def run(settings: Settings, *, name: str | None = None) -> int:
@@ -88,6 +92,12 @@ class SchedulerLoop:
         self.scheduler_id = self._register()
         self.turns = Turns(engine, settings, self.scheduler_id)
         self._doorbell = Doorbell(settings)
+        config = settings.scheduler
+        self._renewal = Renewal(
+            settings, process_id=lambda: self.scheduler_id, interval_s=config.scheduler_heartbeat_sec,
+            timeout_s=config.scheduler_health_check_threshold, application="paceline scheduler", wanted=self._turns,
+            renewed=lambda *_: self.signs.heartbeat.beat(),
+        )  # fmt: skip
 
     @property
     def duties(self) -> Duties:
@@ -97,6 +107,7 @@ class SchedulerLoop:
         """Turn until `stop`, num_runs or run_duration; an error ends one turn of one service, never the loop."""
         config = self.settings.scheduler
         started, turns = time.monotonic(), 0
+        self._renewal.start()
         while not stop.is_set():
             # What was rung for may have to wait; then there is nothing to ask the database.
             if self.duties.next_due_at() <= time.monotonic():
@@ -136,6 +147,7 @@ class SchedulerLoop:
 
     def close(self) -> None:
         """Say goodbye, so that nobody waits for this scheduler's signs of life."""
+        self._renewal.end()
         self.turns.close()
         self._guarded(lambda _: processes.stop(self.engine, self.scheduler_id), None)
         self.engine.dispose()
@@ -155,13 +167,23 @@ class SchedulerLoop:
         self.turns.wake(tokens)
 
     def _beat(self, now: datetime) -> None:
-        if not processes.heartbeat(self.engine, self.scheduler_id):
+        if not self._is_registered():
             log.warning("%s was taken for dead and registers anew", self.scheduler_id)
             self.scheduler_id = self._register()
             self.turns.work_as(self.scheduler_id)
             self.on_new_id(self.scheduler_id)
-        self.signs.heartbeat.beat()
         self.agreement.look(self.scheduler_id)
+
+    def _is_registered(self) -> bool:
+        if self._renewal.is_alive():
+            return not self._renewal.is_refused(self.scheduler_id)
+        registered = processes.heartbeat(self.engine, self.scheduler_id)
+        self.signs.heartbeat.beat()
+        return registered
+
+    def _turns(self) -> bool:
+        """Whether the loop turns. One that hangs for good must not keep the DAG files and notices that it has claimed."""
+        return time.monotonic() - self.signs.loop.at < HANGS_S
 
     def _guarded(self, service: Callable[[R], float | None], argument: R) -> float | None:
         try:

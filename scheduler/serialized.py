@@ -33,6 +33,8 @@ class SerializedTask:
     retry_exponential_backoff: float = 0.0
     max_retry_delay_s: float = 86400.0
     execution_timeout_s: float | None = None
+    #: It runs only while its worker has a lease, see docs/explanation/exclusive-tasks.md.
+    exclusive: bool = False
     queue: str | None = None
     pool: str = "default_pool"
     #: A pool of this name, if there is one, is its pool: that of the Spark cluster it submits to, called as its connection.
@@ -336,6 +338,7 @@ def _task(task: Operator, priority_weight: int, scopes: Scopes, core: Core) -> S
         retry_exponential_backoff=float(task.retry_exponential_backoff),
         max_retry_delay_s=min(core.max_task_retry_delay, max_delay_s or core.max_task_retry_delay),
         execution_timeout_s=_seconds(task.execution_timeout),
+        exclusive=task.exclusive,
         queue=task.queue or routing.default_queue(task, core),
         pool=task.pool,
         cluster=routing.cluster(task) if task.pool == DEFAULT_POOL else None,

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from billiard.process import current_process
 from celery import Celery, signals
 from celery.apps.worker import Worker as CeleryWorker
+from celery.concurrency.prefork import TaskPool
 from celery.worker import control
 from celery.worker import state as celery_state
 from sqlalchemy import Engine
@@ -26,6 +27,7 @@ from scheduler.doorbell import Doorbell
 from scheduler.follow import Follower
 from scheduler.health import Complaint, Health
 from scheduler.health_server import HealthServer
+from scheduler.parent_death import die_with_parent
 from scheduler.presence import Presence
 from scheduler.settings import Settings
 from scheduler.store.agreement import Agreement
@@ -39,6 +41,7 @@ from workers.logs import worker_log
 from workers.orphans import Orphans
 from workers.outcome import Fail, Retry, TryFailed
 from workers.spark.submit.reaper import Reaper
+from workers.task_killer import TaskKiller
 from workers.warden import Warden
 from workers.watchdog import Watchdog
 
@@ -66,6 +69,9 @@ def run(settings: Settings, queues: Sequence[str], concurrency: int, name: str |
         ending.callback(presence.leave)
         worker = build(settings, name=name, queues=queues, concurrency=concurrency, engine=engine, presence=presence)
         worker.asked_early = asked.is_set
+        killer = worker.killer
+        killer.start()
+        ending.callback(killer.end)
         worker_id = worker.heart.register()
         worker.heart.start()
         ending.callback(worker.heart.finish)
@@ -73,7 +79,7 @@ def run(settings: Settings, queues: Sequence[str], concurrency: int, name: str |
         served = HealthServer(worker.health, path=presence.socket, address=limits.health_address, port=limits.health_port)
         ending.callback(served.close)
         worker_log.info("worker %s takes %d tasks at once from %s", worker_id, concurrency, ", ".join(queues))
-        worker.warden.leave = lambda: _start_again(environment) if worker.watchdog.barked else os._exit(1)
+        worker.warden.leave = lambda: _leave(killer, environment if worker.watchdog.barked else None)
         reaper = Reaper(engine, queues, settings, stopping=lambda: worker.warden.draining)
         reaper.start()
         ending.callback(reaper.end)
@@ -84,6 +90,14 @@ def run(settings: Settings, queues: Sequence[str], concurrency: int, name: str |
     if worker.watchdog.barked:
         _start_again(environment)
     return int(worker.exitcode or 0)
+
+
+def _leave(killer: TaskKiller, environment: Mapping[str, str] | None) -> NoReturn:
+    """End at once; with an environment begin again."""
+    killer.end()
+    if environment is not None:
+        _start_again(environment)
+    os._exit(1)
 
 
 def _start_again(environment: Mapping[str, str]) -> NoReturn:
@@ -113,7 +127,8 @@ def build(settings: Settings, *, name: str, queues: Sequence[str], concurrency: 
     limits = settings.worker
     agreement = Agreement(engine, settings, worker_log.warning, limits.heartbeat_timeout)
     heart = Heart(engine, board, identity, Doorbell(settings), interval_s=limits.heartbeat_sec,
-                  silent_s=limits.heartbeat_timeout, presence=presence, agreement=agreement)  # fmt: skip
+                  silent_s=limits.heartbeat_timeout, presence=presence, agreement=agreement,
+                  settings=settings)  # fmt: skip
     watchdog = Watchdog(settings, tuple(queues), concurrency)
     _add_task(app, settings, board, heart)
     with warnings.catch_warnings():
@@ -121,8 +136,17 @@ def build(settings: Settings, *, name: str, queues: Sequence[str], concurrency: 
         warnings.filterwarnings("ignore", message="(?s).*superuser privileges.*")
         worker = Worker(app=app, board=board, heart=heart, watchdog=watchdog, settings=settings,
                         hostname=f"{name}@{host}", concurrency=concurrency, queues=list(queues))  # fmt: skip
-    heart.watch(warden=worker.warden, watchdog=watchdog, orphans=Orphans(), pool=worker.pool_pids)
+    heart.watch(warden=worker.warden, watchdog=watchdog, orphans=Orphans(), pool=worker.own_pids)
     return worker
+
+
+class Pool(TaskPool):  # type: ignore[misc]
+    """Celery's pool of processes, in which a child that dies while it starts is replaced like any other."""
+
+    def did_start_ok(self) -> bool:
+        """Celery would end the worker with an error if a child died before its event loop turned."""
+        self.maintain_pool()
+        return True
 
 
 class Worker(CeleryWorker):  # type: ignore[misc]
@@ -131,13 +155,14 @@ class Worker(CeleryWorker):  # type: ignore[misc]
     def __init__(self, *, board: Board, heart: Heart, watchdog: Watchdog, settings: Settings, **options: Any) -> None:
         self.heart = heart
         self.watchdog = watchdog
+        self.killer = TaskKiller(board)
         self.warden = Warden(board, grace_s=settings.worker.grace_sec, pool=self.pool_pids, on_abort=heart.abandon)
         #: Whether a signal came before those of `install_platform_tweaks` were in place.
         self.asked_early: Callable[[], bool] = lambda: False
         signals.setup_logging.connect(_leave_logging_alone, weak=False)
         # Its heartbeats to Flower stay on: without them Flower could not turn task events on.
         control.Panel.data = remote_control.commands(self.warden.drain)
-        super().__init__(pool_cls="prefork", quiet=True, without_gossip=True, without_mingle=True, **options)
+        super().__init__(pool_cls=Pool, quiet=True, without_gossip=True, without_mingle=True, **options)
 
     def install_platform_tweaks(self, worker: Any) -> None:
         """SIGTERM and SIGINT: stop in order, the second time at once, as SIGQUIT does."""
@@ -178,6 +203,10 @@ class Worker(CeleryWorker):  # type: ignore[misc]
         pool = getattr(self.pool, "_pool", None)
         return [child.pid for child in list(pool._pool)] if pool is not None else []
 
+    def own_pids(self) -> Collection[int]:
+        """Process ids of children that are no task's."""
+        return [*self.pool_pids(), *([] if self.killer.pid is None else [self.killer.pid])]
+
     def _tick(self) -> None:
         self.warden.loop_seen_at = time.monotonic()
         # The pool hears of a child's end when its files close, which can be before it can be waited for; then it would
@@ -191,7 +220,10 @@ class Worker(CeleryWorker):  # type: ignore[misc]
 
 
 def _add_task(app: Celery, settings: Settings, board: Board, heart: Heart) -> None:
+    worker_pid = os.getpid()
+
     def prepare(**_: Any) -> None:
+        die_with_parent(worker_pid)
         executor = _executor(settings, board)
 
         def execute(ti_id: int, dispatch_id: str) -> None:

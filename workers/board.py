@@ -4,16 +4,22 @@ One slot a child. The child writes what user code it runs; the parent writes whi
 for the other: a slot that is being written reads as empty.
 """
 
+import math
 import mmap
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from json import dumps, loads
 from typing import Any
 
+from scheduler.store.renewal import boottime
+
 SLOT_BYTES = 8192
 #: Parts of a slot: where each starts; the last one ends with the slot.
 RUNNING_AT, STOP_AT = 0, 6144
 LENGTH_BYTES = 4
+#: Attempts to read what is being written.
+READS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +31,9 @@ class Running:
     pid: int
     log: str
     deadline: float | None = None
+    #: It may run only while `worker`, under which it was claimed, has a lease.
+    exclusive: bool = False
+    worker: str = ""
 
 
 class Board:
@@ -44,6 +53,22 @@ class Board:
     @worker_id.setter
     def worker_id(self, worker_id: str) -> None:
         self._write(0, STOP_AT, worker_id)
+
+    def lease(self, worker_id: str, until: float) -> None:
+        """Exclusive tasks of this worker may run until then, by `boottime`."""
+        self._write(0, RUNNING_AT, [worker_id, until])
+
+    def has_lease(self, worker_id: str) -> bool:
+        """Whether exclusive tasks claimed by this worker may run now."""
+        for _ in range(READS):
+            if (found := self._read(0, RUNNING_AT)) is not None:
+                return bool(found[0] == worker_id and boottime() < found[1])
+            time.sleep(0.001)  # it is being written
+        return False
+
+    def unleased(self) -> list[Running]:
+        """Exclusive tasks that run without a lease."""
+        return [one for one in self.running() if one.exclusive and not self.has_lease(one.worker)]
 
     def slot(self, index: int) -> "Slot":
         """The slot of the child with this number, counted from 0."""
@@ -101,6 +126,12 @@ class Slot:
     @property
     def worker_id(self) -> str:
         return self._board.worker_id
+
+    def await_lease(self, worker_id: str, within_s: float = math.inf) -> None:
+        """Until exclusive tasks of this worker may run, or the time is over."""
+        deadline = time.monotonic() + within_s
+        while not self._board.has_lease(worker_id) and time.monotonic() < deadline:
+            time.sleep(0.02)
 
     def enter(self, running: Running) -> None:
         """User code starts."""

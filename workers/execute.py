@@ -1,9 +1,10 @@
 """The life of a task inside a pool child: claim -> run -> classify -> report and follow."""
 
+import contextlib
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,6 +32,8 @@ from workers.runtimes import python
 
 R = TypeVar("R")
 
+#: Seconds that an exclusive task waits for the lease of its worker before it counts as running: less than until it counts as lost.
+LEASE_WAIT_S = 10.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 REFUSED = "the report was refused: this try is no longer the current one, or was asked to stop"
 EMPTY = Ending(TaskState.SUCCESS)
@@ -83,10 +86,17 @@ class Executor:
         self.log.open(path, _header(claim, self.slot.worker_id))
         try:
             deadline = None if task.execution_timeout_s is None else started + task.execution_timeout_s
-            self.slot.enter(Running(ti_id=claim.id, dispatch_id=claim.dispatch_id, pid=os.getpid(), log=path, deadline=deadline))
+            if task.exclusive:
+                # A worker that has just registered gets its lease with its first heartbeat.
+                self.slot.await_lease(self.hot.worker_id, LEASE_WAIT_S)
+            self.slot.enter(Running(
+                ti_id=claim.id, dispatch_id=claim.dispatch_id, pid=os.getpid(), log=path, deadline=deadline,
+                exclusive=task.exclusive, worker=self.hot.worker_id,
+            ))  # fmt: skip
             try:
                 faults.point("code.before")
-                result = self._try(claim, dag, task)
+                with self._exclusively(task):
+                    result = self._try(claim, dag, task)
                 faults.point("code.after")
             finally:
                 self.slot.leave()
@@ -107,6 +117,20 @@ class Executor:
         if lost is None:
             return ending
         return replace(ending, reason="; ".join(filter(None, (ending.reason, log_paths.incomplete(lost)))))
+
+    @contextlib.contextmanager
+    def _exclusively(self, task: SerializedTask) -> Iterator[None]:
+        """Begin with a lease, and leave nothing running that the task started."""
+        if not task.exclusive:
+            yield
+            return
+        from workers import descendants
+
+        # In vain only if there is none; then this child is ended from outside.
+        self.slot.await_lease(self.hot.worker_id)
+        # A warm JVM stays: it runs nothing of a task that has ended.
+        with contextlib.nullcontext() if task.runtime == "pyspark" else descendants.ended_after():
+            yield
 
     def _try(self, claim: Claim, dag: SerializedDag, task: SerializedTask) -> Outcome:
         """Run user code and turn whatever comes out of it into one value."""

@@ -13,19 +13,23 @@ from sqlalchemy.exc import DBAPIError
 from scheduler.doorbell import Doorbell
 from scheduler.health import Contact, Pulse
 from scheduler.presence import Presence
+from scheduler.settings import Settings
 from scheduler.store import processes
 from scheduler.store.agreement import Agreement
+from scheduler.store.renewal import Renewal
 from workers import logs
 from workers.board import Board, Running
 from workers.logs import worker_log
 from workers.orphans import Orphans
-from workers.warden import WORKER_STOPPED, Warden
+from workers.warden import LEASE_ENDED, WORKER_STOPPED, Warden
 from workers.watchdog import Watchdog
 
 #: Beats between two looks for what tasks left behind: processes, and tries that no child runs.
 BEATS_PER_SWEEP = 5
 NO_LONGER_CURRENT = "this try is no longer the current one"
 NOBODY_RUNS_IT = "its worker claimed it, but no process of that worker runs it"
+#: The part of worker.heartbeat_timeout after which exclusive tasks are ended, see `lease_s`.
+LEASE = 0.75
 #: Seconds before a dispatch that no child runs is lost: longer than a child waits between two attempts to report.
 UNKNOWN_S = 30.0
 
@@ -50,6 +54,7 @@ class Lost:
     reason: str
     log: str | None = None
     at_once: bool = False
+    exclusive: bool = False
 
 
 class Heart(threading.Thread):
@@ -58,6 +63,7 @@ class Heart(threading.Thread):
     def __init__(
         self, engine: Engine, board: Board, identity: Identity, doorbell: Doorbell, *, interval_s: float,
         silent_s: float = 10.0, presence: Presence | None = None, agreement: Agreement | None = None,
+        settings: Settings | None = None,
     ) -> None:  # fmt: skip
         super().__init__(name="heart", daemon=True)
         self._engine = engine
@@ -79,6 +85,12 @@ class Heart(threading.Thread):
         self._pool: Callable[[], Collection[int]] = tuple
         self.pulse = Pulse("Its sign of life did not reach the database", silent_s)
         self.database = Contact()
+        #: With settings the heartbeat is renewed in a thread of its own: what this one does may have to wait for the broker.
+        self._renewal = None if settings is None else Renewal(
+            settings, process_id=lambda: self.worker_id, interval_s=min(interval_s, silent_s / 4), timeout_s=silent_s,
+            application="paceline worker",
+            renewed=self._renewed, failed=self._database_failed, refused=lambda worker_id: board.lease(worker_id, 0.0),
+        )  # fmt: skip
 
     @property
     def worker_id(self) -> str:
@@ -117,7 +129,8 @@ class Heart(threading.Thread):
                 dispatch_id=dispatch_id,
                 reason=killed_for or cause_of_death(said),
                 log=running.log if running is not None else None,
-                at_once=killed_for == WORKER_STOPPED,
+                at_once=killed_for in {WORKER_STOPPED, LEASE_ENDED},
+                exclusive=running is not None and running.exclusive,
             )
         )
 
@@ -127,8 +140,13 @@ class Heart(threading.Thread):
             self._lost.put(Lost(ti_id=one.ti_id, dispatch_id=one.dispatch_id, reason=WORKER_STOPPED, log=one.log, at_once=True))
         self.finish(timeout_s=3.0)
 
+    def start(self) -> None:
+        super().start()
+        if self._renewal is not None:
+            self._renewal.start()
+
     def finish(self, *, timeout_s: float = 10.0) -> None:
-        """Report what is still to report, leave the registry, end the thread."""
+        """Report what is still to report, leave the registry, end the threads."""
         self._ended.set()
         self._lost.put(None)
         if self.is_alive():
@@ -145,6 +163,8 @@ class Heart(threading.Thread):
                 beat_at = time.monotonic() + self._interval_s
         self._collect(0.0)
         self._attempt(self._settle)
+        if self._renewal is not None:
+            self._renewal.end()
         self._attempt(lambda: processes.stop(self._engine, self._board.worker_id))
 
     def _collect(self, timeout_s: float) -> None:
@@ -164,31 +184,50 @@ class Heart(threading.Thread):
         try:
             work()
         except DBAPIError as error:
-            if not self._away:
-                worker_log.warning("PostgreSQL does not answer (%s); heartbeats go on when it does", str(error.orig).strip())
-            self._away = True
-            self.database.failed("PostgreSQL does not answer; what ended meanwhile is reported once it does.")
+            self._database_failed(error.orig)
         except Exception:
             worker_log.exception("a heartbeat failed; the next one comes in %g s", self._interval_s)
         else:
-            if self._away:
-                worker_log.info("PostgreSQL answers again")
-            self._away = False
-            self.database.answered()
+            self._database_answered()
+
+    def _database_failed(self, error: BaseException | None) -> None:
+        if not self._away:
+            worker_log.warning("PostgreSQL does not answer (%s); heartbeats go on when it does", str(error).strip())
+        self._away = True
+        self.database.failed("PostgreSQL does not answer; what ended meanwhile is reported once it does.")
+
+    def _database_answered(self) -> None:
+        if self._away:
+            worker_log.info("PostgreSQL answers again")
+        self._away = False
+        self.database.answered()
+
+    def _renewed(self, worker_id: str, sent_at: float) -> None:
+        self._board.lease(worker_id, sent_at + lease_s(self.pulse.limit_s))
+        self.pulse.beat()
+        self._database_answered()
+
+    def _is_registered(self) -> bool:
+        if self._renewal is not None:
+            return not self._renewal.is_refused(self._board.worker_id)
+        registered = processes.heartbeat(self._engine, self._board.worker_id)
+        self.pulse.beat()
+        return registered
 
     def _settle(self) -> None:
         while self._unsettled:
             lost = self._unsettled[0]
+            if lost.exclusive and self._orphans is not None:
+                self._orphans.end_now(self._pool)
             runs = processes.fail_lost(self._engine, lost.ti_id, lost.dispatch_id, lost.reason, at_once=lost.at_once)
             self._unsettled.pop(0)
             worker_log.warning("task instance %d (dispatch %s) was lost: %s", lost.ti_id, lost.dispatch_id, lost.reason)
             self._doorbell.ring("queue", *(f"run:{run}" for run in runs))
 
     def _beat(self) -> None:
-        if not processes.heartbeat(self._engine, self._board.worker_id):
+        if not self._is_registered():
             former = self._board.worker_id
             worker_log.warning("worker %s was declared dead; it goes on as %s", former, self.register())
-        self.pulse.beat()
         self._bury_former()
         self._compare()
         if self.agreement is not None:
@@ -232,6 +271,15 @@ class Heart(threading.Thread):
         for dispatch_id, since in self._unknown_since.items():
             if now - since > UNKNOWN_S:
                 self._lost.put(Lost(ti_id=said[dispatch_id], dispatch_id=dispatch_id, reason=NOBODY_RUNS_IT, at_once=True))
+
+
+def lease_s(heartbeat_timeout_s: float) -> float:
+    """Seconds after the sending of a heartbeat for which exclusive tasks may run.
+
+    The database starts to count the timeout when the heartbeat arrives, which is later. What is left of the timeout is for ending
+    the processes, and for clocks: that of the database may be set forward by so much.
+    """
+    return heartbeat_timeout_s * LEASE
 
 
 def cause_of_death(said: str) -> str:

@@ -3,11 +3,19 @@
 import contextlib
 import ctypes
 import os
-from collections.abc import Collection
+import time
+from collections.abc import Callable, Collection
 
 import psutil
 
+from workers.descendants import below, end_tree
+from workers.logs import worker_log
+
 PR_SET_CHILD_SUBREAPER = 36
+#: Seconds that killed processes get to be gone.
+KILL_S = 2.0
+#: Seconds after which a pool child that was just forked is known to the pool.
+FORKING_S = 0.2
 
 
 class Orphans:
@@ -32,15 +40,17 @@ class Orphans:
                     os.waitpid(orphan.pid, os.WNOHANG)
         self._seen = {orphan.pid for orphan in found}
 
+    def end_now(self, pool: Callable[[], Collection[int]]) -> None:
+        """The same at once: what is left of tasks whose process has ended must not run beside their next try."""
+        mine = os.getpid()
+        found = {child.pid for child in below(mine) if child.ppid() == mine and child.pid not in pool()}
+        if found:
+            time.sleep(FORKING_S)
+            for pid in found - set(pool()):
+                kill_tree(pid)
+
 
 def kill_tree(pid: int) -> None:
-    """SIGKILL a process, then what descended from it until then."""
-    try:
-        process = psutil.Process(pid)
-        below = process.children(recursive=True)
-        process.kill()
-    except psutil.NoSuchProcess:
-        return
-    for descendant in below:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            descendant.kill()
+    """SIGKILL a process and what descended from it until then."""
+    if not end_tree(pid, within_s=KILL_S):
+        worker_log.error("process %d, or one that it started, does not end although it was killed", pid)

@@ -30,6 +30,7 @@ from scheduler.settings import Settings
 from scheduler.store import deferrals, external, processes, schedules
 from scheduler.store.agreement import Agreement
 from scheduler.store.deferrals import Awaited, Fired
+from scheduler.store.renewal import Renewal
 from scheduler.store.versions import Versions
 from workers import logs, startup, vault
 from workers.triggers import Outside, Triggers
@@ -117,11 +118,19 @@ class Waiter:
         self._database = ThreadPoolExecutor(2, thread_name_prefix="database")
         self._bell_thread = ThreadPoolExecutor(1, thread_name_prefix="doorbell")
         self._turned_at = time.monotonic()
+        limits = settings.waiter
+        self._renewal = Renewal(
+            settings, process_id=lambda: self.waiter_id, interval_s=limits.heartbeat_sec, timeout_s=limits.heartbeat_timeout,
+            application="paceline waiter", renewed=lambda *_: self._heartbeat.beat(),
+            # What a trigger blocks for good is others' to await.
+            wanted=lambda: self._loop(time.monotonic()) is None,
+        )  # fmt: skip
 
     async def run(self, stop: asyncio.Event) -> None:
         """Turn until `stop`, then give back what is still awaited."""
         ended = threading.Event()
         threading.Thread(target=self._watch, args=(asyncio.get_running_loop(), ended), daemon=True).start()
+        self._renewal.start()
         log.info("%s awaits up to %d triggers", self.waiter_id, self._settings.waiter.capacity)
         duties = [
             asyncio.create_task(self._steadily(duty), name=name)
@@ -133,6 +142,7 @@ class Waiter:
             await stop.wait()
         finally:
             ended.set()
+            self._renewal.end()
             for duty in duties:
                 duty.cancel()
             self._drop(list(self._running))
@@ -197,12 +207,11 @@ class Waiter:
         await self._outside.answer()
 
     async def _beat(self) -> None:
-        """A sign of life, and an end to triggers that nobody waits for any more."""
-        if not await self._ask(functools.partial(processes.heartbeat, self._engine, self.waiter_id)):
+        """Register anew if declared dead, and end triggers that nobody waits for any more."""
+        if self._renewal.is_refused(self.waiter_id):
             former, self.waiter_id = self.waiter_id, await self._ask(self._register)
             log.warning("waiter %s was declared dead; it goes on as %s", former, self.waiter_id)
             self._drop(list(self._running))
-        self._heartbeat.beat()
         await self._ask(lambda: self._agreement.look(self.waiter_id))
         self._outside.set_clock(await self._ask(self._clock))
         waiter, mine = self.waiter_id, [(one.ti_id, one.dispatch_id) for one, _ in self._running.values()]

@@ -28,6 +28,7 @@ REACTION_S = 10.0
 #: Seconds a worker needs to end in order once its tasks have.
 CLOSING_S = 15.0
 WORKER_STOPPED = "worker was stopped"
+LEASE_ENDED = "the lease of its worker ended: PostgreSQL was not reached in time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,8 @@ class Warden(threading.Thread):
             if self._abort.is_set():
                 self._end_now()
             self._kill_deaf(now)
+            for one in self._board.unleased():
+                self._kill(one, LEASE_ENDED)
             if self._drained_since is not None:
                 self._drain(now, self._drained_since)
 

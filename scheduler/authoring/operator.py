@@ -83,6 +83,7 @@ class Operator(Linkable, metaclass=OperatorMeta):
         retry_exponential_backoff: bool | float = False,
         max_retry_delay: timedelta | float | None = None,
         execution_timeout: timedelta | None = None,
+        exclusive: bool = False,
         queue: str | None = None,
         pool: str | None = None,
         pool_slots: int = 1,
@@ -138,6 +139,7 @@ class Operator(Linkable, metaclass=OperatorMeta):
         self.execution_timeout = (
             None if execution_timeout is None else checks.duration("execution_timeout", execution_timeout, seconds_allowed=False)
         )
+        self.exclusive = checks.boolean("exclusive", exclusive)
         self.queue = None if queue is None else checks.text("queue", queue)
         self.pool = DEFAULT_POOL if pool is None else checks.text("pool", pool)
         self.pool_slots = checks.integer("pool_slots", pool_slots, least=1)

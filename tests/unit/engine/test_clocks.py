@@ -26,8 +26,10 @@ ALLOWED = {
     "scheduler/cli/demo.py": "the name of a run",
     "scheduler/cli/dags.py": "the logical date of a test run in this process",
     "scheduler/dagfiles/watch.py": "whether a file was written just now; at worst it is read once more, or a check later",
+    "scheduler/store/renewal.py": "CLOCK_BOOTTIME, which is monotonic: how long the lease of this worker lasts",
     "scheduler/triggers.py": "outside of tasks and waiters, where nobody says what PostgreSQL's clock shows",
     "workers/logs.py": "the times in logs",
+    "workers/spark/submit/signed.py": "until when a request to a Spark master is valid; the master compares",
     "workers/spark/warm/watch.py": "beside what a JVM of the same machine notes of its stages",
 }
 

@@ -1,0 +1,79 @@
+"""Heartbeats need PostgreSQL and nothing else: a broker that does not answer makes nobody look dead."""
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import psycopg2
+import pytest
+import redis
+from support.servers import RedisServer
+from support.stacks import Stack, StackFactory
+from support.waiting import eventually
+
+pytestmark = pytest.mark.stack
+
+#: Shorter than a client waits for a Redis that does not answer.
+TIMEOUT_S = 4.0
+FROZEN_S = 6.0
+TIMES = {
+    f"PACELINE_{name}": str(value)
+    for name, value in {
+        "SCHEDULER_SCHEDULER_HEARTBEAT_SEC": 0.3, "SCHEDULER_SCHEDULER_HEALTH_CHECK_THRESHOLD": TIMEOUT_S,
+        "WORKER_HEARTBEAT_SEC": 0.3, "WORKER_HEARTBEAT_TIMEOUT": TIMEOUT_S,
+        "WAITER_HEARTBEAT_SEC": 0.3, "WAITER_HEARTBEAT_TIMEOUT": TIMEOUT_S,
+    }.items()
+}  # fmt: skip
+BEATS = """
+create table beats (id text, at timestamptz);
+create function beat() returns trigger language plpgsql security definer as $$ begin
+    insert into beats values (new.id, new.heartbeat_at);
+    return null;
+end $$;
+create trigger beat after update of heartbeat_at on process for each row execute function beat();
+"""
+
+
+def rows(stack: Stack, statement: str) -> list[tuple[Any, ...]]:
+    with contextlib.closing(psycopg2.connect(stack.settings.database_url)) as connection, connection.cursor() as cursor:
+        cursor.execute(statement)
+        found = cursor.fetchall() if cursor.description else []
+        connection.commit()
+        return found
+
+
+@contextlib.contextmanager
+def stopped(pid: int) -> Any:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def beating(stack: Stack, seconds: float) -> Callable[[], bool]:
+    return lambda: rows(stack, f"select max(at) - min(at) > interval '{seconds} s' from beats group by id") == [(True,)] * 3
+
+
+def test_a_redis_that_does_not_answer_delays_no_heartbeat(stack_factory: StackFactory, redis_server: RedisServer) -> None:
+    stack = stack_factory(schedulers=1, workers=[("default", 1)], waiters=1, env=TIMES)
+    with contextlib.closing(redis.Redis(unix_socket_path=str(redis_server.embedded.socket))) as client:
+        pid = int(client.info("server")["process_id"])
+    eventually(
+        lambda: rows(stack, "select count(*) from process where stopped_at is null") == [(3,)], timeout=60, message=stack.logs
+    )
+    rows(stack, BEATS)
+    eventually(beating(stack, 0.1), timeout=30, message=stack.logs)
+
+    with stopped(pid):
+        eventually(beating(stack, FROZEN_S), timeout=60, message=stack.logs)
+
+    gaps = rows(
+        stack,
+        "select id, extract(epoch from max(gap))::float from"
+        " (select id, at - lag(at) over (partition by id order by at) as gap from beats) each group by id",
+    )
+    assert max(gap for _, gap in gaps) < TIMEOUT_S, gaps
+    assert rows(stack, "select count(*), count(stopped_at) from process") == [(3, 0)]

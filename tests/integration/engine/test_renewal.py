@@ -1,0 +1,90 @@
+"""The thread that renews a heartbeat: it gives up what does not answer, and says what it found."""
+
+import urllib.parse
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from chaos.proxy import Line, Proxy
+from support.scenario import Scenario
+from support.servers import PostgresServer
+from support.waiting import eventually
+
+from scheduler.settings import Settings
+from scheduler.store.renewal import Renewal
+
+
+class Heard:
+    """What a renewal said."""
+
+    def __init__(self) -> None:
+        self.sent: list[float] = []
+        self.refused: list[str] = []
+        self.failed: list[BaseException] = []
+
+
+@pytest.fixture
+def line(postgres_server: PostgresServer) -> Iterator[tuple[Proxy, Line]]:
+    proxy = Proxy()
+    yield proxy, proxy.line(Path(postgres_server.embedded.run_folder) / ".s.PGSQL.5432")
+    proxy.close()
+
+
+def through(settings: Settings, line: Line) -> Settings:
+    """The same database by TCP."""
+    name = urllib.parse.urlsplit(settings.database_url).path
+    url = f"postgresql://postgres@127.0.0.1:{line.port}{name}"
+    return settings.model_copy(update={"database": settings.database.model_copy(update={"url": url})})
+
+
+def renewing(settings: Settings, process_id: str, *, timeout_s: float = 2.0) -> tuple[Renewal, Heard]:
+    heard = Heard()
+    made = Renewal(
+        settings, process_id=lambda: process_id, interval_s=0.05, timeout_s=timeout_s,
+        renewed=lambda _, sent_at: heard.sent.append(sent_at), refused=heard.refused.append, failed=heard.failed.append,
+    )  # fmt: skip
+    made.start()
+    return made, heard
+
+
+@pytest.mark.parametrize("requests", [True, False])
+def test_a_connection_that_swallows_what_is_sent_is_replaced(
+    scenario: Scenario, settings: Settings, line: tuple[Proxy, Line], requests: bool
+) -> None:
+    proxy, wire = line
+    made, heard = renewing(through(settings, wire), scenario.worker_id, timeout_s=1.0)
+    eventually(lambda: heard.sent)
+
+    proxy.do(lambda: wire.cut(requests=requests))
+    eventually(lambda: heard.failed, timeout=20)
+    before = len(heard.sent)
+    proxy.do(lambda: wire.mend(reset=False))
+
+    eventually(lambda: len(heard.sent) > before, timeout=20)
+    made.end()
+    made.join(20)
+    assert not made.is_alive()
+
+
+def test_a_lock_on_its_row_delays_a_heartbeat_and_nothing_else(scenario: Scenario, settings: Settings) -> None:
+    made, heard = renewing(settings, scenario.worker_id, timeout_s=1.0)
+    eventually(lambda: heard.sent)
+    with scenario.engine.begin() as elsewhere:
+        elsewhere.exec_driver_sql("select 1 from process where id = %s for update", (scenario.worker_id,))
+        eventually(lambda: heard.failed)
+        before = len(heard.sent)
+
+    eventually(lambda: len(heard.sent) > before)
+    made.end()
+
+
+def test_a_process_that_was_declared_dead_is_told(scenario: Scenario, settings: Settings) -> None:
+    made, heard = renewing(settings, scenario.worker_id)
+    eventually(lambda: heard.sent)
+    assert not made.is_refused(scenario.worker_id)
+
+    scenario.sql("update process set stopped_at = now() where id = %s", scenario.worker_id)
+
+    eventually(lambda: made.is_refused(scenario.worker_id))
+    made.end()
+    assert set(heard.refused) == {scenario.worker_id}

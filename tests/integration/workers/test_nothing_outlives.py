@@ -1,0 +1,102 @@
+"""What a killed worker ran is gone before anybody runs it again, and a child that dies while it starts is replaced."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+from support.waiting import eventually
+
+#: A task that starts a process of its own session, and a daemon that its parents have left.
+STARTING = """
+import os, subprocess, sys, time
+@dag(schedule=None)
+def d():
+    @task
+    def t():
+        one = subprocess.Popen(["sleep", "600"], start_new_session=True)
+        two = subprocess.run(["sh", "-c", "setsid sleep 601 >/dev/null 2>&1 & echo $!"], capture_output=True, text=True).stdout
+        with open({pids!r}, "w") as file:
+            print(os.getpid(), one.pid, two.strip(), file=file)
+        time.sleep(600)
+    t()
+d()
+"""
+#: A worker whose first pool child dies before it is ready.
+DYING = """
+import os, sys
+from celery import signals
+def die(**_):
+    try:
+        os.close(os.open(sys.argv[1], os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return
+    os.kill(os.getpid(), 9)
+signals.worker_process_init.connect(die, weak=False)
+from scheduler.settings import Settings
+from workers import app
+sys.exit(app.run(Settings.load(), queues=["default"], concurrency=2, name="w0"))
+"""
+
+
+def runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_what_a_killed_worker_ran_dies_with_it(bench: Any) -> None:
+    pids = bench.folder / "pids"
+    worker = bench.worker(concurrency=2)
+    bench.dag(STARTING.format(pids=str(pids)))
+    bench.scenario.trigger("d", run_id="r1")
+
+    def started() -> list[int]:
+        bench.scenario.turn()
+        return [int(pid) for pid in pids.read_text().split()] if pids.exists() else []
+
+    eventually(lambda: len(started()) == 3, timeout=30, message=lambda: bench.said)
+    below = [child.pid for child in psutil.Process(worker.process.pid).children(recursive=True)]
+    assert len(below) >= 5, "two pool children, what ends them, and what the task started"
+
+    worker.signal(signal.SIGKILL)
+    worker.process.wait()
+
+    eventually(lambda: not any(runs(pid) for pid in {*below, *started()}), timeout=15)
+
+
+def test_a_worker_that_ends_in_order_leaves_no_process(bench: Any) -> None:
+    worker = bench.worker(concurrency=2)
+    below = [child.pid for child in psutil.Process(worker.process.pid).children(recursive=True)]
+
+    worker.signal(signal.SIGTERM)
+
+    assert worker.wait() == 0
+    assert not any(runs(pid) for pid in below)
+
+
+def test_a_pool_child_that_dies_while_it_starts_is_replaced(bench: Any, tmp_path: Path) -> None:
+    said = tmp_path / "said.txt"
+    environment = {
+        **os.environ, "PACELINE_HOME": str(bench.settings.home), "PACELINE_DAGS_FOLDER": str(bench.settings.dags_folder),
+        "PACELINE_DATABASE_URL": bench.settings.database_url, "PACELINE_BROKER_URL": bench.settings.broker_url,
+        "PYTHONUNBUFFERED": "1",
+    }  # fmt: skip
+    with said.open("wb") as output, subprocess.Popen(
+        [sys.executable, "-P", "-c", DYING, str(tmp_path / "died")], env=environment, stdout=output, stderr=output
+    ) as worker:  # fmt: skip
+        try:
+            bench.dag("@dag(schedule=None)\ndef d():\n    @task\n    def t(): pass\n    t()\nd()\n")
+            run = bench.scenario.trigger("d", run_id="r1")
+            eventually(lambda: (tmp_path / "died").exists(), timeout=30, message=said.read_text)
+            bench.wait(run)
+            assert bench.scenario.states(run) == {"t": "success"}
+            assert worker.poll() is None
+        finally:
+            worker.terminate()
+    assert worker.returncode == 0
+    assert "Traceback" not in said.read_text(), said.read_text()

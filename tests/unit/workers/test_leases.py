@@ -1,0 +1,88 @@
+"""Leases on the board, and the ends of processes."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import psutil
+import pytest
+from support.waiting import eventually
+
+from scheduler.store.renewal import boottime
+from workers import descendants
+from workers.board import Board, Running
+from workers.heartbeat import LEASE, lease_s
+
+#: A process that moves on into a child of its own every few milliseconds: never more than two at once, and 500 in all.
+FORKING = "import os, time\nfor _ in range(500):\n    time.sleep(0.02)\n    os._exit(0) if os.fork() else None\n"
+
+
+def running(worker: str, *, exclusive: bool) -> Running:
+    return Running(ti_id=1, dispatch_id="d", pid=1, log=os.devnull, exclusive=exclusive, worker=worker)
+
+
+@pytest.fixture
+def child() -> Iterator["subprocess.Popen[bytes]"]:
+    """A process with one of its own session below it."""
+    made = subprocess.Popen(["sh", "-c", "setsid sleep 600 & sleep 600"])
+    eventually(lambda: len(descendants.below(made.pid)) == 2)
+    yield made
+    made.kill()
+    made.wait()
+
+
+def test_an_exclusive_task_has_a_lease_of_its_own_worker_until_that_ends() -> None:
+    board = Board(1)
+    assert not board.has_lease("w#1")
+    board.lease("w#1", boottime() + 60)
+    assert board.has_lease("w#1")
+    assert not board.has_lease("w#2"), "it goes on under another id: what was claimed before is no longer its own"
+    board.lease("w#1", boottime() - 0.001)
+    assert not board.has_lease("w#1")
+
+
+@pytest.mark.parametrize(("exclusive", "unleased"), [(True, 1), (False, 0)])
+def test_only_exclusive_tasks_need_a_lease(exclusive: bool, unleased: int) -> None:
+    board = Board(1)
+    board.slot(0).enter(running("w#1", exclusive=exclusive))
+
+    assert len(board.unleased()) == unleased
+    board.lease("w#1", boottime() + 60)
+    assert board.unleased() == []
+
+
+def test_a_lease_ends_before_the_timeout_that_the_database_counts() -> None:
+    assert 0.5 < LEASE < 0.9
+    assert lease_s(10) == 7.5
+
+
+def test_a_whole_tree_is_ended_whatever_sessions_it_has(child: "subprocess.Popen[bytes]") -> None:
+    tree = [child.pid, *(one.pid for one in descendants.below(child.pid))]
+
+    assert descendants.end_tree(child.pid, within_s=10)
+
+    assert child.wait() == -signal.SIGKILL
+    eventually(lambda: not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in tree))
+
+
+def test_nothing_escapes_by_forking_while_its_tree_is_ended() -> None:
+    with subprocess.Popen([sys.executable, "-S", "-c", FORKING]) as made:
+        eventually(lambda: len(descendants.below(made.pid)) > 2 or made.poll() is not None)
+        below = descendants.below(made.pid)
+
+        assert descendants.end_tree(made.pid, within_s=10)
+
+        assert not any(descendants._runs(one) for one in below)
+
+
+def test_what_is_started_inside_the_block_ends_with_it() -> None:
+    before = subprocess.Popen(["sleep", "600"])
+    with descendants.ended_after():
+        subprocess.run(["sh", "-c", "setsid sleep 600 >/dev/null 2>&1 &"], check=True)
+        eventually(lambda: len(descendants.below(os.getpid())) == 2)
+
+    assert [one.pid for one in descendants.below(os.getpid()) if one.status() != psutil.STATUS_ZOMBIE] == [before.pid]
+    before.kill()
+    before.wait()
