@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from sqlalchemy import Engine
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
 
 from scheduler import doorbell, faults, secrecy, signs, stop_signals
 from scheduler.dagfiles import process_tree
@@ -26,7 +26,7 @@ from scheduler.exceptions import CredentialsError, UnreachableError
 from scheduler.health_server import HealthServer
 from scheduler.presence import Presence
 from scheduler.settings import Settings
-from scheduler.store import database, events, migrate, processes, schedules, stirring
+from scheduler.store import database, events, migrate, processes, schedules, sqlstates, stirring
 from scheduler.store.agreement import Agreement
 from scheduler.store.renewal import Renewal
 from scheduler.turns import Duties, Turns
@@ -190,11 +190,16 @@ class SchedulerLoop:
             return service(argument)
         except OperationalError as error:
             self._say(error)
+        except ProgrammingError as error:
+            if getattr(error.orig, "pgcode", None) != sqlstates.NO_RIGHT:
+                log.exception("A service failed and will be tried again; the other services go on")
+                return None
+            self._say(error)
         except Exception:
             log.exception("A service failed and will be tried again; the other services go on")
         return None
 
-    def _say(self, error: OperationalError) -> None:
+    def _say(self, error: DBAPIError) -> None:
         meaning = str(database.translate(error))
         self.signs.database.failed(meaning)
         log.warning("%s", meaning)

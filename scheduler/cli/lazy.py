@@ -107,7 +107,7 @@ def _of_database(error: Exception) -> PacelineError | None:
 
     if isinstance(error, DBAPIError):
         code = getattr(error.orig, "pgcode", None)
-        if sqlstates.is_passing(error.orig) or (code or "")[:2] in {"28", "3D"}:
+        if sqlstates.is_passing(error.orig) or (code or "")[:2] in {"28", "3D"} or code == sqlstates.NO_RIGHT:
             return database.translate(error)
     if isinstance(error, psycopg2.OperationalError):
         return UnreachableError(f"PostgreSQL does not answer: {_first_line(error)}. Start it, or correct PACELINE_DATABASE_URL.")

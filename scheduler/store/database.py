@@ -177,14 +177,29 @@ def translate(error: DBAPIError) -> PacelineError:
             f"PostgreSQL takes no writes now: {text}. Promote a standby, or name all servers in PACELINE_DATABASE_URL "
             "(docs/how-to/failover.md)."
         )
+    refused = _refused(text, getattr(error.orig, "pgcode", None))
+    start = START_EMBEDDED.format("DATABASE") if "socket" in text else "Start it, or correct PACELINE_DATABASE_URL."
+    return refused or UnreachableError(f"PostgreSQL does not answer: {text}. {start}")
+
+
+def _refused(text: str, code: str | None) -> CredentialsError | None:
+    """What a server says that is there and does not let us in, or not do that; None if it says nothing of the kind."""
+    if code == sqlstates.NO_RIGHT:
+        return CredentialsError(
+            f"The database role may not do that: {text}. `paceline db migrate`, run as the owner of the tables, grants the roles of"
+            " PACELINE_DATABASE_URL and PACELINE_WORKER_DATABASE_URL what they need."
+        )
     if any(phrase in text for phrase in UNTRUSTED):
         return CredentialsError(
             f"The connection to PostgreSQL is not secure: {text}. Correct sslmode and sslrootcert in PACELINE_DATABASE_URL."
         )
+    if 'role "' in text and text.endswith("does not exist"):
+        return CredentialsError(
+            f"PostgreSQL refuses the connection: {text}. Correct PACELINE_DATABASE_URL, or let `paceline db migrate` make the role."
+        )
     if any(phrase in text for phrase in REFUSED):
         return CredentialsError(f"PostgreSQL refuses the connection: {text}. Correct PACELINE_DATABASE_URL.")
-    start = START_EMBEDDED.format("DATABASE") if "socket" in text else "Start it, or correct PACELINE_DATABASE_URL."
-    return UnreachableError(f"PostgreSQL does not answer: {text}. {start}")
+    return None
 
 
 def _is_read_only(error: DBAPIError) -> bool:

@@ -9,6 +9,8 @@ TOO_SLOW = frozenset({"57014", "55P03"})
 #: The session takes no writes: its server is a standby, was demoted, or was set read-only. A standby refuses an unlogged table as
 #: "not supported"; so is a prepared statement whose table a migration has changed. Another connection mends both.
 READ_ONLY = frozenset({"25006", "0A000"})
+#: insufficient_privilege: somebody has to grant it.
+NO_RIGHT = "42501"
 #: The class of statements that are too complex for the server.
 _TOO_COMPLEX = "54"
 #: Connections (08), resources (53), the operator or a shutdown (57), the server's system (58); a lock that was not given, an object

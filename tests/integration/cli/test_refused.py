@@ -1,0 +1,65 @@
+"""A database role without rights and a Redis that asks for a password: one sentence, whatever was started."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from support.servers import PostgresServer, RedisServer, running_redis
+
+from scheduler.cli.stack import PACELINE
+from scheduler.settings import Settings
+
+COMMANDS = (["scheduler"], ["worker"], ["waiter"], ["dags", "list"], ["variables", "set", "a", "1"], ["doctor"])
+
+
+@pytest.fixture
+def stranger(postgres_server: PostgresServer) -> Iterator[str]:
+    postgres_server.execute("create role stranger login")
+    yield "stranger"
+    postgres_server.execute("drop role stranger")
+
+
+def said(environment: dict[str, str], command: list[str]) -> tuple[int, str]:
+    done = subprocess.run(
+        [*PACELINE, *command], env=os.environ | environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_missing_grants_are_one_sentence(
+    command: list[str], stranger: str, settings: Settings, environment: dict[str, str]
+) -> None:
+    url = settings.database_url.replace("postgres@", f"{stranger}@")
+    code, text = said(environment | {"PACELINE_DATABASE_URL": url, "PACELINE_WORKER_DATABASE_URL": url}, command)
+
+    assert code == (1 if command == ["doctor"] else 4), text
+    assert "The database role may not do that: permission denied for table paceline_schema" in text
+    assert "`paceline db migrate`, run as the owner of the tables, grants" in text
+    assert "Traceback" not in text and "psycopg2" not in text
+
+
+@pytest.mark.parametrize("command", [["scheduler"], ["worker"], ["waiter"], ["doctor"]], ids=" ".join)
+def test_a_redis_that_asks_for_a_password_is_one_sentence(command: list[str], closed: str, environment: dict[str, str]) -> None:
+    code, text = said(environment | {"PACELINE_BROKER_URL": closed}, command)
+
+    assert code == (1 if command == ["doctor"] else 4), text
+    assert "Redis refuses the connection" in text
+    assert "orrect PACELINE_BROKER_URL" in text
+    assert "Traceback" not in text
+
+
+@pytest.fixture
+def closed(short_folder: Path) -> Iterator[str]:
+    """The URL of a Redis that wants a password, without it."""
+    with running_redis(short_folder) as server:
+        yield _close(server)
+
+
+def _close(server: RedisServer) -> str:
+    with redis.Redis(unix_socket_path=str(server.embedded.socket)) as client:
+        client.execute_command("CONFIG", "SET", "requirepass", "secret")
+    return f"redis+socket://{server.embedded.socket}?virtual_host=0"
