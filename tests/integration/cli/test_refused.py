@@ -39,7 +39,7 @@ def test_missing_grants_are_one_sentence(
     assert code == (1 if command == ["doctor"] else 4), text
     assert "The database role may not do that: permission denied for table paceline_schema" in text
     assert "`paceline db migrate`, run as the owner of the tables, grants" in text
-    assert "Traceback" not in text and "psycopg2" not in text
+    assert "Traceback" not in text and "psycopg2.errors" not in text
 
 
 @pytest.mark.parametrize("command", [["scheduler"], ["worker"], ["waiter"], ["doctor"]], ids=" ".join)
