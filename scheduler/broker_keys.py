@@ -5,6 +5,7 @@ Redis answers WRONGTYPE to every command on such a key, for as long as it stands
 
 import contextlib
 import logging
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,6 +17,8 @@ log = logging.getLogger("paceline.broker")
 ASIDE = "paceline:aside:"
 #: How long what was moved is kept for whoever misses it.
 KEPT_S = 7 * 86_400
+#: What PTTL says of a key that does not expire.
+NEVER = -1
 
 
 def is_wrong_type(error: BaseException) -> bool:
@@ -37,6 +40,13 @@ def put_aside(broker: Any, keys: Iterable[str], expected: str) -> list[str]:
                 log.error("the Redis key %s held a %s in place of a %s; %s", key, kind, expected, where)
                 moved.append(key)
     return moved
+
+
+def end_endless_turn(broker: Any, key: str, *, longest_s: float = math.inf) -> None:
+    """Delete a lock that never expires, or later than any process of ours lets it: then none of ours took it."""
+    left_ms: int = broker.pttl(key)
+    if left_ms == NEVER or left_ms > longest_s * 1000:
+        broker.delete(key)
 
 
 def _remove(broker: Any, key: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import redis
 from sqlalchemy import Engine
 
+from scheduler import broker_keys
 from scheduler.broker_roles import REPORT
 from scheduler.dispatch import broker_lists
 from scheduler.settings import Settings
@@ -37,6 +38,7 @@ class QueueReport:
         """Whether it was written: not if another scheduler has just done so, or Redis is away."""
         with contextlib.suppress(redis.RedisError):
             if not self._broker.set(TURN_KEY, "1", nx=True, px=int(SHORTEST_S * 1000)):
+                broker_keys.end_endless_turn(self._broker, TURN_KEY)
                 return False
             started = time.monotonic()
             rows = overview.queues(self._engine, silent_after_s=self._settings.worker.heartbeat_timeout)
@@ -51,10 +53,14 @@ class QueueReport:
 
 def read(broker: redis.Redis) -> dict[str, Any] | None:
     """What was written last; None if there is no report, or none that this version can read."""
-    text: Any = broker.get(KEY)
     try:
+        text: Any = broker.get(KEY)
         found = json.loads(text or b"null")
-    except ValueError:
+    except redis.ResponseError as error:
+        if not broker_keys.is_wrong_type(error):
+            raise
+        return None
+    except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) and isinstance(found.get("queues"), list) else None
 

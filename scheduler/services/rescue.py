@@ -27,8 +27,6 @@ BATCH = 1000
 JUMP, SMALL_JUMP_S = 1 / 8, 1.0
 #: Held by the scheduler that looks for lost messages; the seconds after which one that died meanwhile holds up nobody.
 TURN_KEY, TURN_S = "paceline:rescue", 2.0
-#: What PTTL says of a key that never expires.
-NEVER = -1
 #: Messages read at once from a list, and altogether: in one that somebody has filled with millions, later ones count as lost.
 PAGE, MOST_READ = 1000, 100_000
 
@@ -99,7 +97,7 @@ class Rescue:
         turn = str(uuid.uuid4())
         try:
             if not self._broker.set(TURN_KEY, turn, nx=True, px=int(TURN_S * 1000)):
-                self._end_endless_turn()
+                broker_keys.end_endless_turn(self._broker, TURN_KEY, longest_s=TURN_S)
                 return []
         except redis.RedisError:
             return []
@@ -120,12 +118,6 @@ class Rescue:
                 pipe.multi()
                 pipe.delete(TURN_KEY)
                 pipe.execute()
-
-    def _end_endless_turn(self) -> None:
-        """A turn that lasts longer than any scheduler takes one for was not taken by a scheduler."""
-        left_ms: Any = self._broker.pttl(TURN_KEY)
-        if left_ms == NEVER or left_ms > TURN_S * 1000:
-            self._broker.delete(TURN_KEY)
 
     def _lost_messages(self) -> list[Message]:
         """Queued task instances whose message is not in the broker. One that a worker holds in memory may be sent twice; the

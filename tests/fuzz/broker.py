@@ -8,12 +8,15 @@ from typing import Any
 from support.stacks import Stack
 from support.waiting import eventually
 
+from scheduler.broker_roles import REPORT
 from scheduler.dispatch import broker_lists
 from scheduler.doorbell import EPOCH_KEY, KEY, QUEUE_KEY, WAITERS_KEY, client
+from scheduler.services import queue_report
 from scheduler.services.rescue import TURN_KEY
 
 KEYS = (
-    KEY, QUEUE_KEY, WAITERS_KEY, EPOCH_KEY, TURN_KEY, *broker_lists("default"), "_kombu.binding.celery.pidbox",
+    KEY, QUEUE_KEY, WAITERS_KEY, EPOCH_KEY, TURN_KEY, REPORT, queue_report.TURN_KEY, *broker_lists("default"),
+    "_kombu.binding.celery.pidbox",
     "_kombu.binding.reply.celery.pidbox", "_kombu.binding.celeryev", "unacked", "unacked_index", "unacked_mutex",
 )  # fmt: skip
 KINDS = ("string", "list", "set", "hash", "zset", "stream")

@@ -8,6 +8,7 @@ from support.scenario import Scenario, chain
 from support.waiting import eventually
 
 from scheduler.doorbell import KEY, QUEUE_KEY, Doorbell
+from scheduler.services import queue_report
 from scheduler.services.rescue import TURN_KEY, dispatch_ids_in_broker
 
 
@@ -106,3 +107,20 @@ def test_a_list_of_the_wrong_type_keeps_nobody_from_looking_into_the_others(scen
     scenario.broker.lpush("default:6", hostile.raw(hostile.message()))
 
     assert dispatch_ids_in_broker(scenario.broker, ["other", "default"]) == {hostile.DISPATCH}
+
+
+def test_the_report_of_queues_is_written_although_somebody_holds_its_turn_for_ever_and_garbage_is_no_report(
+    scenario: Scenario,
+) -> None:
+    report = queue_report.QueueReport(scenario.engine, scenario.settings, scenario.broker)
+    for garbage in (b"", b"{", b"[" * 100_000, b"\xff", b"[]", b'{"queues": 1}'):
+        scenario.broker.set(queue_report.KEY, garbage)
+        assert queue_report.read(scenario.broker) is None
+    scenario.broker.delete(queue_report.KEY)
+    scenario.broker.lpush(queue_report.KEY, "x")
+    assert queue_report.read(scenario.broker) is None
+
+    scenario.broker.set(queue_report.TURN_KEY, "x")
+    assert not report.run_once(datetime.now(UTC))
+    assert report.run_once(datetime.now(UTC))
+    assert queue_report.read(scenario.broker) is not None
