@@ -73,7 +73,8 @@ with probe as materialized (
 ), first as materialized (
     -- Locks are taken in id order, also where a task was added to the run after what comes below it.
     select count(*) from (
-        select t.id from below join task_instance t on t.id = below.id where t.id < $1 order by t.id for no key update of t) held
+        select id from task_instance
+         where id = any (array (select id from below where id < $1)) order by id for no key update) held
 ), done as (
     update task_instance
        set state = $3, ended_at = clock_timestamp(), reason = $4, due_at = clock_timestamp() + $5 * interval '1 second',
