@@ -79,7 +79,7 @@ def test_a_reference_reads_as_its_url_and_knows_its_local_path() -> None:
 
 
 def test_what_is_no_reference_is_still_refused_with_its_place() -> None:
-    with pytest.raises(XComError, match=r'return value\["a"\]\[1\] is a set'):
+    with pytest.raises(XComError, match=r'return value\["a"\]\[1\] is of type set'):
         xcom.encode({"a": [REFERENCE, {1}]}, 10_000)
 
 

@@ -147,7 +147,7 @@ def test_a_reason_names_the_tasks_that_are_the_reason_at_most_five_of_them() -> 
     each = {"expand": {"kind": "product", "inputs": [{"literal": 3}]}}
     edges: dict[str, list[str]] = {**{name: [] for name in names}, "each": [], "one": ["a0", "a1"], "all": names, "of": ["each"]}
     plan = dag("d", edges, options={"each": each})
-    given = states(plan, **dict.fromkeys(names, S.FAILED), a0=S.SUCCESS)
+    given = states(plan, **(dict.fromkeys(names, S.FAILED) | {"a0": S.SUCCESS}))
     given[plan.number["each"]] = {0: S.SKIPPED, 1: S.SUCCESS, 2: S.SKIPPED}
 
     reasons = {plan.tasks[one.task_no].task_id: one.reason for one in evaluate(plan, given).decisions}

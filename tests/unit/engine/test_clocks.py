@@ -23,6 +23,7 @@ ALLOWED = {
     "scheduler/cli/dag_test.py": "a run in this process alone",
     "scheduler/cli/in_memory.py": "a run in this process alone",
     "scheduler/cli/progress.py": "what a person is shown",
+    "scheduler/cli/output.py": "whether a time shown to a person is of today",
     "scheduler/cli/demo.py": "the name of a run",
     "scheduler/cli/dags.py": "the logical date of a test run in this process",
     "scheduler/dagfiles/watch.py": "whether a file was written just now; at worst it is read once more, or a check later",

@@ -24,7 +24,6 @@ REVIEWED: dict[tuple[str, str], str] = {
     ("files.py", "ORDERS[sort_mode]"): "each of the constants of the module",
     ("fencing.py", "statement"): "each of the constants of the modules that call it",
     ("notices.py", "kinds"): "one of two texts of the module",
-    ("reads.py", "map_index"): "a sentence for a person",
     ("room.py", "rank"): "one of two constants of the module",
     ("take_back.py", "limit.among"): "of one of the constants of the module",
     ("take_back.py", "limit.each"): "of one of the constants of the module",
