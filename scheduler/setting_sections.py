@@ -95,6 +95,8 @@ class Spark(Section):
     """Seconds between two questions to the cluster how an application goes."""
     status_patience: Seconds = 600
     """Seconds a cluster may give no status of an application before its try fails; the next try asks on."""
+    not_found_patience: Seconds = 120
+    """Seconds for which a cluster must keep saying that it does not know an application before that is believed."""
     submit_timeout: Seconds = 15
     """Seconds a master may take to answer before anything is submitted to it."""
     kill_timeout: Annotated[float, Field(ge=1, le=9)] = 8

@@ -53,6 +53,27 @@ class SparkCluster:
         state = self.state()
         return [one for one in [*state["activeapps"], *state["completedapps"]] if tag in one["name"]]
 
+    def drivers(self) -> dict[str, str]:
+        """The state of each driver that the master knows, by its id."""
+        state = self.state()
+        return {one["id"]: one["state"] for one in [*state["activedrivers"], *state["completeddrivers"]]}
+
+    def restart_master(self) -> None:
+        """Kill the master and start another at the same address; it remembers nothing."""
+        self.processes[0].kill()
+        self.processes[0].wait()
+        self.start_master()
+
+    def start_master(self) -> None:
+        rest = f"-Dspark.master.rest.enabled=true -Dspark.master.rest.host=127.0.0.1 -Dspark.master.rest.port={self.rest_port}"
+        rest += " -Dspark.master.rest.filters=org.apache.spark.ui.JWSFilter"
+        rest += f" -Dspark.org.apache.spark.ui.JWSFilter.param.secretKey={PASSWORD}"
+        command = [
+            "org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", str(self.port),
+            "--webui-port", str(self.ui_port),
+        ]  # fmt: skip
+        self.processes[:1] = [_start(command, self.folder / "master.log", SPARK_MASTER_OPTS=rest)]
+
     @contextlib.contextmanager
     def deaf(self) -> Iterator[None]:
         """The master takes connections and answers nothing for the length of the block."""
@@ -68,20 +89,13 @@ def running_cluster(folder: Path) -> Iterator[SparkCluster]:
     """Master and worker for the length of the block; what they started ends with them."""
     folder.mkdir(parents=True, exist_ok=True)
     cluster = SparkCluster(*_free_ports(3), folder)
-    master = [
-        "org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", str(cluster.port),
-        "--webui-port", str(cluster.ui_port),
-    ]  # fmt: skip
     worker = [
         "org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--webui-port", "0", "--cores", "4", "--memory", "4g",
         "--work-dir", str(folder / "work"), cluster.master,
     ]  # fmt: skip
-    rest = f"-Dspark.master.rest.enabled=true -Dspark.master.rest.host=127.0.0.1 -Dspark.master.rest.port={cluster.rest_port}"
-    rest += " -Dspark.master.rest.filters=org.apache.spark.ui.JWSFilter"
-    rest += f" -Dspark.org.apache.spark.ui.JWSFilter.param.secretKey={PASSWORD}"
     processes = cluster.processes
     try:
-        processes.append(_start(master, folder / "master.log", SPARK_MASTER_OPTS=rest))
+        cluster.start_master()
         processes.append(_start(worker, folder / "worker.log"))
         eventually(lambda: _has_worker(cluster, processes), timeout=START_S, interval=0.2, message=lambda: _logs(folder))
         yield cluster

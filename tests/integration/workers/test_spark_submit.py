@@ -5,12 +5,12 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from textwrap import dedent
 from typing import Any
 
-import psutil
 import pytest
 from support.faulty import full_only
+from support.http_proxy import Fault, between
+from support.spark_applications import APPLICATION, SMALL, dag, java, jobs, log, logs, processes, running_application, turned
 from support.spark_cluster import PASSWORD, SparkCluster, running_cluster
 from support.waiting import eventually
 
@@ -21,41 +21,6 @@ from workers.spark.submit import rest, signed
 from workers.spark.submit.status import UnreachableError
 
 pytestmark = pytest.mark.spark
-
-#: Says what it got, waits for a file (its first argument) and ends.
-APPLICATION = """
-import os, signal, sys, time
-from pathlib import Path
-from pyspark.sql import SparkSession
-
-go = Path(sys.argv[1])
-if "deaf" in sys.argv:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-spark = SparkSession.builder.getOrCreate()
-# A job without generated code, and none at all where no executor is wanted: those are what takes time.
-rows = spark.sparkContext._jsc.sc().range(0, 1000, 1, 1).count() if "count" in sys.argv else 0
-print("counted", rows, "with", os.environ.get("GIVEN"), spark.conf.get("spark.my.token", "none"), flush=True)
-deadline = time.monotonic() + 60
-while not go.exists() and time.monotonic() < deadline:
-    time.sleep(0.1)
-spark.stop()
-"""
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-SMALL = {
-    "spark.driver.memory": "512m",
-    "spark.executor.memory": "512m",
-    "spark.executor.cores": "1",
-    "spark.cores.max": "1",
-    "spark.driver.extraJavaOptions": QUICK,
-    "spark.executor.extraJavaOptions": QUICK,
-}
-#: With a driver alone.
-ALONE = {
-    **SMALL,
-    "spark.dynamicAllocation.enabled": True,
-    "spark.dynamicAllocation.shuffleTracking.enabled": True,
-    "spark.dynamicAllocation.initialExecutors": 0,
-}
 
 
 @pytest.fixture(scope="module")
@@ -82,72 +47,6 @@ def start(bench: Any, cluster: SparkCluster) -> Callable[..., Any]:
         return bench.worker(queues="default,spark", PACELINE_CONN_SPARK_DEFAULT=uri, **environment)
 
     return worker
-
-
-def dag(file: Path, *arguments: str, **more: object) -> str:
-    """A DAG `d` of one task `t` that submits the application."""
-    given = [str(file.parent / "go"), *arguments]
-    options = {"conf": ALONE, "application": str(file), "application_args": given, **more}
-    return dedent(f"""
-        import datetime
-        with DAG("d", schedule=None):
-            SparkSubmitOperator(task_id="t", **{options!r})
-    """)
-
-
-def jobs(bench: Any) -> list[dict[str, Any]]:
-    """The stored applications, oldest first."""
-    names = ("tag", "driver_id", "application_id", "state", "try_number", "ui_url", "ended_at")
-    rows = bench.scenario.rows(f"select {', '.join(names)} from external_job order by id")
-    return [dict(zip(names, row, strict=True)) for row in rows]
-
-
-def processes(job: dict[str, Any]) -> list[psutil.Process]:
-    """What lives that names the tag or the id of this application: its driver, what started that, its executors."""
-    names = [name for name in (job["tag"], job["application_id"]) if name is not None]
-    found = psutil.process_iter(["cmdline", "name"])
-    return [one for one in found if any(name in word for word in one.info["cmdline"] or () for name in names)]
-
-
-def running_application(bench: Any, cluster: SparkCluster) -> dict[str, Any]:
-    """The stored application, once the master lists it as at work and its driver counts."""
-    seen: dict[str, Any] = {}
-
-    def there() -> bool:
-        bench.scenario.turn()
-        found = jobs(bench)
-        if not found or "counted" not in log(bench, found[-1]["try_number"]):
-            return False
-        seen.update(found[-1])
-        # It waits for as long as it asks for no executor.
-        return (
-            any(one["state"] in {"WAITING", "RUNNING"} for one in cluster.applications(seen["tag"]))
-            and seen["application_id"] is not None
-        )
-
-    eventually(there, timeout=150, interval=0.5, message=lambda: f"{jobs(bench)}\n{_log(bench)}\n{bench.said}")
-    return seen
-
-
-def java(job: dict[str, Any]) -> list[psutil.Process]:
-    """The JVMs among them."""
-    return [one for one in processes(job) if "java" in one.info["name"]]
-
-
-def turned(bench: Any) -> bool:
-    """Takes the schedulers' turn; true."""
-    bench.scenario.turn()
-    return True
-
-
-def log(bench: Any, number: int = 1) -> str:
-    """The log of a try; nothing if it has not begun."""
-    path = bench.log_path("t", number)
-    return path.read_text() if path.exists() else ""
-
-
-def _log(bench: Any) -> str:
-    return "\n".join(path.read_text() for path in sorted(bench.settings.logs_folder.rglob("*.log")))
 
 
 def test_in_client_mode_the_driver_is_a_child_whose_ids_and_output_are_kept(
@@ -191,9 +90,9 @@ def test_a_retry_after_a_killed_worker_attaches_and_a_deaf_master_is_asked_again
     # As if it had died before it could store them: the tag is what is left.
     bench.scenario.sql("update external_job set driver_id = null, application_id = null")
     start()
-    eventually(lambda: turned(bench) and "attaching to" in log(bench, 2), timeout=60, message=lambda: _log(bench))
+    eventually(lambda: turned(bench) and "attaching to" in log(bench, 2), timeout=60, message=lambda: logs(bench))
     with cluster.deaf():
-        eventually(lambda: turned(bench) and "no status of" in log(bench, 2), timeout=60, message=lambda: _log(bench))
+        eventually(lambda: turned(bench) and "no status of" in log(bench, 2), timeout=60, message=lambda: logs(bench))
         until = time.monotonic() + deaf_s
         eventually(lambda: turned(bench) and time.monotonic() >= until, timeout=deaf_s + 5)
         assert bench.scenario.states(run) == {"t": "running"}
@@ -225,7 +124,7 @@ def test_clearing_ends_an_application_in_the_cluster_within_ten_seconds(
         return drivers.get(job["driver_id"]) in {"KILLED", "FINISHED"} and not java(job)
 
     # No scheduler takes a turn here, so nothing is submitted anew.
-    eventually(ended, timeout=10, interval=0.1, message=lambda: f"{cluster.state()}\n{_log(bench)}")
+    eventually(ended, timeout=10, interval=0.1, message=lambda: f"{cluster.state()}\n{logs(bench)}")
     eventually(lambda: bench.scenario.states(run) == {"t": "none"})
     assert jobs(bench)[0]["state"] == "killed"
 
@@ -337,3 +236,77 @@ def test_the_master_takes_nothing_that_its_password_did_not_sign(cluster: SparkC
             rest.ask(f"{base}/{path}", body=body, headers=signed.headers("c", password))
         assert caught.value.refused
     assert rest.ask(f"{base}/status/driver-1", headers=signed.headers("c", PASSWORD))["submissionId"] == "driver-1"
+
+
+def test_an_application_that_comes_after_its_try_gave_up_is_ended_and_not_run_beside_the_next(
+    bench: Any, cluster: SparkCluster, application: Path, start: Any
+) -> None:
+    with between(cluster.rest_port) as proxy:
+        proxy.once("/create", Fault.HELD)
+        start(uri=cluster.uri(rest_port=str(proxy.port)), PACELINE_SPARK_NOT_FOUND_PATIENCE="5")
+        bench.dag(dag(application, deploy_mode="cluster"))
+        run = bench.scenario.trigger("d", run_id="r1")
+        before = set(cluster.drivers())
+        bench.wait(run)
+        assert bench.scenario.states(run) == {"t": "failed"}
+        assert "one may still come" in bench.last_line("t")
+        assert [one["ended_at"] for one in jobs(bench)] == [None]
+
+        clear.clear(bench.scenario.engine, Runs(dag_id="d"), Tasks(), core=bench.settings.core)
+        eventually(lambda: turned(bench) and "ending what try 1 left" in log(bench, 2), timeout=60, message=lambda: logs(bench))
+        proxy.release()
+        (application.parent / "go").touch()
+        bench.wait(run, timeout_s=120)
+
+    first, second = jobs(bench)
+    drivers = {key: state for key, state in cluster.drivers().items() if key not in before}
+    assert bench.scenario.states(run) == {"t": "success"}, logs(bench)
+    assert drivers == {first["driver_id"]: "KILLED", second["driver_id"]: "FINISHED"}
+    assert (first["state"], second["state"]) == ("killed", "finished")
+
+
+@full_only
+@pytest.mark.parametrize("fault", [Fault.LOST_ANSWER, Fault.CUT_OFF, Fault.TWICE, Fault.GATEWAY])
+def test_an_application_whose_submission_was_answered_badly_is_found_by_its_tag_and_followed(
+    bench: Any, cluster: SparkCluster, application: Path, start: Any, fault: Fault
+) -> None:
+    with between(cluster.rest_port) as answers, between(cluster.ui_port) as page:
+        answers.once("/create", fault)
+        answers.once("/status", fault)
+        for _ in range(3):
+            page.once("/json", fault)
+        start(uri=cluster.uri(rest_port=str(answers.port), ui_port=str(page.port)))
+        (application.parent / "go").touch()
+        bench.dag(dag(application, deploy_mode="cluster"))
+        run = bench.scenario.trigger("d", run_id="r1")
+        before = set(cluster.drivers())
+        bench.wait(run, timeout_s=120)
+        assert len(answers.hit + page.hit) == 5
+
+    assert bench.scenario.states(run) == {"t": "success"}, log(bench)
+    (stored,) = jobs(bench)
+    assert (stored["state"], stored["try_number"]) == ("finished", 1)
+    assert set(cluster.drivers()) - before == {stored["driver_id"]}
+
+
+@full_only
+def test_after_a_master_forgot_an_application_the_next_try_submits_it_anew(
+    bench: Any, application: Path, start: Any, tmp_path: Path
+) -> None:
+    with running_cluster(tmp_path / "spark") as cluster:
+        start(uri=cluster.uri(), PACELINE_SPARK_NOT_FOUND_PATIENCE="5")
+        bench.dag(dag(application, deploy_mode="cluster", retries=1, retry_delay=0))
+        run = bench.scenario.trigger("d", run_id="r1")
+        job = running_application(bench, cluster)
+
+        cluster.restart_master()
+        eventually(lambda: turned(bench) and len(jobs(bench)) == 2, timeout=120, message=lambda: logs(bench))
+        (application.parent / "go").touch()
+        bench.wait(run, timeout_s=120)
+
+        assert bench.scenario.states(run) == {"t": "success"}, logs(bench)
+        first, second = jobs(bench)
+        assert (first["driver_id"], first["state"], second["state"]) == (job["driver_id"], "failed", "finished")
+        assert "the master does not know the driver, for 5 s" in log(bench)
+        # A worker of a cluster ends what its new master does not know.
+        eventually(lambda: not java(job), timeout=60)

@@ -27,11 +27,12 @@ class Cluster(Protocol):
         ...
 
     def submit(self, made: Submission, run: Run) -> Ids:
-        """Hand over an application whose driver runs in the cluster."""
+        """Hand over an application whose driver runs in the cluster. FailTask, and UnreachableError with `refused`, only if the
+        cluster surely did not take it; after any other error it may have."""
         ...
 
     def find(self, tag: str, since: datetime) -> Ids | None:
-        """What runs under a tag, submitted after `since`; None if nothing does."""
+        """What there is under a tag, submitted after `since`; None if the cluster says that there is nothing, for the moment."""
         ...
 
     def status(self, ids: Ids, tag: str) -> Status:
@@ -42,8 +43,8 @@ class Cluster(Protocol):
         """Ask the cluster to end it; what it answers counts for nothing, its status does."""
         ...
 
-    def gone(self, ids: Ids, tag: str) -> bool:
-        """Whether nothing of it is at work any more."""
+    def gone(self, ids: Ids, tag: str) -> bool | None:
+        """Whether nothing of it is at work any more; None if the cluster does not know it."""
         ...
 
     def driver_host(self, ids: Ids) -> str | None:

@@ -54,9 +54,10 @@ class Kubernetes:
         if ids.driver_id is not None:
             self._run("delete", "pod", ids.driver_id, "--ignore-not-found", "--wait=false")
 
-    def gone(self, ids: Ids, tag: str) -> bool:
-        pod = self._call("get", "pod", ids.driver_id or "", "-o", "json", "--ignore-not-found")
-        return not pod or of_pod(pod, ids).phase.is_end
+    def gone(self, ids: Ids, tag: str) -> bool | None:
+        phase = self.status(ids, tag).phase
+        # Its API server reads from a quorum: a pod that it gave a name to, and does not have, is deleted.
+        return phase is Phase.NOT_FOUND or phase.is_end
 
     def driver_host(self, ids: Ids) -> str | None:
         return None
@@ -103,7 +104,7 @@ def submitted(output: str) -> Ids:
 def of_pod(pod: Mapping[str, Any], ids: Ids) -> Status:
     """A pod as kubectl shows it; one that is gone says nothing about how its driver ended."""
     if not pod:
-        return Status(Phase.UNKNOWN, "its pod is gone", ids)
+        return Status(Phase.NOT_FOUND, "its pod is gone", ids)
     state = pod.get("status", {})
     said = str(state.get("phase", ""))
     ended = _ended(state)
@@ -119,8 +120,10 @@ def of_pod(pod: Mapping[str, Any], ids: Ids) -> Status:
 
 
 def found(listed: Mapping[str, Any]) -> Ids | None:
-    """The newest of the pods that carry a tag."""
-    pods = listed.get("items") or []
+    """The newest of the pods that carry a tag; UnreachableError for what is no list."""
+    if not isinstance(listed.get("items"), list):
+        raise UnreachableError(f"kubectl gives no list of pods but {str(listed)[:200]!r}")
+    pods = listed["items"]
     newest = max(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp", "")), default=None)
     if newest is None:
         return None

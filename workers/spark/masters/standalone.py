@@ -35,6 +35,10 @@ APPLICATION_STATES = {
     "FAILED": Phase.FAILED,
     "KILLED": Phase.KILLED,
 }
+#: What the JSON of a master's page holds; what does not is no answer of a master.
+LISTS = ("workers", "activeapps", "completedapps", "activedrivers", "completeddrivers")
+#: A driver's log begins with its command line, and this line ends it.
+COMMAND_END = "\n" + "=" * 40
 _LOG_HEAD = re.compile(r"\A==== Bytes (\d+)-(\d+) of (\d+) of [^\n]* ====\n")
 CHUNK_BYTES = 200_000
 HEAD_BYTES = 20_000
@@ -64,7 +68,15 @@ class Standalone:
 
     def submit(self, made: Submission, run: Run) -> Ids:
         """By REST, for Python too: spark-submit would refuse Python here, and takes seconds to say an id."""
-        return created(self._ask("create", body=request(made)))
+        body, headers = request(made), self._headers()
+        for number, base in enumerate(self._rest, 1):
+            try:
+                return created(rest.ask_object(f"{base}/create", body=body, headers=headers))
+            except UnreachableError as error:
+                # A master that may have taken it is not followed by another: then there would be two drivers.
+                if not error.refused or number == len(self._rest):
+                    raise
+        raise AssertionError("a standalone cluster has a master")
 
     def find(self, tag: str, since: datetime) -> Ids | None:
         page = self._page()
@@ -77,17 +89,20 @@ class Standalone:
         known = ids.known(Ids(application_id=application_of(page, tag)))
         if known.driver_id is None:
             return of_application(page, known)
-        return agreed(of_driver(self._ask(f"status/{known.driver_id}")), of_application(page, known), known)
+        return agreed(
+            of_driver(self._ask(f"status/{known.driver_id}", "SubmissionStatusResponse")), of_application(page, known), known
+        )
 
     def kill(self, ids: Ids) -> None:
         if ids.driver_id is not None:
-            self._ask(f"kill/{ids.driver_id}", body={})
+            self._ask(f"kill/{ids.driver_id}", "KillSubmissionResponse", body={})
         if ids.application_id is not None and ids.driver_id is None:
             # Of a driver in client mode: the page has a button for it, and no REST call.
             self._each(self._pages, lambda page: rest.text(f"{page}/app/kill/?id={ids.application_id}&terminate=true", body={}))
 
-    def gone(self, ids: Ids, tag: str) -> bool:
-        return self.status(ids, tag).phase.is_end
+    def gone(self, ids: Ids, tag: str) -> bool | None:
+        phase = self.status(ids, tag).phase
+        return None if phase is Phase.NOT_FOUND else phase.is_end
 
     def driver_host(self, ids: Ids) -> str | None:
         return self._host
@@ -103,35 +118,29 @@ class Standalone:
 
     def _driver_of(self, page: Mapping[str, Any], tag: str, since: datetime) -> str | None:
         """The driver whose command line, which begins its log, holds the tag: a master lists drivers without their names."""
+        active = {one["id"] for one in page["activedrivers"]}
+        untold: str | None = None
         for driver in young_drivers(page, since):
             where = worker_page(page, driver)
-            if where is None and driver not in {one["id"] for one in page.get("activedrivers", ())}:
-                continue  # it ended before it was placed
-            if where is None:
-                raise UnreachableError(f"{driver} is not placed yet, so it cannot be told whether it is {tag}")
-            if tag in rest.text(f"{where}/log/?driverId={driver}&logType=stderr&offset=0&byteLength={HEAD_BYTES}"):
+            command_line = None if where is None else _command_line(where, driver)
+            if command_line is not None and tag in command_line:
                 return driver
+            if command_line is None and driver in active:
+                untold = driver
+            # One that has ended and left no log never ran, or its worker is gone: nothing of it is at work.
+        if untold is not None:
+            raise UnreachableError(f"{untold} has no log yet, so it cannot be told whether it is {tag}")
         return None
 
     def _page(self) -> dict[str, Any]:
-        def ask(page: str) -> dict[str, Any]:
-            answer: dict[str, Any] = rest.ask(f"{page}/json/")
-            if answer.get("status") not in {None, "ALIVE"}:
-                raise UnreachableError(f"the master at {page} is {answer['status']}, not ALIVE")
-            return answer
+        return self._each(self._pages, lambda page: alive(rest.ask_object(f"{page}/json/"), page))
 
-        return self._each(self._pages, ask)
+    def _ask(self, path: str, action: str, body: object = None) -> dict[str, Any]:
+        headers = self._headers()
+        return self._each(self._rest, lambda base: of_action(rest.ask_object(f"{base}/{path}", body=body, headers=headers), action))
 
-    def _ask(self, path: str, body: object = None) -> dict[str, Any]:
-        headers = signed.headers(self._conn_id, self._known_password) if self._conn_id else {}
-
-        def ask(base: str) -> dict[str, Any]:
-            answer: dict[str, Any] = rest.ask(f"{base}/{path}", body=body, headers=headers)
-            if "standby" in str(answer.get("message", "")).lower() or "not alive" in str(answer.get("message", "")).lower():
-                raise UnreachableError(str(answer["message"]))
-            return answer
-
-        return self._each(self._rest, ask)
+    def _headers(self) -> dict[str, str]:
+        return signed.headers(self._conn_id, self._known_password) if self._conn_id else {}
 
     def _each(self, addresses: Sequence[str], ask: Callable[[str], R]) -> R:
         """The first answer of several masters."""
@@ -190,19 +199,41 @@ def request(made: Submission) -> dict[str, Any]:
     }
 
 
+def alive(page: dict[str, Any], address: str) -> dict[str, Any]:
+    """The JSON of a master's page, if it is that of an active master; UnreachableError."""
+    if page.get("status") != "ALIVE" or not all(isinstance(page.get(name), list) for name in LISTS):
+        raise UnreachableError(f"the master at {address} is not ALIVE but {str(page.get('status', page))[:200]!r}")
+    return page
+
+
+def of_action(answer: dict[str, Any], action: str) -> dict[str, Any]:
+    """An answer of an active master's REST server to one kind of question; UnreachableError for any other."""
+    said = str(answer.get("message", ""))
+    if answer.get("action") != action or _is_standby(said):
+        raise UnreachableError(f"the master gives no {action} but {said or answer!r:.200}")
+    return answer
+
+
 def created(answer: Mapping[str, Any]) -> Ids:
-    """The driver id of a CreateSubmissionResponse; FailTask if the master did not take it, or says no id."""
-    driver = answer.get("submissionId")
-    if not answer.get("success") or not driver:
-        said = str(answer.get("message") or answer)[:300]
+    """The driver id of a CreateSubmissionResponse; FailTask if the master refused it, UnreachableError if it may have taken it."""
+    driver, said = answer.get("submissionId"), str(answer.get("message") or answer)[:300]
+    by_master = answer.get("action") in {"CreateSubmissionResponse", "ErrorResponse"}
+    if by_master and answer.get("success") and driver:
+        return Ids(driver_id=str(driver))
+    if by_master and not answer.get("success"):
+        if _is_standby(said):
+            raise UnreachableError(f"the master took no driver: {said}", refused=True)
         raise FailTask(f"The Spark master took no driver: it gave no driver id but said {said!r}.")
-    return Ids(driver_id=str(driver))
+    raise UnreachableError(f"the master gave no id of a driver but said {said!r}")
 
 
 def of_driver(answer: Mapping[str, Any]) -> Status:
-    """A SubmissionStatusResponse. A driver that the master does not know is unknown: it may have lost it with its memory."""
+    """A SubmissionStatusResponse. A driver that the master does not know it may have lost with its memory."""
     said = str(answer.get("driverState") or answer.get("message") or "")
-    phase = DRIVER_STATES.get(said, Phase.UNKNOWN) if answer.get("success") else Phase.UNKNOWN
+    if not answer.get("success"):
+        phase = Phase.UNKNOWN if said else Phase.NOT_FOUND
+        return Status(phase, f"the master says {said!r} of the driver" if said else "the master does not know the driver")
+    phase = DRIVER_STATES.get(said, Phase.UNKNOWN)
     return Status(phase, f"driver {said}" if phase is not Phase.UNKNOWN else f"the master says {said or 'nothing'!r} of the driver")
 
 
@@ -211,16 +242,18 @@ def of_application(page: Mapping[str, Any], ids: Ids) -> Status:
     for one in _applications(page):
         if one["id"] == ids.application_id:
             return Status(APPLICATION_STATES.get(one["state"], Phase.UNKNOWN), f"application {one['state']}", ids)
-    return Status(Phase.UNKNOWN, "the master lists no such application", ids)
+    return Status(Phase.NOT_FOUND, "the master lists no such application", ids)
 
 
 def agreed(driver: Status, application: Status, ids: Ids) -> Status:
     """The driver's exit decides, once the application is no longer at work: both have to say so."""
+    if driver.phase is Phase.NOT_FOUND and application.phase in {Phase.SUBMITTED, Phase.RUNNING}:
+        return Status(application.phase, f"{driver.detail}, but {application.detail}", ids)
     if not driver.phase.is_end:
         return Status(driver.phase, driver.detail, ids)
     if application.phase in {Phase.SUBMITTED, Phase.RUNNING}:
         return Status(Phase.RUNNING, f"{driver.detail}, but {application.detail}", ids)
-    words = driver.detail if application.phase is Phase.UNKNOWN else f"{driver.detail}, {application.detail}"
+    words = driver.detail if application.phase in {Phase.UNKNOWN, Phase.NOT_FOUND} else f"{driver.detail}, {application.detail}"
     if driver.phase is Phase.FINISHED and application.phase in {Phase.FAILED, Phase.KILLED}:
         return Status(application.phase, words, ids)
     return Status(driver.phase, words, ids)
@@ -243,18 +276,38 @@ def worker_page(page: Mapping[str, Any], driver_id: str) -> str | None:
 
 
 def new_text(answer: str, kind: str, seen: dict[str, int]) -> str:
-    """The part of a worker's log page after what was seen; `seen` is moved on."""
+    """The part of a worker's log page after what was seen; `seen` is moved on. Nothing of an answer that was cut off."""
     head = _LOG_HEAD.match(answer)
     if head is None:
         return ""
+    text = answer[head.end() :]
+    if len(text.encode()) < int(head[2]) - int(head[1]):
+        return ""
     seen[kind] = int(head[2])
-    return answer[head.end() :]
+    return text
+
+
+def _command_line(page: str, driver_id: str) -> str | None:
+    """The command line that a driver's log begins with; None as long as it is not there whole."""
+    text, seen = "", {"stderr": 0}
+    while COMMAND_END not in text:
+        url = f"{page}/log/?driverId={driver_id}&logType=stderr&offset={seen['stderr']}&byteLength={HEAD_BYTES}"
+        new = new_text(rest.text(url), "stderr", seen)
+        if not new:
+            return None
+        text += new
+    return text.partition(COMMAND_END)[0]
 
 
 def _new_output(page: str, driver_id: str, kind: str, seen: dict[str, int]) -> str:
     offset = seen.get(kind, 0)
     url = f"{page}/log/?driverId={driver_id}&logType={kind}&offset={offset}&byteLength={CHUNK_BYTES}"
     return new_text(rest.text(url), kind, seen)
+
+
+def _is_standby(said: str) -> bool:
+    """Whether a master says that it is not the active one: then it did nothing of what it was asked."""
+    return "standby" in said.lower() or "not alive" in said.lower()
 
 
 def _applications(page: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -12,6 +12,9 @@ from workers.spark.submit.command import Submission
 from workers.spark.submit.status import Ids, Phase, Status, UnreachableError
 
 CALL_S = 30.0
+#: The head of a list of applications, without which the list is no answer.
+_LIST_HEAD = re.compile(r"^Total number of applications\b", re.MULTILINE)
+_UNKNOWN_ID = re.compile(r"Application with id '[^']*' doesn't exist")
 _ID = re.compile(r"\bapplication_\d+_\d+\b")
 _SUBMITTED = re.compile(r"(?:Submitted application|Submitting application|Application report for) (application_\d+_\d+)")
 #: Of an application that is not FINISHED; FINISHED is decided by the final state.
@@ -44,15 +47,14 @@ class Yarn:
 
     def find(self, tag: str, since: datetime) -> Ids | None:
         if self._rest:
-            return found(rest.ask(f"{self._rest}/ws/v1/cluster/apps?applicationTags={tag}"))
-        listed = _ID.findall(self._call("application", "-list", "-appStates", "ALL", "-appTags", tag))
-        return Ids(application_id=listed[-1]) if listed else None
+            return found(rest.ask_object(f"{self._rest}/ws/v1/cluster/apps?applicationTags={tag}"))
+        return listed(self._call("application", "-list", "-appStates", "ALL", "-appTags", tag))
 
     def status(self, ids: Ids, tag: str) -> Status:
         if ids.application_id is None:
             return Status(Phase.UNKNOWN, "its application id is not known", ids)
         if self._rest:
-            return of_answer(rest.ask(f"{self._rest}/ws/v1/cluster/apps/{ids.application_id}"))
+            return of_answer(rest.ask_object(f"{self._rest}/ws/v1/cluster/apps/{ids.application_id}"))
         return of_report(self._call("application", "-status", ids.application_id))
 
     def kill(self, ids: Ids) -> None:
@@ -64,8 +66,9 @@ class Yarn:
         else:
             self._call("application", "-kill", ids.application_id)
 
-    def gone(self, ids: Ids, tag: str) -> bool:
-        return self.status(ids, tag).phase.is_end
+    def gone(self, ids: Ids, tag: str) -> bool | None:
+        phase = self.status(ids, tag).phase
+        return None if phase is Phase.NOT_FOUND else phase.is_end
 
     def driver_host(self, ids: Ids) -> str | None:
         return None
@@ -103,15 +106,18 @@ def of_answer(answer: Mapping[str, Any]) -> Status:
     """An answer of /ws/v1/cluster/apps/<id>."""
     app = answer.get("app")
     if not isinstance(app, Mapping):
-        said = answer.get("RemoteException", {})
-        words = said.get("message", "nothing of it") if isinstance(said, Mapping) else said
-        return Status(Phase.UNKNOWN, f"the resource manager says {str(words)[:200]!r}")
+        said = answer.get("RemoteException")
+        words, kind = (said.get("message"), said.get("exception")) if isinstance(said, Mapping) else (answer, None)
+        phase = Phase.NOT_FOUND if kind == "NotFoundException" else Phase.UNKNOWN
+        return Status(phase, f"the resource manager says {str(words)[:200]!r}")
     ids = Ids(application_id=str(app["id"]), ui_url=app.get("trackingUrl") or None)
     return _status(str(app.get("state", "")), str(app.get("finalStatus", "")), str(app.get("diagnostics", "")), ids)
 
 
 def of_report(report: str) -> Status:
     """The report that `yarn application -status` prints: one `Name : value` a line."""
+    if unknown := _UNKNOWN_ID.search(report):
+        return Status(Phase.NOT_FOUND, f"yarn says {unknown[0]!r}")
     fields = {
         name.strip(): value.strip() for line in report.splitlines() for name, colon, value in [line.partition(" : ")] if colon
     }
@@ -120,10 +126,20 @@ def of_report(report: str) -> Status:
 
 
 def found(answer: Mapping[str, Any]) -> Ids | None:
-    """The newest application of an answer of /ws/v1/cluster/apps."""
+    """The newest application of an answer of /ws/v1/cluster/apps; UnreachableError for what is no list."""
+    if "apps" not in answer:
+        raise UnreachableError(f"the resource manager gives no list of applications but says {str(answer)[:200]!r}")
     apps = (answer.get("apps") or {}).get("app") or []
     newest = max(apps, key=lambda app: app.get("startedTime", 0), default=None)
     return None if newest is None else Ids(application_id=str(newest["id"]), ui_url=newest.get("trackingUrl") or None)
+
+
+def listed(output: str) -> Ids | None:
+    """The last application that `yarn application -list` prints; UnreachableError for what is no list."""
+    if not _LIST_HEAD.search(output):
+        raise UnreachableError(f"yarn gives no list of applications but says {output[-300:].strip()!r}")
+    found = _ID.findall(output)
+    return Ids(application_id=found[-1]) if found else None
 
 
 def _status(state: str, final: str, diagnostics: str, ids: Ids) -> Status:

@@ -6,6 +6,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from http import HTTPStatus
 from http.client import HTTPException
 from typing import Any
 
@@ -14,6 +15,7 @@ from workers.spark.submit.status import UnreachableError
 
 TIMEOUT_S = 5.0
 PAUSE_S = 0.5
+SERVER_FAILED = 500
 
 
 #: The server understood who asks, and does nothing for them.
@@ -23,11 +25,19 @@ FORBIDDEN = (401, 403)
 def ask(
     url: str, *, body: object = None, method: str | None = None, headers: Mapping[str, str] = {}, timeout_s: float = TIMEOUT_S
 ) -> Any:
-    """The JSON that `url` answers, also with an error status that carries JSON; UnreachableError."""
+    """The JSON that `url` answers, also when it refuses a question with JSON; UnreachableError."""
     try:
         return json.loads(text(url, body=body, method=method, headers=headers, timeout_s=timeout_s))
     except ValueError:
         raise UnreachableError(f"{url} answers something that is no JSON") from None
+
+
+def ask_object(url: str, *, body: object = None, headers: Mapping[str, str] = {}, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
+    """The same, of which only a JSON object is an answer."""
+    answer = ask(url, body=body, headers=headers, timeout_s=timeout_s)
+    if not isinstance(answer, dict):
+        raise UnreachableError(f"{url} answers a JSON {type(answer).__name__}, not an object")
+    return answer
 
 
 def text(
@@ -41,18 +51,28 @@ def text(
         with urllib.request.urlopen(request, timeout=limits.left(timeout_s)) as answer:  # noqa: S310
             return str(answer.read().decode("utf-8", "replace"))
     except urllib.error.HTTPError as error:
-        with error:
-            said = error.read().decode("utf-8", "replace")
+        said = _body(error)
         if error.code in FORBIDDEN:
             advice = "give the connection the password that the server expects"
             raise UnreachableError(f"{url} answers {error.code} {error.reason}: {advice}", refused=True) from None
-        if said.lstrip().startswith("{"):
+        # 5xx may be the answer of a gateway, and says nothing of what became of the question.
+        if error.code < SERVER_FAILED and said.lstrip().startswith("{"):
             return said
-        raise UnreachableError(f"{url} answers {error.code} {error.reason}") from None
+        refused = error.code < SERVER_FAILED and error.code != HTTPStatus.REQUEST_TIMEOUT
+        raise UnreachableError(f"{url} answers {error.code} {error.reason}", refused=refused) from None
     except (OSError, HTTPException) as error:
         reason = getattr(error, "reason", None) or error
         refused = isinstance(reason, ConnectionRefusedError | socket.gaierror)
         raise UnreachableError(f"{url} does not answer ({reason})", refused=refused) from None
+
+
+def _body(error: urllib.error.HTTPError) -> str:
+    """What came with an error status; nothing if it was cut off."""
+    with error:
+        try:
+            return error.read().decode("utf-8", "replace")
+        except (OSError, HTTPException):
+            return ""
 
 
 def check_open(host: str, port: int, *, timeout_s: float) -> None:

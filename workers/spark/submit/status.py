@@ -15,6 +15,8 @@ class Phase(StrEnum):
     FAILED = "failed"
     KILLED = "killed"
     UNKNOWN = "unknown"
+    #: The cluster answers, and does not know it, or not any more: an end only if it says so for a while.
+    NOT_FOUND = "not found"
 
     @property
     def is_end(self) -> bool:
@@ -63,7 +65,7 @@ class UnreachableError(Exception):
 
 
 class StatusUnknownError(PacelineError):
-    """A cluster gave no status for longer than spark.status_patience; the application may still run."""
+    """It is not known how an application goes, or whether there is one; it may still run, and the next try asks on."""
 
 
 class ApplicationError(PacelineError):

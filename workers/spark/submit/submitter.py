@@ -21,7 +21,7 @@ from workers.spark.submit import command, driver, rest, stages, target
 from workers.spark.submit.command import Submission
 from workers.spark.submit.following import Followed, end_for, say
 from workers.spark.submit.jobs import Jobs
-from workers.spark.submit.status import ApplicationError, Ids, Phase, Status, UnreachableError
+from workers.spark.submit.status import ApplicationError, Ids, Phase, Status, StatusUnknownError, UnreachableError
 
 #: Schemes of files that lie on this machine.
 _HERE = re.compile(r"(file:/*)?/|(?![a-zA-Z][\w+.-]*:)")
@@ -151,9 +151,9 @@ class Submitter:
     def _goes_on(self, followed: Followed, job: ExternalJob) -> bool:
         """Whether to follow what a lost try left: yes, unless it was never submitted, or has failed meanwhile."""
         if not followed.look_up():
-            followed.note(Status(Phase.KILLED, "its try ended before it was submitted"))
+            followed.note(Status(Phase.KILLED, "the cluster has nothing of it"))
             return False
-        status = followed.patiently(lambda: followed.cluster.status(followed.ids, job.tag))
+        status = followed.status()
         followed.note(status)
         if status.phase in {Phase.FAILED, Phase.KILLED}:
             say(f"{followed.ids} of try {job.try_number} has {status.phase} while nobody followed it; submitting anew")
@@ -169,22 +169,31 @@ class Submitter:
         except (TaskTimeout, TaskStopped) as interruption:
             end_for(interruption, followed, self._settings.spark.kill_timeout)
             raise
-        except FailTask as refused:
-            followed.note(Status(Phase.FAILED, str(refused)))
-            raise
         if status.phase is not Phase.FINISHED:
             raise ApplicationError(f"The Spark application {followed.ids} has {status.phase} ({status.detail}); {followed.cause}")
 
     def _hand_over(self, made: Submission, followed: Followed) -> None:
-        """Submit; an answer that was lost is looked for under the tag before anything is said of it."""
+        """Submit. Without an answer the application may be there, or be on its way: it is looked for under its tag, and the row
+        stays open if it is not found. StatusUnknownError."""
         say(f"submitting {made.application} to {made.target.address} in cluster mode as {made.tag}")
+        ids, why = Ids(), "no id of an application"
         try:
             ids = followed.cluster.submit(made, lambda one: driver.output_of(one, self._settings))
         except UnreachableError as error:
             if error.refused:
                 followed.note(Status(Phase.FAILED, str(error)))
                 raise ApplicationError(f"The Spark master {made.target.address} took no application ({error}).") from None
-            ids = Ids()
+            why = f"no answer ({error})"
+        except FailTask as refused:
+            followed.note(Status(Phase.FAILED, str(refused)))
+            raise
+        except ApplicationError:
+            # spark-submit may fail after it has handed the application over.
+            if not followed.look_once():
+                raise
         if not ids.is_named and not followed.look_up():
-            raise FailTask(f"{made.target.address} gave no id of an application, and has none under the tag {made.tag}.")
+            raise StatusUnknownError(
+                f"{made.target.address} gave {why}, and has no application under the tag {made.tag}; one may still come: "
+                "the next try looks for it before it submits anything."
+            )
         followed.note(Status(Phase.SUBMITTED, "", ids))

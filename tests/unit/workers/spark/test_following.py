@@ -1,5 +1,6 @@
 """When an application counts as ended, and how one is ended: with a stand-in for the cluster that answers as it is told."""
 
+import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
@@ -13,7 +14,7 @@ from workers.spark.submit.following import Followed, end_for
 from workers.spark.submit.jobs import NoJobs
 from workers.spark.submit.status import ApplicationLivesError, Ids, Phase, Status, StatusUnknownError, UnreachableError
 
-QUICK = Spark(status_interval=0.001, status_patience=0.05, kill_timeout=1)
+QUICK = Spark(status_interval=0.001, status_patience=0.5, kill_timeout=1, not_found_patience=0.7)
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 DRIVER = Ids("driver-1")
 
@@ -21,9 +22,10 @@ DRIVER = Ids("driver-1")
 class Cluster:
     """Answers in the order given, the last one for ever; an exception is raised."""
 
-    def __init__(self, answers: Iterable[Any] = (), *, found: Ids | None = DRIVER, dies: bool = True) -> None:
+    def __init__(self, answers: Iterable[Any] = (), *, found: Any = DRIVER, dies: bool | None = True) -> None:
         self.answers = list(answers)
-        self.found, self.dies = found, dies
+        self.found = found if isinstance(found, list) else [found]
+        self.dies = dies
         self.killed: list[Ids] = []
 
     def status(self, ids: Ids, tag: str) -> Status:
@@ -33,9 +35,12 @@ class Cluster:
         return answer if isinstance(answer, Status) else Status(answer, "said", ids)
 
     def find(self, tag: str, since: datetime) -> Ids | None:
-        return self.found
+        found = self.found.pop(0) if len(self.found) > 1 else self.found[0]
+        if isinstance(found, Exception):
+            raise found
+        return found
 
-    def gone(self, ids: Ids, tag: str) -> bool:
+    def gone(self, ids: Ids, tag: str) -> bool | None:
         return self.dies and bool(self.killed)
 
     def kill(self, ids: Ids) -> None:
@@ -64,9 +69,11 @@ class Jobs(NoJobs):
         return self.mine
 
 
-def followed(cluster: Cluster, jobs: Jobs | None = None, *, driver: str | None = "driver-1") -> Followed:
+def followed(
+    cluster: Cluster, jobs: Jobs | None = None, *, driver: str | None = "driver-1", deploy_mode: str = "cluster"
+) -> Followed:
     job = ExternalJob(
-        id=1, ti_id=7, try_number=1, dispatch_id="x", max_tries=1, tag="paceline-0-7-1", kind="standalone", deploy_mode="cluster",
+        id=1, ti_id=7, try_number=1, dispatch_id="x", max_tries=1, tag="paceline-0-7-1", kind="standalone", deploy_mode=deploy_mode,
         master="spark://m:1", reach={}, driver_id=driver, application_id=None, ui_url=None, state="running",
         submitted_at=NOW,
     )  # fmt: skip
@@ -85,7 +92,7 @@ def test_an_unknown_status_and_no_answer_are_asked_again() -> None:
 def test_patience_has_a_bound_that_is_named_and_ends_nothing(answer: Any) -> None:
     jobs = Jobs()
 
-    with pytest.raises(StatusUnknownError, match=r"no status of driver driver-1 for 0.05 s .*it may still run"):
+    with pytest.raises(StatusUnknownError, match=r"no status of driver driver-1 for 0.5 s .*it may still run"):
         followed(Cluster([answer]), jobs).to_the_end()
 
     assert jobs.noted == []
@@ -127,3 +134,74 @@ def test_what_another_try_has_taken_over_is_left_alone() -> None:
     followed(cluster, Jobs(mine=False)).end()
 
     assert cluster.killed == []
+
+
+AWAY = UnreachableError("the master does not answer")
+
+
+@pytest.mark.parametrize("found", [[None, None, DRIVER], [AWAY, None, AWAY, None, DRIVER]])
+def test_an_application_that_is_not_listed_yet_is_looked_for_again(found: Any) -> None:
+    lost = followed(Cluster(found=found), driver=None)
+
+    assert (lost.look_up(), lost.ids) == (True, DRIVER)
+
+
+def test_one_that_is_never_listed_is_absent_only_after_not_found_patience() -> None:
+    started = time.monotonic()
+
+    assert followed(Cluster(found=None), driver=None).look_up() is False
+
+    assert time.monotonic() - started >= QUICK.not_found_patience
+
+
+def test_a_driver_in_client_mode_died_with_its_worker_so_one_look_is_enough() -> None:
+    cluster, jobs = Cluster(found=[None, DRIVER]), Jobs()
+
+    followed(cluster, jobs, driver=None, deploy_mode="client").end()
+
+    assert cluster.killed == []
+    assert [one.phase for one in jobs.noted] == [Phase.KILLED]
+
+
+def test_one_that_a_cluster_forgot_has_failed_once_the_cluster_has_said_so_for_a_while() -> None:
+    comes_back = followed(Cluster([Phase.RUNNING, Phase.NOT_FOUND, AWAY, Phase.NOT_FOUND, Phase.FINISHED]))
+    forgotten, jobs = Cluster([Phase.RUNNING, Phase.NOT_FOUND]), Jobs()
+
+    assert comes_back.to_the_end().phase is Phase.FINISHED
+    assert followed(forgotten, jobs).to_the_end().phase is Phase.FAILED
+    assert jobs.noted[-1].detail == "said, for 0.7 s"
+
+
+def test_one_that_shows_up_while_it_is_being_ended_is_killed() -> None:
+    cluster, jobs = Cluster(found=[None, None, DRIVER]), Jobs()
+
+    followed(cluster, jobs, driver=None).end()
+
+    assert cluster.killed == [DRIVER]
+    assert [one.phase for one in jobs.noted] == [Phase.KILLED]
+
+
+def test_without_time_for_it_one_that_is_not_listed_is_not_taken_for_absent() -> None:
+    jobs = Jobs()
+
+    with pytest.raises(ApplicationLivesError, match="it may still be on its way"):
+        followed(Cluster(found=None), jobs, driver=None).end(0.05)
+
+    assert jobs.noted == []
+
+
+def test_one_that_a_later_try_takes_over_while_it_is_looked_for_is_not_killed() -> None:
+    jobs = Jobs()
+
+    class TakenOver(Cluster):
+        def find(self, tag: str, since: datetime) -> Ids | None:
+            found = super().find(tag, since)
+            jobs.mine = found is None
+            return found
+
+    cluster = TakenOver(found=[None, DRIVER])
+
+    followed(cluster, jobs, driver=None).end()
+
+    assert cluster.killed == []
+    assert jobs.noted == []

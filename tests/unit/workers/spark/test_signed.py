@@ -54,9 +54,10 @@ def test_what_is_asked_of_the_rest_server_is_signed_and_of_the_pages_is_not(monk
 
     def ask(url: str, *, body: object = None, headers: Any = None) -> dict[str, Any]:
         asked[url] = headers
-        return {"success": True, "driverState": "RUNNING", "status": "ALIVE"}
+        page: dict[str, Any] = {name: [] for name in standalone.LISTS}
+        return {**page, "action": "SubmissionStatusResponse", "success": True, "driverState": "RUNNING", "status": "ALIVE"}
 
-    monkeypatch.setattr(rest, "ask", ask)
+    monkeypatch.setattr(rest, "ask_object", ask)
     cluster = standalone.Standalone("spark://m:7077", {"conn_id": "c"}, has_driver=True, password={"c": PASSWORD}.get)
     cluster.status(standalone.Ids("driver-1"), "tag")
 

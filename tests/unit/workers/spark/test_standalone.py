@@ -8,7 +8,7 @@ import pytest
 from scheduler.exceptions import FailTask
 from workers.spark.masters import standalone
 from workers.spark.submit import lines
-from workers.spark.submit.status import Ids, Phase, Status
+from workers.spark.submit.status import Ids, Phase, Status, UnreachableError
 
 TAG = "paceline-0123abcd-7-2"
 
@@ -51,14 +51,52 @@ def test_driver_and_application_have_to_agree_on_an_end(driver: str, application
     assert standalone.agreed(said, listed, Ids("driver-1", "app-1")).phase is phase
 
 
-def test_a_driver_that_the_master_does_not_know_is_unknown() -> None:
-    assert standalone.of_driver({"success": False, "submissionId": "driver-1"}).phase is Phase.UNKNOWN
+def test_a_driver_that_the_master_does_not_know_is_not_found() -> None:
+    assert standalone.of_driver({"success": False, "submissionId": "driver-1"}).phase is Phase.NOT_FOUND
+    assert standalone.of_driver({"success": False, "message": "Exception from the cluster: x"}).phase is Phase.UNKNOWN
 
 
-@pytest.mark.parametrize("answer", [{"success": True}, {"success": False, "message": "no"}, {"message": "Error: bad request"}])
-def test_a_master_that_gives_no_driver_id_took_nothing(answer: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"action": "CreateSubmissionResponse", "success": False, "message": "no"},
+        {"action": "ErrorResponse", "message": "Malformed request"},
+    ],
+)
+def test_a_master_that_refuses_a_driver_took_none(answer: dict[str, Any]) -> None:
     with pytest.raises(FailTask, match="gave no driver id"):
         standalone.created(answer)
+
+
+def test_a_standby_master_surely_took_none() -> None:
+    said = "Current state is not alive: STANDBY. Can only accept driver submissions in ALIVE state."
+
+    with pytest.raises(UnreachableError) as caught:
+        standalone.created({"action": "CreateSubmissionResponse", "success": False, "message": said})
+
+    assert caught.value.refused
+
+
+@pytest.mark.parametrize("answer", [{}, {"action": "CreateSubmissionResponse", "success": True}, {"message": "bad gateway"}])
+def test_after_any_other_answer_a_driver_may_have_been_taken(answer: dict[str, Any]) -> None:
+    with pytest.raises(UnreachableError) as caught:
+        standalone.created(answer)
+
+    assert not caught.value.refused
+
+
+@pytest.mark.parametrize("answer", [{}, {"message": "bad gateway"}, page(status="RECOVERING"), page(activedrivers=None)])
+def test_what_is_no_page_of_an_active_master_is_no_answer(answer: dict[str, Any]) -> None:
+    with pytest.raises(UnreachableError):
+        standalone.alive(answer, "http://m:8080")
+
+
+@pytest.mark.parametrize(("application", "phase"), [("RUNNING", Phase.RUNNING), ("FINISHED", Phase.NOT_FOUND)])
+def test_a_forgotten_driver_whose_application_is_at_work_is_at_work(application: str, phase: Phase) -> None:
+    ids = Ids("driver-1", "app-1")
+    driver = Status(Phase.NOT_FOUND, "the master does not know the driver")
+
+    assert standalone.agreed(driver, standalone.of_application(page(application), ids), ids).phase is phase
 
 
 def test_an_application_is_found_by_the_tag_in_its_name() -> None:
@@ -96,4 +134,6 @@ def test_the_output_goes_on_where_it_was_left() -> None:
     second = standalone.new_text("==== Bytes 6-6 of 6 of /work/driver-1/stdout ====\n", "stdout", seen)
 
     assert (first, second, seen) == ("hello\n", "", {"stdout": 6})
+    cut = "==== Bytes 6-90 of 90 of /work/driver-1/stdout ====\nhalf a line"
+    assert (standalone.new_text(cut, "stdout", seen), seen) == ("", {"stdout": 6})
     assert standalone.new_text("Error: Log type must be one of stdout, stderr", "stdout", seen) == ""

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from workers.spark.masters import kubernetes, yarn
-from workers.spark.submit.status import Ids, Phase
+from workers.spark.submit.status import Ids, Phase, UnreachableError
 
 #: github.com/apache/airflow, tests of the provider apache-spark: spark-submit to YARN.
 YARN_SUBMITTING = """\
@@ -133,13 +133,17 @@ def test_states_of_yarn(state: str, final: str, phase: Phase) -> None:
     assert yarn.of_answer({"app": {"id": "application_1_1", "state": state, "finalStatus": final}}).phase is phase
 
 
-def test_what_yarn_does_not_know_is_no_end() -> None:
+def test_what_yarn_does_not_know_is_not_found() -> None:
     # Apache Hadoop's documentation, "Introduction to the web services REST APIs", error response.
     message = "java.lang.Exception: app with id: application_1324057493980_9999 not found"
     missing = {"RemoteException": {"exception": "NotFoundException", "message": message}}
 
-    assert yarn.of_answer(missing).phase is Phase.UNKNOWN
+    unknown = "Application with id 'application_1324057493980_9999' doesn't exist in RM or Timeline Server.\n"
+
+    assert yarn.of_answer(missing).phase is Phase.NOT_FOUND
     assert "not found" in yarn.of_answer(missing).detail
+    assert yarn.of_report(unknown).phase is Phase.NOT_FOUND
+    assert yarn.of_answer({"message": "bad gateway"}).phase is Phase.UNKNOWN
     assert yarn.of_report("no such application\n").phase is Phase.UNKNOWN
 
 
@@ -148,6 +152,21 @@ def test_the_newest_application_of_a_tag_is_the_one() -> None:
 
     assert yarn.found({"apps": {"app": apps}}) == Ids(application_id="application_1_2")
     assert yarn.found({"apps": None}) is None
+
+
+def test_an_empty_list_says_that_it_is_one() -> None:
+    head = "Total number of applications (application-types: [], states: [NEW] and tags: [paceline-0-7-1]):"
+
+    assert yarn.listed(f"{head}0\n  Application-Id\tApplication-Name\n") is None
+    assert yarn.listed(f"{head}1\n application_1_2\td.t\tSPARK\n") == Ids(application_id="application_1_2")
+    for no_list in ("", "application_1_2", "WARN RetryInvocationHandler: no route"):
+        with pytest.raises(UnreachableError):
+            yarn.listed(no_list)
+    with pytest.raises(UnreachableError):
+        yarn.found({"message": "bad gateway"})
+    for no_pods in ({}, {"items": None}):
+        with pytest.raises(UnreachableError):
+            kubernetes.found(no_pods)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +179,7 @@ def test_the_newest_application_of_a_tag_is_the_one() -> None:
         (pod("Succeeded", terminated={"exitCode": 0, "reason": "Completed"}), Phase.FINISHED, "exit code 0"),
         (pod("Failed", terminated={"exitCode": 1, "reason": "Error"}), Phase.FAILED, "exit code 1"),
         (pod("Unknown"), Phase.UNKNOWN, "pod Unknown"),
-        ({}, Phase.UNKNOWN, "its pod is gone"),
+        ({}, Phase.NOT_FOUND, "its pod is gone"),
     ],
 )
 def test_states_of_a_drivers_pod(found: dict[str, Any], phase: Phase, said: str) -> None:

@@ -1,0 +1,214 @@
+"""What a try does about what earlier tries left, and about a submission without an answer: with a stand-in for the cluster."""
+
+from contextlib import AbstractContextManager, nullcontext
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from scheduler.exceptions import FailTask, NotFoundError
+from scheduler.operators import SparkSubmitOperator
+from scheduler.setting_sections import Spark
+from scheduler.settings import Settings
+from scheduler.store.external_jobs import ExternalJob
+from workers.spark import java, masters
+from workers.spark.submit import rest
+from workers.spark.submit.command import Submission
+from workers.spark.submit.jobs import NoJobs
+from workers.spark.submit.status import ApplicationError, Ids, Phase, Status, StatusUnknownError, UnreachableError
+from workers.spark.submit.submitter import Submitter
+
+QUICK = Settings(spark=Spark(status_interval=0.001, status_patience=0.5, kill_timeout=1, not_found_patience=0.3))
+TAG = "paceline-0123abcd-7-2"
+
+
+class Cluster:
+    """Takes applications by their tags. `answers` come back for submissions, `late` are listed only after so many looks."""
+
+    def __init__(self, *answers: Any, late: int = 0) -> None:
+        self.answers, self.late = list(answers), late
+        self.submitted: list[str] = []
+        self.killed: list[str] = []
+
+    def tagged(self, made: Submission) -> Submission:
+        return made
+
+    def submit(self, made: Submission, run: Any) -> Ids:
+        answer = self.answers.pop(0) if self.answers else None
+        if not isinstance(answer, FailTask) and not getattr(answer, "refused", False) and answer != "nothing":
+            self.submitted.append(made.tag)
+        if isinstance(answer, Exception):
+            raise answer
+        return Ids() if answer == "nothing" else Ids(driver_id=made.tag)
+
+    def find(self, tag: str, since: datetime) -> Ids | None:
+        self.late -= 1
+        return Ids(driver_id=tag) if tag in self.submitted and self.late < 0 else None
+
+    def status(self, ids: Ids, tag: str) -> Status:
+        return Status(Phase.KILLED if tag in self.killed else Phase.FINISHED, "said", ids)
+
+    def gone(self, ids: Ids, tag: str) -> bool | None:
+        return tag in self.killed
+
+    def kill(self, ids: Ids) -> None:
+        self.killed.append(str(ids.driver_id))
+
+    def output(self, ids: Ids, seen: dict[str, int]) -> str:
+        return ""
+
+    def driver_host(self, ids: Ids) -> None:
+        return None
+
+
+class Jobs(NoJobs):
+    """The rows of a task instance: `left` are open ones of earlier tries."""
+
+    def __init__(self, *left: ExternalJob, max_tries: int = 1) -> None:
+        super().__init__(datetime(2026, 11, 22, tzinfo=UTC))
+        self.left = list(left)
+        self.max_tries = max_tries
+        self.ends: dict[str, str] = {}
+
+    def tag(self) -> str:
+        return TAG
+
+    def open(self) -> list[ExternalJob]:
+        return self.left
+
+    def note(self, job: ExternalJob, status: Status) -> bool:
+        if status.phase.is_end:
+            self.ends[job.tag] = status.phase.value
+        return True
+
+    def reported(self, look: Any) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+def left(tag: str, *, max_tries: int = 1) -> ExternalJob:
+    """The row of a try whose submission got no answer."""
+    return ExternalJob(
+        id=1, ti_id=7, try_number=1, dispatch_id="x", max_tries=max_tries, tag=tag, kind="standalone", deploy_mode="cluster",
+        master="spark://m:7077", reach={}, driver_id=None, application_id=None, ui_url=None, state="submitted",
+        submitted_at=datetime(2026, 11, 22, tzinfo=UTC),
+    )  # fmt: skip
+
+
+class NoConnections(dict[str, Any]):
+    def __missing__(self, key: str) -> Any:
+        raise NotFoundError(key)
+
+
+@pytest.fixture(autouse=True)
+def _no_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(java, "check_java", lambda: "java")
+    monkeypatch.setattr(rest, "check_open", lambda *_, **__: None)
+
+
+def submit(monkeypatch: pytest.MonkeyPatch, cluster: Cluster, jobs: Jobs) -> None:
+    monkeypatch.setattr(masters, "of", lambda *_: cluster)
+    operator = SparkSubmitOperator(
+        task_id="t", application="/app.jar", java_class="Main", master="spark://m:7077", deploy_mode="cluster"
+    )
+    Submitter({"ti": SimpleNamespace(dag_id="d", task_id="t"), "conn": NoConnections()}, QUICK, jobs)(operator)
+
+
+LOST = UnreachableError("the answer was cut off")
+
+
+@pytest.mark.parametrize("late", [0, 5])
+def test_an_application_whose_answer_was_lost_is_found_and_followed(monkeypatch: pytest.MonkeyPatch, late: int) -> None:
+    cluster, jobs = Cluster(LOST, late=late), Jobs()
+
+    submit(monkeypatch, cluster, jobs)
+
+    assert cluster.submitted == [TAG]
+    assert jobs.ends == {TAG: "finished"}
+
+
+def test_one_that_is_not_found_fails_its_try_retryably_and_its_row_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = Jobs()
+
+    with pytest.raises(StatusUnknownError, match=r"gave no answer .* one may still come"):
+        submit(monkeypatch, Cluster(LOST, late=1_000_000), jobs)
+
+    assert jobs.ends == {}
+
+
+def test_a_submission_that_gives_no_id_is_not_taken_for_a_failure_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = Jobs()
+
+    with pytest.raises(StatusUnknownError, match="gave no id of an application"):
+        submit(monkeypatch, Cluster("nothing"), jobs)
+
+    assert jobs.ends == {}
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_spark_submit_that_failed_may_have_handed_its_application_over(monkeypatch: pytest.MonkeyPatch, listed: bool) -> None:
+    cluster, jobs = Cluster(ApplicationError("spark-submit ended with exit code 1"), late=0 if listed else 1_000_000), Jobs()
+
+    if listed:
+        submit(monkeypatch, cluster, jobs)
+    else:
+        with pytest.raises(ApplicationError):
+            submit(monkeypatch, cluster, jobs)
+
+    assert jobs.ends == ({TAG: "finished"} if listed else {})
+
+
+@pytest.mark.parametrize(
+    "answer", [UnreachableError("connection refused", refused=True), FailTask("The Spark master took no driver")]
+)
+def test_what_the_cluster_surely_did_not_take_is_closed(monkeypatch: pytest.MonkeyPatch, answer: Exception) -> None:
+    jobs = Jobs()
+
+    with pytest.raises((ApplicationError, FailTask)):
+        submit(monkeypatch, Cluster(answer), jobs)
+
+    assert jobs.ends == {TAG: "failed"}
+
+
+def test_a_retry_goes_on_with_an_application_that_comes_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, jobs = Cluster(late=5), Jobs(left("earlier"))
+    cluster.submitted.append("earlier")
+
+    submit(monkeypatch, cluster, jobs)
+
+    assert cluster.submitted == ["earlier"]
+    assert jobs.ends == {"earlier": "finished"}
+
+
+def test_after_a_clear_one_that_comes_late_is_ended_before_another_is_submitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, jobs = Cluster(late=1), Jobs(left("earlier", max_tries=0))
+    cluster.submitted.append("earlier")
+
+    submit(monkeypatch, cluster, jobs)
+
+    assert cluster.killed == ["earlier"]
+    assert jobs.ends == {"earlier": "killed", TAG: "finished"}
+
+
+def test_one_that_does_not_come_is_ruled_out_and_another_submitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, jobs = Cluster(), Jobs(left("earlier"))
+
+    submit(monkeypatch, cluster, jobs)
+
+    assert cluster.submitted == [TAG]
+    assert jobs.ends == {"earlier": "killed", TAG: "finished"}
+
+
+def test_an_application_whose_cluster_can_no_longer_be_asked_is_not_taken_for_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, jobs = Cluster(), Jobs()
+
+    def status(ids: Ids, tag: str) -> Status:
+        raise FailTask("The password of connection 'spark_default' was removed.")
+
+    monkeypatch.setattr(cluster, "status", status)
+
+    with pytest.raises(FailTask):
+        submit(monkeypatch, cluster, jobs)
+
+    assert cluster.submitted == [TAG]
+    assert jobs.ends == {}
