@@ -39,10 +39,14 @@ class DataFrameReference:
         return self.url.removeprefix(_LOCAL)
 
     def to_pandas(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
-        """All of it, or some columns, in the memory of this process."""
-        import pandas as pd
+        """All of it, or some columns, in the memory of this process.
 
-        return pd.read_parquet(self.path, columns=None if columns is None else list(columns))
+        A value is never changed to fit: integers with nulls become float64, as pandas has it, and Int64 if that would round one.
+        Intervals of days become timedelta64, those of months the number of months.
+        """
+        from scheduler.authoring import pandas_frames
+
+        return pandas_frames.read(self.path, self.schema, columns)
 
     def to_spark(self, spark: SparkSession) -> DataFrame:
         """As a DataFrame of a session; no job runs, since the schema is known."""

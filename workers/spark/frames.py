@@ -28,6 +28,13 @@ COUNT_TIMEOUT_S = 1.0
 #: Without what guards readers against a job that was cut off, since here the report does: each file and folder of that costs
 #: milliseconds, for Hadoop starts a `chmod` for it.
 WRITTEN_ONCE = {"mapreduce.fileoutputcommitter.algorithm.version": "2", "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
+#: Times as every reader of Parquet takes them: INT96, which Spark writes otherwise, other readers turn into nanoseconds, and those
+#: end in 2262. Dates before 1582 are in the calendar of SQL and Python.
+WRITTEN_AS = {
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.writeLegacyFormat": "false",
+}
 #: DataFrames of one task that are written at once.
 WRITERS = 3
 #: What the file system says when it will not take data, and what to tell people.
@@ -127,9 +134,14 @@ def _all_written(found: "dict[int, tuple[DataFrame, str]]") -> dict[int, DataFra
     """Several at once: planning one, or writing a small one, keeps a single core busy."""
     from pyspark import inheritable_thread_target
 
+    first, _ = next(iter(found.values()))
+    for frame, _ in found.values():
+        for key, value in WRITTEN_AS.items():
+            # Of the session, since a writer has no options for it. The task has ended, and its session with it.
+            frame.sparkSession.conf.set(key, value)
     pool = ThreadPoolExecutor(WRITERS, thread_name_prefix="write")
     try:
-        write = inheritable_thread_target(_written)
+        write = inheritable_thread_target(first.sparkSession)(_written)
         writes = {key: pool.submit(write, *one) for key, one in found.items()}
         ended, _ = wait(writes.values(), return_when=FIRST_EXCEPTION)
         # If one failed: the others are waited for, or files would appear after their folder was deleted.
