@@ -61,6 +61,15 @@ def sentence(said: str) -> str:
     return _short(_known(said)) or _sentence(said)
 
 
+def first_line(error: BaseException) -> str:
+    """The class of an exception and the first line that it says, for a line of a worker's log."""
+    try:
+        said = str(error).partition("\n")[0][:MAX_CHARACTERS]
+    except Exception:  # those of PySpark ask a JVM
+        said = ""
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
 def of_text(text: str) -> str | None:
     """The cause that the output of an application tells, from its last exception if that says it, else from all of it."""
     text = "\n".join(text.splitlines())

@@ -1,5 +1,6 @@
 """A real Celery worker process for one test; the test takes the scheduler's turns."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -134,11 +135,11 @@ class Bench:
         return "\n".join(worker.said for worker in self.workers)
 
 
-@pytest.fixture
-def bench(settings: Settings, tmp_path: Path) -> Iterator[Bench]:
-    """Workers of this bench are ended with the test."""
+@contextlib.contextmanager
+def opened(settings: Settings, folder: Path) -> Iterator[Bench]:
+    """A bench whose workers are ended with the block."""
     scenario = Scenario(settings)
-    made = Bench(settings, scenario, tmp_path)
+    made = Bench(settings, scenario, folder)
     yield made
     for worker in made.workers:
         if worker.process.poll() is None:
@@ -150,6 +151,13 @@ def bench(settings: Settings, tmp_path: Path) -> Iterator[Bench]:
             worker.process.kill()
             worker.process.wait()
     scenario.close()
+
+
+@pytest.fixture
+def bench(settings: Settings, tmp_path: Path) -> Iterator[Bench]:
+    """Workers of this bench are ended with the test."""
+    with opened(settings, tmp_path) as made:
+        yield made
 
 
 @pytest.fixture

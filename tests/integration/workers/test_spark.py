@@ -42,6 +42,7 @@ def d():
         conf = {key: spark.conf.get(key) for key in ("spark.sql.shuffle.partitions", "spark.sql.session.timeZone")}
         warehouse = spark.conf.get("spark.sql.warehouse.dir")
         group = sc.getLocalProperty("spark.jobGroup.id")
+        spark.range(3).write.saveAsTable("saved")
         found = {"total": total, "conf": conf, "master": sc.master, "warehouse": warehouse, "group": group}
         return found | {"jvm": jvm(spark), "used": used(spark)}
     @task.pyspark(conf={"spark.sql.shuffle.partitions": 9})
@@ -53,6 +54,8 @@ def d():
     @task.pyspark(warm=False, conf={"spark.driver.memory": "600m", "spark.hadoop.mine": "a secret"})
     def cold(spark, before):
         command = open(f"/proc/{jvm(spark)[1]}/cmdline").read()
+        spark.range(4).write.saveAsTable("saved")
+        assert spark.table("saved").count() == 4
         return {"jvm": jvm(spark), "used": used(spark), "memory": "-Xmx600m" in command, "told": "a secret" in command}
     @task.pyspark
     def stops(spark, before):
@@ -67,7 +70,7 @@ def d():
     @task.pyspark(execution_timeout=timedelta(seconds=2))
     def slow(spark, before):
         spark.range(1).select(udf(lambda x: time.sleep(60), LongType())("id")).collect()
-    @task.pyspark(trigger_rule="all_done")
+    @task.pyspark(trigger_rule="all_done", warm=False)
     def wrong(spark, none):
         spark.sql("select nope from values (1) as t(x)")
     @task.pyspark(trigger_rule="all_done")
@@ -94,7 +97,7 @@ def test_a_warm_jvm_serves_each_task_with_a_session_of_its_own(bench: Any) -> No
     assert values["first"]["conf"] == {"spark.sql.shuffle.partitions": "4", "spark.sql.session.timeZone": "UTC"}
     assert values["first"]["master"] == "local[2]"
     assert values["first"]["group"] == "d.first r1"
-    assert str(bench.settings.home) in values["first"]["warehouse"]
+    assert "/paceline-jvm-" in values["first"]["warehouse"]
     assert values["second"] == {"jvm": [application, pid], "views": [], "partitions": "9"}
 
     assert values["cold"]["jvm"][1] != pid
@@ -105,6 +108,7 @@ def test_a_warm_jvm_serves_each_task_with_a_session_of_its_own(bench: Any) -> No
     assert values["fresh"]["jvm"][0] != application
     assert values["fresh"]["count"] == 7
     assert "said by the JVM" in bench.log("first")
+    assert "saved in the warehouse: known to this JVM alone" in bench.log("first")
     assert "said by the JVM" not in worker.said
 
     assert "TaskTimeout" in bench.last_line("slow")
@@ -211,6 +215,7 @@ def test_without_a_java_that_spark_can_use_the_task_fails_with_one_sentence(benc
             {"spark.driver.extraJavaOptions": "-Xmx1g"},
             "exit code 1: Not allowed to specify max heap",
         ),
+        ({"spark.driver.memory": "200m"}, "must be at least"),
     ],
 )
 def test_a_conf_that_no_jvm_can_have_is_told_in_one_sentence(bench: Any, conf: dict[str, str], words: str) -> None:

@@ -36,7 +36,6 @@ def merged(settings: Settings, own: Mapping[str, str]) -> dict[str, str]:
         "spark.driver.memory": "1g",
         "spark.sql.shuffle.partitions": "4",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.warehouse.dir": str(settings.home / "warehouse"),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         # What is kept of ended jobs: progress reads the newest, and a JVM that stays must not grow with what it has done.
@@ -46,8 +45,9 @@ def merged(settings: Settings, own: Mapping[str, str]) -> dict[str, str]:
         "spark.sql.ui.retainedExecutions": "20",
     } | dict(own)
     if found["spark.master"].startswith("local"):
-        found = {**conf.LOOPBACK, **found}
-    return found
+        return {**conf.LOOPBACK, **found}
+    # Executors elsewhere may share our home, and not the folder of the JVM, which is the warehouse of a local master.
+    return {"spark.sql.warehouse.dir": str(settings.home / "warehouse"), **found}
 
 
 def split(own: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:

@@ -1,5 +1,6 @@
 """The JVM of a pool child: its start, what it says (in the log of the moment), its end with the child."""
 
+import contextlib
 import fcntl
 import os
 import signal
@@ -9,7 +10,7 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ KEPT_BYTES = 65536
 
 
 class JvmError(PacelineError):
-    """Spark's JVM did not start."""
+    """Spark's JVM did not start, or does not answer."""
 
 
 class Jvm:
@@ -39,14 +40,17 @@ class Jvm:
         self._said = bytearray()
         self._scratch = Scratch()
         properties, gateway = self._scratch.path / "spark.properties", self._scratch.path / "gateway"
+        # Tables that only its memory knows end with it: another JVM could neither read them nor save one of the same name.
+        self._warehouse = self._scratch.path / "warehouse"
         # A file and not arguments, which everybody on the machine can read.
-        properties.write_text(conf.as_properties(settings))
+        properties.write_text(conf.as_properties({"spark.sql.warehouse.dir": str(self._warehouse), **settings}))
         read, write = os.pipe()
         try:
             self._process = _start(java, properties, gateway, write, options)
             os.close(write)
-            self._output = read
-            threading.Thread(target=self._pump, name="jvm-output", daemon=True).start()
+            self._output, self._output_file = read, os.fstat(read).st_ino
+            self._pumping = threading.Thread(target=self._pump, name="jvm-output", daemon=True)
+            self._pumping.start()
             self.gateway = _connect(*self._wait_for(gateway))
             properties.unlink()
             gateway.unlink()
@@ -56,11 +60,19 @@ class Jvm:
 
     @property
     def alive(self) -> bool:
-        return self._process.poll() is None
+        """Whether it runs and its output is read; without that it would wait for a reader sooner or later."""
+        return self._process.poll() is None and self._pumping.is_alive()
 
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def tables(self) -> set[str]:
+        """The tables and databases that are known to this JVM alone, and go with it."""
+        with contextlib.suppress(OSError):
+            return {path.name for path in self._warehouse.iterdir()}
+        return set()
 
     def forget_said(self) -> None:
         """A task begins: what was said before is not about it."""
@@ -73,11 +85,35 @@ class Jvm:
     def settle(self, timeout_s: float = 0.2) -> None:
         """Wait a moment until what it has printed so far is written, so that it stands in the log of its task."""
         deadline = time.monotonic() + timeout_s
-        while self.alive and time.monotonic() < deadline:
+        while self.alive and self._has_output() and time.monotonic() < deadline:
             (waiting,) = struct.unpack("i", fcntl.ioctl(self._output, termios.FIONREAD, b"\0" * 4))
             if waiting == 0:
                 return
             time.sleep(0.005)
+
+    @contextlib.contextmanager
+    def must_answer(self, within_s: float) -> Iterator[None]:
+        """Kill it if the block takes longer: a call to a JVM that is stopped, or out of memory, may never return. JvmError."""
+        lock, over, killed = threading.Lock(), False, False
+
+        def kill() -> None:
+            nonlocal killed
+            with lock:
+                if not over:
+                    killed = True
+                    self._process.kill()
+
+        timer = threading.Timer(within_s, kill)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            with lock:
+                over = True
+            if killed:
+                raise JvmError(f"Spark's JVM did not answer within {within_s:g} s.")
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """End it; kill it if it does not end in time."""
@@ -104,12 +140,19 @@ class Jvm:
 
     def _pump(self) -> None:
         """Copy to whatever file descriptor 2 is at that moment: the log of the running task, else the worker's stderr."""
-        while data := os.read(self._output, CHUNK_BYTES):
+        while self._has_output() and (data := os.read(self._output, CHUNK_BYTES)):
             self._said += data
             del self._said[:-KEPT_BYTES]
             while data:
                 data = data[os.write(2, data) :]
-        os.close(self._output)
+        if self._has_output():
+            os.close(self._output)
+
+    def _has_output(self) -> bool:
+        """Whether the descriptor is still the pipe: a task may have closed it, and its number be that of something else by now."""
+        with contextlib.suppress(OSError):
+            return os.fstat(self._output).st_ino == self._output_file
+        return False
 
 
 def _end(process: "subprocess.Popen[bytes]", timeout_s: float) -> None:
@@ -121,7 +164,8 @@ def _end(process: "subprocess.Popen[bytes]", timeout_s: float) -> None:
             process.kill()
             process.wait()
     assert process.stdin is not None
-    process.stdin.close()
+    with contextlib.suppress(OSError):  # a task has closed it
+        process.stdin.close()
 
 
 def _start(java: str, properties: Path, gateway: Path, output: int, options: Sequence[str]) -> "subprocess.Popen[bytes]":

@@ -1,4 +1,7 @@
-"""The warm JVMs of a pool child: one for each configuration, as long as it is sound, young and small."""
+"""The warm JVMs of a pool child: one for each configuration, as long as it is sound, young and small.
+
+A task may leave a JVM in any state. Whatever goes wrong while it is taken or returned ends it, and is not the next task's fault.
+"""
 
 import contextlib
 import gc
@@ -13,8 +16,10 @@ from scheduler.exceptions import FailTask
 from scheduler.setting_sections import Spark
 from workers.logs import worker_log
 from workers.spark import causes
-from workers.spark.warm import threads
+from workers.spark.warm import threads, words
 from workers.spark.warm.jvm import Jvm
+from workers.spark.warm.log_levels import LogLevels
+from workers.spark.warm.python_side import PythonSide, restore_modules
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,6 +28,8 @@ if TYPE_CHECKING:
 JVM_ERROR = re.compile(r"\bjava\.lang\.[A-Z]\w*Error\b")
 #: Tasks after which Python looks for garbage, see `release`.
 COLLECT_EVERY = 10
+#: Seconds that a JVM may take to give a session, and to be cleaned after a task; both take some milliseconds.
+ANSWER_S = 20.0
 JVM_FAILED = "it reported an error of the JVM itself"
 
 
@@ -33,6 +40,12 @@ class Warm:
     conf: Mapping[str, str]
     jvm: Jvm
     base: Any = None
+    #: The objects inside the JVM: Python's side of them is the task's to change.
+    context: Any = field(init=False)
+    session: Any = field(init=False)
+    shared_conf: str = field(init=False)
+    python: PythonSide = field(init=False)
+    levels: LogLevels = field(init=False)
     started_at: float = field(default_factory=time.monotonic)
     tasks: int = 0
     #: Why it is not to be used again.
@@ -45,16 +58,17 @@ class Warm:
         """Where the classes of the JVM are looked up."""
         return self.jvm.gateway.jvm
 
-    @property
-    def context(self) -> Any:
-        """The SparkContext inside the JVM."""
-        return self.base.sparkContext._jsc.sc()
+    def renew(self) -> None:
+        """Start a SparkContext, and the session that all others are made from."""
+        self.base = base = _session(self)
+        self.context, self.session = base.sparkContext._jsc.sc(), base._jsparkSession
+        self.shared_conf = self.context.conf().toDebugString()
+        self.python = PythonSide(base)
 
     @property
     def stopped(self) -> bool:
         """Whether somebody has stopped the SparkContext."""
-        outer: Any = self.base.sparkContext._jsc
-        return outer is None or bool(outer.sc().isStopped())
+        return bool(self.context.isStopped())
 
     def worn(self, limits: Spark) -> str | None:
         """Why it has served long enough; None while it has not."""
@@ -86,7 +100,7 @@ class Warm:
                 self.checked.add(pair)
 
     def _check(self, key: str, value: str) -> None:
-        from py4j.protocol import Py4JError
+        from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
         entry = self.classes.org.apache.spark.internal.config.ConfigEntry.findEntry(key)
@@ -94,7 +108,7 @@ class Warm:
             return
         try:
             entry.valueConverter().apply(value)
-        except (Py4JError, PySparkException) as error:
+        except (Py4JJavaError, PySparkException) as error:
             raise FailTask(f"The conf {key} cannot be {value!r}: {causes.sentence(str(error))}") from None
 
 
@@ -103,11 +117,10 @@ _active: Warm | None = None
 
 
 def take(settings: Mapping[str, str], own: Mapping[str, str], limits: Spark, options: Sequence[str] = ()) -> Warm:
-    """The JVM for this configuration, started if there is none; it is the one that PySpark uses from now on."""
+    """The JVM for this configuration, started if there is none that is fit; it is the one that PySpark uses from now on."""
     key = frozenset(settings.items())
     found = _kept.pop(key, None)
-    if found is not None and (why := found.worn(limits)) is not None:
-        end(found, why)
+    if found is not None and not _is_fit(found, limits):
         found = None
     if found is None:
         while len(_kept) >= max(1, limits.warm_jvms):
@@ -115,24 +128,50 @@ def take(settings: Mapping[str, str], own: Mapping[str, str], limits: Spark, opt
             end(_kept.pop(oldest), "another configuration needs its place (spark.warm_jvms)")
         found = start(settings, own, options)
     _kept[key] = found
-    activate(found)
-    if found.stopped:
-        found.base = _session(found)
     return found
+
+
+def _is_fit(found: Warm, limits: Spark) -> bool:
+    """Whether a JVM that was kept can serve another task; it has a SparkContext then. It is ended if not."""
+    try:
+        why = found.worn(limits)
+        if why is None:
+            with found.jvm.must_answer(ANSWER_S):
+                activate(found)
+                if found.stopped:
+                    found.renew()
+            return True
+    except BaseException as error:
+        if words.is_interruption(error) or not isinstance(error, Exception):
+            end(found, "taking it for another task was interrupted")
+            raise
+        why = f"it could not be taken for another task ({causes.first_line(error)})"
+    end(found, why)
+    return False
 
 
 def start(settings: Mapping[str, str], own: Mapping[str, str], options: Sequence[str] = ()) -> Warm:
     """A JVM with its SparkContext; `own` are the keys among its configuration that are the author's, `options` are for Java."""
+    restore_modules()
     made = Warm(settings, Jvm(settings, options))
     try:
         activate(made)
         made.check(own)
-        made.base = _session(made)
+        made.levels = LogLevels(made.classes)
+        made.renew()
         threads.let_go_soon(made.classes)
-    except BaseException:
+    except BaseException as error:
+        words.keep(error)
         end(made)
         raise
     return made
+
+
+def drop(warm: Warm, why: str) -> None:
+    """End one whatever it was to serve still."""
+    for key in [key for key, one in _kept.items() if one is warm]:
+        del _kept[key]
+    end(warm, why)
 
 
 def release(warm: Warm, limits: Spark) -> None:
@@ -145,12 +184,14 @@ def release(warm: Warm, limits: Spark) -> None:
     if JVM_ERROR.search(warm.jvm.said()):
         warm.unfit = JVM_FAILED
     why = warm.worn(limits)
-    with contextlib.suppress(Exception):
-        why = why or warm.full(limits)
+    if why is None:
+        try:
+            with warm.jvm.must_answer(ANSWER_S):
+                why = warm.full(limits)
+        except Exception as error:
+            why = f"it did not say how full its heap is ({type(error).__name__})"
     if why is not None:
-        for key in [key for key, one in _kept.items() if one is warm]:
-            del _kept[key]
-        end(warm, why)
+        drop(warm, why)
 
 
 def shutdown() -> None:
@@ -164,8 +205,10 @@ def end(warm: Warm, why: str | None = None) -> None:
     global _active  # noqa: PLW0603 - PySpark knows one JVM a process
     if why is not None:
         worker_log.info("ending the JVM %d of a Spark configuration: %s", warm.jvm.pid, why)
-    _close_accumulators(warm)
-    warm.jvm.stop()
+    with contextlib.suppress(Exception):
+        _close_accumulators(warm)
+    with contextlib.suppress(Exception):
+        warm.jvm.stop()
     with contextlib.suppress(Exception):
         warm.jvm.gateway.shutdown()
     if _active is warm:
@@ -175,7 +218,7 @@ def end(warm: Warm, why: str | None = None) -> None:
 
 def _close_accumulators(warm: Warm) -> None:
     """PySpark's server of accumulators would live on, and say by a stack trace that its JVM has ended."""
-    server = getattr(getattr(warm.base, "sparkContext", None), "_accumulatorServer", None)
+    server = warm.python.accumulators if warm.base is not None else None
     if server is not None:
         server.handle_error = lambda *_: None
         threading.Thread(target=server.shutdown, name="close-accumulators", daemon=True).start()
@@ -184,7 +227,12 @@ def _close_accumulators(warm: Warm) -> None:
 def activate(warm: Warm) -> None:
     """Let PySpark, which knows one JVM a process, use this one."""
     global _active  # noqa: PLW0603
+    restore_modules()
+    if warm.base is not None:
+        warm.python.restore()
     if _active is warm:
+        # What it knows is the task's to change.
+        _let_pyspark_use(warm)
         return
     gc.unfreeze()
     _forget_java_objects()

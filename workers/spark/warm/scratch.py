@@ -22,7 +22,8 @@ class Scratch:
         """Remove it, once the JVM has ended."""
         if self._lock is not None:
             shutil.rmtree(self.path, ignore_errors=True)
-            os.close(self._lock)
+            with contextlib.suppress(OSError):  # a task has closed it
+                os.close(self._lock)
             self._lock = None
 
 

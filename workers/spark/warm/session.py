@@ -8,12 +8,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scheduler.exceptions import TaskTimeout
-from workers.outcome import TaskStopped
-from workers.spark.warm.kept import JVM_ERROR, JVM_FAILED, Warm
+from workers.spark import causes
+from workers.spark.warm import python_side, words
+from workers.spark.warm.kept import ANSWER_S, JVM_ERROR, JVM_FAILED, Warm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,13 +34,12 @@ class State:
         context = warm.context
         self._listeners = self._identities()
         self._added = _added(context)
-        self._log = self._log_levels()
         self._hadoop = context.hadoopConfiguration().getPropsWithPrefix("")
 
     def restore(self) -> None:
         """Take back what can be taken back; a JVM with the rest is unfit."""
         warm, context = self._warm, self._warm.context
-        shared = warm.base._jsparkSession.sharedState()
+        shared = warm.session.sharedState()
         for query in list(shared.activeStreamingQueries().values()):
             query.stop()
         shared.cacheManager().clearCache()
@@ -52,14 +52,20 @@ class State:
                 context.removeSparkListener(listener)
         if context.getCheckpointDir().isDefined():
             context.setCheckpointDir(None)
-        if self._log_levels() != self._log:
-            context.setLogLevel(self._log[0])
-            # A level that was set lifts the one that Spark's shells keep to.
-            getattr(self._logging(), "sparkShellThresholdLevel_$eq")(self._log[1])
         self._restore_hadoop(context.hadoopConfiguration())
-        if _added(context) != self._added:
-            warm.unfit = "a task added files or jars to its SparkContext, which cannot be taken away again"
         _restore_python(warm)
+        warm.unfit = self._lasting() or warm.python.broken
+
+    def _lasting(self) -> str | None:
+        """What a task did that cannot be taken back; None for nothing."""
+        warm, context = self._warm, self._warm.context
+        if _added(context) != self._added:
+            return "a task added files or jars to its SparkContext, which cannot be taken away again"
+        if context.conf().toDebugString() != warm.shared_conf:
+            return "a task changed the configuration that all sessions share"
+        if not warm.session.sharedState().externalCatalog().databaseExists("default"):
+            return "a task dropped the database default"
+        return None
 
     def _restore_hadoop(self, hadoop: Any) -> None:
         """The differences are looked for inside the JVM: there are a thousand keys, and each question is a round trip."""
@@ -80,83 +86,115 @@ class State:
         identity = self._warm.classes.java.lang.System.identityHashCode
         return {identity(one): one for one in (listeners.get(number) for number in range(listeners.size()))}
 
-    def _log_levels(self) -> tuple[str, Any]:
-        root = self._warm.classes.org.apache.logging.log4j.LogManager.getRootLogger()
-        return root.getLevel().toString(), self._logging().sparkShellThresholdLevel()
 
-    def _logging(self) -> Any:
-        return getattr(getattr(self._warm.classes.org.apache.spark.internal, "Logging$"), "MODULE$")
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The session of one task, what stood before it, and the thread of the JVM that its calls are made in."""
+
+    session: "SparkSession"
+    before: State
+    thread: Any
+
+
+def begin(warm: Warm, own: Mapping[str, str], *, name: str) -> Begun:
+    """A new session with the keys of `own`, the current one from now on; `name` is the group and the description of its jobs."""
+    warm.jvm.forget_said()
+    before = State(warm)
+    session = warm.base.newSession()
+    for key, value in own.items():
+        session.conf.set(key, value)
+    _make_current(warm, session)
+    session.sparkContext.setJobGroup(name, name, interruptOnCancel=True)
+    return Begun(session, before, warm.classes.java.lang.Thread.currentThread())
+
+
+@contextlib.contextmanager
+def until_end(warm: Warm, begun: Begun) -> Iterator["SparkSession"]:
+    """The session while the block runs; afterwards all that sessions share is as before, or the JVM is unfit.
+
+    What an interrupted task had asked for is called off. The JVM is unfit too if it does not let go of that.
+    """
+    try:
+        yield begun.session
+    except BaseException as error:
+        python_side.restore_modules()
+        if interrupted(error):
+            _drop_connection(warm)
+            if not _called_off(warm, begun.thread):
+                warm.unfit = f"it did not let go of an interrupted task within {CANCEL_S:g} s"
+        elif isinstance(error, Exception) and JVM_ERROR.search(_said(warm, error)):
+            warm.unfit = JVM_FAILED
+        raise
+    finally:
+        _close(warm, begun.before)
 
 
 @contextlib.contextmanager
 def opened(warm: Warm, own: Mapping[str, str], *, name: str) -> Iterator["SparkSession"]:
-    """A new session with the keys of `own`, current while the block runs; `name` is the group and the description of its jobs.
-
-    What an interrupted task had asked for is called off. The JVM is unfit afterwards if it does not let go of that.
-    """
-    warm.jvm.forget_said()
-    state = State(warm)
-    session = warm.base.newSession()
-    for key, value in own.items():
-        session.conf.set(key, value)
-    _make_current(session)
-    session.sparkContext.setJobGroup(name, name, interruptOnCancel=True)
-    thread = warm.classes.java.lang.Thread.currentThread()
-    try:
+    """Both in one."""
+    with until_end(warm, begin(warm, own, name=name)) as session:
         yield session
-    except BaseException as error:
-        if interrupted(error):
-            _drop_connection(warm)
-            if not _called_off(warm, thread):
-                warm.unfit = f"it did not let go of an interrupted task within {CANCEL_S:g} s"
-        elif isinstance(error, Exception) and JVM_ERROR.search(str(error)):
-            warm.unfit = JVM_FAILED
-        raise
-    finally:
-        _close(warm, state)
 
 
-def interrupted(error: BaseException | None) -> bool:
+def interrupted(error: BaseException) -> bool:
     """Whether a timeout or a stop is at the root of `error`, or the connection to the JVM is broken."""
     from py4j.protocol import Py4JError, Py4JNetworkError
 
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        if isinstance(error, TaskTimeout | TaskStopped | Py4JNetworkError):
-            return True
-        if type(error) is Py4JError and NO_ANSWER.fullmatch(str(error)):
-            return True
-        seen.add(id(error))
-        error = error.__cause__ or error.__context__
-    return False
+    if words.is_interruption(error):
+        return True
+    return any(
+        isinstance(one, Py4JNetworkError) or (type(one) is Py4JError and NO_ANSWER.fullmatch(str(one)) is not None)
+        for one in words.chain(error)
+    )
 
 
-def _make_current(session: "SparkSession") -> None:
+def _make_current(warm: Warm, session: "SparkSession") -> None:
     """`SparkSession.builder.getOrCreate()` and `getActiveSession()` inside the task give its own session."""
     from pyspark.sql import SparkSession
 
-    classes: Any = session.sparkContext._jvm
-    classes.SparkSession.setDefaultSession(session._jsparkSession)
-    classes.SparkSession.setActiveSession(session._jsparkSession)
+    warm.classes.SparkSession.setDefaultSession(session._jsparkSession)
+    warm.classes.SparkSession.setActiveSession(session._jsparkSession)
     SparkSession._instantiatedSession = SparkSession._activeSession = session
 
 
-def _close(warm: Warm, state: State) -> None:
+def _said(warm: Warm, error: Exception) -> str:
+    """What an exception says; those of PySpark ask the JVM for it."""
+    with contextlib.suppress(Exception), warm.jvm.must_answer(ANSWER_S):
+        return str(error)
+    return ""
+
+
+def _close(warm: Warm, before: State) -> None:
+    """Whatever goes wrong here is the JVM's end, and not the fault of the task that has ended."""
     cleaned = False
     try:
-        if warm.unfit is None and warm.jvm.alive and not warm.stopped:
-            warm.context.cancelAllJobs()
-            state.restore()
-            _make_current(warm.base)
+        if warm.unfit is None and warm.jvm.alive:
+            with warm.jvm.must_answer(ANSWER_S):
+                _clean(warm, before)
         cleaned = True
     except Exception as error:
-        warm.unfit = f"it could not be cleaned after a task ({type(error).__name__})"
+        warm.unfit = f"it could not be cleaned after a task ({causes.first_line(error)})"
     finally:
         if not cleaned and warm.unfit is None:
             warm.unfit = "its cleaning after a task was interrupted"
     warm.jvm.settle()
     # The thread of the JVM behind it goes too, and with it local properties, job group and active session.
     _drop_connection(warm)
+
+
+def _clean(warm: Warm, before: State) -> None:
+    python_side.restore_modules()
+    warm.python.restore()
+    warm.levels.restore()
+    if warm.stopped:
+        # The next task gets a new one.
+        contexts = getattr(getattr(warm.classes.org.apache.spark, "SparkContext$"), "MODULE$")
+        if contexts.getActive().isDefined():
+            warm.unfit = "a task started a SparkContext of its own"
+        return
+    warm.context.cancelAllJobs()
+    before.restore()
+    _make_current(warm, warm.base)
 
 
 def _drop_connection(warm: Warm) -> None:
@@ -166,7 +204,8 @@ def _drop_connection(warm: Warm) -> None:
     if connection is not None:
         with contextlib.suppress(ValueError):
             client.deque.remove(connection)
-        connection.close()
+        with contextlib.suppress(Exception):  # of a connection that a task has closed
+            connection.close()
 
 
 def _called_off(warm: Warm, thread: Any) -> bool:
@@ -175,7 +214,7 @@ def _called_off(warm: Warm, thread: Any) -> bool:
 
     def call_off() -> None:
         with contextlib.suppress(Exception):
-            shared = warm.base._jsparkSession.sharedState()
+            shared = warm.session.sharedState()
             while True:
                 warm.context.cancelAllJobs()
                 for query in list(shared.activeStreamingQueries().values()):
@@ -187,7 +226,11 @@ def _called_off(warm: Warm, thread: Any) -> bool:
                 time.sleep(PAUSE_S)
 
     threading.Thread(target=call_off, name="call-off", daemon=True).start()
-    return done.wait(CANCEL_S)
+    deadline = time.monotonic() + CANCEL_S
+    while warm.jvm.alive and time.monotonic() < deadline:
+        if done.wait(PAUSE_S):
+            return True
+    return False
 
 
 def _added(context: Any) -> tuple[int, int, int]:

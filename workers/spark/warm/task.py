@@ -3,19 +3,23 @@
 import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from scheduler.authoring import context
 from scheduler.authoring.operator import Operator
-from scheduler.exceptions import PacelineError
+from scheduler.exceptions import FailTask, PacelineError
 from scheduler.settings import Settings
+from workers.guard import Logging
+from workers.logs import stamp, worker_log
 from workers.progress import Look
 from workers.runtimes import python
 from workers.spark import archive, causes, conf, frames
-from workers.spark.warm import configuration, kept, session, watch
+from workers.spark.warm import configuration, kept, python_side, session, watch, words
+from workers.spark.warm.jvm import JvmError
+from workers.spark.warm.kept import Warm
 
 #: Tells others how far a task is while the block runs.
 Watched = Callable[[Look], AbstractContextManager[None]]
@@ -38,20 +42,70 @@ def run(
     jvm_conf = configuration.merged(settings, for_jvm)
     keep = settings.spark.warm and getattr(operator, "warm", True)
     options = archive.options(settings)
-    one = kept.take(jvm_conf, for_jvm, settings.spark, options) if keep else kept.start(jvm_conf, for_jvm, options)
+
+    def take() -> Warm:
+        return kept.take(jvm_conf, for_jvm, settings.spark, options) if keep else kept.start(jvm_conf, for_jvm, options)
+
+    def give_back(one: Warm) -> None:
+        _said[:] = [one.jvm.said()]
+        kept.release(one, settings.spark) if keep else kept.end(one)
+
+    one, begun = _begun(take, give_back, for_session, name=_name(values["ti"]))
+    # Those of PySpark and py4j among them, which the guard did not know before the first task that imported them.
+    loggers, tables = Logging(), one.jvm.tables
+    loggers.note_new()
     try:
-        one.check(for_session)
-        with session.opened(one, for_session, name=_name(values["ti"])) as spark:
+        with session.until_end(one, begun) as spark:
             _pickle_by_value(settings.dags_folder)
             with watched(watch.look(one)):
                 result = python.run(operator, {**values, "spark": spark, "sc": spark.sparkContext})
-                return frames.stored(result, operator, values["ti"], settings)
+                python_side.restore_modules()
+                result = frames.stored(result, operator, values["ti"], settings)
+        _tell_of_tables(one.jvm.tables - tables)
+        return result
+    except BaseException as error:
+        _keep_words(one, error)
+        raise
     finally:
-        _said[:] = [one.jvm.said()]
-        if keep:
-            kept.release(one, settings.spark)
-        else:
-            kept.end(one)
+        loggers.restore()
+        give_back(one)
+
+
+def _begun(
+    take: Callable[[], Warm], give_back: Callable[[Warm], None], own: Mapping[str, str], *, name: str
+) -> tuple[Warm, session.Begun]:
+    """A session for the task, in a JVM that served others before or, if that one cannot give any, in a new one."""
+    while True:
+        one = take()
+        try:
+            with one.jvm.must_answer(kept.ANSWER_S) if one.tasks else contextlib.nullcontext():
+                one.check(own)
+                return one, session.begin(one, own, name=name)
+        except FailTask:  # a value that its key does not take
+            give_back(one)
+            raise
+        except BaseException as error:
+            _keep_words(one, error)
+            _said[:] = [one.jvm.said()]
+            kept.drop(one, f"it gave no session ({type(error).__name__})")
+            if one.tasks == 0 or not isinstance(error, Exception) or words.is_interruption(error):
+                raise
+            worker_log.warning("a JVM that other tasks had used gave no session (%s): starting another", causes.first_line(error))
+
+
+def _tell_of_tables(names: set[str]) -> None:
+    """Into the task's log: a table that is saved by name alone does not last."""
+    if names:
+        with contextlib.suppress(Exception):  # the task may have closed its output
+            print(  # noqa: T201
+                f"{stamp()} WARNING spark: {', '.join(sorted(names))} in the warehouse: known to this JVM alone, and removed with "
+                "it. Return the DataFrame, write it to a path, or use a catalog that lasts."
+            )
+
+
+def _keep_words(one: Warm, error: BaseException) -> None:
+    with contextlib.suppress(JvmError), one.jvm.must_answer(kept.ANSWER_S):
+        words.keep(error)
 
 
 def cause(error: BaseException) -> str | None:

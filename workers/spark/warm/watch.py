@@ -25,11 +25,14 @@ def look(warm: Warm) -> Look:
             return None
         executors = json.loads(mapper[0].writeValueAsString(store.executorList(False)))
         executors = [one for one in executors if one["isActive"] or (one.get("removeTime") or 0) >= since_ms]
-        return progress.of_stages(
-            stages, executors, application_id=warm.context.applicationId(), ui_url=warm.base.sparkContext.uiWebUrl
-        )
+        return progress.of_stages(stages, executors, application_id=warm.context.applicationId(), ui_url=_ui_url(warm))
 
     return found
+
+
+def _ui_url(warm: Warm) -> str | None:
+    url = warm.context.uiWebUrl()
+    return str(url.get()) if url.isDefined() else None
 
 
 def _mapper(warm: Warm) -> Any:

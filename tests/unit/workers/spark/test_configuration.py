@@ -20,7 +20,12 @@ def test_the_task_s_keys_override_ours() -> None:
 
     assert made["spark.driver.memory"] == "4g"
     assert (made["spark.mine"], made["spark.count"]) == ("true", "3")
-    assert made["spark.sql.warehouse.dir"] == "/home/p/warehouse"
+
+
+def test_the_warehouse_is_the_jvm_s_own_unless_executors_elsewhere_may_need_it() -> None:
+    assert "spark.sql.warehouse.dir" not in configuration.merged(SETTINGS, {})
+    assert configuration.merged(SETTINGS, {"spark.master": "spark://m:7077"})["spark.sql.warehouse.dir"] == "/home/p/warehouse"
+    assert configuration.merged(SETTINGS, {"spark.sql.warehouse.dir": "/x"})["spark.sql.warehouse.dir"] == "/x"
 
 
 def test_only_a_local_driver_is_bound_to_loopback() -> None:

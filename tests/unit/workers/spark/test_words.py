@@ -1,0 +1,67 @@
+"""What exceptions of PySpark say, beyond the end of their JVM: with stand-ins for them that ask one."""
+
+import pytest
+
+from scheduler.exceptions import TaskTimeout
+from workers.spark.warm import words
+
+
+def asks_a_jvm(alive: list[bool]) -> Exception:
+    """An exception of a class of PySpark's whose message comes from a JVM that may have ended."""
+
+    class Captured(Exception):
+        def __str__(self) -> str:
+            assert alive[0]
+            return "no such column"
+
+    Captured.__module__ = "pyspark.errors.exceptions.captured"
+    return Captured()
+
+
+def test_an_exception_says_after_the_end_of_its_jvm_what_it_said_before() -> None:
+    alive = [True]
+    error = asks_a_jvm(alive)
+
+    words.keep(error)
+    alive[0] = False
+
+    assert (str(error), type(error).__name__) == ("no such column", "Captured")
+    assert type(error).__module__ == "pyspark.errors.exceptions.captured"
+
+
+def test_those_it_was_raised_from_do_too() -> None:
+    alive = [True]
+    cause, context, one_of = asks_a_jvm(alive), asks_a_jvm(alive), asks_a_jvm(alive)
+    cause.__context__ = context
+    error = ExceptionGroup("several", [one_of])
+    error.__cause__ = cause
+
+    words.keep(error)
+    alive[0] = False
+
+    assert [str(one) for one in (cause, context, one_of)] == ["no such column"] * 3
+
+
+def test_one_whose_jvm_has_ended_already_says_what_it_knows() -> None:
+    error = asks_a_jvm([False])
+    error.errmsg = "An error occurred while calling o1.count"  # type: ignore[attr-defined]
+
+    words.keep(error)
+
+    assert str(error) == "An error occurred while calling o1.count"
+
+
+def test_those_of_others_are_left_alone() -> None:
+    error = ValueError("mine")
+
+    words.keep(error)
+
+    assert type(error) is ValueError
+
+
+@pytest.mark.parametrize(("cause", "found"), [(TaskTimeout("too long"), True), (ValueError("no"), False)])
+def test_an_interruption_is_found_in_what_py4j_makes_of_it(cause: Exception, found: bool) -> None:
+    error = RuntimeError("Error while receiving")
+    error.__cause__ = cause
+
+    assert words.is_interruption(error) is found
