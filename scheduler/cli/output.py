@@ -25,7 +25,20 @@ STYLES = {
 UNBOUNDED = 10_000
 #: Columns whose text may be wrapped, to so many characters at least.
 FREE_TEXT = frozenset(
-    {"reason", "error", "scheduling_error", "description", "what", "value", "default", "upstream", "queues", "schedule", "log"}
+    {
+        "reason",
+        "error",
+        "scheduling_error",
+        "description",
+        "what",
+        "value",
+        "default",
+        "upstream",
+        "queues",
+        "workers",
+        "schedule",
+        "log",
+    }
 )
 TEXT_WIDTH = 16
 #: Between two columns: the padding and the line under the head.

@@ -2,13 +2,17 @@
 
 import contextlib
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import redis
 
 from scheduler.cli import options, output
-from scheduler.store import overview
+from scheduler.cli.lazy import Later
+
+if TYPE_CHECKING:
+    from scheduler.store import overview
+else:
+    overview = Later("scheduler.store.overview")
 
 COLUMNS = ["queue", "waiting_in_postgresql", "waiting_in_redis", "running", "oldest", "workers"]
 
@@ -46,6 +50,8 @@ def list_(json_wanted: bool) -> None:
 
 def _in_redis(names: list[str]) -> dict[str, int]:
     """Messages by queue; nothing, with a word to the person, if Redis does not answer."""
+    import redis
+
     from scheduler import doorbell
     from scheduler.services import queue_report
 
