@@ -1,0 +1,28 @@
+"""What schedulers write into Redis for Flower: once for all of them."""
+
+from datetime import UTC, datetime
+
+from support.scenario import Scenario, chain
+
+from scheduler.services import queue_report
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def reporter(scenario: Scenario) -> queue_report.QueueReport:
+    return queue_report.QueueReport(scenario.engine, scenario.settings, scenario.broker)
+
+
+def test_one_scheduler_writes_for_all(scenario: Scenario) -> None:
+    scenario.add(chain("d", 1, task={"queue": "q"}))
+    scenario.trigger("d")
+    scenario.turn()
+    scenario.broker.delete(queue_report.KEY, queue_report.TURN_KEY)
+
+    assert [reporter(scenario).run_once(NOW), reporter(scenario).run_once(NOW)] == [True, False]
+
+    found = queue_report.read(scenario.broker)
+    assert found is not None and found["at"] == NOW.isoformat()
+    rows = {row["queue"]: row for row in found["queues"]}
+    assert (rows["q"]["queued"], rows["q"]["workers"], rows["default"]["worker_names"]) == (1, 0, ["w"])
+    assert queue_report.in_redis(scenario.broker, ["q", "none"]) == {"q": 1, "none": 0}

@@ -1,0 +1,120 @@
+"""docs/explanation/security.md: every sentence about what something may not do names the test that tries it."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs/explanation/security.md"
+REAL, UNIT = "tests/integration", "tests/unit"
+ATTACKS, ROLE, SCHEDULER = (f"{REAL}/security/test_{name}.py" for name in (
+    "attacks_of_the_worker_role", "worker_role", "scheduler_role"))  # fmt: skip
+REMOTE, MESSAGES = f"{REAL}/workers/test_remote_control.py", f"{REAL}/workers/test_hostile_messages.py"
+
+#: A part of the sentence, and the tests that try it.
+TRIED: dict[str, list[tuple[str, str]]] = {
+    "nothing secret in it: no URL": [
+        (f"{REAL}/dagfiles/test_bad_files.py", "test_a_file_sees_no_password_and_where_home_is"),
+        (f"{REAL}/engine/test_notices.py", "test_a_callback_sees_no_password_and_may_not_pull"),
+        (f"{REAL}/workers/test_surroundings.py", "test_user_code_sees_its_home_and_no_passwords"),
+    ],
+    "`paceline db grant-worker`, nothing else": [
+        (f"{REAL}/embedded/test_stack.py", "test_the_environment_of_workers_waiters_and_flower_is_without_what_is_the_schedulers"),
+        ("tests/compose/test_front_matter.py", "test_each_service_gets_the_passwords_that_it_needs_and_no_others"),
+    ],
+    "Migrating never changes the password": [(ROLE, "test_migrating_makes_the_role_of_the_url_with_its_password")],
+    "their role cannot change the schema": [(SCHEDULER, "test_it_may_change_every_row_and_nothing_of_the_schema")],
+    "cannot delete a run": [(ROLE, "test_it_cannot_do_what_it_need_not")],
+    "cannot read notices": [(ROLE, "test_it_cannot_do_what_it_need_not")],
+    "cannot create tables": [
+        (ATTACKS, "test_it_may_make_nothing_that_a_name_could_be_looked_up_in"),
+        (ATTACKS, "test_a_type_of_its_own_does_not_run_its_code_as_the_owner"),
+    ],
+    "have a fixed `search_path`": [
+        (ATTACKS, "test_every_function_that_acts_as_its_owner_looks_names_up_in_our_schema_alone"),
+        (ATTACKS, "test_it_cannot_make_our_functions_triggers_of_its_own"),
+    ],
+    "cannot choose the actor": [
+        (ATTACKS, "test_what_it_calls_itself_does_not_become_the_name_of_another_in_events"),
+        (ATTACKS, "test_it_cannot_turn_events_off"),
+        (ATTACKS, "test_no_change_of_a_state_slips_by_as_a_step_on_the_way"),
+    ],
+    "count only for roles that may write the table `event`": [(ATTACKS, "test_it_cannot_turn_events_off")],
+    "cannot register, change or stop a scheduler": [
+        (ATTACKS, "test_it_registers_and_stops_no_scheduler"),
+        (ATTACKS, "test_who_queued_and_who_ran_is_one_of_its_own_processes"),
+    ],
+    "is refused as a worker's role": [
+        (ROLE, "test_who_can_do_everything_is_no_role_for_a_worker"),
+        (ROLE, "test_no_role_that_reaches_past_its_grants_is_one_for_a_worker"),
+    ],
+    "Only the owner of the database can revoke": [
+        (SCHEDULER, "test_doctor_tells_what_only_the_owner_of_the_database_can_take_away")
+    ],
+    "does not start without it": [
+        ("tests/compose/test_front_matter.py", "test_compose_requires_every_password_and_the_example_names_every_variable")
+    ],
+    "no process makes a key": [(f"{REAL}/cli/test_secrets.py", "test_no_key_is_made_beside_a_database_that_others_use_too")],
+    "its key cannot decrypt": [(f"{REAL}/cli/test_secrets.py", "test_doctor_names_what_its_key_cannot_read")],
+    "can read neither `/proc/<pid>/environ`": [
+        (f"{REAL}/security/test_secrets_of_processes.py", "test_a_process_of_the_same_user_sees_neither_environment_nor_memory")
+    ],
+    "nobody else is let in": [
+        (f"{REAL}/embedded/test_home.py", "test_an_entry_for_one_user_gives_no_other_what_the_mask_kept_from_it")
+    ],
+    "No password appears": [
+        (f"{REAL}/security/test_secrets_of_processes.py", "test_a_stack_shows_its_secrets_nowhere"),
+        (f"{REAL}/security/test_secrets_of_processes.py", "test_errors_about_urls_hold_no_password"),
+    ],
+    "trusts nothing that such a process says": [
+        (f"{REAL}/dagfiles/test_hostile_answers.py", "test_every_answer_but_a_good_one_is_an_import_error_of_its_file")
+    ],
+    "What cannot be trusted ends a process with code 4": [
+        (f"{REAL}/security/test_tls.py", "test_a_database_that_cannot_be_trusted_ends_the_command_with_4"),
+        (f"{REAL}/security/test_tls.py", "test_no_process_waits_for_a_certificate_to_become_right"),
+    ],
+    "None of them may run a script": [(f"{REAL}/security/test_broker_roles.py", "test_a_role_may_not")],
+    "It cannot send remote control": [(f"{REAL}/security/test_broker_roles.py", "test_a_role_may_not")],
+    "with it the holes": [(f"{REAL}/security/test_broker_roles.py", "test_the_user_of_the_embedded_server_may_not")],
+    "and no others ([submitted": [
+        (f"{REAL}/workers/test_spark_submit.py", "test_the_master_takes_nothing_that_its_password_did_not_sign")
+    ],
+    "A worker drops everything else": [(MESSAGES, "test_each_is_refused_before_celery_sees_it")],
+    "so the claim finds nothing": [(MESSAGES, "test_a_good_message_for_nothing_is_dropped_by_the_claim")],
+    "is dropped and counted": [(f"{REAL}/engine/test_doorbell.py", "test_what_nobody_of_ours_rings_is_dropped_and_counted")],
+    "`revoke`, `terminate`": [
+        (REMOTE, "test_a_worker_answers_questions_refuses_orders_survives_garbage_and_stops_in_order"),
+        (REMOTE, "test_what_was_to_be_revoked_runs"),
+        (REMOTE, "test_every_refusal_names_what_to_do"),
+    ],
+    "a test holds the code to it": [(f"{UNIT}/security/test_statements.py", "test_statements_hold_constants_and_parameters_alone")],
+    "is not made of dots alone": [
+        (f"{REAL}/security/test_found_by_fuzzing.py", "test_a_run_id_that_names_another_folder_is_refused")
+    ],
+}
+#: Sentences that say "cannot" and the like and promise nothing: advice, and what does not hold.
+NO_PROMISE = (
+    "a task can also delete", "you open in a container", "Let workers run as another user",
+    "For any other role", "if migrating could not do that", "Lua is out of its reach", "all others",
+    "stops in order", "`pool_grow`", "`add_consumer`", "`pool_restart`", "`rate_limit`",
+)  # fmt: skip
+PROMISES = re.compile(r"\b(?:cannot|can neither|may not|None of them may|[Nn]obody else|refused as|never changes|refuses)\b")
+
+
+def text() -> str:
+    return re.sub(r"\s+", " ", PAGE.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("part", TRIED)
+def test_the_page_says_what_these_tests_try(part: str) -> None:
+    assert part in text()
+    for file, name in TRIED[part]:
+        assert re.search(rf"^(?:async )?def {name}\(", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE), f"{file}::{name}"
+
+
+def test_every_promise_of_the_page_is_tried() -> None:
+    sentences = re.split(r"(?<=[.;:]) +(?=[A-Z*`|])|(?= \| `)", text())
+    promises = [one for one in sentences if PROMISES.search(one)]
+    assert len(promises) > 10
+    assert [one for one in promises if not any(part in one for part in (*TRIED, *NO_PROMISE))] == []
