@@ -13,6 +13,8 @@ from scheduler.exceptions import DagError
 
 ID_MAX_LENGTH = 250
 _ID = re.compile(r"[\w.-]+")
+#: A queue is a Redis list of its name: these are keys of Paceline and Celery, and those of the lists by priority.
+_RESERVED_QUEUE = re.compile(r"paceline:.*|_kombu\..*|unacked.*|celeryev.*|/.*|.*\.pidbox|.*:[369]", re.DOTALL)
 
 _OFF: tuple[object, ...] = (None, False, (), [], {})
 _ON: tuple[object, ...] = (None, True)
@@ -31,6 +33,11 @@ LATER_FOR_DAGS: Mapping[str, tuple[object, ...]] = {
     ),
     "auto_register": _ON,
 }  # fmt: skip
+
+
+def is_reserved_queue(name: str) -> bool:
+    """Whether a queue may not have this name, because its list in Redis would be in the way of something else."""
+    return len(name) > ID_MAX_LENGTH or _RESERVED_QUEUE.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +65,13 @@ class Arguments:
         if not isinstance(value, str) or not value.strip():
             raise self.refuse(f"{name} must be a non-empty str, not {_shown(value)}.")
         return value
+
+    def queue(self, name: str, value: object) -> str:
+        """The name of a queue: a text that is no other key of the broker."""
+        text = self.text(name, value)
+        if is_reserved_queue(text):
+            raise self.refuse(f"{name} {text!r} is a key that Paceline or Celery keeps in Redis; choose another name.")
+        return text
 
     def texts(self, name: str, value: object) -> list[str]:
         """A list, tuple or set of str; a single str is refused, for it would be read letter by letter."""

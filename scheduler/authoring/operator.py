@@ -140,7 +140,7 @@ class Operator(Linkable, metaclass=OperatorMeta):
             None if execution_timeout is None else checks.duration("execution_timeout", execution_timeout, seconds_allowed=False)
         )
         self.exclusive = checks.boolean("exclusive", exclusive)
-        self.queue = None if queue is None else checks.text("queue", queue)
+        self.queue = None if queue is None else checks.queue("queue", queue)
         self.pool = DEFAULT_POOL if pool is None else checks.text("pool", pool)
         self.pool_slots = checks.integer("pool_slots", pool_slots, least=1)
         self.priority_weight = checks.integer("priority_weight", priority_weight)

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from scheduler.authoring.arguments import is_reserved_queue
 from scheduler.cli import options, output
 from scheduler.cli.lazy import Later
 
@@ -43,6 +44,10 @@ def set_(
     """Make or change a pool; -1 slots is no limit."""
     if not name.strip() or len(name) > 250 or "\0" in name:
         raise click.UsageError("A pool's name has 1 to 250 characters.")
+    if queue is not None and is_reserved_queue(queue):
+        raise click.BadParameter(
+            f"{queue!r} is a key that Paceline or Celery keeps in Redis; choose another name.", param_hint="'--queue'"
+        )
     row = store.set_pool(options.engine(), name, slots, description=description, include_deferred=include_deferred, queue=queue)
     options.ring("queue")
     if json_wanted:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from scheduler.authoring.arguments import is_reserved_queue
 from scheduler.cli import options
 
 if TYPE_CHECKING:
@@ -40,4 +41,6 @@ def _queues(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",")]
     if not all(names):
         raise click.BadParameter(f"{text!r} holds an empty name; write the queues as a,b.", param_hint="'-q'")
+    if reserved := [name for name in names if is_reserved_queue(name)]:
+        raise click.BadParameter(f"{reserved[0]!r} is a key that Paceline or Celery keeps in Redis.", param_hint="'-q'")
     return list(dict.fromkeys(names))

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pydantic import TypeAdapter, ValidationError
 
 from scheduler import serialized
+from scheduler.authoring.arguments import is_reserved_queue
 from scheduler.authoring.trigger_rule import TriggerRule
 from scheduler.dagfiles.answers import DagRow, fault
 from scheduler.serialized import SerializedDag
@@ -88,6 +89,8 @@ def _check_tasks(dag: SerializedDag) -> None:
             raise MalformedDagError("a task names an unknown task, or one that does not come before it")
         if task.trigger_rule not in RULES:
             raise MalformedDagError("a task has an unknown trigger rule")
+        if task.queue is not None and is_reserved_queue(task.queue):
+            raise MalformedDagError("a task has a queue whose name is taken")
         numbers = (task.pool_slots, task.retries, task.max_active_tis_per_dag or 0, task.max_active_tis_per_dagrun or 0)
         if not all(0 <= number <= LARGEST_INT for number in numbers) or abs(task.priority_weight) > LARGEST_INT:
             raise MalformedDagError("a number is out of range")

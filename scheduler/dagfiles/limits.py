@@ -9,8 +9,8 @@ from pathlib import Path
 
 MIB = 1 << 20
 #: Processes and threads that may be started in addition to those that its user runs already, which the kernel counts together.
-#: Root is not limited by it.
-MAX_PROCESSES = 512
+#: Root is not limited by it. Generous, because those of other containers count as well where they have the same user id.
+MAX_PROCESSES = 4096
 MAX_OPEN_FILES = 1024
 #: How long a count of the user's processes holds.
 COUNT_S = 10.0

@@ -91,6 +91,7 @@ ANSWERS: dict[str, Any] = {
     "own_upstream": dag_answer("own_upstream", tasks=[content("x")["tasks"][0] | {"upstream": ["t"]}]),
     "unknown_rule": dag_answer("unknown_rule", tasks=[content("x")["tasks"][0] | {"trigger_rule": "never"}]),
     "huge_number": dag_answer("huge_number", tasks=[content("x")["tasks"][0] | {"pool_slots": 2**40}]),
+    "queue_of_ours": dag_answer("queue_of_ours", tasks=[content("x")["tasks"][0] | {"queue": "paceline:doorbell"}]),
     "unknown_schedule": dag_answer("unknown_schedule", schedule={"kind": "now"}),
     "no_cron": dag_answer("no_cron", schedule={"kind": "cron", "expression": 1, "timezone": "UTC"}),
     "no_date": dag_answer("no_date", start_date="tomorrow"),
@@ -203,7 +204,7 @@ def test_a_file_that_postgresql_gives_up_each_time_does_not_hold_up_the_others(f
 def test_a_file_that_stops_the_process_that_reads_all_files_is_found_and_blamed(
     files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parsing, "LATE_S", 3.0)
+    monkeypatch.setattr(parsing, "LATE_S", 7.0)
     files.write(
         "stops.py",
         MARK
@@ -213,7 +214,7 @@ def test_a_file_that_stops_the_process_that_reads_all_files_is_found_and_blamed(
     )
     files.write("good.py", GOOD)
 
-    files.read_all(files.manager(dag_file_processor_timeout=2))
+    files.read_all(files.manager(dag_file_processor_timeout=1))
 
     assert files.dags() == {"good": ("good.py", True, 1)}
     assert "did not answer in time" in files.errors()["stops.py"][1]
