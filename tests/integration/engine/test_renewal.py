@@ -1,5 +1,6 @@
 """The thread that renews a heartbeat: it gives up what does not answer, and says what it found."""
 
+import itertools
 import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from support.waiting import eventually
 
 from scheduler.settings import Settings
 from scheduler.store.renewal import Renewal
+from workers.heartbeat import lease_s
 
 
 class Heard:
@@ -76,6 +78,21 @@ def test_a_lock_on_its_row_delays_a_heartbeat_and_nothing_else(scenario: Scenari
 
     eventually(lambda: len(heard.sent) > before)
     made.end()
+
+
+def test_an_attempt_that_was_given_up_ends_no_lease(scenario: Scenario, settings: Settings) -> None:
+    timeout_s = 4.0
+    made, heard = renewing(settings, scenario.worker_id, timeout_s=timeout_s)
+    eventually(lambda: heard.sent)
+    with scenario.engine.begin() as stalled:
+        stalled.exec_driver_sql("select 1 from process where id = %s for update", (scenario.worker_id,))
+        eventually(lambda: heard.failed)
+    before = len(heard.sent)
+
+    eventually(lambda: len(heard.sent) > before)
+    made.end()
+    gaps = [after - sent for sent, after in itertools.pairwise(heard.sent)]
+    assert max(gaps) < lease_s(timeout_s)
 
 
 def test_a_process_that_was_declared_dead_is_told(scenario: Scenario, settings: Settings) -> None:
