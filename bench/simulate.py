@@ -216,8 +216,8 @@ def large(parameters: Parameters) -> list[dict[str, Any]]:
 
 
 def _connections(deployment: Deployment) -> int:
-    """Of docs/explanation/database.md: 4 of a scheduler, 2 of a worker and 1 of each of its children."""
-    return 4 * deployment.schedulers + deployment.workers * (2 + deployment.children)
+    """Of docs/explanation/database.md: 5 of a scheduler, 3 of a worker and 1 of each of its children."""
+    return 5 * deployment.schedulers + deployment.workers * (3 + deployment.children)
 
 
 def main(arguments: Sequence[str]) -> int:
