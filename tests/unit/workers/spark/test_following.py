@@ -15,6 +15,8 @@ from workers.spark.submit.jobs import NoJobs
 from workers.spark.submit.status import ApplicationLivesError, Ids, Phase, Status, StatusUnknownError, UnreachableError
 
 QUICK = Spark(status_interval=0.001, status_patience=0.5, kill_timeout=1, not_found_patience=0.7)
+#: For what is found in the end, on the slowest machine.
+PATIENT = Spark(status_interval=0.001, status_patience=60, kill_timeout=9, not_found_patience=60)
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 DRIVER = Ids("driver-1")
 
@@ -70,21 +72,26 @@ class Jobs(NoJobs):
 
 
 def followed(
-    cluster: Cluster, jobs: Jobs | None = None, *, driver: str | None = "driver-1", deploy_mode: str = "cluster"
+    cluster: Cluster,
+    jobs: Jobs | None = None,
+    *,
+    driver: str | None = "driver-1",
+    deploy_mode: str = "cluster",
+    settings: Spark = QUICK,
 ) -> Followed:
     job = ExternalJob(
         id=1, ti_id=7, try_number=1, dispatch_id="x", max_tries=1, tag="paceline-0-7-1", kind="standalone", deploy_mode=deploy_mode,
         master="spark://m:1", reach={}, driver_id=driver, application_id=None, ui_url=None, state="running",
         submitted_at=NOW,
     )  # fmt: skip
-    return Followed(cluster, job, jobs or Jobs(), QUICK, say=lambda _: None)  # type: ignore[arg-type]
+    return Followed(cluster, job, jobs or Jobs(), settings, say=lambda _: None)  # type: ignore[arg-type]
 
 
 def test_an_unknown_status_and_no_answer_are_asked_again() -> None:
     answers = [Phase.RUNNING, Phase.UNKNOWN, UnreachableError("away"), Phase.UNKNOWN, Phase.RUNNING, Phase.FINISHED]
     jobs = Jobs()
 
-    assert followed(Cluster(answers), jobs).to_the_end().phase is Phase.FINISHED
+    assert followed(Cluster(answers), jobs, settings=PATIENT).to_the_end().phase is Phase.FINISHED
     assert [one.phase for one in jobs.noted] == [Phase.RUNNING, Phase.FINISHED]
 
 
@@ -141,7 +148,7 @@ AWAY = UnreachableError("the master does not answer")
 
 @pytest.mark.parametrize("found", [[None, None, DRIVER], [AWAY, None, AWAY, None, DRIVER]])
 def test_an_application_that_is_not_listed_yet_is_looked_for_again(found: Any) -> None:
-    lost = followed(Cluster(found=found), driver=None)
+    lost = followed(Cluster(found=found), driver=None, settings=PATIENT)
 
     assert (lost.look_up(), lost.ids) == (True, DRIVER)
 
@@ -164,7 +171,7 @@ def test_a_driver_in_client_mode_died_with_its_worker_so_one_look_is_enough() ->
 
 
 def test_one_that_a_cluster_forgot_has_failed_once_the_cluster_has_said_so_for_a_while() -> None:
-    comes_back = followed(Cluster([Phase.RUNNING, Phase.NOT_FOUND, AWAY, Phase.NOT_FOUND, Phase.FINISHED]))
+    comes_back = followed(Cluster([Phase.RUNNING, Phase.NOT_FOUND, AWAY, Phase.NOT_FOUND, Phase.FINISHED]), settings=PATIENT)
     forgotten, jobs = Cluster([Phase.RUNNING, Phase.NOT_FOUND]), Jobs()
 
     assert comes_back.to_the_end().phase is Phase.FINISHED
@@ -175,7 +182,7 @@ def test_one_that_a_cluster_forgot_has_failed_once_the_cluster_has_said_so_for_a
 def test_one_that_shows_up_while_it_is_being_ended_is_killed() -> None:
     cluster, jobs = Cluster(found=[None, None, DRIVER]), Jobs()
 
-    followed(cluster, jobs, driver=None).end()
+    followed(cluster, jobs, driver=None, settings=PATIENT).end()
 
     assert cluster.killed == [DRIVER]
     assert [one.phase for one in jobs.noted] == [Phase.KILLED]
@@ -201,7 +208,7 @@ def test_one_that_a_later_try_takes_over_while_it_is_looked_for_is_not_killed() 
 
     cluster = TakenOver(found=[None, DRIVER])
 
-    followed(cluster, jobs, driver=None).end()
+    followed(cluster, jobs, driver=None, settings=PATIENT).end()
 
     assert cluster.killed == []
     assert jobs.noted == []

@@ -19,7 +19,8 @@ from workers.spark.submit.jobs import NoJobs
 from workers.spark.submit.status import ApplicationError, Ids, Phase, Status, StatusUnknownError, UnreachableError
 from workers.spark.submit.submitter import Submitter
 
-QUICK = Settings(spark=Spark(status_interval=0.001, status_patience=0.5, kill_timeout=1, not_found_patience=0.3))
+#: What never comes is given up soon; for what comes there is time enough on the slowest machine.
+SHORT_S, LONG_S = 0.05, 60.0
 TAG = "paceline-0123abcd-7-2"
 
 
@@ -106,12 +107,13 @@ def _no_java(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rest, "check_open", lambda *_, **__: None)
 
 
-def submit(monkeypatch: pytest.MonkeyPatch, cluster: Cluster, jobs: Jobs) -> None:
+def submit(monkeypatch: pytest.MonkeyPatch, cluster: Cluster, jobs: Jobs, *, patience_s: float = LONG_S) -> None:
+    settings = Settings(spark=Spark(status_interval=0.001, status_patience=60, kill_timeout=9, not_found_patience=patience_s))
     monkeypatch.setattr(masters, "of", lambda *_: cluster)
     operator = SparkSubmitOperator(
         task_id="t", application="/app.jar", java_class="Main", master="spark://m:7077", deploy_mode="cluster"
     )
-    Submitter({"ti": SimpleNamespace(dag_id="d", task_id="t"), "conn": NoConnections()}, QUICK, jobs)(operator)
+    Submitter({"ti": SimpleNamespace(dag_id="d", task_id="t"), "conn": NoConnections()}, settings, jobs)(operator)
 
 
 LOST = UnreachableError("the answer was cut off")
@@ -131,7 +133,7 @@ def test_one_that_is_not_found_fails_its_try_retryably_and_its_row_stays_open(mo
     jobs = Jobs()
 
     with pytest.raises(StatusUnknownError, match=r"gave no answer .* one may still come"):
-        submit(monkeypatch, Cluster(LOST, late=1_000_000), jobs)
+        submit(monkeypatch, Cluster(LOST, late=1_000_000), jobs, patience_s=SHORT_S)
 
     assert jobs.ends == {}
 
@@ -140,7 +142,7 @@ def test_a_submission_that_gives_no_id_is_not_taken_for_a_failure_either(monkeyp
     jobs = Jobs()
 
     with pytest.raises(StatusUnknownError, match="gave no id of an application"):
-        submit(monkeypatch, Cluster("nothing"), jobs)
+        submit(monkeypatch, Cluster("nothing"), jobs, patience_s=SHORT_S)
 
     assert jobs.ends == {}
 
@@ -193,7 +195,7 @@ def test_after_a_clear_one_that_comes_late_is_ended_before_another_is_submitted(
 def test_one_that_does_not_come_is_ruled_out_and_another_submitted(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, jobs = Cluster(), Jobs(left("earlier"))
 
-    submit(monkeypatch, cluster, jobs)
+    submit(monkeypatch, cluster, jobs, patience_s=SHORT_S)
 
     assert cluster.submitted == [TAG]
     assert jobs.ends == {"earlier": "killed", TAG: "finished"}
