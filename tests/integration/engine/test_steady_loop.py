@@ -32,7 +32,7 @@ def running(scenario: Scenario) -> Iterator[None]:
 
 
 def test_1000_task_instances_that_become_ready_at_once_do_not_delay_a_sign_of_life(make_scenario: MakeScenario) -> None:
-    scenario = make_scenario(follow=False)
+    scenario = make_scenario(follow=False, worker={"heartbeat_timeout": 300})  # its worker has no heartbeat
     interval_s = scenario.settings.scheduler.scheduler_heartbeat_sec
     scenario.add(dag("fan", {"root": [], **{f"leaf{number}": ["root"] for number in range(1000)}}))
     run = scenario.trigger("fan")
