@@ -39,6 +39,7 @@ def test_the_newest_try_is_printed_unless_another_is_asked_for(cli: Cli, scenari
         "path": str(log_of("first", 2)),
         "try_number": 2,
         "log": "new\n",
+        "incomplete": None,
     }
 
 

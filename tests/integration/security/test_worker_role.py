@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from psycopg2 import errors
+from support.hands import running
 from support.scenario import Scenario, chain
 from support.servers import PostgresServer
 from support.waiting import eventually
@@ -120,6 +121,9 @@ def test_clearing_a_run_of_another_dag_is_a_right_of_its_own(role: str, engine: 
     scenario.add(chain("other", 2, task={"sla_s": 60.0}))
     run = scenario.trigger("other", run_id="made")
     _finish(scenario, run)
+    scenario.add(chain("d", 1))
+    scenario.trigger("d", run_id="r")
+    again = running(scenario)
     worker = startup.as_worker(settings.model_copy(update={"worker": settings.worker.model_copy(update={"database_url": role})}))
 
     def reset() -> str:
@@ -130,7 +134,8 @@ def test_clearing_a_run_of_another_dag_is_a_right_of_its_own(role: str, engine: 
             logical_date=None,
             conf={},
             reset=True,
-            triggered_by="d.again",
+            claim=again,
+            now=scenario.hot.now,
             patient=lambda ask: ask(),
         )
 
@@ -142,7 +147,7 @@ def test_clearing_a_run_of_another_dag_is_a_right_of_its_own(role: str, engine: 
     roles.grant_worker(engine, ROLE, may_clear_runs=True)
 
     assert reset() == "made"
-    assert scenario.rows("select state, clear_number from dag_run") == [("queued", 1)]
+    assert scenario.rows("select state, clear_number from dag_run where id = %s", run) == [("queued", 1)]
     assert set(scenario.states(run).values()) == {"none"}
     scenario.close()
 
