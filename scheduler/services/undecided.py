@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from scheduler.deciding.evaluate import evaluate, run_state
+from scheduler.exceptions import UnreadableVersionError
 from scheduler.serialized import SerializedDag
 from scheduler.services.promote import facts_of
 from scheduler.states import TaskState
@@ -79,7 +80,7 @@ def _look(connection: Connection, versions: Versions, line: Sequence[int]) -> _L
     for run in (run for run in line if run in version_of):
         try:
             dags[run] = versions.dag(connection, version_of[run])
-        except (ValueError, LookupError, TypeError):
+        except UnreadableVersionError:
             asking.append(run)  # examining it says why
             done.append(run)
             continue
@@ -92,9 +93,7 @@ def _look(connection: Connection, versions: Versions, line: Sequence[int]) -> _L
 
 
 def _asks(connection: Connection, run: int, dag: SerializedDag, states: dict[int, dict[int, TaskState]]) -> bool:
-    """Whether something is to be decided, expanded or gathered, or the run has ended."""
-    if any(min(of_task) < -1 for of_task in states.values()):
-        return True
+    """Whether something is to be decided or expanded, or the run has ended."""
     try:
         known = facts_of(connection, dag, run)
         evaluation = evaluate(dag, states, known)
