@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 import redis
 from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
 
 from scheduler.deciding.evaluate import evaluate, run_state
 from scheduler.dispatch import Message, Publisher
@@ -97,7 +98,9 @@ def _of_run(connection: Connection, run: RunningRun, tools: Tools) -> list[Broke
     """What promote would do with a run, if that could have been done for longer than the grace."""
     try:
         return list(_undone(connection, run, tools))
-    except (ValueError, LookupError, TypeError) as error:
+    except DBAPIError:
+        raise
+    except Exception as error:
         return [_broken(run, UNREADABLE, f"it cannot be decided: {type(error).__name__}: {error}", run.started_at)]
 
 
