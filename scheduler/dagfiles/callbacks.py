@@ -68,8 +68,11 @@ class Server:
             importlib.import_module(name)
         gc.collect()
         gc.freeze()
-        while (request := self._request()) is not None:
-            child = self._fork(json.loads(request))
+        while (line := self._request()) is not None:
+            request = json.loads(line)
+            if "file" not in request:
+                continue  # it was for a child that has ended meanwhile, which was said
+            child = self._fork(request)
             ended = self._attend(child)
             code = keeper.kill_group(child.pid)
             process_tree.kill_below()
