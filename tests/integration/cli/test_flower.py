@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -12,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.scenario import Scenario, dag
 from support.stacks import StackFactory
 from support.waiting import eventually
 
 from scheduler.cli import stack as stacks
+from scheduler.store import processes
 
 from .conftest import Cli
 
@@ -129,66 +132,40 @@ def test_an_address_that_is_not_ours_is_one_sentence(cli: Cli) -> None:
     assert "set PACELINE_FLOWER_ADDRESS" in done.stderr
 
 
-QUEUES = """
-import os, time
-from scheduler import DAG
-from scheduler.operators import PythonOperator
-
-def wait():
-    while not os.path.exists({release!r}):
-        time.sleep(0.05)
-
-with DAG("crowd", schedule=None, max_active_tasks=100):
-    for number in range(20):
-        PythonOperator(task_id=f"t{{number}}", python_callable=wait)
-    for number in range(5):
-        PythonOperator(task_id=f"n{{number}}", python_callable=wait, queue="nobody")
-"""
-
-
 def page(port: int, path: str) -> str:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
         return str(answer.read().decode())
 
 
-@pytest.mark.stack
-def test_the_broker_page_lists_every_queue_with_all_that_waits(stack_factory: StackFactory, free_port: int, tmp_path: Path) -> None:
-    """Flower is there before any worker, most tasks wait in PostgreSQL, and no worker serves one of the queues."""
-    release = tmp_path / "release"
-    headroom = {"PACELINE_SCHEDULER_QUEUE_HEADROOM": "1"}
-    stack = stack_factory(dags={"crowd.py": QUEUES.format(release=str(release))}, schedulers=1, workers=[], env=headroom)
-    env = stack.env | {"PACELINE_FLOWER_PORT": str(free_port), "FLOWER_UNAUTHENTICATED_API": "true"}
+def test_the_broker_page_lists_every_queue_with_all_that_waits(
+    cli: Cli, scenario: Scenario, environment: dict[str, str], free_port: int
+) -> None:
+    """Flower is there first; most tasks wait in PostgreSQL, no worker serves their queue, and nothing waits for another queue."""
+    scenario.add(dag("crowd", {f"t{number}": [] for number in range(60)}, task={"queue": "nobody"}))
+    env = os.environ | environment | {"PACELINE_FLOWER_PORT": str(free_port), "FLOWER_UNAUTHENTICATED_API": "true"}
     flower = subprocess.Popen([*stacks.PACELINE, "flower"], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
     def queues() -> dict[str, dict[str, Any]]:
-        found = get(free_port, "/api/queues/length") or {"active_queues": []}
-        return {one["name"]: one for one in found["active_queues"]}
+        scenario.turn()
+        return {one["name"]: one for one in (get(free_port, "/api/queues/length") or {"active_queues": []})["active_queues"]}
 
     try:
-        eventually(lambda: get(free_port, "/api/queues/length"), timeout=30)
-        eventually(lambda: stack.cli("dags", "trigger", "crowd", "--run-id", "r").returncode == 0, timeout=30)
-        eventually(lambda: queues().get("default", {}).get("messages") == 20 and queues()["nobody"]["messages"] == 5, timeout=30)
-        before = queues()
-        for command in stacks.stack_commands(stack.env, schedulers=0, workers=[("idle,default", 1)]):
-            stack.supervisor.start(command)
-        eventually(lambda: queues().get("default", {}).get("running") == 1 and "idle" in queues(), timeout=30)
-        eventually(lambda: queues()["default"]["messages"] == 19, timeout=30)
-        after, shown = queues(), page(free_port, "/broker")
-        listed = {row["queue"]: row for row in stack.json("queues", "list")}
-        release.touch()
+        eventually(lambda: get(free_port, "/api/queues/length"), timeout=60)
+        scenario.trigger("crowd")
+        eventually(lambda: queues().get("nobody", {}).get("messages") == 60, timeout=30)
+        processes.register(scenario.engine, kind="worker", name="idler", host="h", pid=2, queues=["idle"], concurrency=1)
+        eventually(lambda: "idle" in queues(), timeout=30)
+        found, shown = queues(), page(free_port, "/broker")
     finally:
         flower.send_signal(signal.SIGTERM)
         said, _ = flower.communicate(timeout=20)
 
-    assert {name: (one["redis"], one["postgresql"], one["workers"]) for name, one in before.items()} == {
-        "default": (1, 19, []), "nobody": (1, 4, [])
-    }, said  # fmt: skip
-    assert after["idle"]["messages"] == 0
-    assert after["default"]["workers"] == after["idle"]["workers"] != []
-    assert after["default"]["postgresql"] + after["default"]["redis"] == 19
-    assert "In PostgreSQL" in shown and all(f'<tr id="{name}">' in shown for name in ("default", "idle", "nobody"))
-    assert {name: (row["waiting_in_postgresql"] + row["waiting_in_redis"], row["running"]) for name, row in listed.items()} == {
-        "default": (19, 1), "idle": (0, 0), "nobody": (5, 0)
-    }  # fmt: skip
-    assert listed["default"]["workers"] == listed["idle"]["workers"] == after["default"]["workers"]
-    assert listed["nobody"]["oldest_waiting_at"] is not None
+    headroom = scenario.settings.scheduler.queue_headroom
+    nobody, idle = found["nobody"], found["idle"]
+    assert (nobody["redis"], nobody["postgresql"], nobody["workers"]) == (headroom, 60 - headroom, []), said
+    assert (idle["messages"], idle["workers"]) == (0, ["idler"])
+    assert "In PostgreSQL" in shown and all(f'<tr id="{name}">' in shown for name in ("idle", "nobody"))
+    listed = {row["queue"]: row for row in cli.json("queues", "list")}
+    assert (listed["nobody"]["waiting_in_redis"], listed["nobody"]["waiting_in_postgresql"]) == (headroom, 60 - headroom)
+    assert listed["nobody"]["oldest_waiting_at"] is not None and listed["nobody"]["workers"] == []
+    assert listed["idle"]["workers"] == ["idler"]
