@@ -200,7 +200,7 @@ def test_wrong_credentials_are_exit_code_4_and_say_so(cli: Cli, scenario: Scenar
 
     assert done.exit_code == 4
     assert done.stderr.startswith("Error: PostgreSQL refuses the connection: ")
-    assert "Correct PACELINE_DATABASE_URL." in done.stderr
+    assert "Correct PACELINE_DATABASE_URL" in done.stderr
 
 
 def database_of_nobody(url: str) -> str:

@@ -263,7 +263,7 @@ def test_a_mapped_task_as_a_whole_and_one_instance(ask: Ask, run: int) -> None:
         (("nope", "one", "left"), "There is no DAG 'nope'"),
         (("etl", "nope", "left"), "'nope'"),
         (("etl", "one", "lef"), "did you mean 'left'?"),
-        (("etl", "one", "left", "--map-index", "4"), "with map index 4"),
+        (("etl", "one", "left", "--map-index", "4"), "has no instances by map index (yet)"),
     ],
 )
 def test_what_is_not_there(cli: Cli, run: int, arguments: tuple[str, ...], message: str) -> None:
