@@ -185,7 +185,7 @@ def test_an_error_of_a_dag_function_names_its_decorator() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda load: load(), "missing a required argument: 'rows'"),
+        (lambda load: load(), "missing a required (keyword-only )?argument: 'rows'"),
         (lambda load: load(1, 2, 3), "too many positional arguments"),
         (lambda load: load(rows=1, row=2), "unexpected keyword argument 'row'"),
         (lambda load: load.expand(row=[1]), "has no argument 'row'; did you mean 'rows'"),
