@@ -2,8 +2,8 @@
 
 from alembic import op
 
-revision = "0016"
-down_revision = "0017"
+revision = "0015"
+down_revision = "0014"
 branch_labels = None
 depends_on = None
 compatible_from = "0008"

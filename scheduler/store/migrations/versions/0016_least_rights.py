@@ -2,8 +2,8 @@
 
 from alembic import op
 
-revision = "0021"
-down_revision = "0016"
+revision = "0016"
+down_revision = "0015"
 branch_labels = None
 depends_on = None
 compatible_from = "0008"

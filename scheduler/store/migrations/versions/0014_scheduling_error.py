@@ -2,7 +2,7 @@
 
 from alembic import op
 
-revision = "0017"
+revision = "0014"
 down_revision = "0013"
 branch_labels = None
 depends_on = None
