@@ -115,7 +115,6 @@ BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     "dated": ("task(task_id='t')(lambda: work())()", {"schedule": "@hourly", "start_date": EARLIEST}),
 }
 IMPORTS = """
-import datetime
 from scheduler import Asset, DeadlineAlert, DeadlineReference
 
 def told(context):

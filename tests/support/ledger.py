@@ -155,7 +155,8 @@ class Ledger:
 
     def dag(self, dag_id: str, body: str, **options: object) -> str:
         """A DAG file: `body` is what is inside `with DAG(...)`; options are those of the DAG, in Python."""
-        given = "".join(f", {name}={value!r}" for name, value in {"schedule": None, **options}.items())
+        # repr writes datetime.timedelta(...), but the prelude imports the names of the module.
+        given = "".join(f", {name}={value!r}".replace("datetime.", "") for name, value in {"schedule": None, **options}.items())
         return f"{self.prelude()}\nwith DAG({dag_id!r}{given}):\n{indent(dedent(body).strip(), '    ')}\n"
 
     def rows(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
