@@ -243,7 +243,9 @@ def test_an_application_that_comes_after_its_try_gave_up_is_ended_and_not_run_be
 ) -> None:
     with between(cluster.rest_port) as proxy:
         proxy.once("/create", Fault.HELD)
-        start(uri=cluster.uri(rest_port=str(proxy.port)), PACELINE_SPARK_NOT_FOUND_PATIENCE="5")
+        # Long enough for what is released, and without a reaper that would rule it out before it is.
+        quick = {"PACELINE_SPARK_NOT_FOUND_PATIENCE": "15", "PACELINE_SPARK_ABANDONED_CHECK_INTERVAL": "600"}
+        start(uri=cluster.uri(rest_port=str(proxy.port)), **quick)
         bench.dag(dag(application, deploy_mode="cluster"))
         run = bench.scenario.trigger("d", run_id="r1")
         before = set(cluster.drivers())
@@ -256,7 +258,7 @@ def test_an_application_that_comes_after_its_try_gave_up_is_ended_and_not_run_be
         eventually(lambda: turned(bench) and "ending what try 1 left" in log(bench, 2), timeout=60, message=lambda: logs(bench))
         proxy.release()
         (application.parent / "go").touch()
-        bench.wait(run, timeout_s=120)
+        bench.wait(run, timeout_s=240)
 
     first, second = jobs(bench)
     drivers = {key: state for key, state in cluster.drivers().items() if key not in before}
