@@ -49,7 +49,7 @@ def d():
     def second(spark, before):
         from pyspark.sql import SparkSession
         assert SparkSession.builder.getOrCreate() is SparkSession.getActiveSession() is spark
-        views = [table.name for table in spark.catalog.listTables()]
+        views = [table.name for table in spark.catalog.listTables() if table.isTemporary]
         return {"jvm": jvm(spark), "views": views, "partitions": spark.conf.get("spark.sql.shuffle.partitions")}
     @task.pyspark(warm=False, conf={"spark.driver.memory": "600m", "spark.hadoop.mine": "a secret"})
     def cold(spark, before):
