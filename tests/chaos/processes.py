@@ -7,7 +7,7 @@ import time
 import psutil
 from support.waiting import eventually
 
-from chaos.act import Act
+from chaos.act import LOOK_S, Act
 from chaos.recovery import Recovery
 
 #: Seconds for a worker that was told to stop, which may be stopped or cut off meanwhile.
@@ -30,11 +30,22 @@ def scheduler_stop(act: Act) -> None:
 
 
 def worker_kill(act: Act) -> Recovery:
-    victim = act.dice.choice(act.stage.workers)
-    tries = act.at_work(victim)
+    victim, tries = _busy(act)
     at = time.time()
     act.stage.signal(victim, signal.SIGKILL)
     return Recovery("worker", act.meter.next_tries(tries, at))
+
+
+def _busy(act: Act) -> tuple[str, dict[int, int]]:
+    """One of the workers that run something whose next try can be measured; any, if none does for a while."""
+    order = act.dice.sample(act.stage.workers, len(act.stage.workers))
+    deadline = time.monotonic() + LOOK_S
+    while time.monotonic() < deadline:
+        for worker in order:
+            if tries := act.meter.running_on(worker):
+                return worker, tries
+        time.sleep(0.05)
+    return order[0], {}
 
 
 def worker_stop(act: Act) -> None:

@@ -37,8 +37,8 @@ LASTING_S = 15.0
 CRASHES, AFTERMATH_S = ("postgres_immediate", "postgres_backend", "standby_promoted"), 14.0
 #: Seconds after a fault in which a worker may still be declared lost for it: its timeout, two looks of rescue, and some to act.
 NOTICED_S, NOTICED_QUICK_S = 25.0, 12.0
-#: Seconds in which a process that was killed is up again, if it is not in the way of others.
-WHOLE_S = 12.0
+#: Seconds that a fault whose recovery is measured waits for others to be over.
+QUIET_S = 15.0
 OPEN = (
     "select (select count(*) from dag_run where state in ('queued', 'running')),"
     " (select count(*) from dag_run where run_type = 'scheduled'),"
@@ -199,8 +199,9 @@ def _make_trouble(found: Stage, seed: int, seconds: float, longest_s: float, bag
         for fault in drawn:
             number = len(happened)
             # What else is wrong would be measured as well.
-            alone = len(drawn) == 1 and not lasting and not _aftermath(happened)
-            alone = alone and (found.whole() or (fault in MEASURED and _becomes_whole(found, min(WHOLE_S, longest_s))))
+            alone = len(drawn) == 1 and _quiet(
+                found, lasting, happened, QUIET_S if fault in MEASURED and longest_s > QUIET_S else 0.0
+            )
             one = Happened(number, fault.__name__, time.strftime("%H:%M:%S"), alone=alone)
             happened.append(one)
             act = Act(found, meter, random.Random(f"{seed} fault {number}"), min(longest_s, max(1.0, deadline - time.monotonic())))
@@ -217,12 +218,14 @@ def _make_trouble(found: Stage, seed: int, seconds: float, longest_s: float, bag
     return happened
 
 
-def _becomes_whole(found: Stage, seconds: float) -> bool:
-    """Wait a little for what was killed to be up again."""
+def _quiet(found: Stage, lasting: list[tuple[threading.Thread, Happened]], happened: list[Happened], seconds: float) -> bool:
+    """Whether nothing else is wrong; waits so long for faults to be over, and for what they killed to be up again."""
     deadline = time.monotonic() + seconds
-    while not (whole := found.whole()) and time.monotonic() < deadline:
+    while any(thread.is_alive() for thread, _ in lasting) or _aftermath(happened) or not found.whole():
+        if time.monotonic() >= deadline:
+            return False
         time.sleep(0.2)
-    return whole
+    return True
 
 
 def _aftermath(happened: list[Happened]) -> bool:
