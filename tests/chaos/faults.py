@@ -45,8 +45,8 @@ from chaos.servers import (
 
 #: Those that return a recovery; every second fault is one of them.
 MEASURED: tuple[Fault, ...] = (
-    scheduler_kill, scheduler_kill, worker_kill, worker_kill, redis_empty, redis_flush, redis_flush, postgres_immediate,
-    postgres_fast, postgres_backend,
+    scheduler_kill, scheduler_kill, scheduler_kill, worker_kill, worker_kill, redis_empty, redis_flush, redis_flush,
+    postgres_immediate, postgres_fast, postgres_backend,
 )  # fmt: skip
 HALF_OPEN: tuple[Fault, ...] = (
     half_open_scheduler_postgres, half_open_scheduler_redis, half_open_worker_postgres, half_open_worker_redis, half_open_both,
