@@ -15,6 +15,7 @@ import os
 import select
 import sys
 import traceback
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -60,6 +61,7 @@ class Server:
         self._input_fd = input_fd
         self._output_fd = output_fd
         self._requests = lines.LineReader(MAX_CALL_REQUEST_BYTES)
+        self._waiting: deque[bytes] = deque()
         self._processes = limits.ProcessCount()
 
     def serve(self) -> None:
@@ -83,12 +85,13 @@ class Server:
             self._send(Ended(ended=code, fault=child.fault))
 
     def _request(self) -> bytes | None:
-        """The next request; whoever asks waits for the answer before the next."""
-        while data := os.read(self._input_fd, READ_BYTES):
-            found = self._requests.feed(data)
-            if found:
-                return found[0]
-        return None
+        """The next request, None if the input has ended. One may wait already: that for a child that ended before it got it."""
+        while not self._waiting:
+            data = os.read(self._input_fd, READ_BYTES)
+            if not data:
+                return None
+            self._waiting.extend(self._requests.feed(data))
+        return self._waiting.popleft()
 
     def _fork(self, request: dict[str, Any]) -> _Child:
         child_requests_fd, requests_fd = os.pipe()
@@ -115,7 +118,7 @@ class Server:
             poll.register(fd, select.POLLIN)
         try:
             while True:
-                ready = {fd for fd, _ in poll.poll()}
+                ready = {fd for fd, _ in poll.poll()} if not self._waiting else {self._input_fd}
                 if child.answers_fd in ready and not self._pass_answers(child, answers):
                     poll.unregister(child.answers_fd)
                 if child.fault is not None or (pid_fd in ready and child.answers_fd not in ready):

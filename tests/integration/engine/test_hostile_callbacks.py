@@ -1,10 +1,16 @@
 """Whatever a callback writes into the pipes of its process, it ends that callback; those of other files are called."""
 
+import json
+import os
+import time
 from pathlib import Path
 
 import psutil
 from support.scenario import Scenario
 from support.waiting import eventually
+
+from scheduler.dagfiles.answers import Opened
+from scheduler.dagfiles.callback_host import CallbackHost
 
 from .test_notices import errors, notify, told, write
 
@@ -130,3 +136,22 @@ def bad(context):
 
     left = int(pid.read_text())
     eventually(lambda: not psutil.pid_exists(left) or psutil.Process(left).status() == psutil.STATUS_ZOMBIE)
+
+
+def test_requests_that_arrive_together_are_each_heeded(scenario: Scenario) -> None:
+    """As when a child ends before it was told to: then that request is for nobody, and the next one for the next file."""
+    write(scenario, DAG.format("good", 'tell("good")'), "good")
+    host = CallbackHost(scenario.settings)
+    log = str(scenario.settings.dags_folder.parent / "log")
+    assert host.open("good.py", log) is None
+    host.close()
+    assert host._process is not None and host._process.stdin is not None
+
+    opening = {
+        "folder": str(scenario.settings.dags_folder), "file": "good.py", "log": log, "timezone": "UTC", "load_timeout_s": 30,
+        "timeout_s": 30, "memory_limit_mb": 1024,
+    }  # fmt: skip
+    os.write(host._process.stdin.fileno(), b'{"stop": true}\n' + json.dumps(opening).encode() + b"\n")
+
+    assert host._answer(host._process, time.monotonic() + 20) == Opened(problem=None)
+    host.kill()
