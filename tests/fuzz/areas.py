@@ -339,7 +339,7 @@ AREAS = (
     Area("messages", 0.1, strategies.messages, check_message),
     Area("wake-ups", 0.1, strategies.wakeups, check_wakeups),
     Area("answers", 0.15, strategies.answers, check_answer),
-    Area("callbacks", 0.02, strategies.call_answers, check_call),
+    Area("callbacks", 0.004, strategies.call_answers, check_call),
     Area("remote control", 0.1, strategies.commands, check_command),
     Area("environments", 0.1, strategies.environments, check_environment),
     Area("toml", 0.1, strategies.tomls, check_toml),
@@ -352,6 +352,6 @@ AREAS = (
         check_arguments,
     ),
     Area(
-        "files", 0.12, st.dictionaries(strategies.file_names, strategies.sources, min_size=10, max_size=FILES_AT_ONCE), check_files
+        "files", 0.1, st.dictionaries(strategies.file_names, strategies.sources, min_size=10, max_size=FILES_AT_ONCE), check_files
     ),
 )
