@@ -34,6 +34,8 @@ class Evaluation:
 
 
 NO_FACTS = Facts()
+#: Met by a single upstream task instance.
+FAST_RULES = frozenset({"one_success", "one_failed", "one_done"})
 NONE_ABOVE = Upstream(total=0)
 ROOT = decide("all_success", NONE_ABOVE)
 
@@ -191,11 +193,15 @@ class _Run:
         return verdict
 
     def _upstream(self, above: Sequence[int], task: SerializedTask, index: int) -> Upstream:
-        """Counts of the relevant instances: one of each task of the same mapped group, all of any other."""
+        """Counts of the relevant instances: one of each task of the same mapped group, all of any other.
+
+        A task of a mapped group that is not expanded yet has none in the expanded tasks of its group: each of its instances will
+        look at its own. Only a rule that one upstream task can meet counts them all, as in Airflow.
+        """
         if not above:
             return NONE_ABOVE
         total: defaultdict[S, int] = defaultdict(int)
-        group = task.mapped_group if index >= 0 else None
+        group = None if index < 0 and task.trigger_rule in FAST_RULES else task.mapped_group
         for no in above:
             instances = self.states.get(no)
             if instances is None:

@@ -82,6 +82,23 @@ def test_a_mapped_task_is_expanded_once_it_may_run_and_what_it_reads_has_ended()
     assert evaluate(plan, states(plan, a=S.SUCCESS, other=S.SUCCESS)).expand == [plan.number["b"]]
 
 
+@pytest.mark.parametrize(
+    ("rule", "expand", "decision"), [("all_success", [2], {}), ("one_failed", [2], {}), ("one_success", [], {})]
+)
+def test_a_task_of_a_mapped_group_is_expanded_before_the_instances_above_it_have_ended(
+    rule: str, expand: list[int], decision: dict[str, S]
+) -> None:
+    own: dict[str, Any] = {
+        "expand": {"kind": "product", "inputs": [{"task": "sizes", "key": "return_value"}]}, "mapped_group": "g"
+    }  # fmt: skip
+    plan = dag("d", {"sizes": [], "a": ["sizes"], "b": ["a"]}, options={"a": own, "b": own}, rules={"b": rule})
+    given = {0: {-1: S.SUCCESS}, 1: {0: S.RUNNING, 1: S.FAILED}, 2: {-1: S.NONE}}
+
+    found = evaluate(plan, given)
+
+    assert (found.expand, decided(plan, found)) == (expand, decision)
+
+
 @pytest.mark.parametrize(("length", "expand"), [(0, []), (2, [1])])
 def test_a_list_in_the_file_is_expanded_at_once_unless_it_is_empty(length: int, expand: list[int]) -> None:
     spec = {"expand": {"kind": "product", "inputs": [{"literal": length}]}}
