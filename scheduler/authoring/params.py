@@ -104,8 +104,7 @@ def required(spec: Mapping[str, Any]) -> list[str]:
 
 def check(spec: Mapping[str, Any], conf: Mapping[str, Any], *, dag_id: str, conf_overrides: bool = True) -> None:
     """Whether a run of `conf` has every param of `spec`, and each fits; ParamError names the first that does not."""
-    if is_too_deep(conf):
-        raise ParamError(f"The conf for DAG {dag_id!r} is nested more than {MAX_DEPTH} deep: write it flatter.")
+    _check_depth(conf, dag_id=dag_id)
     given = conf if conf_overrides else {}
     for name, one in spec.items():
         if name not in given and "value" not in one:
@@ -193,10 +192,16 @@ def _shown(value: Any) -> str:
 
 
 def check_size(conf: Mapping[str, Any], most_bytes: int | None, *, dag_id: str) -> None:
-    """ParamError if the conf of a run is larger than core.max_conf_bytes; None is no limit."""
+    """ParamError if the conf of a run is nested too deep, or larger than core.max_conf_bytes; None is no limit."""
+    _check_depth(conf, dag_id=dag_id)  # first: what is too deep cannot be written as JSON
     size = len(json.dumps(conf, ensure_ascii=False, separators=(",", ":"), default=str).encode(errors="surrogatepass"))
     if most_bytes is not None and size > most_bytes:
         raise ParamError(
             f"The conf for DAG {dag_id!r} has {size:,} bytes of JSON, and core.max_conf_bytes allows {most_bytes:,}:"
             " write the data to a file and put its path into the conf."
         )
+
+
+def _check_depth(conf: object, *, dag_id: str) -> None:
+    if is_too_deep(conf):
+        raise ParamError(f"The conf for DAG {dag_id!r} is nested more than {MAX_DEPTH} deep: write it flatter.")
