@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.shapes import Shape
 from bench.stack import Stack
-from scheduler.serialized import SerializedDag
+from scheduler.serialized.dag import SerializedDag
 
 INSTANCES = """
     select t.dag_run_id, t.task_no, extract(epoch from t.started_at)::float8, extract(epoch from t.ended_at)::float8, t.state

@@ -25,7 +25,7 @@ from scheduler import faults
 from scheduler.deciding.rules import Upstream, Verdict, decide
 from scheduler.dispatch import PUBLISH_ERRORS, Message, Publisher
 from scheduler.doorbell import Doorbell
-from scheduler.serialized import SerializedDag
+from scheduler.serialized.dag import SerializedDag
 from scheduler.states import FINISHED, Decision, TaskState
 from scheduler.store import sqlstates
 from scheduler.store.claims import Claim, Ending, Moved, Moves, Reported, Undecided

@@ -13,7 +13,7 @@ from scheduler.authoring.external import Counts, Target
 from scheduler.authoring.operator import Operator
 from scheduler.authoring.xcom_sequence import Entries
 from scheduler.exceptions import PacelineError, XComError
-from scheduler.serialized import SerializedDag
+from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Settings
 from scheduler.store import assets, external, xcoms
 from scheduler.store.claims import Claim

@@ -17,7 +17,8 @@ from scheduler.authoring.operator import Operator
 from scheduler.authoring.xcom_arg import RETURN_KEY
 from scheduler.dagfiles.load import LoadedFiles
 from scheduler.follow import Follower
-from scheduler.serialized import SerializedDag, SerializedTask
+from scheduler.serialized.dag import SerializedDag
+from scheduler.serialized.tasks import SerializedTask
 from scheduler.settings import Settings
 from scheduler.states import TaskState
 from scheduler.store import sqlstates

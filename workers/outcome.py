@@ -10,7 +10,7 @@ from scheduler import masking
 from scheduler.authoring import deferral, xcom
 from scheduler.authoring.deferral import TaskDeferred, TaskRescheduled
 from scheduler.exceptions import FailTask, SkipTask, XComError
-from scheduler.serialized import SerializedTask
+from scheduler.serialized.tasks import SerializedTask
 from scheduler.store.claims import Deferral
 
 #: Longest reason that is stored; a log holds the whole text.

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from scheduler.serialized import SerializedDag
+from scheduler.serialized.dag import SerializedDag
 
 
 class Pulling:

@@ -5,7 +5,7 @@ from typing import Any
 
 from scheduler.deciding import expansion
 from scheduler.exceptions import XComError
-from scheduler.serialized import SerializedDag
+from scheduler.serialized.dag import SerializedDag
 
 
 def check_mapped_over(dag: SerializedDag, task_no: int, pushed: Mapping[str, Any], most: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from scheduler import data_folder, masked_output, serialized
+from scheduler import data_folder, masked_output
 from scheduler.authoring import context, params, zones
 from scheduler.authoring.dag import DAG
 from scheduler.cli.in_memory import NO_NUMBER, MemoryRun
@@ -18,6 +18,7 @@ from scheduler.dagfiles import load, problem
 from scheduler.dagfiles.watch import Watch
 from scheduler.deciding import evaluate
 from scheduler.exceptions import DagError, NotFoundError
+from scheduler.serialized.authored import from_dag
 from scheduler.settings import Settings
 
 
@@ -27,7 +28,7 @@ def run(settings: Settings, dag_id: str, *, logical_date: datetime, conf: dict[s
     `quiet` keeps stdout free of what tasks print. NotFoundError, or DagError if the file cannot be loaded.
     """
     dag, file = find(settings, dag_id)
-    plan = serialized.from_dag(dag, file=file, core=settings.core, scheduler=settings.scheduler)
+    plan = from_dag(dag, file=file, core=settings.core, scheduler=settings.scheduler)
     params.check_size(conf, settings.core.max_conf_bytes, dag_id=dag_id)
     params.check(plan.params, conf, dag_id=dag_id, conf_overrides=settings.core.dag_run_conf_overrides_params)
     os.environ["PACELINE_HOME"] = str(settings.home)

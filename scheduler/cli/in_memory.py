@@ -22,7 +22,7 @@ from scheduler.authoring.xcom_sequence import listed
 from scheduler.deciding import expansion
 from scheduler.deciding.evaluate import Facts, evaluate
 from scheduler.exceptions import PacelineError, SkipTask, XComError
-from scheduler.serialized import SerializedDag
+from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Settings
 from scheduler.states import Branched, Decision, TaskState
 from workers import results

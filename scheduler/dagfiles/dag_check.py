@@ -8,11 +8,10 @@ from datetime import UTC, datetime
 
 from pydantic import TypeAdapter, ValidationError
 
-from scheduler import serialized
 from scheduler.authoring.arguments import is_reserved_queue
 from scheduler.authoring.trigger_rule import TriggerRule
 from scheduler.dagfiles.answers import DagRow, fault
-from scheduler.serialized import SerializedDag
+from scheduler.serialized.dag import SerializedDag, next_timetable
 
 #: Contents that are known to be good.
 MAX_KNOWN = 10_000
@@ -63,7 +62,7 @@ def _check(row: DagRow, file: str) -> None:
         raise MalformedDagError("it has an invalid id")
     _check_tasks(dag)
     try:
-        table = serialized.next_timetable(dag)
+        table = next_timetable(dag)
         table.next_run(last=None, start=dag.start, end=dag.end, catchup=dag.catchup, now=SOME_TIME)
         moments = [
             dag.start,

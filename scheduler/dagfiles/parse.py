@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from scheduler import serialized
 from scheduler.authoring import nesting, zones
 from scheduler.authoring.dag import DAG
 from scheduler.dagfiles import limits, load, outside, problem, process_tree
 from scheduler.exceptions import DagError
+from scheduler.serialized.authored import from_dag
 from scheduler.settings import Core, Scheduler
 
 #: First line of a result: what comes before it in the pipe is faulthandler's.
@@ -80,7 +80,7 @@ def warm_up(work: Work) -> None:
 
 
 def _row(dag: DAG, file: str, work: Work) -> dict[str, Any]:
-    data = serialized.from_dag(dag, file=file, core=work.core, scheduler=work.scheduler)
+    data = from_dag(dag, file=file, core=work.core, scheduler=work.scheduler)
     stored = data.to_json()
     if nesting.is_too_deep(json.loads(stored)):
         raise DagError(f"DAG {dag.dag_id!r} holds values that are nested more than {nesting.MAX_DEPTH} deep: write them flatter.")

@@ -7,7 +7,8 @@ from itertools import islice
 
 from scheduler.deciding import expansion
 from scheduler.deciding.rules import MOST_NAMES, Upstream, Verdict, decide, decide_teardown, needs_setups, needs_sources
-from scheduler.serialized import SerializedDag, SerializedTask
+from scheduler.serialized.dag import SerializedDag
+from scheduler.serialized.tasks import SerializedTask
 from scheduler.states import FAILURES, FINISHED, Branched, Decision, RunState
 from scheduler.states import TaskState as S
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from scheduler.serialized import SerializedDag
+from scheduler.serialized.dag import SerializedDag
 from scheduler.states import Before
 from scheduler.states import TaskState as S
 

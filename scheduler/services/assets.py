@@ -7,7 +7,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from scheduler.authoring.asset import Condition
-from scheduler.serialized import SerializedDag, next_timetable
+from scheduler.serialized.dag import SerializedDag, next_timetable
 from scheduler.settings import Settings
 from scheduler.store import assets, runs, schedules
 from scheduler.store.assets import Success, Update

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import OperationalError
 
 from scheduler.authoring.timetable import RunTimes
-from scheduler.serialized import SerializedDag, next_timetable
+from scheduler.serialized.dag import SerializedDag, next_timetable
 from scheduler.settings import Settings
 from scheduler.store import runs, schedules
 from scheduler.store.database import transaction_at

@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from scheduler.deciding import expansion, past
 from scheduler.deciding.evaluate import Evaluation, Facts, evaluate, run_state
 from scheduler.exceptions import PacelineError, UnreadableVersionError
-from scheduler.serialized import SerializedDag
+from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Settings
 from scheduler.states import FINISHED, Decision, RunState, TaskState
 from scheduler.store import collapse, facts, instances, integrity, runs

@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 
 from scheduler.deciding.evaluate import evaluate, run_state
 from scheduler.exceptions import UnreadableVersionError
-from scheduler.serialized import SerializedDag
+from scheduler.serialized.dag import SerializedDag
 from scheduler.services.promote import facts_of
 from scheduler.states import TaskState
 from scheduler.store import instances, runs

@@ -19,7 +19,8 @@ from scheduler.deciding.situation import (
 )
 from scheduler.deciding.why import explain
 from scheduler.exceptions import UnreadableVersionError
-from scheduler.serialized import SerializedDag, SerializedTask
+from scheduler.serialized.dag import SerializedDag
+from scheduler.serialized.tasks import SerializedTask
 from scheduler.settings import Settings
 from scheduler.states import FINISHED, RunState, TaskState
 from scheduler.store import facts, reads, versions

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DataError
 from scheduler.authoring import params
 from scheduler.authoring.timetable import RunTimes
 from scheduler.exceptions import BackfillError, ConflictError, NotFoundError
-from scheduler.serialized import SerializedDag, next_timetable
+from scheduler.serialized.dag import SerializedDag, next_timetable
 from scheduler.states import BACKFILL_MAX_ACTIVE_RUNS, REPROCESS
 from scheduler.store.database import transaction
 

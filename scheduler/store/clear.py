@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from sqlalchemy import Connection, Engine
 
 from scheduler.exceptions import ConflictError
-from scheduler.serialized import SerializedDag
+from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Core
 from scheduler.states import RUN_FINISHED, STARTED
 from scheduler.states import TaskState as S

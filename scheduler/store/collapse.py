@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 
 from sqlalchemy import Connection
 
-from scheduler.serialized import SerializedDag
+from scheduler.serialized.dag import SerializedDag
 from scheduler.states import FINISHED, STARTED, TaskState
 from scheduler.store import integrity
 from scheduler.store.selection import Instance

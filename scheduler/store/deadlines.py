@@ -10,7 +10,7 @@ from typing import Any
 import psycopg2.extras
 from sqlalchemy import Connection
 
-from scheduler.serialized import SerializedDag
+from scheduler.serialized.dag import SerializedDag
 from scheduler.store.database import transaction_at
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from scheduler.authoring.external import Counts, Target
 from scheduler.exceptions import NotFoundError
-from scheduler.serialized import SerializedDag
+from scheduler.serialized.dag import SerializedDag
 
 #: Sends one statement and gives its rows: of a worker's own connection, or of an engine's.
 Ask = Callable[[str, Sequence[Any]], Sequence[Sequence[Any]]]

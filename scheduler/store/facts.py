@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from sqlalchemy import Connection
 
-from scheduler.serialized import SerializedDag
+from scheduler.serialized.dag import SerializedDag
 from scheduler.states import Before, Branched, TaskState
 
 

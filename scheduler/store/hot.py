@@ -16,7 +16,7 @@ from psycopg2.extensions import cursor as Cursor
 from psycopg2.extras import Json, register_default_json
 
 from scheduler.authoring import xcom
-from scheduler.serialized import SerializedDag
+from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Settings
 from scheduler.states import TaskState
 from scheduler.store import crashes, fencing, shutdown, sqlstates, versions

@@ -12,7 +12,8 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from scheduler.serialized import SerializedDag, SerializedTask
+from scheduler.serialized.dag import SerializedDag
+from scheduler.serialized.tasks import SerializedTask
 from scheduler.states import STARTED
 from scheduler.states import TaskState as S
 from scheduler.store import deferrals, new_instances, selection

@@ -5,7 +5,8 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
-from scheduler.serialized import SerializedDag, SerializedTask
+from scheduler.serialized.dag import SerializedDag
+from scheduler.serialized.tasks import SerializedTask
 from scheduler.store.arrays import literal
 
 #: What a backfill's task instances rank below: every priority_weight fits into 32 bits.

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DataError
 
 from scheduler.authoring import params
 from scheduler.exceptions import ConflictError, NotFoundError, PacelineError
-from scheduler.serialized import SerializedDag, next_timetable
+from scheduler.serialized.dag import SerializedDag, next_timetable
 from scheduler.states import RunState
 from scheduler.store import deadlines, fencing, new_instances
 from scheduler.store.database import transaction, transaction_at

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from scheduler.authoring.timetable import RunTimes
 from scheduler.exceptions import NotFoundError
-from scheduler.serialized import SerializedDag, next_timetable
+from scheduler.serialized.dag import SerializedDag, next_timetable
 from scheduler.store.database import transaction
 
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from scheduler.exceptions import NotFoundError, PacelineError
-from scheduler.serialized import SerializedDag
+from scheduler.serialized.dag import SerializedDag
 from scheduler.states import RunState, TaskState
 
 

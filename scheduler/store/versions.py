@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from scheduler.exceptions import UnreadableVersionError
-from scheduler.serialized import SerializedDag
+from scheduler.serialized.dag import SerializedDag
 
 MAX_CACHED = 512
 #: Takes the id of a version; it exists as long as a run or a DAG refers to it.

@@ -32,7 +32,7 @@ from scheduler.dagfiles.dag_check import DagCheck, MalformedDagError
 from scheduler.dagfiles.supervise import DagFileManager
 from scheduler.exceptions import PacelineError, SettingsError
 from scheduler.operators import EmptyOperator
-from scheduler.serialized import SerializedDag
+from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Settings
 from scheduler.store import runs
 from workers import inbox, remote_control

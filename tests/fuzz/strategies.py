@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from support import hostile
 
 from scheduler import settings as settings_module
-from scheduler.serialized import SerializedDag, SerializedTask
+from scheduler.serialized.dag import SerializedDag
+from scheduler.serialized.tasks import SerializedTask
 
 #: Texts that have broken programs: paths, SQL, shells, templates, terminals, Unicode, numbers.
 NASTY = (

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from scheduler.deciding import expansion
 from scheduler.deciding.evaluate import Evaluation, Facts, evaluate, run_state
 from scheduler.deciding.rules import Upstream, decide
-from scheduler.serialized import SerializedDag
+from scheduler.serialized.dag import SerializedDag
 from scheduler.states import FAILURES, Branched, RunState
 from scheduler.states import TaskState as S
 from scheduler.store.claims import Ending

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from scheduler.authoring.trigger_rule import TriggerRule
-from scheduler.serialized import SerializedDag, SerializedTask
+from scheduler.serialized.dag import SerializedDag
+from scheduler.serialized.tasks import SerializedTask
 from scheduler.states import TaskState as S
 from scheduler.store.claims import Ending
 

@@ -10,7 +10,8 @@ from scheduler.dispatch import Publisher, broker_lists
 from scheduler.doorbell import Doorbell, client
 from scheduler.follow import Follower
 from scheduler.loop import SchedulerLoop
-from scheduler.serialized import SerializedDag, SerializedTask
+from scheduler.serialized.dag import SerializedDag
+from scheduler.serialized.tasks import SerializedTask
 from scheduler.settings import Settings
 from scheduler.states import TaskState
 from scheduler.store import database, processes, runs

@@ -11,7 +11,8 @@ from support.waiting import eventually
 
 from scheduler.dagfiles import parser as parsing
 from scheduler.dagfiles.supervise import DagFileManager
-from scheduler.serialized import SerializedDag, SerializedTask
+from scheduler.serialized.dag import SerializedDag
+from scheduler.serialized.tasks import SerializedTask
 
 from .conftest import Files
 from .test_bad_files import GOOD, MARK
@@ -110,7 +111,7 @@ DEEDS = {
     "kills_its_parent": ("import signal\nos.kill(os.getppid(), signal.SIGKILL)\nos.kill(os.getpid(), signal.SIGKILL)", "SIGKILL"),
     "replaces_json": ("import json\njson.dumps = lambda *_, **__: '[]'", UNUSABLE),
     "changes_the_serializer": (
-        "from scheduler import serialized\nserialized.SerializedDag.content_hash = 'f' * 64\n"
+        "from scheduler.serialized.dag import SerializedDag\nSerializedDag.content_hash = 'f' * 64\n"
         "from scheduler import DAG\nd = DAG('changes_the_serializer', schedule=None)",
         UNUSABLE,
     ),

@@ -10,7 +10,7 @@ from support.scenario import Scenario, chain, dag
 from scheduler.authoring import asset, timetable
 from scheduler.authoring.asset import Asset, Condition
 from scheduler.exceptions import NotFoundError, PacelineError
-from scheduler.serialized import SerializedDag
+from scheduler.serialized.dag import SerializedDag
 from scheduler.services.assets import Assets
 from scheduler.services.plan import Plan
 from scheduler.store import assets, dags

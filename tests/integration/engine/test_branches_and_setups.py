@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from support.scenario import Scenario, dag
 
-from scheduler.serialized import SerializedDag
+from scheduler.serialized.dag import SerializedDag
 from scheduler.states import TaskState
 from scheduler.store.claims import Claim, Ending
 

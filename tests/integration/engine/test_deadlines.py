@@ -10,7 +10,8 @@ from support.scenario import Scenario, dag
 from support.waiting import eventually
 
 from scheduler.dagfiles import load
-from scheduler.serialized import SerializedDag, from_dag
+from scheduler.serialized.authored import from_dag
+from scheduler.serialized.dag import SerializedDag
 from scheduler.states import TaskState
 from scheduler.store import database, deadlines
 

@@ -11,7 +11,7 @@ from support.scenario import Scenario, dag
 from scheduler.dispatch import Publisher
 from scheduler.doorbell import Doorbell
 from scheduler.follow import Follower
-from scheduler.serialized import SerializedDag
+from scheduler.serialized.dag import SerializedDag
 from scheduler.states import TaskState
 from scheduler.store.claims import Claim, Ending
 from scheduler.store.hot import HotPath

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from support.hands import clear_, end, mark_
 from support.scenario import Scenario, dag
 
-from scheduler.serialized import SerializedDag
+from scheduler.serialized.dag import SerializedDag
 from scheduler.states import RunState
 from scheduler.store import mark
 from scheduler.store.selection import Tasks

@@ -6,7 +6,7 @@ from typing import Any
 from support.hands import brief, clear_, end, push, running
 from support.scenario import Scenario, dag
 
-from scheduler.serialized import SerializedDag
+from scheduler.serialized.dag import SerializedDag
 from scheduler.states import TaskState
 from scheduler.store import integrity
 from scheduler.store.claims import Ending

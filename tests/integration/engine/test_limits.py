@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from support.scenario import Scenario, chain, dag
 
-from scheduler.serialized import SerializedDag
+from scheduler.serialized.dag import SerializedDag
 from scheduler.states import TaskState
 from scheduler.store.claims import Claim, Deferral, Ending
 

@@ -6,7 +6,7 @@ import pytest
 from support.hands import brief, clear_, push, running
 from support.scenario import Scenario, dag
 
-from scheduler.serialized import SerializedDag
+from scheduler.serialized.dag import SerializedDag
 from scheduler.states import TaskState
 from scheduler.store.claims import Ending
 from scheduler.store.selection import Tasks

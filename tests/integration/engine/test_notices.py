@@ -16,7 +16,8 @@ from support.waiting import eventually
 
 from scheduler.dagfiles import load
 from scheduler.follow import Ending
-from scheduler.serialized import SerializedDag, from_dag
+from scheduler.serialized.authored import from_dag
+from scheduler.serialized.dag import SerializedDag
 from scheduler.services.notify import Notify
 from scheduler.settings import Settings
 from scheduler.states import TaskState

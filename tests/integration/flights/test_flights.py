@@ -25,17 +25,18 @@ import json, os, sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from scheduler import dag, serialized, task
+from scheduler import dag, task
 from scheduler.authoring.context import DagRun
 from scheduler.cli.in_memory import MemoryRun
 from scheduler.dagfiles.load import load
+from scheduler.serialized.authored import from_dag
 from scheduler.settings import Settings
 
 settings, run_id = Settings.load(), sys.argv[1]
 folder = settings.home / "data" / "flights" / run_id
 
 def run(dag):
-    plan = serialized.from_dag(dag, file="flights.py", core=settings.core, scheduler=settings.scheduler)
+    plan = from_dag(dag, file="flights.py", core=settings.core, scheduler=settings.scheduler)
     now = datetime(2026, 8, 19, 12, tzinfo=UTC)
     moments = dict.fromkeys(("logical_date", "data_interval_start", "data_interval_end", "start_date", "run_after"), now)
     made = MemoryRun(settings, dag, plan, DagRun(dag_id=dag.dag_id, run_id=run_id, run_type="manual", conf={}, **moments))

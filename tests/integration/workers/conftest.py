@@ -15,7 +15,7 @@ from support.scenario import Scenario
 from support.waiting import eventually
 
 from scheduler.dagfiles.load import load
-from scheduler.serialized import from_dag
+from scheduler.serialized.authored import from_dag
 from scheduler.settings import Settings
 from workers import logs
 

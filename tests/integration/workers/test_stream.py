@@ -9,7 +9,7 @@ import pytest
 from support.waiting import eventually
 
 from scheduler.dagfiles.load import load
-from scheduler.serialized import from_dag
+from scheduler.serialized.authored import from_dag
 from scheduler.states import TaskState
 from scheduler.store import clear, mark
 from scheduler.store.selection import Runs, Tasks

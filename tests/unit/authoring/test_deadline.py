@@ -9,7 +9,8 @@ import pytest
 from scheduler import DAG, AsyncCallback, DeadlineAlert, DeadlineReference, SyncCallback
 from scheduler.exceptions import DagError
 from scheduler.operators import EmptyOperator
-from scheduler.serialized import SerializedDag, from_dag
+from scheduler.serialized.authored import from_dag
+from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Core, Scheduler
 
 HOUR = timedelta(hours=1)

@@ -9,7 +9,8 @@ from scheduler import DAG, BaseOperator, task, task_group
 from scheduler.authoring.mapping import MappedOperator
 from scheduler.exceptions import DagError, XComError
 from scheduler.operators import BashOperator, EmptyOperator, PythonOperator
-from scheduler.serialized import SerializedTask, from_dag
+from scheduler.serialized.authored import from_dag
+from scheduler.serialized.tasks import SerializedTask
 from scheduler.settings import Core, Scheduler
 
 

@@ -9,7 +9,7 @@ from scheduler import DAG, TaskGroup, chain, setup, task, task_group, teardown
 from scheduler.authoring.setup_teardown import setup_scopes
 from scheduler.exceptions import DagError, DuplicateTaskError
 from scheduler.operators import EmptyOperator
-from scheduler.serialized import from_dag
+from scheduler.serialized.authored import from_dag
 from scheduler.settings import Core, Scheduler
 
 

@@ -8,7 +8,7 @@ import pytest
 from scheduler import DAG, Label, TaskGroup, chain, chain_linear, task, task_group
 from scheduler.exceptions import DagError, DuplicateTaskError
 from scheduler.operators import BashOperator, EmptyOperator
-from scheduler.serialized import from_dag
+from scheduler.serialized.authored import from_dag
 from scheduler.settings import Core, Scheduler
 
 

@@ -11,7 +11,7 @@ from scheduler.authoring import asset, timetable
 from scheduler.authoring.asset import Asset, AssetAlias, AssetAll, AssetAny
 from scheduler.authoring.timetable import Continuous, Cron, CronInterval, Delta, DeltaInterval, Events, UpdatedOrTime, WhenUpdated
 from scheduler.exceptions import DagError, TimetableError
-from scheduler.serialized import from_dag
+from scheduler.serialized.authored import from_dag
 from scheduler.settings import Core, Scheduler
 from scheduler.timetables import (
     AssetOrTimeSchedule,

@@ -15,7 +15,8 @@ from support.memory import Run
 
 from scheduler import DAG, task_group
 from scheduler.authoring.operator import Operator
-from scheduler.serialized import SerializedDag, from_dag
+from scheduler.serialized.authored import from_dag
+from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Core, Scheduler
 from scheduler.states import TaskState as S
 from scheduler.store.claims import Ending

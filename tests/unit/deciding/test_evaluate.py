@@ -6,7 +6,7 @@ import pytest
 from support.scenario import dag
 
 from scheduler.deciding.evaluate import Evaluation, Facts, evaluate, run_state
-from scheduler.serialized import SerializedDag
+from scheduler.serialized.dag import SerializedDag
 from scheduler.states import Branched, RunState
 from scheduler.states import TaskState as S
 

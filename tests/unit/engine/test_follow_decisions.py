@@ -7,7 +7,7 @@ import pytest
 from support.scenario import dag
 
 from scheduler.follow import choose_heir, rings, settle
-from scheduler.serialized import SerializedDag
+from scheduler.serialized.dag import SerializedDag
 from scheduler.states import Decision, TaskState
 from scheduler.store.claims import Claim, Ending, Moved, Reported
 

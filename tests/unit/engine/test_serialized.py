@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 
 from scheduler import DAG
 from scheduler.operators import EmptyOperator
-from scheduler.serialized import SerializedDag, SerializedTask, from_dag
+from scheduler.serialized.authored import from_dag
+from scheduler.serialized.dag import SerializedDag
+from scheduler.serialized.tasks import SerializedTask
 from scheduler.settings import Core, Scheduler
 
 

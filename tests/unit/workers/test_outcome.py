@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.exceptions import FailTask, SkipTask, XComError
-from scheduler.serialized import SerializedTask
+from scheduler.serialized.tasks import SerializedTask
 from workers import outcome
 from workers.outcome import Fail, Retry, Skip, TaskStopped
 

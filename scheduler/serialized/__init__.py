@@ -1,0 +1,1 @@
+"""The DAG as data: what the parser writes and everything else reads."""
