@@ -23,46 +23,46 @@ NAMES = frozenset({FAULTS, FOLDER})
 
 #: Transactions: <name>.commit is reached before the commit of one that did something, <name>.committed after it.
 TRANSACTIONS = {
-    "parse": "a DAG file's versions and errors are stored",
-    "plan": "the due runs of a DAG are made",
-    "update": "what tasks updated is entered for the DAGs that wait for these assets",
-    "asset": "a run is made because its assets were updated",
-    "backfill": "a backfill makes its next runs, or ends",
-    "start": "queued runs start",
-    "timeout": "a run whose dagrun_timeout is over is ended",
-    "due": "retries and pokes whose time has come are made ready",
-    "promote": "a run is examined: what is decided is written, the run is closed",
-    "queue": "waiting task instances become queued",
-    "stamp": "dispatched_at notes that the broker has the messages",
-    "bury": "dead processes are stopped and what they ran is lost",
-    "deadline": "missed SLAs and deadlines of a run are noted",
-    "notice": "a callback or mail is claimed",
-    "told": "a callback or mail is noted as done",
-    "register": "a process enters the registry",
-    "heartbeat": "a process gives its sign of life",
-    "lost": "a worker's parent reports a child that died",
-    "await": "a waiter claims triggers",
-    "fire": "a trigger that fired makes its task instance ready",
+    "parse": "store the DAG versions and import errors of a DAG file",
+    "plan": "create the due runs of a DAG",
+    "update": "record asset events for the DAGs scheduled on these assets",
+    "asset": "create an asset-triggered run",
+    "backfill": "create the next runs of a backfill, or close the backfill",
+    "start": "start queued runs",
+    "timeout": "end a run that exceeded its dagrun_timeout",
+    "due": "move due retries and pokes to scheduled",
+    "promote": "examine a run: write the decisions, or close the run",
+    "queue": "move scheduled task instances to queued",
+    "stamp": "set dispatched_at on the published task instances",
+    "bury": "declare expired processes lost, and recover their tasks",
+    "deadline": "record missed SLAs and deadlines of a run",
+    "notice": "claim a callback or email",
+    "told": "record the delivery of a callback or email",
+    "register": "register a process",
+    "heartbeat": "write the heartbeat of a process",
+    "lost": "report a pool process that died",
+    "await": "claim triggers for a waiter",
+    "fire": "move a task instance whose trigger fired to scheduled",
 }
 #: Steps that are no transaction, or only one statement of the hot path.
 STEPS = {
-    "queue.publish": "before the messages of a pass are sent",
-    "queue.published": "after they were sent, before they are stamped",
-    "rescue.publish": "before messages that were lost are sent again",
-    "rescue.published": "after they were, before they are stamped",
-    "callback.before": "before a callback is called",
-    "callback.after": "after it returned, before that is noted",
-    "claim.before": "a pool child has a message and has not claimed it",
-    "claim.after": "it has claimed the task instance and not begun",
-    "code.before": "before user code runs",
-    "code.after": "after user code ended, before the report",
-    "report.before": "before the report",
-    "follow.locked": "the joins below are locked and not decided",
-    "follow.commit": "the report and what follows are written, not committed",
-    "report.after": "after the report, before the heir's message is sent",
-    "follow.published": "after the heir's message was sent, before the doorbell rings",
-    "follow.rung": "after the doorbell rang",
-    "fire.rung": "after a waiter rang the doorbell",
+    "queue.publish": "before the messages of an iteration are published",
+    "queue.published": "after the messages are published, before dispatched_at is set",
+    "rescue.publish": "before lost messages are published again",
+    "rescue.published": "after lost messages are published again, before dispatched_at is set",
+    "callback.before": "before a callback runs",
+    "callback.after": "after a callback returned, before its delivery is recorded",
+    "claim.before": "after a pool process received a message, before the claim",
+    "claim.after": "after the claim, before the task starts",
+    "code.before": "before user code starts",
+    "code.after": "after user code ended, before the outcome is reported",
+    "report.before": "before the outcome is reported",
+    "follow.locked": "after the downstream joins are locked, before they are decided",
+    "follow.commit": "after the report and the follow-up decisions are written, before the commit",
+    "report.after": "after the report, before the successor's message is published",
+    "follow.published": "after the successor's message is published, before the wakeup",
+    "follow.rung": "after the wakeup",
+    "fire.rung": "after a waiter sent a wakeup",
 }
 POINTS: dict[str, str] = {
     name: text
@@ -71,7 +71,7 @@ POINTS: dict[str, str] = {
 } | STEPS
 
 CLAUSE = re.compile(r"(?P<point>[a-z.]+)=(?P<action>kill|stop|raise|delay:(?P<seconds>\d+(\.\d+)?))(@(?P<nth>[1-9]\d*))?")
-FORM = "<point>=kill|stop|raise|delay:<seconds>, with @<n> only the n-th time, several with commas"
+FORM = "<point>=kill|stop|raise|delay:<seconds>, with @<n> only for the nth time, separated by commas"
 LOCAL_HOSTS = re.compile(r"|localhost|127\.\d+\.\d+\.\d+|::1|/.*")
 
 

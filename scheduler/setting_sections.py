@@ -1,4 +1,4 @@
-"""The sections of the settings that are about one outside thing each: servers, mail, Spark."""
+"""The settings sections for external systems: database, broker, mail server, Flower, Spark."""
 
 from typing import Annotated
 
@@ -8,98 +8,98 @@ from scheduler.setting_types import BrokerUrl, Count, DatabaseUrl, Port, Seconds
 
 
 class Section(BaseModel):
-    """A section of the file: unknown keys are refused, nothing changes after the start."""
+    """A section of the file. It rejects unknown keys, and it is immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True)
 
 
 class Probed(Section):
-    """What every long-running process has."""
+    """Settings that every long-running process has."""
 
     health_port: Port = 0
-    """Port on which GET /health is answered; 0 is none."""
+    """Port of the GET /health endpoint. 0 turns it off."""
     health_address: str = "127.0.0.1"
-    """Address of that port; 0.0.0.0 is every network."""
+    """Address the health endpoint listens on. 0.0.0.0 means every network interface."""
 
 
 class Database(Section):
-    """PostgreSQL: the single source of truth."""
+    """PostgreSQL, the single source of truth."""
 
     url: DatabaseUrl | None = Field(default=None, examples=["postgresql://paceline:password@localhost:5432/paceline"])
-    """Where PostgreSQL is; unset means the embedded one."""
+    """URL of PostgreSQL. If unset, the embedded server."""
     owner_url: DatabaseUrl | None = Field(default=None, examples=["postgresql://owner:password@localhost:5432/paceline"])
-    """The database as the owner of its tables, for `paceline db migrate` and `db grant-worker` alone; unset means database.url."""
+    """Database URL as the owner of the tables, used only by `paceline db migrate` and `db grant-worker`. If unset, database.url."""
     pool_size: Count = 4
-    """Connections one scheduler or web process keeps open."""
+    """Connections that one scheduler or web process keeps open."""
     connect_timeout: Count = 5
-    """Seconds one attempt to connect may take."""
+    """Seconds before an attempt to connect times out."""
     statement_timeout: Seconds = 60
-    """Seconds PostgreSQL may work on one statement; migrations and `paceline db clean` may take longer."""
+    """Seconds before PostgreSQL cancels a statement. Migrations and `paceline db clean` may take longer."""
 
 
 class Broker(Section):
-    """Redis: carries messages and wake-ups."""
+    """Redis, which carries messages and wakeups."""
 
     url: BrokerUrl | None = Field(default=None, examples=["redis://:password@localhost:6379/0"])
-    """Where Redis is; unset means the embedded one."""
+    """URL of Redis. If unset, the embedded server."""
 
 
 class Smtp(Section):
-    """The mail server that email_on_failure, email_on_retry and missed SLAs use."""
+    """The mail server for email_on_failure, email_on_retry and missed SLAs."""
 
     host: str | None = Field(default=None, examples=["mail.example.org"])
-    """The server that takes mails; unset means that none are sent."""
+    """Host of the mail server. If unset, no emails are sent."""
     port: Annotated[int, Field(ge=1, le=65535)] = 25
-    """Its port: mostly 25, 587 with starttls, 465 with ssl."""
+    """Port of the mail server: usually 25, 587 with starttls, 465 with ssl."""
     user: str | None = Field(default=None, examples=["paceline"])
-    """User name; unset means no login."""
+    """User name. If unset, Paceline does not log in."""
     password: str | None = Field(default=None, examples=["password"])
     """Password of the user."""
     mail_from: str = "paceline@localhost"
-    """Address that mails come from."""
+    """Sender address of emails."""
     starttls: bool = False
-    """Encrypt the connection once it stands; the server's certificate is checked."""
+    """Encrypt the connection with STARTTLS and verify the server's certificate."""
     ssl: bool = False
-    """Encrypt the connection from its start; the server's certificate is checked."""
+    """Encrypt the connection from the start and verify the server's certificate."""
     timeout: Seconds = 30
-    """Seconds the server may take for an answer."""
+    """Seconds to wait for a response from the server."""
 
 
 class Flower(Section):
-    """The page that shows Celery's workers and tasks."""
+    """Flower, the web page that shows Celery workers and tasks."""
 
     address: str = "127.0.0.1"
-    """Address Flower listens on."""
+    """Address that Flower listens on."""
     port: Annotated[int, Field(ge=0, le=65535)] = 5555
-    """Port Flower listens on; standalone takes the next free one, 0 is any."""
+    """Port that Flower listens on. standalone uses the next free port. 0 means any free port."""
     allowed_hosts: str = ""
-    """Names of hosts, with commas, under which Flower answers beside localhost and IP addresses; * is any name."""
+    """Comma-separated host names that Flower accepts besides localhost and IP addresses. * accepts any name."""
 
 
 class Spark(Section):
-    """What workers do for Spark tasks; `paceline doctor` finds the Java."""
+    """Spark tasks on workers. `paceline doctor` reports the Java installation in use."""
 
     warm: bool = True
-    """A PySpark task gets a new session in a JVM that its pool child keeps; false starts a JVM for each task."""
+    """Run each PySpark task in a new session of a JVM that its pool process keeps. false starts a JVM for each task."""
     warm_jvms: Count = 2
-    """JVMs, of different configurations, that one pool child keeps; the one that waited longest makes room."""
+    """JVMs with different configurations that one pool process keeps. The least recently used one is replaced."""
     max_tasks_per_jvm: Annotated[int, Field(ge=0)] = 1000
-    """Tasks after which a JVM is ended; 0 is never."""
+    """Tasks after which a JVM is shut down. 0 means never."""
     max_jvm_age: Seconds = 14_400
-    """Seconds after which a JVM is ended once its task is."""
+    """Maximum age of a JVM, in seconds. An older JVM is shut down when its task ends."""
     max_jvm_heap: Annotated[float, Field(ge=0.1, le=1)] = 0.8
-    """Share of its heap that a JVM may still use after a collection; it is ended above."""
+    """Share of the heap that may remain in use after a garbage collection. A JVM above it is shut down."""
     archive_folder: str = ""
-    """Folder of the archive of Spark's classes (`paceline spark archive`); empty is share/paceline of the Python environment."""
+    """Folder of the class archive that `paceline spark archive` writes. If empty, share/paceline in the Python environment."""
     status_interval: Seconds = 1
-    """Seconds between two questions to the cluster how an application goes."""
+    """Seconds between two status requests to the cluster for an application."""
     status_patience: Seconds = 600
-    """Seconds a cluster may give no status of an application before its try fails; the next try asks on."""
+    """Seconds without a status from the cluster before the try fails. The next try continues with the same application."""
     not_found_patience: Seconds = 120
-    """Seconds for which a cluster must keep saying that it does not know an application before that is believed."""
+    """Seconds for which a cluster must keep reporting an application as not found before the result is accepted."""
     submit_timeout: Seconds = 15
-    """Seconds a master may take to answer before anything is submitted to it."""
+    """Seconds to wait for a response from the master before anything is submitted."""
     kill_timeout: Annotated[float, Field(ge=1, le=9)] = 8
-    """Seconds an application may take to be gone from its cluster after it was told to end; a child of a worker has ten."""
+    """Seconds to wait for a canceled application to disappear from its cluster. A pool process has ten seconds in total."""
     abandoned_check_interval: Seconds = 10
-    """Seconds between two searches of a Spark worker for applications that no try follows any more, which it ends."""
+    """Seconds between two searches by a Spark worker for applications without a current try, which it cancels."""

@@ -1,4 +1,4 @@
-"""One frozen, validated object with every setting; settings_sources reads the environment and the file."""
+"""Settings: one frozen, validated object. settings_sources reads the environment and the file."""
 
 import hashlib
 import os
@@ -41,173 +41,173 @@ LONGER_THAN = (
 
 
 class Paths(Section):
-    """Where things lie on this machine."""
+    """File locations on this machine."""
 
     home: Path = Path("~/.paceline")
-    """Folder that holds everything the embedded stack writes: database, sockets, logs, data."""
+    """Folder for everything that the embedded stack writes: database, sockets, logs, data."""
     dags_folder: Path = Path("dags")
     """Folder that is searched for DAG files."""
     logs_folder: Path | None = Field(default=None, examples=["~/.paceline/logs"])
-    """Where task logs go; unset means <home>/logs."""
+    """Folder for task logs. If unset, <home>/logs."""
     data_url: DataUrl | None = Field(default=None, examples=["s3a://bucket/paceline"])
-    """Where DataFrames that tasks return are written: a folder, or a URL that both Spark and fsspec reach; unset: <home>/data."""
+    """Folder for the DataFrames that tasks return, or a URL that both Spark and fsspec can reach. If unset, <home>/data."""
 
 
 class Core(Section):
-    """What holds for every DAG and task."""
+    """Defaults and limits for all DAGs and tasks."""
 
     parallelism: Count = 256
-    """Task instances queued or running at once, over all pools and schedulers."""
+    """Maximum number of queued and running task instances, over all pools and schedulers."""
     default_timezone: ZoneName = "UTC"
-    """IANA time zone of a schedule whose start_date names none."""
+    """IANA time zone of a schedule whose start_date has no time zone."""
     default_queue: str = "default"
-    """Queue of a task that names none and whose pool names none."""
+    """Queue of a task if neither the task nor its pool sets a queue."""
     default_spark_queue: str = "spark"
-    """Queue of a Spark task that names none."""
+    """Queue of a Spark task that sets no queue."""
     heavy_spark_queue: str = "spark-heavy"
-    """Queue of a Spark task that names none and is heavy: by heavy=True, or by one of the next two settings."""
+    """Queue of a heavy Spark task that sets no queue. heavy=True or one of the next two settings makes a task heavy."""
     heavy_spark_memory_mb: Annotated[int, Field(ge=0)] = 8192
-    """Memory of an executor, in MiB, from which on a Spark task is heavy; 0 is never."""
+    """Executor memory, in MiB, at or above which a Spark task is heavy. 0 turns this rule off."""
     heavy_spark_cores: Annotated[int, Field(ge=0)] = 8
-    """Cores of an executor from which on a Spark task is heavy; 0 is never."""
+    """Executor cores at or above which a Spark task is heavy. 0 turns this rule off."""
     default_pool_task_slot_count: Count = 128
-    """Slots of default_pool when the database is made."""
+    """Slots of default_pool when the database is created."""
     max_active_tasks_per_dag: Count = 16
-    """Task instances of one DAG run queued or running at once, unless the DAG says otherwise."""
+    """Maximum number of queued and running task instances of one DAG run, unless the DAG sets its own limit."""
     max_active_runs_per_dag: Count = 16
-    """Running DAG runs of one DAG, unless the DAG says otherwise."""
+    """Maximum number of running DAG runs of one DAG, unless the DAG sets its own limit."""
     default_task_retries: Annotated[int, Field(ge=0)] = 0
-    """Retries of a task that does not say."""
+    """Retries of a task that does not set retries."""
     default_task_retry_delay: Seconds = 300
-    """Seconds before a retry, for a task that does not say."""
+    """Seconds before a retry, for a task that does not set retry_delay."""
     max_task_retry_delay: Seconds = 86400
-    """Longest wait before a retry, in seconds, whatever the backoff asks for."""
+    """Upper limit, in seconds, for the delay before a retry, including exponential backoff."""
     dags_are_paused_at_creation: bool = False
-    """A new DAG starts paused."""
+    """New DAGs start paused."""
     max_map_length: Count = 10_000
-    """Most instances that one mapped task may become."""
+    """Maximum number of instances of one mapped task."""
     max_consecutive_failed_dag_runs_per_dag: Annotated[int, Field(ge=0)] = 0
-    """Failed runs in a row after which a DAG is paused, unless the DAG says otherwise; 0 is never."""
+    """Consecutive failed runs after which a DAG is paused, unless the DAG sets its own limit. 0 turns this off."""
     rerun_with_latest_version: bool = False
-    """Cleared runs go on with the newest version of their DAG instead of the one they were made from."""
+    """Cleared runs continue with the newest version of their DAG instead of the version they were created from."""
     max_xcom_bytes: Annotated[int, Field(ge=1024)] = 1_048_576
-    """Largest return value, in bytes of JSON; larger data belongs into files whose path is returned."""
+    """Maximum size of a return value, in bytes of JSON. Write larger data to files and return their paths."""
     max_conf_bytes: Annotated[int, Field(ge=1024)] = 1_048_576
-    """Largest conf of a run or backfill, in bytes of JSON; each of its tasks reads it, so larger data belongs into files."""
+    """Maximum size of the conf of a run or backfill, in bytes of JSON. Every task reads it, so keep larger data in files."""
     dag_run_conf_overrides_params: bool = True
-    """The conf of a run replaces the values of the DAG's params of the same names."""
+    """The conf of a run overrides the DAG's params of the same names."""
     record_events: bool = True
-    """Every change of a run or task instance is kept with who made it and why (`paceline runs show --events`)."""
+    """Record every change of a run or task instance with its actor and reason (`paceline runs show --events`)."""
     fernet_key: FernetKeys = ""
-    """Encrypts variables and connections: the first key encrypts, all decrypt; empty means the key of <home>/fernet.key."""
+    """Fernet keys for variables and connections. The first key encrypts, all decrypt. If empty, the key in <home>/fernet.key."""
 
 
 class Scheduler(Probed):
-    """The scheduler's loop and its DAG files."""
+    """The scheduler loop and the parsing of DAG files."""
 
     scheduler_idle_sleep_time: Seconds = 1
-    """Seconds between two looks at the database when no doorbell rings."""
+    """Seconds between two polls of the database when no wakeup arrives."""
     scheduler_heartbeat_sec: Seconds = 2
-    """Seconds between two signs of life of a scheduler."""
+    """Seconds between two heartbeats of a scheduler."""
     scheduler_health_check_threshold: Seconds = 15
-    """Seconds without a sign of life after which a scheduler counts as dead."""
+    """Seconds without a heartbeat after which a scheduler is declared lost."""
     num_runs: Annotated[int, Field(ge=-1)] = -1
-    """Turns of the loop before the scheduler stops; -1 is no limit."""
+    """Iterations of the loop before the scheduler stops. -1 means no limit."""
     run_duration: Annotated[float, Field(ge=-1, allow_inf_nan=False)] = -1
-    """Seconds before the scheduler stops; -1 is no limit."""
+    """Seconds before the scheduler stops. -1 means no limit."""
     max_tis_per_query: Count = 256
-    """Task instances queued in one transaction."""
+    """Maximum number of task instances queued in one transaction."""
     max_dagruns_to_create_per_loop: Count = 10
-    """DAGs that get new runs in one turn."""
+    """Maximum number of DAGs that get new runs in one iteration."""
     max_dagruns_per_loop_to_schedule: Count = 20
-    """DAG runs examined in one turn although nothing happened in them, the longest unexamined first."""
+    """DAG runs without recent changes that one iteration examines. The least recently examined run comes first."""
     catchup_by_default: bool = False
-    """A DAG that does not say makes runs for every interval since its start_date."""
+    """A DAG that does not set catchup gets a run for every interval since its start_date."""
     create_cron_data_intervals: bool = False
-    """A cron expression as schedule makes data intervals from tick to tick, each run when its interval is over."""
+    """A cron expression as schedule creates a data interval between each two ticks and runs it after its end."""
     create_delta_data_intervals: bool = False
-    """A timedelta as schedule makes data intervals of its length, each run when its interval is over."""
+    """A timedelta as schedule creates data intervals of that length and runs each after its end."""
     schedule_after_task_execution: bool = True
-    """Fast-follow: a worker queues the next ready task of the run itself."""
+    """Fast-follow: when a task ends, its worker queues the next ready task of the run."""
     pool_reservation: bool = True
-    """A task that needs more slots of a pool than are free holds its place, so that lower ranked ones cannot pass it for ever."""
+    """Reserve slots for a task that needs more than its pool has free, so that lower-priority tasks cannot overtake it forever."""
     priority_aging: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0
-    """Seconds of waiting that raise a task's rank by a priority_weight of 1; 0 is off."""
+    """Seconds of waiting that raise a task's rank by a priority_weight of 1. 0 turns aging off."""
     queue_headroom: Annotated[int, Field(ge=1)] = 32
-    """Messages a Celery queue may hold beyond the free slots of its workers; more if they take them in less than 0.2 s."""
+    """Prefetch window: messages a Celery queue may hold beyond its workers' free slots; more if workers drain them within 0.2 s."""
     orphaned_tasks_check_interval: Seconds = 1
-    """Seconds between two searches for lost messages and dead workers."""
+    """Seconds between two sweeps for lost messages and lost workers."""
     task_queued_timeout: Seconds = 2
-    """Seconds after which a queued task instance without a message in the broker is published again."""
+    """Seconds after which a queued task instance whose message is not in the broker is published again."""
     dag_dir_list_interval: Seconds = 300
-    """Seconds between two listings of the DAGs folder; changes are also noticed at once (inotify)."""
+    """Seconds between two listings of the DAGs folder. Changes are also detected immediately (inotify)."""
     min_file_process_interval: Seconds = 30
-    """Seconds before an unchanged DAG file is read again."""
+    """Seconds before an unchanged DAG file is parsed again."""
     settled_file_process_interval: Seconds = 3600
-    """The same for one whose reading opened no file but code; a change of the code is noticed at once all the same."""
+    """The same for a DAG file that opens only Python code while it is parsed. Code changes are still detected immediately."""
     parsing_processes: Count = 2
-    """Parser children of one scheduler at the same time."""
+    """Maximum number of parser processes of one scheduler."""
     file_parsing_sort_mode: Literal["modified_time", "random_seeded_by_host", "alphabetical"] = "modified_time"
-    """Which DAG file comes first when many wait."""
+    """Order in which waiting DAG files are parsed."""
     dag_file_processor_timeout: Seconds = 50
-    """Seconds a parser child may take for one file before it is killed."""
+    """Seconds a parser process may spend on one file before it is killed."""
     dag_file_memory_limit_mb: Annotated[int, Field(ge=128)] = 1024
-    """Address space a parser child or the child of a callback may use, in MiB."""
+    """Address space limit of a parser or callback process, in MiB."""
     callback_processes: Count = 2
-    """Children of one scheduler that run callbacks at the same time."""
+    """Maximum number of callback processes of one scheduler."""
     callback_execution_timeout: Seconds = 60
-    """Seconds a callback may take before its child is killed."""
+    """Seconds a callback may take before its process is killed."""
     max_callbacks_per_loop: Count = 20
-    """Callbacks, and mails, that one scheduler takes on at a time."""
+    """Maximum number of callbacks and emails that one scheduler claims at a time."""
 
 
 class Worker(Probed):
     """The processes that run tasks."""
 
     concurrency: Count = 16
-    """Pool children of a worker that is started without -c; one that takes heavy Spark tasks has 1 unless this is set."""
+    """Pool processes of a worker started without -c. A worker for heavy Spark tasks has 1 unless this is set."""
     heartbeat_sec: Seconds = 2
-    """Seconds between two signs of life of a worker."""
+    """Seconds between two heartbeats of a worker."""
     heartbeat_timeout: Seconds = 10
-    """Seconds without a sign of life after which a worker counts as dead and its tasks are tried again."""
+    """Seconds without a heartbeat after which a worker is declared lost and its tasks are retried."""
     grace_sec: Seconds = 30
-    """Seconds a worker that was told to stop lets its running tasks go on."""
+    """Seconds that a stopping worker lets its running tasks continue."""
     max_tasks_per_child: Annotated[int, Field(ge=0)] = 0
-    """Tasks after which a pool child is replaced; 0 is never."""
+    """Tasks after which a pool process is replaced. 0 means never."""
     deaf_timeout: Seconds = 30
-    """Seconds in which a worker with free places may take nothing although messages wait; then it starts itself again."""
+    """Seconds a worker with free slots may receive nothing while messages wait. After that, it restarts itself."""
     database_url: DatabaseUrl | None = Field(default=None, examples=["postgresql://worker:password@localhost:5432/paceline"])
-    """The database, as a role that may do what workers do and no more; unset means that of the embedded server, or database.url."""
+    """Database URL with a role limited to what workers need. If unset, that role of the embedded server, or database.url."""
 
 
 class Waiter(Probed):
     """The processes that await the triggers of deferred tasks."""
 
     capacity: Count = 1000
-    """Triggers that one waiter awaits at once."""
+    """Maximum number of triggers that one waiter awaits."""
     heartbeat_sec: Seconds = 2
-    """Seconds between two signs of life of a waiter."""
+    """Seconds between two heartbeats of a waiter."""
     heartbeat_timeout: Seconds = 10
-    """Seconds without a sign of life after which a waiter counts as dead and others take its triggers over."""
+    """Seconds without a heartbeat after which a waiter is declared lost and other waiters take over its triggers."""
 
 
 class Retention(Section):
-    """How long what has ended is kept; schedulers delete the rest, a little at a time."""
+    """How long finished runs and old records are kept. Schedulers delete the rest in small batches."""
 
     run_days: Days = 0
-    """Days that ended runs are kept, with all of theirs; 0 is for ever. What schedules and later runs go on from stays."""
+    """Days to keep finished runs with all their records. 0 means forever. Runs that schedules or later runs need always stay."""
     event_days: Days = 90
-    """Days that the events of an ended run are kept, if the run is kept longer; 0 is as long as the run."""
+    """Days to keep the events of a finished run if the run itself is kept longer. 0 means as long as the run."""
     housekeeping_days: Days = 30
-    """Days that stopped processes, told notices, consumed updates of assets and unused versions of DAGs stay; 0 is for ever."""
+    """Days to keep stopped processes, delivered notices, consumed asset events and unused DAG versions. 0 means forever."""
     logs: bool = False
-    """The log folders of runs go with them."""
+    """Delete the log folder of a run together with the run."""
     interval: Seconds = 60
-    """Seconds between two searches for what is old enough."""
+    """Seconds between two searches for expired records."""
 
 
 class Settings(Section):
-    """All sections. Make it once at the edge (`Settings.load()`) and hand it down."""
+    """All sections. Load it once at startup (`Settings.load()`) and pass it as an argument."""
 
     paths: Paths = Paths()
     core: Core = Core()

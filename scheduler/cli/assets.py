@@ -15,13 +15,13 @@ else:
 
 @click.group()
 def assets() -> None:
-    """List assets, and say that one was updated."""
+    """List assets and record updates."""
 
 
 @assets.command("list")
 @options.as_json
 def list_(json_wanted: bool) -> None:
-    """Every asset: which tasks update it, which DAGs wait for it, and when it was updated last."""
+    """List all assets with the tasks that update them, the DAGs scheduled on them and the last update."""
     rows = store.assets(options.engine())
     if json_wanted:
         output.print_json(rows)
@@ -31,10 +31,12 @@ def list_(json_wanted: bool) -> None:
 
 @assets.command()
 @click.argument("uri")
-@click.option("--extra", type=options.JSON_OBJECT, help="A JSON object that the runs it makes find in the event.")
+@click.option(
+    "--extra", type=options.JSON_OBJECT, help="A JSON object that is attached to the event and available in the triggered runs."
+)
 @options.as_json
 def update(uri: str, extra: dict[str, Any] | None, json_wanted: bool) -> None:
-    """Say that the asset URI (or of that name) was updated; DAGs that wait for it may run."""
+    """Record an update of an asset, given by URI or name. This can trigger the DAGs scheduled on it."""
     event = store.update(options.engine(), uri, extra, "cli")
     options.ring("plan")
     if json_wanted:

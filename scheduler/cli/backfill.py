@@ -27,30 +27,30 @@ backfill_id = click.argument("backfill_id", metavar="ID", type=click.IntRange(1,
 
 @click.group()
 def backfill() -> None:
-    """Make, list, show, pause, resume and cancel backfills."""
+    """Create, list, show, pause, resume and cancel backfills."""
 
 
 @backfill.command()
 @click.argument("dag_id", metavar="DAG")
-@click.option("--from", "first", type=options.MOMENT, required=True, help="First logical date, with offset.")
-@click.option("--to", "last", type=options.MOMENT, required=True, help="Last logical date, with offset.")
+@click.option("--from", "first", type=options.MOMENT, required=True, help="First logical date.")
+@click.option("--to", "last", type=options.MOMENT, required=True, help="Last logical date.")
 @click.option(
     "--max-active-runs",
     type=click.IntRange(1, 10_000),
     default=states.BACKFILL_MAX_ACTIVE_RUNS,
     show_default=True,
-    help="Runs of this backfill at once; those of the schedule do not count.",
+    help="Maximum number of active runs of this backfill. Scheduled runs do not count.",
 )
 @click.option(
     "--reprocess",
     type=click.Choice(list(states.REPROCESS)),
     default="none",
     show_default=True,
-    help="Which runs that are there are cleared and run again.",
+    help="Existing runs to clear and run again.",
 )
-@click.option("--reverse", is_flag=True, help="Newest date first.")
-@click.option("--dry-run", is_flag=True, help="Show what would be made; change nothing.")
-@click.option("--conf", type=options.JSON_OBJECT, help="A JSON object, `dag_run.conf` in the tasks.")
+@click.option("--reverse", is_flag=True, help="Start with the newest date.")
+@click.option("--dry-run", is_flag=True, help="Show the runs that would be created, without creating them.")
+@click.option("--conf", type=options.JSON_OBJECT, help="A JSON object, available to tasks as `dag_run.conf`.")
 @options.as_json
 def create(
     dag_id: str,
@@ -64,7 +64,7 @@ def create(
     conf: dict[str, Any] | None,
     json_wanted: bool,
 ) -> None:
-    """Make the runs of a DAG's schedule from one date to another, both included, where they are missing."""
+    """Create the missing scheduled runs of a DAG between two dates, both included."""
     engine = options.engine()
     # Read first: a DAG that does not exist is told with a near match.
     dag = reads.dag(engine, dag_id)
@@ -95,10 +95,10 @@ def create(
 
 @backfill.command("list")
 @click.option("--dag", "dag_id", metavar="DAG", help="Only backfills of this DAG.")
-@click.option("--limit", type=click.IntRange(min=1), help=f"Newest N only; without --json {SCREENFUL} unless said otherwise.")
+@click.option("--limit", type=click.IntRange(min=1), help=f"Show only the newest N. Without --json, the default is {SCREENFUL}.")
 @options.as_json
 def list_(dag_id: str | None, limit: int | None, json_wanted: bool) -> None:
-    """Backfills with the number of their runs in each state, newest first."""
+    """List backfills with the number of runs in each state, newest first."""
     engine = options.engine()
     if json_wanted:
         output.print_json(store.backfills(engine, dag_id=dag_id, limit=limit))
@@ -110,7 +110,7 @@ def list_(dag_id: str | None, limit: int | None, json_wanted: bool) -> None:
 @backfill_id
 @options.as_json
 def show(backfill_id: int, json_wanted: bool) -> None:
-    """One backfill: how far it is, and what became of each date."""
+    """Show the progress of a backfill and the result for each date."""
     found = store.backfill(options.engine(), backfill_id)
     if json_wanted:
         output.print_json(found)
@@ -123,7 +123,7 @@ def show(backfill_id: int, json_wanted: bool) -> None:
 @backfill_id
 @options.as_json
 def pause(backfill_id: int, json_wanted: bool) -> None:
-    """Make and start no more of its runs; those running go on."""
+    """Pause a backfill: create and start no more runs. Running runs continue."""
     changed = store.pause(options.engine(), backfill_id)
     _say(backfill_id, "is paused" if changed else "was paused already", json_wanted=json_wanted)
 
@@ -132,7 +132,7 @@ def pause(backfill_id: int, json_wanted: bool) -> None:
 @backfill_id
 @options.as_json
 def resume(backfill_id: int, json_wanted: bool) -> None:
-    """Let a paused backfill go on."""
+    """Resume a paused backfill."""
     changed = store.resume(options.engine(), backfill_id)
     options.ring("plan")
     _say(backfill_id, "goes on" if changed else "was not paused", json_wanted=json_wanted)
@@ -142,7 +142,7 @@ def resume(backfill_id: int, json_wanted: bool) -> None:
 @backfill_id
 @options.as_json
 def cancel(backfill_id: int, json_wanted: bool) -> None:
-    """End a backfill: what waits is left out, queued runs fail, running ones go on."""
+    """Cancel a backfill: drop its pending dates and fail its queued runs. Running runs continue."""
     found = store.cancel(options.engine(), backfill_id)
     running = f"; {found['running']} runs go on" if found["running"] else ""
     _say(backfill_id, f"is cancelled{running}", json_wanted=json_wanted)

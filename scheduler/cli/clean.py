@@ -23,15 +23,16 @@ ALWAYS = ("runs", "task_instances")
 
 
 @click.command()
-@click.option("--before", type=options.MOMENT, required=True, help="Delete what ended before this moment.")
-@click.option("--logs", is_flag=True, help="Also the log folders of the runs, on this machine.")
-@click.option("--dry-run", is_flag=True, help="Delete nothing; count what would be deleted.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--before", type=options.MOMENT, required=True, help="Delete records that ended before this time.")
+@click.option("--logs", is_flag=True, help="Also delete the log folders of the runs on this machine.")
+@click.option("--dry-run", is_flag=True, help="Count the records without deleting them.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @options.as_json
 def clean(*, before: datetime, logs: bool, dry_run: bool, yes: bool, json_wanted: bool) -> None:
-    """Delete ended runs with all of theirs, and what nobody needs any more; safe while everything runs.
+    """Delete finished runs with all their records, and other old records. Safe to run at any time.
 
-    The last run of a DAG that nobody made by hand stays, and so does what later runs look at. [retention] does this by itself.
+    The last run of each DAG that was not triggered manually stays, as do runs that later runs depend on. The [retention] settings
+    run the same cleanup automatically.
     """
     engine = options.engine()
     if dry_run or not (yes or json_wanted or not sys.stdin.isatty()):

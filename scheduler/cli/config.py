@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 @click.group()
 def config() -> None:
-    """Show and check the settings."""
+    """Show and validate the settings."""
 
 
 @config.command()
 @options.as_json
 def show(json_wanted: bool) -> None:
-    """Every setting with its value and where that comes from; passwords are masked."""
+    """Show every setting with its value and source. Passwords are masked."""
     from scheduler.settings import keys, sources
 
     settings = options.settings()
@@ -43,7 +43,7 @@ def show(json_wanted: bool) -> None:
 @click.argument("key")
 @options.as_json
 def get(key: str, json_wanted: bool) -> None:
-    """The value of one setting, named <section>.<key> or by its environment variable."""
+    """Print the value of one setting, given as <section>.<key> or as its environment variable."""
     from scheduler.settings import environment_names, keys
 
     known = {name: ".".join(place) for name, place in environment_names().items()} | {name: name for name in keys()}
@@ -61,7 +61,7 @@ def get(key: str, json_wanted: bool) -> None:
 @config.command()
 @options.as_json
 def check(json_wanted: bool) -> None:
-    """Exit 0 if every setting is known and allowed, else 2 with the key, the value and what is allowed."""
+    """Validate every setting. Exit 0 if all are valid, else 2 with the key, the value and the allowed values."""
     from scheduler.settings import keys, sources
 
     options.settings()

@@ -24,13 +24,13 @@ else:
 
 @click.group()
 def connections() -> None:
-    """List, get and add connections to other systems."""
+    """List, get, add, import and export connections to other systems."""
 
 
 @connections.command("list")
 @options.as_json
 def list_(json_wanted: bool) -> None:
-    """Every connection, without its password and extra."""
+    """List all connections, without passwords and extras."""
     rows = store.connections(options.engine())
     if json_wanted:
         output.print_json(rows)
@@ -41,10 +41,10 @@ def list_(json_wanted: bool) -> None:
 
 @connections.command()
 @click.argument("conn_id")
-@click.option("--show", is_flag=True, help="Do not mask the password and the extra.")
+@click.option("--show", is_flag=True, help="Show the password and the extra.")
 @options.as_json
 def get(conn_id: str, show: bool, json_wanted: bool) -> None:
-    """One connection."""
+    """Show a connection."""
     found = store.connection(options.engine(), conn_id, _cipher())
     values = found.as_dict()
     if not show:
@@ -60,19 +60,19 @@ def get(conn_id: str, show: bool, json_wanted: bool) -> None:
 
 @connections.command()
 @click.argument("conn_id")
-@click.option("--conn-uri", help="type://login:password@host:port/schema?key=value; - reads it from standard input.")
-@click.option("--conn-json", help="A JSON object with conn_type and any of the fields below; - reads it from standard input.")
-@click.option("--conn-type", help="What it is, such as postgres.")
-@click.option("--conn-description", help="What it is for.")
+@click.option("--conn-uri", help="type://login:password@host:port/schema?key=value, or - to read it from standard input.")
+@click.option("--conn-json", help="A JSON object with conn_type and any of the fields below, or - to read it from standard input.")
+@click.option("--conn-type", help="Connection type, such as postgres.")
+@click.option("--conn-description", help="Description.")
 @click.option("--conn-host", help="Host name or address.")
 @click.option("--conn-login", help="User name.")
-@click.option("--conn-password", help="Password; - reads it from standard input, where no list of processes shows it.")
+@click.option("--conn-password", help="Password, or - to read it from standard input, which keeps it out of process listings.")
 @click.option("--conn-schema", help="Schema or database.")
 @click.option("--conn-port", type=click.IntRange(0, 65535), help="Port.")
-@click.option("--conn-extra", type=options.JSON_OBJECT, help="A JSON object.")
-@click.option("--overwrite", is_flag=True, help="Replace a connection that is there.")
+@click.option("--conn-extra", type=options.JSON_OBJECT, help="Extra fields, as a JSON object.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing connection.")
 def add(conn_id: str, *, conn_uri: str | None, conn_json: str | None, overwrite: bool, **fields: Any) -> None:
-    """Store a connection: as a URI, as JSON, or field by field."""
+    """Add a connection, given as a URI, as JSON, or field by field."""
     given = {name: value for name, value in fields.items() if value is not None}
     if sum([conn_uri is not None, conn_json is not None, bool(given)]) != 1:
         raise click.UsageError("Give one of --conn-uri, --conn-json, or --conn-type with the other fields.")
@@ -103,7 +103,7 @@ def delete(conn_id: str) -> None:
 @connections.command("export")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
 def export(file: Path) -> None:
-    """Write all connections, not encrypted, to a JSON file that only you can read; - is standard output."""
+    """Write all connections, unencrypted, to a JSON file that only you can read. Use - for standard output."""
     engine, cipher = options.engine(), _cipher()
     found = [store.connection(engine, row["conn_id"], cipher).as_dict() for row in store.connections(engine)]
     values = {one.pop("conn_id"): one for one in found}
@@ -115,7 +115,7 @@ def export(file: Path) -> None:
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
 @click.option("--existing", type=click.Choice(["fail", "skip", "overwrite"]), default="fail", show_default=True)
 def import_(file: Path, existing: str) -> None:
-    """Store connections from a JSON file: {"id": "URI"}, or {"id": {"conn_type": ..., ...}} as export writes; all or none."""
+    """Import connections from a JSON file: {"id": "URI"} or {"id": {"conn_type": ..., ...}}. All are stored, or none."""
     made = [_imported(conn_id, one) for conn_id, one in options.read_object(file).items()]
     written = store.add(options.engine(), made, _cipher(make=True), existing=existing)
     click.echo(f"{len(written)} connections are stored.")

@@ -37,10 +37,10 @@ dags.add_command(upcoming.next_runs)
 
 
 @dags.command("list")
-@click.option("--all", "all_", is_flag=True, help="Also DAGs whose file is gone.")
+@click.option("--all", "all_", is_flag=True, help="Include DAGs whose file was deleted.")
 @options.as_json
 def list_(all_: bool, json_wanted: bool) -> None:
-    """Every DAG with its schedule and newest run."""
+    """List all DAGs with their schedule and newest run."""
     engine = options.engine()
     rows = reads.dags(engine, inactive=all_)
     if json_wanted:
@@ -57,7 +57,7 @@ def list_(all_: bool, json_wanted: bool) -> None:
 @click.argument("dag_id", metavar="DAG")
 @options.as_json
 def show(dag_id: str, json_wanted: bool) -> None:
-    """One DAG with its tasks, params and versions."""
+    """Show a DAG with its tasks, params and versions."""
     dag = reads.dag(options.engine(), dag_id)
     if json_wanted:
         output.print_json(dag)
@@ -75,7 +75,7 @@ def show(dag_id: str, json_wanted: bool) -> None:
 @click.option("--format", "form", type=click.Choice(["text", "mermaid"]), default="text", show_default=True)
 @options.as_json
 def graph(dag_id: str, form: str, json_wanted: bool) -> None:
-    """The edges of a DAG: one a line, or as a mermaid flowchart."""
+    """Print the edges of a DAG, one per line or as a Mermaid flowchart."""
     tasks = reads.dag(options.engine(), dag_id)["tasks"]
     edges = [(above, task["task_id"]) for task in tasks for above in task["upstream"]]
     if json_wanted:
@@ -93,7 +93,7 @@ def graph(dag_id: str, form: str, json_wanted: bool) -> None:
 @dags.command()
 @options.as_json
 def errors(json_wanted: bool) -> None:
-    """DAG files that cannot be read, and why."""
+    """List import errors of DAG files."""
     rows = reads.import_errors(options.engine())
     if json_wanted:
         output.print_json(rows)
@@ -108,9 +108,9 @@ def errors(json_wanted: bool) -> None:
 
 
 @dags.command()
-@click.argument("dag_id", metavar="DAG", required=False)
+@click.argument("dag_id", metavar="[DAG]", required=False)
 def reparse(dag_id: str | None) -> None:
-    """Read a DAG's file, or all files, again now."""
+    """Parse the file of a DAG again now. Without DAG, parse all DAG files."""
     files = store.reparse(options.engine(), dag_id)
     options.ring("plan")
     click.echo(f"{len(files)} DAG files will be read again.")
@@ -119,7 +119,7 @@ def reparse(dag_id: str | None) -> None:
 @dags.command()
 @click.argument("dag_id", metavar="DAG")
 def pause(dag_id: str) -> None:
-    """Make no more runs of a DAG and start no more of its tasks; what runs goes on."""
+    """Pause a DAG: create no more runs and start no more tasks. Running tasks continue."""
     changed = store.pause(options.engine(), dag_id)
     click.echo(f"DAG {dag_id} is paused." if changed else f"DAG {dag_id} was paused already.")
 
@@ -127,7 +127,7 @@ def pause(dag_id: str) -> None:
 @dags.command()
 @click.argument("dag_id", metavar="DAG")
 def unpause(dag_id: str) -> None:
-    """Let a paused DAG go on."""
+    """Unpause a DAG."""
     changed = store.unpause(options.engine(), dag_id)
     options.ring("plan", "queue")
     click.echo(f"DAG {dag_id} goes on." if changed else f"DAG {dag_id} was not paused.")
@@ -135,11 +135,13 @@ def unpause(dag_id: str) -> None:
 
 @dags.command()
 @click.argument("dag_id", metavar="DAG")
-@click.option("--run-id", type=options.RUN_ID, help="manual__ and the time if left out.")
-@click.option("--logical-date", type=options.MOMENT, help="With offset, as 2025-01-31T00:00:00+00:00; now if left out.")
-@click.option("--conf", type=options.JSON_OBJECT, help="A JSON object, `dag_run.conf` in the tasks.")
-@click.option("--wait", is_flag=True, help="Watch the run until it ends; exit 0 if it succeeded, 1 if it failed.")
-@click.option("--timeout", "timeout_s", type=click.FloatRange(min=0), metavar="SECONDS", help="With --wait: exit 5 after this.")
+@click.option("--run-id", type=options.RUN_ID, help="ID of the run. Default: manual__ and the current time.")
+@click.option("--logical-date", type=options.MOMENT, help="Logical date, such as 2025-01-31T00:00:00+00:00. Default: now.")
+@click.option("--conf", type=options.JSON_OBJECT, help="A JSON object, available to tasks as `dag_run.conf`.")
+@click.option("--wait", is_flag=True, help="Watch the run until it ends. Exit 0 on success, 1 on failure.")
+@click.option(
+    "--timeout", "timeout_s", type=click.FloatRange(min=0), metavar="SECONDS", help="With --wait: exit 5 after this time."
+)
 @options.as_json
 def trigger(
     dag_id: str,
@@ -151,7 +153,7 @@ def trigger(
     timeout_s: float | None,
     json_wanted: bool,
 ) -> None:
-    """Make a run of a DAG now."""
+    """Create a run of a DAG now."""
     if timeout_s is not None and not wait:
         raise click.UsageError("--timeout needs --wait.")
     engine = options.engine()
@@ -179,11 +181,11 @@ def trigger(
 
 @dags.command()
 @click.argument("dag_id", metavar="DAG")
-@click.option("--date", "logical_date", type=options.MOMENT, help="Logical date of the run; now if left out.")
-@click.option("--conf", type=options.JSON_OBJECT, help="A JSON object, `dag_run.conf` in the tasks.")
+@click.option("--date", "logical_date", type=options.MOMENT, help="Logical date of the run. Default: now.")
+@click.option("--conf", type=options.JSON_OBJECT, help="A JSON object, available to tasks as `dag_run.conf`.")
 @options.as_json
 def test(dag_id: str, logical_date: datetime | None, conf: dict[str, Any] | None, json_wanted: bool) -> None:
-    """Run a DAG's tasks here, one after the other, without database, broker and workers; each gets one try."""
+    """Run the tasks of a DAG in this process, one at a time, without database, broker or workers. Each task gets one try."""
     from scheduler.cli import dag_test
 
     date = logical_date or datetime.now(UTC)

@@ -18,7 +18,7 @@ else:
 
 @click.group()
 def db() -> None:
-    """Make and check the database schema."""
+    """Create, migrate and check the database schema."""
 
 
 db.add_command(clean)
@@ -38,10 +38,10 @@ def rotate_fernet_key() -> None:
 
 @db.command()
 def migrate() -> None:
-    """Bring the schema to this version, in one transaction; safe to run twice and beside another one.
+    """Upgrade the schema to this version in one transaction. Safe to run repeatedly and concurrently.
 
-    It connects with PACELINE_DATABASE_OWNER_URL, or PACELINE_DATABASE_URL without that, and that role owns the tables. It also
-    makes the roles of PACELINE_DATABASE_URL and PACELINE_WORKER_DATABASE_URL, with their passwords, if there are none.
+    The command connects with PACELINE_DATABASE_OWNER_URL or, if that is unset, PACELINE_DATABASE_URL. That role owns the tables. If
+    the roles of PACELINE_DATABASE_URL and PACELINE_WORKER_DATABASE_URL do not exist, the command creates them with their passwords.
     """
     settings = options.settings()
     engine = options.engine(check_schema=False, as_owner=True)
@@ -56,11 +56,11 @@ def migrate() -> None:
 
 @db.command("grant-worker")
 @click.argument("role", metavar="ROLE")
-@click.option("--may-clear-runs", is_flag=True, help="Also what TriggerDagRunOperator(reset_dag_run=True) needs.")
+@click.option("--may-clear-runs", is_flag=True, help="Also grant the rights for TriggerDagRunOperator(reset_dag_run=True).")
 def grant_worker(role: str, may_clear_runs: bool) -> None:
-    """Give a database role exactly the rights that workers and waiters need, now and after each migration.
+    """Grant a database role exactly the rights that workers and waiters need, now and after each migration.
 
-    `paceline db migrate` does this for the role of PACELINE_WORKER_DATABASE_URL; any other is to be made first (`create role ...
+    `paceline db migrate` does this for the role of PACELINE_WORKER_DATABASE_URL. Create any other role first (`create role ...
     login password ...`).
     """
     roles.grant_worker(options.engine(as_owner=True), role, may_clear_runs=may_clear_runs)
@@ -70,7 +70,7 @@ def grant_worker(role: str, may_clear_runs: bool) -> None:
 @db.command()
 @options.as_json
 def check(json_wanted: bool) -> None:
-    """Exit 0 if the database answers and its schema is this version's, else 4."""
+    """Check the database. Exit 0 if it is reachable and its schema matches this version, else 4."""
     options.engine()
     if json_wanted:
         output.print_json({"ok": True, "schema": schema.head()})

@@ -39,10 +39,10 @@ class DemoFailedError(PacelineError):
 @click.command()
 @click.option("--keep", is_flag=True, help="Leave the stack running until Ctrl-C.")
 def demo(keep: bool) -> None:
-    """Run the flights pipeline (New York's departures of 2013) with Spark on a stack of its own, and show its result.
+    """Run the flights pipeline (departures from New York in 2013) on Spark in a temporary stack, and show the result.
 
-    The stack lives under PACELINE_HOME if that is set, else under ~/.paceline/demo, where it starts with an empty database each
-    time. The results stay in its data folder.
+    The stack uses PACELINE_HOME if set, else ~/.paceline/demo, where it starts with an empty database each time. The results stay
+    in its data folder.
     """
     from scheduler.cli import stack
     from scheduler.settings import Settings

@@ -12,15 +12,17 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--role", type=click.Choice(health.ROLES), help="Ask only how the processes of this role on this machine are.")
-@click.option("--deep", "deep_wanted", is_flag=True, help="Look for what contradicts itself in the database and the broker.")
-@click.option("--repair", is_flag=True, help="With --deep: put it right, by the transitions that schedulers and workers make.")
+@click.option("--role", type=click.Choice(health.ROLES), help="Check only the processes of this role on this machine.")
+@click.option("--deep", "deep_wanted", is_flag=True, help="Check the invariants of the database and the broker.")
+@click.option(
+    "--repair", is_flag=True, help="With --deep: repair violations with the same transitions that schedulers and workers use."
+)
 @options.as_json
 def doctor(role: str | None, deep_wanted: bool, repair: bool, json_wanted: bool) -> None:
-    """Say what is reachable, which versions run, and what to fix; exit 1 if anything is to be fixed.
+    """Check servers, versions and configuration, and show how to fix each problem. Exit 1 if there is a problem.
 
-    With --role it agrees with GET /health of these processes, and serves as the health check of their container. With --deep it
-    names each row that has broken an invariant for longer than schedulers take to put it right.
+    With --role, the result is the same as GET /health of these processes; use it as the health check of a container. With --deep,
+    the command lists each row that violates an invariant for longer than schedulers need to repair it.
     """
     if repair and not deep_wanted:
         raise click.UsageError("--repair goes with --deep.")

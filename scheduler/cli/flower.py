@@ -22,11 +22,11 @@ TASK_COLUMNS = "name,args,state,worker,received,started,runtime,uuid"
 
 @click.command()
 def flower() -> None:
-    """Start Flower, the page that shows Celery's workers and tasks.
+    """Start Flower, the web page that shows Celery workers and tasks.
 
-    It listens on flower.address and flower.port, answers requests for IP addresses, localhost and flower.allowed_hosts, and
-    turns the workers' events on while it runs. FLOWER_BASIC_AUTH (user:password) and Flower's other FLOWER_ variables hold;
-    Flower's API answers only with FLOWER_BASIC_AUTH or FLOWER_UNAUTHENTICATED_API set.
+    Flower listens on flower.address and flower.port. It accepts requests for IP addresses, localhost and flower.allowed_hosts, and
+    enables worker events while it runs. FLOWER_BASIC_AUTH (user:password) and the other FLOWER_ variables apply. The Flower API is
+    available only if FLOWER_BASIC_AUTH or FLOWER_UNAUTHENTICATED_API is set.
     """
     settings = options.settings()
     _refuse_taken_port(settings)

@@ -37,18 +37,18 @@ _dag = click.argument("dag_id", metavar="DAG")
 _run = click.argument("run_id", metavar="RUN")
 _tasks = click.argument("task_ids", metavar="TASK...", nargs=-1, required=True)
 _task = click.argument("task_id", metavar="TASK")
-_upstream = click.option("--upstream", is_flag=True, help="Also every task above.")
-_downstream = click.option("--downstream", is_flag=True, help="Also every task below.")
-_only_failed = click.option("--only-failed", is_flag=True, help="Only what failed, or could not run because of that.")
-_only_running = click.option("--only-running", is_flag=True, help="Only what runs now.")
+_upstream = click.option("--upstream", is_flag=True, help="Include all upstream tasks.")
+_downstream = click.option("--downstream", is_flag=True, help="Include all downstream tasks.")
+_only_failed = click.option("--only-failed", is_flag=True, help="Only failed and upstream_failed task instances.")
+_only_running = click.option("--only-running", is_flag=True, help="Only running task instances.")
 _map_index = click.option("--map-index", type=click.IntRange(min=0), help="Only this instance of a mapped task.")
 _latest = click.option(
     "--latest/--original",
     default=None,
-    help="Go on with the newest version of the DAG, or with the run's own; the DAG says if left out.",
+    help="Continue with the newest DAG version, or with the version of the run. The DAG sets the default.",
 )
-_dry_run = click.option("--dry-run", is_flag=True, help="selection.Change nothing; list what would change.")
-_yes = click.option("--yes", is_flag=True, help="Do not ask.")
+_dry_run = click.option("--dry-run", is_flag=True, help="List the changes without making them.")
+_yes = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
 def _with(*decorators: Callable[[F], F]) -> Callable[[F], F]:
@@ -73,7 +73,7 @@ def clear_run(
     yes: bool,
     json_wanted: bool,
 ) -> None:
-    """Let a run, or what failed of it, run again; what runs is stopped first."""
+    """Clear a run, or only its failed tasks, so that it runs again. Running tasks are stopped first."""
     tasks = selection.Tasks(states=_kept(only_failed=only_failed, only_running=only_running))
     engine = options.engine()
     reads.run(engine, dag_id, run_id)
@@ -107,7 +107,10 @@ def clear_tasks(
     yes: bool,
     json_wanted: bool,
 ) -> None:
-    """Let tasks of a run run again; what runs is stopped first. Setups and teardowns go along with their tasks."""
+    """Clear tasks of a run so that they run again. Running tasks are stopped first.
+
+    Setups and teardowns are cleared together with their tasks.
+    """
     tasks = selection.Tasks(
         task_ids=task_ids,
         map_index=map_index,
@@ -130,16 +133,16 @@ def clear_tasks(
 
 @click.command("clear")
 @_with(_dag)
-@click.option("--task-regex", metavar="REGEX", help="Only tasks whose id this regular expression finds.")
+@click.option("--task-regex", metavar="REGEX", help="Only tasks whose ID contains a match of this regular expression.")
 @_with(_upstream, _downstream)
-@click.option("--from", "from_date", type=options.MOMENT, help="Only runs of this logical date or later.")
-@click.option("--to", "to_date", type=options.MOMENT, help="Only runs of this logical date or earlier.")
+@click.option("--from", "from_date", type=options.MOMENT, help="Only runs with this logical date or later.")
+@click.option("--to", "to_date", type=options.MOMENT, help="Only runs with this logical date or earlier.")
 @click.option(
     "--state",
     "state",
     type=click.Choice([state.value for state in TaskState]),
     multiple=True,
-    help="Only task instances in this state.",
+    help="Only task instances in this state. Can be repeated.",
 )
 @_with(_latest, _dry_run, _yes, options.as_json)
 def clear_dag(
@@ -156,7 +159,7 @@ def clear_dag(
     yes: bool,
     json_wanted: bool,
 ) -> None:
-    """Let many runs of a DAG run again: all, or those tasks and states of a range of dates."""
+    """Clear many runs of a DAG so that they run again. The options limit tasks, states and dates."""
     runs = selection.Runs(dag_id=dag_id, from_date=from_date, to_date=to_date)
     wanted = frozenset(map(TaskState, state)) or None
     tasks = selection.Tasks(regex=task_regex, upstream=upstream, downstream=downstream, states=wanted)
@@ -170,7 +173,7 @@ def clear_dag(
 @click.argument("state", metavar="STATE", type=click.Choice([RunState.SUCCESS.value, RunState.FAILED.value]))
 @_with(_dry_run, options.as_json)
 def mark_run(dag_id: str, run_id: str, state: str, *, dry_run: bool, json_wanted: bool) -> None:
-    """End a run now as success or failed; what runs is stopped."""
+    """Mark a run as success or failed. Running tasks are stopped."""
     engine = options.engine()
     run = reads.run(engine, dag_id, run_id)
     changes = mark.mark_run(engine, dag_id, run_id, RunState(state), dry_run=dry_run)
@@ -190,9 +193,11 @@ def mark_run(dag_id: str, run_id: str, state: str, *, dry_run: bool, json_wanted
     "state", metavar="STATE", type=click.Choice([TaskState.SUCCESS.value, TaskState.FAILED.value, TaskState.SKIPPED.value])
 )
 @_with(_upstream, _downstream, _map_index)
-@click.option("--past", is_flag=True, help="Also in every earlier run.")
-@click.option("--future", is_flag=True, help="Also in every later run.")
-@click.option("--clear-downstream", is_flag=True, help="Also clear what failed below; a run that ended is queued again for it.")
+@click.option("--past", is_flag=True, help="Include all earlier runs.")
+@click.option("--future", is_flag=True, help="Include all later runs.")
+@click.option(
+    "--clear-downstream", is_flag=True, help="Also clear failed downstream tasks, and queue a finished run again for them."
+)
 @_with(_dry_run, options.as_json)
 def mark_task(
     dag_id: str,
@@ -209,7 +214,7 @@ def mark_task(
     dry_run: bool,
     json_wanted: bool,
 ) -> None:
-    """Say how a task ended: success, failed or skipped; if it runs, it is stopped first."""
+    """Mark a task as success, failed or skipped. A running task is stopped first."""
     engine = options.engine()
     reads.run(engine, dag_id, run_id)
     changes = mark.mark(
@@ -226,7 +231,7 @@ def mark_task(
 @click.command("delete")
 @_with(_dag, _run, _yes, options.as_json)
 def delete_run(dag_id: str, run_id: str, *, yes: bool, json_wanted: bool) -> None:
-    """Delete a run with its task instances, tries, XComs and returned DataFrames; its logs stay."""
+    """Delete a run with its task instances, tries, XComs and returned DataFrames. Its logs stay."""
     engine = options.engine()
     reads.run(engine, dag_id, run_id)
     _ask(f"Delete run {run_id} of DAG {dag_id} for good?", yes or json_wanted)
@@ -242,7 +247,7 @@ def delete_run(dag_id: str, run_id: str, *, yes: bool, json_wanted: bool) -> Non
 @click.command("delete")
 @_with(_dag, _yes, options.as_json)
 def delete_dag(dag_id: str, *, yes: bool, json_wanted: bool) -> None:
-    """Delete a DAG with all its runs and versions; if its file is still there, it comes back without them."""
+    """Delete a DAG with all its runs and versions. If its file still exists, the DAG is created again without them."""
     engine = options.engine()
     reads.dag(engine, dag_id)
     _ask(f"Delete DAG {dag_id} with all its runs for good?", yes or json_wanted)

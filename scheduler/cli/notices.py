@@ -15,16 +15,16 @@ else:
 
 @click.group()
 def notices() -> None:
-    """List callbacks and mails that wait or failed."""
+    """List pending and failed callbacks and emails."""
 
 
 @notices.command("list")
-@click.option("--dag", "dag_id", metavar="DAG", help="Only of this DAG.")
-@click.option("--failed", is_flag=True, help="Those that ended with an error, instead of those that wait.")
-@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many, newest first.")
+@click.option("--dag", "dag_id", metavar="DAG", help="Only for this DAG.")
+@click.option("--failed", is_flag=True, help="List failed notices instead of pending ones.")
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Maximum number, newest first.")
 @options.as_json
 def list_(dag_id: str | None, *, failed: bool, limit: int, json_wanted: bool) -> None:
-    """Callbacks and mails that have not ended, or with --failed those that ended with an error."""
+    """List pending callbacks and emails or, with --failed, those that ended with an error."""
     rows = store.notices(options.engine(), dag_id=dag_id, failed=failed, limit=limit)
     if json_wanted:
         output.print_json(rows)

@@ -16,13 +16,13 @@ else:
 
 @click.group()
 def pools() -> None:
-    """List, set and delete pools."""
+    """List, create, change and delete pools."""
 
 
 @pools.command("list")
 @options.as_json
 def list_(json_wanted: bool) -> None:
-    """Every pool with its slots, how many are in use, and how many task instances wait."""
+    """List all pools with their slots, slots in use and waiting task instances."""
     rows = store.pools(options.engine())
     if json_wanted:
         output.print_json(rows)
@@ -34,14 +34,14 @@ def list_(json_wanted: bool) -> None:
 @pools.command("set", context_settings={"ignore_unknown_options": True})
 @click.argument("name")
 @click.argument("slots", type=click.IntRange(-1, 2**31 - 1))
-@click.option("--description", help="What the pool is for.")
+@click.option("--description", help="Description.")
 @click.option("--include-deferred/--no-include-deferred", default=None, help="Whether deferred task instances keep their slots.")
-@click.option("--queue", help="Queue of the pool's tasks that name none; '' for none.")
+@click.option("--queue", help="Queue for tasks of the pool that set no queue. '' removes it.")
 @options.as_json
 def set_(
     name: str, slots: int, *, description: str | None, include_deferred: bool | None, queue: str | None, json_wanted: bool
 ) -> None:
-    """Make or change a pool; -1 slots is no limit."""
+    """Create or change a pool. -1 slots means no limit."""
     if not name.strip() or len(name) > 250 or "\0" in name:
         raise click.UsageError("A pool's name has 1 to 250 characters.")
     if queue is not None and is_reserved_queue(queue):

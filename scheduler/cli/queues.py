@@ -19,13 +19,13 @@ COLUMNS = ["queue", "waiting_in_postgresql", "waiting_in_redis", "running", "old
 
 @click.group()
 def queues() -> None:
-    """List the queues."""
+    """List queues and their waiting tasks."""
 
 
 @queues.command("list")
 @options.as_json
 def list_(json_wanted: bool) -> None:
-    """Every queue that a task waits for or a live worker serves, with what waits in PostgreSQL and in Redis."""
+    """List every queue that has waiting tasks or a live worker, with the counts waiting in PostgreSQL and in Redis."""
     settings = options.settings()
     found = overview.queues(options.engine(), silent_after_s=settings.worker.heartbeat_timeout)
     held = _in_redis([row["queue"] for row in found])

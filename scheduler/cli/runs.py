@@ -36,10 +36,10 @@ runs.add_command(hands.delete_run)
 @runs.command("list")
 @click.option("--dag", "dag_id", metavar="DAG", help="Only runs of this DAG.")
 @click.option("--state", type=click.Choice([state.value for state in states.RunState]), help="Only runs in this state.")
-@click.option("--limit", type=click.IntRange(min=1), help=f"Newest N only; without --json {SCREENFUL} unless said otherwise.")
+@click.option("--limit", type=click.IntRange(min=1), help=f"Show only the newest N. Without --json, the default is {SCREENFUL}.")
 @options.as_json
 def list_(dag_id: str | None, state: str | None, limit: int | None, json_wanted: bool) -> None:
-    """DAG runs, newest first."""
+    """List DAG runs, newest first."""
     engine = options.engine()
     if json_wanted:
         output.print_json(reads.runs(engine, dag_id=dag_id, state=state, limit=limit))
@@ -55,10 +55,10 @@ def list_(dag_id: str | None, state: str | None, limit: int | None, json_wanted:
 @runs.command()
 @click.argument("dag_id", metavar="DAG")
 @click.argument("run_id", metavar="RUN")
-@click.option("--events", "events_wanted", is_flag=True, help="Also every change of state: when, by whom and why.")
+@click.option("--events", "events_wanted", is_flag=True, help="Include every state change with its time, actor and reason.")
 @options.as_json
 def show(dag_id: str, run_id: str, events_wanted: bool, json_wanted: bool) -> None:
-    """One run with its task instances."""
+    """Show a run with its task instances."""
     engine = options.engine()
     run = reads.run(engine, dag_id, run_id)
     if events_wanted:
@@ -83,7 +83,7 @@ def show(dag_id: str, run_id: str, events_wanted: bool, json_wanted: bool) -> No
 @click.option("--timeout", "timeout_s", type=click.FloatRange(min=0), metavar="SECONDS", help="Stop watching after this time.")
 @options.as_json
 def watch(dag_id: str, run_id: str, timeout_s: float | None, json_wanted: bool) -> None:
-    """Show a run until it ends; exit 0 if it succeeded, 1 if it failed, 5 when the time is over."""
+    """Watch a run until it ends. Exit 0 on success, 1 on failure, 5 on timeout."""
     end_with(dag_id, run_id, timeout_s=timeout_s, json_wanted=json_wanted)
 
 

@@ -7,9 +7,9 @@ from scheduler.cli import options
 
 @click.command()
 def scheduler() -> None:
-    """Start a scheduler; any number may run at once. SIGTERM and Ctrl-C stop it in order.
+    """Start a scheduler. Any number can run at once. SIGTERM or Ctrl-C shuts it down gracefully.
 
-    It waits for a database or broker that does not answer yet, and says so.
+    If the database or the broker is not reachable yet, the scheduler logs that and waits.
     """
     from scheduler import loop
 

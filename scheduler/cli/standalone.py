@@ -9,12 +9,17 @@ from scheduler.cli import options, output
 
 @click.command()
 @click.option(
-    "--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Workers for the default queue, beside Spark's."
+    "--workers",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="Workers for the default queue, in addition to the Spark worker.",
 )
 def standalone(workers: int) -> None:
-    """Start PostgreSQL, Redis, two schedulers, workers, a waiter and Flower on this machine; Ctrl-C or SIGTERM ends all in order.
+    """Run PostgreSQL, Redis, two schedulers, workers, a waiter and Flower on this machine until Ctrl-C or SIGTERM.
 
-    PACELINE_DATABASE_URL and PACELINE_BROKER_URL replace the embedded servers. Everything is kept under PACELINE_HOME.
+    Set PACELINE_DATABASE_URL and PACELINE_BROKER_URL to use other servers instead of the embedded ones. All files are below
+    PACELINE_HOME.
     """
     from rich.text import Text
 

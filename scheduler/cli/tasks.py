@@ -46,10 +46,10 @@ tasks.add_command(xcoms)
 
 @tasks.command("list")
 @click.argument("dag_id", metavar="DAG")
-@click.argument("run_id", metavar="RUN", required=False)
+@click.argument("run_id", metavar="[RUN]", required=False)
 @options.as_json
 def list_(dag_id: str, run_id: str | None, json_wanted: bool) -> None:
-    """The task instances of a run; without RUN the tasks of the DAG's newest version."""
+    """List the task instances of a run. Without RUN, list the tasks of the newest DAG version."""
     engine = options.engine()
     rows = _defined(reads.dag(engine, dag_id)) if run_id is None else reads.task_instances(engine, dag_id, run_id)
     if json_wanted:
@@ -68,9 +68,11 @@ def list_(dag_id: str, run_id: str | None, json_wanted: bool) -> None:
 @click.argument("dag_id", metavar="DAG")
 @click.argument("run_id", metavar="RUN")
 @click.argument("task_id", metavar="TASK")
-@click.option("--try", "try_number", type=click.IntRange(min=1), metavar="N", help="This try; the newest if left out.")
-@click.option("--map-index", type=click.IntRange(min=-1), default=-1, show_default=True, help="Of a mapped task.")
-@click.option("-f", "--follow", is_flag=True, help="Go on printing until the try ends.")
+@click.option("--try", "try_number", type=click.IntRange(min=1), metavar="N", help="Number of the try. Default: the newest.")
+@click.option(
+    "--map-index", type=click.IntRange(min=-1), default=-1, show_default=True, help="Map index of a mapped task instance."
+)
+@click.option("-f", "--follow", is_flag=True, help="Keep printing until the try ends.")
 @options.as_json
 def logs(
     dag_id: str, run_id: str, task_id: str, *, try_number: int | None, map_index: int, follow: bool, json_wanted: bool
@@ -96,10 +98,12 @@ def logs(
 @click.argument("dag_id", metavar="DAG")
 @click.argument("run_id", metavar="RUN")
 @click.argument("task_id", metavar="TASK")
-@click.option("--map-index", type=click.IntRange(min=-1), help="Of a mapped task; left out: its first that has not ended.")
+@click.option(
+    "--map-index", type=click.IntRange(min=-1), help="Map index of a mapped task instance. Default: the first unfinished one."
+)
 @options.as_json
 def why(dag_id: str, run_id: str, task_id: str, *, map_index: int | None, json_wanted: bool) -> None:
-    """Say why a task instance is not further than it is."""
+    """Explain why a task instance is in its current state and has not moved on."""
     from scheduler.services import why as service
 
     answer = service.why(options.engine(), options.settings(), dag_id, run_id, task_id, map_index=map_index)

@@ -18,10 +18,10 @@ COLUMNS = ["run_after", "logical_date", "data_interval_start", "data_interval_en
 
 @click.command("next")
 @click.argument("dag_id", metavar="DAG")
-@click.option("--count", type=click.IntRange(1, 1000), default=1, show_default=True, help="How many runs.")
+@click.option("--count", type=click.IntRange(1, 1000), default=1, show_default=True, help="Number of runs.")
 @options.as_json
 def next_runs(dag_id: str, count: int, json_wanted: bool) -> None:
-    """When the schedule of a DAG makes its next runs."""
+    """Show when the schedule of a DAG creates its next runs."""
     rows = [asdict(times) for times in schedules.upcoming(options.engine(), dag_id, count=count)]
     if json_wanted:
         output.print_json(rows)

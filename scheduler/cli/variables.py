@@ -23,13 +23,13 @@ else:
 
 @click.group()
 def variables() -> None:
-    """List, get and set variables."""
+    """List, get, set, import and export variables."""
 
 
 @variables.command("list")
 @options.as_json
 def list_(json_wanted: bool) -> None:
-    """Every variable, without its value."""
+    """List all variables, without values."""
     rows = store.variables(options.engine())
     if json_wanted:
         output.print_json(rows)
@@ -39,10 +39,10 @@ def list_(json_wanted: bool) -> None:
 
 @variables.command()
 @click.argument("key")
-@click.option("--show", is_flag=True, help="Do not mask what looks secret by its name.")
+@click.option("--show", is_flag=True, help="Show values that are masked because their name looks secret.")
 @options.as_json
 def get(key: str, show: bool, json_wanted: bool) -> None:
-    """The value of a variable."""
+    """Print the value of a variable."""
     row = store.variable(options.engine(), key, _cipher())
     value = row["value"] if show else _hidden(key, row["value"])
     if json_wanted:
@@ -54,9 +54,9 @@ def get(key: str, show: bool, json_wanted: bool) -> None:
 @variables.command("set")
 @click.argument("key")
 @click.argument("value")
-@click.option("--description", help="What it is for.")
+@click.option("--description", help="Description.")
 def set_(key: str, value: str, description: str | None) -> None:
-    """Make or change a variable; the value - is read from standard input, where no list of processes shows it."""
+    """Create or change a variable. Use - as the value to read it from standard input, which keeps it out of process listings."""
     if value == "-":
         value = options.standard_input()
     store.set_variables(options.engine(), [(key, value, description)], _cipher(make=True))
@@ -74,7 +74,7 @@ def delete(key: str) -> None:
 @variables.command("export")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
 def export(file: Path) -> None:
-    """Write all variables, not encrypted, to a JSON file that only you can read; - is standard output."""
+    """Write all variables, unencrypted, to a JSON file that only you can read. Use - for standard output."""
     engine, cipher = options.engine(), _cipher()
     rows = [store.variable(engine, row["key"], cipher) for row in store.variables(engine)]
     values = {row["key"]: {"value": row["value"], "description": row["description"]} for row in rows}
@@ -84,9 +84,9 @@ def export(file: Path) -> None:
 
 @variables.command("import")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
-@click.option("--skip-existing", is_flag=True, help="Leave variables that are there as they are.")
+@click.option("--skip-existing", is_flag=True, help="Keep the values of existing variables.")
 def import_(file: Path, skip_existing: bool) -> None:
-    """Set variables from a JSON file: {"key": "text"}, {"key": any JSON} or what export wrote; all or none."""
+    """Import variables from a JSON file: {"key": "text"}, {"key": any JSON} or an export. All are stored, or none."""
     found = options.read_object(file)
     written = store.set_variables(
         options.engine(), [_entry(key, one) for key, one in found.items()], _cipher(make=True), replace=not skip_existing

@@ -6,11 +6,11 @@ from scheduler.cli import options
 
 
 @click.command()
-@click.option("--name", help="Name of this waiter; made from the host name if left out.")
+@click.option("--name", help="Name of this waiter. Default: derived from the host name.")
 def waiter(name: str | None) -> None:
-    """Start a waiter, which awaits the triggers of deferred tasks; any number may run at once.
+    """Start a waiter, which awaits the triggers of deferred tasks. Any number can run at once.
 
-    SIGTERM and Ctrl-C let it give its triggers back, so that another waiter takes them over at once.
+    On SIGTERM or Ctrl-C, the waiter releases its triggers, and another waiter takes them over immediately.
     """
     settings = options.settings()
     from workers import waiter as process

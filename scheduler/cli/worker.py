@@ -15,13 +15,16 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("-q", "--queues", metavar="A,B", help="Queues to take work from; the default queue if left out.")
+@click.option("-q", "--queues", metavar="A,B", help="Queues to consume. Default: the default queue.")
 @click.option(
-    "-c", "--concurrency", type=click.IntRange(1, 1024), help="Task instances run at once; 1 for a worker of the heavy Spark queue."
+    "-c",
+    "--concurrency",
+    type=click.IntRange(1, 1024),
+    help="Number of pool processes. Default: 1 for the heavy Spark queue, else worker.concurrency.",
 )
-@click.option("--name", help="Name of this worker, unique among those that run; made from the host name if left out.")
+@click.option("--name", help="Name of this worker, unique among running workers. Default: derived from the host name.")
 def worker(queues: str | None, concurrency: int | None, name: str | None) -> None:
-    """Start a worker. SIGTERM and Ctrl-C let it end its tasks within worker.grace_sec."""
+    """Start a worker. On SIGTERM or Ctrl-C, its tasks have worker.grace_sec to finish."""
     settings = options.settings()
     names = _queues(settings.core.default_queue if queues is None else queues)
     from workers import app

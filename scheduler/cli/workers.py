@@ -15,14 +15,14 @@ else:
 
 @click.group()
 def workers() -> None:
-    """List the workers."""
+    """List workers."""
 
 
 @workers.command("list")
-@click.option("--all", "all_", is_flag=True, help="Also those that have stopped.")
+@click.option("--all", "all_", is_flag=True, help="Include stopped workers.")
 @options.as_json
 def list_(all_: bool, json_wanted: bool) -> None:
-    """The workers, their queues, and whether they show signs of life."""
+    """List workers with their queues and heartbeats."""
     timeout_s = options.settings().worker.heartbeat_timeout
     rows = overview.processes(options.engine(), kind="worker", silent_after_s=timeout_s, stopped=all_)
     if json_wanted:

@@ -23,10 +23,12 @@ SHOWN_CHARACTERS = 200
 @click.argument("dag_id", metavar="DAG")
 @click.argument("run_id", metavar="RUN")
 @click.argument("task_id", metavar="TASK")
-@click.option("--map-index", type=click.IntRange(min=-1), default=-1, show_default=True, help="Of a mapped task.")
+@click.option(
+    "--map-index", type=click.IntRange(min=-1), default=-1, show_default=True, help="Map index of a mapped task instance."
+)
 @options.as_json
 def xcoms(dag_id: str, run_id: str, task_id: str, *, map_index: int, json_wanted: bool) -> None:
-    """Print what a task instance returned and pushed; of a DataFrame where it lies, its rows and columns."""
+    """Print the XComs of a task instance. For a DataFrame, print its location, rows and columns."""
     engine = options.engine()
     reads.task_instance(engine, dag_id, run_id, task_id, map_index=map_index)
     rows = reads.xcoms(engine, dag_id, run_id, task_id, map_index=map_index)
