@@ -149,6 +149,40 @@ def trigger(
 
     NotFoundError, ConflictError if it is there, ParamError if `conf` does not fit the DAG's params, StaleTryError.
     """
+    version_id, dag = _newest(connection, dag_id)
+    conf = conf or {}
+    params.check_size(conf, max_conf_bytes, dag_id=dag_id)
+    params.check(dag.params, conf, dag_id=dag_id, conf_overrides=conf_overrides_params)
+    now = connection.exec_driver_sql("select clock_timestamp()").scalar_one()
+    logical_date = logical_date or now
+    run_id = run_id or manual_run_id(logical_date)
+    _check_manual(dag, run_id, logical_date)
+    interval = next_timetable(dag).manual_interval(logical_date)
+    new = NewRun(
+        dag_id=dag_id,
+        run_id=run_id,
+        run_type="manual",
+        version_id=version_id,
+        logical_date=logical_date,
+        data_interval_start=interval[0],
+        data_interval_end=interval[1],
+        run_after=now,
+        conf=conf,
+        triggered_by=triggered_by,
+    )
+    try:
+        created = create(connection, dag, new, default_queue=default_queue)
+    except DataError as error:
+        raise PacelineError(f"conf cannot be stored: {str(error.orig).splitlines()[0]}. Leave that character out.") from None
+    if created is None:
+        what = f"run id {run_id!r} or logical date {logical_date.isoformat()}"
+        raise ConflictError(f"DAG {dag_id!r} already has a run of {what}: choose another.")
+    fencing.hold(connection, writer)
+    return created
+
+
+def _newest(connection: Connection, dag_id: str) -> tuple[int, SerializedDag]:
+    """The newest version of a DAG that takes manual runs, with its id."""
     version = connection.exec_driver_sql(
         "select v.id, v.data from dag d join dag_version v on v.id = d.version_id where d.dag_id = %s and d.is_active", (dag_id,)
     ).first()
@@ -159,41 +193,15 @@ def trigger(
     dag = SerializedDag.from_json(version[1])
     if dag.allowed_run_types and "manual" not in dag.allowed_run_types:
         raise PacelineError(f"DAG {dag_id!r} takes no manual runs: its allowed_run_types are {', '.join(dag.allowed_run_types)}.")
-    params.check_size(conf or {}, max_conf_bytes, dag_id=dag_id)
-    params.check(dag.params, conf or {}, dag_id=dag_id, conf_overrides=conf_overrides_params)
-    now = connection.exec_driver_sql("select clock_timestamp()").scalar_one()
-    logical_date = logical_date or now
+    return version[0], dag
+
+
+def _check_manual(dag: SerializedDag, run_id: str, logical_date: datetime) -> None:
+    """Refuse a date before the DAG's first one, and an id that cannot be one."""
     if dag.start is not None and logical_date < dag.start:
-        raise PacelineError(f"DAG {dag_id!r} starts on {dag.start.isoformat()}: choose a logical date from then on.")
-    interval = next_timetable(dag).manual_interval(logical_date)
-    run_id = run_id or manual_run_id(logical_date)
+        raise PacelineError(f"DAG {dag.dag_id!r} starts on {dag.start.isoformat()}: choose a logical date from then on.")
     if not RUN_ID.fullmatch(run_id):
         raise PacelineError(f"run id {run_id!r} may hold letters, digits and _.~:+- only, 250 at most.")
-    try:
-        created = create(
-            connection,
-            dag,
-            NewRun(
-                dag_id=dag_id,
-                run_id=run_id,
-                run_type="manual",
-                version_id=version[0],
-                logical_date=logical_date,
-                data_interval_start=interval[0],
-                data_interval_end=interval[1],
-                run_after=now,
-                conf=conf or {},
-                triggered_by=triggered_by,
-            ),
-            default_queue=default_queue,
-        )
-    except DataError as error:
-        raise PacelineError(f"conf cannot be stored: {str(error.orig).splitlines()[0]}. Leave that character out.") from None
-    if created is None:
-        what = f"run id {run_id!r} or logical date {logical_date.isoformat()}"
-        raise ConflictError(f"DAG {dag_id!r} already has a run of {what}: choose another.")
-    fencing.hold(connection, writer)
-    return created
 
 
 def manual_run_id(logical_date: datetime) -> str:
