@@ -4,7 +4,7 @@ Each counter is a list of sentences; docs/explanation/chaos.md says how each is 
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from chaos.book import Action, Book
@@ -126,6 +126,11 @@ class _Case:
             one.key, one.start, self._end_of(one)
         )
 
+    def _marked_since(self, one: Execution) -> bool:
+        """Whether a person said how this task instance ended, while it ran or at any time after: what it did is then overruled."""
+        slack = self._tolerance.slack_s
+        return any(action.kind == "mark" and action.end >= one.start - slack for action in self._touching(one.key))
+
     def _end_of(self, one: Execution) -> float:
         return one.start + self._tolerance.after_harm_s if one.ended is None else one.ended
 
@@ -162,11 +167,23 @@ class _Case:
 
     def _instances(self, dag: PlannedDag, run: StoredRun, instances: Iterable[StoredInstance]) -> Iterator[str]:
         states = {one.key[2]: one.state for one in instances}
-        there = Counter((one.key[2], one.key[3]) for one in instances if one.state != "removed")
-        planned = Counter(dag.instances(states))
+        open_ = self._expanded_or_not(dag, run, states)
+        there = Counter((one.key[2], one.key[3]) for one in instances if one.state != "removed" and one.key[2] not in open_)
+        planned = Counter(one for one in dag.instances(states) if one[0] not in open_)
         yield from (f"{_label((dag.dag_id, run.run_id, *one))} is missing" for one in sorted(planned - there))
         if run.state in FINISHED:
             yield from (f"{_label((dag.dag_id, run.run_id, *one))} is not planned" for one in sorted(there - planned))
+
+    def _expanded_or_not(self, dag: PlannedDag, run: StoredRun, states: Mapping[str, str]) -> set[str]:
+        """Mapped tasks whose list a person took away after it was made, or before: marked, or cleared and then not made again."""
+        actions = self._actions[run.dag_id, run.run_id]
+        marked = {task for action in actions if action.kind == "mark" for task in action.tasks}
+        undone = {task for action in actions if action.kind == "clear" for task in action.tasks if states.get(task) != "success"}
+        return {
+            one.task_id
+            for one in dag.tasks
+            if one.is_mapped and one.over is not None and (one.task_id in marked or one.over in marked | undone)
+        }
 
     # Tries
 
@@ -189,7 +206,8 @@ class _Case:
         label = f"{_label(one.key)}: try {number}"
         done = [execution for execution in executions if execution.outcome == "done"]
         if done:
-            if state not in {"success"} and not any(self._excused(execution) for execution in executions):
+            excused = any(self._excused(execution) or self._marked_since(execution) for execution in executions)
+            if state != "success" and not excused:
                 found.lost_success.append(f"{label} was done by {done[0].process} and is {state}{_why(stored)}")
             return
         if stored is None or self._cause(task, one, number, stored, executions):
@@ -204,7 +222,7 @@ class _Case:
         planned = {"raised": {"failed", "up_for_retry"}, "skipped": {"skipped"}}.get(task.ends(number), set())
         if stored.state in planned and any(execution.outcome == task.ends(number) for execution in executions):
             return True
-        if any(self._excused(execution) for execution in executions):
+        if any(self._excused(execution) or self._marked_since(execution) for execution in executions):
             return True
         # It was claimed and did not come as far as its code, or was cut off from the ledger.
         start = stored.start if stored.start is not None else stored.ended

@@ -8,6 +8,7 @@ from sqlalchemy import Engine
 
 from chaos.act import Act
 from chaos.plan import PlannedDag
+from chaos.shapes import MEASURES
 from scheduler.exceptions import NotFoundError
 from scheduler.settings import Core
 from scheduler.states import TaskState
@@ -76,10 +77,10 @@ def _engine(act: Act) -> Iterator[Engine]:
 
 
 def _run(act: Act, states: tuple[str, ...]) -> tuple[PlannedDag, str]:
-    """A recent run. Not of a DAG with mapped tasks: their instances would be others after a clear."""
-    plain = [one.dag_id for one in act.stage.plan.dags.values() if one.schedule is None and not any(t.is_mapped for t in one.tasks)]
-    plain = [dag_id for dag_id in plain if dag_id not in ("probe", "burst")]
-    found = act.meter.ask(NEWEST, plain, list(states))
+    """A recent run of a DAG that is triggered."""
+    measures = {one.dag_id for one in MEASURES}
+    triggered = [one.dag_id for one in act.stage.plan.dags.values() if one.schedule is None and one.dag_id not in measures]
+    found = act.meter.ask(NEWEST, triggered, list(states))
     if not found:
         raise NotFoundError(f"there is no run that is {' or '.join(states)}")
     dag_id, run_id = act.dice.choice(found)

@@ -319,3 +319,40 @@ def test_what_a_person_asked_for_is_no_finding(record: Record, kind: str, change
     act(record, kind, "b", 299.0 if kind == "clear" else 2.5)
 
     assert record.findings() == Findings()
+
+
+def test_instances_of_a_list_that_a_person_took_away_may_stay_or_be_missing(record: Record) -> None:
+    """Marked as failed after its instances had run, and cleared: neither says how many instances there are to be."""
+    record.run("make", replace(record.executions["make"], outcome="stopped", returned=None), "failed", result=None)
+    assert any("one[0]" in text for text in record.findings().wrong_runs)
+
+    record.book.actions.append(Action(kind="mark", dag_id="m", run_id="r", tasks=frozenset({"make"}), start=6.5, end=6.5))
+
+    assert record.findings().wrong_runs == []
+
+
+def test_a_clear_does_not_excuse_a_missing_instance_of_a_list_that_was_made_again(record: Record) -> None:
+    del record.instances["one1"], record.executions["one1"]
+    cleared = MAPPED.with_descendants(["make"])
+    record.book.actions.append(Action(kind="clear", dag_id="m", run_id="r", tasks=cleared, start=300.0, end=300.0))
+
+    assert record.only("wrong_runs") == ["m.one[1] (run r) is missing"]
+
+
+@pytest.mark.parametrize(("task_id", "state"), [("b", "skipped"), ("skips", "failed")])
+def test_a_mark_overrules_what_a_task_did_long_before(record: Record, task_id: str, state: str) -> None:
+    one = record.executions[task_id]
+    record.instances[task_id] = stored(one, state, result=None if task_id == "skips" else one.returned)
+    assert not record.findings().ok
+
+    act(record, "mark", task_id, 90.0)
+
+    assert record.findings() == Findings()
+
+
+def test_a_mark_before_a_try_excuses_nothing_of_it(record: Record) -> None:
+    one = replace(record.executions["b"], start=99.0, ended=100.0)
+    record.run("b", one, "skipped")
+    act(record, "mark", "b", 30.0)
+
+    assert record.findings().lost_success == ["d.b (run r): try 1 was done by worker-1 and is skipped (because; worker worker-1)"]
