@@ -55,19 +55,19 @@ TRIED: dict[str, list[tuple[str, str]]] = {
     "does not start without it": [
         ("tests/compose/test_front_matter.py", "test_compose_requires_every_password_and_the_example_names_every_variable")
     ],
-    "no process makes a key": [(f"{REAL}/cli/test_secrets.py", "test_no_key_is_made_beside_a_database_that_others_use_too")],
+    "no process creates a key": [(f"{REAL}/cli/test_secrets.py", "test_no_key_is_made_beside_a_database_that_others_use_too")],
     "its key cannot decrypt": [(f"{REAL}/cli/test_secrets.py", "test_doctor_names_what_its_key_cannot_read")],
     "can read neither `/proc/<pid>/environ`": [
         (f"{REAL}/security/test_secrets_of_processes.py", "test_a_process_of_the_same_user_sees_neither_environment_nor_memory")
     ],
-    "nobody else is let in": [
+    "nobody else gets access": [
         (f"{REAL}/embedded/test_home.py", "test_an_entry_for_one_user_gives_no_other_what_the_mask_kept_from_it")
     ],
     "No password appears": [
         (f"{REAL}/security/test_secrets_of_processes.py", "test_a_stack_shows_its_secrets_nowhere"),
         (f"{REAL}/security/test_secrets_of_processes.py", "test_errors_about_urls_hold_no_password"),
     ],
-    "trusts nothing that such a process says": [
+    "trusts nothing that such a process returns": [
         (f"{REAL}/dagfiles/test_hostile_answers.py", "test_every_answer_but_a_good_one_is_an_import_error_of_its_file")
     ],
     "What cannot be trusted ends a process with code 4": [
