@@ -2,14 +2,13 @@
 
 import base64
 import os
-import shutil
 import signal
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from support import folders
 
 if TYPE_CHECKING:
     from support.servers import PostgresServer, RedisServer
@@ -38,17 +37,15 @@ def pytest_configure() -> None:
 @pytest.fixture
 def short_folder() -> Iterator[Path]:
     """A temporary folder with a name short enough for Unix sockets."""
-    folder = Path(tempfile.mkdtemp(prefix="pl-"))
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
+    with folders.short_folder() as folder:
+        yield folder
 
 
 @pytest.fixture(scope="session")
 def session_folder() -> Iterator[Path]:
     """A temporary folder of the whole session, with a short name."""
-    folder = Path(tempfile.mkdtemp(prefix="pl-"))
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
+    with folders.short_folder() as folder:
+        yield folder
 
 
 @pytest.fixture(scope="session")

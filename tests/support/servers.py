@@ -17,7 +17,7 @@ from support.waiting import eventually
 
 TEMPLATE = "migrated"
 #: Speed for safety: this data lives as long as the tests.
-FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_wal_size": "4GB", "autovacuum": "on"}
+FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_wal_size": "512MB", "autovacuum": "on"}
 #: For a server that is to crash: what was committed outlives that. A crash of the machine is not played.
 DURABLE = {name: value for name, value in FAST.items() if name != "synchronous_commit"}
 

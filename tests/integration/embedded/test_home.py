@@ -7,14 +7,24 @@ import stat
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from support import folders
 
 from scheduler.cli import access_lists, home
 from scheduler.exceptions import ConflictError, PacelineError
 from scheduler.settings import Paths, Settings
 
 NOBODY = (65534, 65534)
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """On the disk: folders in memory may run no program and have no lists of access."""
+    with folders.short_folder(memory=False) as folder:
+        yield folder
 
 
 def test_a_second_owner_is_refused_with_the_process_of_the_first(tmp_path):

@@ -1,0 +1,27 @@
+"""Where the servers of tests keep their data: in memory if the machine has room there, since each test copies a database."""
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+MEMORY = Path("/dev/shm")
+#: Containers often have 64 MB there; the servers of two sessions stay below this.
+ROOM_BYTES = 4 << 30
+
+
+@contextlib.contextmanager
+def short_folder(*, memory: bool = True) -> Iterator[Path]:
+    """A temporary folder with a name short enough for Unix sockets; on the disk without `memory`, or if memory lacks room."""
+    folder = Path(tempfile.mkdtemp(prefix="pl-", dir=MEMORY if memory and _has_room() else None))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _has_room() -> bool:
+    if not os.access(MEMORY, os.W_OK | os.X_OK) or not os.path.ismount(MEMORY):
+        return False
+    room = os.statvfs(MEMORY)
+    return room.f_bavail * room.f_frsize >= ROOM_BYTES
