@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup env demo up down test check test-bench test-faults chaos test-chaos-mutants fuzz bench test-compose
+.PHONY: help setup env demo up down test test-fast check test-bench test-faults chaos test-chaos-mutants fuzz bench test-compose
 BIN := .venv/bin
 
 help: ## Show this list
@@ -25,6 +25,9 @@ down: ## End the stack that `make up` started
 
 test: setup ## Run all tests, two at once, against real PostgreSQL, Redis, Celery and Spark; ARGS="-k name" to choose
 	@.make/test $(ARGS)
+
+test-fast: setup ## Run the tests that need no server, which takes less than a minute; ARGS="-k name" to choose
+	@$(BIN)/python -m pytest -n 2 --dist worksteal tests/unit $(ARGS)
 
 check: setup ## Check format, lint, types, import layers, generated files and known vulnerabilities
 	@$(BIN)/ruff format --check .
