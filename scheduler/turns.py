@@ -294,7 +294,8 @@ class Turns:
             log.warning("The broker does not answer; %d message(s) will be sent again", len(queued.messages))
         if queued.more:
             return AT_ONCE
-        return HELD_PAUSE_S if queued.held_elsewhere else None
+        # At random, since two that met would meet again.
+        return HELD_PAUSE_S * random.uniform(0.5, 1.5) if queued.held_elsewhere else None  # noqa: S311
 
     def _turn_rescue(self, now: datetime) -> None:
         rescued = self.rescue.run_once(now)

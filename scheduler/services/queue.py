@@ -1,7 +1,7 @@
 """queue: give free slots to waiting task instances by rank, within every limit, then send their messages."""
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -11,7 +11,7 @@ from scheduler import faults
 from scheduler.deciding.headroom import Headroom
 from scheduler.deciding.select import Room, select
 from scheduler.dispatch import PUBLISH_ERRORS, Message, Publisher
-from scheduler.services.shared_limits import PARALLELISM, SharedLimits, of_queue
+from scheduler.services.shared_limits import SharedLimits
 from scheduler.settings import Settings
 from scheduler.states import Waiting
 from scheduler.store import instances, room
@@ -97,7 +97,7 @@ def _choose_and_queue(connection: Connection, settings: Settings, scheduler_id: 
     if not pools:
         return chosen
     counts = room.count(connection, alive_s=settings.worker.heartbeat_timeout)
-    limits = SharedLimits(pools=found.all, most=settings.scheduler.max_tis_per_query)
+    limits = SharedLimits()
     headroom.look(in_queues(counts), at_s)
     free = free_room(pools, counts, settings, headroom)
     chosen.full.runs.update(one.dag_run_id for one in counts.held if free.active_in_run[one.dag_run_id] >= one.run_limit)
@@ -141,22 +141,14 @@ def _round(
     )
     if not batch:
         return free, False
-    queues, taken = {one.queue for one in batch}, len(chosen.messages)
-    limits.hold(connection, _spanning(free, queues), taken=taken)
-    if not limits.may_use({PARALLELISM}):
-        chosen.held_elsewhere = True
-        return free, False
+    left, reserve = limit - len(chosen.messages), settings.scheduler.pool_reservation
+    limits.announce(connection, select(batch, free, limit=left, reserve=reserve))
     ours = _hold(connection, batch)
     # Counted again now that nobody else can add to these runs.
     free = free_room(pools, room.count(connection, alive_s=settings.worker.heartbeat_timeout), settings, headroom)
-    elsewhere = limits.held_by_others(_spanning(free, queues), taken=taken)
-    if PARALLELISM in elsewhere:
-        chosen.held_elsewhere = True
-        return free, False
-    chosen.full.queues.update(name for name in queues if of_queue(name) in elsewhere)
-    allowed = [one for one in ours if one.queue not in chosen.full.queues]
-    chosen.held_elsewhere |= len(allowed) < len(batch)
-    picked = select(allowed, free, limit=limit - taken, reserve=settings.scheduler.pool_reservation)
+    usable, left_to_others = limits.within(free, {one.queue for one in batch})
+    chosen.held_elsewhere |= len(ours) < len(batch) or left_to_others
+    picked = select(ours, usable, limit=left, reserve=reserve)
     if picked:
         queued = instances.queue(connection, [one.id for one in picked], scheduler_id)
         chosen.lost |= len(queued) < len(picked)
@@ -166,11 +158,6 @@ def _round(
     came = Counter(one.pool for one in batch)
     more_wait = any(came[name] >= share[name] for name in share) and len(chosen.messages) < limit
     return free, more_wait and (_exclude(chosen.full, free, batch, ours) or bool(picked))
-
-
-def _spanning(free: Room, queues: Collection[str]) -> dict[str, int]:
-    """What is free of the limits that span pools, by their names."""
-    return {PARALLELISM: free.parallelism, **{of_queue(name): free.queues[name] for name in queues}}
 
 
 def _let_hand_on(connection: Connection, pools: Mapping[str, Pool], free: Room) -> None:

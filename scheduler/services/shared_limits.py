@@ -1,54 +1,53 @@
 """Limits that span pools, `parallelism` and the places of a queue: how passes that hold different pools stay within them.
 
-Each pass takes at most `most` task instances, and all passes at one time hold different pools, so there are never more of them than
-pools. While `most` is free for every pool there is, no pass can be one too many: the last of them to count saw what is
-committed, and each of the others adds `most` at the most. Such passes share the limit. Nearer to it a pass needs it alone.
-Nobody waits for a limit that another pass holds; the caller looks again soon.
+A pass first announces how many it may take of each limit, in the key of an advisory lock that it keeps until it commits. Then it
+reads what the other passes have announced, and only then counts what is free. It takes what is free less what is announced.
+
+So no limit is exceeded. Of all passes that take from a limit consider the one that announced last. Every other pass either
+committed before this one read the announcements, and its take is counted, or was still under way, and all that it may take is
+left to it. Nobody waits: a pass that has to leave something to another looks again soon.
 """
 
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from sqlalchemy import Connection
 
+from scheduler.deciding.select import Room
+from scheduler.states import Waiting
 from scheduler.store import room
 
 PARALLELISM = "parallelism"
 
 
-def of_queue(name: str) -> str:
-    """What the limit of a queue is called."""
-    return f"queue {name}"
-
-
 class SharedLimits:
-    """What one pass holds. Ask `hold` before the count that the pass goes by, and `may_use` after it."""
+    """What one pass has announced. Call `announce` before the count that the pass goes by, and `within` after it."""
 
-    def __init__(self, *, pools: int, most: int) -> None:
-        self._pools = pools
-        self._most = most
-        self._shared: set[str] = set()
-        self._alone: set[str] = set()
+    def __init__(self) -> None:
+        #: All rounds of the pass together, by the name of the limit. It never takes more than this.
+        self._announced: Counter[str] = Counter()
+        #: What this round may take, and what all other passes may.
+        self._wanted: Counter[str] = Counter()
+        self._others: Mapping[str, int] = {}
 
-    def hold(self, connection: Connection, free: Mapping[str, int], *, taken: int) -> None:
-        """Take these limits as far as nobody is in the way; by their name what was `free`, and how much this pass has taken."""
-        near = {name for name, count in free.items() if self._is_near(count, taken)} - self._alone
-        far = free.keys() - near - self._alone - self._shared
-        if near or far:
-            alone, shared = room.hold_limits(connection, near, far)
-            self._alone |= alone
-            self._shared |= shared
+    def announce(self, connection: Connection, expected: Collection[Waiting]) -> None:
+        """Announce that this round may take as many as there are in `expected`, by what was free until now."""
+        self._wanted = Counter(_of_queue(one.queue) for one in expected)
+        if expected:
+            self._wanted[PARALLELISM] = len(expected)
+            self._announced += self._wanted
+            # The sum of all rounds: each amount is a lock of its own, and of one pass the largest counts.
+            self._others = room.announce(connection, {name: self._announced[name] for name in self._wanted})
 
-    def may_use(self, names: Iterable[str]) -> bool:
-        """Whether this pass holds all of these in any way."""
-        return self._alone.union(self._shared).issuperset(names)
+    def within(self, free: Room, queues: Collection[str]) -> tuple[Room, bool]:
+        """What this round may take of what is `free`, counted after `announce`; whether it leaves some to other passes."""
+        counts = {PARALLELISM: free.parallelism} | {_of_queue(name): free.queues[name] for name in queues}
+        usable = {name: min(self._wanted[name], count - self._others.get(name, 0)) for name, count in counts.items()}
+        leaves = any(usable[name] < min(self._wanted[name], count) for name, count in counts.items())
+        by_queue = defaultdict(int, {name: usable[_of_queue(name)] for name in queues})
+        return replace(free, parallelism=usable[PARALLELISM], queues=by_queue), leaves
 
-    def held_by_others(self, free: Mapping[str, int], *, taken: int) -> set[str]:
-        """Of the limits held, counted again: those that this pass may not take from, since others may be about to."""
-        return {
-            name
-            for name, count in free.items()
-            if name not in self._alone and (name not in self._shared or self._is_near(count, taken))
-        }
 
-    def _is_near(self, free: int, taken: int) -> bool:
-        return free < self._pools * self._most - taken
+def _of_queue(name: str) -> str:
+    return f"queue {name}"

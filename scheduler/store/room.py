@@ -7,8 +7,8 @@ from sqlalchemy import Connection
 
 from scheduler.states import Waiting
 
-#: The space of the advisory locks for limits that span pools, see services/shared_limits.
-LIMITS_LOCK = 7_223_464
+#: Before the name of a limit that spans pools, in the keys of its advisory locks; see services/shared_limits.
+LIMITS_LOCK = "paceline limit "
 
 #: Rank order; with aging the wait counts, at the price of a sort of all that wait for the pool. It counts
 #: to one moment for all rows: by the clock, of two that wait as long the one looked at later would go first.
@@ -53,11 +53,10 @@ class HeldTask:
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """The pools held by name, whether something waits for one that another scheduler holds, and how many pools there are."""
+    """The pools held by name, and whether something waits for one that another scheduler holds."""
 
     held: dict[str, Pool]
     held_elsewhere: bool
-    all: int
 
 
 def hold_waiting_pools(connection: Connection) -> Pools:
@@ -70,13 +69,12 @@ def hold_waiting_pools(connection: Connection) -> Pools:
             select p.name, p.slots, p.include_deferred, p.hands_on from pool p
              where p.name in (select name from wanted) order by p.name for no key update of p skip locked
         )
-        select held.*, null, null from held
-        union all select null, null, null, null, (select count(*) from wanted), (select count(*) from pool)
+        select held.*, null from held union all select null, null, null, null, (select count(*) from wanted)
         """
     ).all()
     held = {row[0]: Pool(*row[:4]) for row in rows if row[0] is not None}
-    wanted, every = next(row[4:] for row in rows if row[0] is None)
-    return Pools(held, len(held) < wanted, every)
+    wanted = next(row[4] for row in rows if row[0] is None)
+    return Pools(held, len(held) < wanted)
 
 
 def let_hand_on(connection: Connection, may: Mapping[str, bool]) -> None:
@@ -140,17 +138,27 @@ def count(connection: Connection, *, alive_s: float) -> Counts:
     return counts
 
 
-def hold_limits(connection: Connection, alone: Collection[str], shared: Collection[str]) -> tuple[set[str], set[str]]:
-    """Take these limits alone or together with others, until the transaction ends; those that could be had without waiting."""
+def announce(connection: Connection, amounts: Mapping[str, int]) -> dict[str, int]:
+    """Announce until the transaction ends that it may take so much of these limits; what all other transactions may take of them.
+
+    An announcement is a shared advisory lock of (limit, amount), which never waits. The locks are read after the own one is taken,
+    in a statement of its own; the caller counts what is free in a later one.
+    """
     rows = connection.exec_driver_sql(
         """
-        select true, name from unnest(%(alone)s::text[]) name where pg_try_advisory_xact_lock(%(space)s, hashtext(name))
-        union all
-        select false, name from unnest(%(shared)s::text[]) name where pg_try_advisory_xact_lock_shared(%(space)s, hashtext(name))
+        select pg_advisory_xact_lock_shared(hashtext(%(prefix)s || name), amount)
+          from unnest(%(names)s::text[], %(amounts)s::int[]) own (name, amount);
+        select own.name, sum(other.amount)::int
+          from unnest(%(names)s::text[]) own (name)
+          join (select l.classid, l.pid, max(l.objid::bigint) as amount
+                  from pg_locks l join pg_database d on d.oid = l.database and d.datname = current_database()
+                 where l.locktype = 'advisory' and l.objsubid = 2 and l.pid <> pg_backend_pid()
+                 group by 1, 2) other on other.classid = hashtext(%(prefix)s || own.name)::oid
+         group by 1
         """,
-        {"alone": list(alone), "shared": list(shared), "space": LIMITS_LOCK},
-    ).all()
-    return {row[1] for row in rows if row[0]}, {row[1] for row in rows if not row[0]}
+        {"names": list(amounts), "amounts": list(amounts.values()), "prefix": LIMITS_LOCK},
+    )
+    return {row[0]: row[1] for row in rows}
 
 
 def hold_runs(connection: Connection, ids: Collection[int]) -> set[int]:

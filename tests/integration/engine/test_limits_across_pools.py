@@ -44,6 +44,34 @@ def queue_in_the_middle_of(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) 
     return meanwhile
 
 
+def queue_within_each_other(scenario: Scenario, monkeypatch: pytest.MonkeyPatch, *, ready: int) -> list[int]:
+    """The first scheduler takes a pass; before it commits, `ready` more are ready in the second's pool and that one takes a
+    pass, and so on. How many each took, the first one first.
+    """
+    queue, took = instances.queue, [0] * len(scenario.schedulers)
+
+    def pass_of(number: int) -> None:
+        scenario.sql(
+            "update task_instance set state = 'scheduled', scheduled_at = clock_timestamp() where id in"
+            " (select id from task_instance where pool = %s and state is null order by id limit %s)",
+            f"p{number}",
+            ready,
+        )
+        took[number] = len(scenario.schedulers[number].turns.queue.run_once(datetime.now(UTC)).messages)
+
+    def chosen(*arguments: Any) -> list[Any]:
+        queued = queue(*arguments)
+        under_way.append(len(queued))
+        if len(under_way) < len(scenario.schedulers):
+            pass_of(len(under_way))
+        return queued
+
+    under_way: list[int] = []
+    monkeypatch.setattr(instances, "queue", chosen)
+    pass_of(0)
+    return took
+
+
 def queued(scenario: Scenario, where: str = "true") -> int:
     return scenario.rows(f"select count(*) from task_instance where state = 'queued' and {where}")[0][0]
 
@@ -68,6 +96,23 @@ def test_two_schedulers_with_different_pools_stay_within_parallelism(
     assert meanwhile[0].held_elsewhere, "it looks again soon"
     passes(scenario, 4)
     assert queued(scenario) == free, "nothing of it is left unused"
+
+
+@pytest.mark.parametrize(("parallelism", "took"), [(24, [8, 8, 8]), (20, [8, 8, 4]), (8, [8, 0, 0])])
+def test_a_pass_leaves_others_what_they_may_take_and_no_more(
+    make_scenario: Callable[..., Scenario], monkeypatch: pytest.MonkeyPatch, parallelism: int, took: list[int]
+) -> None:
+    """Pools that nothing waits for, and how much a pass might have found, do not matter."""
+    scenario = make_scenario(schedulers=3, core={"parallelism": parallelism}, scheduler={"queue_headroom": 1000})
+    for number in range(30):
+        scenario.pool(f"p{number}", 1000)
+    for number in range(3):
+        scenario.add(dag(f"d{number}", {f"t{no}": [] for no in range(MOST)}, task={"pool": f"p{number}", "queue": f"q{number}"}))
+        scenario.trigger(f"d{number}")
+    scenario.schedulers[0].turns.promote.run_once(datetime.now(UTC))
+    scenario.sql("update task_instance set state = null")
+
+    assert queue_within_each_other(scenario, monkeypatch, ready=MOST) == took
 
 
 def test_two_schedulers_with_different_pools_stay_within_the_places_of_a_queue(
