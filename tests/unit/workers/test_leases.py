@@ -1,9 +1,11 @@
 """Leases on the board, and the ends of processes."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 
 import psutil
@@ -15,8 +17,25 @@ from workers import descendants
 from workers.board import Board, Running
 from workers.heartbeat import LEASE, lease_s
 
-#: A process that moves on into a child of its own every few milliseconds: never more than two at once, and 500 in all.
-FORKING = "import os, time\nfor _ in range(500):\n    time.sleep(0.02)\n    os._exit(0) if os.fork() else None\n"
+#: Processes that each start another one in a session of its own as soon as the process above them is killed.
+STARTING = """
+import os, sys, time
+read, write = os.pipe()
+ready, tell = os.pipe()
+for _ in range(int(sys.argv[1])):
+    if not os.fork():
+        os.close(write)
+        os.write(tell, b".")
+        os.read(read, 1)
+        os.fork() or os.setsid()
+        time.sleep(60)
+        os._exit(0)
+for _ in range(int(sys.argv[1])):
+    os.read(ready, 1)
+print("ready", flush=True)
+time.sleep(60)
+"""
+MANY = 40
 
 
 def running(worker: str, *, exclusive: bool) -> Running:
@@ -68,20 +87,26 @@ def test_a_whole_tree_is_ended_whatever_sessions_it_has(child: "subprocess.Popen
 
 
 def test_nothing_escapes_by_forking_while_its_tree_is_ended() -> None:
-    with subprocess.Popen([sys.executable, "-S", "-c", FORKING]) as made:
-        eventually(lambda: len(descendants.below(made.pid)) > 2 or made.poll() is not None)
-        below = descendants.below(made.pid)
+    entry = f"_TEST_OF_LEASES={uuid.uuid4().hex}"
+    environment = dict([entry.split("=")])
+    command = [sys.executable, "-S", "-c", STARTING, str(MANY)]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as made:
+        assert made.stdout is not None and made.stdout.readline() == b"ready\n"
 
-        assert descendants.end_tree(made.pid, within_s=10)
+        gone = descendants.end_tree(made.pid, within_s=30)
 
-        assert not any(descendants._runs(one) for one in below)
+    left = [one for one in descendants.with_entry(entry.encode()) if descendants._runs(one)]
+    for one in left:
+        one.kill()
+    assert (gone, left) == (True, [])
 
 
 def test_what_is_started_inside_the_block_ends_with_it() -> None:
     def running() -> set[int]:
         return {one.pid for one in descendants.below(os.getpid()) if descendants._runs(one)}
 
-    with subprocess.Popen(["sleep", "600"]) as outside:
+    with subprocess.Popen(["sleep", "600"]) as outside, contextlib.ExitStack() as ending:
+        ending.callback(outside.kill)
         before = running()  # servers that other tests share may be among them
         with descendants.ended_after():
             subprocess.run(["sh", "-c", "setsid sleep 600 >/dev/null 2>&1 &"], check=True)
@@ -90,4 +115,3 @@ def test_what_is_started_inside_the_block_ends_with_it() -> None:
 
         assert outside.pid in running()
         assert not inside & running()
-        outside.kill()
