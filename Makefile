@@ -29,11 +29,12 @@ test: setup ## Run all tests, two at once, against real PostgreSQL, Redis, Celer
 test-fast: setup ## Run the tests that need no server, which takes less than a minute; ARGS="-k name" to choose
 	@$(BIN)/python -m pytest -n 2 --dist worksteal tests/unit $(ARGS)
 
-check: setup ## Check format, lint, types, import layers, generated files and known vulnerabilities
+check: setup ## Check format, lint, types, import layers, spelling, generated files and known vulnerabilities
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/codespell
 	@$(BIN)/python -m scheduler.cli.generate --check
 	@$(BIN)/python .make/audit
 

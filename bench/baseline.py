@@ -1,4 +1,4 @@
-"""The part `raw`: bare Celery with and without acknowledgements, sent before and while a worker runs; durable commits."""
+"""The part `raw`: bare Celery with and without acknowledgments, sent before and while a worker runs; durable commits."""
 
 from statistics import median
 

@@ -16,7 +16,7 @@ BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 #: Shapes in which many tasks are ready at once, and those that are one row: each kind has a measure of its own.
 WIDE = ("wide", "tree", "grid", "many", "many_runs", "map")
 ROWS = ("chain", "fib")
-COLOURS = {"bar": "#2f6f9f", "least": "#b8860b", "aim": "#3a7d44", "text": "#333333"}
+COLORS = {"bar": "#2f6f9f", "least": "#b8860b", "aim": "#3a7d44", "text": "#333333"}
 #: Targets: share of bare Celery's tasks/s; hop over a bare hop. The least that is wanted, and the aim.
 SHARE, HOP = (0.7, 1.0), (2.2, 1.4)
 
@@ -56,7 +56,7 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
     machine = result["machine"]
     figure.suptitle(
         f"Paceline {machine['commit']}: everything on {machine['cpus']} cores, every state durable in PostgreSQL",
-        fontsize=11, color=COLOURS["text"],
+        fontsize=11, color=COLORS["text"],
     )  # fmt: skip
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
@@ -66,11 +66,11 @@ def _bars(axes: Any, rows: Sequence[tuple[str, float, Sequence[float]]], marks: 
     names = [name for name, _, _ in rows]
     values = [value for _, value, _ in rows]
     errors = [[max(0, value - low) for _, value, (low, _) in rows], [max(0, high - value) for _, value, (_, high) in rows]]
-    axes.barh(names, values, xerr=errors, color=COLOURS["bar"], error_kw={"ecolor": COLOURS["text"], "capsize": 3})
+    axes.barh(names, values, xerr=errors, color=COLORS["bar"], error_kw={"ecolor": COLORS["text"], "capsize": 3})
     for mark, kind in zip(marks, ("least", "aim"), strict=True):
-        axes.axvline(mark, color=COLOURS[kind], linestyle="--", linewidth=1.2, label=f"{kind}: {mark}")
+        axes.axvline(mark, color=COLORS[kind], linestyle="--", linewidth=1.2, label=f"{kind}: {mark}")
     for at, (value, (_, high)) in enumerate((value, ends) for _, value, ends in rows):
-        axes.annotate(f"{value:.2f}", (high, at), xytext=(6, 0), textcoords="offset points", va="center", color=COLOURS["text"])
+        axes.annotate(f"{value:.2f}", (high, at), xytext=(6, 0), textcoords="offset points", va="center", color=COLORS["text"])
     axes.set_title(title, fontsize=10)
     axes.set_xlim(0, max([*marks, *(high for _, _, (_, high) in rows)]) * 1.2)
     axes.invert_yaxis()

@@ -93,7 +93,7 @@ def calibrate() -> float:
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Of sorted values, between neighbours in proportion."""
+    """Of sorted values, between neighbors in proportion."""
     place = (len(values) - 1) * share
     low = int(place)
     high = min(low + 1, len(values) - 1)

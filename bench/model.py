@@ -44,7 +44,7 @@ class Parameters:
     #: A message or an answer is there, and its receiver runs: the rest of a step that is nobody's CPU.
     wake_s: float
     #: Share of the CPU of workers, children and PostgreSQL that is spent beside the step and delays only what needs the same core:
-    #: acknowledgements, logs, tidying up, the writers of PostgreSQL.
+    #: acknowledgments, logs, tidying up, the writers of PostgreSQL.
     beside: float = 0.3
     #: CPU of a scheduler for a pass that finds nothing; and of PostgreSQL for a pass and for a beat of a worker, (always, for each
     #: task instance that is queued or running).

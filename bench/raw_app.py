@@ -12,7 +12,7 @@ QUEUE = "raw"
 
 
 def make(broker_url: str, *, ack_emulation: bool = True) -> Celery:
-    """Celery as it comes, but for results, which nobody reads; without acknowledgements on request."""
+    """Celery as it comes, but for results, which nobody reads; without acknowledgments on request."""
     made = Celery("bench_raw", broker=broker_url, set_as_current=False)
     made.conf.update(task_ignore_result=True, task_default_queue=QUEUE, broker_connection_retry_on_startup=True)
     if not ack_emulation:

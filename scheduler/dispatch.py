@@ -72,7 +72,7 @@ def celery_app(settings: Settings) -> Celery:
 
 
 def transport_options(url: str) -> dict[str, Any]:
-    """PostgreSQL decides who runs what, so Redis needs no acknowledgements; sockets must notice a dead peer."""
+    """PostgreSQL decides who runs what, so Redis needs no acknowledgments; sockets must notice a dead peer."""
     options: dict[str, Any] = {
         "ack_emulation": False,
         "priority_steps": list(PRIORITY_STEPS),

@@ -51,7 +51,7 @@ class Results:
 def write_report(folder: Path, run_id: str, *, names: Mapping[str, str], counts: Mapping[str, Any], checks: int) -> dict[str, Any]:
     """Write the picture, the page and the summary, and return the number of carriers, the rows and the page's path."""
     results = Results.read(folder, names, counts)
-    summary = summarise(results)
+    summary = summarize(results)
     picture = chart.draw(
         folder / "delays.png",
         carriers=[(results.names[row["carrier"]], _delay(row)) for row in results.carriers],
@@ -65,7 +65,7 @@ def write_report(folder: Path, run_id: str, *, names: Mapping[str, str], counts:
     return {"carriers": summary["carriers"], "rows": summary["cleaned_rows"], "report": report}
 
 
-def summarise(results: Results) -> dict[str, Any]:
+def summarize(results: Results) -> dict[str, Any]:
     """The headline figures of the year, as numbers."""
     counts = results.counts
     return {

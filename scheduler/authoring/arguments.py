@@ -18,7 +18,7 @@ _RESERVED_QUEUE = re.compile(r"paceline:.*|_kombu\..*|unacked.*|celeryev.*|/.*|.
 
 _OFF: tuple[object, ...] = (None, False, (), [], {})
 _ON: tuple[object, ...] = (None, True)
-#: Airflow's arguments that Paceline does not honour yet, with the values that ask for nothing.
+#: Airflow's arguments that Paceline does not honor yet, with the values that ask for nothing.
 LATER_FOR_TASKS: Mapping[str, tuple[object, ...]] = {
     **dict.fromkeys(
         ("executor", "executor_config", "resources", "run_as_user", "retry_policy",

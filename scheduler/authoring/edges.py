@@ -95,7 +95,7 @@ def chain(*steps: Any) -> None:
             continue
         left, right = flat(before), flat(after)
         if len(left) != len(right):
-            raise fault(f"chain() joins neighbouring lists pair by pair, but one has {len(left)}, the next {len(right)} tasks.")
+            raise fault(f"chain() joins neighboring lists pair by pair, but one has {len(left)}, the next {len(right)} tasks.")
         for one, other in zip(left, right, strict=True):
             one.set_downstream(other)
 
@@ -117,7 +117,7 @@ def cross_downstream(from_tasks: Any, to_tasks: Any) -> None:
 
 
 def link(upstream: Operator, downstream: Operator) -> None:
-    """The edge itself; a task without a DAG joins the DAG of its neighbour."""
+    """The edge itself; a task without a DAG joins the DAG of its neighbor."""
     if upstream is downstream:
         raise fault(f"Task {upstream.task_id!r} cannot come after itself.", kind=DagCycleError)
     dag = upstream.dag or downstream.dag

@@ -79,9 +79,9 @@ class Block:
     def __init__(self, task: Operator) -> None:
         if not task.is_setup and not task.is_teardown:
             raise task.checks().refuse("only a setup or a teardown opens a `with` block; mark it by .as_setup() or .as_teardown().")
-        neighbours = task.upstream_task_ids if task.is_teardown else task.downstream_task_ids
+        neighbors = task.upstream_task_ids if task.is_teardown else task.downstream_task_ids
         known = {} if task.dag is None else task.dag.task_dict
-        others = [known[name] for name in sorted(neighbours)]
+        others = [known[name] for name in sorted(neighbors)]
         self._setups = [one for one in (task, *others) if one.is_setup]
         self._teardowns = [one for one in (task, *others) if one.is_teardown]
         scope.open_block()

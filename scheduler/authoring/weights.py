@@ -61,8 +61,8 @@ def _closures(edges: Mapping[str, list[str]], walk: Iterable[str], number: Mappi
     closures: dict[str, int] = {}
     for task in walk:
         reached = 1 << number[task]
-        for neighbour in edges[task]:
-            reached |= closures[neighbour]
+        for neighbor in edges[task]:
+            reached |= closures[neighbor]
         closures[task] = reached
     return closures
 

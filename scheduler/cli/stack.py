@@ -174,7 +174,7 @@ def environment_for(settings: Settings) -> dict[str, str]:
 
 
 def free_port(address: str, wanted: int) -> int:
-    """The first free port at or after the wanted one; any free one if `wanted` is 0 or its neighbours are taken."""
+    """The first free port at or after the wanted one; any free one if `wanted` is 0 or its neighbors are taken."""
     candidates = [] if wanted == 0 else [*range(wanted, min(wanted + PORTS_TRIED, 65536))]
     for port in [*candidates, 0]:
         with contextlib.suppress(OSError), socket.create_server((address, port)) as server:

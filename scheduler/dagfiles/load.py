@@ -1,4 +1,4 @@
-"""Load a DAG file by its path: neither its name nor its neighbours can stand in for a module of ours or of a library."""
+"""Load a DAG file by its path: neither its name nor its neighbors can stand in for a module of ours or of a library."""
 
 import hashlib
 import importlib.util

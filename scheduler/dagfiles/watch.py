@@ -294,7 +294,7 @@ def _is_marked(path: Path) -> bool:
         content = _content(path)
     except OSError:
         return True  # reading it in a child says what is wrong with it
-    # Without NULs, so that a file in UTF-16 is recognised, and its author told, too.
+    # Without NULs, so that a file in UTF-16 is recognized, and its author told, too.
     return content is None or all(mark.search(content.replace(b"\0", b"")) for mark in MARKS)
 
 

@@ -100,7 +100,7 @@ def _task(task: Operator, priority_weight: int, scopes: Scopes, core: Core) -> S
 
 
 def _topological(dag: DAG) -> list[str]:
-    """Kahn's algorithm, first come first served: tasks of one level get neighbouring numbers."""
+    """Kahn's algorithm, first come first served: tasks of one level get neighboring numbers."""
     waits_for = {name: len(task.upstream_task_ids) for name, task in dag.task_dict.items()}
     ready = deque(name for name, count in waits_for.items() if count == 0)
     order = []

@@ -29,7 +29,7 @@ log = logging.getLogger("paceline.schema")
 
 #: What a migration says of its place in the chain.
 ASSIGNED = re.compile(r'^(revision|down_revision) = (None|"\w+")', re.MULTILINE)
-#: Serialises two migrations started at once; any number that nobody else uses for an advisory lock.
+#: Serializes two migrations started at once; any number that nobody else uses for an advisory lock.
 MIGRATION_LOCK = 7_223_463
 #: Whatever waits for a table behind a migration waits as long as the migration waits for it: not long, but again and again.
 LOCK_TIMEOUT, ATTEMPTS, PAUSE_S = "3s", 10, 1.0

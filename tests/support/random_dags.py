@@ -94,7 +94,7 @@ def _edges(dice: random.Random, size: int) -> list[SerializedTask]:
 
 
 def _map_group(dice: random.Random, tasks: list[SerializedTask]) -> None:
-    """Some neighbours become a mapped task group, over a literal or over what an earlier task returns."""
+    """Some neighbors become a mapped task group, over a literal or over what an earlier task returns."""
     first = dice.randrange(1, len(tasks) - 2)
     members = range(first, min(len(tasks), first + dice.randint(2, 5)))
     expand, source = _expand(dice, tasks, first)

@@ -121,7 +121,7 @@ def test_a_dag_whose_last_runs_all_failed_is_paused(scenario: Scenario, caplog: 
     assert "DAG c is paused: its last 3 runs failed" in caplog.text
 
 
-def test_runs_in_a_row_are_those_of_neighbouring_logical_dates(scenario: Scenario) -> None:
+def test_runs_in_a_row_are_those_of_neighboring_logical_dates(scenario: Scenario) -> None:
     scenario.add(chain("c", 1, max_consecutive_failed_dag_runs=2))
     finish(scenario, "c", "sf")
 

@@ -36,7 +36,7 @@ def test_set_upstream_and_set_downstream() -> None:
     assert edges(dag) == {"a>b", "c>a"}
 
 
-def test_chain_joins_neighbours_and_equal_lists_pair_by_pair() -> None:
+def test_chain_joins_neighbors_and_equal_lists_pair_by_pair() -> None:
     with DAG("d") as dag:
         a, b, c, d, e, f = empties("abcdef")
         chain(a, [b, c], [d, e], f)
@@ -90,7 +90,7 @@ def test_a_result_put_into_a_field_later_makes_its_edge_when_the_dag_is_complete
     assert edges(dag) == {"first>bash"}
 
 
-def test_a_task_without_a_dag_joins_that_of_its_neighbour() -> None:
+def test_a_task_without_a_dag_joins_that_of_its_neighbor() -> None:
     loose = EmptyOperator(task_id="loose")
     with DAG("d") as dag:
         EmptyOperator(task_id="a") >> loose

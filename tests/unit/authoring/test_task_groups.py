@@ -81,7 +81,7 @@ def test_chain_pairs_groups_of_two_lists() -> None:
     assert edges(dag) == {"g.a>y", "g.b>y", "x>z"}
 
 
-def test_chain_linear_joins_every_task_of_neighbouring_steps() -> None:
+def test_chain_linear_joins_every_task_of_neighboring_steps() -> None:
     with DAG("d") as dag:
         chain_linear(empty("a"), [empty("b"), empty("c")], [], [empty("d"), empty("e")])
         with pytest.raises(DagError, match="at least two steps"):

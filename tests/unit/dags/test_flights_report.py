@@ -37,11 +37,11 @@ def results() -> report.Results:
 
 @pytest.fixture
 def page(results: report.Results) -> str:
-    return report.render(results, report.summarise(results), picture=PNG, run_id="run<1>", checks=31)
+    return report.render(results, report.summarize(results), picture=PNG, run_id="run<1>", checks=31)
 
 
 def test_the_summary_names_the_extremes_and_counts_the_rows(results: report.Results) -> None:
-    summary = report.summarise(results)
+    summary = report.summarize(results)
 
     assert summary == {
         "scheduled_rows": 210,
