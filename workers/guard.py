@@ -12,12 +12,15 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from scheduler.exceptions import FailTask, SkipTask, TaskTimeout
+from workers.logs import worker_log
 from workers.outcome import TaskStopped
 
 R = TypeVar("R")
 
 #: What a task may have changed; the others cannot be caught, or belong to the interpreter.
 SIGNALS = tuple(sorted(int(number) for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}))
+#: For tasks of a worker whose own working folder was deleted.
+FALLBACK_FOLDER = "/"
 #: Those of the module signal make an enum member of each answer, which takes ten times as long.
 handler_of: Callable[[int], Any] = _signal.getsignal
 set_handler: Callable[[int, Any], Any] = _signal.signal
@@ -35,7 +38,7 @@ class Guard:
         self._variables = dict(_variables())
         self._handlers: dict[int, Any] = {}
         self._logging = Logging()
-        self._folder = os.getcwd()  # noqa: PTH109
+        self._folder = _working_folder()
         self._umask = os.umask(0o022)
         os.umask(self._umask)
 
@@ -89,6 +92,7 @@ class Guard:
             # Now and not earlier: the pool changes its children's handlers after they are made.
             self._handlers = {number: handler_of(number) for number in SIGNALS}
         self._logging.note_new()
+        self._go_home()
         try:
             yield
         finally:
@@ -99,8 +103,19 @@ class Guard:
             if _variables() != self._variables:
                 self._restore_environment()
             os.umask(self._umask)
-            with contextlib.suppress(OSError):  # the folder was deleted: nothing to go back to
-                os.chdir(self._folder)
+            self._go_home()
+
+    def _go_home(self) -> None:
+        """To the working folder; in one that was deleted neither os.getcwd() nor any Java works."""
+        try:
+            os.chdir(self._folder)
+        except OSError as error:
+            worker_log.warning(
+                "The working folder of this worker was deleted or cannot be entered (%s): its tasks start in %s from now on.",
+                error.strerror, FALLBACK_FOLDER,
+            )  # fmt: skip
+            self._folder = FALLBACK_FOLDER
+            os.chdir(self._folder)
 
     def _restore_environment(self) -> None:
         zone = os.environ.get("TZ")
@@ -135,6 +150,14 @@ class Logging:
             if logger.handlers != handlers:
                 logger.handlers = list(handlers)
             logger.propagate, logger.disabled = propagate, off
+
+
+def _working_folder() -> str:
+    """Where this process is; a path that leads nowhere if that was deleted."""
+    try:
+        return os.getcwd()  # noqa: PTH109
+    except FileNotFoundError:
+        return ""
 
 
 def _variables() -> dict[bytes, bytes]:

@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -76,6 +77,28 @@ def test_variables_handlers_and_folder_are_as_before(guard: Guard, monkeypatch: 
     assert os.getcwd() == folder  # noqa: PTH109
     assert os.umask(umask) == umask
     assert signal.getsignal(signal.SIGUSR2) == handler
+
+
+@pytest.mark.parametrize("made", ["before", "after"])
+def test_tasks_run_elsewhere_once_the_working_folder_was_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, made: str
+) -> None:
+    gone, other = tmp_path / "gone", tmp_path / "other"
+    gone.mkdir()
+    other.mkdir()
+    monkeypatch.chdir(gone)
+    guards = [Guard()] if made == "before" else []
+    gone.rmdir()
+    guards = guards or [Guard()]
+
+    def look() -> Path:
+        found = Path.cwd()
+        os.chdir(other)
+        return found
+
+    assert [run(guards[0], look) for _ in range(2)] == [Path("/"), Path("/")]
+    assert len(caplog.messages) == 1
+    assert "its tasks start in / from now on" in caplog.text
 
 
 def test_a_task_is_interrupted_by_its_timeout_and_by_a_stop(guard: Guard) -> None:
