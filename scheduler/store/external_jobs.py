@@ -46,6 +46,7 @@ update external_job
  where id = %s and dispatch_id = %s and ended_at is null returning id
 """
 HELD = "select 1 from external_job where id = %s and dispatch_id = %s and ended_at is null"
+NAMES = "select 1 from external_job where id = %s and (driver_id = %s or application_id = %s)"
 #: Its task instance `t` has ended, was cleared, or is with a later try: nobody follows it and nobody will.
 _NOBODY_FOLLOWS = """
 j.ended_at is null
@@ -137,6 +138,11 @@ def held(ask: Ask, job: ExternalJob) -> bool:
 def held_by(ask: Ask, writer: Writer, job: ExternalJob) -> bool:
     """Whether this try is the current one and still follows it; one that is not leaves it to the next, or to a reaper."""
     return held(ask, job) and bool(ask(fencing.CURRENT, writer.key))
+
+
+def names(ask: Ask, job: ExternalJob, *, driver_id: str | None, application_id: str | None) -> bool:
+    """Whether its row names this driver or application, so that somebody follows it, has ended it or will."""
+    return bool(ask(NAMES, (job.id, driver_id, application_id)))
 
 
 def abandoned(ask: Ask, queues: Sequence[str]) -> list[ExternalJob]:

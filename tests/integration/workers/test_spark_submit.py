@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from support.faulty import full_only
 from support.http_proxy import Fault, between
@@ -265,6 +266,44 @@ def test_an_application_that_comes_after_its_try_gave_up_is_ended_and_not_run_be
     assert bench.scenario.states(run) == {"t": "success"}, logs(bench)
     assert drivers == {first["driver_id"]: "KILLED", second["driver_id"]: "FINISHED"}
     assert (first["state"], second["state"]) == ("killed", "finished")
+
+
+@full_only
+def test_what_a_frozen_worker_submits_after_the_next_try_ruled_it_out_is_ended(
+    bench: Any, cluster: SparkCluster, application: Path, start: Any
+) -> None:
+    with between(cluster.rest_port) as proxy:
+        proxy.once("/create", Fault.HELD)
+        first = start(uri=cluster.uri(rest_port=str(proxy.port)), PACELINE_SPARK_ABANDONED_CHECK_INTERVAL="600")
+        bench.dag(dag(application, deploy_mode="cluster", retries=1, retry_delay=0))
+        before = set(cluster.drivers())
+        run = bench.scenario.trigger("d", run_id="r1")
+        eventually(lambda: turned(bench) and proxy.hit, timeout=60, message=lambda: bench.said)
+        children = psutil.Process(first.process.pid).children(recursive=True)
+        for process in (first.process, *children):
+            process.send_signal(signal.SIGSTOP)
+        start(PACELINE_SPARK_NOT_FOUND_PATIENCE="1", PACELINE_SPARK_ABANDONED_CHECK_INTERVAL="600")
+        current = running_application(bench, cluster)
+        assert (current["try_number"], current["state"]) == (2, "running")
+
+        proxy.release()
+        for process in children:  # the worker itself, which would stop the try, stays frozen
+            process.send_signal(signal.SIGCONT)
+
+        def ended() -> bool:
+            late = set(cluster.drivers()) - before - {current["driver_id"]}
+            return [cluster.drivers()[one] for one in late] == ["KILLED"]
+
+        try:
+            eventually(ended, timeout=60, message=lambda: f"{cluster.drivers()}\n{logs(bench)}")
+        finally:
+            first.signal(signal.SIGCONT)
+        (application.parent / "go").touch()
+        bench.wait(run, timeout_s=120)
+
+    assert bench.scenario.states(run) == {"t": "success"}, logs(bench)
+    assert "came too late" in log(bench, 1)
+    assert [one["state"] for one in jobs(bench)] == ["killed", "finished"]
 
 
 @full_only

@@ -26,6 +26,7 @@ CLUSTER_SHARE_S = 3.0
 def run(made: Submission, followed: Followed, settings: Settings) -> None:
     """Run it to its end; ApplicationError if that is no good one. After an interruption nothing of it lives, or the log says so."""
     host = made.conf.get("spark.driver.host") or socket.gethostname()
+    followed.check_current()
     try:
         ended = _start(made, settings, lambda line: followed.hear(line, host))
     except (TaskTimeout, TaskStopped) as interruption:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from scheduler.exceptions import StaleTryError
 from scheduler.setting_sections import Spark
 from scheduler.store.external_jobs import ExternalJob
 from workers.logs import stamp
@@ -41,6 +42,8 @@ class Followed:
     ids: Ids = field(init=False)
     #: The last lines of its driver, to find the cause of a failure in.
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
+    #: Whether the last that was noted could be stored: another try may follow it by now, or have ruled it out.
+    is_ours: bool = True
     _seen: dict[str, int] = field(default_factory=dict)
     _noted: tuple[Phase, Ids] | None = None
 
@@ -53,11 +56,26 @@ class Followed:
         news = (status.phase, self.ids)
         if news != self._noted:
             before, self._noted = self._noted, news
-            self.jobs.note(self.job, Status(status.phase, status.detail, self.ids))
+            self.is_ours = self.jobs.note(self.job, Status(status.phase, status.detail, self.ids))
             if before is None or before[0] != status.phase:
                 self.say(f"{self.ids}: {status.phase} ({status.detail})" if status.detail else f"{self.ids}: {status.phase}")
             if self.ids.ui_url and (before is None or before[1].ui_url is None):
                 self.say(f"its own UI: {self.ids.ui_url}")
+
+    def check_current(self) -> None:
+        """Right before it is submitted. StaleTryError if this try is no longer the current one: the next may have ruled it out."""
+        if not self.jobs.follows(self.job):
+            self.jobs.note(self.job, Status(Phase.KILLED, "it was never submitted"))
+            raise StaleTryError(
+                f"This try is no longer the current one of its task instance: nothing was submitted as {self.job.tag}."
+            )
+
+    def submitted(self) -> None:
+        """It is there: note its ids. StaleTryError if its try is no longer the current one, and then nothing of it is left."""
+        self.note(Status(Phase.SUBMITTED, "", self.ids))
+        if not self.is_ours:
+            self.end()
+            raise StaleTryError(f"This try is no longer the current one of its task instance: {self.ids} came too late.")
 
     def to_the_end(self) -> Status:
         """Follow it, its output in the log; how it ended. StatusUnknownError."""
@@ -156,7 +174,7 @@ class Followed:
                     if gone:
                         return self._ended("ended as asked" if self.ids.is_named else "the cluster has nothing of it")
                     if self.ids.is_named and now >= kill_at:
-                        if not self.jobs.holds(self.job):
+                        if not self.jobs.may_end(self.job, self.ids):
                             # A worker that was cut off must not end what a later try has taken over.
                             return self.say(f"{self.ids} has ended, or is followed by another try: left alone")
                         kill_at = now + ASK_AGAIN_S

@@ -42,8 +42,12 @@ class Jobs(Protocol):
         """Store what is known; False if the application is no longer this try's."""
         ...
 
-    def holds(self, job: ExternalJob) -> bool:
-        """Whether the application is still this try's to end."""
+    def follows(self, job: ExternalJob) -> bool:
+        """Whether this try is the current one and still follows the application."""
+        ...
+
+    def may_end(self, job: ExternalJob, ids: Ids) -> bool:
+        """Whether the application with these ids is this try's to end: it follows it, or nobody else knows of it."""
         ...
 
     def reported(self, look: progress.Look) -> contextlib.AbstractContextManager[None]:
@@ -82,8 +86,14 @@ class StoredJobs:
     def note(self, job: ExternalJob, status: Status) -> bool:
         return write(self._ask, job, status)
 
-    def holds(self, job: ExternalJob) -> bool:
+    def follows(self, job: ExternalJob) -> bool:
         return external_jobs.held_by(self._ask, self._claim.writer, job)
+
+    def may_end(self, job: ExternalJob, ids: Ids) -> bool:
+        # One that came after its row was closed, or taken over, and that the row does not name: nobody else would end it.
+        return self.follows(job) or not external_jobs.names(
+            self._ask, job, driver_id=ids.driver_id, application_id=ids.application_id
+        )
 
     def reported(self, look: progress.Look) -> contextlib.AbstractContextManager[None]:
         return progress.reported(self._settings, self._claim, look)
@@ -118,7 +128,10 @@ class NoJobs:
     def note(self, job: ExternalJob, status: Status) -> bool:
         return True
 
-    def holds(self, job: ExternalJob) -> bool:
+    def follows(self, job: ExternalJob) -> bool:
+        return True
+
+    def may_end(self, job: ExternalJob, ids: Ids) -> bool:
         return True
 
     def reported(self, look: progress.Look) -> contextlib.AbstractContextManager[None]:

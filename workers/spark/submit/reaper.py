@@ -16,7 +16,7 @@ from workers import vault
 from workers.logs import worker_log
 from workers.spark import masters
 from workers.spark.submit import jobs
-from workers.spark.submit.status import ApplicationLivesError, Status
+from workers.spark.submit.status import ApplicationLivesError, Ids, Status
 
 
 class ReaperJobs:
@@ -39,8 +39,11 @@ class ReaperJobs:
     def take_over(self, job: ExternalJob) -> ExternalJob | None:
         return external_jobs.take_abandoned(self._ask, job, reaper=str(uuid.uuid4()))
 
-    def holds(self, job: ExternalJob) -> bool:
+    def follows(self, job: ExternalJob) -> bool:
         return external_jobs.held(self._ask, job)
+
+    def may_end(self, job: ExternalJob, ids: Ids) -> bool:
+        return self.follows(job)
 
     def reported(self, look: object) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()

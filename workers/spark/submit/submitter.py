@@ -177,6 +177,7 @@ class Submitter:
         stays open if it is not found. StatusUnknownError."""
         say(f"submitting {made.application} to {made.target.address} in cluster mode as {made.tag}")
         ids, why = Ids(), "no id of an application"
+        followed.check_current()
         try:
             ids = followed.cluster.submit(made, lambda one: driver.output_of(one, self._settings))
         except UnreachableError as error:
@@ -196,4 +197,5 @@ class Submitter:
                 f"{made.target.address} gave {why}, and has no application under the tag {made.tag}; one may still come: "
                 "the next try looks for it before it submits anything."
             )
-        followed.note(Status(Phase.SUBMITTED, "", ids))
+        followed.ids = followed.ids.known(ids)
+        followed.submitted()

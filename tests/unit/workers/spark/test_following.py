@@ -67,7 +67,7 @@ class Jobs(NoJobs):
         self.noted.append(status)
         return True
 
-    def holds(self, job: ExternalJob) -> bool:
+    def may_end(self, job: ExternalJob, ids: Ids) -> bool:
         return self.mine
 
 

@@ -1,5 +1,6 @@
 """What a try does about what earlier tries left, and about a submission without an answer: with a stand-in for the cluster."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -7,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from scheduler.exceptions import FailTask, NotFoundError
-from scheduler.operators import SparkSubmitOperator
+from scheduler.exceptions import FailTask, NotFoundError, StaleTryError
+from scheduler.operators import SparkSubmitOperator, process
 from scheduler.setting_sections import Spark
 from scheduler.settings import Settings
 from scheduler.store.external_jobs import ExternalJob
@@ -31,6 +32,7 @@ class Cluster:
         self.answers, self.late = list(answers), late
         self.submitted: list[str] = []
         self.killed: list[str] = []
+        self.while_submitting: Callable[[], None] = lambda: None
 
     def tagged(self, made: Submission) -> Submission:
         return made
@@ -39,6 +41,7 @@ class Cluster:
         answer = self.answers.pop(0) if self.answers else None
         if not isinstance(answer, FailTask) and not getattr(answer, "refused", False) and answer != "nothing":
             self.submitted.append(made.tag)
+        self.while_submitting()
         if isinstance(answer, Exception):
             raise answer
         return Ids() if answer == "nothing" else Ids(driver_id=made.tag)
@@ -71,6 +74,9 @@ class Jobs(NoJobs):
         self.left = list(left)
         self.max_tries = max_tries
         self.ends: dict[str, str] = {}
+        #: Whether this try is the current one, and what its row names if it is not.
+        self.current = True
+        self.named: str | None = None
 
     def tag(self) -> str:
         return TAG
@@ -79,9 +85,17 @@ class Jobs(NoJobs):
         return self.left
 
     def note(self, job: ExternalJob, status: Status) -> bool:
+        if not self.current:
+            return False
         if status.phase.is_end:
             self.ends[job.tag] = status.phase.value
         return True
+
+    def follows(self, job: ExternalJob) -> bool:
+        return self.current
+
+    def may_end(self, job: ExternalJob, ids: Ids) -> bool:
+        return self.current or ids.driver_id != self.named
 
     def reported(self, look: Any) -> AbstractContextManager[None]:
         return nullcontext()
@@ -107,12 +121,12 @@ def _no_java(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rest, "check_open", lambda *_, **__: None)
 
 
-def submit(monkeypatch: pytest.MonkeyPatch, cluster: Cluster, jobs: Jobs, *, patience_s: float = LONG_S) -> None:
+def submit(
+    monkeypatch: pytest.MonkeyPatch, cluster: Cluster, jobs: Jobs, *, patience_s: float = LONG_S, deploy_mode: str = "cluster"
+) -> None:
     settings = Settings(spark=Spark(status_interval=0.001, status_patience=60, kill_timeout=9, not_found_patience=patience_s))
     monkeypatch.setattr(masters, "of", lambda *_: cluster)
-    operator = SparkSubmitOperator(
-        task_id="t", application="/app.jar", java_class="Main", master="spark://m:7077", deploy_mode="cluster"
-    )
+    operator = SparkSubmitOperator(task_id="t", application=__file__, master="spark://m:7077", deploy_mode=deploy_mode)
     Submitter({"ti": SimpleNamespace(dag_id="d", task_id="t"), "conn": NoConnections()}, settings, jobs)(operator)
 
 
@@ -199,6 +213,47 @@ def test_one_that_does_not_come_is_ruled_out_and_another_submitted(monkeypatch: 
 
     assert cluster.submitted == [TAG]
     assert jobs.ends == {"earlier": "killed", TAG: "finished"}
+
+
+def test_a_try_that_is_no_longer_the_current_one_submits_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, jobs = Cluster(), Jobs()
+    jobs.current = False
+
+    with pytest.raises(StaleTryError, match="nothing was submitted"):
+        submit(monkeypatch, cluster, jobs)
+
+    assert cluster.submitted == []
+
+
+@pytest.mark.parametrize("answer", [None, LOST])
+@pytest.mark.parametrize("followed", [True, False])
+def test_what_a_try_submitted_that_was_replaced_meanwhile_is_ended_unless_the_next_one_follows_it(
+    monkeypatch: pytest.MonkeyPatch, answer: Exception | None, followed: bool
+) -> None:
+    cluster, jobs = Cluster(answer), Jobs()
+    jobs.named = TAG if followed else None
+
+    def replaced() -> None:
+        jobs.current = False
+
+    cluster.while_submitting = replaced
+
+    with pytest.raises(StaleTryError):
+        submit(monkeypatch, cluster, jobs)
+
+    assert cluster.submitted == [TAG]
+    assert cluster.killed == ([] if followed else [TAG])
+
+
+def test_a_driver_is_not_started_here_either_for_a_try_that_is_no_longer_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs, started = Jobs(), []
+    jobs.current = False
+    monkeypatch.setattr(process, "run", lambda *_, **__: started.append(1))
+
+    with pytest.raises(StaleTryError, match="nothing was submitted"):
+        submit(monkeypatch, Cluster(), jobs, deploy_mode="client")
+
+    assert started == []
 
 
 def test_an_application_whose_cluster_can_no_longer_be_asked_is_not_taken_for_ended(monkeypatch: pytest.MonkeyPatch) -> None:
