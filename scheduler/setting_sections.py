@@ -98,7 +98,7 @@ class Spark(Section):
     not_found_patience: Seconds = 120
     """Seconds for which a cluster must keep reporting an application as not found before the result is accepted."""
     submit_timeout: Seconds = 15
-    """Seconds to wait for a response from the master before anything is submitted."""
+    """Seconds to wait for a response from the master before an application is submitted or a session is started."""
     kill_timeout: Annotated[float, Field(ge=1, le=9)] = 8
     """Seconds to wait for a canceled application to disappear from its cluster. A pool process has ten seconds in total."""
     abandoned_check_interval: Seconds = 10

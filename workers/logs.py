@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from scheduler import log_paths, masking
+from scheduler.exceptions import PacelineError
 from scheduler.masked_output import MaskedOutput
 
 #: Frames in these folders are ours, not the author's.
@@ -76,10 +77,9 @@ class TryLog:
         return self._losses.first
 
     def error(self, error: BaseException) -> None:
-        """Write the traceback of `error`, beginning at the author's frames."""
+        """Write the traceback of `error`, see `shown`."""
         self.flush()
-        text = "".join(traceback.format_exception(error.with_traceback(trim(error.__traceback__))))
-        self._losses.write(2, text.encode("utf-8", "backslashreplace"))
+        self._losses.write(2, shown(error).encode("utf-8", "backslashreplace"))
 
     def flush(self) -> None:
         for stream in {id(stream): stream for stream in (*self._streams, sys.stdout, sys.stderr)}.values():
@@ -188,12 +188,23 @@ def to_stderr() -> None:
         logger.setLevel(level)
 
 
+def shown(error: BaseException) -> str:
+    """The traceback of `error`, beginning at the author's frames.
+
+    Nothing for an error of ours without any: its sentence, which is the reason of the task, tells all.
+    """
+    trace = trim(error.__traceback__)
+    is_alone = error.__cause__ is None and (error.__suppress_context__ or error.__context__ is None)
+    if trace is None and is_alone and isinstance(error, PacelineError):
+        return ""
+    return "".join(traceback.format_exception(error.with_traceback(trace or error.__traceback__)))
+
+
 def trim(trace: TracebackType | None) -> TracebackType | None:
-    """`trace` from the first frame that is not ours; all of it if every frame is."""
-    found = trace
-    while found is not None and found.tb_frame.f_code.co_filename.startswith(OUR_FOLDERS):
-        found = found.tb_next
-    return found or trace
+    """`trace` from the first frame that is not ours; None if every frame is."""
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(OUR_FOLDERS):
+        trace = trace.tb_next
+    return trace
 
 
 def stamp() -> str:

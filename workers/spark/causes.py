@@ -191,6 +191,13 @@ def _executor_lost(found: re.Match[str]) -> str:
     return f"Executor {found['executor']} was lost: {reason}{killed}; {found['times']} tries of the task of Spark failed."
 
 
+def _heap_too_small(found: re.Match[str]) -> str:
+    which, has, needs = found["which"], int(found["has"]) >> 20, int(found["needs"]) >> 20
+    who = "The driver has" if which == "System" else "Executors have"
+    key = "spark.driver.memory" if which == "System" else "spark.executor.memory"
+    return f"{who} a heap of {has} MB and Spark needs {needs} MB: raise {key} to 512m or more."
+
+
 def _missing_class(found: re.Match[str]) -> str:
     name = next(part for part in found.groups() if part).replace("/", ".")
     return f"Class {name} is missing: name the package that holds it in spark.jars.packages, or its jar in spark.jars."
@@ -219,6 +226,10 @@ RULES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] 
         _executor_memory,
     ),
     (re.compile(r"java\.lang\.OutOfMemoryError"), DRIVER_MEMORY),
+    (
+        re.compile(r"(?P<which>System|Executor) memory (?P<has>\d+) must be at least (?P<needs>\d+)"),
+        _heap_too_small,
+    ),
     (
         re.compile(
             r"[Cc]ontainer killed by YARN for exceeding (?:physical |virtual )?memory limits|beyond the 'PHYSICAL' memory limit"

@@ -215,7 +215,6 @@ def test_without_a_java_that_spark_can_use_the_task_fails_with_one_sentence(benc
             {"spark.driver.extraJavaOptions": "-Xmx1g"},
             "exit code 1: Not allowed to specify max heap",
         ),
-        ({"spark.driver.memory": "200m"}, "must be at least"),
     ],
 )
 def test_a_conf_that_no_jvm_can_have_is_told_in_one_sentence(bench: Any, conf: dict[str, str], words: str) -> None:
@@ -233,3 +232,75 @@ def test_a_conf_that_no_jvm_can_have_is_told_in_one_sentence(bench: Any, conf: d
 
     assert bench.scenario.states() == {"t": "failed"}
     assert words in bench.last_line("t")
+
+
+APPLICATION = str(Path(__file__).parents[3] / "dags" / "spark_cluster_parts" / "pi.py")
+HEAP = "The driver has a heap of 200 MB and Spark needs 450 MB: raise spark.driver.memory to 512m or more."
+NO_MASTER = (
+    "The Spark master spark://127.0.0.1:1 did not answer within 1 s (nothing answers at 127.0.0.1:1: [Errno 111] Connection "
+)
+NO_MASTER += "refused): start it, or correct "
+IN_CONF = f"{NO_MASTER}spark.master in the conf of this task."
+
+
+def pyspark(conf: dict[str, str], **options: object) -> str:
+    """A DAG `d` of one PySpark task `t`."""
+    return f"""
+        @dag(schedule=None)
+        def d():
+            @task.pyspark(conf={conf!r}, **{options!r})
+            def t(spark):
+                return spark.range(1).count()
+            t()
+        d()
+    """
+
+
+def submitted(**options: object) -> str:
+    """The same, submitted as an application."""
+    return f"""
+        with DAG("d", schedule=None):
+            SparkSubmitOperator(task_id="t", application={APPLICATION!r}, **{options!r})
+    """
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        pytest.param(pyspark({"spark.driver.memory": "200m"}), f"JvmError: Spark did not start: {HEAP}", id="heap-warm"),
+        pytest.param(
+            pyspark({"spark.driver.memory": "200m"}, warm=False), f"JvmError: Spark did not start: {HEAP}", id="heap-cold",
+            marks=full_only,
+        ),
+        pytest.param(
+            submitted(driver_memory="200m", master="local[1]"),
+            f"ApplicationError: The Spark application ended with exit code 1; {HEAP} (pi.py line ",
+            id="heap-submitted", marks=full_only,
+        ),
+        pytest.param(pyspark({"spark.master": "spark://127.0.0.1:1"}), f"MasterUnreachableError: {IN_CONF}", id="master-warm"),
+        pytest.param(
+            pyspark({"spark.master": "spark://127.0.0.1:1"}, warm=False), f"MasterUnreachableError: {IN_CONF}", id="master-cold"
+        ),
+        pytest.param(
+            submitted(master="spark://127.0.0.1:1"),
+            f"MasterUnreachableError: {NO_MASTER}the connection or the master of this task.", id="master-submitted",
+        ),
+        pytest.param(
+            submitted(master="spark://127.0.0.1:1", deploy_mode="cluster"),
+            f"MasterUnreachableError: {NO_MASTER}the connection or the master of this task.", id="master-submitted-to-cluster",
+        ),
+    ],
+)  # fmt: skip
+def test_too_small_a_heap_and_a_master_that_is_not_there_are_one_sentence_each(bench: Any, source: str, reason: str) -> None:
+    bench.worker(queues="default,spark", PACELINE_SPARK_SUBMIT_TIMEOUT="1")
+
+    bench.run(source, timeout_s=120)
+
+    assert bench.scenario.states() == {"t": "failed"}
+    assert bench.column("t", "reason").startswith(reason)
+    assert bench.last_line("t").endswith(f"failed: {bench.column('t', 'reason')}")
+    log = bench.log("t")
+    assert "str() failed" not in log
+    # An application prints its own; of ours there is none.
+    assert ("Traceback" in log) == ("pi.py" in reason), log

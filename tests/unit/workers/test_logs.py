@@ -1,6 +1,8 @@
 """Where logs are, and what is cut from a traceback."""
 
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from scheduler import log_paths
 from scheduler.operators import PythonOperator
 from workers import logs
+from workers.spark.reachable import check_master
 
 FOLDER = Path("/logs")
 
@@ -73,3 +76,22 @@ def test_a_traceback_begins_at_the_authors_frames() -> None:
     ours = logs.trim(trace.tb_next)
     assert ours is not None
     assert ours.tb_frame.f_code.co_name == "authors"
+
+
+def raised(by: Callable[[], object]) -> BaseException:
+    """What comes out of an operator of ours that calls `by`, as far as the operator's frames."""
+    with pytest.raises(Exception) as caught:  # noqa: PT011
+        PythonOperator(task_id="t", python_callable=by).execute({})
+    error = caught.value
+    assert error.__traceback__ is not None
+    return error.with_traceback(error.__traceback__.tb_next)
+
+
+def test_an_error_of_ours_shows_its_traceback_only_if_code_of_the_author_came_to_it() -> None:
+    authors = raised(lambda: check_master("spark://nohost", timeout_s=0, correct="it"))
+    ours = raised(partial(check_master, "spark://nohost", timeout_s=0, correct="it"))
+    unforeseen = raised(partial(check_master, None, timeout_s=0, correct="it"))  # type: ignore[arg-type]
+
+    assert "Traceback" in logs.shown(authors)
+    assert logs.shown(ours) == ""
+    assert "Traceback" in logs.shown(unforeseen)

@@ -2,7 +2,6 @@
 
 import json
 import socket
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -14,7 +13,6 @@ from workers.spark.submit import limits
 from workers.spark.submit.status import UnreachableError
 
 TIMEOUT_S = 5.0
-PAUSE_S = 0.5
 SERVER_FAILED = 500
 
 
@@ -73,16 +71,3 @@ def _body(error: urllib.error.HTTPError) -> str:
             return error.read().decode("utf-8", "replace")
         except (OSError, HTTPException):
             return ""
-
-
-def check_open(host: str, port: int, *, timeout_s: float) -> None:
-    """UnreachableError if nothing listens there within `timeout_s`; asked again until then."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        try:
-            with socket.create_connection((host, port), timeout=max(0.1, deadline - time.monotonic())):
-                return
-        except OSError as error:
-            if time.monotonic() + PAUSE_S > deadline:
-                raise UnreachableError(f"nothing answers at {host}:{port} ({error})", refused=True) from None
-            time.sleep(PAUSE_S)

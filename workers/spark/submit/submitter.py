@@ -4,7 +4,6 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from scheduler import masking
 from scheduler.authoring import context
@@ -16,8 +15,8 @@ from scheduler.settings import Settings
 from scheduler.store.external_jobs import ExternalJob
 from workers.outcome import TaskStopped
 from workers.runtimes import python
-from workers.spark import java, masters
-from workers.spark.submit import command, driver, rest, stages, target
+from workers.spark import java, masters, reachable
+from workers.spark.submit import command, driver, stages, target
 from workers.spark.submit.command import Submission
 from workers.spark.submit.following import Followed, end_for, say
 from workers.spark.submit.jobs import Jobs
@@ -57,7 +56,9 @@ class Submitter:
         made = cluster.tagged(made).with_conf(command.environment_as_conf(made))
         former = self._settle(operator)
         if former is None:
-            self._check_master(made)
+            reachable.check_master(
+                where.address, timeout_s=self._settings.spark.submit_timeout, correct="the connection or the master of this task"
+            )
         followed = former or self._followed(self._jobs.add(made))
         with self._jobs.reported(lambda: stages.look(lambda: followed.ids)):
             if former is not None or where.is_cluster_mode:
@@ -102,27 +103,6 @@ class Submitter:
             java.check_java()
         if any(masking.redact(one) != one for one in made.arguments):
             say("an argument holds a secret of this task, and lists of processes show it: give it in env_vars", level="WARNING")
-
-    def _check_master(self, made: Submission) -> None:
-        """A bounded look whether anybody answers, before a JVM spends minutes on finding out."""
-        if made.target.kind not in {"standalone", "connect"}:
-            return
-        timeout_s = self._settings.spark.submit_timeout
-        error: UnreachableError | None = None
-        for part in urlsplit(made.target.address).netloc.split(","):
-            host, _, port = part.rpartition(":")
-            try:
-                return rest.check_open(host.strip("[]"), int(port), timeout_s=timeout_s)
-            except UnreachableError as refused:
-                error = refused
-            except ValueError:
-                raise FailTask(
-                    f"The Spark master {made.target.address} needs a host and a port, as in spark://host:7077."
-                ) from None
-        raise ApplicationError(
-            f"The Spark master {made.target.address} did not answer within {timeout_s:g} s ({error}): start it, or correct the "
-            "connection or the master of this task."
-        )
 
     def _followed(self, job: ExternalJob) -> Followed:
         cluster = masters.of(job.kind, job.master, job.reach, job.deploy_mode, self._password)

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import logging
 import os
 import signal
 import struct
@@ -117,6 +118,8 @@ class Jvm:
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """End it; kill it if it does not end in time."""
+        if hasattr(self, "gateway"):
+            _disconnect(self.gateway)
         process: subprocess.Popen[bytes] | None = getattr(self, "_process", None)
         if process is not None:
             _end(process, timeout_s)
@@ -196,9 +199,24 @@ def _die_with_parent() -> None:
     set_pdeathsig("SIGKILL")
 
 
+def _disconnect(gateway: Any) -> None:
+    """Before its JVM ends, or py4j would go on to ask it, if only to let go of objects, and log a stack trace each time."""
+    from py4j.clientserver import SHUTDOWN_FINALIZER_WORKER
+
+    with contextlib.suppress(Exception):  # a task may have changed it
+        client = gateway._gateway_client
+        client.is_connected = False
+        client.finalizer_deque.appendleft(SHUTDOWN_FINALIZER_WORKER)
+        client.close()
+    with contextlib.suppress(Exception):
+        gateway.shutdown_callback_server()
+
+
 def _connect(port: int, secret: str) -> Any:
     from pyspark.java_gateway import launch_gateway
 
+    # In a task's log it would tell of each connection that it opens or closes.
+    logging.getLogger("py4j").setLevel(logging.WARNING)
     os.environ |= {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
     try:
         return launch_gateway()

@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from scheduler.exceptions import FailTask
+from scheduler.exceptions import FailTask, PacelineError
 from scheduler.setting_sections import Spark
 from workers.logs import worker_log
-from workers.spark import causes
+from workers.spark import causes, reachable
 from workers.spark.warm import threads, words
-from workers.spark.warm.jvm import Jvm
+from workers.spark.warm.jvm import Jvm, JvmError
 from workers.spark.warm.log_levels import LogLevels
 from workers.spark.warm.python_side import PythonSide, restore_modules
 
@@ -30,6 +30,7 @@ JVM_ERROR = re.compile(r"\bjava\.lang\.[A-Z]\w*Error\b")
 COLLECT_EVERY = 10
 #: Seconds that a JVM may take to give a session, and to be cleaned after a task; both take some milliseconds.
 ANSWER_S = 20.0
+DEFAULTS = Spark()
 JVM_FAILED = "it reported an error of the JVM itself"
 
 
@@ -126,7 +127,7 @@ def take(settings: Mapping[str, str], own: Mapping[str, str], limits: Spark, opt
         while len(_kept) >= max(1, limits.warm_jvms):
             oldest = next(iter(_kept))
             end(_kept.pop(oldest), "another configuration needs its place (spark.warm_jvms)")
-        found = start(settings, own, options)
+        found = start(settings, own, options, limits)
     _kept[key] = found
     return found
 
@@ -150,8 +151,13 @@ def _is_fit(found: Warm, limits: Spark) -> bool:
     return False
 
 
-def start(settings: Mapping[str, str], own: Mapping[str, str], options: Sequence[str] = ()) -> Warm:
-    """A JVM with its SparkContext; `own` are the keys among its configuration that are the author's, `options` are for Java."""
+def start(settings: Mapping[str, str], own: Mapping[str, str], options: Sequence[str] = (), limits: Spark = DEFAULTS) -> Warm:
+    """A JVM with its SparkContext; `own` are the keys among its configuration that are the author's, `options` are for Java.
+
+    JvmError and MasterUnreachableError say in one sentence what kept it from starting.
+    """
+    correct = "spark.master in the conf of this task"
+    reachable.check_master(settings["spark.master"], timeout_s=limits.submit_timeout, correct=correct)
     restore_modules()
     made = Warm(settings, Jvm(settings, options))
     try:
@@ -162,9 +168,19 @@ def start(settings: Mapping[str, str], own: Mapping[str, str], options: Sequence
         threads.let_go_soon(made.classes)
     except BaseException as error:
         words.keep(error)
+        failure = _failure(made, error)
         end(made)
-        raise
+        if failure is None:
+            raise
+        raise failure from None
     return made
+
+
+def _failure(made: Warm, error: BaseException) -> JvmError | None:
+    """Why no SparkContext came about, without the stack of Java, which the JVM has printed; None if `error` is to be raised."""
+    if isinstance(error, PacelineError) or not isinstance(error, Exception) or words.is_interruption(error):
+        return None
+    return JvmError(f"Spark did not start: {causes.of_error(error, made.jvm.said()) or causes.first_line(error)}")
 
 
 def drop(warm: Warm, why: str) -> None:
@@ -209,18 +225,15 @@ def end(warm: Warm, why: str | None = None) -> None:
         _close_accumulators(warm)
     with contextlib.suppress(Exception):
         warm.jvm.stop()
-    with contextlib.suppress(Exception):
-        warm.jvm.gateway.shutdown()
     if _active is warm:
         _active = None
         _let_pyspark_use(None)
 
 
 def _close_accumulators(warm: Warm) -> None:
-    """PySpark's server of accumulators would live on, and say by a stack trace that its JVM has ended."""
+    """PySpark's server of accumulators would live on."""
     server = warm.python.accumulators if warm.base is not None else None
     if server is not None:
-        server.handle_error = lambda *_: None
         threading.Thread(target=server.shutdown, name="close-accumulators", daemon=True).start()
 
 

@@ -44,7 +44,9 @@ def run(
     options = archive.options(settings)
 
     def take() -> Warm:
-        return kept.take(jvm_conf, for_jvm, settings.spark, options) if keep else kept.start(jvm_conf, for_jvm, options)
+        if keep:
+            return kept.take(jvm_conf, for_jvm, settings.spark, options)
+        return kept.start(jvm_conf, for_jvm, options, settings.spark)
 
     def give_back(one: Warm) -> None:
         _said[:] = [one.jvm.said()]

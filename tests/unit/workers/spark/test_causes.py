@@ -43,6 +43,7 @@ BEGINS = {
     "executor_oom": "Executor 0 ran out of memory: raise spark.executor.memory, or make more and smaller partitions.",
     "executor_lost": "Executor 3 was lost: Command exited with code 137 (killed, most often for using more memory than it may: "
     "raise spark.executor.memoryOverhead); 4 tries of the task of Spark failed.",
+    "small_heap": "The driver has a heap of 200 MB and Spark needs 450 MB: raise spark.driver.memory to 512m or more.",
     "no_master": "The Spark master does not answer: check its address, and that it runs.",
 }
 

@@ -13,8 +13,7 @@ from scheduler.operators import SparkSubmitOperator, process
 from scheduler.setting_sections import Spark
 from scheduler.settings import Settings
 from scheduler.store.external_jobs import ExternalJob
-from workers.spark import java, masters
-from workers.spark.submit import rest
+from workers.spark import java, masters, reachable
 from workers.spark.submit.command import Submission
 from workers.spark.submit.jobs import NoJobs
 from workers.spark.submit.status import ApplicationError, Ids, Phase, Status, StatusUnknownError, UnreachableError
@@ -118,7 +117,7 @@ class NoConnections(dict[str, Any]):
 @pytest.fixture(autouse=True)
 def _no_java(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "check_java", lambda: "java")
-    monkeypatch.setattr(rest, "check_open", lambda *_, **__: None)
+    monkeypatch.setattr(reachable, "check_master", lambda *_, **__: None)
 
 
 def submit(

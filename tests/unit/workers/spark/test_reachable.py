@@ -1,0 +1,48 @@
+"""A master that is not there is told in one sentence, in bounded time."""
+
+import re
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from scheduler.exceptions import FailTask
+from workers.spark import reachable
+
+NOBODY = "127.0.0.1:1"
+
+
+@pytest.fixture
+def somebody() -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def check(master: str, timeout_s: float = 0.1) -> None:
+    reachable.check_master(master, timeout_s=timeout_s, correct="the connection")
+
+
+def test_one_of_several_masters_is_enough(somebody: str) -> None:
+    check(f"spark://{NOBODY},{somebody}")
+    check(f"sc://{somebody}")
+
+
+def test_masters_without_an_address_of_their_own_are_let_through() -> None:
+    for master in ("local[2]", "local-cluster[1,1,512]", "yarn", "k8s://https://nowhere:1"):
+        check(master)
+
+
+@pytest.mark.parametrize("address", [NOBODY, f"{NOBODY},{NOBODY}", "no.such.host.invalid:7077", "127.0.0.1:99999"])
+def test_one_that_is_not_there_is_one_sentence_that_says_what_to_do(address: str) -> None:
+    with pytest.raises(reachable.MasterUnreachableError) as caught:
+        check(f"spark://{address}")
+
+    said = str(caught.value)
+    assert said.startswith(f"The Spark master spark://{address} did not answer within 0.1 s (nothing answers at ")
+    assert re.fullmatch(r"[^\n]*: start it, or correct the connection\.", said)
+
+
+@pytest.mark.parametrize("address", ["host", "host:", "host:port", ":7077"])
+def test_an_address_without_host_or_port_is_refused(address: str) -> None:
+    with pytest.raises(FailTask, match="needs a host and a port, as in spark://host:7077"):
+        check(f"spark://{address}")

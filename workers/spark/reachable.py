@@ -1,0 +1,51 @@
+"""Whether anybody listens where a Spark master should be: a bounded look, before a JVM spends minutes on finding out."""
+
+import socket
+import time
+from urllib.parse import urlsplit
+
+from scheduler.exceptions import FailTask, PacelineError
+
+PAUSE_S = 0.5
+#: Masters that are one process, or several of which one is active, at addresses of their own.
+SCHEMES = ("spark://", "sc://")
+
+
+class MasterUnreachableError(PacelineError):
+    """Nobody listens where the Spark master of a task should be."""
+
+
+def check_master(master: str, *, timeout_s: float, correct: str) -> None:
+    """Of one that is named by its address; MasterUnreachableError, FailTask. `correct` says where the address comes from."""
+    if not master.startswith(SCHEMES):
+        return
+    deadline = time.monotonic() + timeout_s
+    addresses = [_address(master, part) for part in urlsplit(master).netloc.split(",")]
+    while True:
+        refused = []
+        for address in addresses:
+            refusal = _refusal(*address, max(0.1, (deadline - time.monotonic()) / len(addresses)))
+            if refusal is None:
+                return
+            refused.append(refusal)
+        if time.monotonic() + PAUSE_S > deadline:
+            raise MasterUnreachableError(
+                f"The Spark master {master} did not answer within {timeout_s:g} s ({refused[-1]}): start it, or correct {correct}."
+            )
+        time.sleep(PAUSE_S)
+
+
+def _address(master: str, part: str) -> tuple[str, int]:
+    host, _, port = part.rpartition(":")
+    if not host or not port.isdigit():
+        raise FailTask(f"The Spark master {master} needs a host and a port, as in spark://host:7077.")
+    return host.strip("[]"), int(port)
+
+
+def _refusal(host: str, port: int, timeout_s: float) -> str | None:
+    """Why no connection to it comes about; None if one does."""
+    try:
+        with socket.create_connection((host, port), timeout=timeout_s):
+            return None
+    except (OSError, OverflowError) as error:
+        return f"nothing answers at {host}:{port}: {error}"
