@@ -29,6 +29,7 @@ class PythonSide:
         self._states = [(one, dict(vars(one))) for one in (base, context)]
         self._environment = dict(context.environment)
         self.accumulators = context._accumulatorServer
+        _let_its_jvm_end(self.accumulators)
 
     def restore(self) -> None:
         """Put them back."""
@@ -42,3 +43,14 @@ class PythonSide:
     def broken(self) -> str | None:
         """What cannot be put back; None if all could."""
         return "a task shut down the server of accumulators" if self.accumulators.server_shutdown else None
+
+
+def _let_its_jvm_end(server: Any) -> None:
+    """A JVM closes its connection only by ending, which this server takes for an error: it would print a stack trace."""
+    handle_error = server.handle_error
+
+    def handle(request: Any, address: Any) -> None:
+        if not isinstance(sys.exception(), EOFError | ConnectionError):
+            handle_error(request, address)
+
+    server.handle_error = handle
