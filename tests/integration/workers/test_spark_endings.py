@@ -13,7 +13,7 @@ from scheduler.settings import Paths, Settings
 
 from .conftest import Bench, opened
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 
 #: The others take minutes in all.
 QUICK = (
