@@ -5,7 +5,7 @@ import json
 import sys
 
 from bench import parts, report
-from scheduler.cli.stack import until_signalled
+from scheduler.embedded.stack import until_signalled
 
 
 def main() -> int:

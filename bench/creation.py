@@ -5,8 +5,8 @@ from statistics import median
 
 from bench.parts import Options, Piece
 from bench.stack import START_S, Stack
-from scheduler.doorbell import Doorbell
-from scheduler.store.arrays import literal
+from scheduler.messaging.wakeups import Doorbell
+from scheduler.store.db.arrays import literal
 
 SIZE = 10_000
 FILE = """\

@@ -14,7 +14,7 @@ from pathlib import Path
 from bench import parse
 from bench.parts import Options, Piece
 from bench.stack import ROLES, Stack
-from scheduler.store import dags
+from scheduler.store.dags import dags
 
 DAGS, SMALL_DAGS = 1000, 5
 WINDOW_S, SMALL_WINDOW_S = 60.0, 3.0

@@ -18,7 +18,7 @@ from bench.measure import calibrate, quantile, quantiles
 from bench.parts import Options, Piece
 from bench.stack import Stack
 from scheduler.dagfiles import parse as parsing
-from scheduler.store import dags
+from scheduler.store.dags import dags
 
 FILES, SMALL_FILES = 1000, 20
 SAVES, SMALL_SAVES = 40, 2

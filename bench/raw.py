@@ -16,9 +16,9 @@ import redis
 from bench import raw_app
 from bench.measure import calibrate
 from bench.stack import CONCURRENCY, Stack, StackError
-from scheduler.cli.processes import Command, Supervisor
-from scheduler.doorbell import client
-from scheduler.setting_sections import Broker
+from scheduler.embedded.supervisor import Command, Supervisor
+from scheduler.messaging.wakeups import client
+from scheduler.settings.sections import Broker
 
 #: Messages of the part `raw`, and of each sample that is taken in turns with a shape.
 MESSAGES, SAMPLE_MESSAGES = 5000, 2000

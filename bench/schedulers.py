@@ -7,7 +7,7 @@ from bench import shapes
 from bench.parts import Options, Piece
 from bench.stack import START_S, Stack
 from bench.stub import StubWorker
-from scheduler.doorbell import Doorbell
+from scheduler.messaging.wakeups import Doorbell
 
 COUNTS = (1, 2, 3)
 #: Room for all, so that schedulers wait for nothing but each other.

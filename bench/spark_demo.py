@@ -19,11 +19,13 @@ from typing import Any
 
 from bench.flights_conf import CONF
 from bench.parts import Options, Piece
-from scheduler.cli import stack
-from scheduler.doorbell import Doorbell
-from scheduler.setting_sections import Broker, Database
+from scheduler.embedded import stack
+from scheduler.messaging.wakeups import Doorbell
 from scheduler.settings import Paths, Settings
-from scheduler.store import database, reads, runs
+from scheduler.settings.sections import Broker, Database
+from scheduler.store.db import database
+from scheduler.store.queries import reads
+from scheduler.store.runs import runs
 
 DAGS = Path(__file__).parents[1] / "dags"
 STEPS = Path(__file__).with_name("flights_steps.py")

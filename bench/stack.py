@@ -16,13 +16,14 @@ import psycopg2
 from psycopg2.extensions import connection as Connection
 from sqlalchemy import Engine
 
-from scheduler.cli import stack as stacks
-from scheduler.cli.embedded import EmbeddedPostgres, EmbeddedRedis
-from scheduler.cli.processes import Supervisor
-from scheduler.doorbell import Doorbell
+from scheduler.embedded import stack as stacks
+from scheduler.embedded.servers import EmbeddedPostgres, EmbeddedRedis
+from scheduler.embedded.supervisor import Supervisor
+from scheduler.messaging.wakeups import Doorbell
 from scheduler.settings import Settings
-from scheduler.settings_sources import PREFIX
-from scheduler.store import database, migrate, runs
+from scheduler.settings.environment import PREFIX
+from scheduler.store.db import database, migrate
+from scheduler.store.runs import runs
 
 CONCURRENCY = 4
 START_S = 120.0

@@ -8,10 +8,11 @@ from datetime import UTC, datetime
 from bench import shapes
 from bench.parts import Options, Piece
 from bench.stack import Stack
-from scheduler.dispatch import Publisher
+from scheduler.messaging.publisher import Publisher
 from scheduler.services.queue import Queue
-from scheduler.store import processes, runs
-from scheduler.store.database import create
+from scheduler.store.db.database import create
+from scheduler.store.runs import runs
+from scheduler.store.upkeep import processes
 from workers.heartbeat import BEATS_PER_SWEEP
 
 #: Running task instances, each of a run of its own; and those of the worker that beats.

@@ -9,9 +9,9 @@ from typing import Self
 import psycopg2
 
 from bench.stack import Stack
-from scheduler.dispatch import broker_lists
-from scheduler.doorbell import Doorbell, client
-from scheduler.store import processes
+from scheduler.messaging.publisher import broker_lists
+from scheduler.messaging.wakeups import Doorbell, client
+from scheduler.store.upkeep import processes
 
 QUEUE = "default"
 PAUSE_S = 0.003

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from scheduler.authoring.trigger_rule import TriggerRule
     from scheduler.authoring.variable import Variable
     from scheduler.authoring.xcom_arg import XComArg
-    from scheduler.masking import mask_secret
+    from scheduler.masking.secrets_masker import mask_secret
     from scheduler.operators.asset import asset
     from scheduler.operators.decorators import task
     from scheduler.operators.sensor import BaseSensorOperator, PokeReturnValue

@@ -1,4 +1,4 @@
-"""The triggers a DAG file imports, and what its own are made of. They run in a waiter process, see workers/waiter.py."""
+"""The triggers a DAG file imports, and what its own are made of. They run in a waiter process, see workers/waiter/run.py."""
 
 from __future__ import annotations
 

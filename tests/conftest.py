@@ -89,8 +89,8 @@ def broker_url(redis_server: "RedisServer") -> str:
 @pytest.fixture
 def settings(database_url: str, broker_url: str, tmp_path: Path) -> "Settings":
     """Settings with this test's database and broker, and a home and DAGs folder of its own."""
-    from scheduler.setting_sections import Broker, Database
     from scheduler.settings import Paths, Settings
+    from scheduler.settings.sections import Broker, Database
 
     home, dags = tmp_path / "home", tmp_path / "dags"
     home.mkdir()

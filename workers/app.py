@@ -19,30 +19,30 @@ from celery.worker import state as celery_state
 from sqlalchemy import Engine
 
 import scheduler
-from scheduler import faults, secrecy, stop_signals
 from scheduler.authoring import zones
 from scheduler.dagfiles.load import LoadedFiles
-from scheduler.dispatch import TASK_NAME, Publisher, celery_app, consumed_queues
-from scheduler.doorbell import Doorbell
-from scheduler.follow import Follower
-from scheduler.health import Complaint, Health
-from scheduler.health_server import HealthServer
-from scheduler.parent_death import die_with_parent
-from scheduler.presence import Presence
+from scheduler.following.follow import Follower
+from scheduler.messaging.publisher import TASK_NAME, Publisher, celery_app, consumed_queues
+from scheduler.messaging.wakeups import Doorbell
+from scheduler.process import fault_points, hardening, stop_signals
+from scheduler.process.health import Complaint, Health
+from scheduler.process.health_server import HealthServer
+from scheduler.process.parent_death import die_with_parent
+from scheduler.process.pidfile import Presence
 from scheduler.settings import Settings
-from scheduler.store.agreement import Agreement
-from scheduler.store.hot import HotPath
-from workers import inbox, logs, remote_control, startup, strategy, vault
-from workers.board import Board
+from scheduler.store.upkeep.settings_drift import Agreement
+from scheduler.store.worker.hot_path import HotPath
+from workers import logs, message_filter, remote_control, secrets_backend, startup, strategy
 from workers.execute import Executor
 from workers.guard import Guard
 from workers.heartbeat import Heart, Identity
 from workers.logs import worker_log
-from workers.orphans import Orphans
+from workers.lost_processes import Orphans
 from workers.outcome import Fail, Retry, TryFailed
-from workers.spark.submit.reaper import Reaper
+from workers.running_tasks import Board
+from workers.spark.applications.reaper import Reaper
 from workers.task_killer import TaskKiller
-from workers.warden import Warden
+from workers.task_stopper import Warden
 from workers.watchdog import Watchdog
 
 TICK_S = 0.2
@@ -56,8 +56,8 @@ def run(settings: Settings, queues: Sequence[str], concurrency: int, name: str |
     Without a name it is called after its host and process.
     """
     settings = startup.as_worker(settings)
-    faults.arm(os.environ, settings.database_url)
-    secrecy.close()
+    fault_points.arm(os.environ, settings.database_url)
+    hardening.close()
     logs.to_stderr()
     stop_signals.exit_at_once()
     name = name or f"{socket.gethostname()}-{os.getpid()}"
@@ -110,10 +110,10 @@ def build(settings: Settings, *, name: str, queues: Sequence[str], concurrency: 
     """The worker, not started and not in the registry yet. Changes os.environ to what user code may see."""
     scheduler.load_all()
     os.environ["PACELINE_HOME"] = str(settings.home)
-    vault.take_environment()
-    secrecy.forget()
+    secrets_backend.take_environment()
+    hardening.forget()
     app = celery_app(settings)
-    inbox.guard(app)
+    message_filter.guard(app)
     app.conf.update(
         task_queues=consumed_queues(queues),
         # A message taken early would wait behind a long task here while another worker is free.
@@ -234,7 +234,7 @@ def _add_task(app: Celery, settings: Settings, board: Board, heart: Heart) -> No
         strategy.executes_with(execute)
 
     def end(**_: Any) -> None:
-        kept = sys.modules.get("workers.spark.warm.kept")
+        kept = sys.modules.get("workers.spark.sessions.session_pool")
         if kept is not None:
             kept.shutdown()
 

@@ -15,12 +15,13 @@ from scheduler.authoring.xcom_sequence import Entries
 from scheduler.exceptions import PacelineError, XComError
 from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Settings
-from scheduler.store import assets, external, xcoms
-from scheduler.store.claims import Claim
-from scheduler.store.hot import MISSING, HotPath
+from scheduler.store.dags import assets
+from scheduler.store.worker import external_runs, xcoms
+from scheduler.store.worker.claims import Claim
+from scheduler.store.worker.hot_path import MISSING, HotPath
 from workers import other_runs, results
-from workers.pulling import Pulling
-from workers.vault import StoreVault
+from workers.secrets_backend import StoreVault
+from workers.xcom_pull import Pulling
 
 R = TypeVar("R")
 
@@ -114,12 +115,14 @@ class TaskInstance(Pulling):
 
     def states(self, targets: Sequence[Target]) -> list[Counts]:
         """For each target how many task instances (or runs) are in which state."""
-        found: list[Counts] = self._patient(lambda: external.states(self._hot.read, self._hot.dag, targets))
+        found: list[Counts] = self._patient(lambda: external_runs.states(self._hot.read, self._hot.dag, targets))
         return found
 
     def describe_dag(self, dag_id: str) -> Mapping[str, Sequence[str]] | None:
         """The tasks of a DAG's newest version, each with the groups it lies in; None if there is no such DAG."""
-        found: Mapping[str, Sequence[str]] | None = self._patient(lambda: external.describe(self._hot.read, self._hot.dag, dag_id))
+        found: Mapping[str, Sequence[str]] | None = self._patient(
+            lambda: external_runs.describe(self._hot.read, self._hot.dag, dag_id)
+        )
         return found
 
     def trigger_run(
@@ -150,7 +153,7 @@ class TaskInstance(Pulling):
     @functools.cached_property
     def _instances(self) -> int:
         place = ([0], [self._claim.dag_run_id], [self._claim.task_no])
-        return sum(row[2] for row in self._patient(lambda: self._hot.read(external.INSTANCES, place)))
+        return sum(row[2] for row in self._patient(lambda: self._hot.read(external_runs.INSTANCES, place)))
 
     def count_instances(self) -> int:
         """Of how many instances of a mapped task this is one; asked of the database once."""

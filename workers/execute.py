@@ -11,24 +11,24 @@ from typing import Any, TypeVar
 
 import psycopg2
 
-from scheduler import faults, log_paths
 from scheduler.authoring import xcom
 from scheduler.authoring.operator import Operator
 from scheduler.authoring.xcom_arg import RETURN_KEY
 from scheduler.dagfiles.load import LoadedFiles
-from scheduler.follow import Follower
+from scheduler.following.follow import Follower
+from scheduler.process import fault_points
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
-from scheduler.settings import Settings
+from scheduler.settings import Settings, log_paths
 from scheduler.states import TaskState
-from scheduler.store import sqlstates
-from scheduler.store.claims import Claim, Ending
-from scheduler.store.hot import HotPath
+from scheduler.store.db import sqlstates
+from scheduler.store.worker.claims import Claim, Ending
+from scheduler.store.worker.hot_path import HotPath
 from workers import context, logs, outcome, results
-from workers.board import Running, Slot
 from workers.guard import Guard
 from workers.logs import worker_log
 from workers.outcome import Defer, Fail, Outcome, Reschedule, Retry, Skip, Success
+from workers.running_tasks import Running, Slot
 from workers.runtimes import python
 
 R = TypeVar("R")
@@ -56,13 +56,13 @@ class Executor:
     def run(self, ti_id: int, dispatch_id: str) -> Outcome | None:
         """Run one dispatch to its report; None for one that cannot be claimed (a duplicate) and is dropped."""
         self.hot.worker_id = self.slot.worker_id
-        faults.point("claim.before")
+        fault_points.point("claim.before")
         claim = self.patient(lambda: self.hot.claim(ti_id, dispatch_id))
         if claim is None:
             # Or not yet: one queued before a crash of PostgreSQL is sent again in a while, see HotPath.claim.
             worker_log.info("dropped dispatch %s of task instance %s: it is not queued under it any more", dispatch_id, ti_id)
             return None
-        faults.point("claim.after")
+        fault_points.point("claim.after")
         dag = self.patient(lambda: self.hot.dag(claim.version_id))
         if claim.task_no >= len(dag.tasks):
             reason = f"the version of DAG {claim.dag_id} that this run goes on with has no task {claim.task_id}"
@@ -95,10 +95,10 @@ class Executor:
                 exclusive=task.exclusive, worker=self.hot.worker_id,
             ))  # fmt: skip
             try:
-                faults.point("code.before")
+                fault_points.point("code.before")
                 with self._exclusively(task):
                     result = self._try(claim, dag, task)
-                faults.point("code.after")
+                fault_points.point("code.after")
             finally:
                 self.slot.leave()
             # Before the report, so that whoever sees the state finds its reason in the log.
@@ -181,12 +181,12 @@ class Executor:
     def _execute(self, claim: Claim, task: SerializedTask, operator: Operator, values: dict[str, Any]) -> object:
         if task.runtime == "pyspark":
             from workers import progress
-            from workers.spark.warm import task as spark
+            from workers.spark.sessions import task as spark
 
             return spark.run(operator, values, self.settings, lambda look: progress.reported(self.settings, claim, look))
         if task.runtime == "spark_submit":
-            from workers.spark.submit import submitter
-            from workers.spark.submit.jobs import StoredJobs
+            from workers.spark.applications import submitter
+            from workers.spark.applications.jobs import StoredJobs
 
             return submitter.run(operator, values, self.settings, StoredJobs(self.settings, claim, self.hot, self.patient))
         return python.run(operator, values)
@@ -199,7 +199,7 @@ class Executor:
 
     def _report(self, claim: Claim, ending: Ending) -> bool:
         """Keep the outcome until the database takes it, or says that it is too late; then do what was asked of the task."""
-        faults.point("report.before")
+        fault_points.point("report.before")
         accepted = self.patient(lambda: self.follower.report(claim, ending))
         if not accepted and self.patient(lambda: self.hot.claim_again(claim)):
             # The heartbeat asserts only what is in user code; without this the task would run a second time.
@@ -234,7 +234,7 @@ def _cause(task: SerializedTask, error: BaseException) -> str | None:
     """Why a task on Spark failed, in words that its exception does not have."""
     if task.runtime != "pyspark":
         return None
-    from workers.spark.warm import task as spark
+    from workers.spark.sessions import task as spark
 
     return spark.cause(error)
 

@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
-from scheduler.doorbell import Doorbell
-from scheduler.health import Contact, Pulse
-from scheduler.presence import Presence
+from scheduler.messaging.wakeups import Doorbell
+from scheduler.process.health import Contact, Pulse
+from scheduler.process.pidfile import Presence
 from scheduler.settings import Settings
-from scheduler.store import processes
-from scheduler.store.agreement import Agreement
-from scheduler.store.renewal import Renewal
+from scheduler.store.upkeep import processes
+from scheduler.store.upkeep.heartbeats import Renewal
+from scheduler.store.upkeep.settings_drift import Agreement
 from workers import logs
-from workers.board import Board, Running
 from workers.logs import worker_log
-from workers.orphans import Orphans
-from workers.warden import LEASE_ENDED, WORKER_STOPPED, Warden
+from workers.lost_processes import Orphans
+from workers.running_tasks import Board, Running
+from workers.task_stopper import LEASE_ENDED, WORKER_STOPPED, Warden
 from workers.watchdog import Watchdog
 
 #: Beats between two looks for what tasks left behind: processes, and tries that no child runs.

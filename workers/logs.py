@@ -15,9 +15,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from scheduler import log_paths, masking
+from scheduler.settings import log_paths
+from scheduler.masking import secrets_masker
 from scheduler.exceptions import PacelineError
-from scheduler.masked_output import MaskedOutput
+from scheduler.masking.output import MaskedOutput
 
 #: Frames in these folders are ours, not the author's.
 OUR_FOLDERS = tuple(f"{Path(__file__).parent.parent / name}{os.sep}" for name in ("workers", "scheduler"))
@@ -56,7 +57,7 @@ class TryLog:
             os.close(file)
         sys.stdout, sys.stderr = self._streams
         self._handler.setStream(self._streams[1])
-        masking.begin(self._mask)
+        secrets_masker.begin(self._mask)
         root = logging.root
         self._handlers, root.handlers = root.handlers, [self._handler]
         if root.level != logging.INFO:  # setting it forgets what all loggers know
@@ -94,7 +95,7 @@ class TryLog:
         masked, self._masked = self._masked, None
         if masked is not None:
             masked.settle()
-        masking.begin()
+        secrets_masker.begin()
         os.dup2(self._worker_fds[0], 1)
         os.dup2(self._worker_fds[1], 2)
         if masked is not None:
@@ -105,7 +106,7 @@ class TryLog:
     def _mask(self) -> None:
         """Lay the masking pipe, once a try: this is called before its first secret is handed out."""
         if self._masked is None:
-            self._masked = MaskedOutput(os.dup(2), (1, 2), masking.current(), write=self._losses.write)
+            self._masked = MaskedOutput(os.dup(2), (1, 2), secrets_masker.current(), write=self._losses.write)
 
     def _stream(self, fd: int) -> io.TextIOWrapper:
         # Line by line: lines of stdout, stderr and subprocesses keep their order, and none is lost when the process dies.

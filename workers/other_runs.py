@@ -10,9 +10,12 @@ from sqlalchemy.exc import DBAPIError
 
 from scheduler.exceptions import ConflictError, PacelineError
 from scheduler.settings import Settings
-from scheduler.store import clear, database, external, runs
-from scheduler.store.claims import Claim
-from scheduler.store.selection import Runs, Tasks
+from scheduler.store.actions import clear
+from scheduler.store.db import database
+from scheduler.store.runs import runs
+from scheduler.store.runs.selection import Runs, Tasks
+from scheduler.store.worker import external_runs
+from scheduler.store.worker.claims import Claim
 
 MAY_NOT = "The database role of this worker may not do that ({}): `paceline db grant-worker ROLE{}` grants it."
 
@@ -81,7 +84,7 @@ def trigger(
 
 def _clear(engine: Engine, settings: Settings, dag_id: str, run_id: str, logical_date: datetime, *, claim: Claim) -> str:
     with engine.connect() as connection:
-        found = external.run_id_of(
+        found = external_runs.run_id_of(
             lambda statement, parameters: connection.exec_driver_sql(statement, tuple(parameters)).all(),
             dag_id,
             run_id=run_id,

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from scheduler import masking
 from scheduler.authoring import deferral, xcom
 from scheduler.authoring.deferral import TaskDeferred, TaskRescheduled
 from scheduler.exceptions import FailTask, SkipTask, XComError
+from scheduler.masking import secrets_masker
 from scheduler.serialized.tasks import SerializedTask
-from scheduler.store.claims import Deferral
+from scheduler.store.worker.claims import Deferral
 
 #: Longest reason that is stored; a log holds the whole text.
 MAX_REASON_CHARACTERS = 2000
@@ -158,5 +158,5 @@ def describe(error: BaseException) -> str:
 
 def clean(text: str) -> str:
     """Text that PostgreSQL can store: no secret, no NUL, no lone surrogate, not too long."""
-    safe = masking.redact(text).replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
+    safe = secrets_masker.redact(text).replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
     return safe if len(safe) <= MAX_REASON_CHARACTERS else safe[: MAX_REASON_CHARACTERS - 1] + "…"

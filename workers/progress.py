@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from scheduler.settings import Settings
-from scheduler.store.claims import Claim
-from scheduler.store.progress import ProgressWriter
+from scheduler.store.worker.claims import Claim
+from scheduler.store.worker.progress import ProgressWriter
 from workers.logs import worker_log
 
 #: A task that ends sooner is not looked at: it costs such a task a thread that only waits.

@@ -4,10 +4,10 @@ import time
 
 from sqlalchemy import Engine
 
-from scheduler import doorbell
 from scheduler.exceptions import CredentialsError, UnreachableError
+from scheduler.messaging import wakeups
 from scheduler.settings import Settings
-from scheduler.store import database, migrate
+from scheduler.store.db import database, migrate
 from workers.logs import worker_log
 
 PAUSE_S = 1.0
@@ -35,7 +35,7 @@ def _wait_for_broker(settings: Settings) -> None:
     said = False
     while True:
         try:
-            return doorbell.check(settings)
+            return wakeups.check(settings)
         except CredentialsError:
             raise
         except UnreachableError as error:

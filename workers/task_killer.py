@@ -17,11 +17,11 @@ from typing import NoReturn
 
 import psutil
 
-from scheduler.parent_death import die_with_parent
-from workers.board import Board
+from scheduler.process.parent_death import die_with_parent
 from workers.descendants import below, end_tree, with_entry
 from workers.logs import worker_log
-from workers.warden import LEASE_ENDED
+from workers.running_tasks import Board
+from workers.task_stopper import LEASE_ENDED
 
 #: In the environment of whatever a task starts, so that it is known when its parents are gone.
 ENTRY = "_PACELINE_WORKER_PROCESS"

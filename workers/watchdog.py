@@ -3,9 +3,9 @@
 import redis
 from celery.worker import state as celery_state
 
-from scheduler.dispatch import broker_lists
-from scheduler.doorbell import client
-from scheduler.health import Contact
+from scheduler.messaging.publisher import broker_lists
+from scheduler.messaging.wakeups import client
+from scheduler.process.health import Contact
 from scheduler.settings import Settings
 
 

@@ -20,8 +20,8 @@ from redis import Redis
 from bench.peers import profiles
 from bench.peers.profiles import Profile
 from bench.stack import Stack, StackError, logs_in_memory
-from scheduler.cli.processes import Command, Supervisor
-from scheduler.cli.stack import free_port
+from scheduler.embedded.stack import free_port
+from scheduler.embedded.supervisor import Command, Supervisor
 
 DATABASE = "airflow"
 #: Paceline's messages are in number 0.

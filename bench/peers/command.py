@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench.peers import compare, install, report
 from bench.report import machine
-from scheduler.cli.stack import until_signalled
+from scheduler.embedded.stack import until_signalled
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Protocol
 
-from scheduler import masking
 from scheduler.exceptions import NotFoundError, PacelineError
+from scheduler.masking import secrets_masker
 
 if TYPE_CHECKING:
     from scheduler.authoring.connection import Connection
@@ -58,11 +58,11 @@ def variable(vault: Vault, key: str) -> str:
     text = vault.variable(key)
     if text is None:
         raise NotFoundError(f"There is no variable {key!r}: `paceline variables set {key} VALUE` makes it.")
-    if masking.looks_secret(key):
-        masking.mask_secret(text)
+    if secrets_masker.looks_secret(key):
+        secrets_masker.mask_secret(text)
     value = _json_or_none(text)
-    for secret in [value] if masking.looks_secret(key) else masking.secrets_in(value):
-        masking.mask_secret(secret)
+    for secret in [value] if secrets_masker.looks_secret(key) else secrets_masker.secrets_in(value):
+        secrets_masker.mask_secret(secret)
     return text
 
 
@@ -71,9 +71,9 @@ def connection(vault: Vault, conn_id: str) -> Connection:
     found = vault.connection(conn_id)
     if found is None:
         raise NotFoundError(f"There is no connection {conn_id!r}: `paceline connections add {conn_id} --conn-uri URI` makes it.")
-    masking.mask_secret(found.password)
-    for secret in masking.secrets_in(found.extra_dejson):
-        masking.mask_secret(secret)
+    secrets_masker.mask_secret(found.password)
+    for secret in secrets_masker.secrets_in(found.extra_dejson):
+        secrets_masker.mask_secret(secret)
     return found
 
 

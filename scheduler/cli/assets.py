@@ -8,9 +8,9 @@ from scheduler.cli import options, output
 from scheduler.cli.lazy import Later
 
 if TYPE_CHECKING:
-    from scheduler.store import assets as store
+    from scheduler.store.dags import assets as store
 else:
-    store = Later("scheduler.store.assets")
+    store = Later("scheduler.store.dags.assets")
 
 
 @click.group()

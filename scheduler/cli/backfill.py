@@ -10,11 +10,11 @@ from scheduler.cli import options, output
 from scheduler.cli.lazy import Later
 
 if TYPE_CHECKING:
-    from scheduler.store import backfills as store
-    from scheduler.store import reads
+    from scheduler.store.actions import backfills as store
+    from scheduler.store.queries import reads
 else:
-    store = Later("scheduler.store.backfills")
-    reads = Later("scheduler.store.reads")
+    store = Later("scheduler.store.actions.backfills")
+    reads = Later("scheduler.store.queries.reads")
 
 COLUMNS = ["id", "dag_id", "state", "from_date", "to_date", "total", "waiting", "left_out", "queued", "running", "success",
            "failed"]  # fmt: skip

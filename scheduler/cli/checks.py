@@ -12,7 +12,11 @@ from sqlalchemy import Engine
 from scheduler.cli import lazy
 from scheduler.exceptions import PacelineError
 from scheduler.settings import Settings
-from scheduler.store import agreement, connections, database, deferrals, migrate, overview, reads, roles, variables
+from scheduler.store.db import database, migrate, roles
+from scheduler.store.queries import overview, reads
+from scheduler.store.secrets import connections, variables
+from scheduler.store.upkeep import settings_drift
+from scheduler.store.worker import deferrals
 
 #: Whose versions matter when something behaves oddly.
 LIBRARIES = ("paceline", "celery", "kombu", "redis", "sqlalchemy", "psycopg2-binary", "pyspark", "flower")
@@ -126,7 +130,7 @@ def running(engine: Engine, settings: Settings) -> Iterator[Finding]:
     yield from _alive(engine, "worker", settings.worker.heartbeat_timeout)
     deferred = deferrals.waiting(engine)
     yield from _alive(engine, "waiter", settings.waiter.heartbeat_timeout, needed=deferred > 0)
-    for one in agreement.differences(engine, silent_s=settings.worker.heartbeat_timeout):
+    for one in settings_drift.differences(engine, silent_s=settings.worker.heartbeat_timeout):
         yield bad("settings", f"{one}.", "Give all processes the same value, and start those with another one again.")
     yield from secrets(engine, settings)
     for role, right, statement in roles.excesses(engine):
@@ -182,7 +186,7 @@ def secrets(engine: Engine, settings: Settings) -> Iterator[Finding]:
     stored = {"variable": variables.tokens(engine), "connection": connections.tokens(engine)}
     if not any(stored.values()):
         return
-    from scheduler.store.cipher import Cipher
+    from scheduler.store.secrets.cipher import Cipher
 
     try:
         cipher = Cipher.of(settings, make=False)
@@ -220,9 +224,9 @@ def _alive(engine: Engine, kind: str, silent_after_s: float, *, needed: bool = T
 
 
 def _redis(settings: Settings) -> Iterator[Finding]:
-    from scheduler import doorbell
+    from scheduler.messaging import wakeups
 
-    with doorbell.client(settings) as client:
+    with wakeups.client(settings) as client:
         version = str(client.info("server")["redis_version"])
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_REDIS:
         yield bad("broker", f"Redis {version} is too old.", "Upgrade it to 6.2 or newer.")

@@ -13,10 +13,10 @@ from scheduler.cli.lazy import Later
 
 if TYPE_CHECKING:
     from scheduler.services import prune
-    from scheduler.store import retention
+    from scheduler.store.upkeep import retention
 else:
     prune = Later("scheduler.services.prune")
-    retention = Later("scheduler.store.retention")
+    retention = Later("scheduler.store.upkeep.retention")
 
 #: Tables that are named although nothing of them is deleted.
 ALWAYS = ("runs", "task_instances")

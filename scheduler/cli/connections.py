@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scheduler import masking
 from scheduler.authoring.connection import Connection
 from scheduler.cli import options, output
 from scheduler.cli.lazy import Later
 from scheduler.exceptions import PacelineError
+from scheduler.masking import secrets_masker
 
 if TYPE_CHECKING:
-    from scheduler.store import cipher
-    from scheduler.store import connections as store
+    from scheduler.store.secrets import cipher
+    from scheduler.store.secrets import connections as store
 else:
-    cipher = Later("scheduler.store.cipher")
-    store = Later("scheduler.store.connections")
+    cipher = Later("scheduler.store.secrets.cipher")
+    store = Later("scheduler.store.secrets.connections")
 
 
 @click.group()
@@ -49,8 +49,8 @@ def get(conn_id: str, show: bool, json_wanted: bool) -> None:
     values = found.as_dict()
     if not show:
         values |= {
-            "password": masking.hidden(found.password, secret=True),
-            "extra": masking.hidden(found.extra_dejson, secret=True),
+            "password": secrets_masker.hidden(found.password, secret=True),
+            "extra": secrets_masker.hidden(found.extra_dejson, secret=True),
         }
     if json_wanted:
         output.print_json(values | {"uri": found.get_uri() if show else None})

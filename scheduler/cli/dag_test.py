@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 
-from scheduler import data_folder, masked_output
 from scheduler.authoring import context, params, zones
 from scheduler.authoring.dag import DAG
 from scheduler.cli.in_memory import NO_NUMBER, MemoryRun
@@ -18,8 +17,9 @@ from scheduler.dagfiles import load, problem
 from scheduler.dagfiles.watch import Watch
 from scheduler.deciding import evaluate
 from scheduler.exceptions import DagError, NotFoundError
+from scheduler.masking import output
 from scheduler.serialized.authored import from_dag
-from scheduler.settings import Settings
+from scheduler.settings import Settings, data_folder
 
 
 def run(settings: Settings, dag_id: str, *, logical_date: datetime, conf: dict[str, Any], quiet: bool = False) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def run(settings: Settings, dag_id: str, *, logical_date: datetime, conf: dict[s
         _data_deleted_afterwards(settings, dag_run),
         _spark_ended_afterwards(),
         contextlib.redirect_stdout(sys.stderr if quiet else sys.stdout),
-        masked_output.masked((1,), (2,)),
+        output.masked((1,), (2,)),
     ):
         for row in test_run.rows():
             if not quiet:
@@ -104,7 +104,7 @@ def _spark_ended_afterwards() -> Iterator[None]:
     try:
         yield
     finally:
-        if "workers.spark.warm.kept" in sys.modules:
-            from workers.spark.warm import kept
+        if "workers.spark.sessions.session_pool" in sys.modules:
+            from workers.spark.sessions import session_pool
 
-            kept.shutdown()
+            session_pool.shutdown()

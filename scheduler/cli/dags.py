@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scheduler import states
-from scheduler.cli import hands, options, output, upcoming
+from scheduler.cli import options, output, run_actions, upcoming
 from scheduler.cli import runs as runs_cli
 from scheduler.cli.lazy import Later
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
-    from scheduler.store import dags as store
-    from scheduler.store import overview, reads
-    from scheduler.store import runs as runs_store
+    from scheduler.store.dags import dags as store
+    from scheduler.store.queries import overview, reads
+    from scheduler.store.runs import runs as runs_store
 else:
-    store = Later("scheduler.store.dags")
-    overview = Later("scheduler.store.overview")
-    reads = Later("scheduler.store.reads")
-    runs_store = Later("scheduler.store.runs")
+    store = Later("scheduler.store.dags.dags")
+    overview = Later("scheduler.store.queries.overview")
+    reads = Later("scheduler.store.queries.reads")
+    runs_store = Later("scheduler.store.runs.runs")
 
 
 @click.group()
@@ -31,8 +31,8 @@ def dags() -> None:
     """List, show, pause, test, trigger, clear and delete DAGs."""
 
 
-dags.add_command(hands.clear_dag)
-dags.add_command(hands.delete_dag)
+dags.add_command(run_actions.clear_dag)
+dags.add_command(run_actions.delete_dag)
 dags.add_command(upcoming.next_runs)
 
 

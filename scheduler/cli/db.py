@@ -9,11 +9,11 @@ from scheduler.cli.clean import clean
 from scheduler.cli.lazy import Later
 
 if TYPE_CHECKING:
-    from scheduler.store import migrate as schema
-    from scheduler.store import roles
+    from scheduler.store.db import migrate as schema
+    from scheduler.store.db import roles
 else:
-    schema = Later("scheduler.store.migrate")
-    roles = Later("scheduler.store.roles")
+    schema = Later("scheduler.store.db.migrate")
+    roles = Later("scheduler.store.db.roles")
 
 
 @click.group()
@@ -27,8 +27,8 @@ db.add_command(clean)
 @db.command("rotate-fernet-key")
 def rotate_fernet_key() -> None:
     """Encrypt all variables and connections again with the first key of core.fernet_key."""
-    from scheduler.store import connections, variables
-    from scheduler.store.cipher import Cipher
+    from scheduler.store.secrets import connections, variables
+    from scheduler.store.secrets.cipher import Cipher
 
     engine = options.engine()
     cipher = Cipher.of(options.settings(), make=True)

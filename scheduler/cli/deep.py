@@ -11,7 +11,7 @@ import click
 from scheduler.cli import options, output
 
 if TYPE_CHECKING:
-    from scheduler.store.invariants import Broken
+    from scheduler.store.upkeep.invariants import Broken
 
 COLUMNS = ["invariant", "dag_id", "run_id", "task_id", "map_index", "what", "since"]
 INTERNAL = ("dag_run_id", "ti_id", "dispatch_id", "key", "name")
@@ -19,8 +19,8 @@ INTERNAL = ("dag_run_id", "ti_id", "dispatch_id", "key", "name")
 
 def examine(*, repair: bool, json_wanted: bool) -> bool:
     """Print every row that breaks an invariant, or still does after the repair; whether there is none."""
-    from scheduler.dispatch import Publisher
-    from scheduler.doorbell import client
+    from scheduler.messaging.publisher import Publisher
+    from scheduler.messaging.wakeups import client
     from scheduler.services import invariants
 
     settings = options.settings()

@@ -44,9 +44,9 @@ def demo(keep: bool) -> None:
     The stack uses PACELINE_HOME if set, else ~/.paceline/demo, where it starts with an empty database each time. The results stay
     in its data folder.
     """
-    from scheduler.cli import stack
+    from scheduler.embedded import stack
     from scheduler.settings import Settings
-    from scheduler.store import database
+    from scheduler.store.db import database
 
     settings = _demo_settings(Settings.load())
     screen = output.console()
@@ -76,8 +76,8 @@ def demo(keep: bool) -> None:
 
 def _demo_settings(settings: Settings) -> Settings:
     """The user's settings, but with embedded servers, a home of the demo's own and the folder that holds the flights DAG."""
-    from scheduler.setting_sections import Broker, Database
     from scheduler.settings import Paths
+    from scheduler.settings.sections import Broker, Database
 
     home = settings.home if "PACELINE_HOME" in os.environ else Path("~/.paceline/demo").expanduser()
     paths = Paths(home=home, dags_folder=_dags_folder(settings))
@@ -96,9 +96,9 @@ def _dags_folder(settings: Settings) -> Path:
 
 def _forget(settings: Settings) -> None:
     """Remove the database and logs of an earlier demo; its results stay."""
-    from scheduler.cli import embedded
+    from scheduler.embedded import servers
 
-    embedded.end_orphans(settings.home / "postgres")
+    servers.end_orphans(settings.home / "postgres")
     for name in ("postgres", "postgres.new", "logs"):
         if (settings.home / name).exists():
             shutil.rmtree(settings.home / name)
@@ -106,8 +106,8 @@ def _forget(settings: Settings) -> None:
 
 def _run_flights(engine: Engine, settings: Settings, screen: Console) -> dict[str, Any]:
     from scheduler.cli import progress
-    from scheduler.doorbell import Doorbell
-    from scheduler.store import runs
+    from scheduler.messaging.wakeups import Doorbell
+    from scheduler.store.runs import runs
 
     _wait_for_dag(engine)
     run_id = f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}"
@@ -120,7 +120,7 @@ def _run_flights(engine: Engine, settings: Settings, screen: Console) -> dict[st
 
 def _wait_for_dag(engine: Engine) -> None:
     """Until a scheduler has read the DAG file; its import error, should it have one, is ours."""
-    from scheduler.store import reads
+    from scheduler.store.queries import reads
 
     deadline = time.monotonic() + PARSE_LIMIT_S
     while time.monotonic() < deadline:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from scheduler.cli import flower_access, options, output
+from scheduler.cli import options, output
 from scheduler.exceptions import ConflictError
+from scheduler.flower import access
 
 if TYPE_CHECKING:
     from scheduler.settings import Settings
@@ -30,10 +31,11 @@ def flower() -> None:
     """
     settings = options.settings()
     _refuse_taken_port(settings)
-    from scheduler import dispatch, secrecy
-    from scheduler.cli.flower_control import refuse_revoke
+    from scheduler.flower.control import refuse_revoke
+    from scheduler.messaging import publisher
+    from scheduler.process import hardening
 
-    app = dispatch.celery_app(settings)
+    app = publisher.celery_app(settings)
     refuse_revoke()
     address, port = settings.flower.address, settings.flower.port
     output.say(f"Flower listens on http://{address}:{port}.")
@@ -47,12 +49,12 @@ def flower() -> None:
     # The environment speaks last in Flower: ours must not be overruled by a FLOWER_PORT that somebody exported elsewhere.
     for name in arguments:
         os.environ.pop(f"FLOWER_{name}".upper(), None)
-    from scheduler.cli import flower_queues
+    from scheduler.flower import queues
 
-    flower_queues.install(settings)
-    secrecy.close()
+    queues.install(settings)
+    hardening.close()
     names = [name.strip().lower() for name in settings.flower.allowed_hosts.split(",") if name.strip()]
-    flower_access.guard([*names, address.lower()])
+    access.guard([*names, address.lower()])
     app.start(["--quiet", "flower", *(f"--{name}={value}" for name, value in arguments.items())])
 
 

@@ -8,8 +8,10 @@ from typing import Any
 
 import click
 
-from scheduler import broker_roles, faults, states
+from scheduler import states
 from scheduler.cli import paceline
+from scheduler.messaging import broker_roles
+from scheduler.process import fault_points
 from scheduler.settings import Settings, allowed, environment_names, keys, section_type
 
 HELP_WIDTH = 100
@@ -116,13 +118,13 @@ def fault_points_page() -> str:
     """docs/reference/fault-points.md."""
     lines = ["# Fault points", "", f"<!-- {NOTE} -->", ""]
     lines += [
-        "A fault point is a step at which a test can kill, stop, delay or fail a process; see `scheduler/faults.py`. It is off",
-        f"and costs nothing unless `{faults.FAULTS}` lists it: `{faults.FORM}`.",
-        f"If it is set without `{faults.FOLDER}`, or with a database on another machine, the process does not start.",
+        "A fault point is a step at which a test can kill, stop, delay or fail a process; see `scheduler/process/fault_points.py`. It is off",
+        f"and costs nothing unless `{fault_points.FAULTS}` lists it: `{fault_points.FORM}`.",
+        f"If it is set without `{fault_points.FOLDER}`, or with a database on another machine, the process does not start.",
         "",
         "| point | position |",
         "|---|---|",
-        *(f"| `{name}` | {text} |" for name, text in faults.POINTS.items()),
+        *(f"| `{name}` | {text} |" for name, text in fault_points.POINTS.items()),
     ]
     return "\n".join(lines) + "\n"
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from scheduler import health_server, presence
 from scheduler.cli import options, output
 from scheduler.exceptions import PacelineError
+from scheduler.process import health_server, pidfile
 
 if TYPE_CHECKING:
     from scheduler.settings import Settings
@@ -56,7 +56,7 @@ def examine(role: str, *, json_wanted: bool) -> None:
 
 
 def _by_socket(settings: Settings, role: str) -> Iterator[Said]:
-    for path in presence.sockets(settings.run_folder, role):
+    for path in pidfile.sockets(settings.run_folder, role):
         try:
             report = health_server.ask(path)
         except TimeoutError:

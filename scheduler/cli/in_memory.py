@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from scheduler import masking
 from scheduler.authoring import context, xcom
 from scheduler.authoring.dag import DAG
 from scheduler.authoring.deferral import TaskDeferred, TaskRescheduled, encode, first_event
@@ -22,12 +21,13 @@ from scheduler.authoring.xcom_sequence import listed
 from scheduler.deciding import expansion
 from scheduler.deciding.evaluate import Facts, evaluate
 from scheduler.exceptions import PacelineError, SkipTask, XComError
+from scheduler.masking import secrets_masker
 from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Settings
 from scheduler.states import Branched, Decision, TaskState
 from workers import results
-from workers.pulling import Pulling
-from workers.vault import EnvironmentVault
+from workers.secrets_backend import EnvironmentVault
+from workers.xcom_pull import Pulling
 
 #: JSON texts by task number, map index and key.
 XComs = dict[tuple[int, int, str], str]
@@ -189,7 +189,7 @@ class MemoryTaskInstance(Pulling):
 
 def _try(settings: Settings, operator: Operator, ti: MemoryTaskInstance) -> tuple[TaskState, str]:
     """One try: how it ended and, unless well, why."""
-    from workers.spark.warm import task as spark
+    from workers.spark.sessions import task as spark
 
     run = ti.run
     try:
@@ -212,19 +212,19 @@ def _try(settings: Settings, operator: Operator, ti: MemoryTaskInstance) -> tupl
         for key, part in pushed.items():
             ti.xcom_push(key, part)
     except SkipTask as skip:
-        return TaskState.SKIPPED, masking.redact(str(skip))
+        return TaskState.SKIPPED, secrets_masker.redact(str(skip))
     except (Exception, SystemExit) as error:
         traceback.print_exc()
         cause = spark.cause(error) if operator.runtime == "pyspark" else None
-        return TaskState.FAILED, masking.redact(cause or f"{type(error).__name__}: {error}")
+        return TaskState.FAILED, secrets_masker.redact(cause or f"{type(error).__name__}: {error}")
     return TaskState.SUCCESS, ""
 
 
 def _run_through(operator: Operator, ti: MemoryTaskInstance, values: context.Context, settings: Settings) -> object:
     """Run a task to its end: what waits without a worker elsewhere waits here."""
     from workers.runtimes import python
-    from workers.spark.submit import submitter
-    from workers.spark.submit.jobs import NoJobs
+    from workers.spark.applications import submitter
+    from workers.spark.applications.jobs import NoJobs
 
     if operator.runtime == "spark_submit":
         return submitter.run(operator, values, settings, NoJobs(ti.now()))

@@ -103,7 +103,7 @@ def _of_database(error: Exception) -> PacelineError | None:
     from sqlalchemy.exc import DBAPIError
 
     from scheduler.exceptions import UnreachableError
-    from scheduler.store import database, sqlstates
+    from scheduler.store.db import database, sqlstates
 
     if isinstance(error, DBAPIError):
         code = getattr(error.orig, "pgcode", None)
@@ -120,11 +120,11 @@ def _of_broker(error: Exception) -> PacelineError | None:
     import redis
     from kombu.exceptions import OperationalError
 
-    from scheduler import doorbell
+    from scheduler.messaging import wakeups
 
     cause = error.__cause__ if isinstance(error, OperationalError) and error.__cause__ else error
     if isinstance(error, redis.RedisError | OperationalError):
-        return doorbell.translate(cause)
+        return wakeups.translate(cause)
     return None
 
 

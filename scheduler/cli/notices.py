@@ -8,9 +8,9 @@ from scheduler.cli import options, output
 from scheduler.cli.lazy import Later
 
 if TYPE_CHECKING:
-    from scheduler.store import notices as store
+    from scheduler.store.upkeep import notices as store
 else:
-    store = Later("scheduler.store.notices")
+    store = Later("scheduler.store.upkeep.notices")
 
 
 @click.group()

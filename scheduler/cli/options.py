@@ -35,7 +35,7 @@ def settings() -> "Settings":
 
 def engine(*, check_schema: bool = True, as_owner: bool = False) -> "Engine":
     """An engine whose database answers and has this version's schema; it closes with the command."""
-    from scheduler.store import database, migrate
+    from scheduler.store.db import database, migrate
 
     chosen = settings().as_owner() if as_owner else settings()
     made = database.create(chosen, pool_size=1, application="paceline cli", patience_s=PATIENCE_S)
@@ -48,7 +48,7 @@ def engine(*, check_schema: bool = True, as_owner: bool = False) -> "Engine":
 
 def ring(*tokens: str) -> None:
     """Wake a scheduler; without Redis it notices by itself a second later."""
-    from scheduler.doorbell import Doorbell
+    from scheduler.messaging.wakeups import Doorbell
 
     doorbell = Doorbell(settings())
     doorbell.ring(*tokens)
@@ -128,7 +128,7 @@ class RunId(click.ParamType[Any]):
     name = "run id"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from scheduler.store.runs import RUN_ID
+        from scheduler.store.runs.runs import RUN_ID
 
         if not RUN_ID.fullmatch(value):
             self.fail(f"{value!r} may hold letters, digits, blanks and _.~:+- only, 1 to 250 of them.", param, ctx)

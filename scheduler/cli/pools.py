@@ -9,9 +9,9 @@ from scheduler.cli import options, output
 from scheduler.cli.lazy import Later
 
 if TYPE_CHECKING:
-    from scheduler.store import pools as store
+    from scheduler.store.actions import pools as store
 else:
-    store = Later("scheduler.store.pools")
+    store = Later("scheduler.store.actions.pools")
 
 
 @click.group()

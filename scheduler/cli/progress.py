@@ -16,7 +16,8 @@ from sqlalchemy.exc import OperationalError
 from scheduler import states
 from scheduler.cli import output, spark_progress
 from scheduler.exceptions import WaitTimeoutError
-from scheduler.store import database, reads
+from scheduler.store.db import database
+from scheduler.store.queries import reads
 
 POLL_S = 0.3
 #: Lines of running and of ended task instances a terminal shows.

@@ -10,9 +10,9 @@ from scheduler.cli import options, output
 from scheduler.cli.lazy import Later
 
 if TYPE_CHECKING:
-    from scheduler.store import overview
+    from scheduler.store.queries import overview
 else:
-    overview = Later("scheduler.store.overview")
+    overview = Later("scheduler.store.queries.overview")
 
 COLUMNS = ["queue", "waiting_in_postgresql", "waiting_in_redis", "running", "oldest", "workers"]
 
@@ -52,14 +52,14 @@ def _in_redis(names: list[str]) -> dict[str, int]:
     """Messages by queue; nothing, with a word to the person, if Redis does not answer."""
     import redis
 
-    from scheduler import doorbell
+    from scheduler.messaging import wakeups
     from scheduler.services import queue_report
 
     try:
-        with contextlib.closing(doorbell.client(options.settings())) as broker:
+        with contextlib.closing(wakeups.client(options.settings())) as broker:
             return queue_report.in_redis(broker, names)
     except redis.RedisError as error:
-        output.say(str(doorbell.translate(error)))
+        output.say(str(wakeups.translate(error)))
         return {}
 
 

@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING
 import click
 
 from scheduler import states
-from scheduler.cli import hands, options, output
+from scheduler.cli import options, output, run_actions
 from scheduler.cli.lazy import Later
 
 if TYPE_CHECKING:
     from scheduler.cli import progress
-    from scheduler.store import events, reads
+    from scheduler.store.queries import events, reads
 else:
     progress = Later("scheduler.cli.progress")
-    events = Later("scheduler.store.events")
-    reads = Later("scheduler.store.reads")
+    events = Later("scheduler.store.queries.events")
+    reads = Later("scheduler.store.queries.reads")
 
 #: Runs a person sees without --limit; scripts (--json) get all.
 SCREENFUL = 50
@@ -28,9 +28,9 @@ def runs() -> None:
     """List, show, watch, clear, mark and delete DAG runs."""
 
 
-runs.add_command(hands.clear_run)
-runs.add_command(hands.mark_run)
-runs.add_command(hands.delete_run)
+runs.add_command(run_actions.clear_run)
+runs.add_command(run_actions.mark_run)
+runs.add_command(run_actions.delete_run)
 
 
 @runs.command("list")

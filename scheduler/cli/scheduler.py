@@ -11,6 +11,6 @@ def scheduler() -> None:
 
     If the database or the broker is not reachable yet, the scheduler logs that and waits.
     """
-    from scheduler import loop
+    from scheduler.loop import run
 
-    click.get_current_context().exit(loop.run(options.settings()))
+    click.get_current_context().exit(run.run(options.settings()))

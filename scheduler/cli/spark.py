@@ -21,7 +21,7 @@ def archive() -> None:
 
     settings = options.settings()
     if not archives.path(settings).is_file():
-        from workers.spark.warm import archiving
+        from workers.spark.sessions import archiving
 
         click.echo("Archiving Spark's classes, so that its JVMs start sooner; this takes half a minute.", err=True)
         archiving.make(settings)

@@ -23,7 +23,7 @@ def standalone(workers: int) -> None:
     """
     from rich.text import Text
 
-    from scheduler.cli import stack
+    from scheduler.embedded import stack
 
     settings = options.settings()
     screen = output.console()

@@ -9,20 +9,21 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from scheduler import log_paths, states
-from scheduler.cli import hands, options, output
+from scheduler import states
+from scheduler.cli import options, output, run_actions
 from scheduler.cli.lazy import Later
 from scheduler.cli.xcoms import xcoms
 from scheduler.exceptions import NotFoundError
+from scheduler.settings import log_paths
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from scheduler.cli import progress
-    from scheduler.store import reads
+    from scheduler.store.queries import reads
 else:
     progress = Later("scheduler.cli.progress")
-    reads = Later("scheduler.store.reads")
+    reads = Later("scheduler.store.queries.reads")
 
 CHUNK_BYTES = 64 * 1024
 FOLLOW_POLL_S = 0.3
@@ -39,8 +40,8 @@ def tasks() -> None:
     """List, clear and mark task instances, and read their logs."""
 
 
-tasks.add_command(hands.clear_tasks)
-tasks.add_command(hands.mark_task)
+tasks.add_command(run_actions.clear_tasks)
+tasks.add_command(run_actions.mark_task)
 tasks.add_command(xcoms)
 
 

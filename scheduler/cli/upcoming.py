@@ -9,9 +9,9 @@ from scheduler.cli import options, output
 from scheduler.cli.lazy import Later
 
 if TYPE_CHECKING:
-    from scheduler.store import schedules
+    from scheduler.store.dags import schedules
 else:
-    schedules = Later("scheduler.store.schedules")
+    schedules = Later("scheduler.store.dags.schedules")
 
 COLUMNS = ["run_after", "logical_date", "data_interval_start", "data_interval_end"]
 

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scheduler import masking
 from scheduler.cli import options, output
 from scheduler.cli.lazy import Later
 from scheduler.exceptions import PacelineError
+from scheduler.masking import secrets_masker
 
 if TYPE_CHECKING:
-    from scheduler.store import cipher
-    from scheduler.store import variables as store
+    from scheduler.store.secrets import cipher
+    from scheduler.store.secrets import variables as store
 else:
-    cipher = Later("scheduler.store.cipher")
-    store = Later("scheduler.store.variables")
+    cipher = Later("scheduler.store.secrets.cipher")
+    store = Later("scheduler.store.secrets.variables")
 
 
 @click.group()
@@ -105,13 +105,13 @@ def _entry(key: str, given: Any) -> tuple[str, str, str | None]:
 
 
 def _hidden(key: str, text: str) -> str:
-    if masking.looks_secret(key):
-        return masking.MASK
+    if secrets_masker.looks_secret(key):
+        return secrets_masker.MASK
     try:
         value = json.loads(text)
     except ValueError:
         return text
-    shown = masking.hidden(value)
+    shown = secrets_masker.hidden(value)
     return text if shown == value else json.dumps(shown, ensure_ascii=False)
 
 

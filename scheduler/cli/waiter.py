@@ -13,6 +13,6 @@ def waiter(name: str | None) -> None:
     On SIGTERM or Ctrl-C, the waiter releases its triggers, and another waiter takes them over immediately.
     """
     settings = options.settings()
-    from workers import waiter as process
+    from workers.waiter import run as process
 
     click.get_current_context().exit(process.run(settings, name=name))

@@ -8,9 +8,9 @@ from scheduler.cli import options, output
 from scheduler.cli.lazy import Later
 
 if TYPE_CHECKING:
-    from scheduler.store import overview
+    from scheduler.store.queries import overview
 else:
-    overview = Later("scheduler.store.overview")
+    overview = Later("scheduler.store.queries.overview")
 
 
 @click.group()

@@ -11,9 +11,9 @@ from scheduler.cli import options, output
 from scheduler.cli.lazy import Later
 
 if TYPE_CHECKING:
-    from scheduler.store import reads
+    from scheduler.store.queries import reads
 else:
-    reads = Later("scheduler.store.reads")
+    reads = Later("scheduler.store.queries.reads")
 
 #: Most characters of a value in the table; --json has all.
 SHOWN_CHARACTERS = 200

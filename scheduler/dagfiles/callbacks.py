@@ -22,10 +22,9 @@ from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
-from scheduler import log_paths, masked_output, masking, secrecy
 from scheduler.authoring import zones
 from scheduler.authoring.dag import DAG
-from scheduler.dagfiles import event, keeper, limits, lines, load, problem, process_tree
+from scheduler.dagfiles import callback_context, keeper, limits, lines, load, problem, process_tree
 from scheduler.dagfiles.answers import (
     CALLBACK_ANSWER,
     MAX_CALL_ANSWER_BYTES,
@@ -36,6 +35,9 @@ from scheduler.dagfiles.answers import (
     Opened,
     fault,
 )  # fmt: skip
+from scheduler.masking import output, secrets_masker
+from scheduler.process import hardening
+from scheduler.settings import log_paths
 
 PRELOADED = ("scheduler.operators", "croniter", "zoneinfo")
 #: The largest file a callback may write, its log included.
@@ -190,7 +192,7 @@ def _serve_file(request: dict[str, Any], input_fd: int, output_fd: int) -> None:
     while (call := _receive(input_fd, requests)) is not None and "stop" not in call:
         _log_to(call["log"])
         faulthandler.dump_traceback_later(request["timeout_s"], exit=True)
-        with masked_output.masked((1, 2)):
+        with output.masked((1, 2)):
             answer = _call(dags, call)
         faulthandler.cancel_dump_traceback_later()
         _flush()
@@ -199,19 +201,19 @@ def _serve_file(request: dict[str, Any], input_fd: int, output_fd: int) -> None:
 
 def _call(dags: dict[str, DAG], call: dict[str, Any]) -> Called:
     """Call one function of the event; how many it has, and what this one raised."""
-    functions: list[event.Function] = []
+    functions: list[callback_context.Function] = []
     try:
-        functions = event.functions(dags, call)
+        functions = callback_context.functions(dags, call)
         if call["index"] >= len(functions):
             return Called(count=min(len(functions), MAX_CALLBACKS), error=None)
         if len(functions) > MAX_CALLBACKS:
             return Called(count=0, error=f"it has {len(functions)} callbacks; {MAX_CALLBACKS} are allowed")
         function = functions[call["index"]]
-        print(f"--- {event.headline(call)}, callback {function.name}", flush=True)  # noqa: T201 - this is the log
+        print(f"--- {callback_context.headline(call)}, callback {function.name}", flush=True)  # noqa: T201 - this is the log
         function.call()
     except BaseException as error:
         traceback.print_exc()
-        return Called(count=min(len(functions), MAX_CALLBACKS), error=problem.clean(masking.redact(_words(error))))
+        return Called(count=min(len(functions), MAX_CALLBACKS), error=problem.clean(secrets_masker.redact(_words(error))))
     return Called(count=len(functions), error=None)
 
 
@@ -274,7 +276,7 @@ def main() -> None:
     os.dup2(2, 1)
     os.close(nothing)
     # A child inherits it, so that none can write into the pipes of this process.
-    secrecy.close()
+    hardening.close()
     process_tree.become_reaper()
     with contextlib.suppress(BrokenPipeError):
         Server(input_fd, output_fd).serve()

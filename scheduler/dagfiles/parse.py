@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from scheduler.authoring import nesting, zones
 from scheduler.authoring.dag import DAG
-from scheduler.dagfiles import limits, load, outside, problem, process_tree
+from scheduler.dagfiles import limits, load, problem, process_tree, side_effects
 from scheduler.exceptions import DagError
 from scheduler.serialized.authored import from_dag
 from scheduler.settings import Core, Scheduler
@@ -44,7 +44,7 @@ def run_child(file: str, work: Work, *, parent: int, processes: int | None, resu
     try:
         process_tree.end_with_parent(parent)
         _confine(work.scheduler, processes, result_fd=result_fd, output_fd=output_fd)
-        looked_outside = outside.watch()
+        looked_outside = side_effects.watch()
         found = parse(file, work)
         if "dags" in found:
             found |= {"modules": load.modules_of(work.folder), "settled": not looked_outside()}

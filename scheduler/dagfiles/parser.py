@@ -13,9 +13,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from scheduler import secrecy
 from scheduler.dagfiles import lines, problem, process_tree
 from scheduler.dagfiles.answers import MAX_LINE_BYTES, Answer, FileProblem, fault
+from scheduler.process import hardening
 from scheduler.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -106,7 +106,7 @@ class Parser:
     def _start(self) -> None:
         # A session of its own: the terminal's Ctrl-C is the scheduler's to handle, and nothing a file starts gets lost.
         self._process = process_tree.start(
-            [sys.executable, "-P", "-m", "scheduler.dagfiles.template"],
+            [sys.executable, "-P", "-m", "scheduler.dagfiles.fork_server"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment(self._settings),
@@ -190,4 +190,4 @@ class _UnexpectedError(Exception):
 def environment(settings: Settings) -> dict[str, str]:
     """What the author's code sees while its file is read: ours without passwords, and where home is."""
     ours = {"PACELINE_HOME": str(settings.home), "PACELINE_DAGS_FOLDER": str(settings.dags_folder)}
-    return secrecy.clean(os.environ.items()) | ours
+    return hardening.clean(os.environ.items()) | ours

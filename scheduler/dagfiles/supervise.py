@@ -22,10 +22,10 @@ from scheduler.dagfiles.answers import Answer, DagRow
 from scheduler.dagfiles.dag_check import DagCheck, MalformedDagError
 from scheduler.dagfiles.parser import Parser
 from scheduler.dagfiles.watch import Listing, Watch
-from scheduler.doorbell import Doorbell
-from scheduler.health import Contact, Pulse
+from scheduler.messaging.wakeups import Doorbell
+from scheduler.process.health import Contact, Pulse
 from scheduler.settings import Settings
-from scheduler.store import files, schedules
+from scheduler.store.dags import files, schedules
 
 log = logging.getLogger(__name__)
 

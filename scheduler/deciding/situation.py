@@ -1,4 +1,4 @@
-"""The situation of one task instance, from which `why` makes its sentences: plain values, read by store/why.py."""
+"""The situation of one task instance, from which `why` makes its sentences: plain values, read by store/queries/why.py."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -9,10 +9,11 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from scheduler.authoring.asset import Condition
 from scheduler.serialized.dag import SerializedDag, next_timetable
 from scheduler.settings import Settings
-from scheduler.store import assets, runs, schedules
-from scheduler.store.assets import Success, Update
-from scheduler.store.database import transaction, transaction_at
-from scheduler.store.versions import Versions
+from scheduler.store.dags import assets, schedules
+from scheduler.store.dags.assets import Success, Update
+from scheduler.store.dags.versions import Versions
+from scheduler.store.db.database import transaction, transaction_at
+from scheduler.store.runs import runs
 
 BROKEN_PAUSE = timedelta(minutes=1)
 #: Tasks with outlets that one transaction passes on.

@@ -7,11 +7,11 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import OperationalError
 
 from scheduler.settings import Settings
-from scheduler.store import backfill_steps as steps
-from scheduler.store import runs
-from scheduler.store.backfills import why_left_out
-from scheduler.store.database import transaction, transaction_at
-from scheduler.store.versions import Versions
+from scheduler.store.actions import backfill_steps as steps
+from scheduler.store.actions.backfills import why_left_out
+from scheduler.store.dags.versions import Versions
+from scheduler.store.db.database import transaction, transaction_at
+from scheduler.store.runs import runs
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from datetime import datetime
 
 from sqlalchemy import Connection, Engine
 
-from scheduler.store import deadlines
-from scheduler.store.database import transaction
+from scheduler.store.db.database import transaction
+from scheduler.store.runs import deadlines
 
 #: Runs looked at in one pass.
 BATCH = 100

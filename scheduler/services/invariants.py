@@ -9,18 +9,21 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from scheduler.deciding.evaluate import evaluate, run_state
-from scheduler.dispatch import Message, Publisher
+from scheduler.messaging.publisher import Message, Publisher
 from scheduler.services.backfill import Backfill
 from scheduler.services.promote import Promote, facts_of
 from scheduler.services.queue import send
 from scheduler.services.rescue import dispatch_ids_in_broker
 from scheduler.settings import Settings
 from scheduler.states import FINISHED, RUN_FINISHED, TaskState
-from scheduler.store import deferrals, files, instances, invariants, notices, schedules, selection, take_back
-from scheduler.store.database import transaction
-from scheduler.store.deferrals import Fired
-from scheduler.store.invariants import Broken, Limits, RunningRun
-from scheduler.store.versions import Versions
+from scheduler.store.dags import files, schedules
+from scheduler.store.dags.versions import Versions
+from scheduler.store.db.database import transaction
+from scheduler.store.runs import instances, selection
+from scheduler.store.upkeep import invariants, notices, requeue
+from scheduler.store.upkeep.invariants import Broken, Limits, RunningRun
+from scheduler.store.worker import deferrals
+from scheduler.store.worker.deferrals import Fired
 
 #: Seconds in which schedulers put right what ordinary failures leave behind.
 GRACE_S = 15.0
@@ -185,7 +188,7 @@ def _release_notice(tools: Tools, one: Broken) -> None:
 
 @transaction
 def _take_back(connection: Connection, one: Broken, limits: Limits) -> None:
-    take_back.take_back(connection, one, limits)
+    requeue.take_back(connection, one, limits)
 
 
 @transaction
@@ -208,5 +211,5 @@ REPAIRS: Mapping[str, Callable[[Tools, Broken], object]] = {
     UNSENT: _send,
     UNDECIDED: _promote,
     UNCLOSED: _promote,
-    **dict.fromkeys(take_back.LIMITS, lambda tools, one: _take_back(tools.engine, one, _limits(tools))),
+    **dict.fromkeys(requeue.LIMITS, lambda tools, one: _take_back(tools.engine, one, _limits(tools))),
 }

@@ -6,10 +6,9 @@ from contextlib import suppress
 from email.message import EmailMessage
 from email.utils import formatdate
 
-from scheduler import log_paths
-from scheduler.setting_sections import Smtp
-from scheduler.settings import Settings
-from scheduler.store.notices import Notice
+from scheduler.settings import Settings, log_paths
+from scheduler.settings.sections import Smtp
+from scheduler.store.upkeep.notices import Notice
 
 SUBJECTS = {"email_failure": "failed", "email_retry": "will be tried again", "email_sla": "missed its SLA"}
 

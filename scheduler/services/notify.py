@@ -14,10 +14,11 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
 from scheduler.dagfiles.callback_host import CallbackHost
-from scheduler.services.telling import Batch, Teller
+from scheduler.services.delivery import Batch, Teller
 from scheduler.settings import Settings
-from scheduler.store import database, notices
-from scheduler.store.notices import Notice
+from scheduler.store.db import database
+from scheduler.store.upkeep import notices
+from scheduler.store.upkeep.notices import Notice
 
 log = logging.getLogger("paceline.scheduler")
 

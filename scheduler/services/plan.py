@@ -10,10 +10,11 @@ from sqlalchemy.exc import OperationalError
 from scheduler.authoring.timetable import RunTimes
 from scheduler.serialized.dag import SerializedDag, next_timetable
 from scheduler.settings import Settings
-from scheduler.store import runs, schedules
-from scheduler.store.database import transaction_at
-from scheduler.store.schedules import Due
-from scheduler.store.versions import Versions
+from scheduler.store.dags import schedules
+from scheduler.store.dags.schedules import Due
+from scheduler.store.dags.versions import Versions
+from scheduler.store.db.database import transaction_at
+from scheduler.store.runs import runs
 
 BROKEN_PAUSE = timedelta(minutes=1)
 #: Dates one transaction looks at: those that already have a run, from a backfill or by hand, are passed over.

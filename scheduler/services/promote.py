@@ -14,9 +14,9 @@ from scheduler.exceptions import PacelineError, UnreadableVersionError
 from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Settings
 from scheduler.states import FINISHED, Decision, RunState, TaskState
-from scheduler.store import collapse, facts, instances, integrity, runs
-from scheduler.store.database import is_of_statement, transaction, transaction_at
-from scheduler.store.versions import Versions
+from scheduler.store.dags.versions import Versions
+from scheduler.store.db.database import is_of_statement, transaction, transaction_at
+from scheduler.store.runs import instances, integrity, run_facts, runs, unexpand
 
 #: Task instances moved in one transaction; a run that asks for more is looked at again at once.
 MOST_MOVES = 2000
@@ -271,10 +271,10 @@ def foremost(dag: SerializedDag, decisions: Sequence[Decision], most: int) -> Se
 
 def facts_of(connection: Connection, dag: SerializedDag, dag_run_id: int) -> Facts:
     """What the tasks of a run look at beside its states: read only what this DAG asks for."""
-    branched = facts.branched(connection, dag_run_id) if dag.has_branches else ()
+    branched = run_facts.branched(connection, dag_run_id) if dag.has_branches else ()
     if not dag.depends_on_past:
         return Facts(branched=branched)
-    before = facts.before(connection, dag_run_id, past.relevant(dag), catchup=dag.catchup)
+    before = run_facts.before(connection, dag_run_id, past.relevant(dag), catchup=dag.catchup)
     return Facts(branched=branched, past=past.waits(dag, before))
 
 
@@ -285,7 +285,7 @@ def _expand(
     spec = dag.tasks[no].expand
     assert spec is not None
     keys = expansion.reads(spec)
-    count = expansion.count(spec, facts.lengths(connection, dag_run_id, dag, keys) if keys else {})
+    count = expansion.count(spec, run_facts.lengths(connection, dag_run_id, dag, keys) if keys else {})
     if count is None or count > most:
         missing = ", ".join(sorted(task_id for task_id, _ in keys))
         reason = (
@@ -296,7 +296,7 @@ def _expand(
         instances.decide(connection, {dag_run_id: [Decision(no, TaskState.UPSTREAM_FAILED, reason)]})
         return own | {-1: TaskState.UPSTREAM_FAILED}
     if len(own) > 1:
-        collapse.expand_anew(connection, dag, dag_run_id, no, count)
+        unexpand.expand_anew(connection, dag, dag_run_id, no, count)
         return instances.states_of(connection, [dag_run_id])[dag_run_id][no]
     instances.expand(connection, dag_run_id, no, count)
     return dict.fromkeys(range(count), TaskState.NONE) if count else {-1: TaskState.SKIPPED}

@@ -10,10 +10,9 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from scheduler import data_folder, log_paths
-from scheduler.settings import Settings
-from scheduler.store import retention
-from scheduler.store.retention import Batch, DeletedRun
+from scheduler.settings import Settings, data_folder, log_paths
+from scheduler.store.upkeep import retention
+from scheduler.store.upkeep.retention import Batch, DeletedRun
 
 log = logging.getLogger("paceline.prune")
 

@@ -7,16 +7,17 @@ from datetime import datetime
 
 from sqlalchemy import Connection, Engine
 
-from scheduler import faults
-from scheduler.deciding.headroom import Headroom
+from scheduler.deciding.prefetch_window import Headroom
 from scheduler.deciding.select import Room, select
-from scheduler.dispatch import PUBLISH_ERRORS, Message, Publisher
+from scheduler.messaging.publisher import PUBLISH_ERRORS, Message, Publisher
+from scheduler.process import fault_points
 from scheduler.services.shared_limits import SharedLimits
 from scheduler.settings import Settings
 from scheduler.states import Waiting
-from scheduler.store import instances, room
-from scheduler.store.database import transaction_at
-from scheduler.store.room import Counts, Full, Pool
+from scheduler.store.db.database import transaction_at
+from scheduler.store.queueing import capacity
+from scheduler.store.queueing.capacity import Counts, Full, Pool
+from scheduler.store.runs import instances
 
 #: More slots than any task needs.
 UNLIMITED = 2**31 - 1
@@ -59,12 +60,12 @@ def send(engine: Engine, publisher: Publisher, messages: list[Message], *, step:
     """Publish and stamp dispatched_at. If the broker is away they stay queued without a message, and rescue sends them."""
     if not messages:
         return True
-    faults.point(f"{step}.publish")
+    fault_points.point(f"{step}.publish")
     try:
         publisher.publish(messages)
     except PUBLISH_ERRORS:
         return False
-    faults.point(f"{step}.published")
+    fault_points.point(f"{step}.published")
     _stamp(engine, messages)
     return True
 
@@ -92,11 +93,11 @@ class _Chosen:
 def _choose_and_queue(connection: Connection, settings: Settings, scheduler_id: str, headroom: Headroom, at_s: float) -> _Chosen:
     """Rounds of read, select and write under the locks; what is found full is left out of the query, before its limit."""
     chosen = _Chosen()
-    found = room.hold_waiting_pools(connection)
+    found = capacity.hold_waiting_pools(connection)
     pools, chosen.held_elsewhere = found.held, found.held_elsewhere
     if not pools:
         return chosen
-    counts = room.count(connection, alive_s=settings.worker.heartbeat_timeout)
+    counts = capacity.count(connection, alive_s=settings.worker.heartbeat_timeout)
     limits = SharedLimits()
     headroom.look(in_queues(counts), at_s)
     free = free_room(pools, counts, settings, headroom)
@@ -131,7 +132,7 @@ def _round(
     limit = settings.scheduler.max_tis_per_query
     _note_full(chosen.full, free)
     share = {name: min(slots, limit) for name, slots in free.pools.items() if slots > 0}
-    batch = room.waiting(
+    batch = capacity.waiting(
         connection,
         share,
         _largest(pools, free, settings),
@@ -145,7 +146,7 @@ def _round(
     limits.announce(connection, select(batch, free, limit=left, reserve=reserve))
     ours = _hold(connection, batch)
     # Counted again now that nobody else can add to these runs.
-    free = free_room(pools, room.count(connection, alive_s=settings.worker.heartbeat_timeout), settings, headroom)
+    free = free_room(pools, capacity.count(connection, alive_s=settings.worker.heartbeat_timeout), settings, headroom)
     usable, left_to_others = limits.within(free, {one.queue for one in batch})
     chosen.held_elsewhere |= len(ours) < len(batch) or left_to_others
     picked = select(ours, usable, limit=left, reserve=reserve)
@@ -163,7 +164,7 @@ def _round(
 def _let_hand_on(connection: Connection, pools: Mapping[str, Pool], free: Room) -> None:
     may = may_hand_on(free.pools, free.parallelism)
     if changed := {name: may[name] for name, pool in pools.items() if may[name] is not pool.hands_on}:
-        room.let_hand_on(connection, changed)
+        capacity.let_hand_on(connection, changed)
 
 
 def may_hand_on(free: Mapping[str, int], parallelism: int) -> dict[str, bool]:
@@ -179,8 +180,8 @@ def may_hand_on(free: Mapping[str, int], parallelism: int) -> dict[str, bool]:
 def _hold(connection: Connection, batch: list[Waiting]) -> list[Waiting]:
     """Those of `batch` whose run, and whose DAG where its limit counts, no other scheduler holds."""
     limited = {one.dag_id for one in batch if one.task_limit is not None}
-    dags = room.hold_dags(connection, limited) if limited else set()
-    runs = room.hold_runs(connection, {one.dag_run_id for one in batch}) if batch else set()
+    dags = capacity.hold_dags(connection, limited) if limited else set()
+    runs = capacity.hold_runs(connection, {one.dag_run_id for one in batch}) if batch else set()
     return [one for one in batch if one.dag_run_id in runs and (one.task_limit is None or one.dag_id in dags)]
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import redis
 from sqlalchemy import Engine
 
-from scheduler import broker_keys
-from scheduler.broker_roles import REPORT
-from scheduler.dispatch import broker_lists
+from scheduler.messaging import broker_keys
+from scheduler.messaging.broker_roles import REPORT
+from scheduler.messaging.publisher import broker_lists
 from scheduler.settings import Settings
-from scheduler.store import overview
+from scheduler.store.queries import overview
 
 #: One JSON object: `at`, and `queues` as `overview.queues` gives them.
 KEY = REPORT

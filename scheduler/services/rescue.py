@@ -12,13 +12,15 @@ from typing import Any
 import redis
 from sqlalchemy import Connection, Engine
 
-from scheduler import broker_keys
-from scheduler.dispatch import Message, Publisher, broker_lists
-from scheduler.doorbell import EPOCH_KEY
+from scheduler.messaging import broker_keys
+from scheduler.messaging.publisher import Message, Publisher, broker_lists
+from scheduler.messaging.wakeups import EPOCH_KEY
 from scheduler.services.queue import send
 from scheduler.settings import Settings
-from scheduler.store import crashes, instances, processes, statistics
-from scheduler.store.database import transaction
+from scheduler.store.db.database import transaction
+from scheduler.store.runs import instances
+from scheduler.store.upkeep import processes, statistics
+from scheduler.store.worker import crashes
 
 #: Task instances read at once, and messages sent in one pass.
 BATCH = 1000

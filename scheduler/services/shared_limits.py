@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 
 from scheduler.deciding.select import Room
 from scheduler.states import Waiting
-from scheduler.store import room
+from scheduler.store.queueing import capacity
 
 PARALLELISM = "parallelism"
 
@@ -38,7 +38,7 @@ class SharedLimits:
             self._wanted[PARALLELISM] = len(expected)
             self._announced += self._wanted
             # The sum of all rounds: each amount is a lock of its own, and of one pass the largest counts.
-            self._others = room.announce(connection, {name: self._announced[name] for name in self._wanted})
+            self._others = capacity.announce(connection, {name: self._announced[name] for name in self._wanted})
 
     def within(self, free: Room, queues: Collection[str]) -> tuple[Room, bool]:
         """What this round may take of what is `free`, counted after `announce`; whether it leaves some to other passes."""

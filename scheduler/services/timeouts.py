@@ -7,8 +7,8 @@ from sqlalchemy import Connection, Engine
 
 from scheduler.settings import Settings
 from scheduler.states import RunState
-from scheduler.store import instances, runs
-from scheduler.store.database import transaction, transaction_at
+from scheduler.store.db.database import transaction, transaction_at
+from scheduler.store.runs import instances, runs
 
 REASON = "dagrun_timeout: its run took too long"
 

@@ -17,9 +17,9 @@ from scheduler.exceptions import UnreadableVersionError
 from scheduler.serialized.dag import SerializedDag
 from scheduler.services.promote import facts_of
 from scheduler.states import TaskState
-from scheduler.store import instances, runs
-from scheduler.store.database import transaction
-from scheduler.store.versions import Versions
+from scheduler.store.dags.versions import Versions
+from scheduler.store.db.database import transaction
+from scheduler.store.runs import instances, runs
 
 #: An ending shows when its transaction commits. One that takes longer is found by the look at the longest unexamined runs.
 LATE = timedelta(seconds=5)

@@ -23,9 +23,11 @@ from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
 from scheduler.settings import Settings
 from scheduler.states import FINISHED, RunState, TaskState
-from scheduler.store import facts, reads, versions
-from scheduler.store import why as store
-from scheduler.store.database import transaction
+from scheduler.store.dags import versions
+from scheduler.store.db.database import transaction
+from scheduler.store.queries import reads
+from scheduler.store.queries import why as store
+from scheduler.store.runs import run_facts
 
 Row = dict[str, Any]
 S = TaskState
@@ -91,7 +93,7 @@ def _waits(connection: Connection, ti: Row, dag: SerializedDag, task: Serialized
     found = store.states(connection, run, others - near) | store.states(connection, run, near, map_index=index)
     before = None
     if task.depends_on_past:
-        before = facts.before(connection, run, past.relevant(dag), catchup=dag.catchup)
+        before = run_facts.before(connection, run, past.relevant(dag), catchup=dag.catchup)
     return {
         "trigger_rule": task.trigger_rule,
         "upstream": _counted(task.upstream, found),

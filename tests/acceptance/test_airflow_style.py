@@ -9,7 +9,9 @@ from sqlalchemy import Engine
 from support.stacks import StackFactory
 from support.waiting import eventually
 
-from scheduler.store import database, reads, runs
+from scheduler.store.db import database
+from scheduler.store.queries import reads
+from scheduler.store.runs import runs
 
 pytestmark = pytest.mark.stack
 

@@ -11,7 +11,7 @@ import psycopg2
 import pytest
 from support.waiting import eventually
 
-from scheduler.cli.stack import PACELINE
+from scheduler.embedded.stack import PACELINE
 from scheduler.settings import Settings
 
 END_S = 30.0

@@ -17,7 +17,7 @@ from support.ledger import Ledger
 from support.servers import PostgresServer
 from support.stacks import StackFactory
 
-from scheduler import faults
+from scheduler.process import fault_points
 
 pytestmark = [pytest.mark.stack, pytest.mark.alone]
 
@@ -34,8 +34,8 @@ SETTLED_S = 120.0
 
 def chosen_points() -> list[str]:
     if FULL:
-        return list(faults.POINTS)
-    others = sorted(faults.POINTS.keys() - set(ALWAYS))
+        return list(fault_points.POINTS)
+    others = sorted(fault_points.POINTS.keys() - set(ALWAYS))
     return [*ALWAYS, *random.Random(SEED).sample(others, SHORT - len(ALWAYS))]
 
 

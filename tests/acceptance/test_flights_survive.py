@@ -13,7 +13,7 @@ from support.standalone import START_S, STOP_S, ask, environment_of, standalone
 from support.waiting import eventually
 
 from scheduler.settings import Settings
-from scheduler.store import database
+from scheduler.store.db import database
 
 pytestmark = [full_only, pytest.mark.stack, pytest.mark.spark, pytest.mark.timeout(600)]
 

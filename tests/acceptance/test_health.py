@@ -10,8 +10,8 @@ import pytest
 from support.stacks import Stack
 from support.waiting import eventually
 
-from scheduler.cli.stack import free_port
-from scheduler.store import database
+from scheduler.embedded.stack import free_port
+from scheduler.store.db import database
 
 pytestmark = pytest.mark.stack
 

@@ -15,9 +15,9 @@ from support.servers import PostgresServer
 from support.stacks import StackFactory
 from support.waiting import eventually
 
-from scheduler import doorbell
-from scheduler.cli import stack as stacks
-from scheduler.dispatch import Message, Publisher, broker_lists
+from scheduler.embedded import stack as stacks
+from scheduler.messaging import wakeups
+from scheduler.messaging.publisher import Message, Publisher, broker_lists
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
@@ -52,7 +52,7 @@ def test_50_queued_task_instances_survive_the_loss_of_their_messages(
     with faulty_stack(stack_factory, ledger, tmp_path / "faults", files=one_task(ledger), env=env, workers=[], waiters=0) as faulty:
         faulty.trigger("one", 50, "r")
         queued = "select id, try_number, dispatch_id from task_instance where state = 'queued' order by id"
-        broker = doorbell.client(faulty.stack.settings)
+        broker = wakeups.client(faulty.stack.settings)
         waiting = broker_lists("default")
         eventually(lambda: sum(map(broker.llen, waiting)) == 50, timeout=30, message=faulty.stack.logs)
         before = faulty.rows(queued)
@@ -80,7 +80,7 @@ def test_messages_delivered_three_times_and_out_of_order_run_once(
 ) -> None:
     with faulty_stack(stack_factory, ledger, tmp_path / "faults", files=one_task(ledger, 0.05), workers=[], waiters=0) as faulty:
         faulty.trigger("one", 20, "r")
-        broker = doorbell.client(faulty.stack.settings)
+        broker = wakeups.client(faulty.stack.settings)
         waiting = broker_lists("default")
         eventually(lambda: sum(map(broker.llen, waiting)) == 20, timeout=30, message=faulty.stack.logs)
         for key in waiting:

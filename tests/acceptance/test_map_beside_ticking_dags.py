@@ -8,7 +8,7 @@ import pytest
 from support.stacks import Stack, StackFactory
 from support.waiting import eventually
 
-from scheduler.store import database
+from scheduler.store.db import database
 
 pytestmark = [pytest.mark.stack, pytest.mark.alone]
 

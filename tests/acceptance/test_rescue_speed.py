@@ -15,9 +15,10 @@ from support.faulty import default_times, full_only
 from support.stacks import Stack
 from support.waiting import eventually
 
-from scheduler import doorbell
-from scheduler.cli import stack as stacks
-from scheduler.store import database, runs
+from scheduler.embedded import stack as stacks
+from scheduler.messaging import wakeups
+from scheduler.store.db import database
+from scheduler.store.runs import runs
 
 pytestmark = [pytest.mark.stack, pytest.mark.alone, pytest.mark.timeout(300)]
 
@@ -118,7 +119,7 @@ def test_all_queued_work_runs_within_10_s_after_redis_came_back_empty(
         runs.trigger(engine, "short", run_id="r")
         queued = "select id from task_instance where state = 'queued'"
         ids = eventually(lambda: found if len(found := rows(engine, queued)) >= 50 else None, timeout=60, interval=0.01)
-        broker = doorbell.client(settings.model_copy(update={"broker": settings.broker.model_copy(
+        broker = wakeups.client(settings.model_copy(update={"broker": settings.broker.model_copy(
             update={"url": own["PACELINE_BROKER_URL"]})}))  # fmt: skip
         if how == "flushed":
             broker.flushall()

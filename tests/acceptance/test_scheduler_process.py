@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from support.waiting import eventually
 
-from scheduler.dispatch import broker_lists
-from scheduler.doorbell import client
+from scheduler.messaging.publisher import broker_lists
+from scheduler.messaging.wakeups import client
 from scheduler.settings import Settings
-from scheduler.store import database
+from scheduler.store.db import database
 
 pytestmark = pytest.mark.stack
 

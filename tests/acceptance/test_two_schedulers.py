@@ -7,7 +7,7 @@ import pytest
 from support.stacks import Stack
 from support.waiting import eventually
 
-from scheduler.store import database
+from scheduler.store.db import database
 
 pytestmark = pytest.mark.stack
 

@@ -11,7 +11,8 @@ from sqlalchemy.exc import DBAPIError
 
 from chaos.recovery import LIMIT_S, Meter, Recovery
 from chaos.stage import Stage
-from scheduler.store import database, runs
+from scheduler.store.db import database
+from scheduler.store.runs import runs
 
 #: Seconds to look for a victim that is at work.
 LOOK_S = 5.0

@@ -12,8 +12,8 @@ from support.waiting import eventually
 from chaos.act import Act
 from chaos.recovery import Recovery
 from chaos.stage import Stage, wait_until_up
-from scheduler.cli import home
-from scheduler.cli.embedded import SUPERUSER, EmbeddedPostgres, _postgres_programs
+from scheduler.embedded import home
+from scheduler.embedded.servers import SUPERUSER, EmbeddedPostgres, _postgres_programs
 
 START_S = 60.0
 STREAMS = "select exists (select from pg_stat_replication where state = 'streaming' and sync_state = 'sync')"

@@ -11,7 +11,8 @@ from sqlalchemy.exc import DBAPIError
 from chaos.book import Book
 from scheduler.exceptions import ConflictError
 from scheduler.settings import Settings
-from scheduler.store import database, runs
+from scheduler.store.db import database
+from scheduler.store.runs import runs
 
 #: Runs that may be unfinished at once: more would only wait.
 MOST_OPEN = 45

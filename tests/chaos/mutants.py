@@ -54,8 +54,8 @@ def changed(mutant: Mutant, change: Change, source: str) -> str:
     return source.replace(change.old, change.new)
 
 
-EXECUTE, RULES, HOT = "workers/execute.py", "scheduler/deciding/rules.py", "scheduler/store/hot_statements.py"
-QUEUE, PROCESSES = "scheduler/services/queue.py", "scheduler/store/processes.py"
+EXECUTE, RULES, HOT = "workers/execute.py", "scheduler/deciding/rules.py", "scheduler/store/worker/hot_statements.py"
+QUEUE, PROCESSES = "scheduler/services/queue.py", "scheduler/store/upkeep/processes.py"
 #: One dispatch in twenty.
 SOMETIMES = "int(claim.dispatch_id[:8], 16) % 20 == 0"
 RETURNED = "            return found\n        return result"
@@ -113,7 +113,11 @@ MUTANTS = (
         f"result = {POPPED} if not {SOMETIMES} else texts.clear()",
     ),
     _mutant(
-        "reads_the_values_of_another_run", "wrong_xcoms", "scheduler/store/hot.py", PULL, PULL.replace("run_id =", "run_id <=")
+        "reads_the_values_of_another_run",
+        "wrong_xcoms",
+        "scheduler/store/worker/hot_path.py",
+        PULL,
+        PULL.replace("run_id =", "run_id <="),
     ),
     _mutant(
         "swaps_map_indexes", "wrong_xcoms", EXECUTE, "unmap(values, claim.map_index)", "unmap(values, min(claim.map_index, 0))"
@@ -139,7 +143,7 @@ MUTANTS = (
     _mutant(
         "ignores_max_active_runs",
         "pool_overruns",
-        "scheduler/store/runs.py",
+        "scheduler/store/runs/runs.py",
         "limit greatest(0, v.max_active_runs - (",
         "limit greatest(0, 99 - (",
     ),

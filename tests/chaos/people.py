@@ -12,8 +12,10 @@ from chaos.shapes import MEASURES
 from scheduler.exceptions import NotFoundError
 from scheduler.settings import Core
 from scheduler.states import TaskState
-from scheduler.store import clear, dags, database, mark, pools
-from scheduler.store.selection import Runs, Tasks
+from scheduler.store.actions import clear, mark, pools
+from scheduler.store.dags import dags
+from scheduler.store.db import database
+from scheduler.store.runs.selection import Runs, Tasks
 
 #: Runs by how they stand; of the newest.
 NEWEST = "select dag_id, run_id from dag_run where dag_id = any(%s) and state = any(%s) order by id desc limit 20"

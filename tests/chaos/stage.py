@@ -21,12 +21,13 @@ from chaos.plan import Plan
 from chaos.proxy import Line, Proxy
 from chaos.shapes import FEW, PROBES
 from chaos.source import files
-from scheduler.cli import stack
-from scheduler.cli.embedded import EmbeddedPostgres, EmbeddedRedis
-from scheduler.cli.processes import Command, Supervisor
-from scheduler.setting_sections import Broker, Database
+from scheduler.embedded import stack
+from scheduler.embedded.servers import EmbeddedPostgres, EmbeddedRedis
+from scheduler.embedded.supervisor import Command, Supervisor
 from scheduler.settings import Paths, Settings
-from scheduler.store import database, migrate, pools, roles
+from scheduler.settings.sections import Broker, Database
+from scheduler.store.actions import pools
+from scheduler.store.db import database, migrate, roles
 
 SCHEDULERS, WORKERS, CONCURRENCY = 3, 3, 5
 PLACES_OF_FEW = 2

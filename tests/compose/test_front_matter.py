@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from scheduler.settings import environment_names
-from scheduler.settings_sources import OTHER_NAMES, STORE_PREFIXES
+from scheduler.settings.environment import OTHER_NAMES, STORE_PREFIXES
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")

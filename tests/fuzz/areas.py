@@ -22,7 +22,6 @@ from support.scenario import Scenario, dag
 from support.waiting import eventually
 
 from fuzz import strategies
-from scheduler import doorbell, log_paths
 from scheduler.authoring.dag import DAG
 from scheduler.cli import COMMANDS, paceline
 from scheduler.dagfiles import problem
@@ -31,11 +30,12 @@ from scheduler.dagfiles.callback_host import CallbackHost, ChildEnded
 from scheduler.dagfiles.dag_check import DagCheck, MalformedDagError
 from scheduler.dagfiles.supervise import DagFileManager
 from scheduler.exceptions import PacelineError, SettingsError
+from scheduler.messaging import wakeups
 from scheduler.operators import EmptyOperator
 from scheduler.serialized.dag import SerializedDag
-from scheduler.settings import Settings
-from scheduler.store import runs
-from workers import inbox, remote_control
+from scheduler.settings import Settings, log_paths
+from scheduler.store.runs import runs
+from workers import message_filter, remote_control
 
 LONGEST_SENTENCE = 3000
 #: Commands that go on until they are stopped, start a JVM for half a minute, or are asked for here in other ways.
@@ -87,7 +87,7 @@ class Ground:
             "PACELINE_DATABASE_URL": settings.database_url, "PACELINE_BROKER_URL": settings.broker_url,
         }  # fmt: skip
         self.commands = list(_commands(paceline, []))
-        self.bell = doorbell.Doorbell(settings)
+        self.bell = wakeups.Doorbell(settings)
         self.dag_check = DagCheck()
         self.host = CallbackHost(settings)
         (settings.dags_folder / "callbacks.py").write_text(CALLBACKS)
@@ -213,17 +213,17 @@ def check_message(_: Ground, item: bytes) -> None:
         message = json.loads(item)
     except (ValueError, RecursionError):
         return
-    complaint = inbox.envelope_fault(message) or inbox.dispatch_fault(message)
+    complaint = message_filter.envelope_fault(message) or message_filter.dispatch_fault(message)
     if complaint is not None:
         sentence(complaint)
         return
     (ti_id, dispatch_id), _kwargs, _embedded = json.loads(base64.b64decode(message["body"]))
-    assert type(ti_id) is int and 0 < ti_id < 2**63 and inbox.UUID.fullmatch(dispatch_id)
+    assert type(ti_id) is int and 0 < ti_id < 2**63 and message_filter.UUID.fullmatch(dispatch_id)
 
 
 def check_wakeups(ground: "Ground", members: list[bytes]) -> None:
     """What is left of them means something to a scheduler."""
-    ground.scenario.broker.zadd(doorbell.KEY, dict.fromkeys(members, 0))
+    ground.scenario.broker.zadd(wakeups.KEY, dict.fromkeys(members, 0))
     heard = ground.bell.wait(0)
     assert heard is not None
     ground.scenario.schedulers[0].turns.wake(heard)
@@ -270,7 +270,7 @@ def check_command(_: "Ground", item: bytes) -> None:
         message = json.loads(item)
     except (ValueError, RecursionError):
         return
-    complaint = inbox.envelope_fault(message) or remote_control.fault(message)
+    complaint = message_filter.envelope_fault(message) or remote_control.fault(message)
     if complaint is not None:
         sentence(complaint)
         return

@@ -8,9 +8,9 @@ from typing import Any
 from support.stacks import Stack
 from support.waiting import eventually
 
-from scheduler.broker_roles import REPORT
-from scheduler.dispatch import broker_lists
-from scheduler.doorbell import EPOCH_KEY, KEY, QUEUE_KEY, WAITERS_KEY, client
+from scheduler.messaging.broker_roles import REPORT
+from scheduler.messaging.publisher import broker_lists
+from scheduler.messaging.wakeups import EPOCH_KEY, KEY, QUEUE_KEY, WAITERS_KEY, client
 from scheduler.services import queue_report
 from scheduler.services.rescue import TURN_KEY
 

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, Phase, given
 from support.servers import running_postgres, running_redis
 
 from fuzz.areas import AREAS, Area, Ground
-from scheduler.setting_sections import Broker, Database
 from scheduler.settings import Paths, Settings
+from scheduler.settings.sections import Broker, Database
 
 
 @dataclass

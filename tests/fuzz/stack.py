@@ -15,7 +15,7 @@ from fuzz import broker as broker_rounds
 from fuzz import strategies
 from fuzz.areas import Ground
 from fuzz.run import Result
-from scheduler.doorbell import client
+from scheduler.messaging.wakeups import client
 
 GOOD = """
 from scheduler import DAG

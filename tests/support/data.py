@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from scheduler.data_folder import Place
 from scheduler.settings import Settings
+from scheduler.settings.data_folder import Place
 
 
 def attempt(settings: Settings, dag_id: str, run_id: str, run_key: int, task_id: str = "first") -> Path:

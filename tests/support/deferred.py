@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from scheduler.settings import Settings
-from scheduler.store import database
-from workers.waiter import Waiter
+from scheduler.store.db import database
+from workers.waiter.run import Waiter
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A stack whose processes fail at named points (scheduler/faults.py), and DAGs that bring it to each of these points."""
+"""A stack whose processes fail at named points (scheduler/process/fault_points.py), and DAGs that bring it to each of these points."""
 
 import os
 import signal
@@ -13,10 +13,13 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from scheduler import doorbell, faults
-from scheduler.dispatch import broker_lists
+from scheduler.messaging import wakeups
+from scheduler.messaging.publisher import broker_lists
+from scheduler.process import fault_points
 from scheduler.settings import Settings, environment_names
-from scheduler.store import backfills, database, runs
+from scheduler.store.actions import backfills
+from scheduler.store.db import database
+from scheduler.store.runs import runs
 from support.ledger import Ledger
 from support.stacks import Stack, StackFactory
 from support.waiting import eventually
@@ -249,7 +252,7 @@ class FaultyStack:
         eventually(all_planned, timeout=60, interval=0.1, message=self.stack.logs)
 
     def _lose_messages(self) -> None:
-        broker = doorbell.client(self.stack.settings)
+        broker = wakeups.client(self.stack.settings)
         deadline = time.monotonic() + 20
         while not self.struck() and time.monotonic() < deadline:
             broker.delete(*broker_lists("default"))
@@ -280,7 +283,7 @@ def faulty_stack(
     (folder / "plan").write_text(plan)
     Ledger.witness(factory.settings.database_url)
     chosen = dag_files(ledger) if files is None else files
-    given = {**QUICK_DEATHS, faults.FAULTS: f"@{folder / 'plan'}", faults.FOLDER: str(folder), **(env or {})}
+    given = {**QUICK_DEATHS, fault_points.FAULTS: f"@{folder / 'plan'}", fault_points.FOLDER: str(folder), **(env or {})}
     stack = factory(chosen, schedulers=schedulers, workers=workers, waiters=waiters, env=given)
     engine = database.create(stack.settings)
     made = FaultyStack(stack, ledger, folder, engine)

@@ -3,9 +3,9 @@
 from typing import Any
 
 from scheduler.states import TaskState
-from scheduler.store import clear, mark
-from scheduler.store.claims import Claim, Ending
-from scheduler.store.selection import Change, Runs, Tasks
+from scheduler.store.actions import clear, mark
+from scheduler.store.runs.selection import Change, Runs, Tasks
+from scheduler.store.worker.claims import Claim, Ending
 from support.scenario import Scenario
 
 ALL = Tasks()

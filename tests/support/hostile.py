@@ -7,7 +7,7 @@ import pickle
 import uuid
 from typing import Any
 
-from scheduler.dispatch import TASK_NAME
+from scheduler.messaging.publisher import TASK_NAME
 
 DISPATCH = "00000000-0000-4000-8000-000000000001"
 

@@ -9,7 +9,7 @@ from scheduler.deciding.rules import Upstream, decide
 from scheduler.serialized.dag import SerializedDag
 from scheduler.states import FAILURES, Branched, RunState
 from scheduler.states import TaskState as S
-from scheduler.store.claims import Ending
+from scheduler.store.worker.claims import Ending
 
 from .random_dags import Plan
 

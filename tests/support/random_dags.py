@@ -8,7 +8,7 @@ from scheduler.authoring.trigger_rule import TriggerRule
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
 from scheduler.states import TaskState as S
-from scheduler.store.claims import Ending
+from scheduler.store.worker.claims import Ending
 
 RULES = sorted({str(rule) for rule in TriggerRule} - {"all_done_setup_success"})
 #: all_success as often as all others together: it is the default.

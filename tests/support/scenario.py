@@ -6,17 +6,19 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from scheduler.dispatch import Publisher, broker_lists
-from scheduler.doorbell import Doorbell, client
-from scheduler.follow import Follower
-from scheduler.loop import SchedulerLoop
+from scheduler.following.follow import Follower
+from scheduler.loop.run import SchedulerLoop
+from scheduler.messaging.publisher import Publisher, broker_lists
+from scheduler.messaging.wakeups import Doorbell, client
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
 from scheduler.settings import Settings
 from scheduler.states import TaskState
-from scheduler.store import database, processes, runs
-from scheduler.store.claims import Claim, Ending
-from scheduler.store.hot import HotPath
+from scheduler.store.db import database
+from scheduler.store.runs import runs
+from scheduler.store.upkeep import processes
+from scheduler.store.worker.claims import Claim, Ending
+from scheduler.store.worker.hot_path import HotPath
 
 WORKER_PLACES = 64
 #: A test with a shorter timeout, in seconds, is about the end of heartbeats.

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import redis
 
-from scheduler.cli.embedded import EmbeddedPostgres, EmbeddedRedis
-from scheduler.cli.processes import Supervisor
-from scheduler.setting_sections import Database
+from scheduler.embedded.servers import EmbeddedPostgres, EmbeddedRedis
+from scheduler.embedded.supervisor import Supervisor
 from scheduler.settings import Paths, Settings
-from scheduler.store import database, migrate
+from scheduler.settings.sections import Database
+from scheduler.store.db import database, migrate
 from support.waiting import eventually
 
 TEMPLATE = "migrated"

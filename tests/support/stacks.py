@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from scheduler.cli import stack as stacks
-from scheduler.cli.processes import Supervisor
+from scheduler.embedded import stack as stacks
+from scheduler.embedded.supervisor import Supervisor
 from scheduler.settings import Settings
 
 LOG_LINES = 60

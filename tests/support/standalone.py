@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from scheduler.cli import stack
+from scheduler.embedded import stack
 
 START_S = 90.0
 STOP_S = 60.0

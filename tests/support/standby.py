@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from scheduler.cli import embedded
-from scheduler.cli import home as homes
-from scheduler.cli.embedded import SUPERUSER, EmbeddedPostgres
-from scheduler.cli.processes import Supervisor
+from scheduler.embedded import home as homes
+from scheduler.embedded import servers
+from scheduler.embedded.servers import SUPERUSER, EmbeddedPostgres
+from scheduler.embedded.supervisor import Supervisor
 from support.servers import DURABLE, PostgresServer
 from support.waiting import eventually
 
@@ -21,7 +21,7 @@ def running_standby(primary: PostgresServer, folder: Path) -> Iterator[PostgresS
     """A copy that follows `primary`, whose commits from now on wait for it."""
     data = folder / "data"
     identity = homes.server_identity(data)
-    programs = embedded._postgres_programs(data)
+    programs = servers._postgres_programs(data)
     homes.private_folder(data, identity)
     uid, gid = identity or (None, None)
     source = str(primary.embedded.run_folder)
@@ -32,7 +32,7 @@ def running_standby(primary: PostgresServer, folder: Path) -> Iterator[PostgresS
         group=gid,
         extra_groups=None if identity is None else [],
         cwd=folder,
-        env=embedded._environment(),
+        env=servers._environment(),
         check=True,
     )
     with Supervisor(folder / "logs") as supervisor:

@@ -21,9 +21,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from scheduler.cli import embedded
-from scheduler.cli import home as homes
-from scheduler.cli.processes import Supervisor
+from scheduler.embedded import home as homes
+from scheduler.embedded import servers
+from scheduler.embedded.supervisor import Supervisor
 
 
 @dataclass(frozen=True)
@@ -91,11 +91,11 @@ def programs_with_tls() -> Path:
     pytest.skip("no PostgreSQL with TLS is installed (apt install postgresql)")
 
 
-class PostgresOnPort(embedded.EmbeddedPostgres):
+class PostgresOnPort(servers.EmbeddedPostgres):
     """The name of its socket has the port in it."""
 
-    def connect(self, database: str = embedded.DATABASE) -> "psycopg2.extensions.connection":
-        return psycopg2.connect(host=str(self.run_folder), port=self.options["port"], user=embedded.SUPERUSER, dbname=database)
+    def connect(self, database: str = servers.DATABASE) -> "psycopg2.extensions.connection":
+        return psycopg2.connect(host=str(self.run_folder), port=self.options["port"], user=servers.SUPERUSER, dbname=database)
 
 
 def free_port() -> int:
@@ -107,7 +107,7 @@ def free_port() -> int:
 def postgres_with_tls(folder: Path, made: Certificates, *, user: str, password: str, patch: pytest.MonkeyPatch) -> Iterator[str]:
     """host:port/database of a PostgreSQL that takes nobody but `user` with `password` over TLS."""
     programs = programs_with_tls()
-    patch.setattr(embedded, "_postgres_programs", lambda _: programs)
+    patch.setattr(servers, "_postgres_programs", lambda _: programs)
     data, run = folder / "data", folder / "run"
     port = free_port()
     identity = homes.server_identity(data)
@@ -124,12 +124,12 @@ def postgres_with_tls(folder: Path, made: Certificates, *, user: str, password: 
         server.start()
         with contextlib.closing(server.connect()) as connection, connection.cursor() as cursor:
             cursor.execute(f"create role {user} login password '{password}'")
-            cursor.execute(f"alter database {embedded.DATABASE} owner to {user}")
+            cursor.execute(f"alter database {servers.DATABASE} owner to {user}")
             cursor.execute(f"alter schema public owner to {user}")
             connection.commit()
             (data / "pg_hba.conf").write_text("local all postgres trust\nhostssl all all 127.0.0.1/32 scram-sha-256\n")
             cursor.execute("select pg_reload_conf()")
-        yield f"localhost:{port}/{embedded.DATABASE}"
+        yield f"localhost:{port}/{servers.DATABASE}"
 
 
 @dataclass

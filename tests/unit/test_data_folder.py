@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from scheduler import data_folder
-from scheduler.data_folder import Place
+from scheduler.settings import data_folder
+from scheduler.settings.data_folder import Place
 
 NAMES = ["a", "A", "a/b", "a%2Fb", "..", ".", "_a", "%5Fa", "a*", "[a]", "a{b,c}", "a?", "ü", "", "a\\b", "x" * 300, "x" * 299]
 

@@ -11,13 +11,12 @@ import threading
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
-from scheduler import data_folder
 from scheduler.authoring.frames import DataFrameReference
 from scheduler.authoring.operator import Operator
-from scheduler.data_folder import Place, component
 from scheduler.exceptions import FailTask, PacelineError
-from scheduler.settings import Settings
-from scheduler.store.claims import Claim
+from scheduler.settings import Settings, data_folder
+from scheduler.settings.data_folder import Place, component
+from scheduler.store.worker.claims import Claim
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

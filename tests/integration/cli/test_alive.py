@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from scheduler.cli.stack import free_port
-from scheduler.health import Health
-from scheduler.health_server import HealthServer
-from scheduler.presence import Presence
+from scheduler.embedded.stack import free_port
+from scheduler.process.health import Health
+from scheduler.process.health_server import HealthServer
+from scheduler.process.pidfile import Presence
 from scheduler.settings import Settings
 
 from .conftest import Cli

@@ -10,10 +10,10 @@ from support.scenario import Scenario, dag
 from support.waiting import eventually
 
 from scheduler.cli import lazy
-from scheduler.doorbell import Doorbell
 from scheduler.exceptions import UnreachableError
+from scheduler.messaging.wakeups import Doorbell
 from scheduler.states import TaskState
-from scheduler.store import database
+from scheduler.store.db import database
 
 from .conftest import Cli
 

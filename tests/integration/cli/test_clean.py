@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from support.data import attempt
 from support.scenario import Scenario
 
-from scheduler.log_paths import run_folder
+from scheduler.settings.log_paths import run_folder
 
 from .conftest import Cli
 

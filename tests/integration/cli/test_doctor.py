@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from support.scenario import Scenario, dag
 
-from scheduler import doorbell
+from scheduler.messaging import wakeups
 
 from .conftest import Cli
 
@@ -101,7 +101,7 @@ def test_a_schema_that_does_not_fit_names_the_command(cli: Cli, empty_database_u
 
 
 def test_a_broker_that_refuses_the_password_says_so(cli: Cli, scenario: Scenario) -> None:
-    client = doorbell.client(scenario.settings)
+    client = wakeups.client(scenario.settings)
     client.acl_setuser("picky", enabled=True, passwords=["+right"], commands=["+@all"])
     url = cli.env["PACELINE_BROKER_URL"].replace("redis+socket://", "redis+socket://picky:wrong@")
 

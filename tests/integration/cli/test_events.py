@@ -7,8 +7,9 @@ from support.scenario import Scenario, dag
 
 from scheduler.settings import Settings
 from scheduler.states import TaskState as S
-from scheduler.store import database, processes
-from scheduler.store.claims import Ending
+from scheduler.store.db import database
+from scheduler.store.upkeep import processes
+from scheduler.store.worker.claims import Ending
 
 from .conftest import Cli
 

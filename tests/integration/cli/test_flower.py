@@ -17,8 +17,8 @@ from support.scenario import Scenario, dag
 from support.stacks import StackFactory
 from support.waiting import eventually
 
-from scheduler.cli import stack as stacks
-from scheduler.store import processes
+from scheduler.embedded import stack as stacks
+from scheduler.store.upkeep import processes
 
 from .conftest import Cli
 

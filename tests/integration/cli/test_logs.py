@@ -87,7 +87,7 @@ def test_following_prints_what_comes_until_the_try_ends(
         path.write_text("begun\n")
         with path.open("a") as file:
             file.write("ended\n")
-        from scheduler.store.claims import Ending
+        from scheduler.store.worker.claims import Ending
 
         assert scenario.follower.report(claim, Ending(TaskState.SUCCESS))
 

@@ -3,7 +3,7 @@
 from support.scenario import Scenario, dag
 
 from scheduler.states import TaskState
-from scheduler.store import notices
+from scheduler.store.upkeep import notices
 
 from .conftest import Cli
 

@@ -11,9 +11,9 @@ from support.scenario import Scenario
 from scheduler.cli import progress
 from scheduler.exceptions import NotFoundError, WaitTimeoutError
 from scheduler.states import TaskState
-from scheduler.store import reads
-from scheduler.store.claims import Ending
-from scheduler.store.progress import ProgressWriter
+from scheduler.store.queries import reads
+from scheduler.store.worker.claims import Ending
+from scheduler.store.worker.progress import ProgressWriter
 from workers.progress import Progress
 
 

@@ -9,7 +9,7 @@ import pytest
 import redis
 from support.servers import PostgresServer, RedisServer, running_redis
 
-from scheduler.cli.stack import PACELINE
+from scheduler.embedded.stack import PACELINE
 from scheduler.settings import Settings
 
 COMMANDS = (["scheduler"], ["worker"], ["waiter"], ["dags", "list"], ["variables", "set", "a", "1"], ["doctor"])

@@ -12,7 +12,7 @@ from support.waiting import eventually
 
 from scheduler.dagfiles.supervise import DagFileManager, Turn
 from scheduler.settings import Settings
-from scheduler.store import database
+from scheduler.store.db import database
 
 
 @dataclass

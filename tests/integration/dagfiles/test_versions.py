@@ -13,8 +13,8 @@ from sqlalchemy import create_engine, event
 from support.waiting import eventually
 
 from scheduler.dagfiles.supervise import DagFileManager
-from scheduler.doorbell import Doorbell
-from scheduler.store.files import Claimed, ImportProblem, ParsedDag, ParsedFile, claim, record, sync
+from scheduler.messaging.wakeups import Doorbell
+from scheduler.store.dags.files import Claimed, ImportProblem, ParsedDag, ParsedFile, claim, record, sync
 
 from .conftest import Files
 

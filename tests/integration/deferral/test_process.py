@@ -5,7 +5,7 @@ from typing import Any
 
 from support.waiting import eventually
 
-from scheduler.store import database
+from scheduler.store.db import database
 
 DEFERS = """
 from datetime import timedelta

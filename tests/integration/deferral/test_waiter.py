@@ -12,8 +12,9 @@ from support.waiting import eventually
 from scheduler.authoring import deferral
 from scheduler.settings import Settings
 from scheduler.states import TaskState
-from scheduler.store import deferrals, processes
-from scheduler.store.claims import Claim, Deferral, Ending
+from scheduler.store.upkeep import processes
+from scheduler.store.worker import deferrals
+from scheduler.store.worker.claims import Claim, Deferral, Ending
 from scheduler.triggers import DateTimeTrigger, ExternalTrigger
 
 MANY = 500

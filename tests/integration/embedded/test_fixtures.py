@@ -7,7 +7,7 @@ import pytest
 import redis
 from support.waiting import eventually
 
-from scheduler.doorbell import client
+from scheduler.messaging.wakeups import client
 
 
 def test_each_database_starts_with_the_schema_and_without_rows(database_url):

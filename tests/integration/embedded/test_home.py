@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from support import folders
 
-from scheduler.cli import access_lists, home
+from scheduler.embedded import access_lists, home
 from scheduler.exceptions import ConflictError, PacelineError
 from scheduler.settings import Paths, Settings
 

@@ -11,8 +11,8 @@ import psutil
 import pytest
 from support.waiting import eventually
 
-from scheduler.cli import processes
-from scheduler.cli.processes import Command, Supervisor
+from scheduler.embedded import supervisor as processes
+from scheduler.embedded.supervisor import Command, Supervisor
 
 #: Starts a grandchild in a session of its own (as a daemon would be), writes both ids to argv[1], then sleeps.
 PARENT_OF_A_STRAY = """

@@ -14,10 +14,10 @@ import pytest
 import redis
 from support.waiting import eventually
 
-from scheduler.cli.embedded import EmbeddedError, EmbeddedServers
-from scheduler.doorbell import client
-from scheduler.setting_sections import Broker
+from scheduler.embedded.servers import EmbeddedError, EmbeddedServers
+from scheduler.messaging.wakeups import client
 from scheduler.settings import Paths, Settings
+from scheduler.settings.sections import Broker
 
 #: Starts the servers on argv[1], says the ids of all their processes, and waits.
 OWNER = """

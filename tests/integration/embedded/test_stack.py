@@ -13,9 +13,9 @@ import pytest
 from support.standalone import START_S, STOP_S, ask, environment_of, standalone
 from support.waiting import eventually
 
-from scheduler.cli import stack
-from scheduler.setting_sections import Database, Flower
+from scheduler.embedded import stack
 from scheduler.settings import Paths, Settings
+from scheduler.settings.sections import Database, Flower
 
 pytestmark = pytest.mark.stack
 

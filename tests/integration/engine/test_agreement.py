@@ -7,10 +7,10 @@ import pytest
 from support.scenario import Scenario
 
 from scheduler.cli import checks
-from scheduler.loop import SchedulerLoop
+from scheduler.loop.run import SchedulerLoop
 from scheduler.settings import Core, Settings
-from scheduler.store import processes
-from scheduler.store.agreement import Agreement, differences
+from scheduler.store.upkeep import processes
+from scheduler.store.upkeep.settings_drift import Agreement, differences
 
 KEY = "SGVyZSBpcyBhIGtleSBvZiAzMiBieXRlcywgZXhhY3Q="
 

@@ -13,8 +13,8 @@ from scheduler.exceptions import NotFoundError, PacelineError
 from scheduler.serialized.dag import SerializedDag
 from scheduler.services.assets import Assets
 from scheduler.services.plan import Plan
-from scheduler.store import assets, dags
-from scheduler.store.versions import Versions
+from scheduler.store.dags import assets, dags
+from scheduler.store.dags.versions import Versions
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 A, B, C = Asset("a", "s3://a"), Asset("b", "s3://b"), Asset("c", "s3://c")
@@ -99,7 +99,7 @@ def test_the_extra_a_task_gives_is_part_of_the_event(scenario: Scenario) -> None
     claim = scenario.claim(message)
     assert claim is not None
     scenario.hot.push_xcom(claim, "outlet_events", '{"s3://a": {"extra": {"rows": 7}}, "s3://elsewhere": {"extra": {}}, "x": 3}')
-    from scheduler.follow import Ending
+    from scheduler.following.follow import Ending
     from scheduler.states import TaskState
 
     scenario.follower.report(claim, Ending(TaskState.SUCCESS))

@@ -13,13 +13,13 @@ import pytest
 from support.scenario import Scenario, chain
 
 from scheduler.exceptions import ConflictError, NotFoundError, PacelineError
-from scheduler.loop import SchedulerLoop
+from scheduler.loop.run import SchedulerLoop
 from scheduler.services.backfill import Backfill
 from scheduler.states import TaskState
-from scheduler.store import backfills
-from scheduler.store.backfills import Wanted
-from scheduler.store.claims import Claim
-from scheduler.store.versions import Versions
+from scheduler.store.actions import backfills
+from scheduler.store.actions.backfills import Wanted
+from scheduler.store.dags.versions import Versions
+from scheduler.store.worker.claims import Claim
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 HOURLY = {"schedule": {"kind": "cron", "expression": "0 * * * *", "timezone": "UTC"}, "max_active_runs": 2}

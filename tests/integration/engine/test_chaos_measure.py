@@ -10,7 +10,7 @@ from chaos.recovery import Meter
 from support.scenario import Scenario, chain
 from support.waiting import eventually
 
-from scheduler.doorbell import client
+from scheduler.messaging.wakeups import client
 
 
 @pytest.fixture

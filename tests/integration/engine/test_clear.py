@@ -9,8 +9,8 @@ from support.scenario import Scenario, chain, dag
 
 from scheduler.exceptions import NotFoundError, PacelineError
 from scheduler.states import FAILURES, STARTED, TaskState
-from scheduler.store.claims import Claim, Ending
-from scheduler.store.selection import Runs, Tasks
+from scheduler.store.runs.selection import Runs, Tasks
+from scheduler.store.worker.claims import Claim, Ending
 
 S = TaskState
 

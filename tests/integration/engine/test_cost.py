@@ -7,9 +7,9 @@ from uuid import uuid4
 from support.scenario import Scenario, dag
 
 from scheduler.states import TaskState
-from scheduler.store.claims import Ending
-from scheduler.store.hot import HotPath
-from scheduler.store.hot_statements import STATEMENTS
+from scheduler.store.worker.claims import Ending
+from scheduler.store.worker.hot_path import HotPath
+from scheduler.store.worker.hot_statements import STATEMENTS
 
 #: 20 % more pages than in the small case is allowed: an index of a million rows has one level more.
 ALLOWED = 1.2

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy.exc import OperationalError
 from support.scenario import Scenario
 
-from scheduler.store import database
+from scheduler.store.db import database
 
 CHURNING = ("task_instance", "dag_run", "xcom", "notice", "deferral", "process", "dag_file", "dag_schedule")
 

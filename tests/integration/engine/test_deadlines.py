@@ -13,7 +13,8 @@ from scheduler.dagfiles import load
 from scheduler.serialized.authored import from_dag
 from scheduler.serialized.dag import SerializedDag
 from scheduler.states import TaskState
-from scheduler.store import database, deadlines
+from scheduler.store.db import database
+from scheduler.store.runs import deadlines
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 SLA = {"sla_s": 3600.0, "email": ("a@example.org",)}
@@ -55,7 +56,7 @@ def due(scenario: Scenario, *, ago_s: float = 0.0) -> None:
 
 def settle(scenario: Scenario, at: datetime | None = None) -> int:
     now = at or scenario.rows("select clock_timestamp()")[0][0]
-    return sum(scheduler.turns.deadlines.run_once(now) for scheduler in scenario.schedulers)
+    return sum(scheduler.loop.turns.deadlines.run_once(now) for scheduler in scenario.schedulers)
 
 
 def slas(**options: Any) -> SerializedDag:

@@ -7,7 +7,7 @@ from support import hostile
 from support.scenario import Scenario, chain
 from support.waiting import eventually
 
-from scheduler.doorbell import KEY, QUEUE_KEY, Doorbell
+from scheduler.messaging.wakeups import KEY, QUEUE_KEY, Doorbell
 from scheduler.services import queue_report
 from scheduler.services.rescue import TURN_KEY, dispatch_ids_in_broker
 

@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from scheduler.dispatch import TASK_NAME, Message, Publisher, broker_lists, broker_priority, celery_app
-from scheduler.doorbell import client
+from scheduler.messaging.publisher import TASK_NAME, Message, Publisher, broker_lists, broker_priority, celery_app
+from scheduler.messaging.wakeups import client
 from scheduler.settings import Settings
 
 DISPATCH = "00000000-0000-4000-8000-00000000000{}"

@@ -7,12 +7,13 @@ import pytest
 from support.scenario import Scenario, chain
 from support.waiting import eventually
 
-from scheduler.dispatch import Publisher
 from scheduler.exceptions import StaleTryError
+from scheduler.messaging.publisher import Publisher
 from scheduler.services.rescue import Rescue
 from scheduler.states import TaskState
-from scheduler.store import files, processes
-from scheduler.store.claims import Ending
+from scheduler.store.dags import files
+from scheduler.store.upkeep import processes
+from scheduler.store.worker.claims import Ending
 
 Make = Callable[..., Scenario]
 LONG_AGO = "clock_timestamp() - interval '1 hour'"

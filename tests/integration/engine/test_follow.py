@@ -5,12 +5,12 @@ from collections.abc import Callable
 
 from support.scenario import Scenario, chain, dag
 
-from scheduler.dispatch import Publisher
-from scheduler.doorbell import Doorbell
-from scheduler.follow import Follower
+from scheduler.following.follow import Follower
+from scheduler.messaging.publisher import Publisher
+from scheduler.messaging.wakeups import Doorbell
 from scheduler.states import TaskState
-from scheduler.store.claims import Ending
-from scheduler.store.hot import HotPath
+from scheduler.store.worker.claims import Ending
+from scheduler.store.worker.hot_path import HotPath
 
 SUCCESS = Ending(TaskState.SUCCESS)
 

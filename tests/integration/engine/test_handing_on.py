@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from support.scenario import Scenario, dag
 
-from scheduler.dispatch import Publisher
-from scheduler.doorbell import Doorbell
-from scheduler.follow import Follower
+from scheduler.following.follow import Follower
+from scheduler.messaging.publisher import Publisher
+from scheduler.messaging.wakeups import Doorbell
 from scheduler.serialized.dag import SerializedDag
 from scheduler.states import TaskState
-from scheduler.store.claims import Claim, Ending
-from scheduler.store.hot import HotPath
+from scheduler.store.worker.claims import Claim, Ending
+from scheduler.store.worker.hot_path import HotPath
 
 S = TaskState
 SUCCESS = Ending(S.SUCCESS)

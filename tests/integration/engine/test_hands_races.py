@@ -11,8 +11,8 @@ from support.scenario import Scenario, dag
 
 from scheduler.serialized.dag import SerializedDag
 from scheduler.states import RunState
-from scheduler.store import mark
-from scheduler.store.selection import Tasks
+from scheduler.store.actions import mark
+from scheduler.store.runs.selection import Tasks
 
 WIDTH = 6
 RUNS = 4

@@ -11,9 +11,10 @@ from support.hands import clear_, end, mark_
 from support.scenario import Scenario, chain, dag
 
 from scheduler.states import FAILURES, FINISHED, STARTED, RunState, TaskState
-from scheduler.store import instances, mark
-from scheduler.store.claims import Claim
-from scheduler.store.selection import Tasks
+from scheduler.store.actions import mark
+from scheduler.store.runs import instances
+from scheduler.store.runs.selection import Tasks
+from scheduler.store.worker.claims import Claim
 
 S = TaskState
 MOST_ACTIVE = 3

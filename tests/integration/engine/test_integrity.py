@@ -8,10 +8,10 @@ from support.scenario import Scenario, dag
 
 from scheduler.serialized.dag import SerializedDag
 from scheduler.states import TaskState
-from scheduler.store import integrity
-from scheduler.store.claims import Ending
-from scheduler.store.selection import Tasks
-from scheduler.store.versions import Versions
+from scheduler.store.dags.versions import Versions
+from scheduler.store.runs import integrity
+from scheduler.store.runs.selection import Tasks
+from scheduler.store.worker.claims import Ending
 
 S = TaskState
 FREE = {"disable_bundle_versioning": True}

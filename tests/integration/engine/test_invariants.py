@@ -5,13 +5,13 @@ from collections.abc import Iterator
 import pytest
 from support.scenario import Scenario, chain, dag
 
-from scheduler.dispatch import Publisher
+from scheduler.messaging.publisher import Publisher
 from scheduler.services import invariants
 from scheduler.services.invariants import Tools
 from scheduler.services.rescue import dispatch_ids_in_broker
 from scheduler.states import TaskState
-from scheduler.store.claims import Ending
-from scheduler.store.invariants import Broken
+from scheduler.store.upkeep.invariants import Broken
+from scheduler.store.worker.claims import Ending
 
 #: Every moment of the last year is this long ago.
 AGED = "interval '1 hour'"

@@ -9,7 +9,7 @@ from pathlib import Path
 from support.scenario import Scenario, dag
 
 from scheduler.states import TaskState as S
-from scheduler.store.claims import Claim, Ending
+from scheduler.store.worker.claims import Claim, Ending
 
 #: Everything that is easily written in another order: sets, dicts, groups, mapped tasks, params.
 FILE = """

@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 import pytest
 from support.scenario import Scenario, dag
 
-from scheduler.doorbell import Doorbell
+from scheduler.messaging.wakeups import Doorbell
 from scheduler.services.promote import foremost
 from scheduler.states import Decision, TaskState
-from scheduler.store import instances, runs
-from scheduler.store.arrays import literal
+from scheduler.store.db.arrays import literal
+from scheduler.store.runs import instances, runs
 
 
 def scheduled(scenario: Scenario) -> set[str]:

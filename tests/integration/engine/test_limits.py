@@ -8,7 +8,7 @@ from support.scenario import Scenario, chain, dag
 
 from scheduler.serialized.dag import SerializedDag
 from scheduler.states import TaskState
-from scheduler.store.claims import Claim, Deferral, Ending
+from scheduler.store.worker.claims import Claim, Deferral, Ending
 
 S = TaskState
 ACTIVE = "('queued', 'running', 'shutdown', 'deferred')"

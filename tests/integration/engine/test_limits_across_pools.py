@@ -8,7 +8,7 @@ import pytest
 from support.scenario import Scenario, dag
 
 from scheduler.services.queue import Queued
-from scheduler.store import instances
+from scheduler.store.runs import instances
 
 WIDTH = 40
 MOST = 8

@@ -11,12 +11,12 @@ from datetime import UTC, datetime, timedelta
 from support.hands import clear_, end
 from support.scenario import Scenario, dag
 
-from scheduler.dispatch import Publisher
 from scheduler.exceptions import PacelineError
+from scheduler.messaging.publisher import Publisher
 from scheduler.services import invariants, prune
-from scheduler.store import backfills, delete
-from scheduler.store.backfills import Wanted
-from scheduler.store.selection import Runs
+from scheduler.store.actions import backfills, delete
+from scheduler.store.actions.backfills import Wanted
+from scheduler.store.runs.selection import Runs
 
 DURATION_S = 4.0
 START = datetime(2026, 3, 1, tzinfo=UTC)

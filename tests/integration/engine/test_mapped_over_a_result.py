@@ -8,8 +8,8 @@ from support.scenario import Scenario, dag
 
 from scheduler.serialized.dag import SerializedDag
 from scheduler.states import TaskState
-from scheduler.store.claims import Ending
-from scheduler.store.selection import Tasks
+from scheduler.store.runs.selection import Tasks
+from scheduler.store.worker.claims import Ending
 
 S = TaskState
 FREE = {"disable_bundle_versioning": True}

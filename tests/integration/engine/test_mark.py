@@ -9,9 +9,9 @@ from support.scenario import Scenario, chain, dag
 
 from scheduler.exceptions import ConflictError, NotFoundError, PacelineError
 from scheduler.states import RunState, TaskState
-from scheduler.store import delete, mark
-from scheduler.store.claims import Claim
-from scheduler.store.selection import Runs, Tasks
+from scheduler.store.actions import delete, mark
+from scheduler.store.runs.selection import Runs, Tasks
+from scheduler.store.worker.claims import Claim
 
 S = TaskState
 

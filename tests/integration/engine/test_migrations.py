@@ -9,7 +9,8 @@ from alembic.script import ScriptDirectory
 from support.scenario import Scenario, chain
 
 from scheduler.exceptions import SchemaError
-from scheduler.store import migrate, processes
+from scheduler.store.db import migrate
+from scheduler.store.upkeep import processes
 
 MIGRATION = '''"""A migration of a version to come."""
 from alembic import op

@@ -15,13 +15,13 @@ from support.scenario import Scenario
 from support.waiting import eventually
 
 from scheduler.dagfiles import load
-from scheduler.follow import Ending
+from scheduler.following.follow import Ending
 from scheduler.serialized.authored import from_dag
 from scheduler.serialized.dag import SerializedDag
 from scheduler.services.notify import Notify
 from scheduler.settings import Settings
 from scheduler.states import TaskState
-from scheduler.store import notices
+from scheduler.store.upkeep import notices
 
 HEAD = """
 import json, os, pathlib, signal, time
@@ -83,7 +83,7 @@ def notify(scenario: Scenario) -> None:
 
     def turn() -> bool:
         for scheduler in scenario.schedulers:
-            scheduler.turns.notify.run_once(None)  # type: ignore[arg-type]
+            scheduler.loop.turns.notify.run_once(None)  # type: ignore[arg-type]
         return not scenario.rows("select 1 from notice where ended_at is null")
 
     eventually(turn, timeout=30, message=lambda: str(scenario.rows("select kind, attempts, error from notice")))

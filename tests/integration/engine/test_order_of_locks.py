@@ -12,8 +12,10 @@ from support.scenario import Scenario, dag
 from support.waiting import eventually
 
 from scheduler.states import TaskState
-from scheduler.store import deferrals, integrity, versions
-from scheduler.store.claims import Claim, Deferral, Ending
+from scheduler.store.dags import versions
+from scheduler.store.runs import integrity
+from scheduler.store.worker import deferrals
+from scheduler.store.worker.claims import Claim, Deferral, Ending
 
 SUCCESS = Ending(TaskState.SUCCESS)
 BLOCKED = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"

@@ -10,7 +10,7 @@ from support.scenario import Scenario, dag
 
 from scheduler.serialized.dag import SerializedDag
 from scheduler.states import TaskState
-from scheduler.store.claims import Claim, Ending
+from scheduler.store.worker.claims import Claim, Ending
 
 S = TaskState
 

@@ -10,8 +10,9 @@ from support.waiting import eventually
 from scheduler.authoring import timetable
 from scheduler.exceptions import PacelineError
 from scheduler.services.plan import Plan
-from scheduler.store import dags, runs, schedules
-from scheduler.store.versions import Versions
+from scheduler.store.dags import dags, schedules
+from scheduler.store.dags.versions import Versions
+from scheduler.store.runs import runs
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)

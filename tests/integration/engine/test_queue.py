@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from support.scenario import Scenario, chain, dag
 
-from scheduler.dispatch import broker_lists
+from scheduler.messaging.publisher import broker_lists
 
 
 def wide(dag_id: str, width: int, **options: object) -> object:

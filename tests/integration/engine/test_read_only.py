@@ -14,9 +14,9 @@ from support.waiting import eventually
 
 from scheduler.exceptions import ReadOnlyError
 from scheduler.states import TaskState
-from scheduler.store import database, sqlstates
-from scheduler.store.claims import Claim, Ending
-from scheduler.store.hot import HotPath
+from scheduler.store.db import database, sqlstates
+from scheduler.store.worker.claims import Claim, Ending
+from scheduler.store.worker.hot_path import HotPath
 
 Switch = Callable[[bool], None]
 

@@ -12,7 +12,7 @@ from support.servers import PostgresServer
 from support.waiting import eventually
 
 from scheduler.settings import Settings
-from scheduler.store.renewal import Renewal
+from scheduler.store.upkeep.heartbeats import Renewal
 from workers.heartbeat import lease_s
 
 

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 import pytest
 from support.scenario import Scenario, chain, dag
 
-from scheduler.dispatch import Message, broker_lists
+from scheduler.messaging.publisher import Message, broker_lists
 from scheduler.services import rescue
 from scheduler.states import TaskState
-from scheduler.store.claims import Ending
+from scheduler.store.worker.claims import Ending
 
 QUICK = {"task_queued_timeout": 0.001}
 #: PostgreSQL of the test session has just started: do not wait for workers to assert their claims.
@@ -171,10 +171,10 @@ def test_a_run_that_another_scheduler_holds_is_looked_at_again_and_one_that_ende
     scheduler = scenario.schedulers[0]
     with scenario.engine.begin() as elsewhere:
         elsewhere.exec_driver_sql("select 1 from dag_run where id = %s for update", (held,))
-        scheduler.turns.hint([held, ended])
+        scheduler.loop.turns.hint([held, ended])
         scheduler.turn()
 
-        assert set(scheduler.turns.hints) == {held}
+        assert set(scheduler.loop.turns.hints) == {held}
 
     scenario.turn()
-    assert scheduler.turns.hints == {}
+    assert scheduler.loop.turns.hints == {}

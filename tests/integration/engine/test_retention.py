@@ -9,10 +9,10 @@ from support.data import attempt
 from support.scenario import Scenario, chain, dag
 from support.waiting import eventually
 
-from scheduler.log_paths import run_folder
 from scheduler.services.prune import Prune
+from scheduler.settings.log_paths import run_folder
 from scheduler.states import TaskState
-from scheduler.store import retention
+from scheduler.store.upkeep import retention
 
 LONG_AGO = timedelta(days=100)
 CRON = {"kind": "cron", "expression": "0 0 * * *", "timezone": "UTC"}

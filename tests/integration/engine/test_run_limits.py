@@ -6,8 +6,8 @@ import pytest
 from support.scenario import Scenario, chain, dag
 
 from scheduler.states import TaskState
-from scheduler.store import runs
-from scheduler.store.claims import Ending
+from scheduler.store.runs import runs
+from scheduler.store.worker.claims import Ending
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 

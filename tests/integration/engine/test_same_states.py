@@ -12,7 +12,7 @@ from support.scenario import Scenario
 
 from scheduler.states import FINISHED, RUN_FINISHED
 from scheduler.states import TaskState as S
-from scheduler.store.claims import Claim
+from scheduler.store.worker.claims import Claim
 
 ENGINES = settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 MOST_TURNS = 40

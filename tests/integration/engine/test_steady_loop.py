@@ -10,9 +10,10 @@ from support.waiting import eventually
 
 from scheduler.dagfiles.supervise import DagFileManager
 from scheduler.states import TaskState
-from scheduler.store import files, processes
-from scheduler.store.claims import Ending
-from scheduler.store.files import ParsedDag, ParsedFile
+from scheduler.store.dags import files
+from scheduler.store.dags.files import ParsedDag, ParsedFile
+from scheduler.store.upkeep import processes
+from scheduler.store.worker.claims import Ending
 
 ONE_DAG = "from scheduler import DAG\nwith DAG('one', schedule=None):\n    pass\n"
 MakeScenario = Callable[..., Scenario]

@@ -7,7 +7,7 @@ from sqlalchemy import event
 from support.scenario import Scenario, dag
 from support.waiting import eventually
 
-from scheduler.store import stirring
+from scheduler.store.upkeep import pending_work
 
 MakeScenario = Callable[..., Scenario]
 RUN = "(select max(id) from dag_run)"
@@ -57,11 +57,11 @@ def still(make_scenario: MakeScenario) -> Scenario:
 
 
 def test_each_service_has_a_cause_here() -> None:
-    assert {cause.partition(",")[0] for cause in CAUSES} == stirring.QUESTIONS.keys()
+    assert {cause.partition(",")[0] for cause in CAUSES} == pending_work.QUESTIONS.keys()
 
 
 def look(scenario: Scenario) -> frozenset[str]:
-    return stirring.look(scenario.engine, scenario.settings).services
+    return pending_work.look(scenario.engine, scenario.settings).services
 
 
 def test_nothing_stirs_where_all_has_ended(still: Scenario) -> None:
@@ -90,7 +90,7 @@ def test_a_turn_in_which_nothing_stirs_asks_once(still: Scenario) -> None:
         scheduler.turn()
 
     become_due()
-    assert [one for one in statements if not one.startswith("prepare")] == [stirring.EXECUTE]
+    assert [one for one in statements if not one.startswith("prepare")] == [pending_work.EXECUTE]
 
     still.sql("update dag_run set state = 'running', ended_at = null")
     become_due()
@@ -101,7 +101,7 @@ def test_a_turn_in_which_nothing_stirs_asks_once(still: Scenario) -> None:
 def test_a_service_turns_now_and_then_whatever_stirs(still: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
     (scheduler,) = still.schedulers
     turned: list[str] = []
-    monkeypatch.setattr(scheduler.turns, "_turn_queue", lambda _: turned.append("queue"))
+    monkeypatch.setattr(scheduler.loop.turns, "_turn_queue", lambda _: turned.append("queue"))
     scheduler.duties.queue.rest()
     scheduler.duties.queue.due_at = 1e-9
     scheduler.duties.queue._turned_at -= 60

@@ -11,10 +11,13 @@ from sqlalchemy.exc import IntegrityError
 from support.scenario import Scenario, chain, dag
 
 from scheduler.states import REQUIRES, TRANSITIONS, Actor, Decision, TaskState
-from scheduler.store import clear, deferrals, instances, integrity, mark, selection, take_back
-from scheduler.store.claims import Claim, Deferral, Ending, Moves
-from scheduler.store.invariants import Broken, Limits
-from scheduler.store.selection import Runs, Tasks
+from scheduler.store.actions import clear, mark
+from scheduler.store.runs import instances, integrity, selection
+from scheduler.store.runs.selection import Runs, Tasks
+from scheduler.store.upkeep import requeue
+from scheduler.store.upkeep.invariants import Broken, Limits
+from scheduler.store.worker import deferrals
+from scheduler.store.worker.claims import Claim, Deferral, Ending, Moves
 
 S = TaskState
 MINE = str(uuid4())
@@ -57,7 +60,7 @@ def take_back_all(scenario: Scenario, claim: Claim) -> None:
     """Nothing may be queued any more, and PostgreSQL has long been up."""
     one = Broken(**dict.fromkeys(Broken.__slots__, None) | {"name": "parallelism exceeded"})  # type: ignore[arg-type]
     limits = Limits(grace_s=0, worker_timeout_s=-1, waiter_timeout_s=0, parallelism=0)
-    _with(scenario, lambda connection: take_back.take_back(connection, one, limits))
+    _with(scenario, lambda connection: requeue.take_back(connection, one, limits))
 
 
 def follow(heir: bool, state: S, *, hands_on: bool = False) -> Move:

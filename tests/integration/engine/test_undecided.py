@@ -8,7 +8,7 @@ from sqlalchemy import event
 from support.scenario import Scenario, dag
 
 from scheduler.services import undecided
-from scheduler.store import runs
+from scheduler.store.runs import runs
 
 OPEN_RUNS = 1000
 JOIN = {"left": [], "right": [], "join": ["left", "right"], "long": []}

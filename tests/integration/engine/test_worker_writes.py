@@ -12,10 +12,12 @@ from support.scenario import Scenario, chain
 
 from scheduler.exceptions import StaleTryError
 from scheduler.states import TaskState
-from scheduler.store import deferrals, external_jobs, processes, variables
-from scheduler.store.claims import Claim, Deferral, Ending
-from scheduler.store.deferrals import Fired
-from scheduler.store.progress import ProgressWriter
+from scheduler.store.secrets import variables
+from scheduler.store.upkeep import processes
+from scheduler.store.worker import deferrals, external_jobs
+from scheduler.store.worker.claims import Claim, Deferral, Ending
+from scheduler.store.worker.deferrals import Fired
+from scheduler.store.worker.progress import ProgressWriter
 from workers import other_runs
 
 Write = Callable[[Scenario, Claim], object]

@@ -8,7 +8,7 @@ import pytest
 from scheduler.authoring import context
 from scheduler.quality import ExpectationError, Report, check, expect
 from scheduler.settings import Paths, Settings
-from workers.spark.warm import configuration, kept
+from workers.spark.sessions import configuration, session_pool
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -18,9 +18,9 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
-    one = kept.start(configuration.merged(Settings(paths=Paths(home=tmp_path_factory.mktemp("home"))), {}), {})
+    one = session_pool.start(configuration.merged(Settings(paths=Paths(home=tmp_path_factory.mktemp("home"))), {}), {})
     yield one.base
-    kept.end(one)
+    session_pool.end(one)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 from support.servers import PostgresServer
 
 from scheduler.settings import Settings
-from scheduler.store import database
+from scheduler.store.db import database
 
 ROLE = 'worker "of" a test'
 

@@ -8,7 +8,7 @@ from psycopg2 import errors
 from support.scenario import Scenario, chain
 
 from scheduler.settings import Settings
-from scheduler.store import roles
+from scheduler.store.db import roles
 
 from .conftest import ROLE, as_role
 

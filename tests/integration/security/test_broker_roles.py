@@ -16,11 +16,11 @@ from support.servers import RedisServer, running_redis
 from support.stacks import Stack, StackFactory
 from support.waiting import eventually
 
-from scheduler import broker_roles
-from scheduler.cli import stack as stacks
-from scheduler.dispatch import broker_lists
-from scheduler.setting_sections import Broker
+from scheduler.embedded import stack as stacks
+from scheduler.messaging import broker_roles
+from scheduler.messaging.publisher import broker_lists
 from scheduler.settings import Settings
+from scheduler.settings.sections import Broker
 
 PASSWORD = "r0le-Pa55word"
 DAG = """

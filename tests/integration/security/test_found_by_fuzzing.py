@@ -10,7 +10,8 @@ from scheduler.authoring import nesting, xcom
 from scheduler.dagfiles import parse
 from scheduler.exceptions import PacelineError, ParamError, XComError
 from scheduler.settings import Settings, shown
-from scheduler.store import reads, runs
+from scheduler.store.queries import reads
+from scheduler.store.runs import runs
 
 
 @pytest.fixture

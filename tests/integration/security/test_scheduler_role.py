@@ -12,7 +12,7 @@ from support.waiting import eventually
 from scheduler.cli import paceline
 from scheduler.exceptions import PacelineError
 from scheduler.settings import Settings
-from scheduler.store import database, migrate, roles
+from scheduler.store.db import database, migrate, roles
 
 from .conftest import ROLE, as_role
 

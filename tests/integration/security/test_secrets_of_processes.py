@@ -16,9 +16,9 @@ from support.stacks import Stack, StackFactory
 from support.waiting import eventually
 
 from scheduler.cli import paceline
-from scheduler.setting_sections import Broker
 from scheduler.settings import Settings
-from scheduler.store import database
+from scheduler.settings.sections import Broker
+from scheduler.store.db import database
 
 DATABASE, BROKER, MAIL, KEY = "Db5ecret-9f", "Br0ker5ecret-7a", "Ma1lSecret-3c", "x7Yk0o5wq0Tn0m1b3uGZb0o2m6mEWW2zq8u3cQm2x1E="
 SECRETS = (DATABASE, BROKER, MAIL, KEY)

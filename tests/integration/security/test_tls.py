@@ -13,13 +13,13 @@ from support.stacks import StackFactory
 from support.tls import Certificates, TlsProxy, certificates, postgres_with_tls
 from support.waiting import eventually
 
-from scheduler import dispatch, doorbell
 from scheduler.cli import paceline
 from scheduler.exceptions import CredentialsError
+from scheduler.messaging import publisher, wakeups
 from scheduler.services.rescue import dispatch_ids_in_broker
-from scheduler.setting_sections import Broker, Database
 from scheduler.settings import Paths, Settings
-from scheduler.store import database
+from scheduler.settings.sections import Broker, Database
+from scheduler.store.db import database
 
 USER, PASSWORD, BROKER_PASSWORD = "paceline_tls", "p%40ss/word".replace("/", "%2F"), "br0ker%2Bpass"
 DAG = """
@@ -94,23 +94,23 @@ def test_a_whole_stack_speaks_tls(postgres: str, proxy: TlsProxy, made: Certific
 
 
 def test_publisher_doorbell_and_rescue_check_the_certificate(proxy: TlsProxy, made: Certificates) -> None:
-    message = dispatch.Message(ti_id=1, dispatch_id="x", queue="q", dag_id="d", run_id="r", task_id="t")
+    message = publisher.Message(ti_id=1, dispatch_id="x", queue="q", dag_id="d", run_id="r", task_id="t")
     good = Settings(broker=Broker(url=broker_url(proxy, made.ca)))
 
-    dispatch.Publisher(good).publish([message])
+    publisher.Publisher(good).publish([message])
 
-    broker = doorbell.client(good)
+    broker = wakeups.client(good)
     assert dispatch_ids_in_broker(broker, {"q"}) == {"x"}
-    bell = doorbell.Doorbell(good)
+    bell = wakeups.Doorbell(good)
     assert bell.ring("queue")
     bell.close()
     no_authority = Settings(broker=Broker(url=broker_url(proxy, None)))
-    with pytest.raises(dispatch.PUBLISH_ERRORS, match="CERTIFICATE_VERIFY_FAILED"):
-        dispatch.Publisher(no_authority).publish([message])
+    with pytest.raises(publisher.PUBLISH_ERRORS, match="CERTIFICATE_VERIFY_FAILED"):
+        publisher.Publisher(no_authority).publish([message])
     for ca in (made.other_ca, None):
         bad = Settings(broker=Broker(url=broker_url(proxy, ca)))
         with pytest.raises(CredentialsError, match=r"^The connection to Redis is not secure: .*CERTIFICATE_VERIFY_FAILED"):
-            doorbell.check(bad)
+            wakeups.check(bad)
     assert dispatch_ids_in_broker(broker, {"q"}) == {"x"}
     broker.close()
 

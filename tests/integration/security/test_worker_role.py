@@ -14,7 +14,7 @@ from support.waiting import eventually
 from scheduler.cli import paceline
 from scheduler.exceptions import NotFoundError, PacelineError
 from scheduler.settings import Settings
-from scheduler.store import database, migrate, roles
+from scheduler.store.db import database, migrate, roles
 from workers import other_runs, startup
 
 from .conftest import ROLE, as_role

@@ -4,7 +4,7 @@ from typing import Any
 
 from support.waiting import eventually
 
-from scheduler.store import assets
+from scheduler.store.dags import assets
 
 
 def test_an_update_travels_from_task_to_task(bench: Any) -> None:

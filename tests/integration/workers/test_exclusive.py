@@ -14,7 +14,7 @@ from support.servers import PostgresServer
 from support.waiting import eventually
 
 from scheduler.settings import Settings
-from workers.warden import LEASE_ENDED
+from workers.task_stopper import LEASE_ENDED
 
 TIMEOUT_S = 4.0
 #: The task, and a process of its own session that it starts, write down when they run, by a clock that all processes share.

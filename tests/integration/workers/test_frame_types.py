@@ -18,7 +18,7 @@ from pyarrow import parquet
 from scheduler.authoring.frames import DataFrameReference
 from scheduler.settings import Paths, Settings
 from workers.spark import frames
-from workers.spark.warm import configuration, kept, session
+from workers.spark.sessions import configuration, session, session_pool
 
 pytestmark = pytest.mark.spark
 
@@ -98,10 +98,10 @@ INTERVALS: dict[str, tuple[list[str], list[Any]]] = {
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    one = kept.start(configuration.merged(Settings(paths=Paths(home=tmp_path_factory.mktemp("home"))), {}), {})
+    one = session_pool.start(configuration.merged(Settings(paths=Paths(home=tmp_path_factory.mktemp("home"))), {}), {})
     with session.opened(one, {}, name="types") as opened:
         yield opened
-    kept.end(one)
+    session_pool.end(one)
 
 
 def made(spark: Any, columns: dict[str, tuple[list[str], list[Any]]], *, rows: int = 2) -> Any:

@@ -10,8 +10,8 @@ import pytest
 from support.faulty import full_only
 from support.waiting import eventually
 
-from scheduler import data_folder
-from scheduler.store import delete
+from scheduler.settings import data_folder
+from scheduler.store.actions import delete
 
 pytestmark = pytest.mark.spark
 

@@ -13,8 +13,8 @@ import psutil
 import pytest
 from support.waiting import eventually
 
-from scheduler import health_server, presence
-from scheduler.cli import stack
+from scheduler.embedded import stack
+from scheduler.process import health_server, pidfile
 
 from . import conftest
 
@@ -113,7 +113,7 @@ def test_a_worker_whose_event_loop_stands_still_starts_again_too(bench: Any, mon
 
 def test_a_stopped_worker_and_none_at_all_are_unhealthy(bench: Any) -> None:
     worker = bench.worker()
-    (path,) = presence.sockets(bench.settings.run_folder, "worker")
+    (path,) = pidfile.sockets(bench.settings.run_folder, "worker")
     report = health_server.ask(path)
     assert report is not None and report["process"].startswith("w0@")
 

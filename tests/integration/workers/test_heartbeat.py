@@ -6,11 +6,11 @@ import pytest
 from support.scenario import Scenario, chain
 from support.waiting import eventually
 
-from scheduler.doorbell import Doorbell
+from scheduler.messaging.wakeups import Doorbell
 from scheduler.settings import Settings
 from workers import heartbeat
-from workers.board import Board, Running
 from workers.heartbeat import Heart, Identity
+from workers.running_tasks import Board, Running
 
 
 def test_a_heart_without_a_database_says_so_once_and_has_no_answer_until_there_is_one(

@@ -12,12 +12,12 @@ from support import hostile
 from support.scenario import Scenario, chain
 from support.waiting import eventually
 
-from scheduler.dispatch import Publisher, broker_lists
-from scheduler.doorbell import client
+from scheduler.messaging.publisher import Publisher, broker_lists
+from scheduler.messaging.wakeups import client
 from scheduler.services.rescue import Rescue, dispatch_ids_in_broker
 from scheduler.settings import Settings
-from scheduler.store import crashes
-from workers import inbox
+from scheduler.store.worker import crashes
+from workers import message_filter
 
 ONE_TASK = """
     with DAG("d", schedule=None):
@@ -70,7 +70,7 @@ def test_each_is_refused_before_celery_sees_it(name: str) -> None:
         message = json.loads(hostile.items("x")[name])
     except (ValueError, RecursionError):
         return  # Channel drops it
-    complaint = inbox.envelope_fault(message) or inbox.dispatch_fault(message)
+    complaint = message_filter.envelope_fault(message) or message_filter.dispatch_fault(message)
     assert complaint and len(complaint) < 120
 
 
@@ -81,7 +81,7 @@ def test_what_we_publish_is_taken(scenario: Scenario) -> None:
 
     found = [json.loads(item) for key in broker_lists("default") for item in scenario.broker.lrange(key, 0, -1)]
 
-    assert [inbox.envelope_fault(one) or inbox.dispatch_fault(one) for one in found] == [None]
+    assert [message_filter.envelope_fault(one) or message_filter.dispatch_fault(one) for one in found] == [None]
 
 
 def settled(scenario: Scenario) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from support.waiting import eventually
 
-from scheduler.dispatch import Message, Publisher
+from scheduler.messaging.publisher import Message, Publisher
 
 ONE_TASK = """
 import os, signal, sys, time

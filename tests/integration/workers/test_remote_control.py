@@ -10,8 +10,8 @@ from celery.app.control import Control
 from support import hostile
 from support.waiting import eventually
 
-from scheduler.dispatch import celery_app
-from scheduler.doorbell import client
+from scheduler.messaging.publisher import celery_app
+from scheduler.messaging.wakeups import client
 from workers import remote_control
 
 ONE_TASK = """

@@ -10,7 +10,7 @@ from typing import Any
 from support.servers import PostgresServer
 from support.waiting import eventually
 
-from scheduler import faults
+from scheduler.process import fault_points
 
 JOIN = """
 with DAG("d", schedule=None):
@@ -35,7 +35,7 @@ with DAG("d", schedule=None):
 def test_an_error_while_following_leaves_the_report_and_a_scheduler_follows(bench: Any, tmp_path: Path) -> None:
     plan = tmp_path / "plan"
     plan.write_text("")
-    bench.worker(**{faults.FAULTS: f"@{plan}", faults.FOLDER: str(tmp_path)})
+    bench.worker(**{fault_points.FAULTS: f"@{plan}", fault_points.FOLDER: str(tmp_path)})
     bench.dag(JOIN)
     for point in ("follow.locked", "follow.commit", "report.after", "follow.published", "follow.rung"):
         (tmp_path / "struck").unlink(missing_ok=True)

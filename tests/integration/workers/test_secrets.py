@@ -7,11 +7,11 @@ import pytest
 from cryptography.fernet import Fernet
 
 from scheduler.authoring.connection import Connection
-from scheduler.doorbell import client
 from scheduler.exceptions import PacelineError
+from scheduler.messaging.wakeups import client
 from scheduler.settings import Settings
-from scheduler.store import connections, variables
-from scheduler.store.cipher import Cipher
+from scheduler.store.secrets import connections, variables
+from scheduler.store.secrets.cipher import Cipher
 
 PASSWORD, TOKEN, KEY, VALUE = "pa55w0rd/with:signs", "extra-token-1234", "variable-secret-99", "not secret at all"
 SECRETS = (PASSWORD, TOKEN, KEY)

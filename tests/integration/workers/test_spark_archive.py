@@ -8,11 +8,11 @@ import pytest
 from click.testing import CliRunner
 
 from scheduler.cli import paceline
-from scheduler.setting_sections import Spark
 from scheduler.settings import Paths, Settings
+from scheduler.settings.sections import Spark
 from workers.spark import archive
-from workers.spark.warm import archiving, configuration, kept, rehearsal, session
-from workers.spark.warm.kept import Warm
+from workers.spark.sessions import archiving, configuration, rehearsal, session, session_pool
+from workers.spark.sessions.session_pool import Warm
 
 pytestmark = pytest.mark.spark
 
@@ -39,12 +39,12 @@ def started(settings: Settings) -> Iterator[Any]:
     jvms: list[Warm] = []
 
     def start() -> Warm:
-        jvms.append(kept.start(configuration.merged(settings, {}), {}, archive.options(settings)))
+        jvms.append(session_pool.start(configuration.merged(settings, {}), {}, archive.options(settings)))
         return jvms[-1]
 
     yield start
     for jvm in jvms:
-        kept.end(jvm)
+        session_pool.end(jvm)
 
 
 def counted(jvm: Warm) -> int:

@@ -8,8 +8,8 @@ import pytest
 from support import spark_endings
 from support.faulty import full_only
 
-from scheduler.setting_sections import Broker, Database
 from scheduler.settings import Paths, Settings
+from scheduler.settings.sections import Broker, Database
 
 from .conftest import Bench, opened
 

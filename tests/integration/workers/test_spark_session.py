@@ -17,11 +17,11 @@ from support.faulty import full_only
 from support.waiting import eventually
 
 from scheduler.exceptions import FailTask, TaskTimeout
-from scheduler.setting_sections import Spark
 from scheduler.settings import Paths, Settings
-from workers.spark.warm import configuration as configurations
-from workers.spark.warm import kept, session, watch
-from workers.spark.warm.kept import Warm
+from scheduler.settings.sections import Spark
+from workers.spark.sessions import configuration as configurations
+from workers.spark.sessions import session, session_pool, watch
+from workers.spark.sessions.session_pool import Warm
 
 pytestmark = pytest.mark.spark
 
@@ -38,13 +38,13 @@ def configuration(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def jvms() -> Iterator[None]:
     yield
-    kept.shutdown()
+    session_pool.shutdown()
 
 
 @pytest.fixture
 def jvm(configuration: dict[str, str], jvms: None) -> Warm:
     """The one JVM of this module; a test that makes it unfit has it ended."""
-    return kept.take(configuration, {}, LIMITS)
+    return session_pool.take(configuration, {}, LIMITS)
 
 
 def run(jvm: Warm, task: Callable[[Any], None]) -> None:
@@ -247,7 +247,7 @@ def test_a_jvm_that_does_not_let_go_is_unfit(jvm: Warm, monkeypatch: pytest.Monk
         run(jvm, hang)
 
     assert "did not let go" in str(jvm.unfit)
-    kept.release(jvm, LIMITS)
+    session_pool.release(jvm, LIMITS)
     assert not jvm.jvm.alive
 
 
@@ -318,7 +318,7 @@ def test_the_heap_does_not_grow_with_the_tasks(jvm: Warm) -> None:
         sessions = []
         for number in range(tasks):
             sessions.append(small_task(jvm, number))
-            kept.release(jvm, Spark(max_tasks_per_jvm=0))
+            session_pool.release(jvm, Spark(max_tasks_per_jvm=0))
         eventually(lambda: remaining(jvm, sessions) <= 1, timeout=20, interval=0.5)
         used: int = memory.getHeapMemoryUsage().getUsed()
         return used
@@ -342,7 +342,7 @@ def test_added_files_and_errors_of_the_jvm_end_it(jvm: Warm, tmp_path: Path) -> 
 
     assert "added files" in str(jvm.unfit)
     assert artifacts.parent == Path(context_folder).parent == written and list(written.iterdir())
-    kept.release(jvm, LIMITS)
+    session_pool.release(jvm, LIMITS)
     assert not jvm.jvm.alive
     assert not written.exists()
 
@@ -354,13 +354,13 @@ def test_an_ended_jvm_leaves_no_thread_and_no_stack_trace(
         return {thread for thread in threading.enumerate() if "serve_forever" in thread.name}
 
     before = servers()
-    one = kept.start(configuration, {})
+    one = session_pool.start(configuration, {})
     with session.opened(one, {}, name="sums") as spark:
         # Sums of Python functions are what Spark reports to a server of PySpark's in this process.
         assert spark.sparkContext.parallelize([1, 2]).map(lambda number: number + 1).sum() == 5
     assert len(servers() - before) == 1
 
-    kept.end(one)
+    session_pool.end(one)
 
     eventually(lambda: servers() <= before)
     assert "Traceback" not in capfd.readouterr().err

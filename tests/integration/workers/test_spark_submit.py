@@ -16,10 +16,10 @@ from support.spark_cluster import PASSWORD, SparkCluster, running_cluster
 from support.waiting import eventually
 
 from scheduler.states import TaskState
-from scheduler.store import clear, mark
-from scheduler.store.selection import Runs, Tasks
-from workers.spark.submit import rest, signed
-from workers.spark.submit.status import UnreachableError
+from scheduler.store.actions import clear, mark
+from scheduler.store.runs.selection import Runs, Tasks
+from workers.spark.clusters import rest, signed
+from workers.spark.clusters.status import UnreachableError
 
 pytestmark = pytest.mark.spark
 

@@ -11,8 +11,8 @@ from support.waiting import eventually
 from scheduler.dagfiles.load import load
 from scheduler.serialized.authored import from_dag
 from scheduler.states import TaskState
-from scheduler.store import clear, mark
-from scheduler.store.selection import Runs, Tasks
+from scheduler.store.actions import clear, mark
+from scheduler.store.runs.selection import Runs, Tasks
 
 pytestmark = pytest.mark.spark
 

@@ -15,8 +15,10 @@ from support.servers import DURABLE, PostgresServer, running_postgres
 from support.waiting import eventually
 
 from scheduler.settings import Settings
-from scheduler.store import crashes, external_jobs, processes, variables
-from scheduler.store.hot import HotPath
+from scheduler.store.secrets import variables
+from scheduler.store.upkeep import processes
+from scheduler.store.worker import crashes, external_jobs
+from scheduler.store.worker.hot_path import HotPath
 
 #: What does not wait for the disk is written long after.
 LATE = {"wal_writer_delay": "10s"}

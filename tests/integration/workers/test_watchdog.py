@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from celery.worker import state as celery_state
 
-from scheduler.dispatch import Message, Publisher
+from scheduler.messaging.publisher import Message, Publisher
 from scheduler.settings import Settings
 from workers.watchdog import Watchdog
 

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from scheduler.cli import paceline
-from scheduler.cli.stack import PACELINE
+from scheduler.embedded.stack import PACELINE
 
 HEAD = "from scheduler import DAG, task\nfrom scheduler.exceptions import SkipTask\n"
 

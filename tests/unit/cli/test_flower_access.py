@@ -4,22 +4,22 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.cli import flower_access
-from scheduler.cli.stack import stack_commands
+from scheduler.embedded.stack import stack_commands
+from scheduler.flower import access
 
 
 def test_a_home_has_one_login_for_its_owner_alone(tmp_path: Path) -> None:
-    login = flower_access.login(tmp_path, {})
+    login = access.login(tmp_path, {})
 
     assert login is not None
     assert login.startswith("paceline:")
     assert len(login) > 25
-    assert flower_access.login(tmp_path, {}) == login
+    assert access.login(tmp_path, {}) == login
     assert (tmp_path / "flower.password").stat().st_mode & 0o777 == 0o600
 
 
 def test_what_the_environment_sets_is_left_alone(tmp_path: Path) -> None:
-    assert flower_access.login(tmp_path, {"FLOWER_BASIC_AUTH": "ann:secret"}) is None
+    assert access.login(tmp_path, {"FLOWER_BASIC_AUTH": "ann:secret"}) is None
     assert list(tmp_path.iterdir()) == []
 
 
@@ -40,5 +40,5 @@ def test_only_flower_gets_its_login() -> None:
     ],
 )  # fmt: skip
 def test_a_name_that_could_be_rebound_is_refused(host: str, allowed: bool) -> None:
-    assert flower_access.is_allowed(host, ["flower.example"]) is allowed
-    assert flower_access.is_allowed(host, ["*"])
+    assert access.is_allowed(host, ["flower.example"]) is allowed
+    assert access.is_allowed(host, ["*"])

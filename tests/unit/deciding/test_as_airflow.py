@@ -19,7 +19,7 @@ from scheduler.serialized.authored import from_dag
 from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Core, Scheduler
 from scheduler.states import TaskState as S
-from scheduler.store.claims import Ending
+from scheduler.store.worker.claims import Ending
 
 Case = dict[str, Any]
 CASES = [json.loads(line) for line in Path(__file__).with_name("airflow_states.jsonl").read_text().splitlines()]

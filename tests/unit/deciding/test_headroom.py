@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.deciding.headroom import AHEAD_S, MOST, Headroom
+from scheduler.deciding.prefetch_window import AHEAD_S, MOST, Headroom
 
 LEAST = 32
 

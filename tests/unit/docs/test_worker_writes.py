@@ -8,7 +8,7 @@ from pathlib import Path
 
 from unit.docs.test_parity import functions_in
 
-from scheduler.store.hot_statements import STATEMENTS
+from scheduler.store.worker.hot_statements import STATEMENTS
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "explanation" / "worker-writes.md"

@@ -11,7 +11,7 @@ import pytest
 from scheduler.authoring import deferral
 from scheduler.authoring.context import current
 from scheduler.triggers import DateTimeTrigger, TimeDeltaTrigger
-from workers.triggers import Outside
+from workers.waiter.triggers import Outside
 
 ROOT = Path(__file__).resolve().parents[3]
 #: Reads of the machine's clock, by what they are called on. Monotonic clocks measure how long something takes, and are free.
@@ -19,21 +19,21 @@ WALL = {"now", "utcnow", "today"}
 TIME = {"time", "time_ns", "localtime", "gmtime", "ctime", "clock_gettime"}
 #: File -> why its reads decide nothing that another machine knows of.
 ALLOWED = {
-    "scheduler/faults.py": "when a fault struck, for the tests that read it",
+    "scheduler/process/fault_points.py": "when a fault struck, for the tests that read it",
     "scheduler/cli/dag_test.py": "a run in this process alone",
     "scheduler/cli/in_memory.py": "a run in this process alone",
     "scheduler/cli/progress.py": "what a person is shown",
     "scheduler/cli/queues.py": "what a person is shown",
-    "scheduler/cli/flower_queues.py": "what a person is shown",
+    "scheduler/flower/queues.py": "what a person is shown",
     "scheduler/cli/output.py": "whether a time shown to a person is of today",
     "scheduler/cli/demo.py": "the name of a run",
     "scheduler/cli/dags.py": "the logical date of a test run in this process",
     "scheduler/dagfiles/watch.py": "whether a file was written just now; at worst it is read once more, or a check later",
-    "scheduler/store/renewal.py": "CLOCK_BOOTTIME, which is monotonic: how long the lease of this worker lasts",
+    "scheduler/store/upkeep/heartbeats.py": "CLOCK_BOOTTIME, which is monotonic: how long the lease of this worker lasts",
     "scheduler/triggers.py": "outside of tasks and waiters, where nobody says what PostgreSQL's clock shows",
     "workers/logs.py": "the times in logs",
-    "workers/spark/submit/signed.py": "until when a request to a Spark master is valid; the master compares",
-    "workers/spark/warm/watch.py": "beside what a JVM of the same machine notes of its stages",
+    "workers/spark/clusters/signed.py": "until when a request to a Spark master is valid; the master compares",
+    "workers/spark/sessions/watch.py": "beside what a JVM of the same machine notes of its stages",
 }
 
 

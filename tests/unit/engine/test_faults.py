@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from scheduler import faults
 from scheduler.exceptions import SettingsError
+from scheduler.process import fault_points
 
 ROOT = Path(__file__).parents[3]
 LOCAL = "postgresql://u@/db?host=/run/x"
@@ -21,11 +21,11 @@ LOCAL = "postgresql://u@/db?host=/run/x"
 @pytest.fixture(autouse=True)
 def disarmed() -> Iterator[None]:
     yield
-    faults.disarm()
+    fault_points.disarm()
 
 
 def armed(folder: Path, plan: str) -> None:
-    faults.arm({faults.FAULTS: plan, faults.FOLDER: str(folder)}, LOCAL)
+    fault_points.arm({fault_points.FAULTS: plan, fault_points.FOLDER: str(folder)}, LOCAL)
 
 
 def test_every_point_is_in_the_code_and_every_point_of_the_code_is_listed() -> None:
@@ -39,7 +39,7 @@ def test_every_point_is_in_the_code_and_every_point_of_the_code_is_listed() -> N
             for step in re.findall(r'step="([a-z]+)"', source):
                 found.update([f"{step}.publish", f"{step}.published"])
 
-    assert set(found) == set(faults.POINTS)
+    assert set(found) == set(fault_points.POINTS)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_wrong_plan_is_refused_in_one_sentence(tmp_path: Path, plan: str, sent
 
 def test_without_the_folder_of_a_test_it_is_refused() -> None:
     with pytest.raises(SettingsError, match="is for tests only"):
-        faults.arm({faults.FAULTS: "queue.commit=kill"}, LOCAL)
+        fault_points.arm({fault_points.FAULTS: "queue.commit=kill"}, LOCAL)
 
 
 @pytest.mark.parametrize(
@@ -81,10 +81,10 @@ def test_without_the_folder_of_a_test_it_is_refused() -> None:
     ],
 )
 def test_a_database_on_another_machine_is_refused(tmp_path: Path, url: str, environ: dict[str, str], local: bool) -> None:
-    assert faults.is_local(url, environ) is local
+    assert fault_points.is_local(url, environ) is local
     if not local:
         with pytest.raises(SettingsError, match="on another machine"):
-            faults.arm({faults.FAULTS: "queue.commit=kill", faults.FOLDER: str(tmp_path), **environ}, url)
+            fault_points.arm({fault_points.FAULTS: "queue.commit=kill", fault_points.FOLDER: str(tmp_path), **environ}, url)
 
 
 @pytest.mark.parametrize("role", ["scheduler", "worker", "waiter"])
@@ -110,13 +110,13 @@ def test_a_process_that_finds_it_set_does_not_start(role: str, tmp_path: Path) -
 
 def test_only_the_nth_time_counts_over_all_processes(tmp_path: Path) -> None:
     armed(tmp_path, "queue.commit=raise@2")
-    faults.point("queue.commit")
-    with pytest.raises(faults.InjectedError):
-        faults.point("queue.commit")
-    faults.point("queue.commit")
-    faults.point("queue.committed")
+    fault_points.point("queue.commit")
+    with pytest.raises(fault_points.InjectedError):
+        fault_points.point("queue.commit")
+    fault_points.point("queue.commit")
+    fault_points.point("queue.committed")
 
-    environ = {faults.FAULTS: "queue.commit=kill@4", faults.FOLDER: str(tmp_path)}
+    environ = {fault_points.FAULTS: "queue.commit=kill@4", fault_points.FOLDER: str(tmp_path)}
     other = f"from scheduler import faults; faults.arm({environ!r}, {LOCAL!r}); faults.point('queue.commit')"
     assert subprocess.run([sys.executable, "-c", other], check=False).returncode == -9
     assert [line.split()[2:] for line in (tmp_path / "struck").read_text().splitlines()] == [
@@ -129,16 +129,16 @@ def test_a_plan_in_a_file_may_change_while_the_process_runs(tmp_path: Path) -> N
     plan = tmp_path / "plan"
     plan.write_text("")
     armed(tmp_path, f"@{plan}")
-    faults.point("queue.commit")
+    fault_points.point("queue.commit")
 
     plan.write_text("queue.commit=raise")
 
-    with pytest.raises(faults.InjectedError):
-        faults.point("queue.commit")
+    with pytest.raises(fault_points.InjectedError):
+        fault_points.point("queue.commit")
 
 
 def test_off_it_costs_nothing() -> None:
     # About ten of these stand on the way of a task, which takes two milliseconds.
-    per_call_s = min(timeit.repeat(lambda: faults.point("queue.commit"), number=20_000, repeat=5)) / 20_000
+    per_call_s = min(timeit.repeat(lambda: fault_points.point("queue.commit"), number=20_000, repeat=5)) / 20_000
 
     assert per_call_s < 2e-6

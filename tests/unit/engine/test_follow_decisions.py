@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from support.scenario import dag
 
-from scheduler.follow import choose_heir, rings, settle
+from scheduler.following.follow import choose_heir, rings, settle
 from scheduler.serialized.dag import SerializedDag
 from scheduler.states import Decision, TaskState
-from scheduler.store.claims import Claim, Ending, Moved, Reported
+from scheduler.store.worker.claims import Claim, Ending, Moved, Reported
 
 S = TaskState
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

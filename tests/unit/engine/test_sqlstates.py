@@ -4,7 +4,7 @@ import psycopg2
 import pytest
 from psycopg2 import errors
 
-from scheduler.store import sqlstates
+from scheduler.store.db import sqlstates
 
 
 def error(code: str) -> psycopg2.Error:

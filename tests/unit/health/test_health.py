@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from support.waiting import eventually
 
-from scheduler import health_server, presence, signs
-from scheduler.cli.stack import free_port
-from scheduler.health import Contact, Health, Pulse
-from scheduler.health_server import HealthServer
-from scheduler.presence import Presence
+from scheduler.embedded.stack import free_port
+from scheduler.loop import scheduler_health
+from scheduler.process import health_server, pidfile
+from scheduler.process.health import Contact, Health, Pulse
+from scheduler.process.health_server import HealthServer
+from scheduler.process.pidfile import Presence
 from scheduler.settings import Settings
 
 
@@ -51,7 +52,7 @@ def test_a_server_that_fails_is_wrong_only_after_a_while_and_until_it_answers() 
 
 
 def test_a_scheduler_whose_loop_does_not_turn_is_unhealthy_within_15_s_at_default_settings() -> None:
-    found = signs.of(Settings())
+    found = scheduler_health.of(Settings())
     report = found.health(lambda: "s#1", lambda _: None)
     found.loop.at = found.heartbeat.at = time.monotonic() - 9
     assert report.report()["status"] == "healthy"
@@ -63,7 +64,7 @@ def test_a_scheduler_whose_loop_does_not_turn_is_unhealthy_within_15_s_at_defaul
 
 
 def test_a_broker_that_is_away_only_degrades_a_scheduler() -> None:
-    found = signs.of(Settings())
+    found = scheduler_health.of(Settings())
     found.broker.failed("Redis does not answer.")
     found.broker.since = time.monotonic() - 60
 
@@ -162,9 +163,9 @@ def test_a_process_is_dead_for_certain_once_it_and_the_children_it_forked_are_go
 def test_marks_of_other_roles_and_hosts_are_left_alone(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import socket
 
-    role = short_folder / f"waiter-1{presence.MARK}"
+    role = short_folder / f"waiter-1{pidfile.MARK}"
     role.write_text(f'{{"host": "{socket.gethostname()}", "id": "other role"}}')
-    host = short_folder / f"worker-1{presence.MARK}"
+    host = short_folder / f"worker-1{pidfile.MARK}"
     host.write_text('{"host": "elsewhere", "id": "other host"}')
 
     assert Presence(short_folder, "worker").take().take_dead() == []

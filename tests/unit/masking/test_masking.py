@@ -7,23 +7,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler import masking
-from scheduler.masked_output import MaskedOutput
+from scheduler.masking import secrets_masker
+from scheduler.masking.output import MaskedOutput
 
 #: Few letters, so that secrets overlap, begin alike, and stand side by side.
 secrets = st.lists(st.text("ab1", min_size=4, max_size=7), max_size=4)
 pieces = st.lists(st.text("ab1", max_size=8), max_size=12)
 
 
-def known(*texts: object) -> masking.Secrets:
-    made = masking.Secrets()
+def known(*texts: object) -> secrets_masker.Secrets:
+    made = secrets_masker.Secrets()
     made.add(list(texts))
     return made
 
 
 @given(secrets, pieces)
 def test_a_stream_in_pieces_gives_what_the_whole_gives(texts: list[str], chunks: list[str]) -> None:
-    stream = masking.Stream(known(*texts))
+    stream = secrets_masker.Stream(known(*texts))
 
     given_out = b"".join([*(stream.feed(chunk.encode()) for chunk in chunks), stream.finish()]).decode()
 
@@ -33,7 +33,7 @@ def test_a_stream_in_pieces_gives_what_the_whole_gives(texts: list[str], chunks:
 
 @given(secrets, pieces)
 def test_what_is_no_secret_comes_through_at_once(texts: list[str], chunks: list[str]) -> None:
-    stream = masking.Stream(known(*texts))
+    stream = secrets_masker.Stream(known(*texts))
 
     assert b"".join(stream.feed(b"x" + chunk.encode() + b"\n") for chunk in chunks).endswith(b"\n" if chunks else b"")
 
@@ -63,15 +63,20 @@ def test_a_secret_is_masked_in_its_other_spellings_too(secret: object, text: str
      ("private_key", True), ("passphrase", True), ("region", False), ("key_name", False), ("depth", False)],
 )  # fmt: skip
 def test_names_that_look_secret(name: str, secret: bool) -> None:
-    assert masking.looks_secret(name) is secret
+    assert secrets_masker.looks_secret(name) is secret
 
 
 def test_what_is_secret_inside_a_value_is_hidden_from_people() -> None:
     value = {"region": "north", "auth": {"token": "x"}, "passwords": ["a", "b"], "empty_secret": ""}
 
-    assert masking.hidden(value) == {"region": "north", "auth": {"token": "***"}, "passwords": ["***", "***"], "empty_secret": ""}
-    assert masking.hidden({"a": 1}, secret=True) == {"a": "***"}
-    assert list(masking.secrets_in(value)) == ["x", ["a", "b"], ""]
+    assert secrets_masker.hidden(value) == {
+        "region": "north",
+        "auth": {"token": "***"},
+        "passwords": ["***", "***"],
+        "empty_secret": "",
+    }
+    assert secrets_masker.hidden({"a": 1}, secret=True) == {"a": "***"}
+    assert list(secrets_masker.secrets_in(value)) == ["x", ["a", "b"], ""]
 
 
 def test_a_pipe_masks_what_is_written_and_settles_in_order(tmp_path: Path) -> None:

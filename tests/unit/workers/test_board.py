@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from workers.board import Board, Running
 from workers.heartbeat import cause_of_death
+from workers.running_tasks import Board, Running
 
 
 def running(dispatch_id: str = "a") -> Running:

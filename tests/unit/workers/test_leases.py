@@ -12,10 +12,10 @@ import psutil
 import pytest
 from support.waiting import eventually
 
-from scheduler.store.renewal import boottime
+from scheduler.store.upkeep.heartbeats import boottime
 from workers import descendants
-from workers.board import Board, Running
 from workers.heartbeat import LEASE, lease_s
+from workers.running_tasks import Board, Running
 
 #: Processes that each start another one in a session of its own as soon as the process above them is killed.
 STARTING = """

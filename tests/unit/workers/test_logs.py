@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler import log_paths
 from scheduler.operators import PythonOperator
+from scheduler.settings import log_paths
 from workers import logs
 from workers.spark.reachable import check_master
 

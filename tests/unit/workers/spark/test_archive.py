@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.setting_sections import Spark
 from scheduler.settings import Paths, Settings
+from scheduler.settings.sections import Spark
 from workers.spark import archive
-from workers.spark.submit import driver
-from workers.spark.submit.command import Submission
-from workers.spark.submit.target import Target
-from workers.spark.warm import archiving
+from workers.spark.applications import driver
+from workers.spark.clusters.command import Submission
+from workers.spark.clusters.target import Target
+from workers.spark.sessions import archiving
 
 
 @pytest.fixture

@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from scheduler import masking
 from scheduler.authoring.connection import Connection
 from scheduler.exceptions import FailTask
+from scheduler.masking import secrets_masker
 from scheduler.operators import SparkSqlOperator, SparkSubmitOperator
 from workers.spark import conf
-from workers.spark.masters import of, standalone
-from workers.spark.submit import command, target
-from workers.spark.submit.command import Submission
-from workers.spark.submit.target import Target
+from workers.spark.clusters import command, standalone, target
+from workers.spark.clusters.command import Submission
+from workers.spark.clusters.protocol import of
+from workers.spark.clusters.target import Target
 
 TAG = "paceline-0123abcd-7-2"
 
@@ -28,7 +28,7 @@ def submit(connection: str | None = None, **given: Any) -> Submission:
 
 @pytest.fixture(autouse=True)
 def _no_secrets() -> None:
-    masking.begin()
+    secrets_masker.begin()
 
 
 def test_every_option_of_the_operator_becomes_one_of_spark_submit() -> None:
@@ -68,7 +68,7 @@ def test_a_jar_is_named_after_its_main_class_and_before_its_arguments(master: st
 
 
 def test_what_is_secret_goes_into_a_file_and_into_no_argument() -> None:
-    masking.mask_secret("letmein")
+    secrets_masker.mask_secret("letmein")
     made = submit(conf={"spark.my.password": "hush: x\\y", "spark.jdbc.url": "jdbc://u:letmein@h", "spark.a.b": "seen"})
 
     words = command.argv(made, binary="spark-submit", secrets="/run/s.properties")

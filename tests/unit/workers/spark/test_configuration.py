@@ -9,8 +9,8 @@ from scheduler.exceptions import FailTask
 from scheduler.operators import SparkSubmitOperator
 from scheduler.settings import Paths, Settings
 from workers.spark import conf
-from workers.spark.submit import command, target
-from workers.spark.warm import configuration
+from workers.spark.clusters import command, target
+from workers.spark.sessions import configuration
 
 SETTINGS = Settings(paths=Paths(home=Path("/home/p")))
 

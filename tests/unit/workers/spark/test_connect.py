@@ -2,8 +2,8 @@
 
 import pytest
 
-from workers.spark.masters import connect
-from workers.spark.submit.status import UnreachableError
+from workers.spark.clusters import connect
+from workers.spark.clusters.status import UnreachableError
 
 TAG = "paceline-0123abcd-7-2"
 

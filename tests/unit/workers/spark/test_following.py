@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from scheduler.setting_sections import Spark
-from scheduler.store.external_jobs import ExternalJob
+from scheduler.settings.sections import Spark
+from scheduler.store.worker.external_jobs import ExternalJob
 from workers.outcome import TaskStopped
-from workers.spark.submit.following import Followed, end_for
-from workers.spark.submit.jobs import NoJobs
-from workers.spark.submit.status import ApplicationLivesError, Ids, Phase, Status, StatusUnknownError, UnreachableError
+from workers.spark.applications.following import Followed, end_for
+from workers.spark.applications.jobs import NoJobs
+from workers.spark.clusters.status import ApplicationLivesError, Ids, Phase, Status, StatusUnknownError, UnreachableError
 
 QUICK = Spark(status_interval=0.001, status_patience=0.5, kill_timeout=1, not_found_patience=0.7)
 #: For what is found in the end, on the slowest machine.

@@ -11,8 +11,7 @@ import pytest
 
 from scheduler.authoring.connection import Connection
 from scheduler.exceptions import FailTask
-from workers.spark.masters import standalone
-from workers.spark.submit import rest, signed, target
+from workers.spark.clusters import rest, signed, standalone, target
 
 PASSWORD = "0123456789abcdef" * 3
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from scheduler.exceptions import FailTask
-from workers.spark.masters import standalone
-from workers.spark.submit import lines
-from workers.spark.submit.status import Ids, Phase, Status, UnreachableError
+from workers.spark.applications import lines
+from workers.spark.clusters import standalone
+from workers.spark.clusters.status import Ids, Phase, Status, UnreachableError
 
 TAG = "paceline-0123abcd-7-2"
 

@@ -3,7 +3,7 @@
 import pytest
 
 from scheduler.exceptions import TaskTimeout
-from workers.spark.warm import words
+from workers.spark.sessions import words
 
 
 def asks_a_jvm(alive: list[bool]) -> Exception:

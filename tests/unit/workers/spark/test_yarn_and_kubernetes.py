@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from workers.spark.masters import kubernetes, yarn
-from workers.spark.submit.status import Ids, Phase, UnreachableError
+from workers.spark.clusters import kubernetes, yarn
+from workers.spark.clusters.status import Ids, Phase, UnreachableError
 
 #: github.com/apache/airflow, tests of the provider apache-spark: spark-submit to YARN.
 YARN_SUBMITTING = """\

@@ -1,0 +1,326 @@
+"""The commands by which a person takes a hand in runs: clear, mark and delete, under the nouns runs, tasks and dags."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from scheduler import states
+from scheduler.cli import options, output
+from scheduler.cli.lazy import Later
+from scheduler.states import RunState, TaskState
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+    from scheduler.settings import data_folder
+    from scheduler.store.actions import clear, delete, mark
+    from scheduler.store.queries import reads
+    from scheduler.store.runs import selection
+else:
+    data_folder = Later("scheduler.settings.data_folder")
+    clear = Later("scheduler.store.actions.clear")
+    delete = Later("scheduler.store.actions.delete")
+    mark = Later("scheduler.store.actions.mark")
+    reads = Later("scheduler.store.queries.reads")
+    selection = Later("scheduler.store.runs.selection")
+
+F = TypeVar("F", bound=Callable[..., Any])
+COLUMNS = ["run_id", "task_id", "map_index", "state", "becomes"]
+#: More runs than this are left to the next look of a scheduler, a second later.
+MOST_RINGS = 500
+
+_dag = click.argument("dag_id", metavar="DAG")
+_run = click.argument("run_id", metavar="RUN")
+_tasks = click.argument("task_ids", metavar="TASK...", nargs=-1, required=True)
+_task = click.argument("task_id", metavar="TASK")
+_upstream = click.option("--upstream", is_flag=True, help="Include all upstream tasks.")
+_downstream = click.option("--downstream", is_flag=True, help="Include all downstream tasks.")
+_only_failed = click.option("--only-failed", is_flag=True, help="Only failed and upstream_failed task instances.")
+_only_running = click.option("--only-running", is_flag=True, help="Only running task instances.")
+_map_index = click.option("--map-index", type=click.IntRange(min=0), help="Only this instance of a mapped task.")
+_latest = click.option(
+    "--latest/--original",
+    default=None,
+    help="Continue with the newest DAG version, or with the version of the run. The DAG sets the default.",
+)
+_dry_run = click.option("--dry-run", is_flag=True, help="List the changes without making them.")
+_yes = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+
+
+def _with(*decorators: Callable[[F], F]) -> Callable[[F], F]:
+    def decorate(function: F) -> F:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return decorate
+
+
+@click.command("clear")
+@_with(_dag, _run, _only_failed, _only_running, _latest, _dry_run, _yes, options.as_json)
+def clear_run(
+    dag_id: str,
+    run_id: str,
+    *,
+    only_failed: bool,
+    only_running: bool,
+    latest: bool | None,
+    dry_run: bool,
+    yes: bool,
+    json_wanted: bool,
+) -> None:
+    """Clear a run, or only its failed tasks, so that it runs again. Running tasks are stopped first."""
+    tasks = selection.Tasks(states=_kept(only_failed=only_failed, only_running=only_running))
+    engine = options.engine()
+    reads.run(engine, dag_id, run_id)
+    _clear(
+        engine,
+        selection.Runs(dag_id=dag_id, run_id=run_id),
+        tasks,
+        latest=latest,
+        dry_run=dry_run,
+        yes=yes,
+        json_wanted=json_wanted,
+    )
+
+
+@click.command("clear")
+@_with(
+    _dag, _run, _tasks, _upstream, _downstream, _only_failed, _only_running, _map_index, _latest, _dry_run, _yes, options.as_json
+)
+def clear_tasks(
+    dag_id: str,
+    run_id: str,
+    task_ids: tuple[str, ...],
+    *,
+    upstream: bool,
+    downstream: bool,
+    only_failed: bool,
+    only_running: bool,
+    map_index: int | None,
+    latest: bool | None,
+    dry_run: bool,
+    yes: bool,
+    json_wanted: bool,
+) -> None:
+    """Clear tasks of a run so that they run again. Running tasks are stopped first.
+
+    Setups and teardowns are cleared together with their tasks.
+    """
+    tasks = selection.Tasks(
+        task_ids=task_ids,
+        map_index=map_index,
+        upstream=upstream,
+        downstream=downstream,
+        states=_kept(only_failed=only_failed, only_running=only_running),
+    )
+    engine = options.engine()
+    reads.run(engine, dag_id, run_id)
+    _clear(
+        engine,
+        selection.Runs(dag_id=dag_id, run_id=run_id),
+        tasks,
+        latest=latest,
+        dry_run=dry_run,
+        yes=yes,
+        json_wanted=json_wanted,
+    )
+
+
+@click.command("clear")
+@_with(_dag)
+@click.option("--task-regex", metavar="REGEX", help="Only tasks whose ID contains a match of this regular expression.")
+@_with(_upstream, _downstream)
+@click.option("--from", "from_date", type=options.MOMENT, help="Only runs with this logical date or later.")
+@click.option("--to", "to_date", type=options.MOMENT, help="Only runs with this logical date or earlier.")
+@click.option(
+    "--state",
+    "state",
+    type=click.Choice([state.value for state in TaskState]),
+    multiple=True,
+    help="Only task instances in this state. Can be repeated.",
+)
+@_with(_latest, _dry_run, _yes, options.as_json)
+def clear_dag(
+    dag_id: str,
+    *,
+    task_regex: str | None,
+    upstream: bool,
+    downstream: bool,
+    from_date: datetime | None,
+    to_date: datetime | None,
+    state: tuple[str, ...],
+    latest: bool | None,
+    dry_run: bool,
+    yes: bool,
+    json_wanted: bool,
+) -> None:
+    """Clear many runs of a DAG so that they run again. The options limit tasks, states and dates."""
+    runs = selection.Runs(dag_id=dag_id, from_date=from_date, to_date=to_date)
+    wanted = frozenset(map(TaskState, state)) or None
+    tasks = selection.Tasks(regex=task_regex, upstream=upstream, downstream=downstream, states=wanted)
+    engine = options.engine()
+    reads.dag(engine, dag_id)
+    _clear(engine, runs, tasks, latest=latest, dry_run=dry_run, yes=yes, json_wanted=json_wanted)
+
+
+@click.command("mark")
+@_with(_dag, _run)
+@click.argument("state", metavar="STATE", type=click.Choice([RunState.SUCCESS.value, RunState.FAILED.value]))
+@_with(_dry_run, options.as_json)
+def mark_run(dag_id: str, run_id: str, state: str, *, dry_run: bool, json_wanted: bool) -> None:
+    """Mark a run as success or failed. Running tasks are stopped."""
+    engine = options.engine()
+    run = reads.run(engine, dag_id, run_id)
+    changes = mark.mark_run(engine, dag_id, run_id, RunState(state), dry_run=dry_run)
+    if not dry_run:
+        _ring({run["id"]})
+    if json_wanted:
+        output.print_json({"dry_run": dry_run, "state": state, "changes": [asdict(one) for one in changes]})
+        return
+    if changes:
+        _table(changes)
+    click.echo(f"Run {run_id} of DAG {dag_id} {'would be' if dry_run else 'is'} {state}.")
+
+
+@click.command("mark")
+@_with(_dag, _run, _task)
+@click.argument(
+    "state", metavar="STATE", type=click.Choice([TaskState.SUCCESS.value, TaskState.FAILED.value, TaskState.SKIPPED.value])
+)
+@_with(_upstream, _downstream, _map_index)
+@click.option("--past", is_flag=True, help="Include all earlier runs.")
+@click.option("--future", is_flag=True, help="Include all later runs.")
+@click.option(
+    "--clear-downstream", is_flag=True, help="Also clear failed downstream tasks, and queue a finished run again for them."
+)
+@_with(_dry_run, options.as_json)
+def mark_task(
+    dag_id: str,
+    run_id: str,
+    task_id: str,
+    state: str,
+    *,
+    upstream: bool,
+    downstream: bool,
+    map_index: int | None,
+    past: bool,
+    future: bool,
+    clear_downstream: bool,
+    dry_run: bool,
+    json_wanted: bool,
+) -> None:
+    """Mark a task as success, failed or skipped. A running task is stopped first."""
+    engine = options.engine()
+    reads.run(engine, dag_id, run_id)
+    changes = mark.mark(
+        engine,
+        selection.Runs(dag_id=dag_id, run_id=run_id, past=past, future=future),
+        selection.Tasks(task_ids=(task_id,), map_index=map_index, upstream=upstream, downstream=downstream),
+        TaskState(state),
+        clear_downstream=clear_downstream,
+        dry_run=dry_run,
+    )
+    _show(changes, "marked", dry_run=dry_run, json_wanted=json_wanted)
+
+
+@click.command("delete")
+@_with(_dag, _run, _yes, options.as_json)
+def delete_run(dag_id: str, run_id: str, *, yes: bool, json_wanted: bool) -> None:
+    """Delete a run with its task instances, tries, XComs and returned DataFrames. Its logs stay."""
+    engine = options.engine()
+    reads.run(engine, dag_id, run_id)
+    _ask(f"Delete run {run_id} of DAG {dag_id} for good?", yes or json_wanted)
+    key = delete.delete_run(engine, dag_id, run_id)
+    data_folder.delete_run(options.settings().data_url, dag_id, run_id, key)
+    options.ring("plan", "queue")
+    if json_wanted:
+        output.print_json({"dag_id": dag_id, "run_id": run_id, "deleted": True})
+    else:
+        click.echo(f"Run {run_id} of DAG {dag_id} is deleted.")
+
+
+@click.command("delete")
+@_with(_dag, _yes, options.as_json)
+def delete_dag(dag_id: str, *, yes: bool, json_wanted: bool) -> None:
+    """Delete a DAG with all its runs and versions. If its file still exists, the DAG is created again without them."""
+    engine = options.engine()
+    reads.dag(engine, dag_id)
+    _ask(f"Delete DAG {dag_id} with all its runs for good?", yes or json_wanted)
+    deleted = delete.delete_dag(engine, dag_id)
+    for run_id, key in deleted.keys.items():
+        data_folder.delete_run(options.settings().data_url, dag_id, run_id, key)
+    options.ring("plan", "queue")
+    if json_wanted:
+        output.print_json({"dag_id": dag_id, "runs": deleted.runs, "file": deleted.file})
+        return
+    click.echo(f"DAG {dag_id} and {_count(deleted.runs, 'run')} are deleted.")
+    if deleted.file is not None:
+        output.say(f"Its file {deleted.file} is still there: the DAG comes back, as a new one. Remove the file to be rid of it.")
+
+
+def _clear(
+    engine: Engine,
+    runs: selection.Runs,
+    tasks: selection.Tasks,
+    *,
+    latest: bool | None,
+    dry_run: bool,
+    yes: bool,
+    json_wanted: bool,
+) -> None:
+    core = options.settings().core
+    if not dry_run and not yes and not json_wanted and _somebody_there():
+        planned = clear.clear(engine, runs, tasks, core=core, latest=latest, dry_run=True)
+        _table(planned)
+        if planned:
+            _ask(f"Clear {_count(len(planned), 'task instance')}?", False)
+    changes = clear.clear(engine, runs, tasks, core=core, latest=latest, dry_run=dry_run)
+    _show(changes, "cleared", dry_run=dry_run, json_wanted=json_wanted)
+
+
+def _show(changes: Sequence[selection.Change], done: str, *, dry_run: bool, json_wanted: bool) -> None:
+    """Wake the schedulers, and say what changed."""
+    if changes and not dry_run:
+        _ring({one.dag_run_id for one in changes})
+    if json_wanted:
+        output.print_json({"dry_run": dry_run, "changes": [asdict(one) for one in changes]})
+        return
+    _table(changes)
+    if changes:
+        click.echo(f"{_count(len(changes), 'task instance')} {'would be ' if dry_run else ''}{done}.")
+
+
+def _table(changes: Sequence[selection.Change]) -> None:
+    output.table([asdict(one) for one in changes], COLUMNS, empty="Nothing to change.")
+
+
+def _ring(runs: Collection[int]) -> None:
+    options.ring("queue", *(f"run:{run}" for run in sorted(runs)[:MOST_RINGS]))
+
+
+def _kept(*, only_failed: bool, only_running: bool) -> Collection[TaskState] | None:
+    if only_failed and only_running:
+        raise click.UsageError("Choose --only-failed or --only-running.")
+    return states.FAILURES if only_failed else states.STARTED if only_running else None
+
+
+def _somebody_there() -> bool:
+    return sys.stdin.isatty()
+
+
+def _ask(question: str, agreed: bool) -> None:
+    """Ask before what cannot be undone, if there is a person to ask; a script is taken at its word."""
+    if not agreed and _somebody_there() and not click.confirm(question):
+        output.say("Nothing was changed.")
+        click.get_current_context().exit(1)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,236 @@
+"""The process that DAG files are read from: it has our modules imported, and forks a keeper and its child for each file.
+
+Started as `python -P -m scheduler.dagfiles.fork_server` by parser.Parser, whose requests it gets as JSON lines on its standard
+input and answers in JSON lines on its standard output. It has no thread, no connection and no password, and never runs
+the author's code itself. What the children write is checked, not trusted. When its input ends, it kills them and ends.
+"""
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import selectors
+import signal
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import ValidationError
+
+import scheduler
+from scheduler.dagfiles import keeper, lines, parse, problem, process_tree
+from scheduler.dagfiles.answers import MAX_RESULT_BYTES, Answer, FileProblem, Reading, fault
+from scheduler.dagfiles.limits import ProcessCount
+from scheduler.process import hardening
+from scheduler.settings import Core, Scheduler
+
+#: What most files need and their imports load late: loaded once here instead of in each child.
+PRELOADED = ("scheduler.operators", "croniter", "jsonschema", "zoneinfo")
+#: How long after its time limit a child is killed that has not been ended by its own watchdog.
+GRACE_S = 1.0
+#: How long after that its keeper is killed, which should have ended everything by then: something in the file stopped it.
+KEEPER_S = process_tree.KILL_S + 2.0
+READ_BYTES = 1 << 20
+MAX_REQUEST_BYTES = 1 << 20
+MAX_OUTPUT_BYTES = 4096
+
+
+@dataclass(slots=True, eq=False)
+class _Child:
+    """A file that is being read; `pid` is the keeper's."""
+
+    file: str
+    pid: int
+    pid_fd: int
+    result_fd: int
+    output_fd: int
+    started: float
+    result: bytearray = field(default_factory=bytearray)
+    output: bytearray = field(default_factory=bytearray)
+
+
+class Template:
+    """Forks, feeds on and buries the children."""
+
+    def __init__(self, requests_fd: int, answers_fd: int) -> None:
+        self._requests_fd = requests_fd
+        self._answers_fd = answers_fd
+        self._requests = lines.LineReader(MAX_REQUEST_BYTES)
+        self._processes = ProcessCount()
+        self._work: parse.Work | None = None
+        self._children: list[_Child] = []
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(requests_fd, selectors.EVENT_READ, None)
+
+    def serve(self) -> None:
+        """Work until the input ends. The first line of it is the Work, each further one a file."""
+        scheduler.load_all()
+        for name in PRELOADED:
+            importlib.import_module(name)
+        try:
+            while self._turn():
+                pass
+        finally:
+            process_tree.kill_below()
+
+    def _turn(self) -> bool:
+        for key, _ in self._selector.select(self._patience_s()):
+            if key.data is None:
+                if not self._take_requests():
+                    return False
+            elif key.fd == key.data.pid_fd:
+                self._finish(key.data)
+            else:
+                self._read(key.data)
+        self._kill_late()
+        return True
+
+    def _patience_s(self) -> float | None:
+        if not self._children:
+            return None
+        return max(0.0, min(child.started for child in self._children) + self._limit_s() + KEEPER_S - time.monotonic())
+
+    def _worked(self) -> parse.Work:
+        assert self._work is not None, "the first request brings it"
+        return self._work
+
+    def _limit_s(self) -> float:
+        return self._worked().scheduler.dag_file_processor_timeout + GRACE_S
+
+    def _take_requests(self) -> bool:
+        data = os.read(self._requests_fd, READ_BYTES)
+        for line in self._requests.feed(data):
+            request = json.loads(line)
+            if self._work is None:
+                self._work = parse.Work(
+                    Path(request["folder"]),
+                    Core.model_validate(request["core"]),
+                    Scheduler.model_validate(request["scheduler"]),
+                )
+                parse.warm_up(self._work)
+                # What is there now is never collected, so a child does not copy these pages by touching them.
+                gc.collect()
+                gc.freeze()
+            else:
+                self._fork(request["file"])
+        return bool(data)
+
+    def _fork(self, file: str) -> None:
+        result_fd, child_result_fd = os.pipe()
+        output_fd, child_output_fd = os.pipe()
+        processes, template = self._processes.limit(), os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            fds = {"result_fd": child_result_fd, "output_fd": child_output_fd}
+            keeper.keep(
+                lambda kept_by: parse.run_child(file, self._worked(), parent=kept_by, processes=processes, **fds),
+                parent=template,
+                limit_s=self._limit_s(),
+            )
+        os.close(child_result_fd)
+        os.close(child_output_fd)
+        child = _Child(file, pid, os.pidfd_open(pid), result_fd, output_fd, time.monotonic())
+        self._children.append(child)
+        for fd in (result_fd, output_fd):
+            lines.prepare(fd)
+        for fd in (child.pid_fd, result_fd, output_fd):
+            self._selector.register(fd, selectors.EVENT_READ, child)
+
+    def _read(self, child: _Child) -> None:
+        """Take what the child has written; of its output the first bytes are kept, so a flood costs nothing."""
+        if child not in self._children:
+            return
+        for fd, kept, limit in (
+            (child.result_fd, child.result, MAX_RESULT_BYTES),
+            (child.output_fd, child.output, MAX_OUTPUT_BYTES),
+        ):
+            with contextlib.suppress(BlockingIOError):
+                data = os.read(fd, READ_BYTES)
+                kept.extend(data[: max(0, limit - len(kept))])
+                if not data:
+                    self._forget(fd)
+
+    def _forget(self, fd: int) -> None:
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(fd)
+
+    def _kill_late(self) -> None:
+        for child in self._children:
+            if time.monotonic() >= child.started + self._limit_s() + KEEPER_S:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child.pid, signal.SIGKILL)
+
+    def _finish(self, child: _Child) -> None:
+        if child not in self._children:
+            return
+        before = -1
+        while before != len(child.result):  # the pipe may hold more than one read takes
+            before = len(child.result)
+            self._read(child)
+        code = self._bury(child)
+        reading = self._reading(child, code)
+        answer = Answer(file=child.file, duration_s=time.monotonic() - child.started, **dict(reading))
+        _write(self._answers_fd, answer.model_dump_json().encode() + b"\n")
+
+    def _bury(self, child: _Child) -> int:
+        """Clear away a keeper that has ended; its exit code, negative for a signal."""
+        _, status = os.waitpid(child.pid, 0)
+        self._children.remove(child)
+        for fd in (child.pid_fd, child.result_fd, child.output_fd):
+            self._forget(fd)
+            os.close(fd)
+        code = os.waitstatus_to_exitcode(status)
+        if code < 0:
+            # Perhaps it was killed, and has left to this process what it was to end.
+            process_tree.kill_strays([other.pid for other in self._children])
+        return code
+
+    def _reading(self, child: _Child, code: int) -> Reading:
+        report, mark, result = bytes(child.result).rpartition(parse.RESULT_MARK)
+        if mark and code == 0:
+            if len(child.result) >= MAX_RESULT_BYTES:
+                return _failed(problem.of_flood(MAX_RESULT_BYTES))
+            try:
+                return Reading.model_validate_json(result)
+            except ValidationError as error:
+                return _failed(problem.of_answer(fault(error)))
+        path = self._worked().folder / child.file
+        limit_s = self._worked().scheduler.dag_file_processor_timeout
+        texts = {
+            "report": (report if mark else bytes(child.result)).decode("utf-8", "replace"),
+            "output": child.output.decode("utf-8", "replace"),
+        }
+        if code in {1, -signal.SIGKILL} and time.monotonic() - child.started >= limit_s:
+            return _failed(problem.of_timeout(limit_s, path, **texts))
+        return _failed(problem.of_ending(code, path, **texts))
+
+
+def _failed(found: problem.Problem) -> Reading:
+    return Reading(problem=FileProblem(**found.to_dict()))
+
+
+def _write(fd: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(fd, left) :]
+
+
+def main() -> None:
+    """Keep the two pipes for ourselves: a child finds nothing on its input and cannot write into our answers."""
+    requests_fd, answers_fd = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)
+    os.close(nothing)
+    # A child inherits it, so that none can write into the pipes of another or of this process.
+    hardening.close()
+    process_tree.become_reaper()
+    with contextlib.suppress(BrokenPipeError):
+        Template(requests_fd, answers_fd).serve()
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

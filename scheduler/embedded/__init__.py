@@ -1,0 +1,1 @@
+"""PostgreSQL, Redis and the processes of a stack on one machine."""

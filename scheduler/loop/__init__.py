@@ -1,0 +1,1 @@
+"""The scheduler process: its loop and its health."""

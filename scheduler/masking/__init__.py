@@ -1,0 +1,1 @@
+"""Hides secret values in logs and output."""

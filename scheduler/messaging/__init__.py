@@ -1,0 +1,1 @@
+"""Messages to workers over Redis, and the wakeups of schedulers."""

@@ -1,0 +1,203 @@
+"""The only publisher to Celery: by task name, one small frozen message, straight to its queue.
+
+It writes what `Celery.send_task` would write (protocol 2, held against it by a test) without Celery's and kombu's work for each
+message: one command for one message, one round trip for many. See docs/adr/0012.
+"""
+
+import base64
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from json import dumps
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import redis
+from celery import Celery
+from celery.utils.nodenames import anon_nodename
+from kombu import Queue
+from kombu.utils.url import parse_ssl_cert_reqs
+
+from scheduler.messaging import broker_keys, wakeups
+from scheduler.settings import Settings
+
+TASK_NAME = "paceline.run"
+#: What publishing raises when the broker is away.
+PUBLISH_ERRORS = (redis.RedisError, OSError)
+#: On Redis priority 0 is served first and 9 last; kombu keeps a list for each of these steps.
+PRIORITY_STEPS = (0, 3, 6, 9)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A task instance on its way to a worker: nothing secret, and harmless when it arrives twice."""
+
+    ti_id: int
+    dispatch_id: str
+    queue: str
+    #: What people read in Flower: dag.task and its run.
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int = -1
+    priority_weight: int = 1
+
+
+def celery_app(settings: Settings) -> Celery:
+    """The one Celery app of a process. Workers add their task to it, everything else only publishes."""
+    app = Celery("paceline", broker=settings.broker_url, set_as_current=False)
+    app.conf.update(
+        task_serializer="json",
+        accept_content=["json"],
+        task_ignore_result=True,
+        task_store_errors_even_if_ignored=False,
+        result_backend=None,
+        task_acks_late=False,
+        task_default_queue=settings.core.default_queue,
+        task_default_delivery_mode=1,
+        worker_prefetch_multiplier=1,
+        # With these kombu would run Lua scripts in Redis, which no user of config/redis.conf may.
+        control_queue_expires=None,
+        event_queue_expires=None,
+        worker_send_task_events=False,
+        worker_hijack_root_logger=False,
+        worker_redirect_stdouts=False,
+        worker_cancel_long_running_tasks_on_connection_loss=False,
+        broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,
+        broker_transport_options=transport_options(settings.broker_url),
+        broker_use_ssl=tls_options(settings.broker_url),
+    )
+    return app
+
+
+def transport_options(url: str) -> dict[str, Any]:
+    """PostgreSQL decides who runs what, so Redis needs no acknowledgments; sockets must notice a dead peer."""
+    options: dict[str, Any] = {
+        "ack_emulation": False,
+        "priority_steps": list(PRIORITY_STEPS),
+        "sep": ":",
+        "queue_order_strategy": "priority",
+        "health_check_interval": 10,
+        "socket_timeout": 10,
+        "socket_connect_timeout": 5,
+    }
+    if not url.startswith("redis+socket"):
+        options["socket_keepalive"] = True
+    return options
+
+
+def tls_options(url: str) -> dict[str, Any] | None:
+    """What kombu needs to speak TLS to a rediss:// URL, and to check the server's certificate; None for other URLs.
+
+    Without these it would speak to it in plain text.
+    """
+    parts = urlsplit(url)
+    if parts.scheme != "rediss":
+        return None
+    given: dict[str, Any] = {name: value for name, value in parse_qsl(parts.query) if name.startswith("ssl_")}
+    given["ssl_cert_reqs"] = parse_ssl_cert_reqs(given.get("ssl_cert_reqs", "required"))
+    if "ssl_check_hostname" in given:
+        given["ssl_check_hostname"] = given["ssl_check_hostname"].lower() != "false"
+    return given
+
+
+class Publisher:
+    """One connection for the life of a process."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._redis = wakeups.client(settings)
+        self._origin = anon_nodename()
+
+    def publish(self, messages: Sequence[Message]) -> None:
+        """Send all or raise; after an error some may have gone, which a second sending does not harm."""
+        waiting: dict[str, list[str]] = {}
+        for message in messages:
+            priority = broker_priority(message.priority_weight)
+            waiting.setdefault(_list_of(message.queue, priority), []).append(envelope(message, priority, self._origin))
+        try:
+            self._push(waiting)
+        except redis.ResponseError as error:
+            if not broker_keys.is_wrong_type(error) or not broker_keys.put_aside(self._redis, waiting, "list"):
+                raise
+            self._push(waiting)
+
+    def _push(self, waiting: Mapping[str, Sequence[str]]) -> None:
+        if len(waiting) == 1:
+            self._redis.lpush(*(part for key, texts in waiting.items() for part in (key, *texts)))
+        elif waiting:
+            with self._redis.pipeline(transaction=False) as pipe:
+                for key, texts in waiting.items():
+                    pipe.lpush(key, *texts)
+                pipe.execute()
+
+    def close(self) -> None:
+        """Drop the connection; the next publish opens a new one."""
+        self._redis.close()
+
+
+def envelope(message: Message, priority: int, origin: str) -> str:
+    """The message as Celery finds it in Redis; `origin` is the name by which this process sends."""
+    arguments = [[message.ti_id, message.dispatch_id], {}, {"callbacks": None, "errbacks": None, "chain": None, "chord": None}]
+    headers: dict[str, Any] = {
+        "lang": "py",
+        "task": TASK_NAME,
+        "id": message.dispatch_id,
+        "shadow": f"{message.dag_id}.{message.task_id}",
+        "eta": None,
+        "expires": None,
+        "group": None,
+        "group_index": None,
+        "retries": 0,
+        "timelimit": [None, None],
+        "root_id": message.dispatch_id,
+        "parent_id": None,
+        "argsrepr": message.run_id if message.map_index < 0 else f"{message.run_id} [{message.map_index}]",
+        "kwargsrepr": "{}",
+        "origin": origin,
+        "ignore_result": True,
+        "replaced_task_nesting": 0,
+        "stamped_headers": None,
+        "stamps": {},
+    }
+    properties = {
+        "correlation_id": message.dispatch_id,
+        "reply_to": "",
+        "delivery_mode": 1,
+        "delivery_info": {"exchange": "", "routing_key": message.queue},
+        "priority": priority,
+        "body_encoding": "base64",
+        "delivery_tag": str(uuid.uuid4()),
+    }
+    return dumps(
+        {
+            "body": base64.b64encode(dumps(arguments).encode()).decode(),
+            "content-encoding": "utf-8",
+            "content-type": "application/json",
+            "headers": headers,
+            "properties": properties,
+        }
+    )
+
+
+def broker_priority(priority_weight: int) -> int:
+    """A coarse step for Redis (0 first, 9 last); PostgreSQL has already decided the order, this only keeps it on the way."""
+    if priority_weight >= 1000:
+        return 0
+    if priority_weight >= 100:
+        return 3
+    return 6 if priority_weight >= 0 else 9
+
+
+def broker_lists(queue: str) -> list[str]:
+    """The Redis keys that hold the messages of `queue`, one a priority step."""
+    return [_list_of(queue, step) for step in PRIORITY_STEPS]
+
+
+def _list_of(queue: str, step: int) -> str:
+    return queue if step == 0 else f"{queue}:{step}"
+
+
+def consumed_queues(names: Sequence[str]) -> list[Queue]:
+    """Queues for a worker to consume: declared without an exchange, since messages go to them directly."""
+    return [Queue(name, routing_key=name) for name in names]

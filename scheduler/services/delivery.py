@@ -1,0 +1,241 @@
+"""How one claimed notice is told: its callbacks called one by one in a child, or its mail sent; every step noted at once."""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from sqlalchemy import Engine
+
+from scheduler.dagfiles.callback_host import CallbackHost, ChildEnded
+from scheduler.process import fault_points
+from scheduler.services import mail
+from scheduler.settings import Settings, log_paths
+from scheduler.store.upkeep import notices
+from scheduler.store.upkeep.notices import Notice
+
+log = logging.getLogger("paceline.scheduler")
+
+R = TypeVar("R")
+#: A callback that ends its process so many times is given up.
+MAX_ATTEMPTS = 3
+#: A mail that the server does not take for now is tried so many times, after pauses that grow by so much.
+MAX_MAIL_ATTEMPTS = 5
+MAIL_PAUSE_S = 60.0
+#: A claim outlives the time a callback may take by this much; after it, another scheduler may take the notice.
+LEASE_MARGIN_S = 15.0
+#: After so long a file makes way for others, with the rest of its callbacks given back.
+SLICE_S = 2.0
+
+
+class Patient(Protocol):
+    """Makes a call to the database, again as long as it does not answer."""
+
+    def __call__(self, ask: Callable[[], R], /) -> R: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Notices claimed under one name; callbacks are all of one DAG file."""
+
+    claimed_by: str
+    file: str | None
+    notices: list[Notice]
+
+
+@dataclass(slots=True, kw_only=True)
+class Teller:
+    """Tells the batches of one thread."""
+
+    engine: Engine
+    settings: Settings
+    host: CallbackHost
+    patient: Patient
+    stopping: Callable[[], bool]
+
+    @property
+    def call_lease_s(self) -> float:
+        """How long a claim holds once a callback has begun."""
+        return self.settings.scheduler.callback_execution_timeout + LEASE_MARGIN_S
+
+    @property
+    def lease_s(self) -> float:
+        """How long a claim holds whose file must be loaded first."""
+        return self.call_lease_s + self.settings.scheduler.dag_file_processor_timeout
+
+    def callbacks(self, batch: Batch) -> bool:
+        """Call the callbacks of each notice; False if time or a stop cut this short.
+
+        The file is loaded once, and again after a child has ended.
+        """
+        started = time.monotonic()
+        opened = _Opened(self.host, self.settings, str(batch.file))
+        try:
+            for notice in batch.notices:
+                if self.stopping() or time.monotonic() - started >= SLICE_S:
+                    self._give_back(batch)
+                    return False
+                # First, so that a crash while the file is loaded is no crash of the callback.
+                opened.ensure(_log_path(notice, self.settings))
+                attempt = self._begin(notice, batch.claimed_by, self.call_lease_s)
+                if attempt is not None:
+                    self._call_all(notice, batch.claimed_by, attempt, opened)
+        finally:
+            opened.close()
+        if self.stopping():
+            self._give_back(batch)
+        return True
+
+    def mails(self, batch: Batch) -> bool:
+        """Send the mail of each notice; False if a stop cut this short."""
+        lease_s = 10 * self.settings.smtp.timeout + LEASE_MARGIN_S
+        for notice in batch.notices:
+            if self.stopping():
+                self._give_back(batch)
+                return False
+            attempt = self._begin(notice, batch.claimed_by, lease_s)
+            if attempt is not None:
+                self._mail(notice, batch.claimed_by, attempt)
+        return True
+
+    def _begin(self, notice: Notice, claimed_by: str, lease_s: float) -> int | None:
+        return self.patient(lambda: notices.begin(self.engine, notice.id, claimed_by, lease_s=lease_s))
+
+    def _give_back(self, batch: Batch) -> None:
+        """What has not ended."""
+        ids = [notice.id for notice in batch.notices]
+        self.patient(lambda: notices.release(self.engine, batch.claimed_by, ids))
+
+    def _call_all(self, notice: Notice, claimed_by: str, attempt: int, opened: "_Opened") -> None:
+        """From the first callback that has not ended, which a crash may have interrupted; one that fails stops no other."""
+        path = _log_path(notice, self.settings)
+        index = notice.done
+        while True:
+            count = None
+            error: str | None = None
+            try:
+                problem = opened.ensure(path)
+                if problem is not None:
+                    self._end(notice, claimed_by, problem, path)
+                    return
+                again = attempt > 1 and index == notice.done
+                request = self._request(notice, path, index=index, attempt=attempt, is_rerun=again)
+                fault_points.point("callback.before")
+                called = self.host.call(request)
+                fault_points.point("callback.after")
+                count, error = called.count, called.error
+            except ChildEnded as ended:
+                opened.lost()
+                error = f"{ended}"
+                if self.stopping():
+                    return
+                if not ended.timed_out and attempt < MAX_ATTEMPTS:
+                    log.warning("The %s callback of %s is called again: %s", notice.kind, notice.about, ended)
+                    self.patient(lambda: notices.release(self.engine, claimed_by, [notice.id]))
+                    return
+            index += 1
+            if count is not None and index >= count:
+                self._end(notice, claimed_by, error, path)
+                return
+            if not self._note(notice, claimed_by, index, error, path):
+                return
+
+    def _note(self, notice: Notice, claimed_by: str, done: int, error: str | None, path: str) -> bool:
+        if error is not None:
+            log.error("The %s callback of %s failed: %s. Its log is %s", notice.kind, notice.about, error, path)
+        return self.patient(
+            lambda: notices.progress(self.engine, notice.id, claimed_by, done=done, error=error, lease_s=self.lease_s)
+        )
+
+    def _end(self, notice: Notice, claimed_by: str, error: str | None, path: str) -> None:
+        if error is not None:
+            log.error("The %s callback of %s failed: %s. Its log is %s", notice.kind, notice.about, error, path)
+        self.patient(lambda: notices.end(self.engine, notice.id, claimed_by, error=error))
+
+    def _request(self, notice: Notice, path: str, *, index: int, attempt: int, is_rerun: bool) -> dict[str, Any]:
+        blocking = self.patient(lambda: notices.blocking(self.engine, notice.dag_run_id)) if notice.kind == "sla_miss" else []
+        return {
+            "kind": notice.kind,
+            "about": notice.about,
+            "at": notice.created_at.isoformat(),
+            "dag_id": notice.dag_id,
+            "run_id": notice.run_id,
+            "run": notice.run,
+            "ti": notice.ti,
+            "reason": notice.reason,
+            "data": notice.data,
+            "blocking": blocking,
+            "conf_overrides": self.settings.core.dag_run_conf_overrides_params,
+            "index": index,
+            "attempt": attempt,
+            "is_rerun": is_rerun,
+            "log": path,
+            "log_url": path if notice.ti is None else _try_log(notice, self.settings),
+        }
+
+    def _mail(self, notice: Notice, claimed_by: str, attempt: int) -> None:
+        error: str | None = "smtp.host is not set"
+        if self.settings.smtp.host is not None:
+            try:
+                error = mail.send(mail.message(notice, self.settings), self.settings.smtp)
+            except Exception as failure:  # whatever it is, this mail cannot be sent and the next may
+                error = mail.in_words(failure)
+                if mail.is_temporary(failure) and attempt < MAX_MAIL_ATTEMPTS:
+                    log.warning("The mail about %s is sent later: %s", notice.about, error)
+                    pause_s = MAIL_PAUSE_S * attempt
+                    self.patient(lambda: notices.release(self.engine, claimed_by, [notice.id], pause_s=pause_s))
+                    return
+            if error is not None:
+                log.error("The mail about %s was not sent: %s", notice.about, error)
+        self.patient(lambda: notices.end(self.engine, notice.id, claimed_by, error=error))
+
+
+class _Opened:
+    """The DAG file of a batch in its child."""
+
+    def __init__(self, host: CallbackHost, settings: Settings, file: str) -> None:
+        self._host = host
+        self._path = settings.dags_folder / file
+        self._file = file
+        self._is_open = False
+        self._problem: str | None = None
+
+    def ensure(self, log_path: str) -> str | None:
+        """Load the file unless it is loaded; why that cannot be done, or None."""
+        if self._is_open or self._problem is not None:
+            return self._problem
+        try:
+            problem = self._host.open(self._file, log_path)
+            self._is_open = True
+        except ChildEnded as ended:
+            problem = f"reading it, {ended}"
+        if problem is not None:
+            self._problem = f"The DAG file {self._path} cannot be loaded: {problem}"
+        return self._problem
+
+    def lost(self) -> None:
+        """Its child has ended."""
+        self._is_open = False
+
+    def close(self) -> None:
+        if self._is_open:
+            self._host.close()
+            self._is_open = False
+
+
+def _log_path(notice: Notice, settings: Settings) -> str:
+    about_run = notice.ti is None or notice.kind.startswith("dag_")
+    return log_paths.callbacks_path(
+        settings.logs_folder,
+        dag_id=notice.dag_id,
+        run_id=notice.run_id,
+        task_id=None if about_run or notice.ti is None else notice.ti["task_id"],
+        map_index=-1 if notice.ti is None else notice.ti["map_index"],
+    )
+
+
+def _try_log(notice: Notice, settings: Settings) -> str:
+    assert notice.ti is not None
+    names = {name: notice.ti[name] for name in ("task_id", "map_index", "try_number")}
+    return log_paths.try_path(settings.logs_folder, dag_id=notice.dag_id, run_id=notice.run_id, **names)

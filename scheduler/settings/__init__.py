@@ -1,0 +1,37 @@
+"""Every setting of Paceline: where its value comes from, its type, its default and its check."""
+
+from scheduler.settings.model import (
+    Core,
+    Paths,
+    Retention,
+    Scheduler,
+    Settings,
+    Waiter,
+    Worker,
+    allowed,
+    environment_names,
+    keys,
+    layout,
+    masked,
+    section_type,
+    shown,
+    sources,
+)
+
+__all__ = [
+    "Core",
+    "Paths",
+    "Retention",
+    "Scheduler",
+    "Settings",
+    "Waiter",
+    "Worker",
+    "allowed",
+    "environment_names",
+    "keys",
+    "layout",
+    "masked",
+    "section_type",
+    "shown",
+    "sources",
+]

@@ -1,0 +1,90 @@
+"""Where settings come from: environment, then file, then default; each value with the name of its source.
+
+`PACELINE_<SECTION>_<KEY>` beats `$PACELINE_CONFIG` or `config/paceline.toml`, which beats the defaults in settings.py. The
+short names PACELINE_HOME, PACELINE_DATABASE_URL, PACELINE_BROKER_URL and PACELINE_DAGS_FOLDER are the keys people set most.
+An environment variable that is set to nothing counts as unset, as compose files write it.
+"""
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from scheduler.exceptions import SettingsError
+from scheduler.process import fault_points
+
+#: The keys of every section.
+Layout = Mapping[str, tuple[str, ...]]
+
+PREFIX = "PACELINE_"
+#: Environment names that are not PACELINE_<SECTION>_<KEY> of a setting.
+SHORT_NAMES = {"PACELINE_HOME": ("paths", "home"), "PACELINE_DAGS_FOLDER": ("paths", "dags_folder")}
+#: Not settings: which file holds them, the passwords that docker-compose.yml puts into URLs, and the faults of a test.
+PASSWORDS = ("POSTGRES", "SCHEDULER", "WORKER", "REDIS_SCHEDULER", "REDIS_WORKER", "REDIS_FLOWER", "FLOWER", "SPARK")
+OTHER_NAMES = fault_points.NAMES | {"PACELINE_CONFIG"} | {f"PACELINE_{one}_PASSWORD" for one in PASSWORDS}
+#: Not settings either: PACELINE_VAR_<KEY> is a variable and PACELINE_CONN_<ID> a connection, before those of the store.
+VARIABLE_PREFIX, CONNECTION_PREFIX = "PACELINE_VAR_", "PACELINE_CONN_"
+STORE_PREFIXES = (VARIABLE_PREFIX, CONNECTION_PREFIX)
+DEFAULT_FILE = "config/paceline.toml"
+
+
+def dotted(layout: Layout) -> list[str]:
+    """Every setting as `<section>.<key>`, in order of definition."""
+    return [f"{section}.{key}" for section, keys in layout.items() for key in keys]
+
+
+def environment_names(layout: Layout) -> dict[str, tuple[str, str]]:
+    """Every environment variable that is a setting, with the section and key it sets."""
+    names = {f"{PREFIX}{section}_{key}".upper(): (section, key) for section, keys in layout.items() for key in keys}
+    return names | SHORT_NAMES
+
+
+def read(environ: Mapping[str, str], layout: Layout) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+    """The values of file and environment by section, and where each `<section>.<key>` comes from."""
+    path = Path(environ.get("PACELINE_CONFIG") or DEFAULT_FILE).expanduser()
+    values = _file_values(path, layout, required=bool(environ.get("PACELINE_CONFIG")))
+    origin = {f"{section}.{key}": str(path) for section, keys_ in values.items() for key in keys_}
+    known = environment_names(layout)
+    for name, value in environ.items():
+        if not name.startswith(PREFIX) or name in OTHER_NAMES or name.startswith(STORE_PREFIXES):
+            continue
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]}?" if near else "`paceline config show` lists every key."
+            raise SettingsError(f"The environment variable {name} is not a setting; {hint}")
+        if value:
+            section, key = known[name]
+            values.setdefault(section, {})[key] = value
+            origin[f"{section}.{key}"] = name
+    return values, origin
+
+
+def nearest_key(key: str, layout: Layout) -> str:
+    """What to write instead of an unknown `<section>.<key>`."""
+    section, _, name = key.partition(".")
+    near = difflib.get_close_matches(name, layout[section], 1)
+    return f"did you mean {near[0]}?" if near else f"[{section}] has {', '.join(layout[section])}."
+
+
+def _file_values(path: Path, layout: Layout, *, required: bool) -> dict[str, dict[str, Any]]:
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if required:
+            raise SettingsError(f"PACELINE_CONFIG names {path}, which does not exist.") from None
+        return {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SettingsError(f"{path} cannot be read as TOML: {error}.") from None
+    for name, value in values.items():
+        if isinstance(value, dict) and name in layout:
+            continue
+        sections = list(layout)
+        if not isinstance(value, dict):
+            homes = [key for key in dotted(layout) if key.endswith(f".{name}")]
+            hint = f"put it under [{homes[0].split('.')[0]}]." if homes else f"the sections are {', '.join(sections)}."
+            raise SettingsError(f"{name} in {path} stands outside its section; {hint}")
+        near = difflib.get_close_matches(name, sections, 1)
+        hint = f"did you mean [{near[0]}]?" if near else f"the sections are {', '.join(sections)}."
+        raise SettingsError(f"[{name}] in {path} is not a section; {hint}")
+    return values

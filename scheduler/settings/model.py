@@ -1,0 +1,377 @@
+"""Settings: one frozen, validated object. settings_sources reads the environment and the file."""
+
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import quote
+
+from pydantic import Field, ValidationError
+
+from scheduler.exceptions import SettingsError
+from scheduler.settings import environment
+from scheduler.settings.environment import Layout
+from scheduler.settings.sections import Broker, Database, Flower, Probed, Section, Smtp, Spark
+from scheduler.settings.types import Count, DatabaseUrl, DataUrl, Days, FernetKeys, Seconds, ZoneName, in_words
+
+#: Bytes; the kernel's limit is 107 on Linux and 103 on macOS.
+LONGEST_SOCKET_PATH = 100
+#: The database roles at the embedded server.
+EMBEDDED_OWNER, EMBEDDED_SCHEDULER, EMBEDDED_WORKER = "postgres", "paceline_scheduler", "paceline_worker"
+#: Keys whose values hold passwords: never printed whole.
+SECRET_URLS = frozenset({"database.url", "database.owner_url", "broker.url", "worker.database_url"})
+#: Keys whose values are secrets: never printed.
+SECRET_KEYS = frozenset({"core.fernet_key", "smtp.password"})
+#: Sections, and keys of others, that decide alike only if every process has the same: limits, defaults of DAGs, timeouts by
+#: which one process judges another. Not paths, addresses, and what a process does with itself alone.
+MUST_AGREE = ("core", "retention", "worker.heartbeat_timeout", "waiter.heartbeat_timeout", *(f"scheduler.{name}" for name in (
+    "scheduler_health_check_threshold", "catchup_by_default", "create_cron_data_intervals", "create_delta_data_intervals",
+    "schedule_after_task_execution", "max_tis_per_query", "pool_reservation", "priority_aging", "queue_headroom",
+    "task_queued_timeout", "min_file_process_interval", "settled_file_process_interval", "dag_file_processor_timeout",
+)))  # fmt: skip
+#: The first must be longer than the second, or every healthy process looks dead.
+LONGER_THAN = (
+    ("scheduler.scheduler_health_check_threshold", "scheduler.scheduler_heartbeat_sec"),
+    ("worker.heartbeat_timeout", "worker.heartbeat_sec"),
+    ("waiter.heartbeat_timeout", "waiter.heartbeat_sec"),
+)
+
+
+class Paths(Section):
+    """File locations on this machine."""
+
+    home: Path = Path("~/.paceline")
+    """Folder for everything that the embedded stack writes: database, sockets, logs, data."""
+    dags_folder: Path = Path("dags")
+    """Folder that is searched for DAG files."""
+    logs_folder: Path | None = Field(default=None, examples=["~/.paceline/logs"])
+    """Folder for task logs. If unset, <home>/logs."""
+    data_url: DataUrl | None = Field(default=None, examples=["s3a://bucket/paceline"])
+    """Folder for the DataFrames that tasks return, or a URL that both Spark and fsspec can reach. If unset, <home>/data."""
+
+
+class Core(Section):
+    """Defaults and limits for all DAGs and tasks."""
+
+    parallelism: Count = 256
+    """Maximum number of queued and running task instances, over all pools and schedulers."""
+    default_timezone: ZoneName = "UTC"
+    """IANA time zone of a schedule whose start_date has no time zone."""
+    default_queue: str = "default"
+    """Queue of a task if neither the task nor its pool sets a queue."""
+    default_spark_queue: str = "spark"
+    """Queue of a Spark task that sets no queue."""
+    heavy_spark_queue: str = "spark-heavy"
+    """Queue of a heavy Spark task that sets no queue. heavy=True or one of the next two settings makes a task heavy."""
+    heavy_spark_memory_mb: Annotated[int, Field(ge=0)] = 8192
+    """Executor memory, in MiB, at or above which a Spark task is heavy. 0 turns this rule off."""
+    heavy_spark_cores: Annotated[int, Field(ge=0)] = 8
+    """Executor cores at or above which a Spark task is heavy. 0 turns this rule off."""
+    default_pool_task_slot_count: Count = 128
+    """Slots of default_pool when the database is created."""
+    max_active_tasks_per_dag: Count = 16
+    """Maximum number of queued and running task instances of one DAG run, unless the DAG sets its own limit."""
+    max_active_runs_per_dag: Count = 16
+    """Maximum number of running DAG runs of one DAG, unless the DAG sets its own limit."""
+    default_task_retries: Annotated[int, Field(ge=0)] = 0
+    """Retries of a task that does not set retries."""
+    default_task_retry_delay: Seconds = 300
+    """Seconds before a retry, for a task that does not set retry_delay."""
+    max_task_retry_delay: Seconds = 86400
+    """Upper limit, in seconds, for the delay before a retry, including exponential backoff."""
+    dags_are_paused_at_creation: bool = False
+    """New DAGs start paused."""
+    max_map_length: Count = 10_000
+    """Maximum number of instances of one mapped task."""
+    max_consecutive_failed_dag_runs_per_dag: Annotated[int, Field(ge=0)] = 0
+    """Consecutive failed runs after which a DAG is paused, unless the DAG sets its own limit. 0 turns this off."""
+    rerun_with_latest_version: bool = False
+    """Cleared runs continue with the newest version of their DAG instead of the version they were created from."""
+    max_xcom_bytes: Annotated[int, Field(ge=1024)] = 1_048_576
+    """Maximum size of a return value, in bytes of JSON. Write larger data to files and return their paths."""
+    max_conf_bytes: Annotated[int, Field(ge=1024)] = 1_048_576
+    """Maximum size of the conf of a run or backfill, in bytes of JSON. Every task reads it, so keep larger data in files."""
+    dag_run_conf_overrides_params: bool = True
+    """The conf of a run overrides the DAG's params of the same names."""
+    record_events: bool = True
+    """Record every change of a run or task instance with its actor and reason (`paceline runs show --events`)."""
+    fernet_key: FernetKeys = ""
+    """Fernet keys for variables and connections. The first key encrypts, all decrypt. If empty, the key in <home>/fernet.key."""
+
+
+class Scheduler(Probed):
+    """The scheduler loop and the parsing of DAG files."""
+
+    scheduler_idle_sleep_time: Seconds = 1
+    """Seconds between two polls of the database when no wakeup arrives."""
+    scheduler_heartbeat_sec: Seconds = 2
+    """Seconds between two heartbeats of a scheduler."""
+    scheduler_health_check_threshold: Seconds = 15
+    """Seconds without a heartbeat after which a scheduler is declared lost."""
+    num_runs: Annotated[int, Field(ge=-1)] = -1
+    """Iterations of the loop before the scheduler stops. -1 means no limit."""
+    run_duration: Annotated[float, Field(ge=-1, allow_inf_nan=False)] = -1
+    """Seconds before the scheduler stops. -1 means no limit."""
+    max_tis_per_query: Count = 256
+    """Maximum number of task instances queued in one transaction."""
+    max_dagruns_to_create_per_loop: Count = 10
+    """Maximum number of DAGs that get new runs in one iteration."""
+    max_dagruns_per_loop_to_schedule: Count = 20
+    """DAG runs without recent changes that one iteration examines. The least recently examined run comes first."""
+    catchup_by_default: bool = False
+    """A DAG that does not set catchup gets a run for every interval since its start_date."""
+    create_cron_data_intervals: bool = False
+    """A cron expression as schedule creates a data interval between each two ticks and runs it after its end."""
+    create_delta_data_intervals: bool = False
+    """A timedelta as schedule creates data intervals of that length and runs each after its end."""
+    schedule_after_task_execution: bool = True
+    """Fast-follow: when a task ends, its worker queues the next ready task of the run."""
+    pool_reservation: bool = True
+    """Reserve slots for a task that needs more than its pool has free, so that lower-priority tasks cannot overtake it forever."""
+    priority_aging: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0
+    """Seconds of waiting that raise a task's rank by a priority_weight of 1. 0 turns aging off."""
+    queue_headroom: Annotated[int, Field(ge=1)] = 32
+    """Prefetch window: messages a Celery queue may hold beyond its workers' free slots; more if workers drain them within 0.2 s."""
+    orphaned_tasks_check_interval: Seconds = 1
+    """Seconds between two sweeps for lost messages and lost workers."""
+    task_queued_timeout: Seconds = 2
+    """Seconds after which a queued task instance whose message is not in the broker is published again."""
+    dag_dir_list_interval: Seconds = 300
+    """Seconds between two listings of the DAGs folder. Changes are also detected immediately (inotify)."""
+    min_file_process_interval: Seconds = 30
+    """Seconds before an unchanged DAG file is parsed again."""
+    settled_file_process_interval: Seconds = 3600
+    """The same for a DAG file that opens only Python code while it is parsed. Code changes are still detected immediately."""
+    parsing_processes: Count = 2
+    """Maximum number of parser processes of one scheduler."""
+    file_parsing_sort_mode: Literal["modified_time", "random_seeded_by_host", "alphabetical"] = "modified_time"
+    """Order in which waiting DAG files are parsed."""
+    dag_file_processor_timeout: Seconds = 50
+    """Seconds a parser process may spend on one file before it is killed."""
+    dag_file_memory_limit_mb: Annotated[int, Field(ge=128)] = 1024
+    """Address space limit of a parser or callback process, in MiB."""
+    callback_processes: Count = 2
+    """Maximum number of callback processes of one scheduler."""
+    callback_execution_timeout: Seconds = 60
+    """Seconds a callback may take before its process is killed."""
+    max_callbacks_per_loop: Count = 20
+    """Maximum number of callbacks and emails that one scheduler claims at a time."""
+
+
+class Worker(Probed):
+    """The processes that run tasks."""
+
+    concurrency: Count = 16
+    """Pool processes of a worker started without -c. A worker for heavy Spark tasks has 1 unless this is set."""
+    heartbeat_sec: Seconds = 2
+    """Seconds between two heartbeats of a worker."""
+    heartbeat_timeout: Seconds = 10
+    """Seconds without a heartbeat after which a worker is declared lost and its tasks are retried."""
+    grace_sec: Seconds = 30
+    """Seconds that a stopping worker lets its running tasks continue."""
+    max_tasks_per_child: Annotated[int, Field(ge=0)] = 0
+    """Tasks after which a pool process is replaced. 0 means never."""
+    deaf_timeout: Seconds = 30
+    """Seconds a worker with free slots may receive nothing while messages wait. After that, it restarts itself."""
+    database_url: DatabaseUrl | None = Field(default=None, examples=["postgresql://worker:password@localhost:5432/paceline"])
+    """Database URL with a role limited to what workers need. If unset, that role of the embedded server, or database.url."""
+
+
+class Waiter(Probed):
+    """The processes that await the triggers of deferred tasks."""
+
+    capacity: Count = 1000
+    """Maximum number of triggers that one waiter awaits."""
+    heartbeat_sec: Seconds = 2
+    """Seconds between two heartbeats of a waiter."""
+    heartbeat_timeout: Seconds = 10
+    """Seconds without a heartbeat after which a waiter is declared lost and other waiters take over its triggers."""
+
+
+class Retention(Section):
+    """How long finished runs and old records are kept. Schedulers delete the rest in small batches."""
+
+    run_days: Days = 0
+    """Days to keep finished runs with all their records. 0 means forever. Runs that schedules or later runs need always stay."""
+    event_days: Days = 90
+    """Days to keep the events of a finished run if the run itself is kept longer. 0 means as long as the run."""
+    housekeeping_days: Days = 30
+    """Days to keep stopped processes, delivered notices, consumed asset events and unused DAG versions. 0 means forever."""
+    logs: bool = False
+    """Delete the log folder of a run together with the run."""
+    interval: Seconds = 60
+    """Seconds between two searches for expired records."""
+
+
+class Settings(Section):
+    """All sections. Load it once at startup (`Settings.load()`) and pass it as an argument."""
+
+    paths: Paths = Paths()
+    core: Core = Core()
+    scheduler: Scheduler = Scheduler()
+    worker: Worker = Worker()
+    waiter: Waiter = Waiter()
+    retention: Retention = Retention()
+    database: Database = Database()
+    broker: Broker = Broker()
+    smtp: Smtp = Smtp()
+    flower: Flower = Flower()
+    spark: Spark = Spark()
+
+    @classmethod
+    def load(cls, environ: Mapping[str, str] | None = None) -> "Settings":
+        """Read environment and file; SettingsError names the key, the value and what is allowed."""
+        values, sources = environment.read(os.environ if environ is None else environ, layout())
+        try:
+            settings = cls.model_validate(values)
+        except ValidationError as error:
+            raise SettingsError(_sentence(error, sources)) from None
+        for longer, shorter in LONGER_THAN:
+            long_s, short_s = settings.value(longer), settings.value(shorter)
+            if long_s <= short_s:
+                raise SettingsError(f"{longer} is {long_s:g} s and must be longer than {shorter}, {short_s:g} s.")
+        return settings
+
+    def value(self, key: str) -> Any:
+        """The value of `<section>.<key>` as it was set."""
+        section, _, name = key.partition(".")
+        return getattr(getattr(self, section), name)
+
+    def agreed(self) -> dict[str, Any]:
+        """The settings that must be the same in all processes, as JSON values; of a secret only a digest."""
+        keys_ = [key for key in keys() if key in MUST_AGREE or key.partition(".")[0] in MUST_AGREE]
+        return {key: _digest(self.value(key)) if key in SECRET_KEYS else self.value(key) for key in keys_}
+
+    @property
+    def home(self) -> Path:
+        return self.paths.home.expanduser().absolute()
+
+    @property
+    def dags_folder(self) -> Path:
+        return self.paths.dags_folder.expanduser().absolute()
+
+    @property
+    def logs_folder(self) -> Path:
+        return (self.paths.logs_folder or self.home / "logs").expanduser().absolute()
+
+    @property
+    def data_url(self) -> str:
+        """Where DataFrames that tasks return are written, as a URL that does not end with a slash."""
+        place = self.paths.data_url or str(self.home / "data")
+        return place.rstrip("/") if "://" in place else f"file://{Path(place).expanduser().absolute()}"
+
+    @property
+    def run_folder(self) -> Path:
+        """Where the embedded servers keep their sockets: <home>/run, unless that cannot be the name of a socket.
+
+        If it is too long for the kernel, or has a comma, which separates hosts in PostgreSQL's URLs, it is a private folder
+        of this user and home under the machine's temporary folder.
+        """
+        folder = self.home / "run"
+        if "," not in str(folder) and len(os.fsencode(folder / ".s.PGSQL.5432.lock")) <= LONGEST_SOCKET_PATH:
+            return folder
+        digest = hashlib.sha256(os.fsencode(self.home)).hexdigest()[:16]
+        return Path(tempfile.gettempdir()) / f"paceline-{os.getuid()}-{digest}"
+
+    @property
+    def database_url(self) -> str:
+        """What schedulers and commands connect with: the configured URL, else their role at the embedded PostgreSQL of `home`."""
+        return self.database.url or self._embedded_url(EMBEDDED_SCHEDULER)
+
+    @property
+    def owner_database_url(self) -> str:
+        """What migrating connects with: the owner of the tables, who is a superuser of the embedded server."""
+        return self.database.owner_url or self.database.url or self._embedded_url(EMBEDDED_OWNER)
+
+    @property
+    def worker_database_url(self) -> str:
+        """What workers and waiters connect with: a URL of their own, else their role at the embedded server, else database_url."""
+        if self.worker.database_url or self.database.url:
+            return self.worker.database_url or self.database_url
+        return self._embedded_url(EMBEDDED_WORKER)
+
+    @property
+    def database_is_embedded(self) -> bool:
+        """Whether the database is that of this home, also where its URL was handed down to a process of the stack."""
+        return self.database_url.endswith(f"@/paceline?host={quote(str(self.run_folder))}")
+
+    def as_owner(self) -> "Settings":
+        """The same with the owner's URL in place of that of schedulers."""
+        return self.model_copy(update={"database": self.database.model_copy(update={"url": self.owner_database_url})})
+
+    def _embedded_url(self, role: str) -> str:
+        return f"postgresql://{role}@/paceline?host={quote(str(self.run_folder))}"
+
+    @property
+    def broker_url(self) -> str:
+        """The configured URL, else that of the embedded Redis under `home`."""
+        return self.broker.url or f"redis+socket://{quote(str(self.run_folder))}/redis.sock"
+
+
+def layout() -> Layout:
+    """The keys of every section, in order of definition."""
+    return {section: tuple(section_type(section).model_fields) for section in Settings.model_fields}
+
+
+def keys() -> list[str]:
+    """Every setting as `<section>.<key>`, in order of definition."""
+    return environment.dotted(layout())
+
+
+def section_type(section: str) -> type[Section]:
+    """The model of one section."""
+    found = Settings.model_fields[section].annotation
+    assert isinstance(found, type) and issubclass(found, Section)
+    return found
+
+
+def environment_names() -> dict[str, tuple[str, str]]:
+    """Every environment variable that is a setting, with the section and key it sets."""
+    return environment.environment_names(layout())
+
+
+def sources(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """For each key that is set: the environment variable or the file it comes from."""
+    return environment.read(os.environ if environ is None else environ, layout())[1]
+
+
+def allowed(key: str) -> str:
+    """What a setting may be, in words: "a whole number of at least 1"."""
+    section, _, name = key.partition(".")
+    schema = section_type(section).model_json_schema()["properties"][name]
+    for choice in schema.get("anyOf", [schema]):
+        if choice.get("type") != "null":
+            return in_words({**schema, **choice})
+    raise AssertionError(f"{key} has no type")
+
+
+def _digest(secret: str) -> str:
+    return f"sha256:{hashlib.sha256(secret.encode()).hexdigest()[:12]}" if secret else ""
+
+
+def shown(key: str, value: Any) -> Any:
+    """The value of a setting as it may be printed: passwords in URLs, also misplaced ones, and whole secrets read ***."""
+    if value and key in SECRET_KEYS:
+        return "***"
+    return masked(str(value)) if key in SECRET_URLS or (isinstance(value, str) and "@" in value) else value
+
+
+def masked(url: str) -> str:
+    """A URL, or what was meant as one, whose password, if it has one, reads ***."""
+    without = re.sub(r"((?:ssl)?password\s*=\s*)('[^']*'|[^&\s]*)", r"\1***", url)
+    scheme = re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", without)
+    start = scheme.end() if scheme else 0
+    return without[:start] + re.sub(r"^([^/:@]*:).*@", r"\1***@", without[start:], flags=re.DOTALL)
+
+
+def _sentence(error: ValidationError, origin: Mapping[str, str]) -> str:
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"][:2])
+    where = f" (set by {origin[key]})" if key in origin else ""
+    if first["type"] == "extra_forbidden":
+        return f"{key}{where} is not a setting; {environment.nearest_key(key, layout())}"
+    value = repr(shown(key, first["input"]))
+    return f"{key}{where} cannot be {value}; allowed is {allowed(key)}."

@@ -1,0 +1,1 @@
+"""Changes that people make: clear, mark, delete, backfills, pools."""

@@ -1,0 +1,135 @@
+"""The scheduler's side of backfills: what is next in one, while its row is held, and what became of each date."""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+import psycopg2.extras
+from sqlalchemy import Connection
+
+from scheduler.settings import Core
+from scheduler.states import RUN_FINISHED
+from scheduler.store.actions import clear
+from scheduler.store.dags.versions import Versions
+from scheduler.store.runs.new_instances import BACKFILL_RANK
+from scheduler.store.runs.selection import Tasks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A backfill that goes on; this process holds its row."""
+
+    id: int
+    dag_id: str
+    version_id: int
+    max_active_runs: int
+    reprocess: str
+    conf: dict[str, Any] | None
+    #: False while it, or its DAG, is paused or the DAG's file is gone.
+    goes_on: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Date:
+    """A date of a backfill that has no run yet."""
+
+    ordinal: int
+    logical_date: datetime
+    data_interval_start: datetime
+    data_interval_end: datetime
+
+
+def unfinished(connection: Connection) -> list[int]:
+    """The backfills that have not ended."""
+    return list(connection.exec_driver_sql("select id from backfill where ended_at is null order by id").scalars())
+
+
+def hold(connection: Connection, backfill_id: int) -> Held | None:
+    """Lock one backfill; None if it has ended or another process holds it. What it makes is counted under this lock."""
+    row = (
+        connection.exec_driver_sql(
+            """
+            select b.id, b.dag_id, b.version_id, b.max_active_runs, b.reprocess, b.conf,
+                   not b.is_paused and coalesce(d.is_active and not s.is_paused, false) as goes_on
+              from backfill b left join dag d on d.dag_id = b.dag_id left join dag_schedule s on s.dag_id = b.dag_id
+             where b.id = %s and b.ended_at is null for no key update of b skip locked
+            """,
+            (backfill_id,),
+        )
+        .mappings()
+        .first()
+    )
+    return None if row is None else Held(**row)
+
+
+def open_runs(connection: Connection, backfill_id: int) -> int:
+    """Its runs that are queued or running. A statement of its own: it must see what the last holder of the lock made."""
+    count: int = connection.exec_driver_sql(
+        "select count(*) from dag_run where backfill_id = %s and state in ('queued', 'running')", (backfill_id,)
+    ).scalar_one()
+    return count
+
+
+def next_date(connection: Connection, backfill_id: int) -> Date | None:
+    """The first date that has neither a run nor a reason to have none."""
+    row = connection.exec_driver_sql(
+        "select ordinal, logical_date, data_interval_start, data_interval_end from backfill_run"
+        " where backfill_id = %s and state = 'waiting' order by ordinal limit 1",
+        (backfill_id,),
+    ).first()
+    return None if row is None else Date(*row)
+
+
+def run_of(connection: Connection, dag_id: str, logical_date: datetime) -> tuple[int, str] | None:
+    """The DAG's run of that date, as (id, state)."""
+    row = connection.exec_driver_sql(
+        "select id, state from dag_run where dag_id = %s and logical_date = %s", (dag_id, logical_date)
+    ).first()
+    return None if row is None else (row[0], row[1])
+
+
+def leave_out(connection: Connection, backfill_id: int, ordinal: int, reason: str) -> None:
+    """waiting -> left_out."""
+    connection.exec_driver_sql(
+        "update backfill_run set state = 'left_out', reason = %s where backfill_id = %s and ordinal = %s",
+        (reason, backfill_id, ordinal),
+    )
+
+
+def take(connection: Connection, backfill_id: int, ordinal: int, dag_run_id: int) -> None:
+    """waiting -> made: this run is the backfill's own from now on, new or cleared for it."""
+    connection.exec_driver_sql(
+        """
+        with made as (
+            update backfill_run set state = 'made', dag_run_id = %(run)s where backfill_id = %(id)s and ordinal = %(ordinal)s
+        )
+        update dag_run set backfill_id = %(id)s, backfill_ordinal = %(ordinal)s where id = %(run)s
+        """,
+        {"id": backfill_id, "ordinal": ordinal, "run": dag_run_id},
+    )
+
+
+def repeat(connection: Connection, held: Held, date: Date, dag_run_id: int, *, core: Core, versions: Versions) -> bool:
+    """success or failed -> queued, all its task instances cleared: it is a run of the backfill from now on. False if somebody
+    else cleared it meanwhile.
+    """
+    run = clear.hold(connection, dag_run_id)
+    if run is None or run.state not in RUN_FINISHED:
+        return False
+    connection.exec_driver_sql(
+        "update dag_run set run_type = 'backfill', triggered_by = 'backfill', conf = coalesce(%(conf)s, conf) where id = %(run)s",
+        {"run": dag_run_id, "conf": None if held.conf is None else psycopg2.extras.Json(held.conf)},
+    )
+    take(connection, held.id, date.ordinal, dag_run_id)
+    if not clear.clear_held(connection, replace(run, is_backfill=True), Tasks(), core, versions):
+        # There was nothing to clear: its task instances are all undecided, as a cancelled run may leave them, or removed.
+        clear.queue_again(connection, run, versions.dag(connection, run.version_id))
+    connection.exec_driver_sql(
+        "update task_instance set rank = priority_weight + %s where dag_run_id = %s", (BACKFILL_RANK, dag_run_id)
+    )
+    return True
+
+
+def end(connection: Connection, backfill_id: int) -> None:
+    """It has nothing left to make or to wait for. Runs that are cleared later are not held back by a pause that is past."""
+    connection.exec_driver_sql("update backfill set is_paused = false, ended_at = clock_timestamp() where id = %s", (backfill_id,))

@@ -1,0 +1,307 @@
+"""What a person may do with backfills: make one, see what it would make, list, show, pause, resume and cancel it."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from itertools import islice
+from typing import Any
+
+import psycopg2.extras
+from sqlalchemy import Connection
+from sqlalchemy.exc import DataError
+
+from scheduler.authoring import params
+from scheduler.authoring.timetable import RunTimes
+from scheduler.exceptions import BackfillError, ConflictError, NotFoundError
+from scheduler.serialized.dag import SerializedDag, next_timetable
+from scheduler.states import BACKFILL_MAX_ACTIVE_RUNS, REPROCESS
+from scheduler.store.db.database import transaction
+
+Row = dict[str, Any]
+
+#: More dates than this are a slip of the pen, such as a wrong century; so many take a few seconds to work out.
+MOST_RUNS = 20_000
+
+SELECT = """
+    select b.id, b.dag_id, case when b.cancelled then 'cancelled' when b.ended_at is not null then 'completed'
+           when b.is_paused then 'paused' else 'active' end as state,
+           b.from_date, b.to_date, b.max_active_runs, b.reprocess, b.reverse, b.conf, b.created_by, b.created_at, b.ended_at,
+           v.number as dag_version, n.*
+      from backfill b join dag_version v on v.id = b.version_id
+     cross join lateral (
+           select count(*) as total, count(*) filter (where o.state = 'waiting') as waiting,
+                  count(*) filter (where o.state = 'left_out') as left_out,
+                  count(*) filter (where o.state = 'made' and r.state = 'queued') as queued,
+                  count(*) filter (where o.state = 'made' and r.state = 'running') as running,
+                  count(*) filter (where o.state = 'made' and r.state = 'success') as success,
+                  count(*) filter (where o.state = 'made' and r.state = 'failed') as failed
+             from backfill_run o left join dag_run r on r.id = o.dag_run_id where o.backfill_id = b.id) n
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A backfill as asked for: the DAG's runs of logical dates `first` to `last`, both included."""
+
+    dag_id: str
+    first: datetime
+    last: datetime
+    max_active_runs: int = BACKFILL_MAX_ACTIVE_RUNS
+    reprocess: str = "none"
+    reverse: bool = False
+    #: None: new runs get no conf, those that run again keep theirs.
+    conf: dict[str, Any] | None = None
+    created_by: str = "cli"
+    #: core.dag_run_conf_overrides_params
+    conf_overrides_params: bool = True
+    #: core.max_conf_bytes
+    max_conf_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """One run of a backfill to be, in its order; `reason` says why it is left out."""
+
+    times: RunTimes
+    reason: str | None
+
+
+def why_left_out(state: str | None, reprocess: str) -> str | None:
+    """Why a date is left out whose run is in `state` (None: there is no run); None if the backfill makes or repeats the run."""
+    if state is None or state in REPROCESS[reprocess]:
+        return None
+    return "in flight" if state in ("queued", "running") else f"already has a run ({state})"
+
+
+@transaction
+def create(connection: Connection, wanted: Wanted) -> Row:
+    """Write a backfill with a row for each of its dates; the scheduler makes the runs. BackfillError, ConflictError if refused."""
+    version_id, places = _places(connection, wanted)
+    try:
+        backfill_id = connection.exec_driver_sql(
+            """
+            insert into backfill (dag_id, version_id, from_date, to_date, max_active_runs, reprocess, reverse, conf, created_by)
+            values (%(dag_id)s, %(version_id)s, %(first)s, %(last)s, %(max_active_runs)s, %(reprocess)s, %(reverse)s, %(conf)s,
+                    %(created_by)s)
+            on conflict (dag_id) where ended_at is null do nothing returning id
+            """,
+            asdict(wanted) | {"version_id": version_id, "conf": None if wanted.conf is None else psycopg2.extras.Json(wanted.conf)},
+        ).scalar_one_or_none()
+    except DataError as error:
+        raise BackfillError(f"conf cannot be stored: {str(error.orig).splitlines()[0]}. Leave that character out.") from None
+    if backfill_id is None:
+        raise _second(connection, wanted.dag_id)
+    connection.exec_driver_sql(
+        """
+        insert into backfill_run (backfill_id, ordinal, logical_date, data_interval_start, data_interval_end, state, reason)
+        select %(id)s, n.ordinal, n.logical_date, n.interval_start, n.interval_end,
+               case when n.reason is null then 'waiting' else 'left_out' end, n.reason
+          from unnest(%(dates)s::timestamptz[], %(starts)s::timestamptz[], %(ends)s::timestamptz[], %(reasons)s::text[])
+               with ordinality n (logical_date, interval_start, interval_end, reason, ordinal)
+        """,
+        {
+            "id": backfill_id,
+            "dates": [place.times.logical_date for place in places],
+            "starts": [place.times.data_interval_start for place in places],
+            "ends": [place.times.data_interval_end for place in places],
+            "reasons": [place.reason for place in places],
+        },
+    )
+    return _show(connection, backfill_id)
+
+
+@transaction
+def dry_run(connection: Connection, wanted: Wanted) -> list[Row]:
+    """What `create` would write, one row a date, in its order; it refuses what `create` refuses and changes nothing."""
+    _, places = _places(connection, wanted)
+    if _active(connection, wanted.dag_id) is not None:
+        raise _second(connection, wanted.dag_id)
+    return [
+        {
+            "ordinal": ordinal,
+            "logical_date": place.times.logical_date,
+            "data_interval_start": place.times.data_interval_start,
+            "data_interval_end": place.times.data_interval_end,
+            "state": "left_out" if place.reason else "waiting",
+            "reason": place.reason,
+        }
+        for ordinal, place in enumerate(places, 1)
+    ]
+
+
+@transaction
+def backfills(connection: Connection, *, dag_id: str | None = None, limit: int | None = None) -> list[Row]:
+    """Backfills with the number of their runs in each state, newest first."""
+    rows = connection.exec_driver_sql(
+        f"{SELECT} where %(dag_id)s::text is null or b.dag_id = %(dag_id)s order by b.id desc limit %(limit)s",
+        {"dag_id": dag_id, "limit": limit},
+    )
+    return [dict(row) for row in rows.mappings()]
+
+
+@transaction
+def backfill(connection: Connection, backfill_id: int) -> Row:
+    """One backfill with `runs`, one row a date, in its order. NotFoundError."""
+    rows = connection.exec_driver_sql(
+        """
+        select o.ordinal, o.logical_date, o.data_interval_start, o.data_interval_end,
+               case when o.state = 'made' then coalesce(r.state, 'deleted') else o.state end as state,
+               o.reason, r.run_id, r.started_at, r.ended_at
+          from backfill_run o left join dag_run r on r.id = o.dag_run_id where o.backfill_id = %s order by o.ordinal
+        """,
+        (backfill_id,),
+    )
+    return _show(connection, backfill_id) | {"runs": [dict(row) for row in rows.mappings()]}
+
+
+@transaction
+def pause(connection: Connection, backfill_id: int) -> bool:
+    """Make and start no more of its runs; those running go on. False if it was paused already."""
+    return _set_paused(connection, backfill_id, paused=True)
+
+
+@transaction
+def resume(connection: Connection, backfill_id: int) -> bool:
+    """Let a paused backfill go on; False if it was not paused."""
+    return _set_paused(connection, backfill_id, paused=False)
+
+
+@transaction
+def cancel(connection: Connection, backfill_id: int) -> Row:
+    """End it: dates that wait are left out, queued runs fail, running ones go on. ConflictError if it has ended already."""
+    _hold_open(connection, backfill_id)
+    connection.exec_driver_sql(
+        "update backfill_run set state = 'left_out', reason = 'cancelled' where backfill_id = %s and state = 'waiting'",
+        (backfill_id,),
+    )
+    connection.exec_driver_sql(
+        """
+        with queued as (
+            select id from dag_run where backfill_id = %s and state = 'queued' order by id for no key update
+        ), closed as (
+            update dag_run r set state = 'failed', ended_at = clock_timestamp()
+              from queued where r.id = queued.id and r.state = 'queued'
+        ), undecided as (
+            select t.id from task_instance t join queued on t.dag_run_id = queued.id
+             where t.state is null order by t.id for no key update of t
+        )
+        update task_instance t set state = 'skipped', reason = 'its backfill was cancelled', ended_at = clock_timestamp()
+          from undecided where t.id = undecided.id and t.state is null
+        """,
+        (backfill_id,),
+    )
+    connection.exec_driver_sql(
+        "update backfill set cancelled = true, is_paused = false, ended_at = clock_timestamp() where id = %s", (backfill_id,)
+    )
+    return _show(connection, backfill_id)
+
+
+def _places(connection: Connection, wanted: Wanted) -> tuple[int, list[_Place]]:
+    """The version a backfill takes and its dates in order; refuses what cannot be backfilled."""
+    found = connection.exec_driver_sql(
+        "select v.id, v.data, clock_timestamp()"
+        " from dag d join dag_version v on v.id = d.version_id where d.dag_id = %s and d.is_active",
+        (wanted.dag_id,),
+    ).first()
+    if found is None:
+        raise NotFoundError(
+            f"There is no DAG {wanted.dag_id!r}: `paceline dags list` shows all, `paceline dags errors` what failed to load."
+        )
+    version_id, data, now = found
+    dag = SerializedDag.from_json(data)
+    check(dag, wanted, now)
+    times = _dates(dag, wanted, now)
+    rows = connection.exec_driver_sql(
+        "select logical_date, state from dag_run where dag_id = %s and logical_date between %s and %s",
+        (wanted.dag_id, times[0].logical_date, times[-1].logical_date),
+    )
+    states: dict[datetime, str] = dict(tuple(row) for row in rows)
+    places = [_Place(one, why_left_out(states.get(one.logical_date), wanted.reprocess)) for one in times]
+    if all(place.reason for place in places):
+        raise ConflictError(_all_left_out(wanted, places))
+    return version_id, places[::-1] if wanted.reverse else places
+
+
+def check(dag: SerializedDag, wanted: Wanted, now: datetime) -> None:
+    """Refuse, in one sentence, a backfill that makes no sense for this DAG."""
+    name = f"DAG {dag.dag_id!r}"
+    if dag.allowed_run_types and "backfill" not in dag.allowed_run_types:
+        raise BackfillError(f"{name} takes no backfills: its allowed_run_types are {', '.join(dag.allowed_run_types)}.")
+    timetable = next_timetable(dag)
+    if not timetable.is_periodic:
+        raise BackfillError(
+            f"{name} has no periodic schedule ({timetable.summary}), so there are no dates to backfill: trigger its runs instead."
+        )
+    if wanted.first > wanted.last:
+        raise BackfillError(f"--from {wanted.first.isoformat()} is later than --to {wanted.last.isoformat()}: swap them.")
+    if wanted.first > now:
+        raise BackfillError(f"--from {wanted.first.isoformat()} lies in the future: a backfill makes runs of past dates.")
+    params.check_size(wanted.conf or {}, wanted.max_conf_bytes, dag_id=dag.dag_id)
+    params.check(dag.params, wanted.conf or {}, dag_id=dag.dag_id, conf_overrides=wanted.conf_overrides_params)
+    past = next((task.task_id for task in dag.tasks if task.depends_on_past), None)
+    if past is not None and wanted.reverse:
+        raise BackfillError(f"{name} cannot be backfilled in reverse: its task {past!r} depends on the run before.")
+    if past is not None and wanted.reprocess == "none":
+        raise BackfillError(
+            f"{name} has a task that depends on the run before ({past!r}), so existing runs must not be passed over:"
+            " choose --reprocess failed or --reprocess completed."
+        )
+
+
+def _dates(dag: SerializedDag, wanted: Wanted, now: datetime) -> list[RunTimes]:
+    """The runs of the range that are due, in order of time; those to come are left to the schedule."""
+    between = next_timetable(dag).runs_between(wanted.first, min(wanted.last, now), anchor=dag.start)
+    times = [one for one in islice(between, MOST_RUNS + 1) if one.run_after <= now]
+    span = f"from {wanted.first.isoformat()} to {wanted.last.isoformat()}"
+    if not times:
+        raise BackfillError(f"DAG {dag.dag_id!r} has no run due {span}: choose other dates.")
+    if len(times) > MOST_RUNS:
+        raise BackfillError(f"DAG {dag.dag_id!r} has more than {MOST_RUNS} runs {span}: choose fewer dates.")
+    return times
+
+
+def _all_left_out(wanted: Wanted, places: Sequence[_Place]) -> str:
+    hint = "--reprocess failed or completed runs them again" if wanted.reprocess == "none" else "choose other dates"
+    return f"Nothing to do: each of the {len(places)} dates has a run that --reprocess {wanted.reprocess} leaves alone; {hint}."
+
+
+def _active(connection: Connection, dag_id: str) -> int | None:
+    return connection.exec_driver_sql(
+        "select id from backfill where dag_id = %s and ended_at is null", (dag_id,)
+    ).scalar_one_or_none()
+
+
+def _second(connection: Connection, dag_id: str) -> ConflictError:
+    active = _active(connection, dag_id)
+    return ConflictError(
+        f"DAG {dag_id!r} already has an active backfill ({active}): wait for its end, or `paceline backfill cancel {active}`."
+    )
+
+
+def _set_paused(connection: Connection, backfill_id: int, *, paused: bool) -> bool:
+    was_paused = _hold_open(connection, backfill_id)
+    connection.exec_driver_sql("update backfill set is_paused = %s where id = %s", (paused, backfill_id))
+    return was_paused is not paused
+
+
+def _hold_open(connection: Connection, backfill_id: int) -> bool:
+    """Lock a backfill that goes on; whether it is paused."""
+    row = connection.exec_driver_sql(
+        "select is_paused, ended_at, cancelled from backfill where id = %s for no key update", (backfill_id,)
+    ).first()
+    if row is None:
+        raise _no_backfill(backfill_id)
+    if row.ended_at is not None:
+        raise ConflictError(f"Backfill {backfill_id} {'was cancelled' if row.cancelled else 'has ended'} already.")
+    return bool(row.is_paused)
+
+
+def _show(connection: Connection, backfill_id: int) -> Row:
+    row = connection.exec_driver_sql(f"{SELECT} where b.id = %s", (backfill_id,)).mappings().first()
+    if row is None:
+        raise _no_backfill(backfill_id)
+    return dict(row)
+
+
+def _no_backfill(backfill_id: int) -> NotFoundError:
+    return NotFoundError(f"There is no backfill {backfill_id}: `paceline backfill list` shows all.")

@@ -1,0 +1,218 @@
+"""Clear: let task instances that were decided, or ran, be decided and run again.
+
+One that no worker has becomes undecided at once; a running one is stopped by its worker first (shutdown). The try that was is
+kept in task_try. A run that had ended is queued again.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from sqlalchemy import Connection, Engine
+
+from scheduler.exceptions import ConflictError
+from scheduler.serialized.dag import SerializedDag
+from scheduler.settings import Core
+from scheduler.states import RUN_FINISHED, STARTED
+from scheduler.states import TaskState as S
+from scheduler.store.dags.versions import Versions
+from scheduler.store.db import fencing
+from scheduler.store.db.database import transaction
+from scheduler.store.db.fencing import Writer
+from scheduler.store.runs import deadlines, integrity, selection
+from scheduler.store.runs.selection import Change, Instance, Run, Runs, Tasks
+from scheduler.store.runs.unexpand import collapse, tasks_to_expand_anew
+from scheduler.store.worker import deferrals
+
+#: Nothing to clear in these; a removed one comes back with its task.
+UNTOUCHED = frozenset({S.NONE, S.REMOVED})
+
+
+def clear(
+    engine: Engine, runs: Runs, tasks: Tasks, *, core: Core, latest: bool | None = None, dry_run: bool = False,
+    writer: Writer | None = None,
+) -> list[Change]:  # fmt: skip
+    """Clear these task instances of these runs, each run in a transaction of its own; what changed.
+
+    `latest` makes the runs go on with the newest version of their DAG; None leaves that to the DAG and then to the settings.
+    A dry run is the same, undone at its end. `writer` is the try of a task that does it, StaleTryError.
+    """
+    versions = Versions()
+    changes = []
+    for key in _run_keys(engine, runs):
+        changes += _clear_run(engine, key, tasks, core, versions, latest=latest, dry_run=dry_run, writer=writer)
+    return changes
+
+
+@transaction
+def _run_keys(connection: Connection, runs: Runs) -> list[int]:
+    return selection.run_keys(connection, runs)
+
+
+@transaction
+def _clear_run(
+    connection: Connection, key: int, tasks: Tasks, core: Core, versions: Versions, *, latest: bool | None, dry_run: bool,
+    writer: Writer | None,
+) -> list[Change]:  # fmt: skip
+    run = hold(connection, key)
+    if run is None:
+        return []
+    changes = clear_held(connection, run, tasks, core, versions, latest=latest)
+    fencing.hold(connection, writer)
+    if dry_run:
+        connection.rollback()
+    return changes
+
+
+def clear_held(
+    connection: Connection, run: Run, tasks: Tasks, core: Core, versions: Versions, *, latest: bool | None = None
+) -> list[Change]:
+    """Clear these task instances of a run that `hold` gave; a run that had ended is queued again. What changed."""
+    version_id, switched = _version(connection, run, versions, latest, core)
+    dag = versions.dag(connection, version_id)
+    changes = integrity.fit(connection, run, dag, version_id, default_queue=core.default_queue) if switched else []
+    instances = selection.hold_instances(connection, run)
+    picked = selection.with_setups(dag, instances, selection.pick(dag, instances, tasks))
+    cleared = clear_instances(connection, run, dag, instances, picked)
+    if run.state in RUN_FINISHED and (cleared or changes):
+        queue_again(connection, run, dag)
+    return _merged(changes, cleared)
+
+
+def clear_instances(
+    connection: Connection, run: Run, dag: SerializedDag, instances: Sequence[Instance], picked: Collection[Instance]
+) -> list[Change]:
+    """Clear `picked` of the `instances` of a held run, all of them locked; what changed."""
+    collapse(connection, dag, instances, tasks_to_expand_anew(dag, instances, picked))
+    stopped = [one for one in picked if one.state is S.RUNNING or (one.state is S.SHUTDOWN and one.asked != "none")]
+    cleared = [one for one in picked if one.state not in UNTOUCHED | STARTED]
+    _undo(connection, dag, cleared)
+    _stop(connection, dag, stopped)
+    kinds = [(one, "none") for one in cleared] + [(one, "shutdown") for one in stopped]
+    order = {one.id: place for place, one in enumerate(instances)}
+    return [one.change(run, becomes) for one, becomes in sorted(kinds, key=lambda kind: order[kind[0].id])]
+
+
+def queue_again(connection: Connection, run: Run, dag: SerializedDag) -> None:
+    """success or failed -> queued: promote starts it again within max_active_runs and goes on from there."""
+    connection.exec_driver_sql(
+        """
+        update dag_run
+           set state = 'queued', queued_at = clock_timestamp(), started_at = null, ended_at = null, examined_at = null,
+               timeout_at = null, clear_number = clear_number + 1
+         where id = %s and state in ('success', 'failed')
+        """,
+        (run.id,),
+    )
+    deadlines.replan(connection, run.id)
+    past = [task.task_id for task in dag.tasks if task.depends_on_past]
+    if run.logical_date is not None and past:
+        _make_way(connection, run, past)
+
+
+def hold(connection: Connection, key: int) -> Run | None:
+    """Lock a run; before it the schedule of its DAG, under which the runs that run are counted."""
+    connection.exec_driver_sql(
+        "select 1 from dag_schedule where dag_id = (select dag_id from dag_run where id = %s) for no key update", (key,)
+    )
+    return selection.hold_run(connection, key)
+
+
+def _version(connection: Connection, run: Run, versions: Versions, latest: bool | None, core: Core) -> tuple[int, bool]:
+    """The version the run goes on with, and whether that is another than it has."""
+    newest = connection.exec_driver_sql("select version_id from dag where dag_id = %s", (run.dag_id,)).scalar_one_or_none()
+    if newest is None or newest == run.version_id:
+        if latest and newest is None:
+            raise ConflictError(f"DAG {run.dag_id!r} has no newest version any more: clear the run without --latest.")
+        return run.version_id, False
+    dag = versions.dag(connection, newest)
+    if latest is None:
+        latest = core.rerun_with_latest_version if dag.rerun_with_latest_version is None else dag.rerun_with_latest_version
+    wanted = newest if latest or dag.disable_bundle_versioning else run.version_id
+    return wanted, wanted != run.version_id
+
+
+def _undo(connection: Connection, dag: SerializedDag, instances: Sequence[Instance]) -> None:
+    """waiting or ended -> none, with as many tries to come as the task has; what the try left behind goes."""
+    if not instances:
+        return
+    parameters = {"ids": [one.id for one in instances], "retries": [_retries(dag, one) for one in instances]}
+    connection.exec_driver_sql(
+        """
+        insert into task_try (task_instance_id, try_number, dispatch_id, state, queued_by, worker, scheduled_at, queued_at,
+                              started_at, ended_at, reason)
+        select id, try_number, dispatch_id, state, queued_by, worker, scheduled_at, queued_at, started_at,
+               coalesce(ended_at, clock_timestamp()), reason
+          from task_instance where id = any(%(ids)s) and started_at is not null
+         order by id
+        """,
+        parameters,
+    )
+    connection.exec_driver_sql("delete from xcom where task_instance_id = any(%(ids)s)", parameters)
+    deferrals.forget(connection, [one.id for one in instances])
+    connection.exec_driver_sql(
+        """
+        update task_instance t
+           set state = null, reason = 'cleared', max_tries = t.try_number + n.retries, resume = null, decision = null,
+               due_at = null, map_label = null, dispatch_id = null, dispatched_at = null, queued_by = null, worker = null,
+               scheduled_at = null, queued_at = null, started_at = null, ended_at = null
+          from unnest(%(ids)s::bigint[], %(retries)s::int[]) n (id, retries)
+         where t.id = n.id and t.state not in ('running', 'shutdown', 'removed')
+        """,
+        parameters,
+    )
+
+
+def _stop(connection: Connection, dag: SerializedDag, instances: Sequence[Instance]) -> None:
+    """running -> shutdown, to be undecided once its worker has stopped it; one that is stopped already is asked for that now."""
+    if instances:
+        connection.exec_driver_sql(
+            """
+            update task_instance t
+               set state = 'shutdown', asked = 'none', reason = 'cleared', max_tries = t.try_number + n.retries
+              from unnest(%(ids)s::bigint[], %(retries)s::int[]) n (id, retries)
+             where t.id = n.id and t.state in ('running', 'shutdown')
+            """,
+            {"ids": [one.id for one in instances], "retries": [_retries(dag, one) for one in instances]},
+        )
+
+
+def _make_way(connection: Connection, run: Run, past: Sequence[str]) -> None:
+    """If every place of max_active_runs is taken, the newest run that now waits for this one gives its place up.
+
+    Else neither would go on: the later run waits for tasks of this one, and this one for a place.
+    """
+    connection.exec_driver_sql(
+        """
+        with place as (
+            select coalesce(b.max_active_runs, v.max_active_runs) as places, r.dag_id, r.backfill_id, r.logical_date
+              from dag_run r join dag d on d.dag_id = r.dag_id join dag_version v on v.id = d.version_id
+              left join backfill b on b.id = r.backfill_id
+             where r.id = %(run)s
+        ), running as (
+            select n.id, n.logical_date, count(*) over () >= p.places as none_free, p.logical_date as cleared
+              from dag_run n join place p on p.dag_id = n.dag_id and p.backfill_id is not distinct from n.backfill_id
+             where n.state = 'running'
+        ), yielding as (
+            select id from running
+             where none_free and logical_date > cleared
+               and exists (select 1 from task_instance t
+                            where t.dag_run_id = running.id and t.state is null and t.task_id = any(%(past)s))
+             order by logical_date desc limit 1
+        ), held as (
+            select r.id from dag_run r join yielding using (id) for no key update of r
+        )
+        update dag_run r set state = 'queued', started_at = null, timeout_at = null, examined_at = null
+          from held where r.id = held.id and r.state = 'running'
+        """,
+        {"run": run.id, "past": list(past)},
+    )
+
+
+def _retries(dag: SerializedDag, one: Instance) -> int:
+    return dag.tasks[dag.number[one.task_id]].retries if one.task_id in dag.number else 0
+
+
+def _merged(fitted: Sequence[Change], cleared: Sequence[Change]) -> list[Change]:
+    """Each task instance once: what clearing did to it counts."""
+    again = Counter((one.run_id, one.task_id, one.map_index) for one in cleared)
+    return [*(one for one in fitted if not again[one.run_id, one.task_id, one.map_index]), *cleared]

@@ -1,0 +1,145 @@
+"""Mark: say how task instances or whole runs ended, instead of letting them run.
+
+One that no worker has takes the state at once; a running one is stopped by its worker first (shutdown), then takes it.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from sqlalchemy import Connection, Engine
+
+from scheduler.exceptions import PacelineError
+from scheduler.states import FAILURES, FINISHED, RUN_FINISHED, STARTED, RunState
+from scheduler.states import TaskState as S
+from scheduler.store.actions import clear
+from scheduler.store.dags.versions import Versions
+from scheduler.store.db.database import transaction
+from scheduler.store.runs import selection
+from scheduler.store.runs.selection import Change, Instance, Run, Runs, Tasks
+from scheduler.store.worker import deferrals
+
+#: What a task instance can be marked as.
+STATES = (S.SUCCESS, S.FAILED, S.SKIPPED)
+#: What becomes success with its run; what was skipped is good already.
+NOT_GOOD = frozenset(S) - FINISHED | FAILURES
+
+
+def mark(
+    engine: Engine, runs: Runs, tasks: Tasks, state: S, *, clear_downstream: bool = False, dry_run: bool = False
+) -> list[Change]:
+    """Mark these task instances of these runs, each run in a transaction of its own; what changed.
+
+    A run that has ended stays as it ended. With `clear_downstream`, what failed below those marked is cleared, and an ended run
+    is queued again for it. A dry run is the same, undone at its end.
+    """
+    if state not in STATES:
+        raise PacelineError(f"A task instance cannot be marked {state}: choose one of {', '.join(STATES)}.")
+    versions = Versions()
+    changes = []
+    for key in _run_keys(engine, runs):
+        changes += _mark_tasks(engine, key, tasks, state, versions, clear_downstream=clear_downstream, dry_run=dry_run)
+    return changes
+
+
+@transaction
+def mark_run(connection: Connection, dag_id: str, run_id: str, state: RunState, *, dry_run: bool = False) -> list[Change]:
+    """End a run as success or failed, now and for good; what changed of its task instances.
+
+    Failed: what has not ended is skipped, what runs is stopped and failed. Success: whatever did not succeed and was not skipped
+    is success. NotFoundError.
+    """
+    if state not in RUN_FINISHED:
+        raise PacelineError(f"A run cannot be marked {state}: choose success or failed.")
+    (key,) = selection.run_keys(connection, Runs(dag_id=dag_id, run_id=run_id))
+    run = selection.hold_run(connection, key)
+    if run is None:
+        return []
+    instances = selection.hold_instances(connection, run)
+    if state is RunState.SUCCESS:
+        changes = _move(connection, run, [one for one in instances if one.state in NOT_GOOD], S.SUCCESS)
+    else:
+        changes = _end(connection, run, [one for one in instances if one.state not in FINISHED])
+    connection.exec_driver_sql(
+        """
+        update dag_run set state = %(state)s, ended_at = coalesce(ended_at, clock_timestamp())
+         where id = %(id)s and state <> %(state)s
+        """,
+        {"id": run.id, "state": state.value},
+    )
+    if dry_run:
+        connection.rollback()
+    return changes
+
+
+@transaction
+def _run_keys(connection: Connection, runs: Runs) -> list[int]:
+    return selection.run_keys(connection, runs)
+
+
+@transaction
+def _mark_tasks(
+    connection: Connection, key: int, tasks: Tasks, state: S, versions: Versions, *, clear_downstream: bool, dry_run: bool
+) -> list[Change]:
+    run = clear.hold(connection, key) if clear_downstream else selection.hold_run(connection, key)
+    if run is None:
+        return []
+    dag = versions.dag(connection, run.version_id)
+    instances = selection.hold_instances(connection, run)
+    picked = selection.pick(dag, instances, tasks)
+    changes = _move(connection, run, picked, state)
+    if clear_downstream:
+        marked = {one.id for one in picked}
+        below = selection.below(dag, picked)
+        failed = [one for one in instances if one.task_id in below and one.state in FAILURES and one.id not in marked]
+        cleared = clear.clear_instances(connection, run, dag, instances, selection.with_setups(dag, instances, failed))
+        if cleared and run.state in RUN_FINISHED:
+            clear.queue_again(connection, run, dag)
+        changes += cleared
+    if dry_run:
+        connection.rollback()
+    return changes
+
+
+def _end(connection: Connection, run: Run, instances: Sequence[Instance]) -> list[Change]:
+    started = [one for one in instances if one.state in STARTED]
+    return [
+        *_move(connection, run, [one for one in instances if one.state not in STARTED], S.SKIPPED),
+        *_move(connection, run, started, S.FAILED),
+    ]
+
+
+def _move(connection: Connection, run: Run, instances: Iterable[Instance], state: S) -> list[Change]:
+    """`instances`, all locked, to `state`; those that have it, or whose task is gone, stay."""
+    moved = [one for one in instances if one.state not in {state, S.REMOVED}]
+    moved = [one for one in moved if one.state is not S.SHUTDOWN or one.asked != state]
+    _set(connection, [one.id for one in moved if one.state not in STARTED], state)
+    _stop(connection, [one.id for one in moved if one.state in STARTED], state)
+    return [one.change(run, "shutdown" if one.state in STARTED else state.value) for one in moved]
+
+
+def _set(connection: Connection, ids: Sequence[int], state: S) -> None:
+    """none, waiting or ended -> `state`; a branch forgets what it decided."""
+    if not ids:
+        return
+    parameters = {"ids": list(ids), "state": state.value}
+    deferrals.forget(connection, ids)
+    connection.exec_driver_sql(
+        """
+        update task_instance
+           set state = %(state)s, reason = 'marked ' || %(state)s, ended_at = clock_timestamp(), due_at = null, resume = null,
+               decision = null
+         where id = any(%(ids)s) and (state is null or state not in ('running', 'shutdown', 'removed'))
+        """,
+        parameters,
+    )
+
+
+def _stop(connection: Connection, ids: Sequence[int], state: S) -> None:
+    """running -> shutdown, to become `state` once its worker has stopped it; one that is stopped already becomes that."""
+    if ids:
+        connection.exec_driver_sql(
+            """
+            update task_instance set state = 'shutdown', asked = %(state)s, reason = 'marked ' || %(state)s
+             where id = any(%(ids)s) and state in ('running', 'shutdown')
+            """,
+            {"ids": list(ids), "state": state.value},
+        )

@@ -1,0 +1,76 @@
+"""Pools: how many slots the task instances that name one may hold together."""
+
+from typing import Any
+
+from sqlalchemy import Connection
+
+from scheduler.exceptions import ConflictError, NotFoundError
+from scheduler.store.db.database import transaction
+
+DEFAULT_POOL = "default_pool"
+
+SELECT = """
+    select p.name, p.slots, p.description, p.include_deferred, p.queue,
+           coalesce(sum(t.pool_slots), 0)::int as used_slots,
+           case when p.slots >= 0 then greatest(0, p.slots - coalesce(sum(t.pool_slots), 0))::int end as free_slots,
+           (select count(*) from task_instance w where w.pool = p.name and w.state = 'scheduled') as waiting
+      from pool p
+      left join task_instance t on t.pool = p.name and t.state in ('queued', 'running', 'shutdown')
+"""
+
+
+@transaction
+def pools(connection: Connection) -> list[dict[str, Any]]:
+    """Every pool: its slots, those in use and free (None: no limit), and how many task instances wait."""
+    rows = connection.exec_driver_sql(f"{SELECT} group by p.name order by p.name")
+    return [dict(row) for row in rows.mappings()]
+
+
+@transaction
+def set_pool(
+    connection: Connection,
+    name: str,
+    slots: int,
+    *,
+    description: str | None = None,
+    include_deferred: bool | None = None,
+    queue: str | None = None,
+) -> dict[str, Any]:
+    """Make or change a pool; -1 slots is no limit, None leaves a value as it is. An empty queue is none."""
+    connection.exec_driver_sql(
+        """
+        insert into pool (name, slots, description, include_deferred, queue)
+        values (%(name)s, %(slots)s, coalesce(%(description)s, ''), coalesce(%(include_deferred)s, false),
+                nullif(%(queue)s, ''))
+        on conflict (name) do update set slots = excluded.slots,
+            description = coalesce(%(description)s, pool.description),
+            include_deferred = coalesce(%(include_deferred)s, pool.include_deferred),
+            queue = case when %(queue)s::text is null then pool.queue else nullif(%(queue)s, '') end
+        """,
+        {
+            "name": name,
+            "slots": slots,
+            "description": description,
+            "include_deferred": include_deferred,
+            "queue": queue,
+        },
+    )
+    return dict(connection.exec_driver_sql(f"{SELECT} where p.name = %s group by p.name", (name,)).mappings().one())
+
+
+@transaction
+def delete_pool(connection: Connection, name: str) -> None:
+    """Delete a pool. NotFoundError; ConflictError for default_pool and while task instances wait or hold slots."""
+    if name == DEFAULT_POOL:
+        raise ConflictError(f"{DEFAULT_POOL} cannot be deleted: tasks that name no pool use it; change its slots instead.")
+    # The row lock keeps the queue service, which locks the pools it touches, from handing out slots meanwhile.
+    found = connection.exec_driver_sql("select 1 from pool where name = %s for update", (name,)).first()
+    if found is None:
+        raise NotFoundError(f"There is no pool {name!r}: `paceline pools list` shows all.")
+    busy = connection.exec_driver_sql(
+        "select count(*) from task_instance where pool = %s and state in ('scheduled', 'queued', 'running', 'shutdown')",
+        (name,),
+    ).scalar_one()
+    if busy:
+        raise ConflictError(f"Pool {name!r} is in use by {busy} task instances: let them end, then delete it.")
+    connection.exec_driver_sql("delete from pool where name = %s", (name,))

@@ -1,0 +1,1 @@
+"""DAG files, DAG versions, schedules and assets."""

@@ -1,0 +1,288 @@
+"""Updates of assets: stored as events, kept for each DAG that waits for them, and consumed by the run they make."""
+
+import difflib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import psycopg2.extras
+from sqlalchemy import Connection
+from sqlalchemy.exc import DataError
+
+from scheduler.authoring import asset
+from scheduler.authoring.asset_events import AssetEvent
+from scheduler.exceptions import NotFoundError, PacelineError
+from scheduler.store.db.database import transaction
+
+#: What of an update a task gives beside its success: {uri: {"extra": ...}}, stored as an XCom of that key.
+XCOM_KEY = "outlet_events"
+#: Events of one inlet that a task is told of.
+MAX_EVENTS = 1000
+EVENT_COLUMNS = "e.uri, a.name, e.extra, e.created_at, e.dag_id, e.run_id, e.task_id, e.map_index"
+OF_RUN = f"""
+select {EVENT_COLUMNS}
+  from dag_run_asset_event c join asset_event e on e.id = c.event_id join asset a on a.uri = e.uri
+ where c.dag_run_id = %s order by e.id
+"""
+OF_ASSETS = f"""
+select {EVENT_COLUMNS}
+  from unnest(%s::text[]) n (uri)
+ cross join lateral (select * from asset_event where uri = n.uri order by id desc limit %s) e
+  join asset a on a.uri = e.uri
+ order by e.id
+"""
+#: The rows of a statement, on whatever connection the caller has.
+Read = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Success:
+    """A task instance with outlets that succeeded, and the `extra` it gave by URI."""
+
+    version_id: int
+    task_no: int
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int
+    at: datetime
+    extras: Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """An asset was updated: by a task, or by `created_by`."""
+
+    uri: str
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    by: Success | None = None
+    created_by: str = "task"
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """A DAG, its newest version and the URIs that were updated since its last run made by updates."""
+
+    dag_id: str
+    version_id: int
+    uris: frozenset[str]
+
+
+def take_successes(connection: Connection, *, limit: int) -> list[Success]:
+    """The oldest notices of tasks that updated assets, ended with this transaction; those another scheduler holds are left out."""
+    rows = connection.exec_driver_sql(
+        """
+        with taken as (
+            select id from notice where kind = 'asset' and ended_at is null order by id limit %(limit)s for update skip locked
+        ), ended as (
+            update notice n set ended_at = clock_timestamp(), attempts = n.attempts + 1 from taken where n.id = taken.id
+            returning n.id, n.task_instance_id, n.created_at
+        )
+        select r.version_id, t.task_no, r.dag_id, r.run_id, t.task_id, t.map_index, e.created_at, x.value
+          from ended e
+          join task_instance t on t.id = e.task_instance_id
+          join dag_run r on r.id = t.dag_run_id
+          left join xcom x on x.task_instance_id = t.id and x.key = %(key)s
+         order by e.id
+        """,
+        {"limit": limit, "key": XCOM_KEY},
+    )
+    return [Success(*(*row[:-1], _extras(row[-1]))) for row in rows]
+
+
+def store(connection: Connection, updates: Sequence[Update], names: Mapping[str, str] | None = None) -> None:
+    """Store the updates, and keep them for every active DAG whose schedule names their assets, paused or not."""
+    if not updates:
+        return
+    # In one order, so that two schedulers that meet the same new assets never wait for each other.
+    for uri in sorted({update.uri for update in updates}):
+        connection.exec_driver_sql(
+            "insert into asset (uri, name) values (%s, %s) on conflict do nothing", (uri, (names or {}).get(uri, uri))
+        )
+    rows = psycopg2.extras.Json([_values(update) for update in updates])
+    connection.exec_driver_sql(
+        """
+        with given as (
+            select n.* from jsonb_to_recordset(%(rows)s::jsonb) as
+                   n (uri text, extra jsonb, dag_id text, run_id text, task_id text, map_index int, created_by text, at timestamptz)
+        ), stored as (
+            insert into asset_event (uri, extra, dag_id, run_id, task_id, map_index, created_by, created_at)
+            select uri, extra, dag_id, run_id, task_id, map_index, created_by, coalesce(at, clock_timestamp()) from given
+            returning id, uri
+        )
+        insert into asset_waiting (dag_id, uri, event_id)
+        select d.dag_id, s.uri, s.id
+          from stored s
+          join dag_version v on v.asset_uris @> to_jsonb(s.uri)
+          join dag d on d.version_id = v.id and d.is_active
+         order by d.dag_id, s.id
+        """,
+        {"rows": rows},
+    )
+
+
+def collected(connection: Connection, *, without: Collection[str] = ()) -> list[Collected]:
+    """What has been updated for each active DAG that is not paused and waits for assets."""
+    rows = connection.exec_driver_sql(
+        """
+        with recursive waiting (dag_id, uri) as (  -- one look at an index for each pair, however many updates it collected
+            (select dag_id, uri from asset_waiting order by dag_id, uri limit 1)
+            union all
+            select n.dag_id, n.uri
+              from waiting w
+             cross join lateral (
+                   select dag_id, uri from asset_waiting a where (a.dag_id, a.uri) > (w.dag_id, w.uri)
+                    order by dag_id, uri limit 1) n
+        )
+        select w.dag_id, d.version_id, array_agg(w.uri)
+          from waiting w
+          join dag d on d.dag_id = w.dag_id and d.is_active
+          join dag_schedule s on s.dag_id = w.dag_id and not s.is_paused
+         where w.dag_id <> all(%s::text[])
+         group by 1, 2 order by 1
+        """,
+        (list(without),),
+    )
+    return [Collected(row[0], row[1], frozenset(row[2])) for row in rows]
+
+
+def hold(connection: Connection, dag_id: str) -> Collected | None:
+    """Lock the DAG's dag_schedule row and read again what was updated for it; None if another scheduler has it, or it is paused."""
+    row = connection.exec_driver_sql(
+        """
+        select d.version_id
+          from dag_schedule s join dag d on d.dag_id = s.dag_id and d.is_active
+         where s.dag_id = %s and not s.is_paused for no key update of s skip locked
+        """,
+        (dag_id,),
+    ).first()
+    if row is None:
+        return None
+    # A statement of its own: it sees what the holder before consumed.
+    uris = connection.exec_driver_sql("select distinct uri from asset_waiting where dag_id = %s", (dag_id,)).scalars()
+    return Collected(dag_id, row[0], frozenset(uris))
+
+
+def consume(connection: Connection, dag_id: str, dag_run_id: int) -> None:
+    """Give all that was kept for the DAG to its new run."""
+    connection.exec_driver_sql(
+        """
+        with consumed as (delete from asset_waiting where dag_id = %(dag_id)s returning event_id)
+        insert into dag_run_asset_event (dag_run_id, event_id) select distinct %(run)s::bigint, event_id from consumed
+        """,
+        {"dag_id": dag_id, "run": dag_run_id},
+    )
+
+
+def forget(connection: Connection, dag_id: str, *, but: Collection[str]) -> None:
+    """Drop what was kept for the DAG of assets that its schedule does not name any more."""
+    connection.exec_driver_sql("delete from asset_waiting where dag_id = %s and uri <> all(%s::text[])", (dag_id, list(but)))
+
+
+@transaction
+def update(connection: Connection, uri: str, extra: Mapping[str, Any] | None = None, created_by: str = "cli") -> dict[str, Any]:
+    """Note that somebody updated the asset of this URI or name; its event. NotFoundError for one that nothing names."""
+    known = _all(connection)
+    found = known.get(uri) or next((row for row in known.values() if row["name"] == uri), None)
+    if found is None:
+        near = difflib.get_close_matches(uri, known, 1)
+        hint = f"did you mean {near[0]!r}?" if near else "`paceline assets list` shows all."
+        raise NotFoundError(f"No DAG names the asset {uri!r}; {hint}")
+    try:
+        store(connection, [Update(uri=found["uri"], extra=extra or {}, created_by=created_by)], {found["uri"]: found["name"]})
+    except DataError as error:
+        raise PacelineError(f"extra cannot be stored: {str(error.orig).splitlines()[0]}. Leave that character out.") from None
+    row = connection.exec_driver_sql(
+        "select id, uri, extra, created_by, created_at from asset_event where uri = %s order by id desc limit 1", (found["uri"],)
+    )
+    return dict(row.mappings().one())
+
+
+@transaction
+def assets(connection: Connection) -> list[dict[str, Any]]:
+    """Every asset that an active DAG names or that was ever updated, by URI: who updates it, who waits, its newest update."""
+    return [row for _, row in sorted(_all(connection).items())]
+
+
+def events_of_run(read: Read, dag_run_id: int) -> list[AssetEvent]:
+    """The updates that made a run, oldest first."""
+    return [_event(row) for row in read(OF_RUN, (dag_run_id,))]
+
+
+def events_of_assets(read: Read, uris: Sequence[str]) -> list[AssetEvent]:
+    """The newest updates of each of these assets, oldest first."""
+    return [_event(row) for row in read(OF_ASSETS, (list(uris), MAX_EVENTS))]
+
+
+def _event(row: tuple[Any, ...]) -> AssetEvent:
+    uri, name, extra, at, dag_id, run_id, task_id, map_index = row
+    return AssetEvent(
+        asset=asset.Asset(name=name, uri=uri),
+        extra=extra,
+        timestamp=at,
+        source_dag_id=dag_id,
+        source_run_id=run_id,
+        source_task_id=task_id,
+        source_map_index=map_index,
+    )
+
+
+def _all(connection: Connection) -> dict[str, dict[str, Any]]:
+    stored = connection.exec_driver_sql(
+        """
+        select a.uri, a.name, e.created_at
+          from asset a
+          left join lateral (select created_at from asset_event where uri = a.uri order by id desc limit 1) e on true
+        """
+    )
+    found = {uri: _row(uri, name, updated_at) for uri, name, updated_at in stored}
+    waiting = connection.exec_driver_sql(
+        "select d.dag_id, v.data->'schedule'->'condition' from dag d join dag_version v on v.id = d.version_id"
+        " where d.is_active and v.asset_uris is not null order by 1"
+    )
+    for dag_id, condition in waiting:
+        for one in asset.from_spec(condition).assets():
+            row = found.setdefault(one.uri, _row(one.uri, one.name, None))
+            row["name"] = one.name
+            if dag_id not in row["waited_for_by"]:
+                row["waited_for_by"].append(dag_id)
+    updating = connection.exec_driver_sql(
+        """
+        select d.dag_id, t->>'task_id', uri, coalesce(v.data->'asset_names'->>uri, uri)
+          from dag d
+          join dag_version v on v.id = d.version_id
+         cross join jsonb_array_elements(v.data->'tasks') t
+         cross join jsonb_array_elements_text(t->'outlets') uri
+         where d.is_active order by 1, 2
+        """
+    )
+    for dag_id, task_id, uri, name in updating:
+        row = found.setdefault(uri, _row(uri, name, None))
+        row["updated_by"].append(f"{dag_id}.{task_id}")
+    return found
+
+
+def _row(uri: str, name: str, updated_at: datetime | None) -> dict[str, Any]:
+    return {"uri": uri, "name": name, "updated_by": [], "waited_for_by": [], "updated_at": updated_at}
+
+
+def _values(update: Update) -> dict[str, Any]:
+    by = update.by
+    return {
+        "uri": update.uri,
+        "extra": dict(update.extra),
+        "dag_id": by and by.dag_id,
+        "run_id": by and by.run_id,
+        "task_id": by and by.task_id,
+        "map_index": by and by.map_index,
+        "created_by": update.created_by,
+        "at": by and by.at.isoformat(),
+    }
+
+
+def _extras(stored: object) -> dict[str, dict[str, Any]]:
+    """By URI what a task gave; anything else under that XCom key is the author's own business."""
+    events = stored if isinstance(stored, dict) else {}
+    extras = {uri: one.get("extra") for uri, one in events.items() if isinstance(one, dict)}
+    return {uri: extra for uri, extra in extras.items() if isinstance(extra, dict)}

@@ -1,0 +1,94 @@
+"""What a person may change about a DAG: pause and unpause it, and have its file read again."""
+
+from collections.abc import Collection
+
+from sqlalchemy import Connection
+
+from scheduler.exceptions import NotFoundError
+from scheduler.store.db.database import transaction
+
+
+@transaction
+def pause(connection: Connection, dag_id: str) -> bool:
+    """Make no more runs of the DAG and start no more of its task instances; False if it was paused already."""
+    return _set_paused(connection, dag_id, paused=True)
+
+
+@transaction
+def unpause(connection: Connection, dag_id: str) -> bool:
+    """Let the DAG go on; False if it was not paused."""
+    return _set_paused(connection, dag_id, paused=False)
+
+
+@transaction
+def reparse(connection: Connection, dag_id: str | None = None) -> list[str]:
+    """Make the file of one DAG, or every file, due to be read now, changed or not; the files."""
+    if dag_id is not None:
+        _require(connection, dag_id)
+    rows = connection.exec_driver_sql(
+        """
+        with due as (
+            select path from dag_file
+             where %(dag_id)s::text is null or path = (select file from dag where dag_id = %(dag_id)s)
+             order by path for no key update
+        )
+        update dag_file f set next_parse_at = clock_timestamp() from due where f.path = due.path returning f.path
+        """,
+        {"dag_id": dag_id},
+    )
+    return sorted(row[0] for row in rows)
+
+
+@transaction
+def pause_if_failing(connection: Connection, closed: Collection[int]) -> dict[str, int]:
+    """Pause the DAGs of these runs whose last max_consecutive_failed_dag_runs ended runs, by logical date, all failed.
+
+    The DAGs paused, with that number. It is apart from the transaction that closed the run: a dag_schedule row is locked
+    before a dag_run row, never after.
+    """
+    rows = connection.exec_driver_sql(
+        """
+        with limited as (
+            select d.dag_id, (v.data->>'max_consecutive_failed_dag_runs')::int as most
+              from dag d join dag_version v on v.id = d.version_id
+             where d.dag_id in (select dag_id from dag_run where id = any(%(closed)s::bigint[]) and state = 'failed')
+        ), failing as (
+            select l.dag_id, l.most from limited l
+             cross join lateral (
+                   select count(*) filter (where state = 'failed') as failed
+                     from (select state from (
+                              (select state, logical_date as at, id from dag_run
+                                where dag_id = l.dag_id and logical_date is not null and state in ('success', 'failed')
+                                order by logical_date desc limit l.most)
+                              union all
+                              (select state, run_after, id from dag_run
+                                where dag_id = l.dag_id and logical_date is null and state in ('success', 'failed')
+                                order by run_after desc limit l.most)) ended
+                            order by at desc, id desc limit l.most) newest) n
+             where l.most > 0 and n.failed = l.most
+        ), held as (
+            select s.dag_id, f.most from dag_schedule s join failing f using (dag_id)
+             where not s.is_paused order by s.dag_id for no key update of s
+        )
+        update dag_schedule s set is_paused = true from held where s.dag_id = held.dag_id returning s.dag_id, held.most
+        """,
+        {"closed": list(closed)},
+    )
+    return {row[0]: row[1] for row in rows}
+
+
+def _set_paused(connection: Connection, dag_id: str, *, paused: bool) -> bool:
+    _require(connection, dag_id)
+    changed = connection.exec_driver_sql(
+        """
+        insert into dag_schedule as s (dag_id, is_paused) values (%(dag_id)s, %(paused)s)
+        on conflict (dag_id) do update set is_paused = excluded.is_paused where s.is_paused <> excluded.is_paused
+        """,
+        {"dag_id": dag_id, "paused": paused},
+    )
+    return changed.rowcount == 1
+
+
+def _require(connection: Connection, dag_id: str) -> None:
+    if connection.exec_driver_sql("select 1 from dag where dag_id = %s", (dag_id,)).first() is None:
+        raise NotFoundError(f"There is no DAG {dag_id!r}: `paceline dags list` shows all.")

@@ -1,0 +1,391 @@
+"""DAG files and what was read from them: which are due, who reads them, their DAGs, versions and import errors."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DataError, DBAPIError
+
+from scheduler.store.db.database import transaction, transaction_at
+
+#: Unchanged files come in the order in which they became due, so that none starves; a new or changed one goes before them.
+ORDERS = {
+    "modified_time": "modified_at desc, path",
+    "random_seeded_by_host": "md5(path || %(host)s)",
+    "alphabetical": "path",
+}
+#: Of each file that imports modules of the listing: the time of the newest, and whether one of them is among the `again`.
+NEWEST_MODULES = """
+    select f.path, max(m.modified_at) as modified_at, bool_or(m.path = any(%(again)s::text[])) as is_again
+      from dag_file f cross join unnest(f.modules) n (path)
+      join unnest(%(modules)s::text[], %(modules_modified)s::timestamptz[]) m (path, modified_at) on m.path = n.path
+     group by f.path
+"""
+#: program_limit_exceeded: a text longer than an index can hold.
+TOO_LONG = "54000"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedDag:
+    """One DAG of a file: canonical JSON and its hash; `is_paused` is how it starts, if it is new."""
+
+    dag_id: str
+    content_hash: str
+    data: str
+    is_paused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ImportProblem:
+    """Why a file could not be read."""
+
+    message: str
+    line: int | None = None
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedFile:
+    """What reading a file gave: DAGs, or a problem and no DAGs. `modified_at` is that of the claim."""
+
+    path: str
+    modified_at: datetime
+    duration_s: float
+    dags: tuple[ParsedDag, ...] = ()
+    #: Python files of the folder that it imported: a change of one of them is a change of this file.
+    modules: tuple[str, ...] = ()
+    #: How long it rests if nothing changes and its DAGs can be stored; None is the least.
+    rests: timedelta | None = None
+    problem: ImportProblem | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A file to read now, and when it had last changed."""
+
+    path: str
+    modified_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """What storing a ParsedFile did; not `accepted` if the claim was lost or the file removed meanwhile."""
+
+    accepted: bool = True
+    new_versions: tuple[str, ...] = ()
+    #: DAGs whose row changed: new, switched to another version, active again, or no longer active.
+    changed: tuple[str, ...] = ()
+    problem: ImportProblem | None = None
+
+
+class _TakenError(Exception):
+    """DAG ids of this file belong to other files."""
+
+
+@transaction
+def sync(
+    connection: Connection, files: Mapping[str, datetime], *, complete: bool, now: datetime,
+    modules: Mapping[str, datetime] | None = None, again: Collection[str] = (),
+) -> tuple[str, ...]:  # fmt: skip
+    """Take a listing of the DAGs folder in: new and changed files are due now, and those that import what has changed.
+
+    What is in `again` has changed although its time is the same. Files missing from a `complete` listing are removed: their
+    DAGs become inactive, keep versions, runs and pause, and are returned.
+    """
+    _sync(connection, files, modules or {}, again, now)
+    if not complete:
+        return ()
+    parameters = {"paths": sorted(files)}
+    # Others list the same folder, or give up their claims: all take the rows in one order.
+    connection.exec_driver_sql(
+        "with gone as (select path from dag_file where path <> all(%(paths)s::text[]) order by path for update)"
+        " delete from dag_file f using gone where f.path = gone.path",
+        parameters,
+    )
+    connection.exec_driver_sql(
+        "with gone as (select file from import_error where file <> all(%(paths)s::text[]) order by file for update)"
+        " delete from import_error e using gone where e.file = gone.file",
+        parameters,
+    )
+    gone = connection.exec_driver_sql(
+        "with gone as (select dag_id from dag where is_active and file <> all(%(paths)s::text[]) order by dag_id for no key update)"
+        " update dag d set is_active = false from gone where d.dag_id = gone.dag_id returning d.dag_id",
+        parameters,
+    )
+    return tuple(gone.scalars())
+
+
+@transaction
+def claim(
+    connection: Connection, *, claimed_by: str, until: datetime, now: datetime, limit: int, sort_mode: str, host: str
+) -> list[Claimed]:
+    """Take up to `limit` due files that nobody else reads; a claim older than its `until` counts as given up."""
+    return _claim(connection, sort_mode, {"claimed_by": claimed_by, "until": until, "now": now, "limit": limit, "host": host})
+
+
+@transaction
+def take(
+    connection: Connection, files: Mapping[str, datetime], *, modules: Mapping[str, datetime], again: Collection[str],
+    claimed_by: str, until: datetime, now: datetime, limit: int, sort_mode: str, host: str,
+) -> list[Claimed]:  # fmt: skip
+    """`sync` for an incomplete listing and `claim` in one. It does not wait for the disk: whoever is told that the database
+    went away lists everything again.
+    """
+    connection.exec_driver_sql("set local synchronous_commit = off")
+    _sync(connection, files, modules, again, now)
+    return _claim(connection, sort_mode, {"claimed_by": claimed_by, "until": until, "now": now, "limit": limit, "host": host})
+
+
+def _sync(
+    connection: Connection, files: Mapping[str, datetime], modules: Mapping[str, datetime], again: Collection[str], now: datetime
+) -> None:
+    """A file has changed when it or a module that it imports has."""
+    paths, names = sorted(files), sorted(modules)
+    parameters = {
+        "paths": paths,
+        "modified": [files[path] for path in paths],
+        "modules": names,
+        "modules_modified": [modules[name] for name in names],
+        "again": sorted(again),
+        "now": now,
+    }
+    if paths:
+        connection.exec_driver_sql(
+            f"""
+            with newest as materialized ({NEWEST_MODULES})
+            insert into dag_file as f (path, modified_at, next_parse_at)
+            select t.path, greatest(t.modified_at, n.modified_at), %(now)s
+              from unnest(%(paths)s::text[], %(modified)s::timestamptz[]) t (path, modified_at)
+              left join newest n on n.path = t.path
+             order by t.path
+            on conflict (path) do update set modified_at = excluded.modified_at, next_parse_at = %(now)s
+             where f.modified_at <> excluded.modified_at or f.path = any(%(again)s::text[])
+            """,
+            parameters,
+        )
+    if names:
+        connection.exec_driver_sql(
+            f"""
+            with newest as materialized ({NEWEST_MODULES}), held as materialized (
+                select f.path, n.modified_at from dag_file f join newest n on n.path = f.path
+                 where n.modified_at > f.modified_at or n.is_again
+                 order by f.path for no key update of f
+            )
+            update dag_file f set modified_at = greatest(f.modified_at, held.modified_at), next_parse_at = %(now)s
+              from held where f.path = held.path
+            """,
+            parameters,
+        )
+
+
+def _claim(connection: Connection, sort_mode: str, parameters: Mapping[str, Any]) -> list[Claimed]:
+    rows = connection.exec_driver_sql(
+        f"""
+        with due as materialized (
+            select path from dag_file
+             where next_parse_at <= %(now)s and (claimed_until is null or claimed_until <= %(now)s)
+             order by coalesce(parsed_at > modified_at, false), case when parsed_at > modified_at then next_parse_at end,
+                      {ORDERS[sort_mode]}
+             limit %(limit)s
+               for update skip locked)
+        update dag_file f set claimed_by = %(claimed_by)s, claimed_until = %(until)s
+          from due where f.path = due.path
+        returning f.path, f.modified_at
+        """,
+        parameters,
+    )
+    return [Claimed(path, modified_at) for path, modified_at in rows]
+
+
+@transaction
+def release(connection: Connection, *, claimed_by: str) -> None:
+    """Give up all claims of a reader that stops; its files stay due."""
+    connection.exec_driver_sql(
+        "with held as (select path from dag_file where claimed_by = %(claimed_by)s order by path for no key update)"
+        " update dag_file f set claimed_by = null, claimed_until = null from held where f.path = held.path",
+        {"claimed_by": claimed_by},
+    )
+
+
+def release_dead(connection: Connection, readers: Collection[str]) -> None:
+    """Give up the claims of readers that died; one that is just being stored is passed over."""
+    connection.exec_driver_sql(
+        """
+        with held as (select path from dag_file where claimed_by = any(%s) order by path for no key update skip locked)
+        update dag_file f set claimed_by = null, claimed_until = null from held where f.path = held.path
+        """,
+        (list(readers),),
+    )
+
+
+def record(engine: Engine, parsed: ParsedFile, *, claimed_by: str, now: datetime, min_interval: timedelta) -> Recorded:
+    """Store what was read from a file in one transaction, all of it or, as an import error, nothing.
+
+    A dag_version is made only for content that this DAG never had; an import error leaves the former versions active.
+    """
+    arguments: dict[str, Any] = {"claimed_by": claimed_by, "now": now, "min_interval": min_interval}
+    try:
+        return _record(engine, parsed, **arguments)
+    except _TakenError as taken:
+        problem = ImportProblem(str(taken))
+    except DBAPIError as error:
+        if not isinstance(error, DataError) and getattr(error.orig, "pgcode", None) != TOO_LONG:
+            raise
+        problem = ImportProblem(f"PostgreSQL cannot store a DAG of this file: {str(error.orig).splitlines()[0]}.")
+    failed = ParsedFile(path=parsed.path, modified_at=parsed.modified_at, duration_s=parsed.duration_s, problem=problem)
+    return _record(engine, failed, **arguments)
+
+
+@transaction_at("parse", lambda recorded: recorded.accepted)
+def _record(connection: Connection, parsed: ParsedFile, *, claimed_by: str, now: datetime, min_interval: timedelta) -> Recorded:
+    # Changed again while it was read: due at once. A claim that somebody else took over, or a removed file: no row.
+    mine = connection.exec_driver_sql(
+        """
+        update dag_file set claimed_by = null, claimed_until = null, parsed_at = %(now)s, duration_s = %(duration_s)s,
+               next_parse_at = case when modified_at = %(modified_at)s then %(next)s else %(now)s end,
+               dag_count = coalesce(%(dag_count)s, dag_count), modules = coalesce(%(modules)s::text[], modules)
+         where path = %(path)s and claimed_by = %(claimed_by)s
+        """,
+        {
+            "path": parsed.path,
+            "claimed_by": claimed_by,
+            "now": now,
+            "next": now + ((None if parsed.problem else parsed.rests) or min_interval),
+            "modified_at": parsed.modified_at,
+            "duration_s": parsed.duration_s,
+            "dag_count": None if parsed.problem else len(parsed.dags),
+            "modules": None if parsed.problem else list(parsed.modules),
+        },
+    )
+    if mine.rowcount == 0:
+        return Recorded(accepted=False)
+    if parsed.problem:
+        _put_import_error(connection, parsed.path, parsed.problem, now)
+        return Recorded(problem=parsed.problem)
+    stored, had_error = _stored(connection, parsed.path)
+    if had_error:
+        connection.exec_driver_sql("delete from import_error where file = %(path)s", {"path": parsed.path})
+    # In the one order in which every file takes its locks.
+    changed = sorted((dag for dag in parsed.dags if stored.get(dag.dag_id) != dag.content_hash), key=lambda dag: dag.dag_id)
+    versions = _add_versions(connection, changed) if changed else ()
+    if changed:
+        _switch(connection, parsed.path, changed, now)
+    vanished = _deactivate(connection, parsed) if stored.keys() - {dag.dag_id for dag in parsed.dags} else ()
+    return Recorded(new_versions=versions, changed=(*(dag.dag_id for dag in changed), *vanished))
+
+
+def _put_import_error(connection: Connection, path: str, problem: ImportProblem, now: datetime) -> None:
+    connection.exec_driver_sql(
+        """
+        insert into import_error as e (file, line, message, traceback, seen_at)
+        values (%(file)s, %(line)s, %(message)s, %(traceback)s, %(now)s)
+        on conflict (file) do update set line = excluded.line, message = excluded.message, traceback = excluded.traceback,
+               seen_at = case when (e.line, e.message) is not distinct from (excluded.line, excluded.message)
+                              then e.seen_at else excluded.seen_at end
+        """,
+        {
+            "file": path,
+            "line": problem.line,
+            "message": problem.message,
+            "traceback": problem.traceback,
+            "now": now,
+        },
+    )
+
+
+def _stored(connection: Connection, path: str) -> tuple[dict[str, str], bool]:
+    """The active DAGs of a file with the hashes of their content, and whether the file is an import error.
+
+    Nobody else changes either while this transaction holds the row of the file.
+    """
+    rows = connection.exec_driver_sql(
+        """
+        select d.dag_id, v.content_hash from dag d join dag_version v on v.id = d.version_id
+         where d.file = %(path)s and d.is_active
+        union all
+        select null, null from import_error where file = %(path)s
+        """,
+        {"path": path},
+    ).all()
+    return {dag_id: content_hash for dag_id, content_hash in rows if dag_id is not None}, any(dag_id is None for dag_id, _ in rows)
+
+
+def _add_versions(connection: Connection, dags: Sequence[ParsedDag]) -> tuple[str, ...]:
+    rows = connection.exec_driver_sql(
+        """
+        insert into dag_version (dag_id, number, content_hash, data)
+        select p.dag_id,
+               1 + coalesce((select max(number) from dag_version v where v.dag_id = p.dag_id), 0), p.content_hash, p.data::jsonb
+          from unnest(%(ids)s::text[], %(hashes)s::text[], %(data)s::text[]) p (dag_id, content_hash, data)
+         where not exists (select from dag_version v where v.dag_id = p.dag_id and v.content_hash = p.content_hash)
+         order by p.dag_id
+        on conflict do nothing
+        returning dag_id
+        """,
+        {
+            "ids": [dag.dag_id for dag in dags],
+            "hashes": [dag.content_hash for dag in dags],
+            "data": [dag.data for dag in dags],
+        },
+    )
+    return tuple(rows.scalars())
+
+
+def _switch(connection: Connection, path: str, dags: Sequence[ParsedDag], now: datetime) -> None:
+    """Point each DAG at its version; _TakenError if another file that is still there has one of the ids."""
+    ids = [dag.dag_id for dag in dags]
+    parameters = {
+        "path": path,
+        "ids": ids,
+        "hashes": [dag.content_hash for dag in dags],
+        "paused": [dag.is_paused for dag in dags],
+        "now": now,
+    }
+    # A DAG stays active while its file is in the folder, see sync. Two files that bring the same new id at once meet here:
+    # the second waits for the first, then finds the id taken.
+    switched = connection.exec_driver_sql(
+        """
+        insert into dag as d (dag_id, file, version_id, parsed_at)
+        select p.dag_id, %(path)s, v.id, %(now)s
+          from unnest(%(ids)s::text[], %(hashes)s::text[]) p (dag_id, content_hash)
+          join dag_version v on v.dag_id = p.dag_id and v.content_hash = p.content_hash
+         order by p.dag_id
+        on conflict (dag_id) do update
+           set file = excluded.file, is_active = true, version_id = excluded.version_id, parsed_at = excluded.parsed_at
+         where d.file = excluded.file or not d.is_active
+        returning dag_id
+        """,
+        parameters,
+    )
+    taken = set(ids) - set(switched.scalars())
+    if taken:
+        raise _TakenError(_taken_sentence(connection, path, sorted(taken)))
+    connection.exec_driver_sql(
+        """
+        insert into dag_schedule (dag_id, is_paused)
+        select * from unnest(%(ids)s::text[], %(paused)s::boolean[]) on conflict do nothing
+        """,
+        parameters,
+    )
+
+
+def _taken_sentence(connection: Connection, path: str, taken: list[str]) -> str:
+    owner = connection.exec_driver_sql("select file from dag where dag_id = %(id)s", {"id": taken[0]}).scalar()
+    others = f" (and {len(taken) - 1} more ids)" if len(taken) > 1 else ""
+    return f"DAG {taken[0]!r}{others} is in {owner} and in {path}; {owner} keeps it: rename one of them or remove a file."
+
+
+def _deactivate(connection: Connection, parsed: ParsedFile) -> tuple[str, ...]:
+    gone = connection.exec_driver_sql(
+        """
+        with gone as (
+            select dag_id from dag where file = %(path)s and is_active and dag_id <> all(%(ids)s::text[])
+             order by dag_id for no key update
+        )
+        update dag d set is_active = false from gone where d.dag_id = gone.dag_id returning d.dag_id
+        """,
+        {"path": parsed.path, "ids": [dag.dag_id for dag in parsed.dags]},
+    )
+    return tuple(gone.scalars())

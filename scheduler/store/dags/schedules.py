@@ -1,0 +1,161 @@
+"""What comes next for each DAG: the scheduler's own row beside what the parser wrote."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from scheduler.authoring.timetable import RunTimes
+from scheduler.exceptions import NotFoundError
+from scheduler.serialized.dag import SerializedDag, next_timetable
+from scheduler.store.db.database import transaction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Due:
+    """A DAG whose next run is due, or whose plan is older than its newest version. This process holds its row."""
+
+    dag_id: str
+    version_id: int
+    planned_version_id: int | None
+    next: RunTimes | None
+    #: How many more runs it may have open; those of backfills have a limit of their own and do not count.
+    room: int
+
+
+def due(connection: Connection, now: datetime, *, limit: int, spread: str, without: Sequence[str] = ()) -> list[str]:
+    """The DAGs to plan, longest due first; one that has no room for another run is not among them.
+
+    `spread` is another text in each scheduler: those that became due together come in another order to each.
+    """
+    rows = connection.exec_driver_sql(
+        """
+        select s.dag_id
+          from dag_schedule s join dag d on d.dag_id = s.dag_id and d.is_active join dag_version v on v.id = d.version_id
+         where not s.is_paused and s.dag_id <> all(%(without)s::text[])
+           and (s.planned_version_id is distinct from d.version_id
+                or (s.next_run_after <= %(now)s and v.max_active_runs > (
+                    select count(*) from dag_run r
+                     where r.dag_id = s.dag_id and r.state in ('queued', 'running') and r.backfill_id is null)))
+         order by s.next_run_after nulls first, md5(s.dag_id || %(spread)s)
+         limit %(limit)s
+        """,
+        {"now": now, "limit": limit, "spread": spread, "without": list(without)},
+    )
+    return [row[0] for row in rows]
+
+
+def next_due(connection: Connection, now: datetime) -> datetime | None:
+    """When the next run after `now` is to be made."""
+    moment: datetime | None = connection.exec_driver_sql(
+        "select min(next_run_after) from dag_schedule where not is_paused and next_run_after > %s", (now,)
+    ).scalar_one()
+    return moment
+
+
+def hold(connection: Connection, dag_id: str) -> Due | None:
+    """Lock one DAG's row and read it again; None if another scheduler has it, or it is paused or gone by now.
+
+    Two statements: one that locked and counted would count as of its start, without the runs that whoever held the lock until
+    then has just committed.
+    """
+    held = connection.exec_driver_sql(
+        "select from dag_schedule where dag_id = %s and not is_paused for no key update skip locked", (dag_id,)
+    ).first()
+    if held is None:
+        return None
+    row = connection.exec_driver_sql(
+        """
+        select s.planned_version_id, s.next_logical_date, s.next_interval_start, s.next_interval_end, s.next_run_after,
+               d.version_id,
+               v.max_active_runs - (select count(*) from dag_run r
+                  where r.dag_id = s.dag_id and r.state in ('queued', 'running') and r.backfill_id is null)
+          from dag_schedule s join dag d on d.dag_id = s.dag_id and d.is_active join dag_version v on v.id = d.version_id
+         where s.dag_id = %s
+        """,
+        (dag_id,),
+    ).first()
+    if row is None:
+        return None
+    planned, logical_date, start, end, run_after, version_id, room = row
+    times = None
+    if run_after is not None:
+        times = RunTimes(logical_date=logical_date, data_interval_start=start, data_interval_end=end, run_after=run_after)
+    return Due(dag_id=dag_id, version_id=version_id, planned_version_id=planned, next=times, room=room)
+
+
+def newest_scheduled(connection: Connection, dag_id: str) -> tuple[datetime, datetime | None] | None:
+    """Logical date and end of the data interval of the DAG's newest scheduled run: no other kind ever moves the schedule."""
+    row = connection.exec_driver_sql(
+        "select logical_date, data_interval_end from dag_run"
+        " where dag_id = %s and run_type = 'scheduled' and logical_date is not null order by logical_date desc limit 1",
+        (dag_id,),
+    ).first()
+    return None if row is None else (row[0], row[1])
+
+
+def plan(connection: Connection, dag_id: str, version_id: int, times: RunTimes | None) -> None:
+    """Store the next run (None: there is none) as computed from this version."""
+    connection.exec_driver_sql(
+        """
+        update dag_schedule
+           set planned_version_id = %(version_id)s, next_logical_date = %(logical_date)s, next_interval_start = %(start)s,
+               next_interval_end = %(end)s, next_run_after = %(run_after)s
+         where dag_id = %(dag_id)s
+        """,
+        {
+            "dag_id": dag_id,
+            "version_id": version_id,
+            "logical_date": times and times.logical_date,
+            "start": times and times.data_interval_start,
+            "end": times and times.data_interval_end,
+            "run_after": times and times.run_after,
+        },
+    )
+
+
+@transaction
+def upcoming(connection: Connection, dag_id: str, *, count: int) -> list[RunTimes]:
+    """The runs that the schedule of a DAG makes next, the first one as it is planned. NotFoundError."""
+    row = connection.exec_driver_sql(
+        """
+        select v.data, s.planned_version_id = d.version_id, s.next_logical_date, s.next_interval_start, s.next_interval_end,
+               s.next_run_after
+          from dag d join dag_version v on v.id = d.version_id left join dag_schedule s on s.dag_id = d.dag_id
+         where d.dag_id = %s and d.is_active
+        """,
+        (dag_id,),
+    ).first()
+    if row is None:
+        raise NotFoundError(f"There is no DAG {dag_id!r}: `paceline dags list` shows all.")
+    data, is_planned, *times = row
+    dag = SerializedDag.from_json(data)
+    now = clock(connection)
+    if is_planned:
+        following = RunTimes(*times) if times[-1] is not None else None
+    else:
+        last, covered = newest_scheduled(connection, dag_id) or (None, None)
+        following = next_run(dag, last, now, covered=covered)
+    found: list[RunTimes] = []
+    while following is not None and len(found) < count:
+        found.append(following)
+        # From the first one on each is foretold, as if all of them were made in time.
+        then = max(now, following.run_after)
+        following = next_run(dag, following.logical_date, then, covered=following.data_interval_end)
+        if next_timetable(dag).is_continuous:
+            break
+    return found
+
+
+def next_run(dag: SerializedDag, last: datetime | None, now: datetime, *, covered: datetime | None = None) -> RunTimes | None:
+    """The run after `last` by the DAG's timetable; its logical date is always later than `last`."""
+    if dag.allowed_run_types and "scheduled" not in dag.allowed_run_types:
+        return None
+    return next_timetable(dag).next_run(last=last, covered=covered, start=dag.start, end=dag.end, catchup=dag.catchup, now=now)
+
+
+def clock(connection: Connection) -> datetime:
+    """The one clock of all schedulers: the database's."""
+    now: datetime = connection.exec_driver_sql("select clock_timestamp()").scalar_one()
+    return now

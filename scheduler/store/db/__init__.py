@@ -1,0 +1,1 @@
+"""The database itself: engine, transactions, errors, roles and schema."""

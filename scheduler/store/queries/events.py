@@ -1,0 +1,52 @@
+"""Events: every change of state of a run and its task instances, by whom and why. The database writes them (migration 0021).
+
+A task instance on its way, scheduled -> queued -> running, writes none: when and by whom stands in its own columns, and goes
+into the event that ends this dispatch. Read here, each of these changes is an event as every other.
+"""
+
+from typing import Any
+
+from sqlalchemy import Connection
+
+from scheduler.store.db.database import transaction
+
+#: Those on their way now have their steps in their row alone.
+OF_RUN = """
+select e.at, e.task_instance_id as ti, t.task_id, t.map_index, e.try_number, e.from_state, e.to_state, e.actor, e.reason,
+       e.queued_at, e.queued_by, e.started_at, e.worker
+  from event e left join task_instance t on t.id = e.task_instance_id
+ where e.dag_run_id = %(run)s
+union all
+select null, t.id, t.task_id, t.map_index, t.try_number, null, null, null, null,
+       t.queued_at, t.queued_by, case when t.state = 'running' then t.started_at end, t.worker
+  from task_instance t
+ where t.dag_run_id = %(run)s and (t.state = 'queued' or (t.state = 'running' and t.resume is null))
+   and exists (select 1 from event where dag_run_id = %(run)s)
+"""
+
+
+@transaction
+def record(connection: Connection, wanted: bool) -> None:
+    """core.record_events, for sessions whose own word for it does not count: those of workers with a role of their own."""
+    connection.exec_driver_sql("update paceline_schema set record_events = %s where record_events <> %s", (wanted, wanted))
+
+
+@transaction
+def of_run(connection: Connection, dag_run_id: int) -> list[dict[str, Any]]:
+    """The events of a run, oldest first; `task_id` is None for changes of the run, a state for none."""
+    found: list[dict[str, Any]] = []
+    for row in connection.exec_driver_sql(OF_RUN, {"run": dag_run_id}).mappings():
+        step = {name: row[name] for name in ("ti", "task_id", "map_index", "try_number")}
+        if row["queued_at"] is not None:
+            found.append(step | {"at": row["queued_at"], "to_state": "queued", "actor": row["queued_by"], "reason": None})
+        if row["started_at"] is not None:
+            found.append(step | {"at": row["started_at"], "to_state": "running", "actor": row["worker"], "reason": None})
+        if row["at"] is not None:
+            found.append(step | {name: row[name] for name in ("at", "from_state", "to_state", "actor", "reason")})
+    found.sort(key=lambda event: (event["at"], event["ti"] or 0))
+    states: dict[int | None, str | None] = {}
+    for event in found:
+        ti = event.pop("ti")
+        event.setdefault("from_state", states.get(ti))
+        states[ti] = event["to_state"]
+    return found

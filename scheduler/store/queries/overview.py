@@ -1,0 +1,111 @@
+"""Reads about the whole installation: who is alive, what waits where, and what can never run as things stand."""
+
+from typing import Any
+
+from sqlalchemy import Connection
+
+from scheduler.store.db.database import transaction
+
+Row = dict[str, Any]
+
+
+@transaction
+def processes(connection: Connection, *, kind: str, silent_after_s: float, stopped: bool = False) -> list[Row]:
+    """Schedulers or workers that have not stopped (with `stopped`, all): `state` is alive, silent or stopped."""
+    rows = connection.exec_driver_sql(
+        """
+        select p.id, p.name, p.kind, p.host, p.pid, p.queues, p.concurrency, p.started_at, p.heartbeat_at, p.stopped_at,
+               case when p.stopped_at is not null then 'stopped'
+                    when p.heartbeat_at < clock_timestamp() - make_interval(secs => %(silent)s) then 'silent'
+                    else 'alive' end as state,
+               (select count(*) from task_instance t
+                 where t.state in ('running', 'shutdown') and t.worker = p.id) as running
+          from process p
+         where p.kind = %(kind)s and (p.stopped_at is null or %(stopped)s)
+         order by p.name, p.started_at
+        """,
+        {"kind": kind, "silent": silent_after_s, "stopped": stopped},
+    )
+    return _dicts(rows)
+
+
+@transaction
+def queues(connection: Connection, *, silent_after_s: float) -> list[Row]:
+    """Every queue that a task waits for or a live worker serves: scheduled, queued and running task instances, since when the
+    oldest has waited, and the live workers with their places."""
+    rows = connection.exec_driver_sql(
+        """
+        with listening as (
+            select unnest(queues) as queue, count(*) as workers, sum(concurrency) as concurrency,
+                   array_agg(name order by name) as worker_names
+              from process
+             where kind = 'worker' and stopped_at is null
+               and heartbeat_at >= clock_timestamp() - make_interval(secs => %(silent)s)
+             group by 1
+        ), work as (
+            select queue, count(*) filter (where state = 'scheduled') as scheduled,
+                   count(*) filter (where state = 'queued') as queued,
+                   count(*) filter (where state = 'running') as running,
+                   min(coalesce(scheduled_at, queued_at)) filter (where state <> 'running') as oldest_waiting_at
+              from task_instance where state in ('scheduled', 'queued', 'running') group by 1
+        )
+        select queue, coalesce(scheduled, 0) as scheduled, coalesce(queued, 0) as queued,
+               coalesce(running, 0) as running, coalesce(workers, 0) as workers, coalesce(concurrency, 0) as concurrency,
+               coalesce(worker_names, '{}') as worker_names, oldest_waiting_at
+          from work full join listening using (queue) order by queue
+        """,
+        {"silent": silent_after_s},
+    )
+    return _dicts(rows)
+
+
+@transaction
+def missing_pools(connection: Connection) -> list[Row]:
+    """Pools that unfinished task instances name and nobody has made, with how many wait for each."""
+    rows = connection.exec_driver_sql(
+        """
+        select t.pool, count(*) as task_instances, min(r.dag_id) as dag_id
+          from task_instance t join dag_run r on r.id = t.dag_run_id
+         where (t.state is null or t.state in ('scheduled', 'queued', 'running', 'up_for_retry', 'up_for_reschedule',
+                                               'shutdown'))
+           and r.state in ('queued', 'running') and not exists (select 1 from pool p where p.name = t.pool)
+         group by t.pool order by t.pool
+        """
+    )
+    return _dicts(rows)
+
+
+@transaction
+def oversized(connection: Connection) -> list[Row]:
+    """Scheduled task instances that need more slots than their pool has at all."""
+    rows = connection.exec_driver_sql(
+        """
+        select r.dag_id, r.run_id, t.task_id, t.pool, t.pool_slots, p.slots
+          from task_instance t join dag_run r on r.id = t.dag_run_id join pool p on p.name = t.pool
+         where t.state = 'scheduled' and p.slots >= 0 and t.pool_slots > p.slots
+         order by t.pool, t.id limit 20
+        """
+    )
+    return _dicts(rows)
+
+
+@transaction
+def undecidable(connection: Connection) -> list[Row]:
+    """Running runs that the schedulers cannot decide, with the reason."""
+    rows = connection.exec_driver_sql(
+        """
+        select dag_id, run_id, scheduling_error from dag_run
+         where scheduling_error is not null and state = 'running' order by id
+        """
+    )
+    return _dicts(rows)
+
+
+@transaction
+def server_version(connection: Connection) -> str:
+    """The version of the PostgreSQL server, as it names itself."""
+    return str(connection.exec_driver_sql("show server_version").scalar_one())
+
+
+def _dicts(rows: Any) -> list[Row]:
+    return [dict(row) for row in rows.mappings()]

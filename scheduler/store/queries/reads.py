@@ -1,0 +1,289 @@
+"""What people and scripts read: DAGs, runs, task instances, import errors, as plain dicts in the shapes of --json.
+
+Every function takes the Engine and reads in a transaction of its own; moments are aware datetimes.
+"""
+
+import difflib
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, CursorResult
+
+from scheduler.authoring import timetable
+from scheduler.exceptions import NotFoundError
+from scheduler.store.db.database import transaction
+
+Row = dict[str, Any]
+
+RUN_COLUMNS = """
+    r.dag_id, r.run_id, r.run_type, r.logical_date, r.data_interval_start, r.data_interval_end, r.state, r.conf,
+    r.queued_at, r.started_at, r.ended_at, r.run_after, r.triggered_by, r.id, v.number as dag_version,
+    case when r.state = 'running' then r.scheduling_error end as scheduling_error
+"""
+TASK_COLUMNS = """
+    r.dag_id, r.run_id, t.task_id, t.map_index, t.map_label, t.state, t.try_number, t.max_tries, t.queue, t.pool, t.pool_slots,
+    t.priority_weight, t.worker, t.queued_by, t.scheduled_at, t.queued_at, t.started_at, t.ended_at, t.due_at,
+    t.reason, t.id,
+    (select p.progress from task_progress p where p.task_instance_id = t.id and p.try_number = t.try_number) as progress
+"""
+#: Rows of `changes` that ended this long before the newest one seen are given again: their commit may have come later.
+OVERLAP_S = 10
+
+
+@transaction
+def dags(connection: Connection, *, inactive: bool = False) -> list[Row]:
+    """Every active DAG (with `inactive` also those whose file is gone), by id, with its newest run."""
+    rows = connection.exec_driver_sql(
+        """
+        select d.dag_id, d.file, d.is_active, coalesce(s.is_paused, false) as is_paused, v.number as version,
+               v.data->>'description' as description, v.data->'schedule' as schedule, v.data->'tags' as tags,
+               jsonb_array_length(v.data->'tasks') as task_count, d.parsed_at, s.next_logical_date, s.next_run_after,
+               last.run_id as last_run_id, last.state as last_run_state
+          from dag d
+          join dag_version v on v.id = d.version_id
+          left join dag_schedule s on s.dag_id = d.dag_id
+          left join lateral (
+               select run_id, state from dag_run where dag_id = d.dag_id order by id desc limit 1) last on true
+         where d.is_active or %(inactive)s
+         order by d.dag_id
+        """,
+        {"inactive": inactive},
+    )
+    return [_with_summary(row) for row in _dicts(rows)]
+
+
+@transaction
+def dag(connection: Connection, dag_id: str) -> Row:
+    """One DAG with its tasks and versions, newest first; also when its file is gone. NotFoundError."""
+    row = _first(
+        connection.exec_driver_sql(
+            """
+            select d.dag_id, d.file, d.is_active, coalesce(s.is_paused, false) as is_paused, v.number as version,
+                   v.data->>'description' as description, v.data->'schedule' as schedule, v.data->'tags' as tags,
+                   v.data->>'timezone' as timezone, v.data->>'start_date' as start_date,
+                   v.data->>'end_date' as end_date,
+                   (v.data->>'catchup')::boolean as catchup, v.max_active_runs, v.max_active_tasks,
+                   d.parsed_at, s.next_logical_date, s.next_run_after, v.data->'tasks' as tasks,
+                   coalesce(v.data->'params', '{}') as params
+              from dag d join dag_version v on v.id = d.version_id left join dag_schedule s on s.dag_id = d.dag_id
+             where d.dag_id = %(dag_id)s
+            """,
+            {"dag_id": dag_id},
+        )
+    )
+    if row is None:
+        raise _no_dag(connection, dag_id)
+    versions = connection.exec_driver_sql(
+        """
+        select v.number, v.content_hash, v.created_at,
+               (select count(*) from dag_run r where r.version_id = v.id) as runs
+          from dag_version v where v.dag_id = %(dag_id)s order by v.number desc
+        """,
+        {"dag_id": dag_id},
+    )
+    return _with_summary(row) | {"task_count": len(row["tasks"]), "versions": _dicts(versions)}
+
+
+@transaction
+def runs(connection: Connection, *, dag_id: str | None = None, state: str | None = None, limit: int | None = None) -> list[Row]:
+    """Runs, newest first. NotFoundError if the DAG named was never seen."""
+    if dag_id is not None:
+        _require_dag(connection, dag_id)
+    rows = connection.exec_driver_sql(
+        f"""
+        select {RUN_COLUMNS}
+          from dag_run r join dag_version v on v.id = r.version_id
+         where (%(dag_id)s::text is null or r.dag_id = %(dag_id)s) and (%(state)s::text is null or r.state = %(state)s)
+         order by r.id desc limit %(limit)s
+        """,
+        {"dag_id": dag_id, "state": state, "limit": limit},
+    )
+    return _dicts(rows)
+
+
+@transaction
+def run(connection: Connection, dag_id: str, run_id: str) -> Row:
+    """One run with `tasks`, its task instances in topological order."""
+    found = _run(connection, dag_id, run_id)
+    return found | {"tasks": _instances(connection, found["id"])}
+
+
+@transaction
+def task_instances(connection: Connection, dag_id: str, run_id: str) -> list[Row]:
+    """The task instances of a run, in topological order."""
+    return _instances(connection, _run(connection, dag_id, run_id)["id"])
+
+
+@transaction
+def task_instance(connection: Connection, dag_id: str, run_id: str, task_id: str, *, map_index: int = -1) -> Row:
+    """One task instance. NotFoundError names what is missing: DAG, run or task."""
+    found = _run(connection, dag_id, run_id)
+    row = _first(
+        connection.exec_driver_sql(
+            f"""
+            select {TASK_COLUMNS} from task_instance t join dag_run r on r.id = t.dag_run_id
+             where r.id = %(run)s and t.task_id = %(task_id)s and t.map_index = %(map_index)s
+            """,
+            {"run": found["id"], "task_id": task_id, "map_index": map_index},
+        )
+    )
+    if row is not None:
+        return row
+    indexes = connection.exec_driver_sql(
+        "select map_index from task_instance where dag_run_id = %s and task_id = %s order by 1", (found["id"], task_id)
+    )
+    if known := list(indexes.scalars()):
+        raise NotFoundError(_no_index(run_id, task_id, map_index, known))
+    names = connection.exec_driver_sql(
+        "select distinct task_id from task_instance where dag_run_id = %s order by 1", (found["id"],)
+    ).scalars()
+    raise NotFoundError(
+        f"Run {run_id!r} of DAG {dag_id!r} has no task {task_id!r}; "
+        + _near(task_id, list(names), f"`paceline tasks list {dag_id} {run_id}` shows all.")
+    )
+
+
+@transaction
+def reason_of_try(connection: Connection, ti_id: int, try_number: int) -> str | None:
+    """Why a try ended as it did; None if that says nothing, or it has not ended."""
+    return connection.exec_driver_sql(
+        "select reason from task_instance where id = %(ti)s and try_number = %(number)s and ended_at is not null"
+        " union all select reason from task_try where task_instance_id = %(ti)s and try_number = %(number)s limit 1",
+        {"ti": ti_id, "number": try_number},
+    ).scalar_one_or_none()
+
+
+@transaction
+def xcoms(connection: Connection, dag_id: str, run_id: str, task_id: str, *, map_index: int = -1) -> list[Row]:
+    """What a task instance pushed, the return value first."""
+    rows = connection.exec_driver_sql(
+        """
+        select x.key, x.value, x.created_at
+          from xcom x join task_instance t on t.id = x.task_instance_id join dag_run r on r.id = t.dag_run_id
+         where r.dag_id = %s and r.run_id = %s and t.task_id = %s and t.map_index = %s
+         order by x.key <> 'return_value', x.key
+        """,
+        (dag_id, run_id, task_id, map_index),
+    )
+    return [dict(row) for row in rows.mappings()]
+
+
+@transaction
+def changes(connection: Connection, dag_id: str, run_id: str, *, since: datetime | None = None) -> Row:
+    """Where a run is now, at a cost that does not grow with what has long ended.
+
+    `run`; `counts` by state ("none" too); `active`: what is queued, running or waiting for a retry (200 at most);
+    `ended`: what has ended since `since`, oldest first (a few of them again).
+    """
+    found = _run(connection, dag_id, run_id)
+    counts = connection.exec_driver_sql(
+        "select coalesce(state, 'none'), count(*) from task_instance where dag_run_id = %s group by 1", (found["id"],)
+    )
+    active = connection.exec_driver_sql(
+        f"""
+        select {TASK_COLUMNS} from task_instance t join dag_run r on r.id = t.dag_run_id
+         where t.dag_run_id = %s and t.state in ('queued', 'running', 'up_for_retry', 'up_for_reschedule', 'shutdown')
+         order by t.started_at nulls last, t.task_no, t.map_index limit 200
+        """,
+        (found["id"],),
+    )
+    ended = connection.exec_driver_sql(
+        f"""
+        select {TASK_COLUMNS} from task_instance t join dag_run r on r.id = t.dag_run_id
+         where t.dag_run_id = %(run)s and t.state in ('success', 'failed', 'skipped', 'upstream_failed', 'removed')
+           and (%(since)s::timestamptz is null or t.ended_at > %(since)s::timestamptz - make_interval(secs => %(overlap)s))
+         order by t.ended_at, t.task_no, t.map_index
+        """,
+        {"run": found["id"], "since": since, "overlap": OVERLAP_S},
+    )
+    return {
+        "run": found,
+        "counts": {row[0]: row[1] for row in counts},
+        "active": _dicts(active),
+        "ended": _dicts(ended),
+    }
+
+
+@transaction
+def import_errors(connection: Connection) -> list[Row]:
+    """DAG files that could not be read, by name."""
+    return _dicts(connection.exec_driver_sql("select file, line, message, traceback, seen_at from import_error order by file"))
+
+
+def _run(connection: Connection, dag_id: str, run_id: str) -> Row:
+    found = _first(
+        connection.exec_driver_sql(
+            f"""
+            select {RUN_COLUMNS} from dag_run r join dag_version v on v.id = r.version_id
+             where r.dag_id = %(dag_id)s and r.run_id = %(run_id)s
+            """,
+            {"dag_id": dag_id, "run_id": run_id},
+        )
+    )
+    if found is not None:
+        return found
+    _require_dag(connection, dag_id)
+    newest = connection.exec_driver_sql(
+        "select run_id from dag_run where dag_id = %s order by id desc limit 200", (dag_id,)
+    ).scalars()
+    raise NotFoundError(
+        f"DAG {dag_id!r} has no run {run_id!r}; " + _near(run_id, list(newest), f"`paceline runs list --dag {dag_id}` shows all.")
+    )
+
+
+def _instances(connection: Connection, dag_run_id: int) -> list[Row]:
+    return _dicts(
+        connection.exec_driver_sql(
+            f"""
+            select {TASK_COLUMNS} from task_instance t join dag_run r on r.id = t.dag_run_id
+             where t.dag_run_id = %s order by t.task_no, t.map_index
+            """,
+            (dag_run_id,),
+        )
+    )
+
+
+def _no_index(run_id: str, task_id: str, map_index: int, known: list[int]) -> str:
+    """`known`: the map indexes that the task has, ascending."""
+    if known == [-1]:
+        return f"Task {task_id!r} of run {run_id!r} has no instances by map index (yet): leave out --map-index."
+    mapped = [index for index in known if index >= 0]
+    told = f"{mapped[0]} to {mapped[-1]}" if len(mapped) > 1 else str(mapped[0])
+    if map_index < 0:
+        return f"Task {task_id!r} of run {run_id!r} is mapped: choose one of its instances, --map-index {told}."
+    return f"Task {task_id!r} of run {run_id!r} is mapped and has no instance {map_index}: choose --map-index {told}."
+
+
+def _require_dag(connection: Connection, dag_id: str) -> None:
+    known = connection.exec_driver_sql(
+        "select exists (select 1 from dag where dag_id = %(dag_id)s) or exists (select 1 from dag_run where dag_id = %(dag_id)s)",
+        {"dag_id": dag_id},
+    ).scalar_one()
+    if not known:
+        raise _no_dag(connection, dag_id)
+
+
+def _no_dag(connection: Connection, dag_id: str) -> NotFoundError:
+    known = list(connection.exec_driver_sql("select dag_id from dag order by 1").scalars())
+    return NotFoundError(
+        f"There is no DAG {dag_id!r}; "
+        + _near(dag_id, known, "`paceline dags list` shows all, `paceline dags errors` what failed to load.")
+    )
+
+
+def _near(name: str, known: list[str], otherwise: str) -> str:
+    near = difflib.get_close_matches(name, known, 1)
+    return f"did you mean {near[0]!r}?" if near else otherwise
+
+
+def _with_summary(row: Row) -> Row:
+    return row | {"schedule": timetable.summary(row["schedule"])}
+
+
+def _dicts(rows: CursorResult[Any]) -> list[Row]:
+    return [dict(row) for row in rows.mappings()]
+
+
+def _first(rows: CursorResult[Any]) -> Row | None:
+    row = rows.mappings().first()
+    return None if row is None else dict(row)

@@ -1,0 +1,1 @@
+"""Free places under every limit."""

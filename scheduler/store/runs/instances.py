@@ -1,0 +1,305 @@
+"""The scheduler's transitions of task instances: one named function each, guarded by the state it moves out of.
+
+Zero rows touched is a lost race, a normal result. Rows are always locked in id order; see docs/explanation/locks.md. Where rows are
+known by id their state is asked for as coalesce(state, ''), see store/worker/hot_path.py.
+"""
+
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection
+
+from scheduler.messaging.publisher import Message
+from scheduler.states import Decision, TaskState
+from scheduler.store.db.arrays import literal
+from scheduler.store.worker import shutdown
+
+
+def decide(connection: Connection, decisions: Mapping[int, Sequence[Decision]]) -> int:
+    """none -> scheduled, skipped or upstream_failed, as decided for each run; the number of rows moved."""
+    flat = [(run, one) for run, of_run in decisions.items() for one in of_run]
+    moved = connection.exec_driver_sql(
+        """
+        with found as materialized (  -- "offset 0": one look by number for each
+            select t.id, n.state, n.reason
+              from unnest(%(runs)s::bigint[], %(nos)s::int[], %(indexes)s::int[], %(states)s::text[], %(reasons)s::text[])
+                   n (run, task_no, map_index, state, reason)
+             cross join lateral (
+                   select id from task_instance
+                    where dag_run_id = n.run and task_no = n.task_no and map_index = n.map_index offset 0) t
+        ), decided as (
+            select t.id, f.state, f.reason
+              from found f join task_instance t on t.id = f.id and coalesce(t.state, '') = ''
+             order by t.id
+               for no key update of t
+        )
+        update task_instance t
+           set state = d.state, reason = d.reason,
+               try_number = t.try_number + case when d.state = 'scheduled' then 1 else 0 end,
+               scheduled_at = case when d.state = 'scheduled' then clock_timestamp() end,
+               ended_at = case when d.state <> 'scheduled' then clock_timestamp() end
+          from decided d
+         where t.id = d.id and coalesce(t.state, '') = ''
+        """,
+        {
+            "runs": literal(run for run, _ in flat),
+            "nos": literal(one.task_no for _, one in flat),
+            "indexes": literal(one.map_index for _, one in flat),
+            "states": literal(one.state.value for _, one in flat),
+            "reasons": literal(one.reason for _, one in flat),
+        },
+    )
+    return moved.rowcount
+
+
+def due(connection: Connection, *, limit: int) -> int:
+    """up_for_retry, up_for_reschedule and deferred -> scheduled once `due_at` is over; the number of rows moved.
+
+    A retry is a new try, and the ended one is kept in task_try; the others go on with the try they are in. A deferred one
+    whose trigger did not fire in time resumes with that.
+    """
+    moved = connection.exec_driver_sql(
+        """
+        with due as (
+            select id, state as was from task_instance
+             where state in ('up_for_retry', 'up_for_reschedule', 'deferred') and due_at <= clock_timestamp()
+             order by due_at, id limit %(limit)s
+               for no key update skip locked
+        ), kept as (
+            insert into task_try (task_instance_id, try_number, dispatch_id, state, queued_by, worker, scheduled_at, queued_at,
+                                  started_at, ended_at, reason)
+            select t.id, t.try_number, t.dispatch_id, 'failed', t.queued_by, t.worker, t.scheduled_at, t.queued_at,
+                   t.started_at, t.ended_at, t.reason
+              from task_instance t join due using (id) where due.was = 'up_for_retry'
+        ), awaited as (
+            select d.task_instance_id as id from deferral d join due on due.id = d.task_instance_id
+             where due.was = 'deferred' order by 1 for update of d
+        ), given_up as (
+            delete from deferral d using awaited where d.task_instance_id = awaited.id
+        )
+        update task_instance t
+           set state = 'scheduled', try_number = t.try_number + case when due.was = 'up_for_retry' then 1 else 0 end,
+               scheduled_at = clock_timestamp(), dispatch_id = null, dispatched_at = null, queued_by = null, worker = null,
+               queued_at = null, ended_at = null, due_at = null,
+               started_at = case when due.was <> 'up_for_retry' then t.started_at end,
+               resume = case due.was when 'up_for_reschedule' then t.resume
+                                     when 'deferred' then t.resume || '{"timed_out": true}' end,
+               reason = case due.was when 'up_for_retry' then 'the retry is due'
+                                     when 'up_for_reschedule' then 'the next poke is due'
+                                     else 'its trigger did not fire in time' end
+          from due
+         where t.id = due.id and t.state = due.was
+        """,
+        {"limit": limit},
+    )
+    return moved.rowcount
+
+
+def next_due_s(connection: Connection) -> float | None:
+    """Seconds until the next of those that wait for their time is due; None if none waits."""
+    seconds: float | None = connection.exec_driver_sql(
+        """
+        select extract(epoch from min(due_at) - clock_timestamp())::float from task_instance
+         where state in ('up_for_retry', 'up_for_reschedule', 'deferred')
+        """
+    ).scalar_one()
+    return seconds
+
+
+def hold_undecided(connection: Connection, dag_run_id: int) -> None:
+    """Lock what nobody has decided of a run that the caller holds, before several statements change some of it."""
+    connection.exec_driver_sql(
+        "select 1 from task_instance where dag_run_id = %s and state is null order by id for no key update", (dag_run_id,)
+    )
+
+
+def hold_unfinished(connection: Connection, dag_run_id: int) -> None:
+    """As `hold_undecided`, and what waits or runs too."""
+    connection.exec_driver_sql(
+        """
+        select 1 from task_instance
+         where dag_run_id = %s
+           and (state is null
+                or state in ('scheduled', 'queued', 'up_for_retry', 'up_for_reschedule', 'deferred', 'running', 'shutdown'))
+         order by id for no key update
+        """,
+        (dag_run_id,),
+    )
+
+
+def expand(connection: Connection, dag_run_id: int, task_no: int, count: int) -> bool:
+    """The one unexpanded instance of a mapped task becomes `count`, or is skipped if there is nothing to map over.
+
+    The caller holds the run, so nobody else expands it; False if it was done already.
+    """
+    first = connection.exec_driver_sql(
+        """
+        update task_instance
+           set map_index = case when %(count)s > 0 then 0 else -1 end,
+               state = case when %(count)s = 0 then 'skipped' end,
+               ended_at = case when %(count)s = 0 then clock_timestamp() end,
+               reason = case when %(count)s = 0 then 'there is nothing to map over' end
+         where dag_run_id = %(run)s and task_no = %(no)s and map_index = -1 and state is null
+        returning id
+        """,
+        {"run": dag_run_id, "no": task_no, "count": count},
+    ).scalar_one_or_none()
+    if first is None:
+        return False
+    if count > 1:
+        connection.exec_driver_sql(
+            """
+            insert into task_instance (dag_run_id, task_no, task_id, map_index, max_tries, queue, pool, pool_slots, priority_weight,
+                                       rank, notify, max_active_tis_per_dag, max_active_tis_per_dagrun)
+            select t.dag_run_id, t.task_no, t.task_id, n.map_index, t.max_tries, t.queue, t.pool, t.pool_slots, t.priority_weight,
+                   t.rank, t.notify, t.max_active_tis_per_dag, t.max_active_tis_per_dagrun
+              from task_instance t cross join generate_series(1, %(count)s - 1) n (map_index)
+             where t.id = %(first)s
+             order by n.map_index
+            """,
+            {"first": first, "count": count},
+        )
+    return True
+
+
+def end_rest(connection: Connection, dag_run_id: int, *, running_becomes: str, reason: str, keep: Collection[int] = ()) -> int:
+    """Skip what has not started; have workers stop what runs, to become `running_becomes`. Task numbers in `keep` go on.
+
+    The caller holds the run. Returns how many task instances it touched.
+    """
+    ended = connection.exec_driver_sql(
+        """
+        with rest as (
+            select id, state as was from task_instance
+             where dag_run_id = %(run)s and task_no <> all(%(keep)s::int[])
+               and (state is null
+                    or state in ('scheduled', 'queued', 'up_for_retry', 'up_for_reschedule', 'deferred', 'running', 'shutdown'))
+             order by id for no key update
+        ), awaited as (
+            select d.task_instance_id as id from deferral d join rest on rest.id = d.task_instance_id order by 1 for update of d
+        ), given_up as (
+            delete from deferral d using awaited where d.task_instance_id = awaited.id
+        )
+        update task_instance t
+           set state = case when t.state in ('running', 'shutdown') then 'shutdown' else 'skipped' end,
+               asked = case when t.state in ('running', 'shutdown') then %(asked)s end,
+               ended_at = case when t.state in ('running', 'shutdown') then t.ended_at else clock_timestamp() end,
+               due_at = null, reason = %(reason)s,
+               resume = case when t.state in ('running', 'shutdown') then t.resume end
+          from rest where t.id = rest.id
+        """,
+        {"run": dag_run_id, "keep": list(keep), "asked": running_becomes, "reason": reason},
+    )
+    return ended.rowcount
+
+
+def queue(connection: Connection, ids: Sequence[int], queued_by: str) -> list[Message]:
+    """scheduled -> queued under a fresh dispatch id each; the messages to send after the commit."""
+    rows = connection.exec_driver_sql(
+        """
+        with chosen as (
+            select t.id, n.dispatch_id
+              from unnest(%(ids)s::bigint[], %(dispatch_ids)s::uuid[]) n (id, dispatch_id)
+              join task_instance t on t.id = n.id and coalesce(t.state, '') = 'scheduled'
+             order by t.id
+               for no key update of t
+        )
+        update task_instance t
+           set state = 'queued', dispatch_id = c.dispatch_id, queued_at = clock_timestamp(), queued_by = %(queued_by)s,
+               dispatched_at = null
+          from chosen c, dag_run r
+         where t.id = c.id and coalesce(t.state, '') = 'scheduled' and r.id = t.dag_run_id
+        returning t.id, t.dispatch_id::text, t.queue, r.dag_id, r.run_id, t.task_id, t.map_index, t.priority_weight
+        """,
+        {"ids": literal(ids), "dispatch_ids": literal(str(uuid.uuid4()) for _ in ids), "queued_by": queued_by},
+    )
+    return sorted((_message(row) for row in rows), key=lambda m: (-m.priority_weight, m.ti_id))
+
+
+def stamp_dispatched(connection: Connection, messages: Sequence[Message]) -> None:
+    """Note that the broker has these messages. Losing this in a crash only makes rescue look at them again."""
+    connection.exec_driver_sql("set local synchronous_commit = off")
+    connection.exec_driver_sql(
+        """
+        with sent as (
+            select t.id from unnest(%(ids)s::bigint[], %(dispatch_ids)s::uuid[]) n (id, dispatch_id)
+              join task_instance t on t.id = n.id and t.dispatch_id = n.dispatch_id and coalesce(t.state, '') = 'queued'
+             order by t.id for no key update of t skip locked
+        )
+        update task_instance t set dispatched_at = clock_timestamp() from sent where t.id = sent.id
+        """,
+        {"ids": literal(m.ti_id for m in messages), "dispatch_ids": literal(m.dispatch_id for m in messages)},
+    )
+
+
+def queued_longer_than(connection: Connection, seconds: float, *, limit: int, after_id: int = 0) -> list[Message]:
+    """Messages of task instances queued, or last sent, longer ago than that, by id: the caller checks the broker for them."""
+    rows = connection.exec_driver_sql(
+        """
+        select t.id, t.dispatch_id::text, t.queue, r.dag_id, r.run_id, t.task_id, t.map_index, t.priority_weight
+          from task_instance t join dag_run r on r.id = t.dag_run_id
+         where t.state = 'queued' and t.id > %(after_id)s
+           and greatest(t.queued_at, t.dispatched_at) <= clock_timestamp() - make_interval(secs => %(seconds)s)
+         order by t.id limit %(limit)s
+        """,
+        {"seconds": seconds, "limit": limit, "after_id": after_id},
+    )
+    return [_message(row) for row in rows]
+
+
+def lose(connection: Connection, *, dead_worker: str | None = None, ti_id: int | None = None,
+         dispatch_id: str | None = None, reason: str, at_once: bool) -> list[int]:  # fmt: skip
+    """running -> up_for_retry or failed, shutdown -> what was asked: the process that ran it is gone. By worker, or by dispatch.
+
+    `at_once` retries without the task's retry_delay, since the task itself did nothing wrong. Returns the run ids touched.
+    """
+    parameters = {"worker": dead_worker, "id": ti_id, "dispatch_id": dispatch_id, "reason": reason, "at_once": at_once}
+    which = "(worker = %(worker)s or (id = %(id)s and dispatch_id = %(dispatch_id)s::uuid))"
+    stopped = connection.exec_driver_sql(shutdown.OBEY.format(which=which), parameters).all()
+    lost = connection.exec_driver_sql(
+        f"""
+        with lost as (
+            select id from task_instance where state = 'running' and {which} order by id for no key update
+        )
+        update task_instance t
+           set state = case when t.max_tries > 0 and t.try_number <= t.max_tries then 'up_for_retry' else 'failed' end,
+               ended_at = clock_timestamp(), reason = %(reason)s, resume = null,
+               due_at = clock_timestamp() + case when %(at_once)s then interval '0' else
+                        make_interval(secs => coalesce((v.data->'tasks'->t.task_no->>'retry_delay_s')::float, 0)) end
+          from lost, dag_run r, dag_version v
+         where t.id = lost.id and t.state = 'running' and r.id = t.dag_run_id and v.id = r.version_id
+        returning t.dag_run_id
+        """,
+        parameters,
+    )
+    return sorted({row[0] for row in (*stopped, *lost)})
+
+
+def states_of(connection: Connection, dag_run_ids: Collection[int]) -> dict[int, dict[int, dict[int, TaskState]]]:
+    """By run: the state of each of its task instances, by task number and map index."""
+    # In a row for each state instead of each task instance: a run of ten thousand is read in a third of the time.
+    rows = connection.exec_driver_sql(
+        """
+        select dag_run_id, case when map_index <> -1 then task_no end, state,
+               array_agg(case when map_index = -1 then task_no else map_index end)
+          from task_instance where dag_run_id = any(%s) group by 1, 2, 3
+        """,
+        (list(dag_run_ids),),
+    )
+    runs: dict[int, dict[int, dict[int, TaskState]]] = {}
+    for run, mapped_no, name, numbers in rows:
+        states, state = runs.setdefault(run, {}), TaskState(name or "none")
+        if mapped_no is not None:
+            states.setdefault(mapped_no, {}).update(dict.fromkeys(numbers, state))
+            continue
+        for task_no in numbers:
+            states.setdefault(task_no, {})[-1] = state
+    return runs
+
+
+def _message(row: Any) -> Message:
+    return Message(
+        ti_id=row[0], dispatch_id=row[1], queue=row[2], dag_id=row[3], run_id=row[4], task_id=row[5], map_index=row[6],
+        priority_weight=row[7],
+    )  # fmt: skip

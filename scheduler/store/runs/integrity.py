@@ -1,0 +1,307 @@
+"""Verify integrity: make the task instances of a run fit another version of its DAG.
+
+The caller holds the run's row. A task instance that is with a worker is left to end; its report names the version it was
+started from, so nothing is followed from the old one.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection
+
+from scheduler.serialized.dag import SerializedDag
+from scheduler.serialized.tasks import SerializedTask
+from scheduler.states import STARTED
+from scheduler.states import TaskState as S
+from scheduler.store.dags.versions import Versions
+from scheduler.store.runs import new_instances, selection
+from scheduler.store.runs.selection import Change, Instance, Run
+from scheduler.store.worker import deferrals
+
+#: States in which queue, pool and limits may still change: no slot is held.
+REFRESHED = ("scheduled", "up_for_retry", "up_for_reschedule")
+
+
+def follow_newest(connection: Connection, dag_run_id: int, versions: Versions, *, default_queue: str) -> int | None:
+    """Let a queued or running run, which the caller holds, go on with its DAG's newest version if its DAG is not pinned.
+
+    The new version; None if the run has it already, or its DAG's runs keep theirs.
+    """
+    newer = connection.exec_driver_sql(
+        """
+        select d.version_id from dag_run r join dag d on d.dag_id = r.dag_id
+         where r.id = %s and r.state in ('queued', 'running') and d.version_id <> r.version_id
+        """,
+        (dag_run_id,),
+    ).scalar_one_or_none()
+    if newer is None or not versions.dag(connection, newer).disable_bundle_versioning:
+        return None
+    run = selection.hold_run(connection, dag_run_id)
+    if run is None:
+        return None
+    fit(connection, run, versions.dag(connection, newer), newer, default_queue=default_queue)
+    return int(newer)
+
+
+def fit(connection: Connection, run: Run, dag: SerializedDag, version_id: int, *, default_queue: str) -> list[Change]:
+    """Switch a held run to `version_id`, whose DAG is `dag`, and make its task instances those of it; what changed."""
+    instances = selection.hold_instances(connection, run)
+    wanted = new_instances.wanted(dag, run.logical_date, is_backfill=run.is_backfill)
+    plan = _plan(dag, instances, {dag.tasks[no].task_id for no in wanted})
+    number = connection.exec_driver_sql(
+        """
+        update dag_run r set version_id = v.id, notify = %(notify)s from dag_version v
+         where r.id = %(run)s and v.id = %(version)s returning v.number
+        """,
+        {"run": run.id, "version": version_id, "notify": list(dag.notify) or None},
+    ).scalar_one()
+    _delete(connection, plan.deleted)
+    remove(connection, plan.removed, f"version {number} of the DAG has no such task instance")
+    _renumber(connection, run, dag, instances, plan.unmapped)
+    restore(connection, dag, plan.restored)
+    _refresh(connection, run, dag, default_queue)
+    new_instances.insert(connection, dag, run.id, plan.created, is_backfill=run.is_backfill, default_queue=default_queue)
+    grow(connection, dag, plan.grown)
+    return plan.changes(run, dag)
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What is to become of the task instances of a run."""
+
+    removed: list[Instance] = field(default_factory=list)
+    restored: list[Instance] = field(default_factory=list)
+    deleted: list[Instance] = field(default_factory=list)
+    #: Those whose map index becomes -1.
+    unmapped: list[Instance] = field(default_factory=list)
+    #: Numbers of new tasks.
+    created: list[int] = field(default_factory=list)
+    #: Map indexes to add (-1: to be expanded anew, see store/collapse), each beside an instance that is there.
+    grown: list[tuple[Instance, int]] = field(default_factory=list)
+
+    def changes(self, run: Run, dag: SerializedDag) -> list[Change]:
+        made = [
+            *((dag.tasks[no].task_id, -1) for no in self.created),
+            *((one.task_id, index) for one, index in self.grown),
+        ]
+        return [
+            *(one.change(run, "removed") for one in self.removed),
+            *(one.change(run, "deleted") for one in self.deleted),
+            *(one.change(run, "none") for one in self.restored),
+            *(run.change(name, index, None, "created") for name, index in made),
+        ]
+
+
+def _plan(dag: SerializedDag, instances: Sequence[Instance], wanted: Collection[str]) -> _Plan:
+    """`wanted`: the tasks that a run of this date has."""
+    by_task: defaultdict[str, list[Instance]] = defaultdict(list)
+    for one in instances:
+        by_task[one.task_id].append(one)
+    plan = _Plan()
+    for task_id, own in by_task.items():
+        if task_id in dag.number:
+            _fit_instances(plan, dag.tasks[dag.number[task_id]], own)
+        else:
+            plan.removed += _removable(own)
+    plan.created = [no for no, task in enumerate(dag.tasks) if task.task_id in wanted and task.task_id not in by_task]
+    return plan
+
+
+def _fit_instances(plan: _Plan, task: SerializedTask, own: Sequence[Instance]) -> None:
+    """The instances, in the order of their map index, that one task keeps, gets back, loses or gets anew."""
+    first = own[0]
+    length = literal_length(task.expand) if task.expand is not None else None
+    if task.expand is None or (length is None and all(one.state is S.REMOVED for one in own)):
+        # Not mapped any more, or to be expanded by what its inputs give now: one instance with index -1.
+        plan.deleted += [one for one in own[1:] if one.state not in STARTED]
+        plan.unmapped += [first] if first.map_index != -1 else []
+        plan.restored += [first] if first.state is S.REMOVED else []
+    elif first.map_index == -1:
+        # Expanded by promote, which also fits the others, if there are any.
+        plan.restored += [first] if first.state is S.REMOVED else []
+    elif length is None:
+        # What its inputs gave stands. Those that are removed may have gone with the task, or lie beyond what there is to map over.
+        plan.grown += [(first, -1)] if any(one.state is S.REMOVED for one in own) else []
+    else:
+        plan.restored += [one for one in own if one.state is S.REMOVED and one.map_index < length]
+        plan.removed += _removable(one for one in own if one.map_index >= length)
+        there = {one.map_index for one in own}
+        plan.grown += [(first, index) for index in range(length) if index not in there]
+
+
+def _removable(instances: Iterable[Instance]) -> list[Instance]:
+    return [one for one in instances if one.state is not S.REMOVED and one.state not in STARTED]
+
+
+def literal_length(expand: Mapping[str, Any]) -> int | None:
+    """How many instances a mapped task has by its file alone; None if the results of other tasks decide."""
+    lengths = [_length(ref) for ref in expand["inputs"]]
+    known = [length for length in lengths if length is not None]
+    return math.prod(known) if len(known) == len(lengths) else None
+
+
+def mapped_over(expand: Mapping[str, Any]) -> set[str]:
+    """The tasks whose results a mapped task maps over."""
+    found: set[str] = set()
+    todo = list(expand["inputs"])
+    while todo:
+        ref = todo.pop()
+        found |= {ref["task"]} if "task" in ref else set()
+        todo += ref.get("zip") or ref.get("concat") or []
+    return found
+
+
+def _length(ref: Mapping[str, Any]) -> int | None:
+    if "literal" in ref:
+        return int(ref["literal"])
+    if "task" in ref:
+        return None
+    parts = [_length(part) for part in ref.get("zip") or ref["concat"]]
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+    if "concat" in ref:
+        return sum(known)
+    return max(known) if ref.get("longest") else min(known)
+
+
+def _delete(connection: Connection, instances: Sequence[Instance]) -> None:
+    if instances:
+        connection.exec_driver_sql("delete from task_instance where id = any(%s)", ([one.id for one in instances],))
+
+
+def remove(connection: Connection, instances: Sequence[Instance], reason: str) -> None:
+    """none, waiting or ended -> removed; its XComs go, so that no mapped task counts them."""
+    if not instances:
+        return
+    ids = [one.id for one in instances]
+    deferrals.forget(connection, ids)
+    connection.exec_driver_sql("delete from xcom where task_instance_id = any(%s)", (ids,))
+    connection.exec_driver_sql(
+        """
+        update task_instance
+           set state = 'removed', reason = %(reason)s, due_at = null, resume = null, decision = null,
+               ended_at = coalesce(ended_at, clock_timestamp())
+         where id = any(%(ids)s) and (state is null or state not in ('running', 'shutdown'))
+        """,
+        {"ids": ids, "reason": reason},
+    )
+
+
+def restore(connection: Connection, dag: SerializedDag, instances: Sequence[Instance]) -> None:
+    """removed -> none: the task came back. The try that was is kept in task_try."""
+    if not instances:
+        return
+    connection.exec_driver_sql(
+        """
+        insert into task_try (task_instance_id, try_number, dispatch_id, state, queued_by, worker, scheduled_at, queued_at,
+                              started_at, ended_at, reason)
+        select id, try_number, dispatch_id, 'removed', queued_by, worker, scheduled_at, queued_at, started_at, ended_at, reason
+          from task_instance where id = any(%s) and state = 'removed' and started_at is not null
+         order by id
+        """,
+        ([one.id for one in instances],),
+    )
+    connection.exec_driver_sql(
+        """
+        update task_instance t
+           set state = null, reason = 'the task came back', max_tries = t.try_number + n.retries, ended_at = null,
+               started_at = null, dispatch_id = null, dispatched_at = null, queued_by = null, worker = null,
+               scheduled_at = null, queued_at = null, map_label = null
+          from unnest(%(ids)s::bigint[], %(retries)s::int[]) n (id, retries)
+         where t.id = n.id and t.state = 'removed'
+        """,
+        {
+            "ids": [one.id for one in instances],
+            "retries": [dag.tasks[dag.number[one.task_id]].retries for one in instances],
+        },
+    )
+
+
+def _renumber(
+    connection: Connection, run: Run, dag: SerializedDag, instances: Sequence[Instance], unmapped: Sequence[Instance]
+) -> None:
+    """Give every task instance the number of its task in `dag`; tasks that `dag` has not come after all others.
+
+    Numbers below zero are the way past the unique key; the deadlines of tasks go along.
+    """
+    gone = sorted({one.task_id for one in instances} - dag.number.keys())
+    number = dag.number | {task_id: len(dag.tasks) + place for place, task_id in enumerate(gone)}
+    old = {one.task_no: number[one.task_id] for one in instances if number[one.task_id] != one.task_no}
+    moves = {"run": run.id, "old": list(old), "new": [-1 - no for no in old.values()]}
+    for table in ("task_instance", "deadline") if old else ():
+        connection.exec_driver_sql(
+            f"update {table} t set task_no = n.new from unnest(%(old)s::int[], %(new)s::int[]) n (old, new)"
+            " where t.dag_run_id = %(run)s and t.task_no = n.old" + (" and t.kind = 'sla'" if table == "deadline" else ""),
+            moves,
+        )
+        connection.exec_driver_sql(
+            f"update {table} set task_no = -1 - task_no where dag_run_id = %(run)s and task_no < 0"
+            + (" and kind = 'sla'" if table == "deadline" else ""),
+            moves,
+        )
+    if unmapped:
+        connection.exec_driver_sql(
+            "update task_instance set map_index = -1, map_label = null where id = any(%s)", ([one.id for one in unmapped],)
+        )
+
+
+def _refresh(connection: Connection, run: Run, dag: SerializedDag, default_queue: str) -> None:
+    """Take over what the new version says of queues, pools, limits and retries of what holds no slot yet."""
+    connection.exec_driver_sql(
+        """
+        update task_instance t
+           set queue = coalesce(n.queue, p.queue, %(default_queue)s), pool = coalesce(c.name, n.pool), pool_slots = n.pool_slots,
+               priority_weight = n.priority_weight, rank = n.priority_weight + %(rank)s,
+               notify = string_to_array(n.notify, ' '), max_active_tis_per_dag = n.per_dag,
+               max_active_tis_per_dagrun = n.per_dagrun,
+               max_tries = case when t.try_number = 0 then n.max_tries else t.max_tries end
+          from unnest(%(max_tries)s::int[], %(queue)s::text[], %(pool)s::text[], %(pool_slots)s::int[],
+                      %(priority_weight)s::int[], %(notify)s::text[], %(per_dag)s::int[], %(per_dagrun)s::int[],
+                      %(cluster)s::text[])
+               with ordinality n (max_tries, queue, pool, pool_slots, priority_weight, notify, per_dag, per_dagrun, cluster, place)
+          left join pool c on c.name = n.cluster
+          left join pool p on p.name = coalesce(c.name, n.pool)
+         where t.dag_run_id = %(run)s and t.task_no = n.place - 1 and (t.state is null or t.state = any(%(states)s))
+        """,
+        {
+            "run": run.id,
+            "states": list(REFRESHED),
+            "default_queue": default_queue,
+            "rank": new_instances.BACKFILL_RANK if run.is_backfill else 0,
+            "max_tries": [task.retries for task in dag.tasks],
+            "queue": [task.queue for task in dag.tasks],
+            "pool": [task.pool for task in dag.tasks],
+            "pool_slots": [task.pool_slots for task in dag.tasks],
+            "priority_weight": [task.priority_weight for task in dag.tasks],
+            "notify": [" ".join(task.notify) or None for task in dag.tasks],
+            "per_dag": [task.max_active_tis_per_dag for task in dag.tasks],
+            "per_dagrun": [task.max_active_tis_per_dagrun for task in dag.tasks],
+            "cluster": [task.cluster for task in dag.tasks],
+        },
+    )
+
+
+def grow(connection: Connection, dag: SerializedDag, grown: Sequence[tuple[Instance, int]]) -> None:
+    """More instances of tasks that map over a list in their file, like the ones there."""
+    if grown:
+        connection.exec_driver_sql(
+            """
+            insert into task_instance (dag_run_id, task_no, task_id, map_index, max_tries, queue, pool, pool_slots, priority_weight,
+                                       rank, notify, max_active_tis_per_dag, max_active_tis_per_dagrun)
+            select t.dag_run_id, t.task_no, t.task_id, n.map_index, n.retries,
+                   t.queue, t.pool, t.pool_slots, t.priority_weight, t.rank, t.notify, t.max_active_tis_per_dag,
+                   t.max_active_tis_per_dagrun
+              from unnest(%(ids)s::bigint[], %(indexes)s::int[], %(retries)s::int[]) n (id, map_index, retries)
+              join task_instance t on t.id = n.id
+             order by t.id, n.map_index
+            """,
+            {
+                "ids": [one.id for one, _ in grown],
+                "indexes": [index for _, index in grown],
+                "retries": [dag.tasks[dag.number[one.task_id]].retries for one, _ in grown],
+            },
+        )

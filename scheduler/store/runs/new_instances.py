@@ -1,0 +1,72 @@
+"""Task instances of a run, made from its DAG in one insert."""
+
+from collections.abc import Collection
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from scheduler.serialized.dag import SerializedDag
+from scheduler.serialized.tasks import SerializedTask
+from scheduler.store.db.arrays import literal
+
+#: What a backfill's task instances rank below: every priority_weight fits into 32 bits.
+BACKFILL_RANK = -(2**33)
+
+
+def insert(
+    connection: Connection,
+    dag: SerializedDag,
+    dag_run_id: int,
+    task_nos: Collection[int],
+    *,
+    is_backfill: bool,
+    default_queue: str,
+) -> None:
+    """Undecided instances of these tasks; a mapped task has one until it is expanded. What is there stays."""
+    tasks = [dag.tasks[no] for no in sorted(task_nos)]
+    connection.exec_driver_sql(
+        """
+        insert into task_instance (dag_run_id, task_no, task_id, max_tries, queue, pool, pool_slots, priority_weight, rank,
+                                   notify, max_active_tis_per_dag, max_active_tis_per_dagrun)
+        select %(run)s, n.task_no, n.task_id, n.max_tries, coalesce(n.queue, p.queue, %(default_queue)s),
+               coalesce(c.name, n.pool), n.pool_slots,
+               n.priority_weight, n.priority_weight + %(rank)s, string_to_array(n.notify, ' '), n.per_dag, n.per_dagrun
+          from unnest(%(task_no)s::int[], %(task_id)s::text[], %(max_tries)s::int[], %(queue)s::text[], %(pool)s::text[],
+                      %(pool_slots)s::int[], %(priority_weight)s::int[], %(notify)s::text[], %(per_dag)s::int[],
+                      %(per_dagrun)s::int[], %(cluster)s::text[])
+               n (task_no, task_id, max_tries, queue, pool, pool_slots, priority_weight, notify, per_dag, per_dagrun, cluster)
+          left join pool c on c.name = n.cluster
+          left join pool p on p.name = coalesce(c.name, n.pool)
+         order by n.task_no
+        on conflict do nothing
+        """,
+        {
+            "run": dag_run_id,
+            "default_queue": default_queue,
+            "rank": BACKFILL_RANK if is_backfill else 0,
+            "task_no": literal(sorted(task_nos)),
+            "task_id": literal(task.task_id for task in tasks),
+            "max_tries": literal(task.retries for task in tasks),
+            "queue": literal(task.queue for task in tasks),
+            "pool": literal(task.pool for task in tasks),
+            "pool_slots": literal(task.pool_slots for task in tasks),
+            "priority_weight": literal(task.priority_weight for task in tasks),
+            "notify": literal(" ".join(task.notify) or None for task in tasks),
+            "per_dag": literal(task.max_active_tis_per_dag for task in tasks),
+            "per_dagrun": literal(task.max_active_tis_per_dagrun for task in tasks),
+            "cluster": literal(task.cluster for task in tasks),
+        },
+    )
+
+
+def wanted(dag: SerializedDag, logical_date: datetime | None, *, is_backfill: bool) -> list[int]:
+    """The numbers of the tasks whose start_date and end_date take in this date; a backfill and a run without date have all."""
+    if is_backfill or logical_date is None:
+        return list(range(len(dag.tasks)))
+    return [no for no, task in enumerate(dag.tasks) if _takes_in(task, logical_date)]
+
+
+def _takes_in(task: SerializedTask, moment: datetime) -> bool:
+    return (task.start_date is None or datetime.fromisoformat(task.start_date) <= moment) and (
+        task.end_date is None or moment <= datetime.fromisoformat(task.end_date)
+    )

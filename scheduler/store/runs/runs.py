@@ -1,0 +1,393 @@
+"""DAG runs: make them with their task instances, start them, examine them, close them."""
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg2.extras
+from sqlalchemy import Connection
+from sqlalchemy.exc import DataError
+
+from scheduler.authoring import params
+from scheduler.exceptions import ConflictError, NotFoundError, PacelineError
+from scheduler.serialized.dag import SerializedDag, next_timetable
+from scheduler.states import RunState
+from scheduler.store.db import fencing
+from scheduler.store.db.database import transaction, transaction_at
+from scheduler.store.db.fencing import Writer
+from scheduler.store.runs import deadlines, new_instances
+
+#: What a run id may hold: it becomes a folder name and part of a Celery message. Dots alone would be another folder.
+RUN_ID = re.compile(r"(?!\.+\Z)[A-Za-z0-9_.~:+-][A-Za-z0-9_.~:+ -]{0,249}")
+
+#: DAGs and backfills with queued runs, their dag_schedule rows locked. It hops from one to the next in an index, so that a DAG
+#: with many queued runs costs as much as one with a single one.
+STARTABLE = """
+    with recursive dags (dag_id) as (
+        (select dag_id from dag_run where state = 'queued' and backfill_id is null order by dag_id limit 1)
+        union all
+        select (select r.dag_id from dag_run r
+                 where r.state = 'queued' and r.backfill_id is null and r.dag_id > d.dag_id order by r.dag_id limit 1)
+          from dags d where d.dag_id is not null
+    ), backfills (id) as (
+        (select backfill_id from dag_run where state = 'queued' and backfill_id is not null order by backfill_id limit 1)
+        union all
+        select (select r.backfill_id from dag_run r
+                 where r.state = 'queued' and r.backfill_id > b.id order by r.backfill_id limit 1)
+          from backfills b where b.id is not null
+    ), startable (dag_id, backfill_id) as (
+        select dag_id, null::bigint from dags where dag_id is not null
+        union all
+        select b.dag_id, b.id from backfills join backfill b using (id) where not b.is_paused
+    ), held as (
+        select s.dag_id from dag_schedule s
+         where not s.is_paused and s.dag_id in (select dag_id from startable)
+         order by s.dag_id for no key update skip locked
+    )
+    select dag_id, backfill_id from held join startable using (dag_id)
+"""
+#: Runs started in one transaction; other schedulers start the next ones while these are examined.
+MOST_STARTS = 50
+#: A run held by somebody who clears or ends it now is left to the next pass.
+START = """
+    with next (id) as (
+        select q.id
+          from unnest(%(dags)s::text[]) d (dag_id)
+          join dag on dag.dag_id = d.dag_id
+          join dag_version v on v.id = dag.version_id
+         cross join lateral (
+               select id from dag_run
+                where dag_id = d.dag_id and state = 'queued' and backfill_id is null and run_after <= clock_timestamp()
+                order by run_after, id
+                limit greatest(0, v.max_active_runs - (
+                      select count(*) from dag_run where dag_id = d.dag_id and state = 'running' and backfill_id is null))) q
+        union all
+        select q.id
+          from unnest(%(backfills)s::bigint[]) n (id)
+          join backfill b on b.id = n.id and not b.is_paused
+         cross join lateral (
+               select id from dag_run
+                where backfill_id = b.id and state = 'queued'
+                order by backfill_ordinal, id
+                limit greatest(0, b.max_active_runs - (
+                      select count(*) from dag_run where backfill_id = b.id and state = 'running'))) q
+    ), held as (
+        select r.id, (v.data->>'dagrun_timeout_s')::float as timeout_s
+          from next join dag_run r on r.id = next.id and r.state = 'queued' join dag_version v on v.id = r.version_id
+         order by r.id limit %(most)s for no key update of r skip locked
+    )
+    update dag_run r
+       set state = 'running', started_at = clock_timestamp(), scheduling_error = null,
+           timeout_at = clock_timestamp() + make_interval(secs => held.timeout_s)
+      from held where r.id = held.id and r.state = 'queued'
+    returning r.id
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedRun:
+    """A run that was made: its key in the database and its run id."""
+
+    id: int
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRun:
+    """What makes a run: when it is for, of which kind, and for whom."""
+
+    dag_id: str
+    run_id: str
+    run_type: str
+    version_id: int
+    logical_date: datetime | None
+    data_interval_start: datetime | None
+    data_interval_end: datetime | None
+    run_after: datetime
+    conf: dict[str, Any]
+    triggered_by: str
+
+
+def create(connection: Connection, dag: SerializedDag, new: NewRun, *, default_queue: str) -> CreatedRun | None:
+    """Insert a run with all its task instances; None if a run of that id or logical date is already there."""
+    row = connection.exec_driver_sql(
+        """
+        insert into dag_run (dag_id, run_id, run_type, state, version_id, logical_date, data_interval_start, data_interval_end,
+                             run_after, conf, triggered_by, notify)
+        values (%(dag_id)s, %(run_id)s, %(run_type)s, 'queued', %(version_id)s, %(logical_date)s, %(data_interval_start)s,
+                %(data_interval_end)s, %(run_after)s, %(conf)s, %(triggered_by)s, %(notify)s)
+        on conflict do nothing returning id
+        """,
+        {name: getattr(new, name) for name in NewRun.__slots__}
+        | {"conf": psycopg2.extras.Json(new.conf), "notify": list(dag.notify) or None},
+    ).first()
+    if row is None:
+        return None
+    is_backfill = new.run_type == "backfill"
+    task_nos = new_instances.wanted(dag, new.logical_date, is_backfill=is_backfill)
+    new_instances.insert(connection, dag, row[0], task_nos, is_backfill=is_backfill, default_queue=default_queue)
+    deadlines.plan(connection, dag, row[0])
+    return CreatedRun(row[0], new.run_id)
+
+
+@transaction
+def trigger(
+    connection: Connection,
+    dag_id: str,
+    *,
+    run_id: str | None = None,
+    logical_date: datetime | None = None,
+    conf: dict[str, Any] | None = None,
+    triggered_by: str = "cli",
+    default_queue: str = "default",
+    conf_overrides_params: bool = True,
+    writer: Writer | None = None,
+    max_conf_bytes: int | None = None,
+) -> CreatedRun:
+    """Make a manual run of the DAG's newest version, for `logical_date` or now; `writer` is the try that does it.
+
+    NotFoundError, ConflictError if it is there, ParamError if `conf` does not fit the DAG's params, StaleTryError.
+    """
+    version_id, dag = _newest(connection, dag_id)
+    conf = conf or {}
+    params.check_size(conf, max_conf_bytes, dag_id=dag_id)
+    params.check(dag.params, conf, dag_id=dag_id, conf_overrides=conf_overrides_params)
+    now = connection.exec_driver_sql("select clock_timestamp()").scalar_one()
+    logical_date = logical_date or now
+    run_id = run_id or manual_run_id(logical_date)
+    _check_manual(dag, run_id, logical_date)
+    interval = next_timetable(dag).manual_interval(logical_date)
+    new = NewRun(
+        dag_id=dag_id,
+        run_id=run_id,
+        run_type="manual",
+        version_id=version_id,
+        logical_date=logical_date,
+        data_interval_start=interval[0],
+        data_interval_end=interval[1],
+        run_after=now,
+        conf=conf,
+        triggered_by=triggered_by,
+    )
+    try:
+        created = create(connection, dag, new, default_queue=default_queue)
+    except DataError as error:
+        raise PacelineError(f"conf cannot be stored: {str(error.orig).splitlines()[0]}. Leave that character out.") from None
+    if created is None:
+        what = f"run id {run_id!r} or logical date {logical_date.isoformat()}"
+        raise ConflictError(f"DAG {dag_id!r} already has a run of {what}: choose another.")
+    fencing.hold(connection, writer)
+    return created
+
+
+def _newest(connection: Connection, dag_id: str) -> tuple[int, SerializedDag]:
+    """The newest version of a DAG that takes manual runs, with its id."""
+    version = connection.exec_driver_sql(
+        "select v.id, v.data from dag d join dag_version v on v.id = d.version_id where d.dag_id = %s and d.is_active", (dag_id,)
+    ).first()
+    if version is None:
+        raise NotFoundError(
+            f"There is no DAG {dag_id!r}: `paceline dags list` shows all, `paceline dags errors` what failed to load."
+        )
+    dag = SerializedDag.from_json(version[1])
+    if dag.allowed_run_types and "manual" not in dag.allowed_run_types:
+        raise PacelineError(f"DAG {dag_id!r} takes no manual runs: its allowed_run_types are {', '.join(dag.allowed_run_types)}.")
+    return version[0], dag
+
+
+def _check_manual(dag: SerializedDag, run_id: str, logical_date: datetime) -> None:
+    """Refuse a date before the DAG's first one, and an id that cannot be one."""
+    if dag.start is not None and logical_date < dag.start:
+        raise PacelineError(f"DAG {dag.dag_id!r} starts on {dag.start.isoformat()}: choose a logical date from then on.")
+    if not RUN_ID.fullmatch(run_id):
+        raise PacelineError(f"run id {run_id!r} may hold letters, digits and _.~:+- only, 250 at most.")
+
+
+def manual_run_id(logical_date: datetime) -> str:
+    """The id of a manual run to which nobody gave one."""
+    return f"manual__{logical_date.astimezone(UTC).isoformat()}"
+
+
+@transaction
+def triggered_by(connection: Connection, dag_id: str, run_id: str) -> str | None:
+    """What made this run, as its maker said; None if there is no such run."""
+    found: str | None = connection.exec_driver_sql(
+        "select triggered_by from dag_run where dag_id = %s and run_id = %s", (dag_id, run_id)
+    ).scalar_one_or_none()
+    return found
+
+
+@transaction_at("start")
+def start_queued(connection: Connection) -> list[int]:
+    """queued -> running, oldest first: each DAG within its max_active_runs, each backfill within its own; the ids of the runs.
+
+    The DAG's dag_schedule row is the lock: two schedulers never count the same DAG's runs at once.
+    """
+    rows = connection.exec_driver_sql(STARTABLE).all()
+    if not rows:
+        return []
+    started = connection.exec_driver_sql(
+        START,
+        {
+            "dags": sorted({row[0] for row in rows if row[1] is None}),
+            "backfills": sorted(row[1] for row in rows if row[1]),
+            "most": MOST_STARTS,
+        },
+    )
+    return sorted(row[0] for row in started)
+
+
+def to_examine(connection: Connection, *, limit: int, without: Collection[int] = ()) -> list[int]:
+    """Running runs in turn, the longest unexamined first: `limit` of those where nothing moves, and as many of all.
+
+    None of `without`. Runs that wait for earlier ones do not move either, so these must not take the turn of the others.
+    """
+    rows = connection.exec_driver_sql(
+        """
+        (select r.id from dag_run r
+          where r.state = 'running' and r.id <> all(%(without)s)
+            and not exists (select 1 from task_instance t where t.dag_run_id = r.id and t.state in (
+                  'scheduled', 'queued', 'running', 'up_for_retry', 'up_for_reschedule', 'deferred', 'shutdown'))
+          order by r.examined_at nulls first, r.id limit %(limit)s)
+        union
+        (select r.id from dag_run r where r.state = 'running' and r.id <> all(%(without)s)
+          order by r.examined_at nulls first, r.id limit %(limit)s)
+        """,
+        {"without": list(without), "limit": limit},
+    )
+    return [row[0] for row in rows]
+
+
+def touched(connection: Connection, since: datetime | None) -> tuple[datetime, list[int]]:
+    """Running runs in which a task instance ended after `since`, and those whose tasks wait for the run before and it did in that;
+    without `since` all running runs. With the database's time of this look.
+    """
+    if since is None:
+        rows = connection.exec_driver_sql("select statement_timestamp(), array(select id from dag_run where state = 'running')")
+    else:
+        rows = connection.exec_driver_sql(
+            """
+            with touched as materialized (
+                select distinct dag_run_id as id from task_instance where ended_at > %(since)s
+            ), following as (
+                select n.id from touched join dag_run r using (id) join dag_version v on v.id = r.version_id and v.depends_on_past
+                  join dag_run n on n.dag_id = r.dag_id and n.state = 'running' and n.logical_date > r.logical_date
+            )
+            select statement_timestamp(), array(
+                select id from touched join dag_run r using (id) where r.state = 'running' union select id from following)
+            """,
+            {"since": since},
+        )
+    at, found = rows.one()
+    return at, sorted(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A running run that this transaction holds: the version it is made from, the newest of its DAG, and whether the look before
+    this one could not decide it.
+    """
+
+    version_id: int
+    newest_id: int
+    has_error: bool
+
+
+def versions_of(connection: Connection, ids: Collection[int]) -> dict[int, int]:
+    """By id of a running run: the version it is made from."""
+    rows = connection.exec_driver_sql("select id, version_id from dag_run where id = any(%s) and state = 'running'", (list(ids),))
+    return dict(tuple(row) for row in rows)
+
+
+def hold(connection: Connection, ids: Collection[int]) -> dict[int, Held]:
+    """Lock these runs in id order, except those that ended or that another scheduler is looking at."""
+    rows = connection.exec_driver_sql(
+        """
+        select r.id, r.version_id, coalesce(d.version_id, r.version_id), r.scheduling_error is not null
+          from dag_run r left join dag d on d.dag_id = r.dag_id
+         where r.id = any(%s) and r.state = 'running' order by r.id for no key update of r skip locked
+        """,
+        (list(ids),),
+    )
+    return {row[0]: Held(*row[1:]) for row in rows}
+
+
+def timed_out(connection: Connection, *, limit: int) -> list[int]:
+    """Running runs whose dagrun_timeout is over, longest first."""
+    rows = connection.exec_driver_sql(
+        "select id from dag_run where state = 'running' and timeout_at < clock_timestamp() order by timeout_at limit %s", (limit,)
+    )
+    return list(rows.scalars())
+
+
+def hold_timed_out(connection: Connection, dag_run_id: int) -> bool:
+    """Lock one such run; False if another process has it, or it ended or began anew meanwhile."""
+    row = connection.exec_driver_sql(
+        "select 1 from dag_run where id = %s and state = 'running' and timeout_at < clock_timestamp()"
+        " for no key update skip locked",
+        (dag_run_id,),
+    ).first()
+    return row is not None
+
+
+def still_running(connection: Connection, ids: Collection[int]) -> set[int]:
+    """Those of `ids` that have not ended."""
+    rows = connection.exec_driver_sql("select id from dag_run where id = any(%s) and state = 'running'", (list(ids),))
+    return {row[0] for row in rows}
+
+
+@transaction
+def following(connection: Connection, ids: Collection[int]) -> list[int]:
+    """Running runs of the same DAGs with later logical dates than these."""
+    rows = connection.exec_driver_sql(
+        """
+        select distinct n.id from dag_run r
+          join dag_run n on n.dag_id = r.dag_id and n.state = 'running' and n.logical_date > r.logical_date
+         where r.id = any(%s)
+        """,
+        (list(ids),),
+    )
+    return sorted(rows.scalars())
+
+
+def mark_examined(connection: Connection, ids: Collection[int]) -> None:
+    """Send these runs, which the caller holds, to the back of the line of the slow poll."""
+    connection.exec_driver_sql("update dag_run set examined_at = clock_timestamp() where id = any(%s)", (list(ids),))
+
+
+def set_aside(connection: Connection, dag_run_id: int, error: str) -> bool:
+    """Note why a run cannot be decided and send it to the back of the line; whether that is news. One that another process holds
+    is left alone: that one decides it.
+    """
+    row = connection.exec_driver_sql(
+        """
+        with held as (
+            select id, scheduling_error as was from dag_run where id = %(run)s and state = 'running'
+               for no key update skip locked
+        )
+        update dag_run r set examined_at = clock_timestamp(), scheduling_error = %(error)s
+          from held where r.id = held.id
+        returning held.was is distinct from r.scheduling_error
+        """,
+        {"run": dag_run_id, "error": error},
+    ).first()
+    return row is not None and bool(row[0])
+
+
+def decided_again(connection: Connection, ids: Collection[int]) -> None:
+    """The cause is gone that kept these runs, which the caller holds, from being decided."""
+    connection.exec_driver_sql("update dag_run set scheduling_error = null where id = any(%s)", (list(ids),))
+
+
+def close(connection: Connection, ended: Mapping[int, RunState]) -> int:
+    """running -> success or failed; the caller holds the rows. How many were closed."""
+    closed = connection.exec_driver_sql(
+        """
+        update dag_run r set state = n.state, ended_at = clock_timestamp()
+          from unnest(%(ids)s::bigint[], %(states)s::text[]) n (id, state) where r.id = n.id and r.state = 'running'
+        """,
+        {"ids": list(ended), "states": [state.value for state in ended.values()]},
+    )
+    return closed.rowcount

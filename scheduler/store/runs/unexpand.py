@@ -1,0 +1,86 @@
+"""Mapped tasks that are to be expanded anew, because what they map over is made again.
+
+Beside the instances of such a task stands an undecided one of map index -1, as before its first expansion. While it is there the
+others wait. Once the task may run, its instances are fitted to what there is to map over now: those in range stay or come
+back, missing ones are added, those beyond are removed, with their tries and logs.
+"""
+
+from collections.abc import Collection, Iterable
+
+from sqlalchemy import Connection
+
+from scheduler.serialized.dag import SerializedDag
+from scheduler.states import FINISHED, STARTED, TaskState
+from scheduler.store.runs import integrity
+from scheduler.store.runs.selection import Instance
+
+BEYOND = "there is nothing to map over at its index any more"
+
+
+def tasks_to_expand_anew(dag: SerializedDag, instances: Iterable[Instance], picked: Iterable[Instance]) -> set[str]:
+    """Expanded tasks with an instance that is to run, after a task whose result they map over has run again."""
+    chosen = {one.id for one in picked}
+    runs_again = {one.task_id for one in instances if one.id in chosen or one.state not in FINISHED}
+    is_to_run = {one.task_id for one in instances if one.map_index >= 0 and (one.id in chosen or one.state is TaskState.NONE)}
+    return {
+        task.task_id
+        for task in dag.tasks
+        if task.task_id in is_to_run and task.expand is not None and runs_again & integrity.mapped_over(task.expand)
+    }
+
+
+def collapse(connection: Connection, dag: SerializedDag, instances: Iterable[Instance], tasks: Collection[str]) -> None:
+    """Have these tasks expanded anew; `instances` are all of the run, locked."""
+    first: dict[str, Instance] = {}
+    for one in instances:
+        if one.task_id in tasks:
+            first.setdefault(one.task_id, one)
+    like = [one for one in first.values() if one.map_index != -1]
+    if like:
+        # Without the map index, whose default is -1: a worker, for a task that clears a run, may not name it.
+        connection.exec_driver_sql(
+            """
+            insert into task_instance (dag_run_id, task_no, task_id, max_tries, queue, pool, pool_slots, priority_weight, rank,
+                                       notify, max_active_tis_per_dag, max_active_tis_per_dagrun)
+            select t.dag_run_id, t.task_no, t.task_id, n.retries, t.queue, t.pool, t.pool_slots, t.priority_weight, t.rank,
+                   t.notify, t.max_active_tis_per_dag, t.max_active_tis_per_dagrun
+              from unnest(%(ids)s::bigint[], %(retries)s::int[]) n (id, retries) join task_instance t on t.id = n.id
+             order by t.id
+            """,
+            {
+                "ids": [one.id for one in like],
+                "retries": [dag.tasks[dag.number[one.task_id]].retries for one in like],
+            },
+        )
+
+
+def expand_anew(connection: Connection, dag: SerializedDag, dag_run_id: int, task_no: int, count: int) -> None:
+    """Fit the instances of a task to `count`; without any, the one of index -1 is skipped. The caller holds the run."""
+    connection.exec_driver_sql(
+        "select 1 from task_instance where dag_run_id = %s and task_no = %s order by id for no key update", (dag_run_id, task_no)
+    )
+    rows = connection.exec_driver_sql(
+        "select id, task_no, task_id, map_index, state, asked from task_instance"
+        " where dag_run_id = %s and task_no = %s order by map_index",
+        (dag_run_id, task_no),
+    )
+    own = [
+        Instance(id=row[0], task_no=row[1], task_id=row[2], map_index=row[3], state=TaskState(row[4] or "none"), asked=row[5])
+        for row in rows
+    ]
+    stand_in = next(one for one in own if one.map_index == -1)
+    # Below -1: instances that the version before this one had stopped.
+    out_of_range = [one for one in own if one.map_index >= count or one.map_index < -1]
+    beyond = [one for one in out_of_range if one.state not in STARTED | {TaskState.REMOVED}]
+    integrity.remove(connection, beyond, BEYOND)
+    integrity.restore(connection, dag, [one for one in own if 0 <= one.map_index < count and one.state is TaskState.REMOVED])
+    there = {one.map_index for one in own}
+    integrity.grow(connection, dag, [(stand_in, index) for index in range(count) if index not in there])
+    if count:
+        connection.exec_driver_sql("delete from task_instance where id = %s and state is null", (stand_in.id,))
+    else:
+        connection.exec_driver_sql(
+            "update task_instance set state = 'skipped', reason = 'there is nothing to map over', ended_at = clock_timestamp()"
+            " where id = %s and state is null",
+            (stand_in.id,),
+        )

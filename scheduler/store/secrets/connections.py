@@ -1,0 +1,107 @@
+"""Connections to other systems: their passwords and extras are stored encrypted."""
+
+from typing import Any
+
+from sqlalchemy import Connection as Session
+
+from scheduler.authoring.connection import Connection
+from scheduler.exceptions import ConflictError, NotFoundError
+from scheduler.store.db.database import transaction
+from scheduler.store.secrets.cipher import Cipher
+
+COLUMNS = ("conn_id", "conn_type", "description", "host", "login", "password", "schema", "port", "extra")
+#: For the hot path too.
+READ = f"select {', '.join(COLUMNS)} from connection where conn_id = %s"
+
+
+def from_row(row: tuple[Any, ...], cipher: Cipher) -> Connection:
+    """The connection that READ found."""
+    values = dict(zip(COLUMNS, row, strict=True))
+    for name in ("password", "extra"):
+        if values[name] is not None:
+            values[name] = cipher.decrypt(values[name], f"The {name} of connection {values['conn_id']!r}")
+    return Connection(**values)
+
+
+@transaction
+def connections(session: Session) -> list[dict[str, Any]]:
+    """Every connection without what is secret."""
+    rows = session.exec_driver_sql(
+        "select conn_id, conn_type, description, host, schema, login, port, password is not null as has_password,"
+        " extra is not null as has_extra, updated_at from connection order by conn_id"
+    )
+    return [dict(row) for row in rows.mappings()]
+
+
+@transaction
+def connection(session: Session, conn_id: str, cipher: Cipher) -> Connection:
+    """One connection, decrypted; NotFoundError."""
+    row = session.exec_driver_sql(READ, (conn_id,)).first()
+    if row is None:
+        raise _missing(conn_id)
+    return from_row(tuple(row), cipher)
+
+
+@transaction
+def add(session: Session, made: list[Connection], cipher: Cipher, *, existing: str = "fail") -> list[str]:
+    """Store connections, all or none; `existing` ones: fail (ConflictError), skip or overwrite. The ids written."""
+    written = []
+    for one in sorted(made, key=lambda one: one.conn_id):
+        conflict = "do nothing" if existing != "overwrite" else f"(conn_id) do update set {_ALL_EXCLUDED}, updated_at = now()"
+        row = session.exec_driver_sql(
+            f"insert into connection ({', '.join(COLUMNS)}) values (%s, %s, coalesce(%s, ''), %s, %s, %s, %s, %s, %s)"
+            f" on conflict {conflict} returning conn_id",
+            (
+                one.conn_id,
+                one.conn_type,
+                one.description,
+                one.host,
+                one.login,
+                cipher.encrypt(one.password) if one.password else None,
+                one.schema,
+                one.port,
+                cipher.encrypt(one.extra) if one.extra_dejson and one.extra else None,
+            ),
+        ).first()
+        if row is not None:
+            written.append(one.conn_id)
+        elif existing == "fail":
+            raise ConflictError(f"There is a connection {one.conn_id!r} already: delete it first.")
+    return written
+
+
+@transaction
+def tokens(session: Session) -> list[tuple[str, str]]:
+    """The id of every connection with each of its encrypted fields."""
+    rows = session.exec_driver_sql(
+        "select c.conn_id, t.token from connection c cross join unnest(array[c.password, c.extra]) t (token)"
+        " where t.token is not null order by c.conn_id"
+    )
+    return [(row[0], row[1]) for row in rows]
+
+
+@transaction
+def delete(session: Session, conn_id: str) -> None:
+    """NotFoundError if there is none."""
+    if session.exec_driver_sql("delete from connection where conn_id = %s returning conn_id", (conn_id,)).first() is None:
+        raise _missing(conn_id)
+
+
+@transaction
+def rotate(session: Session, cipher: Cipher) -> int:
+    """Encrypt every connection again with the first key; how many there are."""
+    rows = session.exec_driver_sql("select conn_id, password, extra from connection order by conn_id for update").all()
+    for conn_id, password, extra in rows:
+        what = f"Connection {conn_id!r}"
+        session.exec_driver_sql(
+            "update connection set password = %s, extra = %s where conn_id = %s",
+            (password and cipher.rotate(password, what), extra and cipher.rotate(extra, what), conn_id),
+        )
+    return len(rows)
+
+
+_ALL_EXCLUDED = ", ".join(f"{name} = excluded.{name}" for name in COLUMNS[1:])
+
+
+def _missing(conn_id: str) -> NotFoundError:
+    return NotFoundError(f"There is no connection {conn_id!r}: `paceline connections list` shows all.")

@@ -1,0 +1,96 @@
+"""Variables: their values are stored encrypted."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import Connection
+
+from scheduler.exceptions import NotFoundError, PacelineError
+from scheduler.store.db import fencing
+from scheduler.store.db.database import transaction
+from scheduler.store.secrets.cipher import Cipher
+
+KEY_MAX_LENGTH = 250
+#: For the hot path too.
+READ = "select value from variable where key = %s"
+UPSERT = """
+on conflict (key) do update set value = excluded.value, updated_at = now(),
+                                description = coalesce(nullif(excluded.description, ''), variable.description)
+returning key
+"""
+WRITE = f"insert into variable (key, value, description) values (%s, %s, coalesce(%s, '')) {UPSERT}"
+DELETE = "delete from variable where key = %s returning key"
+#: What a task does: a try that is not the current one must not undo what the current one has set.
+WRITE_OF_TASK = fencing.guarded(
+    f"insert into variable (key, value, description) select %s, %s, coalesce(%s, '') from current {UPSERT}"
+)
+DELETE_OF_TASK = fencing.guarded("delete from variable using current where key = %s returning key")
+
+
+@transaction
+def variables(connection: Connection) -> list[dict[str, Any]]:
+    """Every variable without its value."""
+    rows = connection.exec_driver_sql("select key, description, updated_at from variable order by key")
+    return [dict(row) for row in rows.mappings()]
+
+
+@transaction
+def variable(connection: Connection, key: str, cipher: Cipher) -> dict[str, Any]:
+    """One variable with its value; NotFoundError."""
+    row = (
+        connection.exec_driver_sql("select key, value, description, updated_at from variable where key = %s", (key,))
+        .mappings()
+        .first()
+    )
+    if row is None:
+        raise _missing(key)
+    return {**row, "value": cipher.decrypt(row["value"], f"Variable {key!r}")}
+
+
+@transaction
+def set_variables(
+    connection: Connection, values: Iterable[tuple[str, str, str | None]], cipher: Cipher, *, replace: bool = True
+) -> list[str]:
+    """Make or change variables (key, value, description), all or none; without `replace` only new ones. The keys written."""
+    written = []
+    for key, value, description in sorted(values):
+        check_key(key)
+        if not replace and connection.exec_driver_sql(READ, (key,)).first() is not None:
+            continue
+        connection.exec_driver_sql(WRITE, (key, cipher.encrypt(value), description))
+        written.append(key)
+    return written
+
+
+@transaction
+def tokens(connection: Connection) -> list[tuple[str, str]]:
+    """The key and the encrypted value of every variable."""
+    return [(row[0], row[1]) for row in connection.exec_driver_sql("select key, value from variable order by key")]
+
+
+@transaction
+def delete_variable(connection: Connection, key: str) -> None:
+    """NotFoundError if there is none."""
+    if connection.exec_driver_sql(DELETE, (key,)).first() is None:
+        raise _missing(key)
+
+
+@transaction
+def rotate(connection: Connection, cipher: Cipher) -> int:
+    """Encrypt every variable again with the first key; how many there are."""
+    rows = connection.exec_driver_sql("select key, value from variable order by key for update").all()
+    for key, value in rows:
+        connection.exec_driver_sql(
+            "update variable set value = %s where key = %s", (cipher.rotate(value, f"Variable {key!r}"), key)
+        )
+    return len(rows)
+
+
+def check_key(key: str) -> None:
+    """PacelineError if a variable cannot have this name."""
+    if not key.strip() or len(key) > KEY_MAX_LENGTH or "\0" in key:
+        raise PacelineError(f"A variable's key has 1 to {KEY_MAX_LENGTH} characters and no NUL.")
+
+
+def _missing(key: str) -> NotFoundError:
+    return NotFoundError(f"There is no variable {key!r}: `paceline variables list` shows all.")

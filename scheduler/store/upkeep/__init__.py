@@ -1,0 +1,1 @@
+"""Heartbeats, lost processes, retention, notices and invariants."""

@@ -1,0 +1,152 @@
+"""Renews the heartbeat of one process, in a thread and on a connection of its own that wait for nothing but PostgreSQL.
+
+Whatever else the process does may be held up: by a broker that does not answer, a slow query, a lock. Its heartbeat is not.
+"""
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import psycopg2
+from psycopg2.extensions import connection as Connection
+
+from scheduler.process import fault_points
+from scheduler.settings import Settings
+from scheduler.store.db.database import options, socket_options
+
+log = logging.getLogger("paceline.heartbeat")
+
+#: The part of the timeout after which an attempt is given up and made again on a new connection: one that swallows what is
+#: sent does not say so. Two attempts fit into a timeout.
+ATTEMPT = 0.45
+#: libpq takes less for two.
+CONNECT_TIMEOUT_S = 2
+PAUSE_S = 0.25
+RENEW = "update process set heartbeat_at = clock_timestamp() where id = %s and stopped_at is null"
+
+
+def boottime() -> float:
+    """Seconds of a clock that never jumps and goes on while the machine sleeps; all processes of the machine share it."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+class HeartbeatConnection:
+    """One connection on which no call takes longer than `timeout_s`, connecting aside."""
+
+    def __init__(self, settings: Settings, application: str, timeout_s: float) -> None:
+        self._settings = settings
+        self._application = application
+        self._timeout_s = timeout_s
+        self._connection: Connection | None = None
+
+    def renew(self, process_id: str) -> bool:
+        """False if this process was declared dead. psycopg2.Error if PostgreSQL does not answer in time."""
+        try:
+            connection = self._connection = self._connection or self._connect()
+            with self._cut_off_late(connection), connection.cursor() as cursor:
+                fault_points.point("heartbeat.commit")
+                cursor.execute(RENEW, (process_id,))
+                fault_points.point("heartbeat.committed")
+                return bool(cursor.rowcount == 1)
+        except psycopg2.Error:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(psycopg2.Error):
+                connection.close()
+
+    def _connect(self) -> Connection:
+        made: Connection = psycopg2.connect(
+            self._settings.database_url,
+            application_name=self._application,
+            options=f"{options(self._settings)} -c synchronous_commit=off",
+            **(socket_options(self._settings) | {"connect_timeout": CONNECT_TIMEOUT_S}),
+        )
+        made.autocommit = True
+        return made
+
+    @contextlib.contextmanager
+    def _cut_off_late(self, connection: Connection) -> Iterator[None]:
+        """Shut the socket down after the timeout, which ends the wait for an answer with an error."""
+        timer = threading.Timer(self._timeout_s, _shut_down, (connection,))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+
+class Renewal(threading.Thread):
+    """Calls `renewed(process_id, sent_at)` after each success, with the time of `boottime` before the renewal was sent; `refused`
+    if this process was declared dead; `failed` if PostgreSQL did not answer.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        process_id: Callable[[], str],
+        interval_s: float,
+        timeout_s: float,
+        renewed: Callable[[str, float], object] = lambda *_: None,
+        refused: Callable[[str], object] = lambda _: None,
+        failed: Callable[[psycopg2.Error], object] = lambda _: None,
+        wanted: Callable[[], bool] = lambda: True,
+        application: str = "paceline heartbeat",
+    ) -> None:
+        super().__init__(name="heartbeat", daemon=True)
+        self._connection = HeartbeatConnection(settings, application, timeout_s * ATTEMPT)
+        self._process_id = process_id
+        self._interval_s = interval_s
+        self._renewed = renewed
+        self._refused = refused
+        self._failed = failed
+        self._wanted = wanted
+        self._ended = threading.Event()
+        self._refused_id: str | None = None
+
+    def is_refused(self, process_id: str) -> bool:
+        """Whether the last renewal found that this process had been declared dead."""
+        return self._refused_id == process_id
+
+    def run(self) -> None:
+        while not self._ended.is_set():
+            sent_at = boottime()
+            answered = not self._wanted() or self._attempt(sent_at)
+            pause_s = self._interval_s if answered else min(PAUSE_S, self._interval_s)
+            self._ended.wait(max(pause_s - (boottime() - sent_at), 0.0))
+        self._connection.close()
+
+    def end(self) -> None:
+        """Renew no more; the heartbeat that is being sent may still arrive."""
+        self._ended.set()
+
+    def _attempt(self, sent_at: float) -> bool:
+        process_id = self._process_id()
+        try:
+            alive = self._connection.renew(process_id)
+        except psycopg2.Error as error:
+            self._failed(error)
+            return False
+        except Exception:
+            log.exception("a heartbeat failed; the next one comes soon")
+            return False
+        if alive:
+            self._renewed(process_id, sent_at)
+        else:
+            self._refused_id = process_id
+            self._refused(process_id)
+        return True
+
+
+def _shut_down(connection: Connection) -> None:
+    with contextlib.suppress(psycopg2.Error, OSError), socket.socket(fileno=os.dup(connection.fileno())) as ended:
+        ended.shutdown(socket.SHUT_RDWR)

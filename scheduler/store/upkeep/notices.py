@@ -1,0 +1,245 @@
+"""The outbox of notices: callbacks and mails that changes of state ask for. Triggers and store/deadlines write it.
+
+A notice is claimed for a while, begun, and ended once. Only one that was begun and never ended, because a process died in the
+middle, is begun again.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection
+
+from scheduler.exceptions import NotFoundError
+from scheduler.store.db.database import transaction, transaction_at
+
+MAIL_KINDS = ("email_failure", "email_retry", "email_sla")
+#: Task instances an SLA callback is told of as those that hold the late one up.
+MOST_BLOCKING = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """One thing to tell, with what the one who is told may want to know. `attempts` counts this one once it has begun."""
+
+    id: int
+    kind: str
+    file: str
+    dag_id: str
+    run_id: str
+    dag_run_id: int
+    run: dict[str, Any]
+    #: None for what is about a run.
+    ti: dict[str, Any] | None
+    email: tuple[str, ...]
+    state: str | None
+    reason: str | None
+    data: dict[str, Any]
+    created_at: datetime
+    attempts: int
+    done: int
+
+    @property
+    def about(self) -> str:
+        """What it is about, for people."""
+        if self.ti is None:
+            return f"{self.dag_id} (run {self.run_id})"
+        index = f"[{self.ti['map_index']}]" if self.ti["map_index"] >= 0 else ""
+        return f"{self.dag_id}.{self.ti['task_id']}{index} (run {self.run_id}, try {self.ti['try_number']})"
+
+
+@transaction_at("notice")
+def claim_callbacks(
+    connection: Connection, claimed_by: str, *, lease_s: float, limit: int, without_files: Collection[str] = ()
+) -> list[Notice]:
+    """Take the oldest callbacks that nobody holds, not those of `without_files`."""
+    return _claim(
+        connection,
+        "n.kind not in ('asset', 'email_failure', 'email_retry', 'email_sla')",
+        claimed_by,
+        lease_s=lease_s,
+        limit=limit,
+        without_files=without_files,
+    )
+
+
+@transaction_at("notice")
+def claim_mails(connection: Connection, claimed_by: str, *, lease_s: float, limit: int) -> list[Notice]:
+    """Take the oldest mails that nobody holds."""
+    return _claim(connection, "n.kind in ('email_failure', 'email_retry', 'email_sla')", claimed_by, lease_s=lease_s, limit=limit)
+
+
+@transaction
+def begin(connection: Connection, notice_id: int, claimed_by: str, *, lease_s: float) -> int | None:
+    """Say that it begins; which attempt this is, or None if the claim has lapsed and somebody else took it."""
+    return connection.exec_driver_sql(
+        """
+        update notice set attempts = attempts + 1, claimed_until = clock_timestamp() + make_interval(secs => %(lease)s)
+         where id = %(id)s and claimed_by = %(by)s and ended_at is null
+        returning attempts
+        """,
+        {"id": notice_id, "by": claimed_by, "lease": lease_s},
+    ).scalar_one_or_none()
+
+
+@transaction
+def progress(connection: Connection, notice_id: int, claimed_by: str, *, done: int, error: str | None, lease_s: float) -> bool:
+    """One of its callbacks has ended, perhaps with an error; False if the claim is lost."""
+    noted = connection.exec_driver_sql(
+        """
+        update notice set done = %(done)s, error = nullif(concat_ws(E'\\n', error, %(error)s::text), ''),
+               claimed_until = clock_timestamp() + make_interval(secs => %(lease)s)
+         where id = %(id)s and claimed_by = %(by)s and ended_at is null
+        """,
+        {"id": notice_id, "by": claimed_by, "done": done, "error": _clean(error), "lease": lease_s},
+    )
+    return noted.rowcount == 1
+
+
+@transaction_at("told")
+def end(connection: Connection, notice_id: int, claimed_by: str, *, error: str | None = None) -> bool:
+    """It is done, or given up because of `error`; False if the claim is lost."""
+    ended = connection.exec_driver_sql(
+        """
+        update notice set ended_at = clock_timestamp(), claimed_until = null,
+               error = nullif(concat_ws(E'\\n', error, %(error)s::text), '')
+         where id = %(id)s and claimed_by = %(by)s and ended_at is null
+        """,
+        {"id": notice_id, "by": claimed_by, "error": _clean(error)},
+    )
+    return ended.rowcount == 1
+
+
+def release_dead(connection: Connection, schedulers: Collection[str]) -> None:
+    """Give back what schedulers that died had claimed, as <scheduler>/<pass>; what is just being noted is passed over."""
+    connection.exec_driver_sql(
+        """
+        with held as (
+            select n.id from notice n
+             where n.ended_at is null
+               and exists (select 1 from unnest(%s) dead (id) where starts_with(n.claimed_by, dead.id || '/'))
+             order by n.id for update skip locked
+        )
+        update notice n set claimed_by = null, claimed_until = null from held where n.id = held.id
+        """,
+        (list(schedulers),),
+    )
+
+
+@transaction
+def release(connection: Connection, claimed_by: str, ids: Sequence[int], *, pause_s: float = 0.0) -> None:
+    """Give these back, to be taken again after `pause_s`."""
+    connection.exec_driver_sql(
+        """
+        with held as (
+            select id from notice where id = any(%(ids)s) and claimed_by = %(by)s and ended_at is null order by id for update
+        )
+        update notice n set claimed_by = null,
+               claimed_until = case when %(pause)s > 0 then clock_timestamp() + make_interval(secs => %(pause)s) end
+          from held where n.id = held.id
+        """,
+        {"ids": list(ids), "by": claimed_by, "pause": pause_s},
+    )
+
+
+@transaction
+def notices(
+    connection: Connection, *, dag_id: str | None = None, failed: bool = False, limit: int | None = 100
+) -> list[dict[str, Any]]:
+    """Those that are open, or with `failed` those that ended with an error; newest first. NotFoundError for an unknown DAG."""
+    if dag_id is not None and connection.exec_driver_sql("select 1 from dag where dag_id = %s", (dag_id,)).first() is None:
+        raise NotFoundError(f"There is no DAG {dag_id!r}: `paceline dags list` shows all.")
+    rows = connection.exec_driver_sql(
+        """
+        select n.id, n.kind, r.dag_id, r.run_id, t.task_id, t.map_index, n.try_number, n.reason, n.created_at, n.attempts,
+               n.claimed_by, n.ended_at, n.error
+          from notice n join dag_run r on r.id = n.dag_run_id left join task_instance t on t.id = n.task_instance_id
+         where (%(dag)s::text is null or r.dag_id = %(dag)s)
+           and case when %(failed)s then n.ended_at is not null and n.error is not null else n.ended_at is null end
+         order by n.id desc limit %(limit)s
+        """,
+        {"dag": dag_id, "failed": failed, "limit": limit},
+    )
+    return [dict(row) for row in rows.mappings()]
+
+
+@transaction
+def blocking(connection: Connection, dag_run_id: int) -> list[dict[str, Any]]:
+    """The task instances of a run that have not succeeded."""
+    rows = connection.exec_driver_sql(
+        """
+        select task_id, map_index, try_number, max_tries, coalesce(state, 'none') as state from task_instance
+         where dag_run_id = %s and state is distinct from 'success' order by task_no, map_index limit %s
+        """,
+        (dag_run_id, MOST_BLOCKING),
+    )
+    return [dict(row) for row in rows.mappings()]
+
+
+def _claim(
+    connection: Connection, kinds: str, claimed_by: str, *, lease_s: float, limit: int, without_files: Collection[str] = ()
+) -> list[Notice]:
+    rows = connection.exec_driver_sql(
+        f"""
+        with free as (
+            select n.id
+              from notice n join dag_run r on r.id = n.dag_run_id left join dag d on d.dag_id = r.dag_id
+             where n.ended_at is null and {kinds} and (n.claimed_until is null or n.claimed_until <= clock_timestamp())
+               and coalesce(d.file, '') <> all(%(without)s::text[])
+             order by n.id limit %(limit)s
+               for update of n skip locked
+        )
+        update notice n set claimed_by = %(by)s, claimed_until = clock_timestamp() + make_interval(secs => %(lease)s)
+          from free where n.id = free.id
+        returning n.id
+        """,
+        {"by": claimed_by, "lease": lease_s, "limit": limit, "without": list(without_files)},
+    )
+    ids = sorted(row[0] for row in rows)
+    return _read(connection, ids) if ids else []
+
+
+def _read(connection: Connection, ids: list[int]) -> list[Notice]:
+    """A notice of a DAG-wide event speaks of the task instance that ended last: of the failed ones, if the run failed."""
+    rows = connection.exec_driver_sql(
+        """
+        select n.id, n.kind, coalesce(d.file, v.data->>'file') as file, r.dag_id, r.run_id, n.dag_run_id, n.state, n.reason,
+               coalesce(n.data, '{}') as data, n.created_at, n.attempts, n.done,
+               jsonb_build_object('run_type', r.run_type, 'state', r.state, 'logical_date', r.logical_date,
+                   'data_interval_start', r.data_interval_start, 'data_interval_end', r.data_interval_end,
+                   'start_date', r.started_at, 'end_date', r.ended_at, 'run_after', r.run_after, 'conf', r.conf) as run,
+               case when t.id is not null then jsonb_build_object('task_id', t.task_id, 'map_index', t.map_index,
+                   'try_number', coalesce(n.try_number, t.try_number), 'max_tries', t.max_tries,
+                   'state', coalesce(n.state, t.state),
+                   'start_date', case when former.started_at is null then t.started_at else former.started_at end,
+                   'end_date', case when former.started_at is null then t.ended_at else former.ended_at end,
+                   'worker', case when former.started_at is null then t.worker else former.worker end) end as ti,
+               case when n.kind like 'email%%' then
+                   array(select jsonb_array_elements_text(v.data->'tasks'->t.task_no->'email')) else '{}' end as email
+          from notice n
+          join dag_run r on r.id = n.dag_run_id
+          join dag_version v on v.id = r.version_id
+          left join dag d on d.dag_id = r.dag_id
+          left join lateral (
+               select coalesce(n.task_instance_id, (
+                      select x.id from task_instance x
+                       where x.dag_run_id = n.dag_run_id and n.kind in ('dag_success', 'dag_failure')
+                         and (n.kind = 'dag_success' or x.state = 'failed')
+                       order by x.ended_at desc nulls last, x.id limit 1)) as id) about on true
+          left join task_instance t on t.id = about.id
+          left join lateral (
+               select e.started_at, e.ended_at, e.worker from task_try e
+                where e.task_instance_id = t.id and e.try_number = n.try_number and n.try_number <> t.try_number
+                order by e.ended_at desc nulls last limit 1) former on true
+         where n.id = any(%(ids)s)
+         order by n.id
+        """,
+        {"ids": ids},
+    )
+    return [Notice(**{**row, "email": tuple(row["email"])}) for row in rows.mappings()]
+
+
+def _clean(text: str | None) -> str | None:
+    """What PostgreSQL can store; bounded."""
+    return None if text is None else text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()[:4000]

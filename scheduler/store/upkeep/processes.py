@@ -1,0 +1,161 @@
+"""Schedulers, workers and waiters: who is alive, by the database's clock, and what becomes of the work of a dead one."""
+
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Engine
+
+from scheduler.store.dags import files
+from scheduler.store.db import migrate
+from scheduler.store.db.database import act_as, transaction, transaction_at
+from scheduler.store.runs import instances
+from scheduler.store.upkeep import notices
+from scheduler.store.worker import deferrals
+
+
+def register(engine: Engine, *, kind: str, name: str, host: str, pid: int, queues: Sequence[str] = (), concurrency: int = 0) -> str:
+    """A new row for this start; the id (`name` and a random part) is what task instances and events record from now on."""
+    process_id = f"{name}#{uuid.uuid4().hex[:8]}"
+    _enter(engine, (process_id, kind, name, host, pid, list(queues), concurrency, migrate.head()))
+    act_as(engine, process_id)
+    return process_id
+
+
+@transaction_at("register")
+def _enter(connection: Connection, row: tuple[object, ...]) -> bool:
+    entered = connection.exec_driver_sql(
+        "insert into process (id, kind, name, host, pid, queues, concurrency, schema) values (%s, %s, %s, %s, %s, %s, %s, %s)", row
+    )
+    return entered.rowcount == 1
+
+
+@transaction_at("heartbeat")
+def heartbeat(connection: Connection, process_id: str) -> bool:
+    """A sign of life; False if this process was already declared dead and must register anew."""
+    connection.exec_driver_sql("set local synchronous_commit = off")
+    beat = connection.exec_driver_sql(
+        "update process set heartbeat_at = clock_timestamp() where id = %s and stopped_at is null", (process_id,)
+    )
+    return beat.rowcount == 1
+
+
+@transaction
+def stop(connection: Connection, process_id: str) -> None:
+    """The process ended in order."""
+    connection.exec_driver_sql(
+        "update process set stopped_at = clock_timestamp() where id = %s and stopped_at is null", (process_id,)
+    )
+
+
+@transaction
+def still_held(connection: Connection, worker_id: str, running: Mapping[str, int]) -> set[str]:
+    """Which of the dispatches that this worker runs (to the ids of their task instances) are still its to run.
+
+    Also asserts claims again that a crash of the database undid: a claim does not wait for the disk, so after such a crash a
+    running task may stand as queued under the dispatch id that this worker holds.
+    """
+    if not running:
+        return set()
+    mine = {"worker": worker_id, "instances": list(running.values()), "dispatches": list(running)}
+    connection.exec_driver_sql(
+        """
+        with undone as (
+            select id from task_instance where id = any(%(instances)s) and state = 'queued'
+               and dispatch_id = any(%(dispatches)s::uuid[]) order by id for no key update
+        )
+        update task_instance t set state = 'running', started_at = clock_timestamp(), worker = %(worker)s
+          from undone where t.id = undone.id and t.state = 'queued'
+        """,
+        mine,
+    )
+    held = connection.exec_driver_sql(
+        """
+        select dispatch_id::text from task_instance where id = any(%(instances)s) and state = 'running'
+           and worker = %(worker)s and dispatch_id = any(%(dispatches)s::uuid[])
+        """,
+        mine,
+    )
+    return set(held.scalars())
+
+
+@transaction
+def said_to_run(connection: Connection, worker_id: str) -> dict[str, int]:
+    """Each dispatch that stands as running on this worker, to its task instance. Reads all that run anywhere: not for each beat."""
+    rows = connection.exec_driver_sql(
+        "select dispatch_id::text, id from task_instance where worker = %s and state in ('running', 'shutdown')", (worker_id,)
+    )
+    return {row[0]: row[1] for row in rows}
+
+
+@transaction_at("lost")
+def fail_lost(connection: Connection, ti_id: int, dispatch_id: str, reason: str, *, at_once: bool = False) -> list[int]:
+    """running -> up_for_retry or failed, because the process that ran this dispatch ended; the runs touched."""
+    return instances.lose(connection, ti_id=ti_id, dispatch_id=dispatch_id, reason=reason, at_once=at_once)
+
+
+@transaction_at("bury", lambda buried: buried[0])
+def bury_dead(
+    connection: Connection, *, worker_timeout_s: float, scheduler_timeout_s: float, waiter_timeout_s: float
+) -> tuple[list[str], list[int]]:
+    """Stop the rows of silent processes, lose what dead workers ran and free what dead waiters awaited and dead schedulers had
+    claimed. Nobody is dead whom a restart or a crash of PostgreSQL kept from giving a sign of life.
+
+    The ids of the processes, and the runs touched.
+    """
+    timeouts = {"worker": worker_timeout_s, "waiter": waiter_timeout_s, "scheduler": scheduler_timeout_s}
+    dead = connection.exec_driver_sql(
+        """
+        with silent as (
+            select id, kind from process
+             where stopped_at is null
+               and greatest(heartbeat_at, pg_postmaster_start_time(), (select since from crash_free))
+                   < clock_timestamp() - make_interval(
+                     secs => case kind when 'worker' then %(worker)s when 'waiter' then %(waiter)s else %(scheduler)s end)
+             order by id for no key update skip locked
+        )
+        update process p set stopped_at = clock_timestamp() from silent where p.id = silent.id
+        returning p.id, p.kind
+        """,
+        timeouts,
+    ).all()
+    why = {process_id: f"gave no sign of life for {timeouts[kind]:g} s" for process_id, kind in dead}
+    # One that comes back may still say that it ended while a child of it goes on; nobody else would miss what that runs.
+    left = connection.exec_driver_sql(
+        """
+        select distinct p.id, p.kind from task_instance t join process p on p.id = t.worker
+         where t.state in ('running', 'shutdown') and p.stopped_at is not null and p.id <> all(%s)
+        """,
+        (list(why),),
+    ).all()
+    runs = _pass_on(connection, dead, why) + _pass_on(connection, left, {row[0]: "has ended" for row in left})
+    return [row[0] for row in dead], sorted(set(runs))
+
+
+@transaction_at("bury", lambda _: True)
+def bury(connection: Connection, process_ids: Collection[str], *, why: str) -> list[int]:
+    """As `bury_dead`, for processes known to be dead; the runs touched."""
+    dead = connection.exec_driver_sql(
+        """
+        with named as (select id from process where id = any(%s) and stopped_at is null order by id for no key update)
+        update process p set stopped_at = clock_timestamp() from named where p.id = named.id returning p.id, p.kind
+        """,
+        (list(process_ids),),
+    ).all()
+    return _pass_on(connection, dead, {row[0]: why for row in dead})
+
+
+def _pass_on(connection: Connection, dead: Sequence[Any], why: Mapping[str, str]) -> list[int]:
+    """Give the work of these processes (id, kind) back; the runs touched."""
+    runs: list[int] = []
+    for process_id, kind in dead:
+        if kind == "worker":
+            reason = f"worker {process_id} {why[process_id]}"
+            runs += instances.lose(connection, dead_worker=process_id, reason=reason, at_once=True)
+        elif kind == "waiter":
+            deferrals.release(connection, process_id)
+    schedulers = [row[0] for row in dead if row[1] == "scheduler"]
+    if schedulers:
+        files.release_dead(connection, schedulers)
+        notices.release_dead(connection, schedulers)
+    return runs

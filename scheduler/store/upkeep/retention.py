@@ -1,0 +1,220 @@
+"""Retention: what is old and nobody needs any more, found and deleted a small batch at a time beside everything that runs.
+
+A batch is one transaction. It reads a bounded number of rows, passes over those that somebody holds, and deletes what is free.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Connection
+
+from scheduler.store.db.database import patiently, transaction
+
+#: Rows read in one batch, and task instances deleted with the runs of one batch, unless a single run has more.
+SCAN = 500
+MOST_INSTANCES = 5000
+RUNS_OF_EVENTS = 50
+LONGEST_S = 600.0
+
+#: A run goes when it has ended and nothing of it is open or claimed, except
+#: - the last run of its DAG that nobody made by hand: schedules and "the run before" go on from it,
+#: - the last run of all, and the one before a run that is not finished, if tasks of the DAG look at the run before,
+#: - runs of a backfill that has not ended.
+FREE_RUN = """
+    r.state in ('success', 'failed') and r.ended_at < %(before)s
+    and not exists (select 1 from task_instance t where t.dag_run_id = r.id and (t.state is null
+            or t.state in ('scheduled', 'queued', 'running', 'up_for_retry', 'up_for_reschedule', 'deferred', 'shutdown')))
+    and not exists (select 1 from notice n where n.dag_run_id = r.id and n.ended_at is null)
+    and not exists (select 1 from backfill b where b.id = r.backfill_id and b.ended_at is null)
+    and (r.run_type = 'manual' or exists (
+            select 1 from dag_run l where l.dag_id = r.dag_id and l.run_type <> 'manual'
+               and (coalesce(l.logical_date, l.run_after), l.id) > (coalesce(r.logical_date, r.run_after), r.id)))
+    and (r.logical_date is null
+         or not exists (select 1 from dag_version v where v.dag_id = r.dag_id and v.depends_on_past)
+         or (exists (select 1 from dag_run l where l.dag_id = r.dag_id and l.logical_date > r.logical_date)
+             and not exists (
+                 select 1 from dag_run n where n.dag_id = r.dag_id and n.state in ('queued', 'running')
+                    and n.logical_date > r.logical_date
+                    and not exists (select 1 from dag_run b where b.dag_id = r.dag_id
+                                       and (b.run_type <> 'manual' or r.run_type = 'manual')
+                                       and b.logical_date > r.logical_date and b.logical_date < n.logical_date))))
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """A table that ages: `old` and `free` are conditions on its row `x`, read in the order of `key`."""
+
+    table: str
+    key: str
+    old: str
+    free: str
+    #: Before any row of the table: a number ascends with age, so that the first row that is not old ends the search.
+    first: int | str = 0
+
+
+#: By what people call them. Processes that task instances still name as theirs are left to rescue.
+KINDS: Mapping[str, Rows] = {
+    "notices": Rows(table="notice", key="id", old="x.created_at < %(before)s", free="x.ended_at < %(before)s"),
+    "asset_events": Rows(
+        table="asset_event",
+        key="id",
+        old="x.created_at < %(before)s",
+        free="""not exists (select 1 from asset_waiting w where w.event_id = x.id)
+                and not exists (select 1 from dag_run_asset_event c where c.event_id = x.id)
+                and exists (select 1 from asset_event newer where newer.uri = x.uri and newer.id > x.id)""",
+    ),
+    "processes": Rows(
+        table="process",
+        key="id",
+        old="x.stopped_at < %(before)s",
+        free="""not exists (select 1 from task_instance t where t.worker = x.id and t.state in ('running', 'shutdown'))
+                and not exists (select 1 from deferral d where d.waiter = x.id)""",
+        first="",
+    ),
+    "backfills": Rows(
+        table="backfill",
+        key="id",
+        old="x.created_at < %(before)s",
+        free="x.ended_at < %(before)s and not exists (select 1 from dag_run r where r.backfill_id = x.id)",
+    ),
+    "dag_versions": Rows(
+        table="dag_version",
+        key="id",
+        old="x.created_at < %(before)s",
+        free="""not exists (select 1 from dag d where d.version_id = x.id)
+                and not exists (select 1 from dag_run r where r.version_id = x.id)
+                and not exists (select 1 from backfill b where b.version_id = x.id)
+                and not exists (select 1 from dag_schedule s where s.dag_id = x.dag_id and s.planned_version_id = x.id)
+                and exists (select 1 from dag_version n where n.dag_id = x.dag_id and n.number > x.number)""",
+    ),
+    "import_errors": Rows(
+        table="import_error",
+        key="file",
+        old="x.seen_at < %(before)s",
+        free="not exists (select 1 from dag_file f where f.path = x.file)",
+        first="",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedRun:
+    """A run that is gone, with the number it had and as many task instances."""
+
+    dag_id: str
+    run_id: str
+    key: int
+    instances: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one batch deleted, and where the next one goes on; None at the end of the table."""
+
+    deleted: int
+    after: Any
+    runs: tuple[DeletedRun, ...] = ()
+
+
+#: Where to begin with runs: (ended_at, id).
+FIRST_RUN = (datetime.min.replace(tzinfo=UTC), 0)
+
+
+@transaction
+def delete_runs(connection: Connection, before: datetime, after: tuple[datetime, int] = FIRST_RUN) -> Batch:
+    """The oldest runs that ended before a moment, with all that belongs to them; those that somebody holds stay."""
+    patiently(connection, seconds=LONGEST_S)
+    seen = connection.exec_driver_sql(
+        """
+        select ended_at, id from dag_run where ended_at < %(before)s and (ended_at, id) > (%(ended_at)s, %(id)s)
+         order by ended_at, id limit %(scan)s
+        """,
+        {"before": before, "ended_at": after[0], "id": after[1], "scan": SCAN},
+    ).all()
+    held = connection.exec_driver_sql(
+        f"""
+        select r.id, r.ended_at, (select count(*) from task_instance t where t.dag_run_id = r.id) as size
+          from dag_run r where r.id = any(%(ids)s) and {FREE_RUN}
+         order by r.id for update of r skip locked
+        """,
+        {"before": before, "ids": [row[1] for row in seen]},
+    ).all()
+    chosen: list[Any] = []
+    room = MOST_INSTANCES
+    for row in sorted(held, key=lambda row: (row[1], row[0])):
+        if chosen and row[2] > room:
+            return _deleted(connection, before, chosen, (chosen[-1][1], chosen[-1][0]))
+        chosen.append(row)
+        room -= row[2]
+    return _deleted(connection, before, chosen, (seen[-1][0], seen[-1][1]) if len(seen) == SCAN else None)
+
+
+def _deleted(connection: Connection, before: datetime, chosen: Sequence[Any], after: Any) -> Batch:
+    """A statement of its own looks again, now that the runs are held: one may have been cleared just before."""
+    rows = connection.exec_driver_sql(
+        f"delete from dag_run r where r.id = any(%(ids)s) and {FREE_RUN} returning r.dag_id, r.run_id, r.id",
+        {"before": before, "ids": [row[0] for row in chosen]},
+    ).all()
+    sizes = {row[0]: row[2] for row in chosen}
+    return Batch(len(rows), after, tuple(DeletedRun(dag_id, run_id, key, sizes[key]) for dag_id, run_id, key in rows))
+
+
+@transaction
+def delete_rows(connection: Connection, kind: str, before: datetime, after: Any = None) -> Batch:
+    """The first rows of `kind` that are old and free."""
+    rows = KINDS[kind]
+    patiently(connection, seconds=LONGEST_S)
+    seen = connection.exec_driver_sql(
+        f"select x.{rows.key}, coalesce({rows.old}, false) from {rows.table} x where x.{rows.key} > %(after)s"
+        f" order by x.{rows.key} limit %(scan)s",
+        {"before": before, "after": rows.first if after is None else after, "scan": SCAN},
+    ).all()
+    deleted = connection.exec_driver_sql(
+        f"""
+        with free as (
+            select x.{rows.key} from {rows.table} x
+             where x.{rows.key} = any(%(keys)s) and {rows.old} and {rows.free} order by x.{rows.key} for update skip locked
+        )
+        delete from {rows.table} x using free where x.{rows.key} = free.{rows.key}
+        """,
+        {"before": before, "keys": [key for key, old in seen if old]},
+    )
+    goes_on = len(seen) == SCAN and (seen[-1][1] or rows.first == "")
+    return Batch(deleted.rowcount, seen[-1][0] if goes_on else None)
+
+
+@transaction
+def delete_events(connection: Connection, before: datetime, after: tuple[datetime, int] = FIRST_RUN) -> Batch:
+    """The events of runs that ended before a moment and stay."""
+    seen = connection.exec_driver_sql(
+        """
+        select ended_at, id from dag_run where ended_at < %(before)s and (ended_at, id) > (%(ended_at)s, %(id)s)
+         order by ended_at, id limit %(runs)s
+        """,
+        {"before": before, "ended_at": after[0], "id": after[1], "runs": RUNS_OF_EVENTS},
+    ).all()
+    patiently(connection, seconds=LONGEST_S)
+    deleted = connection.exec_driver_sql("delete from event where dag_run_id = any(%s)", ([row[1] for row in seen],))
+    return Batch(deleted.rowcount, (seen[-1][0], seen[-1][1]) if seen else None)
+
+
+@transaction
+def count(connection: Connection, before: datetime) -> dict[str, int]:
+    """What is old and free now, by kind."""
+    patiently(connection, seconds=LONGEST_S)
+    runs, instances = connection.exec_driver_sql(
+        f"""
+        select count(*), coalesce(sum((select count(*) from task_instance t where t.dag_run_id = r.id)), 0)::bigint
+          from dag_run r where {FREE_RUN}
+        """,
+        {"before": before},
+    ).one()
+    found = {"runs": runs, "task_instances": instances}
+    for name, rows in KINDS.items():
+        found[name] = connection.exec_driver_sql(
+            f"select count(*) from {rows.table} x where {rows.old} and {rows.free}", {"before": before}
+        ).scalar_one()
+    return found

@@ -1,0 +1,100 @@
+"""Settings that must agree: each process stores its own beside its name, and says which of them others have otherwise."""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg2.extras import Json
+from sqlalchemy import Connection, Engine
+
+from scheduler.settings import Settings
+from scheduler.store.db.database import transaction
+
+#: Seconds between two looks at the others.
+LOOK_S = 30.0
+#: Processes and settings that one sentence names.
+NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A setting with the values it has, as JSON, and by which processes."""
+
+    key: str
+    values: dict[str, list[str]]
+
+    def __str__(self) -> str:
+        each = (f"{value} for {_some(names)}" for value, names in sorted(self.values.items()))
+        return f"{self.key} is {' and '.join(each)}"
+
+
+class Agreement:
+    """What one process has to say of its settings; it is asked for its health (scheduler/process/health.py) and logs what changes."""
+
+    def __init__(self, engine: Engine, settings: Settings, say: Callable[[str], object], silent_s: float) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._say = say
+        self._silent_s = silent_s
+        self._looked_at = 0.0
+        self._complaint: str | None = None
+
+    def enter(self, process_id: str) -> None:
+        """Store the settings of this process, which has just entered the registry, and compare them."""
+        _store(self._engine, process_id, self._settings.agreed())
+        self._looked_at = 0.0
+        self.look(process_id)
+
+    def look(self, process_id: str) -> None:
+        """Compare with the others that are alive, now and then."""
+        if time.monotonic() - self._looked_at < LOOK_S and self._looked_at:
+            return
+        self._looked_at = time.monotonic()
+        found = [one for one in differences(self._engine, silent_s=self._silent_s) if self._concerns(one, process_id)]
+        complaint = None
+        if found:
+            more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
+            complaint = f"Settings differ between processes: {'; '.join(map(str, found[:NAMED]))}{more}. Give all the same."
+        if complaint != self._complaint:
+            self._say(complaint or "The settings of all processes agree again.")
+        self._complaint = complaint
+
+    def __call__(self, now: float) -> str | None:
+        return self._complaint
+
+    @staticmethod
+    def _concerns(one: Difference, process_id: str) -> bool:
+        return any(process_id in names for names in one.values.values())
+
+
+@transaction
+def differences(connection: Connection, *, silent_s: float) -> list[Difference]:
+    """The settings that live processes have otherwise than others, by key."""
+    rows = connection.exec_driver_sql(
+        """
+        select s.key, s.value::text, p.id from process p cross join jsonb_each(p.settings) s
+         where p.stopped_at is null and p.heartbeat_at > clock_timestamp() - make_interval(secs => %s)
+         order by s.key, p.id
+        """,
+        (silent_s,),
+    )
+    return _differing(rows.all())
+
+
+@transaction
+def _store(connection: Connection, process_id: str, settings: dict[str, Any]) -> None:
+    connection.exec_driver_sql("update process set settings = %s where id = %s", (Json(settings), process_id))
+
+
+def _differing(rows: Iterable[Any]) -> list[Difference]:
+    values: defaultdict[str, dict[str, list[str]]] = defaultdict(dict)
+    for key, value, process_id in rows:
+        values[key].setdefault(value, []).append(process_id)
+    return [Difference(key, by_value) for key, by_value in sorted(values.items()) if len(by_value) > 1]
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(names[:NAMED])
+    return shown if len(names) <= NAMED else f"{shown} and {len(names) - NAMED} more"

@@ -1,0 +1,174 @@
+"""Deferred task instances and their triggers: claimed by waiters, fired back to scheduled, freed when a waiter is gone.
+
+A row of `deferral` belongs to one dispatch; the task instance's own state and dispatch id decide whether it still counts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg2.extras import Json
+from sqlalchemy import Connection
+
+from scheduler.store.db.database import transaction, transaction_at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Awaited:
+    """A trigger that a waiter has claimed, and for whom."""
+
+    ti_id: int
+    dispatch_id: str
+    classpath: str
+    kwargs: dict[str, Any]
+    file: str | None
+    dag_id: str
+    run_id: str
+    task_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fired:
+    """What a trigger ended with: {"event": payload} or {"error": text}, see workers/runtimes/python."""
+
+    ti_id: int
+    dispatch_id: str
+    outcome: dict[str, Any]
+
+
+@transaction_at("await")
+def claim(connection: Connection, waiter: str, *, limit: int) -> list[Awaited]:
+    """Take triggers that nobody awaits, oldest first; none for a waiter that was declared dead."""
+    # Holds its row against the burial, so that a trigger is taken either before (and freed by it) or not at all.
+    alive = connection.exec_driver_sql("select 1 from process where id = %s and stopped_at is null for share", (waiter,))
+    if alive.first() is None:
+        return []
+    rows = connection.exec_driver_sql(
+        """
+        with free as (
+            select task_instance_id from deferral where waiter is null
+             order by created_at, task_instance_id limit %(limit)s for no key update skip locked
+        ), taken as (
+            update deferral d set waiter = %(waiter)s from free where d.task_instance_id = free.task_instance_id
+            returning d.task_instance_id, d.dispatch_id, d.classpath, d.kwargs, d.file
+        )
+        select d.task_instance_id, d.dispatch_id::text, d.classpath, d.kwargs, d.file, r.dag_id, r.run_id, t.task_id
+          from taken d
+          join task_instance t on t.id = d.task_instance_id
+          join dag_run r on r.id = t.dag_run_id
+        """,
+        {"waiter": waiter, "limit": limit},
+    )
+    return [
+        Awaited(
+            ti_id=row[0], dispatch_id=row[1], classpath=row[2], kwargs=row[3], file=row[4], dag_id=row[5], run_id=row[6],
+            task_id=row[7],
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
+@transaction
+def waiting(connection: Connection) -> int:
+    """How many task instances wait for a trigger."""
+    return int(connection.exec_driver_sql("select count(*) from deferral").scalar_one())
+
+
+@transaction_at("fire")
+def fire(connection: Connection, fired: Sequence[Fired]) -> int:
+    """deferred -> scheduled, for each dispatch that still waits; the number of rows moved.
+
+    The try goes on: it keeps its number, its start and its XComs.
+    """
+    moved = connection.exec_driver_sql(
+        """
+        with over as (
+            select * from unnest(%(ids)s::bigint[], %(dispatch_ids)s::uuid[], %(outcomes)s::jsonb[]) n (id, dispatch_id, outcome)
+        ), held as (
+            select t.id, over.outcome
+              from over join task_instance t on t.id = over.id and t.dispatch_id = over.dispatch_id and t.state = 'deferred'
+             order by t.id for no key update of t
+        ), moved as (
+            update task_instance t
+               set state = 'scheduled', resume = t.resume || held.outcome, scheduled_at = clock_timestamp(),
+                   reason = case when held.outcome ? 'error' then 'its trigger failed' else 'its trigger fired' end,
+                   dispatch_id = null, dispatched_at = null, queued_by = null, worker = null, queued_at = null, ended_at = null,
+                   due_at = null
+              from held
+             where t.id = held.id and t.state = 'deferred'
+            returning t.id
+        ), fired as (
+            select d.task_instance_id as id
+              from deferral d join over on d.task_instance_id = over.id and d.dispatch_id = over.dispatch_id
+             where (select count(*) from held) >= 0 order by 1 for update of d
+        ), gone as (
+            delete from deferral d using fired where d.task_instance_id = fired.id
+        )
+        select count(*) from moved
+        """,
+        {
+            "ids": [one.ti_id for one in fired],
+            "dispatch_ids": [one.dispatch_id for one in fired],
+            "outcomes": [Json(one.outcome) for one in fired],
+        },
+    )
+    return int(moved.scalar_one())
+
+
+@transaction
+def still_awaited(connection: Connection, waiter: str, mine: Sequence[tuple[int, str]]) -> set[str]:
+    """Those dispatches of `mine` that still wait for this waiter's trigger; the others were cleared, marked or timed out."""
+    rows = connection.exec_driver_sql(
+        """
+        with mine as (
+            select * from unnest(%(ids)s::bigint[], %(dispatch_ids)s::uuid[]) n (id, dispatch_id)
+        ), left_behind as (
+            select d.task_instance_id as id from deferral d
+              join mine on d.task_instance_id = mine.id and d.dispatch_id = mine.dispatch_id
+             where not exists (select 1 from task_instance t
+                                where t.id = mine.id and t.dispatch_id = mine.dispatch_id and t.state = 'deferred')
+             order by 1 for update of d
+        ), gone as (
+            delete from deferral d using left_behind l where d.task_instance_id = l.id
+        )
+        select d.dispatch_id::text
+          from mine n
+          join deferral d on d.task_instance_id = n.id and d.dispatch_id = n.dispatch_id and d.waiter = %(waiter)s
+          join task_instance t on t.id = n.id and t.dispatch_id = n.dispatch_id and t.state = 'deferred'
+        """,
+        {"ids": [one[0] for one in mine], "dispatch_ids": [one[1] for one in mine], "waiter": waiter},
+    )
+    return {row[0] for row in rows}
+
+
+def forget(connection: Connection, ti_ids: Sequence[int]) -> None:
+    """Nobody awaits the triggers of these task instances any more, which the caller holds."""
+    connection.exec_driver_sql(
+        """
+        with held as (
+            select task_instance_id as id from deferral where task_instance_id = any(%s) order by 1 for update
+        )
+        delete from deferral d using held where d.task_instance_id = held.id
+        """,
+        (list(ti_ids),),
+    )
+
+
+def release(connection: Connection, waiter: str) -> int:
+    """Give back all that a waiter awaited; the number of triggers that are free again."""
+    freed = connection.exec_driver_sql(
+        """
+        with mine as (
+            select task_instance_id from deferral where waiter = %s order by task_instance_id for no key update
+        )
+        update deferral d set waiter = null from mine where d.task_instance_id = mine.task_instance_id
+        """,
+        (waiter,),
+    )
+    return freed.rowcount
+
+
+@transaction
+def leave(connection: Connection, waiter: str) -> int:
+    """A waiter ends in order: others may take its triggers over."""
+    return release(connection, waiter)

@@ -1,0 +1,156 @@
+"""Applications that tasks have submitted to a cluster.
+
+Only the current try of a task instance enters one or takes one over; after that the dispatch that follows it guards each write.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from psycopg2.extras import Json
+
+from scheduler.store.db import fencing
+from scheduler.store.db.fencing import Writer
+
+#: Sends one statement and gives its rows.
+Ask = Callable[[str, Sequence[Any]], Sequence[Sequence[Any]]]
+
+_COLUMNS = (
+    "id, task_instance_id, try_number, dispatch_id::text, max_tries, tag, kind, deploy_mode, master, reach, driver_id,"
+    " application_id, ui_url, state, submitted_at"
+)
+_OF_JOB = ", ".join(f"j.{name.strip()}" for name in _COLUMNS.split(","))
+OPEN = f"select {_COLUMNS} from external_job where task_instance_id = %s and ended_at is null order by id"
+ADD = f"""
+with current as ({fencing.CURRENT})
+insert into external_job (task_instance_id, try_number, dispatch_id, max_tries, queue, tag, kind, deploy_mode, master, reach)
+select id, %s, %s, %s, %s, %s, %s, %s, %s, %s from current
+on conflict (tag) do update set dispatch_id = excluded.dispatch_id, at = clock_timestamp(), ended_at = null, driver_id = null,
+       application_id = null, state = 'submitted', submitted_at = clock_timestamp()
+returning {_COLUMNS}
+"""
+TAKE_OVER = f"""
+with current as ({fencing.CURRENT}), taken as (
+    update external_job j set dispatch_id = %s, try_number = %s, at = clock_timestamp()
+      from current
+     where j.id = %s and j.dispatch_id in (%s, %s) and j.ended_at is null and j.task_instance_id = current.id
+ returning {_OF_JOB}
+)
+select taken.* from current left join taken on true
+"""
+NOTE = """
+update external_job
+   set driver_id = coalesce(%s, driver_id), application_id = coalesce(%s, application_id), ui_url = coalesce(%s, ui_url),
+       state = %s, detail = %s, at = clock_timestamp(), ended_at = case when %s then clock_timestamp() end
+ where id = %s and dispatch_id = %s and ended_at is null returning id
+"""
+HELD = "select 1 from external_job where id = %s and dispatch_id = %s and ended_at is null"
+NAMES = "select 1 from external_job where id = %s and (driver_id = %s or application_id = %s)"
+#: Its task instance `t` has ended, was cleared, or is with a later try: nobody follows it and nobody will.
+_NOBODY_FOLLOWS = """
+j.ended_at is null
+and (t.state is null or t.state in ('success', 'failed', 'skipped', 'upstream_failed', 'removed')
+     or (t.max_tries <> j.max_tries and t.state in ('scheduled', 'queued', 'up_for_retry')))
+"""
+#: Those of some queues.
+ABANDONED = f"""
+select {_OF_JOB} from external_job j join task_instance t on t.id = j.task_instance_id
+ where j.queue = any(%s) and {_NOBODY_FOLLOWS} order by j.id limit 20
+"""
+#: By a reaper, under an id of its own that no dispatch has. The task instance is locked: no try of it begins meanwhile.
+TAKE_ABANDONED = f"""
+with abandoned as (
+    select j.id from external_job j join task_instance t on t.id = j.task_instance_id
+     where j.id = %s and j.dispatch_id = %s and {_NOBODY_FOLLOWS} for share of t
+)
+update external_job j set dispatch_id = %s, at = clock_timestamp() from abandoned
+ where j.id = abandoned.id and j.dispatch_id = %s and j.ended_at is null returning {_OF_JOB}
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExternalJob:
+    """One application, and the try that follows it."""
+
+    id: int
+    ti_id: int
+    try_number: int
+    dispatch_id: str
+    max_tries: int
+    tag: str
+    kind: str
+    deploy_mode: str
+    master: str
+    reach: dict[str, str]
+    driver_id: str | None
+    application_id: str | None
+    ui_url: str | None
+    state: str
+    submitted_at: datetime
+
+
+def open_of(ask: Ask, ti_id: int) -> list[ExternalJob]:
+    """The applications of a task instance that may still run."""
+    return [_job(row) for row in ask(OPEN, (ti_id,))]
+
+
+def add(
+    ask: Ask, writer: Writer, *, max_tries: int, queue: str, tag: str, kind: str, deploy_mode: str, master: str,
+    reach: dict[str, str],
+) -> ExternalJob:  # fmt: skip
+    """Before an application is submitted, so that none runs which no row names. StaleTryError: then it must not be submitted."""
+    row = (writer.try_number, writer.dispatch_id, max_tries, queue, tag, kind, deploy_mode, master, Json(reach))
+    rows = ask(ADD, (*writer.key, *row))
+    if not rows:
+        raise fencing.stale(writer)
+    return _job(rows[0])
+
+
+def take_over(ask: Ask, writer: Writer, job: ExternalJob) -> ExternalJob | None:
+    """Let this dispatch follow it; None if somebody else was first, or it has ended. StaleTryError."""
+    # Its own dispatch too: it may ask again because the answer was lost.
+    rows = ask(TAKE_OVER, (*writer.key, writer.dispatch_id, writer.try_number, job.id, job.dispatch_id, writer.dispatch_id))
+    if not rows:
+        raise fencing.stale(writer)
+    return _job(rows[0]) if rows[0][0] is not None else None
+
+
+def take_abandoned(ask: Ask, job: ExternalJob, *, reaper: str) -> ExternalJob | None:
+    """Let a reaper, under an id that is made for this, end it; None if a try follows it, or it has ended."""
+    rows = ask(TAKE_ABANDONED, (job.id, job.dispatch_id, reaper, job.dispatch_id))
+    return _job(rows[0]) if rows else None
+
+
+def note(
+    ask: Ask, job: ExternalJob, *, state: str, detail: str = "", ended: bool = False,
+    driver_id: str | None = None, application_id: str | None = None, ui_url: str | None = None,
+) -> bool:  # fmt: skip
+    """What is known of it now; False if another dispatch follows it, or it has ended: then it is no longer ours to end."""
+    return bool(ask(NOTE, (driver_id, application_id, ui_url, state, detail[:1000], ended, job.id, job.dispatch_id)))
+
+
+def held(ask: Ask, job: ExternalJob) -> bool:
+    """Whether the dispatch that `job` names still follows it."""
+    return bool(ask(HELD, (job.id, job.dispatch_id)))
+
+
+def held_by(ask: Ask, writer: Writer, job: ExternalJob) -> bool:
+    """Whether this try is the current one and still follows it; one that is not leaves it to the next, or to a reaper."""
+    return held(ask, job) and bool(ask(fencing.CURRENT, writer.key))
+
+
+def names(ask: Ask, job: ExternalJob, *, driver_id: str | None, application_id: str | None) -> bool:
+    """Whether its row names this driver or application, so that somebody follows it, has ended it or will."""
+    return bool(ask(NAMES, (job.id, driver_id, application_id)))
+
+
+def abandoned(ask: Ask, queues: Sequence[str]) -> list[ExternalJob]:
+    """Open ones of these queues that no try follows or will follow."""
+    return [_job(row) for row in ask(ABANDONED, (list(queues),))]
+
+
+def _job(row: Sequence[Any]) -> ExternalJob:
+    names = ("id", "ti_id", "try_number", "dispatch_id", "max_tries", "tag", "kind", "deploy_mode", "master", "reach",
+             "driver_id", "application_id", "ui_url", "state", "submitted_at")  # fmt: skip
+    return ExternalJob(**dict(zip(names, row, strict=True)))

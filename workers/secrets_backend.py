@@ -1,0 +1,123 @@
+"""What a task reads as variables and connections: those of the worker's environment first, then those of the store."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from scheduler.authoring.connection import Connection
+from scheduler.exceptions import PacelineError
+from scheduler.process import hardening
+from scheduler.settings import Settings
+from scheduler.settings.environment import CONNECTION_PREFIX, STORE_PREFIXES, VARIABLE_PREFIX
+from scheduler.store.worker.claims import Claim
+from scheduler.store.worker.hot_path import HotPath
+
+#: What was taken out of this process's environment, so that user code and what it starts do not print it by accident.
+_taken: dict[str, str] = {}
+
+
+def take_environment() -> None:
+    """Move PACELINE_VAR_* and PACELINE_CONN_* from the environment to where only a Vault finds them."""
+    for name in [name for name in os.environ if name.startswith(STORE_PREFIXES)]:
+        _taken[name] = os.environ[name]
+        hardening.overwrite(name)
+        del os.environ[name]
+
+
+class EnvironmentVault:
+    """Variables and connections of the environment alone."""
+
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        self._environment = _taken if environment is None else environment
+
+    def variable(self, key: str) -> str | None:
+        return self._environment.get(f"{VARIABLE_PREFIX}{key.upper()}")
+
+    def set_variable(self, key: str, value: str, description: str | None) -> None:
+        raise PacelineError(f"Variable {key!r} cannot be set without a database; set {VARIABLE_PREFIX}{key.upper()}.")
+
+    def delete_variable(self, key: str) -> bool:
+        raise PacelineError(f"Variable {key!r} cannot be deleted without a database.")
+
+    def connection(self, conn_id: str) -> Connection | None:
+        text = self._environment.get(f"{CONNECTION_PREFIX}{conn_id.upper()}")
+        return None if text is None else Connection.parse(conn_id, text)
+
+
+class StoredPasswords:
+    """Passwords of connections for the worker's own parent; None for a connection that is gone."""
+
+    def __init__(self, settings: Settings, ask: Callable[[str, Sequence[Any]], Sequence[Sequence[Any]]]) -> None:
+        self._settings = settings
+        self._ask = ask
+
+    def __call__(self, conn_id: str) -> str | None:
+        from scheduler.store.secrets import connections
+        from scheduler.store.secrets.cipher import Cipher
+
+        found = EnvironmentVault().connection(conn_id)
+        rows = self._ask(connections.READ, (conn_id,)) if found is None else ()
+        if rows:
+            found = connections.from_row(tuple(rows[0]), Cipher.of(self._settings, make=False))
+        return None if found is None else found.password
+
+
+class StoreVault(EnvironmentVault):
+    """The environment, then the database; the encryption is loaded when something is asked of it."""
+
+    def __init__(self, settings: Settings, claim: Claim, hot: HotPath, patient: Callable[[Callable[[], Any]], Any]) -> None:
+        super().__init__()
+        self._writer = claim.writer
+        self._settings = settings
+        self._hot = hot
+        self._patient = patient
+        self._pid = os.getpid()
+
+    def variable(self, key: str) -> str | None:
+        found = super().variable(key)
+        if found is not None:
+            return found
+        from scheduler.store.secrets import variables
+        from scheduler.store.secrets.cipher import Cipher
+
+        rows = self._ask(variables.READ, (key,))
+        return Cipher.of(self._settings, make=False).decrypt(rows[0][0], f"Variable {key!r}") if rows else None
+
+    def set_variable(self, key: str, value: str, description: str | None) -> None:
+        from scheduler.store.secrets import variables
+        from scheduler.store.secrets.cipher import Cipher
+
+        variables.check_key(key)
+        value = Cipher.of(self._settings, make=True).encrypt(value)
+        self._write(variables.WRITE_OF_TASK, (key, value, description))
+
+    def delete_variable(self, key: str) -> bool:
+        from scheduler.store.secrets import variables
+
+        return self._write(variables.DELETE_OF_TASK, (key,)) > 0
+
+    def connection(self, conn_id: str) -> Connection | None:
+        found = super().connection(conn_id)
+        if found is not None:
+            return found
+        from scheduler.store.secrets import connections
+        from scheduler.store.secrets.cipher import Cipher
+
+        rows = self._ask(connections.READ, (conn_id,))
+        return connections.from_row(rows[0], Cipher.of(self._settings, make=False)) if rows else None
+
+    def _ask(self, statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+        self._refuse_fork()
+        found: list[tuple[Any, ...]] = self._patient(lambda: self._hot.read(statement, parameters))
+        return found
+
+    def _write(self, statement: str, parameters: Sequence[Any]) -> int:
+        self._refuse_fork()
+        written: int = self._patient(lambda: self._hot.write(self._writer, statement, parameters))
+        return written
+
+    def _refuse_fork(self) -> None:
+        if os.getpid() != self._pid:
+            raise PacelineError(
+                "Variables and connections cannot be read in a process that the task has forked: read them before the fork."
+            )

@@ -1,0 +1,152 @@
+"""The stored applications of one try: what earlier tries left, and what this one submits."""
+
+import contextlib
+import uuid
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, Protocol
+
+from scheduler.settings import Settings
+from scheduler.store.worker import external_jobs
+from scheduler.store.worker.claims import Claim
+from scheduler.store.worker.external_jobs import ExternalJob
+from scheduler.store.worker.hot_path import HotPath
+from workers import progress
+from workers.spark.clusters.command import Submission
+from workers.spark.clusters.status import Ids, Status
+
+
+class Jobs(Protocol):
+    """Where a try keeps its applications."""
+
+    @property
+    def max_tries(self) -> int: ...
+
+    def tag(self) -> str:
+        """The tag of an application that this try submits."""
+        ...
+
+    def open(self) -> list[ExternalJob]:
+        """Those of this task instance that may still run."""
+        ...
+
+    def add(self, made: Submission) -> ExternalJob:
+        """Before it is submitted."""
+        ...
+
+    def take_over(self, job: ExternalJob) -> ExternalJob | None:
+        """Follow it from now on; None if somebody else does, or it has ended."""
+        ...
+
+    def note(self, job: ExternalJob, status: Status) -> bool:
+        """Store what is known; False if the application is no longer this try's."""
+        ...
+
+    def follows(self, job: ExternalJob) -> bool:
+        """Whether this try is the current one and still follows the application."""
+        ...
+
+    def may_end(self, job: ExternalJob, ids: Ids) -> bool:
+        """Whether the application with these ids is this try's to end: it follows it, or nobody else knows of it."""
+        ...
+
+    def reported(self, look: progress.Look) -> contextlib.AbstractContextManager[None]:
+        """While open, what `look` finds is stored as the progress of the task."""
+        ...
+
+
+class StoredJobs:
+    """In the database."""
+
+    def __init__(self, settings: Settings, claim: Claim, hot: HotPath, patient: Callable[[Callable[[], Any]], Any]) -> None:
+        self._settings = settings
+        self._claim = claim
+        self._ask: external_jobs.Ask = lambda statement, row: patient(lambda: hot.read(statement, row))
+
+    @property
+    def max_tries(self) -> int:
+        return self._claim.max_tries
+
+    def tag(self) -> str:
+        return f"paceline-{self._claim.dispatch_id[:8]}-{self._claim.id}-{self._claim.try_number}"
+
+    def open(self) -> list[ExternalJob]:
+        return external_jobs.open_of(self._ask, self._claim.id)
+
+    def add(self, made: Submission) -> ExternalJob:
+        claim, target = self._claim, made.target
+        return external_jobs.add(
+            self._ask, claim.writer, max_tries=claim.max_tries, queue=claim.queue, tag=made.tag, kind=target.kind,
+            deploy_mode=target.deploy_mode, master=target.address, reach=dict(target.reach),
+        )  # fmt: skip
+
+    def take_over(self, job: ExternalJob) -> ExternalJob | None:
+        return external_jobs.take_over(self._ask, self._claim.writer, job)
+
+    def note(self, job: ExternalJob, status: Status) -> bool:
+        return write(self._ask, job, status)
+
+    def follows(self, job: ExternalJob) -> bool:
+        return external_jobs.held_by(self._ask, self._claim.writer, job)
+
+    def may_end(self, job: ExternalJob, ids: Ids) -> bool:
+        # One that came after its row was closed, or taken over, and that the row does not name: nobody else would end it.
+        return self.follows(job) or not external_jobs.names(
+            self._ask, job, driver_id=ids.driver_id, application_id=ids.application_id
+        )
+
+    def reported(self, look: progress.Look) -> contextlib.AbstractContextManager[None]:
+        return progress.reported(self._settings, self._claim, look)
+
+
+class NoJobs:
+    """For `paceline dags test`, which has no database: there is no earlier try."""
+
+    max_tries = 0
+
+    def __init__(self, now: datetime) -> None:
+        self._now = now
+        self._tag = f"paceline-{uuid.uuid4().hex[:8]}-0-1"
+
+    def tag(self) -> str:
+        return self._tag
+
+    def open(self) -> list[ExternalJob]:
+        return []
+
+    def add(self, made: Submission) -> ExternalJob:
+        target = made.target
+        return ExternalJob(
+            id=0, ti_id=0, try_number=1, dispatch_id="", max_tries=0, tag=made.tag, kind=target.kind,
+            deploy_mode=target.deploy_mode, master=target.address, reach=dict(target.reach), driver_id=None, application_id=None,
+            ui_url=None, state="submitted", submitted_at=self._now,
+        )  # fmt: skip
+
+    def take_over(self, job: ExternalJob) -> ExternalJob | None:
+        return job
+
+    def note(self, job: ExternalJob, status: Status) -> bool:
+        return True
+
+    def follows(self, job: ExternalJob) -> bool:
+        return True
+
+    def may_end(self, job: ExternalJob, ids: Ids) -> bool:
+        return True
+
+    def reported(self, look: progress.Look) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+
+def write(ask: external_jobs.Ask, job: ExternalJob, status: Status) -> bool:
+    """Store a status; an end closes the row."""
+    ids = status.ids
+    return external_jobs.note(
+        ask, job, state=status.phase.value, detail=status.detail, ended=status.phase.is_end,
+        driver_id=ids.driver_id, application_id=ids.application_id, ui_url=ids.ui_url,
+    )  # fmt: skip
+
+
+def ids_of(job: ExternalJob) -> Ids:
+    """The ids that are stored of it."""
+    return Ids(job.driver_id, job.application_id, job.ui_url)

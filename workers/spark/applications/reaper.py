@@ -1,0 +1,109 @@
+"""Ends applications that no try follows any more: their worker died, and no retry comes that would attach to them."""
+
+import contextlib
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
+
+from scheduler.settings import Settings
+from scheduler.store.worker import external_jobs
+from scheduler.store.worker.external_jobs import ExternalJob
+from workers import secrets_backend
+from workers.logs import worker_log
+from workers.spark.clusters import protocol
+from workers.spark.applications import jobs
+from workers.spark.clusters.status import ApplicationLivesError, Ids, Status
+
+
+class ReaperJobs:
+    """The rows of applications that a reaper took over; it submits none."""
+
+    max_tries = 0
+
+    def __init__(self, ask: external_jobs.Ask) -> None:
+        self._ask = ask
+
+    def tag(self) -> str:
+        raise NotImplementedError
+
+    def open(self) -> list[ExternalJob]:
+        return []
+
+    def add(self, made: object) -> ExternalJob:
+        raise NotImplementedError
+
+    def take_over(self, job: ExternalJob) -> ExternalJob | None:
+        return external_jobs.take_abandoned(self._ask, job, reaper=str(uuid.uuid4()))
+
+    def follows(self, job: ExternalJob) -> bool:
+        return external_jobs.held(self._ask, job)
+
+    def may_end(self, job: ExternalJob, ids: Ids) -> bool:
+        return self.follows(job)
+
+    def reported(self, look: object) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def note(self, job: ExternalJob, status: Status) -> bool:
+        return jobs.write(self._ask, job, status)
+
+
+class Reaper(threading.Thread):
+    """A thread of a worker's parent; it looks only at applications of the worker's own queues, whose clusters it can reach."""
+
+    def __init__(
+        self, engine: Engine, queues: Sequence[str], settings: Settings, stopping: Callable[[], bool] = lambda: False
+    ) -> None:
+        super().__init__(name="reaper", daemon=True)
+        self._engine = engine
+        self._queues = queues
+        self._settings = settings.spark
+        self._passwords = secrets_backend.StoredPasswords(settings, self._ask)
+        self._stopping = stopping
+        self._done = threading.Event()
+
+    def end(self) -> None:
+        self._done.set()
+
+    def run(self) -> None:
+        while not self._done.wait(self._settings.abandoned_check_interval):
+            if self._stopping():
+                continue
+            try:
+                self.look()
+            except DBAPIError:
+                continue  # the heartbeat says it; the next look asks again
+            except Exception:
+                worker_log.exception("the search for abandoned Spark applications failed; the next one comes")
+
+    def look(self) -> int:
+        """End what is abandoned now; how many that were."""
+        ended = 0
+        for job in external_jobs.abandoned(self._ask, self._queues):
+            keeper = ReaperJobs(self._ask)
+            mine = keeper.take_over(job)
+            if mine is None:
+                continue
+            ended += self._end(mine, keeper)
+        return ended
+
+    def _end(self, job: ExternalJob, keeper: ReaperJobs) -> bool:
+        from workers.spark.applications.following import Followed
+
+        cluster = protocol.of(job.kind, job.master, job.reach, job.deploy_mode, self._passwords)
+        followed = Followed(cluster, job, keeper, self._settings, say=worker_log.info)
+        try:
+            followed.end()
+        except ApplicationLivesError as lives:
+            worker_log.warning("%s", lives)
+            return False
+        worker_log.info("ended the abandoned Spark application %s of task instance %d", followed.ids, job.ti_id)
+        return True
+
+    def _ask(self, statement: str, parameters: Sequence[Any]) -> Sequence[Sequence[Any]]:
+        with self._engine.begin() as connection:
+            return [tuple(row) for row in connection.exec_driver_sql(statement, tuple(parameters)).all()]

@@ -1,0 +1,1 @@
+"""One module for each cluster manager: how to submit, ask, and kill."""

@@ -1,0 +1,50 @@
+"""Local masters: the application is one process, which is looked for in the table of processes of this machine."""
+
+from datetime import datetime
+
+import psutil
+
+from workers.lost_processes import kill_tree
+from workers.spark.clusters.command import Submission
+from workers.spark.clusters.protocol import Run
+from workers.spark.clusters.status import Ids, Phase, Status, UnreachableError
+
+
+class Local:
+    """Processes of this machine whose command line holds the tag of an application."""
+
+    def tagged(self, made: Submission) -> Submission:
+        """The application's name holds the tag already."""
+        return made
+
+    def submit(self, made: Submission, run: Run) -> Ids:
+        raise UnreachableError("a local master has no deploy mode cluster")
+
+    def find(self, tag: str, since: datetime) -> Ids | None:
+        return Ids(driver_id=tag) if running(tag) else None
+
+    def status(self, ids: Ids, tag: str) -> Status:
+        return Status(Phase.RUNNING, "its process lives") if running(tag) else Status(Phase.KILLED, "its process has ended")
+
+    def kill(self, ids: Ids) -> None:
+        for process in running(ids.driver_id) if ids.driver_id else ():
+            kill_tree(process.pid)
+
+    def gone(self, ids: Ids, tag: str) -> bool:
+        return not running(tag)
+
+    def driver_host(self, ids: Ids) -> str | None:
+        return None
+
+    def output(self, ids: Ids, seen: dict[str, int]) -> str:
+        return ""
+
+
+def running(tag: str) -> list[psutil.Process]:
+    """The processes that were started for a tag and are no zombies."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        words = process.info["cmdline"] or ()
+        if process.info["status"] != psutil.STATUS_ZOMBIE and any(tag in word.split() or word.endswith(tag) for word in words):
+            found.append(process)
+    return found

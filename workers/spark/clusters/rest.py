@@ -1,0 +1,73 @@
+"""HTTP to a cluster manager: one question, one JSON answer, with a bound on the time."""
+
+import json
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from http import HTTPStatus
+from http.client import HTTPException
+from typing import Any
+
+from workers.spark.clusters import limits
+from workers.spark.clusters.status import UnreachableError
+
+TIMEOUT_S = 5.0
+SERVER_FAILED = 500
+
+
+#: The server understood who asks, and does nothing for them.
+FORBIDDEN = (401, 403)
+
+
+def ask(
+    url: str, *, body: object = None, method: str | None = None, headers: Mapping[str, str] = {}, timeout_s: float = TIMEOUT_S
+) -> Any:
+    """The JSON that `url` answers, also when it refuses a question with JSON; UnreachableError."""
+    try:
+        return json.loads(text(url, body=body, method=method, headers=headers, timeout_s=timeout_s))
+    except ValueError:
+        raise UnreachableError(f"{url} answers something that is no JSON") from None
+
+
+def ask_object(url: str, *, body: object = None, headers: Mapping[str, str] = {}, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
+    """The same, of which only a JSON object is an answer."""
+    answer = ask(url, body=body, headers=headers, timeout_s=timeout_s)
+    if not isinstance(answer, dict):
+        raise UnreachableError(f"{url} answers a JSON {type(answer).__name__}, not an object")
+    return answer
+
+
+def text(
+    url: str, *, body: object = None, method: str | None = None, headers: Mapping[str, str] = {}, timeout_s: float = TIMEOUT_S
+) -> str:
+    """What `url` answers; UnreachableError names the URL and the reason."""
+    data = None if body is None else json.dumps(body).encode()
+    sent = {"Content-Type": "application/json;charset=UTF-8", **headers}
+    request = urllib.request.Request(url, data, sent, method=method)  # noqa: S310
+    try:
+        with urllib.request.urlopen(request, timeout=limits.left(timeout_s)) as answer:  # noqa: S310
+            return str(answer.read().decode("utf-8", "replace"))
+    except urllib.error.HTTPError as error:
+        said = _body(error)
+        if error.code in FORBIDDEN:
+            advice = "give the connection the password that the server expects"
+            raise UnreachableError(f"{url} answers {error.code} {error.reason}: {advice}", refused=True) from None
+        # 5xx may be the answer of a gateway, and says nothing of what became of the question.
+        if error.code < SERVER_FAILED and said.lstrip().startswith("{"):
+            return said
+        refused = error.code < SERVER_FAILED and error.code != HTTPStatus.REQUEST_TIMEOUT
+        raise UnreachableError(f"{url} answers {error.code} {error.reason}", refused=refused) from None
+    except (OSError, HTTPException) as error:
+        reason = getattr(error, "reason", None) or error
+        refused = isinstance(reason, ConnectionRefusedError | socket.gaierror)
+        raise UnreachableError(f"{url} does not answer ({reason})", refused=refused) from None
+
+
+def _body(error: urllib.error.HTTPError) -> str:
+    """What came with an error status; nothing if it was cut off."""
+    with error:
+        try:
+            return error.read().decode("utf-8", "replace")
+        except (OSError, HTTPException):
+            return ""

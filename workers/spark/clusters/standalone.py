@@ -1,0 +1,318 @@
+"""Spark standalone: submitted to and asked through the master's REST server, seen whole in the JSON of its page."""
+
+import functools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from scheduler.exceptions import FailTask
+from workers.spark.clusters import command, rest, signed
+from workers.spark.clusters.command import AS_CONF, Submission
+from workers.spark.clusters.protocol import Password, Run
+from workers.spark.clusters.status import Ids, Phase, Status, UnreachableError
+
+R = TypeVar("R")
+
+REST_PORT, UI_PORT = "6066", "8080"
+#: The driver of a Python application is spark-submit itself, in client mode, on a machine of the cluster.
+PYTHON_CLASS = "org.apache.spark.deploy.SparkSubmit"
+#: What the REST server says of a driver. RELAUNCHING and SUBMITTED are on their way, all that is not here is unknown.
+DRIVER_STATES = {
+    "SUBMITTED": Phase.SUBMITTED,
+    "RELAUNCHING": Phase.SUBMITTED,
+    "RUNNING": Phase.RUNNING,
+    "FINISHED": Phase.FINISHED,
+    "FAILED": Phase.FAILED,
+    "ERROR": Phase.FAILED,
+    "KILLED": Phase.KILLED,
+}
+APPLICATION_STATES = {
+    "WAITING": Phase.SUBMITTED,
+    "RUNNING": Phase.RUNNING,
+    "FINISHED": Phase.FINISHED,
+    "FAILED": Phase.FAILED,
+    "KILLED": Phase.KILLED,
+}
+#: What the JSON of a master's page holds; what does not is no answer of a master.
+LISTS = ("workers", "activeapps", "completedapps", "activedrivers", "completeddrivers")
+#: A driver's log begins with its command line, and this line ends it.
+COMMAND_END = "\n" + "=" * 40
+_LOG_HEAD = re.compile(r"\A==== Bytes (\d+)-(\d+) of (\d+) of [^\n]* ====\n")
+CHUNK_BYTES = 200_000
+HEAD_BYTES = 20_000
+CLOCKS_DIFFER_S = 120.0
+
+
+class Standalone:
+    """One cluster, of one master or several of which one is active: spark://a:7077,b:7077."""
+
+    def __init__(self, address: str, reach: Mapping[str, str], *, has_driver: bool, password: Password) -> None:
+        self._has_driver = has_driver
+        self._conn_id = reach.get("conn_id")
+        self._password = password
+        self._host: str | None = None
+        hosts = [part.rpartition(":")[0] or part for part in address.removeprefix("spark://").split(",")]
+        self._master = address
+        self._rest = [f"http://{host}:{reach.get('rest_port', REST_PORT)}/v1/submissions" for host in hosts]
+        self._pages = [f"http://{host}:{reach.get('ui_port', UI_PORT)}" for host in hosts]
+
+    @functools.cached_property
+    def _known_password(self) -> str | None:
+        return self._password(self._conn_id) if self._conn_id else None
+
+    def tagged(self, made: Submission) -> Submission:
+        """The application's name holds the tag already."""
+        return made
+
+    def submit(self, made: Submission, run: Run) -> Ids:
+        """By REST, for Python too: spark-submit would refuse Python here, and takes seconds to say an id."""
+        body, headers = request(made), self._headers()
+        for number, base in enumerate(self._rest, 1):
+            try:
+                return created(rest.ask_object(f"{base}/create", body=body, headers=headers))
+            except UnreachableError as error:
+                # A master that may have taken it is not followed by another: then there would be two drivers.
+                if not error.refused or number == len(self._rest):
+                    raise
+        raise AssertionError("a standalone cluster has a master")
+
+    def find(self, tag: str, since: datetime) -> Ids | None:
+        page = self._page()
+        application = application_of(page, tag)
+        driver = self._driver_of(page, tag, since) if self._has_driver else None
+        return Ids(driver, application) if driver or application else None
+
+    def status(self, ids: Ids, tag: str) -> Status:
+        page = self._page()
+        known = ids.known(Ids(application_id=application_of(page, tag)))
+        if known.driver_id is None:
+            return of_application(page, known)
+        return agreed(
+            of_driver(self._ask(f"status/{known.driver_id}", "SubmissionStatusResponse")), of_application(page, known), known
+        )
+
+    def kill(self, ids: Ids) -> None:
+        if ids.driver_id is not None:
+            self._ask(f"kill/{ids.driver_id}", "KillSubmissionResponse", body={})
+        if ids.application_id is not None and ids.driver_id is None:
+            # Of a driver in client mode: the page has a button for it, and no REST call.
+            self._each(self._pages, lambda page: rest.text(f"{page}/app/kill/?id={ids.application_id}&terminate=true", body={}))
+
+    def gone(self, ids: Ids, tag: str) -> bool | None:
+        phase = self.status(ids, tag).phase
+        return None if phase is Phase.NOT_FOUND else phase.is_end
+
+    def driver_host(self, ids: Ids) -> str | None:
+        return self._host
+
+    def output(self, ids: Ids, seen: dict[str, int]) -> str:
+        if ids.driver_id is None:
+            return ""
+        page = worker_page(self._page(), ids.driver_id)
+        if page is None:
+            return ""
+        self._host = urlsplit(page).hostname
+        return "".join(_new_output(page, ids.driver_id, kind, seen) for kind in ("stdout", "stderr"))
+
+    def _driver_of(self, page: Mapping[str, Any], tag: str, since: datetime) -> str | None:
+        """The driver whose command line, which begins its log, holds the tag: a master lists drivers without their names."""
+        active = {one["id"] for one in page["activedrivers"]}
+        untold: str | None = None
+        for driver in young_drivers(page, since):
+            where = worker_page(page, driver)
+            command_line = None if where is None else _command_line(where, driver)
+            if command_line is not None and tag in command_line:
+                return driver
+            if command_line is None and driver in active:
+                untold = driver
+            # One that has ended and left no log never ran, or its worker is gone: nothing of it is at work.
+        if untold is not None:
+            raise UnreachableError(f"{untold} has no log yet, so it cannot be told whether it is {tag}")
+        return None
+
+    def _page(self) -> dict[str, Any]:
+        return self._each(self._pages, lambda page: alive(rest.ask_object(f"{page}/json/"), page))
+
+    def _ask(self, path: str, action: str, body: object = None) -> dict[str, Any]:
+        headers = self._headers()
+        return self._each(self._rest, lambda base: of_action(rest.ask_object(f"{base}/{path}", body=body, headers=headers), action))
+
+    def _headers(self) -> dict[str, str]:
+        return signed.headers(self._conn_id, self._known_password) if self._conn_id else {}
+
+    def _each(self, addresses: Sequence[str], ask: Callable[[str], R]) -> R:
+        """The first answer of several masters."""
+        last: UnreachableError | None = None
+        for address in addresses:
+            try:
+                return ask(address)
+            except UnreachableError as error:
+                last = error
+        assert last is not None
+        raise last
+
+
+# Pure: what is sent, and what the answers mean -----------------------------------------------------------------------
+
+
+def request(made: Submission) -> dict[str, Any]:
+    """The CreateSubmissionRequest. FailTask for what a standalone cluster would put onto the driver's command line."""
+    secret = command.secret_keys(made.conf)
+    if secret:
+        raise FailTask(
+            f"The conf {min(secret)} is secret, and a standalone cluster shows the conf of its drivers in their command lines: "
+            "give it in env_vars, or in the spark-defaults.conf of the cluster's machines."
+        )
+    conf = {AS_CONF[name]: value for name, value in made.options.items() if name in AS_CONF}
+    refused = sorted(made.options.keys() - AS_CONF.keys())
+    if refused:
+        raise FailTask(f"A driver in a standalone cluster takes no {refused[0]}: leave it out, or use deploy mode client.")
+    properties = {
+        **conf,
+        **made.conf,
+        "spark.master": made.target.master,
+        "spark.app.name": made.app_name,
+        "spark.submit.deployMode": "client" if made.is_python else "cluster",
+    }
+    arguments = [made.application, *made.arguments] if made.is_python else list(made.arguments)
+    if made.is_python:
+        # spark-submit in the driver reads its conf from its command line alone.
+        flags = [
+            part
+            for key, value in sorted(properties.items())
+            if key not in {"spark.master"}
+            for part in ("--conf", f"{key}={value}")
+        ]
+        arguments = ["--master", made.target.master, *flags, *arguments]
+    elif made.application:
+        properties["spark.jars"] = ",".join(filter(None, (properties.get("spark.jars"), made.application)))
+    return {
+        "action": "CreateSubmissionRequest",
+        "appResource": "" if made.is_python else made.application,
+        "mainClass": PYTHON_CLASS if made.is_python else made.java_class or "",
+        "appArgs": arguments,
+        "clientSparkVersion": "",
+        "environmentVariables": dict(made.environment),
+        "sparkProperties": properties,
+    }
+
+
+def alive(page: dict[str, Any], address: str) -> dict[str, Any]:
+    """The JSON of a master's page, if it is that of an active master; UnreachableError."""
+    if page.get("status") != "ALIVE" or not all(isinstance(page.get(name), list) for name in LISTS):
+        raise UnreachableError(f"the master at {address} is not ALIVE but {str(page.get('status', page))[:200]!r}")
+    return page
+
+
+def of_action(answer: dict[str, Any], action: str) -> dict[str, Any]:
+    """An answer of an active master's REST server to one kind of question; UnreachableError for any other."""
+    said = str(answer.get("message", ""))
+    if answer.get("action") != action or _is_standby(said):
+        raise UnreachableError(f"the master gives no {action} but {said or answer!r:.200}")
+    return answer
+
+
+def created(answer: Mapping[str, Any]) -> Ids:
+    """The driver id of a CreateSubmissionResponse; FailTask if the master refused it, UnreachableError if it may have taken it."""
+    driver, said = answer.get("submissionId"), str(answer.get("message") or answer)[:300]
+    by_master = answer.get("action") in {"CreateSubmissionResponse", "ErrorResponse"}
+    if by_master and answer.get("success") and driver:
+        return Ids(driver_id=str(driver))
+    if by_master and not answer.get("success"):
+        if _is_standby(said):
+            raise UnreachableError(f"the master took no driver: {said}", refused=True)
+        raise FailTask(f"The Spark master took no driver: it gave no driver id but said {said!r}.")
+    raise UnreachableError(f"the master gave no id of a driver but said {said!r}")
+
+
+def of_driver(answer: Mapping[str, Any]) -> Status:
+    """A SubmissionStatusResponse. A driver that the master does not know it may have lost with its memory."""
+    said = str(answer.get("driverState") or answer.get("message") or "")
+    if not answer.get("success"):
+        phase = Phase.UNKNOWN if said else Phase.NOT_FOUND
+        return Status(phase, f"the master says {said!r} of the driver" if said else "the master does not know the driver")
+    phase = DRIVER_STATES.get(said, Phase.UNKNOWN)
+    return Status(phase, f"driver {said}" if phase is not Phase.UNKNOWN else f"the master says {said or 'nothing'!r} of the driver")
+
+
+def of_application(page: Mapping[str, Any], ids: Ids) -> Status:
+    """What the master lists of an application."""
+    for one in _applications(page):
+        if one["id"] == ids.application_id:
+            return Status(APPLICATION_STATES.get(one["state"], Phase.UNKNOWN), f"application {one['state']}", ids)
+    return Status(Phase.NOT_FOUND, "the master lists no such application", ids)
+
+
+def agreed(driver: Status, application: Status, ids: Ids) -> Status:
+    """The driver's exit decides, once the application is no longer at work: both have to say so."""
+    if driver.phase is Phase.NOT_FOUND and application.phase in {Phase.SUBMITTED, Phase.RUNNING}:
+        return Status(application.phase, f"{driver.detail}, but {application.detail}", ids)
+    if not driver.phase.is_end:
+        return Status(driver.phase, driver.detail, ids)
+    if application.phase in {Phase.SUBMITTED, Phase.RUNNING}:
+        return Status(Phase.RUNNING, f"{driver.detail}, but {application.detail}", ids)
+    words = driver.detail if application.phase in {Phase.UNKNOWN, Phase.NOT_FOUND} else f"{driver.detail}, {application.detail}"
+    if driver.phase is Phase.FINISHED and application.phase in {Phase.FAILED, Phase.KILLED}:
+        return Status(application.phase, words, ids)
+    return Status(driver.phase, words, ids)
+
+
+def application_of(page: Mapping[str, Any], tag: str) -> str | None:
+    """The application whose name holds a tag."""
+    return next((str(one["id"]) for one in _applications(page) if tag in one["name"]), None)
+
+
+def young_drivers(page: Mapping[str, Any], since: datetime) -> list[str]:
+    """The drivers that a master took after `since`, as far as two clocks agree."""
+    return [one["id"] for one in _drivers(page) if float(one["starttime"]) / 1000 >= since.timestamp() - CLOCKS_DIFFER_S]
+
+
+def worker_page(page: Mapping[str, Any], driver_id: str) -> str | None:
+    """The address of the worker that runs a driver, whose page has the driver's output."""
+    worker = next((one.get("worker") for one in _drivers(page) if one["id"] == driver_id), None)
+    return next((one["webuiaddress"] for one in page.get("workers", ()) if one["id"] == worker), None)
+
+
+def new_text(answer: str, kind: str, seen: dict[str, int]) -> str:
+    """The part of a worker's log page after what was seen; `seen` is moved on. Nothing of an answer that was cut off."""
+    head = _LOG_HEAD.match(answer)
+    if head is None:
+        return ""
+    text = answer[head.end() :]
+    if len(text.encode()) < int(head[2]) - int(head[1]):
+        return ""
+    seen[kind] = int(head[2])
+    return text
+
+
+def _command_line(page: str, driver_id: str) -> str | None:
+    """The command line that a driver's log begins with; None as long as it is not there whole."""
+    text, seen = "", {"stderr": 0}
+    while COMMAND_END not in text:
+        url = f"{page}/log/?driverId={driver_id}&logType=stderr&offset={seen['stderr']}&byteLength={HEAD_BYTES}"
+        new = new_text(rest.text(url), "stderr", seen)
+        if not new:
+            return None
+        text += new
+    return text.partition(COMMAND_END)[0]
+
+
+def _new_output(page: str, driver_id: str, kind: str, seen: dict[str, int]) -> str:
+    offset = seen.get(kind, 0)
+    url = f"{page}/log/?driverId={driver_id}&logType={kind}&offset={offset}&byteLength={CHUNK_BYTES}"
+    return new_text(rest.text(url), kind, seen)
+
+
+def _is_standby(said: str) -> bool:
+    """Whether a master says that it is not the active one: then it did nothing of what it was asked."""
+    return "standby" in said.lower() or "not alive" in said.lower()
+
+
+def _applications(page: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield from (*page.get("activeapps", ()), *page.get("completedapps", ()))
+
+
+def _drivers(page: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield from (*page.get("activedrivers", ()), *page.get("completeddrivers", ()))

@@ -1,0 +1,155 @@
+"""YARN: submitted to by spark-submit, asked by the resource manager's REST API if the connection names one, else by `yarn`."""
+
+import re
+import subprocess
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from workers.spark.clusters import limits, rest
+from workers.spark.clusters.command import Submission
+from workers.spark.clusters.protocol import Run
+from workers.spark.clusters.status import Ids, Phase, Status, UnreachableError
+
+CALL_S = 30.0
+#: The head of a list of applications, without which the list is no answer.
+_LIST_HEAD = re.compile(r"^Total number of applications\b", re.MULTILINE)
+_UNKNOWN_ID = re.compile(r"Application with id '[^']*' doesn't exist")
+_ID = re.compile(r"\bapplication_\d+_\d+\b")
+_SUBMITTED = re.compile(r"(?:Submitted application|Submitting application|Application report for) (application_\d+_\d+)")
+#: Of an application that is not FINISHED; FINISHED is decided by the final state.
+STATES = {
+    **dict.fromkeys(("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED"), Phase.SUBMITTED),
+    **dict.fromkeys(("RUNNING", "FINISHING", "KILLING"), Phase.RUNNING),
+    "FAILED": Phase.FAILED,
+    "KILLED": Phase.KILLED,
+}
+FINAL_STATES = {"SUCCEEDED": Phase.FINISHED, "FAILED": Phase.FAILED, "KILLED": Phase.KILLED}
+
+
+class Yarn:
+    """`reach` may name `resourcemanager` (http://host:8088) and `yarn` (the command)."""
+
+    def __init__(self, reach: Mapping[str, str]) -> None:
+        self._rest = reach.get("resourcemanager", "").rstrip("/")
+        self._command = reach.get("yarn", "yarn")
+
+    def tagged(self, made: Submission) -> Submission:
+        """YARN finds applications by their tags; spark-submit in cluster mode leaves as soon as it is accepted."""
+        given = made.conf.get("spark.yarn.tags")
+        more = {"spark.yarn.tags": f"{given},{made.tag}" if given else made.tag}
+        if made.target.is_cluster_mode:
+            more["spark.yarn.submit.waitAppCompletion"] = "false"
+        return made.with_conf(more)
+
+    def submit(self, made: Submission, run: Run) -> Ids:
+        return submitted(run(made))
+
+    def find(self, tag: str, since: datetime) -> Ids | None:
+        if self._rest:
+            return found(rest.ask_object(f"{self._rest}/ws/v1/cluster/apps?applicationTags={tag}"))
+        return listed(self._call("application", "-list", "-appStates", "ALL", "-appTags", tag))
+
+    def status(self, ids: Ids, tag: str) -> Status:
+        if ids.application_id is None:
+            return Status(Phase.UNKNOWN, "its application id is not known", ids)
+        if self._rest:
+            return of_answer(rest.ask_object(f"{self._rest}/ws/v1/cluster/apps/{ids.application_id}"))
+        return of_report(self._call("application", "-status", ids.application_id))
+
+    def kill(self, ids: Ids) -> None:
+        if ids.application_id is None:
+            return
+        if self._rest:
+            url = f"{self._rest}/ws/v1/cluster/apps/{ids.application_id}/state"
+            rest.text(url, body={"state": "KILLED"}, method="PUT")
+        else:
+            self._call("application", "-kill", ids.application_id)
+
+    def gone(self, ids: Ids, tag: str) -> bool | None:
+        phase = self.status(ids, tag).phase
+        return None if phase is Phase.NOT_FOUND else phase.is_end
+
+    def driver_host(self, ids: Ids) -> str | None:
+        return None
+
+    def output(self, ids: Ids, seen: dict[str, int]) -> str:
+        return ""
+
+    def _call(self, *arguments: str) -> str:
+        try:
+            done = subprocess.run(
+                [self._command, *arguments],
+                capture_output=True,
+                text=True,
+                timeout=limits.left(CALL_S),
+                check=False,
+                stdin=subprocess.DEVNULL,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise UnreachableError(f"`{self._command} {' '.join(arguments)}` gave no answer ({error})") from None
+        if done.returncode != 0 and not _ID.search(done.stdout):
+            raise UnreachableError(f"`{self._command} {' '.join(arguments)}` failed: {(done.stderr or done.stdout)[-300:].strip()}")
+        return done.stdout
+
+
+# Pure: what the answers mean -----------------------------------------------------------------------------------------
+
+
+def submitted(output: str) -> Ids:
+    """The application id that spark-submit printed; it prints none if its log level is too high."""
+    match = _SUBMITTED.search(output)
+    return Ids() if match is None else Ids(application_id=match[1], ui_url=_tracking(output))
+
+
+def of_answer(answer: Mapping[str, Any]) -> Status:
+    """An answer of /ws/v1/cluster/apps/<id>."""
+    app = answer.get("app")
+    if not isinstance(app, Mapping):
+        said = answer.get("RemoteException")
+        words, kind = (said.get("message"), said.get("exception")) if isinstance(said, Mapping) else (answer, None)
+        phase = Phase.NOT_FOUND if kind == "NotFoundException" else Phase.UNKNOWN
+        return Status(phase, f"the resource manager says {str(words)[:200]!r}")
+    ids = Ids(application_id=str(app["id"]), ui_url=app.get("trackingUrl") or None)
+    return _status(str(app.get("state", "")), str(app.get("finalStatus", "")), str(app.get("diagnostics", "")), ids)
+
+
+def of_report(report: str) -> Status:
+    """The report that `yarn application -status` prints: one `Name : value` a line."""
+    if unknown := _UNKNOWN_ID.search(report):
+        return Status(Phase.NOT_FOUND, f"yarn says {unknown[0]!r}")
+    fields = {
+        name.strip(): value.strip() for line in report.splitlines() for name, colon, value in [line.partition(" : ")] if colon
+    }
+    ids = Ids(application_id=fields.get("Application-Id"), ui_url=fields.get("Tracking-URL"))
+    return _status(fields.get("State", ""), fields.get("Final-State", ""), fields.get("Diagnostics", ""), ids)
+
+
+def found(answer: Mapping[str, Any]) -> Ids | None:
+    """The newest application of an answer of /ws/v1/cluster/apps; UnreachableError for what is no list."""
+    if "apps" not in answer:
+        raise UnreachableError(f"the resource manager gives no list of applications but says {str(answer)[:200]!r}")
+    apps = (answer.get("apps") or {}).get("app") or []
+    newest = max(apps, key=lambda app: app.get("startedTime", 0), default=None)
+    return None if newest is None else Ids(application_id=str(newest["id"]), ui_url=newest.get("trackingUrl") or None)
+
+
+def listed(output: str) -> Ids | None:
+    """The last application that `yarn application -list` prints; UnreachableError for what is no list."""
+    if not _LIST_HEAD.search(output):
+        raise UnreachableError(f"yarn gives no list of applications but says {output[-300:].strip()!r}")
+    found = _ID.findall(output)
+    return Ids(application_id=found[-1]) if found else None
+
+
+def _status(state: str, final: str, diagnostics: str, ids: Ids) -> Status:
+    detail = f"application {state}" + (f", final state {final}" if final not in {"", "UNDEFINED"} else "")
+    if diagnostics.strip() not in {"", "N/A"}:
+        detail += f": {diagnostics.strip()[:500]}"
+    phase = FINAL_STATES.get(final, Phase.UNKNOWN) if state == "FINISHED" else STATES.get(state, Phase.UNKNOWN)
+    return Status(phase, detail if state else "the report has no state", ids)
+
+
+def _tracking(output: str) -> str | None:
+    match = re.search(r"tracking URL: (\S+)", output)
+    return match[1] if match else None

@@ -1,0 +1,1 @@
+"""Warm Spark sessions: JVMs that a worker keeps between tasks."""

@@ -1,0 +1,224 @@
+"""The JVM of a pool child: its start, what it says (in the log of the moment), its end with the child."""
+
+import contextlib
+import fcntl
+import logging
+import os
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from celery.platforms import set_pdeathsig
+
+from scheduler.exceptions import PacelineError
+from workers.spark import causes, conf
+from workers.spark.java import check_java, submit_opts
+from workers.spark.sessions.scratch import Scratch
+
+START_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 3.0
+CHUNK_BYTES = 65536
+#: Of what it said last, kept for the cause of a failure.
+KEPT_BYTES = 65536
+
+
+class JvmError(PacelineError):
+    """Spark's JVM did not start, or does not answer."""
+
+
+class Jvm:
+    """A JVM that waits for a Python driver. It dies with the thread that made it: make it in the main thread."""
+
+    def __init__(self, settings: Mapping[str, str], options: Sequence[str] = ()) -> None:
+        java = check_java()
+        self._said = bytearray()
+        self._scratch = Scratch()
+        properties, gateway = self._scratch.path / "spark.properties", self._scratch.path / "gateway"
+        # Tables that only its memory knows end with it: another JVM could neither read them nor save one of the same name.
+        self._warehouse = self._scratch.path / "warehouse"
+        # A file and not arguments, which everybody on the machine can read.
+        properties.write_text(conf.as_properties({"spark.sql.warehouse.dir": str(self._warehouse), **settings}))
+        read, write = os.pipe()
+        try:
+            self._process = _start(java, properties, gateway, write, options)
+            os.close(write)
+            self._output, self._output_file = read, os.fstat(read).st_ino
+            self._pumping = threading.Thread(target=self._pump, name="jvm-output", daemon=True)
+            self._pumping.start()
+            self.gateway = _connect(*self._wait_for(gateway))
+            properties.unlink()
+            gateway.unlink()
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs and its output is read; without that it would wait for a reader sooner or later."""
+        return self._process.poll() is None and self._pumping.is_alive()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def tables(self) -> set[str]:
+        """The tables and databases that are known to this JVM alone, and go with it."""
+        with contextlib.suppress(OSError):
+            return {path.name for path in self._warehouse.iterdir()}
+        return set()
+
+    def forget_said(self) -> None:
+        """A task begins: what was said before is not about it."""
+        self._said.clear()
+
+    def said(self) -> str:
+        """The end of what it has said since."""
+        return bytes(self._said).decode(errors="replace")
+
+    def settle(self, timeout_s: float = 0.2) -> None:
+        """Wait a moment until what it has printed so far is written, so that it stands in the log of its task."""
+        deadline = time.monotonic() + timeout_s
+        while self.alive and self._has_output() and time.monotonic() < deadline:
+            (waiting,) = struct.unpack("i", fcntl.ioctl(self._output, termios.FIONREAD, b"\0" * 4))
+            if waiting == 0:
+                return
+            time.sleep(0.005)
+
+    @contextlib.contextmanager
+    def must_answer(self, within_s: float) -> Iterator[None]:
+        """Kill it if the block takes longer: a call to a JVM that is stopped, or out of memory, may never return. JvmError."""
+        lock, over, killed = threading.Lock(), False, False
+
+        def kill() -> None:
+            nonlocal killed
+            with lock:
+                if not over:
+                    killed = True
+                    self._process.kill()
+
+        timer = threading.Timer(within_s, kill)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            with lock:
+                over = True
+            if killed:
+                raise JvmError(f"Spark's JVM did not answer within {within_s:g} s.")
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """End it; kill it if it does not end in time."""
+        if hasattr(self, "gateway"):
+            _disconnect(self.gateway)
+        process: subprocess.Popen[bytes] | None = getattr(self, "_process", None)
+        if process is not None:
+            _end(process, timeout_s)
+        self._scratch.remove()
+
+    def _wait_for(self, info: Path) -> tuple[int, str]:
+        from pyspark.serializers import UTF8Deserializer, read_int
+
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not info.is_file():
+            code = self._process.poll()
+            if code is not None:
+                time.sleep(0.1)  # lets the pump write the JVM's own words before ours
+                cause = causes.of_text(self.said()) or "its output is above."
+                raise JvmError(f"Spark's JVM ended while it started, with exit code {code}: {cause}")
+            if time.monotonic() > deadline:
+                raise JvmError(f"Spark's JVM did not start within {START_TIMEOUT_S:g} s; its output is above.")
+            time.sleep(0.02)
+        with info.open("rb") as file:
+            return read_int(file), UTF8Deserializer().loads(file)
+
+    def _pump(self) -> None:
+        """Copy to whatever file descriptor 2 is at that moment: the log of the running task, else the worker's stderr."""
+        while self._has_output() and (data := os.read(self._output, CHUNK_BYTES)):
+            self._said += data
+            del self._said[:-KEPT_BYTES]
+            while data:
+                data = data[os.write(2, data) :]
+        if self._has_output():
+            os.close(self._output)
+
+    def _has_output(self) -> bool:
+        """Whether the descriptor is still the pipe: a task may have closed it, and its number be that of something else by now."""
+        with contextlib.suppress(OSError):
+            return os.fstat(self._output).st_ino == self._output_file
+        return False
+
+
+def _end(process: "subprocess.Popen[bytes]", timeout_s: float) -> None:
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    assert process.stdin is not None
+    with contextlib.suppress(OSError):  # a task has closed it
+        process.stdin.close()
+
+
+def _start(java: str, properties: Path, gateway: Path, output: int, options: Sequence[str]) -> "subprocess.Popen[bytes]":
+    from pyspark.find_spark_home import _find_spark_home
+
+    environment = {
+        **os.environ,
+        "SPARK_CONNECT_MODE": "0",
+        # Its own options in the conf come later, and so before ours.
+        "SPARK_SUBMIT_OPTS": submit_opts(f"-Djava.io.tmpdir={properties.parent}", *options),
+        "_PYSPARK_DRIVER_CONN_INFO_PATH": str(gateway),
+        "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
+        # spark-submit believes a JAVA_HOME without a Java in it, and fails; an empty one sends it to PATH.
+        "JAVA_HOME": str(Path(java).parent.parent) if java.startswith(os.environ.get("JAVA_HOME") or "//") else "",
+    }
+    return subprocess.Popen(
+        [f"{_find_spark_home()}/bin/spark-submit", "--properties-file", str(properties), "--load-spark-defaults", "pyspark-shell"],
+        stdin=subprocess.PIPE,  # the JVM also ends when this is closed
+        stdout=output,
+        stderr=output,
+        env=environment,
+        preexec_fn=_die_with_parent,  # noqa: PLW1509
+    )
+
+
+def _die_with_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    set_pdeathsig("SIGKILL")
+
+
+def _disconnect(gateway: Any) -> None:
+    """Before its JVM ends, or py4j would go on to ask it, if only to let go of objects, and log a stack trace each time."""
+    from py4j.clientserver import SHUTDOWN_FINALIZER_WORKER
+
+    with contextlib.suppress(Exception):  # a task may have changed it
+        client = gateway._gateway_client
+        client.is_connected = False
+        client.finalizer_deque.appendleft(SHUTDOWN_FINALIZER_WORKER)
+        client.close()
+    with contextlib.suppress(Exception):
+        gateway.shutdown_callback_server()
+
+
+def _connect(port: int, secret: str) -> Any:
+    from pyspark.java_gateway import launch_gateway
+
+    # In a task's log it would tell of each connection that it opens or closes.
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    os.environ |= {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
+    try:
+        return launch_gateway()
+    finally:
+        del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]

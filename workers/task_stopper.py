@@ -1,0 +1,158 @@
+"""Stops user code: tasks that are no longer wanted or run too long, and all of them when the worker is told to stop.
+
+A thread of the worker's parent that touches neither database nor broker, so nothing that is away keeps it from acting.
+"""
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from celery.worker import state as celery_state
+
+from scheduler.process.health import Pulse
+from workers.logs import worker_log
+from workers.lost_processes import kill_tree
+from workers.running_tasks import Board, Running
+
+LOOK_INTERVAL_S = 0.1
+#: The same while nothing runs: whatever starts meanwhile is given REACTION_S before it may have to be killed.
+IDLE_INTERVAL_S = 0.5
+#: Seconds after which a warden that does not look is unwell; killing a large tree of processes takes its time.
+SILENT_S = 10.0
+#: Seconds user code has to react to a SIGTERM, or to its own timeout, before its process is killed.
+REACTION_S = 10.0
+#: Seconds a worker needs to end in order once its tasks have.
+CLOSING_S = 15.0
+WORKER_STOPPED = "worker was stopped"
+LEASE_ENDED = "the lease of its worker ended: PostgreSQL was not reached in time"
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    running: Running
+    reason: str
+    kill_at: float
+
+
+class Warden(threading.Thread):
+    """`pool` gives the process ids of the pool children; `on_abort` gets what ran when the worker had to end at once."""
+
+    def __init__(
+        self,
+        board: Board,
+        *,
+        grace_s: float,
+        pool: Callable[[], Collection[int]],
+        on_abort: Callable[[list[Running]], None],
+    ) -> None:
+        super().__init__(name="warden", daemon=True)
+        self._board = board
+        self._grace_s = grace_s
+        self._pool = pool
+        self._on_abort = on_abort
+        self._asked: dict[str, _Asked] = {}
+        self._killed: dict[str, str] = {}
+        self._lock = threading.Lock()
+        self._drained_since: float | None = None
+        self._said_draining = False
+        self._abort = threading.Event()
+        self._done = threading.Event()
+        self.pulse = Pulse("The thread that stops tasks has not looked after them", SILENT_S)
+        #: How the process ends when it has to at once.
+        self.leave: Callable[[], None] = lambda: os._exit(1)
+        #: When the event loop last looked; it does not while the broker is away.
+        self.loop_seen_at = time.monotonic()
+
+    @property
+    def draining(self) -> bool:
+        return self._drained_since is not None
+
+    def drain(self) -> None:
+        """Take no more work, let tasks end within the grace period, stop the rest, end. Safe in a signal handler."""
+        if self._drained_since is None:
+            self._drained_since = time.monotonic()
+        else:
+            self.abort()
+
+    def abort(self) -> None:
+        """End at once."""
+        self._abort.set()
+
+    def end(self) -> None:
+        self._done.set()
+
+    def stop(self, dispatch_id: str, reason: str) -> None:
+        """Ask the child that runs this dispatch to stop it; kill the child if it does not react."""
+        with self._lock:
+            if dispatch_id in self._asked:
+                return
+            running = self._board.ask_stop(dispatch_id, reason)
+            if running is None:
+                return
+            self._asked[dispatch_id] = _Asked(running, reason, time.monotonic() + REACTION_S)
+        worker_log.info("stopping dispatch %s of task instance %d: %s", dispatch_id, running.ti_id, reason)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(running.pid, signal.SIGTERM)
+
+    def killed_for(self, dispatch_id: str) -> str | None:
+        """Why this warden killed the process of a dispatch, if it did."""
+        return self._killed.get(dispatch_id)
+
+    def run(self) -> None:
+        while not self._done.wait(self._pause_s()):
+            self.pulse.beat()
+            now = time.monotonic()
+            if self._abort.is_set():
+                self._end_now()
+            self._kill_deaf(now)
+            for one in self._board.unleased():
+                self._kill(one, LEASE_ENDED)
+            if self._drained_since is not None:
+                self._drain(now, self._drained_since)
+
+    def _pause_s(self) -> float:
+        busy = self._asked or self.draining or self._abort.is_set() or self._board.running()
+        return LOOK_INTERVAL_S if busy else IDLE_INTERVAL_S
+
+    def _kill_deaf(self, now: float) -> None:
+        running = {one.dispatch_id: one for one in self._board.running()}
+        for dispatch_id, asked in list(self._asked.items()):
+            if dispatch_id not in running:
+                del self._asked[dispatch_id]
+            elif now >= asked.kill_at:
+                self._kill(running[dispatch_id], asked.reason)
+        for one in running.values():
+            if one.deadline is not None and now >= one.deadline + REACTION_S:
+                self._kill(one, f"it ran longer than its execution_timeout and did not react within {REACTION_S:g} s")
+
+    def _drain(self, now: float, since: float) -> None:
+        running = self._board.running()
+        if not self._said_draining:
+            self._said_draining = True
+            worker_log.info("stopping: %d tasks have %g s to end; another signal ends them now", len(running), self._grace_s)
+        if now >= since + self._grace_s:
+            for one in running:
+                self.stop(one.dispatch_id, WORKER_STOPPED)
+        loop_is_away = now >= self.loop_seen_at + 2.0
+        if loop_is_away and not running:
+            celery_state.should_stop = 0
+        if now >= since + self._grace_s + REACTION_S + CLOSING_S:
+            worker_log.error("the worker does not end by itself; ending it now")
+            self.abort()
+
+    def _kill(self, running: Running, reason: str) -> None:
+        if running.dispatch_id not in self._killed:
+            worker_log.warning("killing process %d (dispatch %s): %s", running.pid, running.dispatch_id, reason)
+            self._killed[running.dispatch_id] = reason
+            kill_tree(running.pid)
+
+    def _end_now(self) -> None:
+        running = self._board.running()
+        for pid in self._pool():
+            kill_tree(pid)
+        self._on_abort(running)
+        self.leave()

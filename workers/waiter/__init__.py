@@ -1,0 +1,1 @@
+"""The waiter process, which awaits the triggers of deferred tasks."""

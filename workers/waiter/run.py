@@ -1,0 +1,294 @@
+"""A waiter: one asyncio process that awaits the triggers of deferred tasks, a thousand at once.
+
+It keeps nothing that matters: a trigger whose waiter is gone is started again by another one, and a task is woken by the
+first of them that fires.
+"""
+
+import asyncio
+import functools
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from typing import Any, TypeVar
+
+from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
+
+from scheduler.authoring import zones
+from scheduler.authoring.external import Counts, Target
+from scheduler.messaging.wakeups import WAITERS_KEY, Doorbell
+from scheduler.process import fault_points, hardening, stop_signals
+from scheduler.process.health import Complaint, Contact, Health, Pulse
+from scheduler.process.health_server import HealthServer
+from scheduler.process.pidfile import Presence
+from scheduler.settings import Settings
+from scheduler.store.dags import schedules
+from scheduler.store.dags.versions import Versions
+from scheduler.store.upkeep import processes
+from scheduler.store.upkeep.heartbeats import Renewal
+from scheduler.store.upkeep.settings_drift import Agreement
+from scheduler.store.worker import deferrals, external_runs
+from scheduler.store.worker.deferrals import Awaited, Fired
+from workers import logs, secrets_backend, startup
+from workers.waiter.triggers import Outside, Triggers
+
+R = TypeVar("R")
+
+log = logging.getLogger("paceline.waiter")
+
+#: Triggers claimed, and fired ones written, in one transaction.
+BATCH = 500
+#: A lost ring costs so many seconds.
+POLL_S = 1.0
+ANSWER_S = 1.0
+PAUSE_S = 1.0
+#: A loop that did not turn for so long is blocked by a trigger.
+BLOCKED_S = 1.0
+
+
+def run(settings: Settings, *, name: str | None = None) -> int:
+    """Await triggers until SIGTERM or SIGINT; the exit code. CredentialsError and SchemaError if it cannot start."""
+    settings = startup.as_worker(settings)
+    fault_points.arm(os.environ, settings.database_url)
+    hardening.close()
+    secrets_backend.take_environment()
+    hardening.forget()
+    logs.to_stderr()
+    stop_signals.exit_at_once()
+    zones.set_default(settings.core.default_timezone)
+    engine = startup.ready(settings)
+    asked = stop_signals.remember()
+    presence = Presence(settings.run_folder, "waiter").take()
+    try:
+        waiter = Waiter(engine, settings, name=name, presence=presence)
+        limits = settings.waiter
+        HealthServer(waiter.health, path=presence.socket, address=limits.health_address, port=limits.health_port)
+        asyncio.run(_until_signalled(waiter, asked))
+    finally:
+        presence.leave()
+    logging.shutdown()
+    # Threads that a trigger or a DAG file blocks for ever must not keep the process.
+    os._exit(0)
+
+
+async def _until_signalled(waiter: "Waiter", asked: threading.Event) -> None:
+    stop = asyncio.Event()
+    for number in stop_signals.NUMBERS:
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    if asked.is_set():
+        stop.set()
+    await waiter.run(stop)
+
+
+class Waiter:
+    """Claims triggers, awaits each as a task of the event loop, and writes what fired back in batches."""
+
+    def __init__(self, engine: Engine, settings: Settings, *, name: str | None = None, presence: Presence | None = None) -> None:
+        host = socket.gethostname()
+        self._engine = engine
+        self._settings = settings
+        self._name = name or f"waiter@{host}"
+        self._presence = presence
+        silent_s = settings.waiter.heartbeat_timeout
+        self._loop = Pulse("A trigger blocks the loop", silent_s)
+        self._heartbeat = Pulse("Its sign of life did not reach the database", silent_s)
+        self._claims = Pulse("It has claimed no triggers", silent_s)
+        self._store, self._broker = Contact(), Contact()
+        vital: dict[str, Complaint] = {
+            "loop": self._loop,
+            "heartbeat": self._heartbeat,
+            "claims": self._claims,
+            "database": self._store,
+        }
+        self._agreement = Agreement(engine, settings, log.warning, silent_s)
+        others: dict[str, Complaint] = {"broker": self._broker, "settings": self._agreement}
+        self.health = Health("waiter", lambda: self.waiter_id, vital, others)
+        self.waiter_id = self._register()
+        self._outside = Outside(self._states, self._clock())
+        self._triggers = Triggers(settings, self._outside)
+        self._versions = Versions()
+        #: By dispatch id: whom a trigger is awaited for, and the asyncio task that does.
+        self._running: dict[str, tuple[Awaited, asyncio.Task[None]]] = {}
+        self._fired: list[Fired] = []
+        self._something_fired = asyncio.Event()
+        self._doorbell, self._bell = Doorbell(settings), Doorbell(settings, WAITERS_KEY)
+        self._database = ThreadPoolExecutor(2, thread_name_prefix="database")
+        self._bell_thread = ThreadPoolExecutor(1, thread_name_prefix="doorbell")
+        self._turned_at = time.monotonic()
+        limits = settings.waiter
+        self._renewal = Renewal(
+            settings, process_id=lambda: self.waiter_id, interval_s=limits.heartbeat_sec, timeout_s=limits.heartbeat_timeout,
+            application="paceline waiter", renewed=lambda *_: self._heartbeat.beat(),
+            # What a trigger blocks for good is others' to await.
+            wanted=lambda: self._loop(time.monotonic()) is None,
+        )  # fmt: skip
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Turn until `stop`, then give back what is still awaited."""
+        ended = threading.Event()
+        threading.Thread(target=self._watch, args=(asyncio.get_running_loop(), ended), daemon=True).start()
+        self._renewal.start()
+        log.info("%s awaits up to %d triggers", self.waiter_id, self._settings.waiter.capacity)
+        duties = [
+            asyncio.create_task(self._steadily(duty), name=name)
+            for name, duty in (
+                ("claim", self._claim), ("fire", self._fire), ("answer", self._answer), ("beat", self._beat), ("turn", self._turn)
+            )
+        ]  # fmt: skip
+        try:
+            await stop.wait()
+        finally:
+            ended.set()
+            self._renewal.end()
+            for duty in duties:
+                duty.cancel()
+            self._drop(list(self._running))
+            await self._give_back()
+            log.info("%s stopped", self.waiter_id)
+
+    async def _steadily(self, duty: Callable[[], Any]) -> None:
+        """Repeat a duty; an error ends one turn of it, never the waiter."""
+        away = False
+        while True:
+            try:
+                await duty()
+            except DBAPIError as error:
+                if not away:
+                    log.warning("PostgreSQL does not answer (%s); trying until it does", str(error.orig).strip())
+                away = True
+                self._store.failed("PostgreSQL does not answer; what fired meanwhile is kept until it does.")
+                await asyncio.sleep(PAUSE_S)
+            except Exception:
+                log.exception("A duty of the waiter failed and will be tried again")
+                await asyncio.sleep(PAUSE_S)
+            else:
+                if away:
+                    self._store.answered()
+                away = False
+
+    async def _claim(self) -> None:
+        """Take free triggers while there is room, then wait for a ring or the next poll."""
+        room = min(self._settings.waiter.capacity - len(self._running), BATCH)
+        if room > 0:
+            waiter = self.waiter_id
+            claimed = await self._ask(functools.partial(deferrals.claim, self._engine, waiter, limit=room))
+            if waiter == self.waiter_id:  # else it was declared dead meanwhile, and they are free again
+                for one in claimed:
+                    self._start(one)
+            if len(claimed) == room:
+                self._claims.beat()
+                return
+        self._claims.beat()
+        rung = await asyncio.get_running_loop().run_in_executor(self._bell_thread, self._bell.wait, POLL_S)
+        if rung is not None:
+            self._broker.answered()
+        else:
+            self._broker.failed("Redis does not answer; it looks for triggers every second until it does.")
+            await asyncio.sleep(POLL_S)
+
+    async def _fire(self) -> None:
+        """Write what fired, many at once; it is kept until the database has taken it."""
+        await self._something_fired.wait()
+        batch = self._fired[:BATCH]
+        if batch:
+            moved = await self._ask(functools.partial(deferrals.fire, self._engine, batch))
+            del self._fired[: len(batch)]
+            if moved:
+                await self._ask(functools.partial(self._doorbell.ring, "queue"))
+                fault_points.point("fire.rung")
+        if not self._fired:
+            self._something_fired.clear()
+
+    async def _answer(self) -> None:
+        await asyncio.sleep(ANSWER_S)
+        await self._outside.answer()
+
+    async def _beat(self) -> None:
+        """Register anew if declared dead, and end triggers that nobody waits for any more."""
+        if self._renewal.is_refused(self.waiter_id):
+            former, self.waiter_id = self.waiter_id, await self._ask(self._register)
+            log.warning("waiter %s was declared dead; it goes on as %s", former, self.waiter_id)
+            self._drop(list(self._running))
+        await self._ask(lambda: self._agreement.look(self.waiter_id))
+        self._outside.set_clock(await self._ask(self._clock))
+        waiter, mine = self.waiter_id, [(one.ti_id, one.dispatch_id) for one, _ in self._running.values()]
+        if mine:
+            awaited = await self._ask(functools.partial(deferrals.still_awaited, self._engine, waiter, mine))
+            self._drop([dispatch_id for _, dispatch_id in mine if dispatch_id not in awaited])
+        await asyncio.sleep(self._settings.waiter.heartbeat_sec)
+
+    async def _turn(self) -> None:
+        self._turned_at = time.monotonic()
+        self._loop.beat()
+        await asyncio.sleep(BLOCKED_S / 10)
+
+    def _start(self, one: Awaited) -> None:
+        if one.dispatch_id not in self._running:
+            name = f"{one.classpath} of {one.dag_id}.{one.task_id}, run {one.run_id}"
+            self._running[one.dispatch_id] = (one, asyncio.create_task(self._wait(one), name=name))
+
+    async def _wait(self, one: Awaited) -> None:
+        fired = await self._triggers.run(one)
+        if self._running.pop(one.dispatch_id, None) is not None:
+            self._fired.append(fired)
+            self._something_fired.set()
+
+    def _drop(self, dispatch_ids: Sequence[str]) -> None:
+        for dispatch_id in dispatch_ids:
+            if (found := self._running.pop(dispatch_id, None)) is not None:
+                found[1].cancel()
+
+    async def _give_back(self) -> None:
+        try:
+            if self._fired:
+                await self._ask(functools.partial(deferrals.fire, self._engine, self._fired))
+                self._doorbell.ring("queue")
+            if await self._ask(functools.partial(deferrals.leave, self._engine, self.waiter_id)):
+                self._doorbell.ring_waiters()
+            await self._ask(functools.partial(processes.stop, self._engine, self.waiter_id))
+        except DBAPIError as error:
+            log.warning("PostgreSQL does not answer (%s); others take over once it does", str(error.orig).strip())
+
+    async def _states(self, targets: Sequence[Target]) -> Sequence[Counts]:
+        def read() -> Sequence[Counts]:
+            with self._engine.connect() as connection:
+                return external_runs.states(
+                    lambda statement, parameters: connection.exec_driver_sql(statement, tuple(parameters)).all(),
+                    lambda version: self._versions.dag(connection, version),
+                    targets,
+                )
+
+        return await self._ask(read)
+
+    def _clock(self) -> datetime:
+        with self._engine.connect() as connection:
+            return schedules.clock(connection)
+
+    async def _ask(self, work: Callable[[], R]) -> R:
+        """`work()` in a thread, so that the database never holds up the triggers."""
+        return await asyncio.get_running_loop().run_in_executor(self._database, work)
+
+    def _register(self) -> str:
+        host = socket.gethostname()
+        made = processes.register(self._engine, kind="waiter", name=self._name, host=host, pid=os.getpid())
+        self._agreement.enter(made)
+        if self._presence is not None:
+            self._presence.note(made)
+            if dead := self._presence.take_dead():
+                processes.bury(self._engine, dead, why="is gone from its machine")
+        return made
+
+    def _watch(self, loop: asyncio.AbstractEventLoop, ended: threading.Event) -> None:
+        """A thread that names the trigger which blocks all others."""
+        said: asyncio.Task[Any] | None = None
+        while not ended.wait(BLOCKED_S / 4):
+            blocked_s = time.monotonic() - self._turned_at
+            culprit = asyncio.current_task(loop) if blocked_s > BLOCKED_S else None
+            if culprit is not None and culprit is not said:
+                log.error("%s blocks all other triggers (%.1f s so far): it must await, not wait", culprit.get_name(), blocked_s)
+            said = culprit
