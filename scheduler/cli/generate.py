@@ -118,8 +118,8 @@ def fault_points_page() -> str:
     """docs/reference/fault-points.md."""
     lines = ["# Fault points", "", f"<!-- {NOTE} -->", ""]
     lines += [
-        "A fault point is a step at which a test can kill, stop, delay or fail a process; see `scheduler/process/fault_points.py`. It is off",
-        f"and costs nothing unless `{fault_points.FAULTS}` lists it: `{fault_points.FORM}`.",
+        "A fault point is a step at which a test can kill, stop, delay or fail a process; see `scheduler/process/fault_points.py`.",
+        f"It is off and costs nothing unless `{fault_points.FAULTS}` lists it: `{fault_points.FORM}`.",
         f"If it is set without `{fault_points.FOLDER}`, or with a database on another machine, the process does not start.",
         "",
         "| point | position |",

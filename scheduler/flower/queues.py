@@ -21,7 +21,7 @@ from scheduler.settings import Settings
 
 log = logging.getLogger("paceline.flower")
 
-PAGE = Path(__file__).with_name("flower_queues.html")
+PAGE = Path(__file__).with_name("queues.html")
 #: Names of queues that Flower has heard of from workers -> the rows of the page, and when the schedulers wrote what they know.
 Read = Callable[[set[str]], tuple[list[dict[str, Any]], datetime | None]]
 

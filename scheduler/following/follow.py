@@ -22,7 +22,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from scheduler.deciding.rules import Upstream, Verdict, decide
-from scheduler.messaging.publisher import PUBLISH_ERRORS, Message, Publisher
+from scheduler.messaging.message import Message
+from scheduler.messaging.publisher import PUBLISH_ERRORS, Publisher
 from scheduler.messaging.wakeups import Doorbell
 from scheduler.process import fault_points
 from scheduler.serialized.dag import SerializedDag

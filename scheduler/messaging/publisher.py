@@ -7,7 +7,6 @@ message: one command for one message, one round trip for many. See docs/adr/0012
 import base64
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from json import dumps
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -19,6 +18,7 @@ from kombu import Queue
 from kombu.utils.url import parse_ssl_cert_reqs
 
 from scheduler.messaging import broker_keys, wakeups
+from scheduler.messaging.message import Message
 from scheduler.settings import Settings
 
 TASK_NAME = "paceline.run"
@@ -26,21 +26,6 @@ TASK_NAME = "paceline.run"
 PUBLISH_ERRORS = (redis.RedisError, OSError)
 #: On Redis priority 0 is served first and 9 last; kombu keeps a list for each of these steps.
 PRIORITY_STEPS = (0, 3, 6, 9)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
-    """A task instance on its way to a worker: nothing secret, and harmless when it arrives twice."""
-
-    ti_id: int
-    dispatch_id: str
-    queue: str
-    #: What people read in Flower: dag.task and its run.
-    dag_id: str
-    run_id: str
-    task_id: str
-    map_index: int = -1
-    priority_weight: int = 1
 
 
 def celery_app(settings: Settings) -> Celery:

@@ -9,7 +9,8 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from scheduler.deciding.evaluate import evaluate, run_state
-from scheduler.messaging.publisher import Message, Publisher
+from scheduler.messaging.message import Message
+from scheduler.messaging.publisher import Publisher
 from scheduler.services.backfill import Backfill
 from scheduler.services.promote import Promote, facts_of
 from scheduler.services.queue import send

@@ -9,7 +9,8 @@ from sqlalchemy import Connection, Engine
 
 from scheduler.deciding.prefetch_window import Headroom
 from scheduler.deciding.select import Room, select
-from scheduler.messaging.publisher import PUBLISH_ERRORS, Message, Publisher
+from scheduler.messaging.message import Message
+from scheduler.messaging.publisher import PUBLISH_ERRORS, Publisher
 from scheduler.process import fault_points
 from scheduler.services.shared_limits import SharedLimits
 from scheduler.settings import Settings

@@ -13,7 +13,8 @@ import redis
 from sqlalchemy import Connection, Engine
 
 from scheduler.messaging import broker_keys
-from scheduler.messaging.publisher import Message, Publisher, broker_lists
+from scheduler.messaging.message import Message
+from scheduler.messaging.publisher import Publisher, broker_lists
 from scheduler.messaging.wakeups import EPOCH_KEY
 from scheduler.services.queue import send
 from scheduler.settings import Settings

@@ -17,7 +17,8 @@ from support.waiting import eventually
 
 from scheduler.embedded import stack as stacks
 from scheduler.messaging import wakeups
-from scheduler.messaging.publisher import Message, Publisher, broker_lists
+from scheduler.messaging.message import Message
+from scheduler.messaging.publisher import Publisher, broker_lists
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 

@@ -11,7 +11,8 @@ from chaos.act import LOOK_S, Act
 from chaos.recovery import Recovery
 from chaos.shapes import FEW
 from chaos.stage import wait_until_redis_is_up, wait_until_up
-from scheduler.messaging.publisher import Message, Publisher
+from scheduler.messaging.message import Message
+from scheduler.messaging.publisher import Publisher
 
 #: Task instances that wait in Redis when it loses them, of the few that `parallelism` lets be queued at a time.
 ENOUGH = 3

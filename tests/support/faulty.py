@@ -1,4 +1,4 @@
-"""A stack whose processes fail at named points (scheduler/process/fault_points.py), and DAGs that bring it to each of these points."""
+"""A stack whose processes fail at named points (process/fault_points.py), and DAGs that bring it to each of these points."""
 
 import os
 import signal

@@ -262,7 +262,7 @@ def transaction(
 def transaction_at(
     step: str, did: Callable[[Any], object] = bool
 ) -> Callable[[Callable[Concatenate[Connection, P], R]], Callable[Concatenate[Engine, P], R]]:
-    """A transaction with fault points before and after its commit (scheduler/process/fault_points.py), reached when `did(result)`."""
+    """A transaction with fault points before and after its commit (process/fault_points.py), reached when `did(result)`."""
     before, after = f"{step}.commit", f"{step}.committed"
 
     def decorate(work: Callable[Concatenate[Connection, P], R]) -> Callable[Concatenate[Engine, P], R]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from scheduler.messaging.publisher import Message
+from scheduler.messaging.message import Message
 from scheduler.states import Decision, TaskState
 from scheduler.store.db.arrays import literal
 from scheduler.store.worker import shutdown

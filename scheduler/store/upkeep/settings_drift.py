@@ -31,7 +31,7 @@ class Difference:
 
 
 class Agreement:
-    """What one process has to say of its settings; it is asked for its health (scheduler/process/health.py) and logs what changes."""
+    """What one process has to say of its settings; it is asked for its health (process/health.py) and logs what changes."""
 
     def __init__(self, engine: Engine, settings: Settings, say: Callable[[str], object], silent_s: float) -> None:
         self._engine = engine

@@ -3,7 +3,8 @@
 import json
 from typing import Any
 
-from scheduler.messaging.publisher import TASK_NAME, Message, Publisher, broker_lists, broker_priority, celery_app
+from scheduler.messaging.message import Message
+from scheduler.messaging.publisher import TASK_NAME, Publisher, broker_lists, broker_priority, celery_app
 from scheduler.messaging.wakeups import client
 from scheduler.settings import Settings
 

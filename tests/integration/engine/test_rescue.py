@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 import pytest
 from support.scenario import Scenario, chain, dag
 
-from scheduler.messaging.publisher import Message, broker_lists
+from scheduler.messaging.message import Message
+from scheduler.messaging.publisher import broker_lists
 from scheduler.services import rescue
 from scheduler.states import TaskState
 from scheduler.store.worker.claims import Ending

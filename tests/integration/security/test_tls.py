@@ -16,6 +16,7 @@ from support.waiting import eventually
 from scheduler.cli import paceline
 from scheduler.exceptions import CredentialsError
 from scheduler.messaging import publisher, wakeups
+from scheduler.messaging.message import Message
 from scheduler.services.rescue import dispatch_ids_in_broker
 from scheduler.settings import Paths, Settings
 from scheduler.settings.sections import Broker, Database
@@ -94,7 +95,7 @@ def test_a_whole_stack_speaks_tls(postgres: str, proxy: TlsProxy, made: Certific
 
 
 def test_publisher_doorbell_and_rescue_check_the_certificate(proxy: TlsProxy, made: Certificates) -> None:
-    message = publisher.Message(ti_id=1, dispatch_id="x", queue="q", dag_id="d", run_id="r", task_id="t")
+    message = Message(ti_id=1, dispatch_id="x", queue="q", dag_id="d", run_id="r", task_id="t")
     good = Settings(broker=Broker(url=broker_url(proxy, made.ca)))
 
     publisher.Publisher(good).publish([message])

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from support.waiting import eventually
 
-from scheduler.messaging.publisher import Message, Publisher
+from scheduler.messaging.message import Message
+from scheduler.messaging.publisher import Publisher
 
 ONE_TASK = """
 import os, signal, sys, time

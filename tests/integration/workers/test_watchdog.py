@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from celery.worker import state as celery_state
 
-from scheduler.messaging.publisher import Message, Publisher
+from scheduler.messaging.message import Message
+from scheduler.messaging.publisher import Publisher
 from scheduler.settings import Settings
 from workers.watchdog import Watchdog
 

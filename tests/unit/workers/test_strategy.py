@@ -10,7 +10,8 @@ from celery import Celery
 from celery.worker import state as celery_state
 from kombu.transport.virtual.base import Message as Received
 
-from scheduler.messaging.publisher import TASK_NAME, Message, envelope
+from scheduler.messaging.message import Message
+from scheduler.messaging.publisher import TASK_NAME, envelope
 from workers import strategy
 from workers.outcome import TryFailed
 

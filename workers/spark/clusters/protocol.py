@@ -1,6 +1,6 @@
 """One module a cluster manager: how it is asked, and how its answers are read."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime
 from typing import Protocol
 
@@ -13,10 +13,6 @@ Run = Callable[[Submission], str]
 
 #: The password of a connection, by its id; asked for when the first request is signed, and stored nowhere.
 Password = Callable[[str], str | None]
-
-
-def _no_password(conn_id: str) -> None:
-    """For a cluster that is asked without signing."""
 
 
 class Cluster(Protocol):
@@ -54,20 +50,3 @@ class Cluster(Protocol):
     def output(self, ids: Ids, seen: dict[str, int]) -> str:
         """What the driver has printed since the last time; `seen` is kept between the calls."""
         ...
-
-
-def of(kind: str, address: str, reach: Mapping[str, str], deploy_mode: str, password: Password = _no_password) -> Cluster:
-    """The cluster that a target names, or that the stored row of an application does."""
-    from workers.spark.clusters import connect, kubernetes, local, standalone, yarn
-
-    match kind:
-        case "standalone":
-            return standalone.Standalone(address, reach, has_driver=deploy_mode == "cluster", password=password)
-        case "yarn":
-            return yarn.Yarn(reach)
-        case "kubernetes":
-            return kubernetes.Kubernetes(address, reach)
-        case "connect":
-            return connect.Connect(address)
-        case _:
-            return local.Local()

@@ -11,7 +11,7 @@ from scheduler.operators import SparkSqlOperator, SparkSubmitOperator
 from workers.spark import conf
 from workers.spark.clusters import command, standalone, target
 from workers.spark.clusters.command import Submission
-from workers.spark.clusters.protocol import of
+from workers.spark.clusters.registry import of
 from workers.spark.clusters.target import Target
 
 TAG = "paceline-0123abcd-7-2"
