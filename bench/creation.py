@@ -5,7 +5,7 @@ from statistics import median
 
 from bench.parts import Options, Piece
 from bench.stack import START_S, Stack
-from scheduler.messaging.wakeups import Doorbell
+from scheduler.messaging.wakeups import Wakeups
 from scheduler.store.db.arrays import literal
 
 SIZE = 10_000
@@ -95,8 +95,8 @@ def _began(stack: Stack, way: str) -> float:
         stack.trigger([way])
     else:
         stack.rows("update dag_schedule set next_run_after = clock_timestamp() where dag_id = %s returning dag_id", (way,))
-        bell = Doorbell(stack.settings)
-        bell.ring("plan")
+        bell = Wakeups(stack.settings)
+        bell.wake("plan")
         bell.close()
     first = """select r.id, extract(epoch from min(t.started_at))::float8 from dag_run r join task_instance t on t.dag_run_id = r.id
                 where r.id > %s and t.started_at is not null group by 1"""

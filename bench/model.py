@@ -184,10 +184,10 @@ class Model:
         run = Run(graph, next(self._pool_of_run), self.env.now, list(graph.above), len(graph.above))
         first = [number for number, above in enumerate(graph.above) if not above]
         self.waiting[run.pool].extend(Task(run, number, self.env.now) for number in first)
-        self.ring()
+        self.wake()
         return run
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Wake the schedulers."""
         if not self._bell.triggered:
             self._bell.succeed()
@@ -204,7 +204,7 @@ class Model:
                 if self.waiting[pool] and not self.pools[pool].count:
                     yield from self._queue(cpu, pool)
             if any(waiting and active < self._places() for waiting, active in zip(self.waiting, self.active, strict=True)):
-                self.ring()
+                self.wake()
 
     def _queue(self, cpu: Cpu, pool: int) -> Step:
         """One pass over one pool, which it locks until its commit."""
@@ -277,11 +277,11 @@ class Model:
             yield self.env.timeout(graph.seconds)
         yield from self._work(cpu, cost.child * CHILD_REPORT)
         yield from self._work(self.postgres, cost.postgres * POSTGRES_REPORT)
-        heir = self._report(task)
+        successor = self._report(task)
         yield from self.log.flush()
-        if heir is not None:
+        if successor is not None:
             yield from self._work(cpu, cost.child * CHILD_PUBLISH)
-            yield from self._send(heir)
+            yield from self._send(successor)
         children.release(child)
         if not task.run.open and task.run.closed_at is None:
             self.env.process(self._close(task.run))
@@ -303,9 +303,9 @@ class Model:
             self.active[run.pool] -= 1
             return None
         if len(waiting) > 1 and self.active[run.pool] < self._places():
-            self.ring()
-        heir = waiting.popleft()
-        return heir
+            self.wake()
+        successor = waiting.popleft()
+        return successor
 
     def _close(self, run: Run) -> Step:
         run.closed_at = -1.0

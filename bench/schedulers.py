@@ -7,7 +7,7 @@ from bench import shapes
 from bench.parts import Options, Piece
 from bench.stack import START_S, Stack
 from bench.stub import StubWorker
-from scheduler.messaging.wakeups import Doorbell
+from scheduler.messaging.wakeups import Wakeups
 
 COUNTS = (1, 2, 3)
 #: Room for all, so that schedulers wait for nothing but each other.
@@ -79,8 +79,8 @@ def _dispatch(stack: Stack, prefix: str, runs: int) -> float:
     made = stack.trigger(dag_ids * runs)
     stack.rows("update dag_schedule set is_paused = false where dag_id = any(%s) returning dag_id", (dag_ids,))
     went = stack.rows("select extract(epoch from clock_timestamp())::float8")[0][0]
-    bell = Doorbell(stack.settings)
-    bell.ring(*(f"run:{run}" for run in made))
+    bell = Wakeups(stack.settings)
+    bell.wake(*(f"run:{run}" for run in made))
     bell.close()
     stack.wait_closed(made, START_S)
     ended = stack.rows("select extract(epoch from max(ended_at))::float8 from dag_run where id = any(%s)", (made,))[0][0]

@@ -20,7 +20,7 @@ from typing import Any
 from bench.flights_conf import CONF
 from bench.parts import Options, Piece
 from scheduler.embedded import stack
-from scheduler.messaging.wakeups import Doorbell
+from scheduler.messaging.wakeups import Wakeups
 from scheduler.settings import Paths, Settings
 from scheduler.settings.sections import Broker, Database
 from scheduler.store.db import database
@@ -65,18 +65,18 @@ def _demo(home: Path) -> float:
     settings = Settings(paths=Paths(home=home, dags_folder=DAGS), database=Database(), broker=Broker())
     with stack.running_stack(settings, say=_nothing, waiters=0) as running:
         engine = database.create(running.settings, application="paceline bench")
-        doorbell = Doorbell(running.settings)
+        wakeups = Wakeups(running.settings)
         try:
             _wait(lambda: bool(reads.dags(engine)) and _is_parsed(engine), PARSED_S)
             started = time.monotonic()
             run = runs.trigger(engine, "flights", run_id=RUN_ID)
-            doorbell.ring("plan", f"run:{run.id}")
+            wakeups.wake("plan", f"run:{run.id}")
             _wait(lambda: reads.run(engine, "flights", RUN_ID)["state"] in {"success", "failed"}, RUN_S)
             took = time.monotonic() - started
             if (state := reads.run(engine, "flights", RUN_ID)["state"]) != "success":
                 raise AssertionError(f"The run ended {state}; its logs are in {home / 'logs'}.")
         finally:
-            doorbell.close()
+            wakeups.close()
             engine.dispose()
     return took
 

@@ -19,7 +19,7 @@ from sqlalchemy import Engine
 from scheduler.embedded import stack as stacks
 from scheduler.embedded.servers import EmbeddedPostgres, EmbeddedRedis
 from scheduler.embedded.supervisor import Supervisor
-from scheduler.messaging.wakeups import Doorbell
+from scheduler.messaging.wakeups import Wakeups
 from scheduler.settings import Settings
 from scheduler.settings.environment import PREFIX
 from scheduler.store.db import database, migrate
@@ -63,7 +63,7 @@ class Stack:
     engine: Engine = field(init=False)
     connection: Connection = field(init=False)
     _own: contextlib.ExitStack = field(init=False)
-    _doorbell: Doorbell = field(init=False)
+    _wakeups: Wakeups = field(init=False)
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as undo:
@@ -76,8 +76,8 @@ class Stack:
             migrate.migrate(self.engine)
             self.connection = self.connect()
             undo.callback(self.connection.close)
-            self._doorbell = Doorbell(self.settings)
-            undo.callback(self._doorbell.close)
+            self._wakeups = Wakeups(self.settings)
+            undo.callback(self._wakeups.close)
             undo.callback(self.stop_processes)
             self.start(schedulers=self.schedulers, workers=self.workers)
             self._own = undo.pop_all()
@@ -170,7 +170,7 @@ class Stack:
         made = []
         for dag_id in dag_ids:
             run = runs.trigger(self.engine, dag_id)
-            self._doorbell.ring("plan", f"run:{run.id}")
+            self._wakeups.wake("plan", f"run:{run.id}")
             made.append(run.id)
         return made
 

@@ -10,7 +10,7 @@ import psycopg2
 
 from bench.stack import Stack
 from scheduler.messaging.publisher import broker_lists
-from scheduler.messaging.wakeups import Doorbell, client
+from scheduler.messaging.wakeups import Wakeups, client
 from scheduler.store.upkeep import processes
 
 QUEUE = "default"
@@ -41,7 +41,7 @@ class StubWorker(threading.Thread):
         super().__init__(name="stub", daemon=True)
         self._engine = stack.engine
         self._redis = client(stack.settings)
-        self._doorbell = Doorbell(stack.settings)
+        self._wakeups = Wakeups(stack.settings)
         self._connection = psycopg2.connect(stack.settings.database_url, options="-c enable_seqscan=off")
         self._connection.autocommit = True
         self._id = processes.register(
@@ -58,7 +58,7 @@ class StubWorker(threading.Thread):
         self.join()
         processes.stop(self._engine, self._id)
         self._connection.close()
-        self._doorbell.close()
+        self._wakeups.close()
         self._redis.close()
 
     def run(self) -> None:
@@ -88,4 +88,4 @@ class StubWorker(threading.Thread):
             cursor.execute(CLAIM, (ids, self._id))
             cursor.execute(END, (ids,))
             runs = {row[0] for row in cursor.fetchall()}
-        self._doorbell.ring("queue", *(f"run:{run}" for run in runs))
+        self._wakeups.wake("queue", *(f"run:{run}" for run in runs))

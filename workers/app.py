@@ -23,26 +23,26 @@ from scheduler.authoring import zones
 from scheduler.dagfiles.load import LoadedFiles
 from scheduler.following.follow import Follower
 from scheduler.messaging.publisher import TASK_NAME, Publisher, celery_app, consumed_queues
-from scheduler.messaging.wakeups import Doorbell
+from scheduler.messaging.wakeups import Wakeups
 from scheduler.process import fault_points, hardening, stop_signals
 from scheduler.process.health import Complaint, Health
 from scheduler.process.health_server import HealthServer
 from scheduler.process.parent_death import die_with_parent
-from scheduler.process.pidfile import Presence
+from scheduler.process.pidfile import Pidfile
 from scheduler.settings import Settings
-from scheduler.store.upkeep.settings_drift import Agreement
+from scheduler.store.upkeep.settings_drift import SettingsDrift
 from scheduler.store.worker.hot_path import HotPath
 from workers import logs, message_filter, remote_control, secrets_backend, startup, strategy
 from workers.execute import Executor
 from workers.guard import Guard
 from workers.heartbeat import Heart, Identity
 from workers.logs import worker_log
-from workers.lost_processes import Orphans
+from workers.lost_processes import LostProcesses
 from workers.outcome import Fail, Retry, TryFailed
-from workers.running_tasks import Board
+from workers.running_tasks import RunningTasks
 from workers.spark.applications.reaper import Reaper
 from workers.task_killer import TaskKiller
-from workers.task_stopper import Warden
+from workers.task_stopper import TaskStopper
 from workers.watchdog import Watchdog
 
 TICK_S = 0.2
@@ -65,9 +65,9 @@ def run(settings: Settings, queues: Sequence[str], concurrency: int, name: str |
     engine = startup.ready(settings)
     asked = stop_signals.remember()
     with contextlib.ExitStack() as ending:
-        presence = Presence(settings.run_folder, "worker").take()
-        ending.callback(presence.leave)
-        worker = build(settings, name=name, queues=queues, concurrency=concurrency, engine=engine, presence=presence)
+        pidfile = Pidfile(settings.run_folder, "worker").take()
+        ending.callback(pidfile.leave)
+        worker = build(settings, name=name, queues=queues, concurrency=concurrency, engine=engine, pidfile=pidfile)
         worker.asked_early = asked.is_set
         killer = worker.killer
         killer.start()
@@ -76,15 +76,15 @@ def run(settings: Settings, queues: Sequence[str], concurrency: int, name: str |
         worker.heart.start()
         ending.callback(worker.heart.finish)
         limits = settings.worker
-        served = HealthServer(worker.health, path=presence.socket, address=limits.health_address, port=limits.health_port)
+        served = HealthServer(worker.health, path=pidfile.socket, address=limits.health_address, port=limits.health_port)
         ending.callback(served.close)
         worker_log.info("worker %s takes %d tasks at once from %s", worker_id, concurrency, ", ".join(queues))
-        worker.warden.leave = lambda: _leave(killer, environment if worker.watchdog.barked else None)
-        reaper = Reaper(engine, queues, settings, stopping=lambda: worker.warden.draining)
+        worker.stopper.leave = lambda: _leave(killer, environment if worker.watchdog.barked else None)
+        reaper = Reaper(engine, queues, settings, stopping=lambda: worker.stopper.draining)
         reaper.start()
         ending.callback(reaper.end)
-        worker.warden.start()
-        ending.callback(worker.warden.end)
+        worker.stopper.start()
+        ending.callback(worker.stopper.end)
         worker.start()
     worker_log.info("worker %s has stopped", worker_id)
     if worker.watchdog.barked:
@@ -106,7 +106,7 @@ def _start_again(environment: Mapping[str, str]) -> NoReturn:
 
 
 def build(settings: Settings, *, name: str, queues: Sequence[str], concurrency: int, engine: Engine,
-          presence: Presence | None = None) -> "Worker":  # fmt: skip
+          pidfile: Pidfile | None = None) -> "Worker":  # fmt: skip
     """The worker, not started and not in the registry yet. Changes os.environ to what user code may see."""
     scheduler.load_all()
     os.environ["PACELINE_HOME"] = str(settings.home)
@@ -121,22 +121,22 @@ def build(settings: Settings, *, name: str, queues: Sequence[str], concurrency: 
         worker_disable_rate_limits=True,
         worker_max_tasks_per_child=settings.worker.max_tasks_per_child or None,
     )
-    board = Board(concurrency)
+    running_tasks = RunningTasks(concurrency)
     host = socket.gethostname()
     identity = Identity(name=f"{name}@{host}", host=host, pid=os.getpid(), queues=tuple(queues), concurrency=concurrency)
     limits = settings.worker
-    agreement = Agreement(engine, settings, worker_log.warning, limits.heartbeat_timeout)
-    heart = Heart(engine, board, identity, Doorbell(settings), interval_s=limits.heartbeat_sec,
-                  silent_s=limits.heartbeat_timeout, presence=presence, agreement=agreement,
+    settings_drift = SettingsDrift(engine, settings, worker_log.warning, limits.heartbeat_timeout)
+    heart = Heart(engine, running_tasks, identity, Wakeups(settings), interval_s=limits.heartbeat_sec,
+                  silent_s=limits.heartbeat_timeout, pidfile=pidfile, settings_drift=settings_drift,
                   settings=settings)  # fmt: skip
     watchdog = Watchdog(settings, tuple(queues), concurrency)
-    _add_task(app, settings, board, heart)
+    _add_task(app, settings, running_tasks, heart)
     with warnings.catch_warnings():
         # Whether it may run as root is for whoever starts it to know; messages here hold no code.
         warnings.filterwarnings("ignore", message="(?s).*superuser privileges.*")
-        worker = Worker(app=app, board=board, heart=heart, watchdog=watchdog, settings=settings,
+        worker = Worker(app=app, running_tasks=running_tasks, heart=heart, watchdog=watchdog, settings=settings,
                         hostname=f"{name}@{host}", concurrency=concurrency, queues=list(queues))  # fmt: skip
-    heart.watch(warden=worker.warden, watchdog=watchdog, orphans=Orphans(), pool=worker.own_pids)
+    heart.watch(stopper=worker.stopper, watchdog=watchdog, orphans=LostProcesses(), pool=worker.own_pids)
     return worker
 
 
@@ -152,25 +152,27 @@ class Pool(TaskPool):  # type: ignore[misc]
 class Worker(CeleryWorker):  # type: ignore[misc]
     """Celery's worker with our signals, our way to stop, and no changes to logging."""
 
-    def __init__(self, *, board: Board, heart: Heart, watchdog: Watchdog, settings: Settings, **options: Any) -> None:
+    def __init__(
+        self, *, running_tasks: RunningTasks, heart: Heart, watchdog: Watchdog, settings: Settings, **options: Any
+    ) -> None:
         self.heart = heart
         self.watchdog = watchdog
-        self.killer = TaskKiller(board)
-        self.warden = Warden(board, grace_s=settings.worker.grace_sec, pool=self.pool_pids, on_abort=heart.abandon)
+        self.killer = TaskKiller(running_tasks)
+        self.stopper = TaskStopper(running_tasks, grace_s=settings.worker.grace_sec, pool=self.pool_pids, on_abort=heart.abandon)
         #: Whether a signal came before those of `install_platform_tweaks` were in place.
         self.asked_early: Callable[[], bool] = lambda: False
         signals.setup_logging.connect(_leave_logging_alone, weak=False)
         # Its heartbeats to Flower stay on: without them Flower could not turn task events on.
-        control.Panel.data = remote_control.commands(self.warden.drain)
+        control.Panel.data = remote_control.commands(self.stopper.drain)
         super().__init__(pool_cls=Pool, quiet=True, without_gossip=True, without_mingle=True, **options)
 
     def install_platform_tweaks(self, worker: Any) -> None:
         """SIGTERM and SIGINT: stop in order, the second time at once, as SIGQUIT does."""
         for number in stop_signals.NUMBERS:
-            signal.signal(number, lambda *_: self.warden.drain())
-        signal.signal(signal.SIGQUIT, lambda *_: self.warden.abort())
+            signal.signal(number, lambda *_: self.stopper.drain())
+        signal.signal(signal.SIGQUIT, lambda *_: self.stopper.abort())
         if self.asked_early():
-            self.warden.drain()
+            self.stopper.drain()
 
     def register_with_event_loop(self, hub: Any) -> None:
         super().register_with_event_loop(hub)
@@ -182,17 +184,17 @@ class Worker(CeleryWorker):  # type: ignore[misc]
         vital: dict[str, Complaint] = {
             "heartbeat": self.heart.pulse,
             "database": self.heart.database,
-            "warden": self.warden.pulse,
+            "warden": self.stopper.pulse,
             "event_loop": self._loop_complaint,
             "messages": self.watchdog.complaint,
         }
         other: dict[str, Complaint] = {"broker": self.watchdog.broker}
-        if self.heart.agreement is not None:
-            other["settings"] = self.heart.agreement
+        if self.heart.settings_drift is not None:
+            other["settings"] = self.heart.settings_drift
         return Health("worker", lambda: self.heart.worker_id, vital, other)
 
     def _loop_complaint(self, now: float) -> str | None:
-        silent_s = now - self.warden.loop_seen_at
+        silent_s = now - self.stopper.loop_seen_at
         # While the broker is away it waits for that and for nothing else.
         if silent_s <= LOOP_SILENT_S or self.watchdog.broker.since is not None:
             return None
@@ -208,23 +210,23 @@ class Worker(CeleryWorker):  # type: ignore[misc]
         return [*self.pool_pids(), *([] if self.killer.pid is None else [self.killer.pid])]
 
     def _tick(self) -> None:
-        self.warden.loop_seen_at = time.monotonic()
+        self.stopper.loop_seen_at = time.monotonic()
         # The pool hears of a child's end when its files close, which can be before it can be waited for; then it would
         # look again only seconds later.
         self.pool.maintain_pool()
-        if self.warden.draining:
+        if self.stopper.draining:
             if self.consumer.task_consumer is not None:
                 self.consumer.task_consumer.cancel()
             if not celery_state.reserved_requests:
                 celery_state.should_stop = 0
 
 
-def _add_task(app: Celery, settings: Settings, board: Board, heart: Heart) -> None:
+def _add_task(app: Celery, settings: Settings, running_tasks: RunningTasks, heart: Heart) -> None:
     worker_pid = os.getpid()
 
     def prepare(**_: Any) -> None:
         die_with_parent(worker_pid)
-        executor = _executor(settings, board)
+        executor = _executor(settings, running_tasks)
 
         def execute(ti_id: int, dispatch_id: str) -> None:
             result = executor.run(ti_id, dispatch_id)
@@ -244,9 +246,9 @@ def _add_task(app: Celery, settings: Settings, board: Board, heart: Heart) -> No
     app.task(name=TASK_NAME, shared=False, Strategy="workers.strategy:strategy", Request=request, ignore_result=True)(strategy.run)
 
 
-def _executor(settings: Settings, board: Board) -> Executor:
+def _executor(settings: Settings, running_tasks: RunningTasks) -> Executor:
     zones.set_default(settings.core.default_timezone)
-    slot = board.slot(current_process().index)
+    slot = running_tasks.slot(current_process().index)
     hot = HotPath(settings, slot.worker_id)
     enabled = settings.scheduler.schedule_after_task_execution
     return Executor(
@@ -254,7 +256,7 @@ def _executor(settings: Settings, board: Board) -> Executor:
         logs_folder=settings.logs_folder,
         hot=hot,
         follower=Follower(
-            hot, Publisher(settings), Doorbell(settings), enabled=enabled, aging=settings.scheduler.priority_aging > 0
+            hot, Publisher(settings), Wakeups(settings), enabled=enabled, aging=settings.scheduler.priority_aging > 0
         ),
         files=LoadedFiles(settings.dags_folder),
         slot=slot,

@@ -20,8 +20,8 @@ from scheduler.store.worker import external_runs, xcoms
 from scheduler.store.worker.claims import Claim
 from scheduler.store.worker.hot_path import MISSING, HotPath
 from workers import other_runs, results
-from workers.secrets_backend import StoreVault
-from workers.xcom_pull import Pulling
+from workers.secrets_backend import StoreBackend
+from workers.xcom_pull import XComPull
 
 R = TypeVar("R")
 
@@ -30,7 +30,7 @@ MAX_LABEL_CHARACTERS = 250
 Patient = Callable[[Callable[[], R]], R]
 
 
-class TaskInstance(Pulling):
+class TaskInstance(XComPull):
     """What user code gets as `ti`."""
 
     def __init__(
@@ -212,7 +212,7 @@ def build(claim: Claim, operator: Operator, ti: TaskInstance) -> context.Context
             conf=claim.conf,
         ),
         previous=ti.previous(),
-        vault=StoreVault(ti._settings, claim, ti._hot, ti._patient),
+        vault=StoreBackend(ti._settings, claim, ti._hot, ti._patient),
         conf_overrides_params=ti._settings.core.dag_run_conf_overrides_params,
         events=StoredEvents(claim, ti._hot, ti._patient),
     )

@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
-from scheduler.messaging.wakeups import Doorbell
+from scheduler.messaging.wakeups import Wakeups
 from scheduler.process.health import Contact, Pulse
-from scheduler.process.pidfile import Presence
+from scheduler.process.pidfile import Pidfile
 from scheduler.settings import Settings
 from scheduler.store.upkeep import processes
 from scheduler.store.upkeep.heartbeats import Renewal
-from scheduler.store.upkeep.settings_drift import Agreement
+from scheduler.store.upkeep.settings_drift import SettingsDrift
 from workers import logs
 from workers.logs import worker_log
-from workers.lost_processes import Orphans
-from workers.running_tasks import Board, Running
-from workers.task_stopper import LEASE_ENDED, WORKER_STOPPED, Warden
+from workers.lost_processes import LostProcesses
+from workers.running_tasks import Running, RunningTasks
+from workers.task_stopper import LEASE_ENDED, WORKER_STOPPED, TaskStopper
 from workers.watchdog import Watchdog
 
 #: Beats between two looks for what tasks left behind: processes, and tries that no child runs.
@@ -61,17 +61,17 @@ class Heart(threading.Thread):
     """Beats every `interval_s`; reports lost dispatches at once. While the database is away both wait and are made up for."""
 
     def __init__(
-        self, engine: Engine, board: Board, identity: Identity, doorbell: Doorbell, *, interval_s: float,
-        silent_s: float = 10.0, presence: Presence | None = None, agreement: Agreement | None = None,
+        self, engine: Engine, running_tasks: RunningTasks, identity: Identity, wakeups: Wakeups, *, interval_s: float,
+        silent_s: float = 10.0, pidfile: Pidfile | None = None, settings_drift: SettingsDrift | None = None,
         settings: Settings | None = None,
     ) -> None:  # fmt: skip
         super().__init__(name="heart", daemon=True)
         self._engine = engine
-        self._board = board
+        self._running_tasks = running_tasks
         self._identity = identity
-        self._presence = presence
-        self.agreement = agreement
-        self._doorbell = doorbell
+        self._pidfile = pidfile
+        self.settings_drift = settings_drift
+        self._wakeups = wakeups
         self._interval_s = interval_s
         self._lost: queue.SimpleQueue[Lost | None] = queue.SimpleQueue()
         self._unsettled: list[Lost] = []
@@ -79,9 +79,9 @@ class Heart(threading.Thread):
         self._ended = threading.Event()
         self._away = False
         self._beats = 0
-        self._warden: Warden | None = None
+        self._stopper: TaskStopper | None = None
         self._watchdog: Watchdog | None = None
-        self._orphans: Orphans | None = None
+        self._lost_processes: LostProcesses | None = None
         self._pool: Callable[[], Collection[int]] = tuple
         self.pulse = Pulse("Its sign of life did not reach the database", silent_s)
         self.database = Contact()
@@ -89,18 +89,18 @@ class Heart(threading.Thread):
         self._renewal = None if settings is None else Renewal(
             settings, process_id=lambda: self.worker_id, interval_s=min(interval_s, silent_s / 4), timeout_s=silent_s,
             application="paceline worker",
-            renewed=self._renewed, failed=self._database_failed, refused=lambda worker_id: board.lease(worker_id, 0.0),
+            renewed=self._renewed, failed=self._database_failed, refused=lambda worker_id: running_tasks.lease(worker_id, 0.0),
         )  # fmt: skip
 
     @property
     def worker_id(self) -> str:
         """Under which id of the registry this worker works now."""
-        return self._board.worker_id
+        return self._running_tasks.worker_id
 
     def register(self) -> str:
         """Enter the registry; the children find the id on the board."""
         one = self._identity
-        self._board.worker_id = processes.register(
+        self._running_tasks.worker_id = processes.register(
             self._engine,
             kind="worker",
             name=one.name,
@@ -109,20 +109,22 @@ class Heart(threading.Thread):
             queues=one.queues,
             concurrency=one.concurrency,
         )
-        if self.agreement is not None:
-            self.agreement.enter(self._board.worker_id)
-        if self._presence is not None:
-            self._presence.note(self._board.worker_id)
-        return self._board.worker_id
+        if self.settings_drift is not None:
+            self.settings_drift.enter(self._running_tasks.worker_id)
+        if self._pidfile is not None:
+            self._pidfile.note(self._running_tasks.worker_id)
+        return self._running_tasks.worker_id
 
-    def watch(self, *, warden: Warden, watchdog: Watchdog, orphans: Orphans, pool: Callable[[], Collection[int]]) -> None:
+    def watch(
+        self, *, stopper: TaskStopper, watchdog: Watchdog, orphans: LostProcesses, pool: Callable[[], Collection[int]]
+    ) -> None:
         """Name those it works with; before `start`."""
-        self._warden, self._watchdog, self._orphans, self._pool = warden, watchdog, orphans, pool
+        self._stopper, self._watchdog, self._lost_processes, self._pool = stopper, watchdog, orphans, pool
 
     def child_died(self, ti_id: int, dispatch_id: str, said: str) -> None:
         """A pool child ended without reporting this dispatch; `said` are Celery's words. Never blocks: the event loop calls it."""
-        killed_for = self._warden.killed_for(dispatch_id) if self._warden is not None else None
-        running = self._board.find(dispatch_id)
+        killed_for = self._stopper.killed_for(dispatch_id) if self._stopper is not None else None
+        running = self._running_tasks.find(dispatch_id)
         self._lost.put(
             Lost(
                 ti_id=ti_id,
@@ -165,7 +167,7 @@ class Heart(threading.Thread):
         self._attempt(self._settle)
         if self._renewal is not None:
             self._renewal.end()
-        self._attempt(lambda: processes.stop(self._engine, self._board.worker_id))
+        self._attempt(lambda: processes.stop(self._engine, self._running_tasks.worker_id))
 
     def _collect(self, timeout_s: float) -> None:
         """Wait for a lost dispatch or the time of the next beat; take all there are."""
@@ -203,69 +205,69 @@ class Heart(threading.Thread):
         self.database.answered()
 
     def _renewed(self, worker_id: str, sent_at: float) -> None:
-        self._board.lease(worker_id, sent_at + lease_s(self.pulse.limit_s))
+        self._running_tasks.lease(worker_id, sent_at + lease_s(self.pulse.limit_s))
         self.pulse.beat()
         self._database_answered()
 
     def _is_registered(self) -> bool:
         if self._renewal is not None:
-            return not self._renewal.is_refused(self._board.worker_id)
-        registered = processes.heartbeat(self._engine, self._board.worker_id)
+            return not self._renewal.is_refused(self._running_tasks.worker_id)
+        registered = processes.heartbeat(self._engine, self._running_tasks.worker_id)
         self.pulse.beat()
         return registered
 
     def _settle(self) -> None:
         while self._unsettled:
             lost = self._unsettled[0]
-            if lost.exclusive and self._orphans is not None:
-                self._orphans.end_now(self._pool)
+            if lost.exclusive and self._lost_processes is not None:
+                self._lost_processes.end_now(self._pool)
             runs = processes.fail_lost(self._engine, lost.ti_id, lost.dispatch_id, lost.reason, at_once=lost.at_once)
             self._unsettled.pop(0)
             worker_log.warning("task instance %d (dispatch %s) was lost: %s", lost.ti_id, lost.dispatch_id, lost.reason)
-            self._doorbell.ring("queue", *(f"run:{run}" for run in runs))
+            self._wakeups.wake("queue", *(f"run:{run}" for run in runs))
 
     def _beat(self) -> None:
         if not self._is_registered():
-            former = self._board.worker_id
+            former = self._running_tasks.worker_id
             worker_log.warning("worker %s was declared dead; it goes on as %s", former, self.register())
         self._bury_former()
         self._compare()
-        if self.agreement is not None:
-            self.agreement.look(self._board.worker_id)
+        if self.settings_drift is not None:
+            self.settings_drift.look(self._running_tasks.worker_id)
         self._beats += 1
         if self._beats % BEATS_PER_SWEEP == 0:
             self._find_unknown()
-            if self._orphans is not None:
-                self._orphans.end(self._pool())
+            if self._lost_processes is not None:
+                self._lost_processes.end(self._pool())
         self._bark()
 
     def _bury_former(self) -> None:
         """Have others go on with what a worker before this one left, without waiting for its signs of life."""
-        dead = self._presence.take_dead() if self._presence is not None else []
+        dead = self._pidfile.take_dead() if self._pidfile is not None else []
         if dead:
-            runs = processes.bury(self._engine, dead, why="is gone from its machine")
-            self._doorbell.ring("queue", *(f"run:{run}" for run in runs))
+            runs = processes.expire(self._engine, dead, why="is gone from its machine")
+            self._wakeups.wake("queue", *(f"run:{run}" for run in runs))
 
     def _bark(self) -> None:
         """Start again if deaf. A worker that is stopping takes nothing on purpose."""
-        if self._watchdog is None or self._warden is None or self._warden.draining:
+        if self._watchdog is None or self._stopper is None or self._stopper.draining:
             return
         if self._watchdog.deaf(time.monotonic()):
             worker_log.error("the worker takes no messages although some wait for it and it is free: it starts again")
-            self._warden.drain()
+            self._stopper.drain()
 
     def _compare(self) -> None:
         """Stop user code whose try was cleared, marked or declared lost meanwhile."""
-        running = {one.dispatch_id: one.ti_id for one in self._board.running()}
-        for dispatch_id in running.keys() - processes.still_held(self._engine, self._board.worker_id, running):
+        running = {one.dispatch_id: one.ti_id for one in self._running_tasks.running()}
+        for dispatch_id in running.keys() - processes.still_held(self._engine, self._running_tasks.worker_id, running):
             # It may have reported since it was looked at: the warden asks the board again before it acts.
-            if self._warden is not None:
-                self._warden.stop(dispatch_id, NO_LONGER_CURRENT)
+            if self._stopper is not None:
+                self._stopper.stop(dispatch_id, NO_LONGER_CURRENT)
 
     def _find_unknown(self) -> None:
         """Lose what stands as running here although no child runs it: the answer to a claim was lost with its connection."""
-        known = {one.dispatch_id for one in self._board.running()}
-        said = processes.said_to_run(self._engine, self._board.worker_id)
+        known = {one.dispatch_id for one in self._running_tasks.running()}
+        said = processes.said_to_run(self._engine, self._running_tasks.worker_id)
         now = time.monotonic()
         self._unknown_since = {dispatch_id: self._unknown_since.get(dispatch_id, now) for dispatch_id in said.keys() - known}
         for dispatch_id, since in self._unknown_since.items():

@@ -18,7 +18,7 @@ KILL_S = 2.0
 FORKING_S = 0.2
 
 
-class Orphans:
+class LostProcesses:
     """Makes this process the parent of whatever its pool children leave behind. One object a worker."""
 
     def __init__(self) -> None:

@@ -36,7 +36,7 @@ class Running:
     worker: str = ""
 
 
-class Board:
+class RunningTasks:
     """Slots for `children` pool children; make it before they are forked."""
 
     def __init__(self, children: int) -> None:
@@ -119,32 +119,32 @@ class Board:
 class Slot:
     """The place of one child on the board."""
 
-    def __init__(self, board: Board, place: int) -> None:
-        self._board = board
+    def __init__(self, running_tasks: RunningTasks, place: int) -> None:
+        self._running_tasks = running_tasks
         self._place = place
 
     @property
     def worker_id(self) -> str:
-        return self._board.worker_id
+        return self._running_tasks.worker_id
 
     def await_lease(self, worker_id: str, within_s: float = math.inf) -> None:
         """Until exclusive tasks of this worker may run, or the time is over."""
         deadline = time.monotonic() + within_s
-        while not self._board.has_lease(worker_id) and time.monotonic() < deadline:
+        while not self._running_tasks.has_lease(worker_id) and time.monotonic() < deadline:
             time.sleep(0.02)
 
     def enter(self, running: Running) -> None:
         """User code starts."""
-        self._board._write(self._place, RUNNING_AT, {name: getattr(running, name) for name in Running.__slots__})
+        self._running_tasks._write(self._place, RUNNING_AT, {name: getattr(running, name) for name in Running.__slots__})
 
     def leave(self) -> None:
         """User code has ended, so nobody may stop this child for its sake any more."""
-        self._board._write(self._place, RUNNING_AT, None)
+        self._running_tasks._write(self._place, RUNNING_AT, None)
 
     def take_stop(self, dispatch_id: str) -> str | None:
         """Why a SIGTERM came to this child while it runs `dispatch_id`; None if it was meant for an earlier dispatch."""
-        found = self._board._read(self._place, STOP_AT)
-        self._board._write(self._place, STOP_AT, None)
+        found = self._running_tasks._read(self._place, STOP_AT)
+        self._running_tasks._write(self._place, STOP_AT, None)
         if found is None:
             return "its process was told to stop (SIGTERM)"
         return found[1] if found[0] == dispatch_id else None

@@ -24,7 +24,7 @@ def take_environment() -> None:
         del os.environ[name]
 
 
-class EnvironmentVault:
+class EnvironmentBackend:
     """Variables and connections of the environment alone."""
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
@@ -55,14 +55,14 @@ class StoredPasswords:
         from scheduler.store.secrets import connections
         from scheduler.store.secrets.cipher import Cipher
 
-        found = EnvironmentVault().connection(conn_id)
+        found = EnvironmentBackend().connection(conn_id)
         rows = self._ask(connections.READ, (conn_id,)) if found is None else ()
         if rows:
             found = connections.from_row(tuple(rows[0]), Cipher.of(self._settings, make=False))
         return None if found is None else found.password
 
 
-class StoreVault(EnvironmentVault):
+class StoreBackend(EnvironmentBackend):
     """The environment, then the database; the encryption is loaded when something is asked of it."""
 
     def __init__(self, settings: Settings, claim: Claim, hot: HotPath, patient: Callable[[Callable[[], Any]], Any]) -> None:

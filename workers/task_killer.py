@@ -20,7 +20,7 @@ import psutil
 from scheduler.process.parent_death import die_with_parent
 from workers.descendants import below, end_tree, with_entry
 from workers.logs import worker_log
-from workers.running_tasks import Board
+from workers.running_tasks import RunningTasks
 from workers.task_stopper import LEASE_ENDED
 
 #: In the environment of whatever a task starts, so that it is known when its parents are gone.
@@ -36,8 +36,8 @@ PR_SET_NAME = 15
 class TaskKiller:
     """Start it in the main thread of the worker, before any other thread."""
 
-    def __init__(self, board: Board) -> None:
-        self._board = board
+    def __init__(self, running_tasks: RunningTasks) -> None:
+        self._running_tasks = running_tasks
         self._worker = os.getpid()
         self._entry = f"{ENTRY}={uuid.uuid4().hex}"
         self.pid: int | None = None
@@ -67,16 +67,16 @@ class TaskKiller:
         looked_at = 0.0
         while not _parent_died(LEASE_LOOK_S if self._leased() else TREE_LOOK_S):
             self._end_unleased()
-            if (now := time.monotonic()) >= looked_at + TREE_LOOK_S and self._board.running():
+            if (now := time.monotonic()) >= looked_at + TREE_LOOK_S and self._running_tasks.running():
                 known, looked_at = {one.pid: one for one in below(self._worker) if one.pid != os.getpid()}, now
         self._end_all(known)
 
     def _leased(self) -> bool:
-        return any(one.exclusive for one in self._board.running())
+        return any(one.exclusive for one in self._running_tasks.running())
 
     def _end_unleased(self) -> None:
         """The warden of the worker does this. It does not while the worker is stopped."""
-        for one in self._board.unleased():
+        for one in self._running_tasks.unleased():
             worker_log.warning("killing process %d (dispatch %s): %s", one.pid, one.dispatch_id, LEASE_ENDED)
             end_tree(one.pid, within_s=WITHIN_S)
 

@@ -16,7 +16,7 @@ from celery.worker import state as celery_state
 from scheduler.process.health import Pulse
 from workers.logs import worker_log
 from workers.lost_processes import kill_tree
-from workers.running_tasks import Board, Running
+from workers.running_tasks import Running, RunningTasks
 
 LOOK_INTERVAL_S = 0.1
 #: The same while nothing runs: whatever starts meanwhile is given REACTION_S before it may have to be killed.
@@ -38,19 +38,19 @@ class _Asked:
     kill_at: float
 
 
-class Warden(threading.Thread):
+class TaskStopper(threading.Thread):
     """`pool` gives the process ids of the pool children; `on_abort` gets what ran when the worker had to end at once."""
 
     def __init__(
         self,
-        board: Board,
+        running_tasks: RunningTasks,
         *,
         grace_s: float,
         pool: Callable[[], Collection[int]],
         on_abort: Callable[[list[Running]], None],
     ) -> None:
-        super().__init__(name="warden", daemon=True)
-        self._board = board
+        super().__init__(name="task-stopper", daemon=True)
+        self._running_tasks = running_tasks
         self._grace_s = grace_s
         self._pool = pool
         self._on_abort = on_abort
@@ -90,7 +90,7 @@ class Warden(threading.Thread):
         with self._lock:
             if dispatch_id in self._asked:
                 return
-            running = self._board.ask_stop(dispatch_id, reason)
+            running = self._running_tasks.ask_stop(dispatch_id, reason)
             if running is None:
                 return
             self._asked[dispatch_id] = _Asked(running, reason, time.monotonic() + REACTION_S)
@@ -109,17 +109,17 @@ class Warden(threading.Thread):
             if self._abort.is_set():
                 self._end_now()
             self._kill_deaf(now)
-            for one in self._board.unleased():
+            for one in self._running_tasks.unleased():
                 self._kill(one, LEASE_ENDED)
             if self._drained_since is not None:
                 self._drain(now, self._drained_since)
 
     def _pause_s(self) -> float:
-        busy = self._asked or self.draining or self._abort.is_set() or self._board.running()
+        busy = self._asked or self.draining or self._abort.is_set() or self._running_tasks.running()
         return LOOK_INTERVAL_S if busy else IDLE_INTERVAL_S
 
     def _kill_deaf(self, now: float) -> None:
-        running = {one.dispatch_id: one for one in self._board.running()}
+        running = {one.dispatch_id: one for one in self._running_tasks.running()}
         for dispatch_id, asked in list(self._asked.items()):
             if dispatch_id not in running:
                 del self._asked[dispatch_id]
@@ -130,7 +130,7 @@ class Warden(threading.Thread):
                 self._kill(one, f"it ran longer than its execution_timeout and did not react within {REACTION_S:g} s")
 
     def _drain(self, now: float, since: float) -> None:
-        running = self._board.running()
+        running = self._running_tasks.running()
         if not self._said_draining:
             self._said_draining = True
             worker_log.info("stopping: %d tasks have %g s to end; another signal ends them now", len(running), self._grace_s)
@@ -151,7 +151,7 @@ class Warden(threading.Thread):
             kill_tree(running.pid)
 
     def _end_now(self) -> None:
-        running = self._board.running()
+        running = self._running_tasks.running()
         for pid in self._pool():
             kill_tree(pid)
         self._on_abort(running)

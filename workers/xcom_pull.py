@@ -6,7 +6,7 @@ from typing import Any
 from scheduler.serialized.dag import SerializedDag
 
 
-class Pulling:
+class XComPull:
     """The part of a `ti` that reads XComs; subclasses say where they are."""
 
     def __init__(self, dag: SerializedDag, task_no: int, map_index: int) -> None:

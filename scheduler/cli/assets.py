@@ -38,7 +38,7 @@ def list_(json_wanted: bool) -> None:
 def update(uri: str, extra: dict[str, Any] | None, json_wanted: bool) -> None:
     """Record an update of an asset, given by URI or name. This can trigger the DAGs scheduled on it."""
     event = store.update(options.engine(), uri, extra, "cli")
-    options.ring("plan")
+    options.wake("plan")
     if json_wanted:
         output.print_json(event)
     else:

@@ -83,7 +83,7 @@ def create(
         _show_dates(store.dry_run(engine, wanted), json_wanted=json_wanted)
         return
     made = store.create(engine, wanted)
-    options.ring("plan")
+    options.wake("plan")
     if dag["is_paused"]:
         output.say(f"DAG {dag_id} is paused: the backfill waits until `paceline dags unpause {dag_id}`.")
     if json_wanted:
@@ -134,7 +134,7 @@ def pause(backfill_id: int, json_wanted: bool) -> None:
 def resume(backfill_id: int, json_wanted: bool) -> None:
     """Resume a paused backfill."""
     changed = store.resume(options.engine(), backfill_id)
-    options.ring("plan")
+    options.wake("plan")
     _say(backfill_id, "goes on" if changed else "was not paused", json_wanted=json_wanted)
 
 

@@ -112,7 +112,7 @@ def errors(json_wanted: bool) -> None:
 def reparse(dag_id: str | None) -> None:
     """Parse the file of a DAG again now. Without DAG, parse all DAG files."""
     files = store.reparse(options.engine(), dag_id)
-    options.ring("plan")
+    options.wake("plan")
     click.echo(f"{len(files)} DAG files will be read again.")
 
 
@@ -129,7 +129,7 @@ def pause(dag_id: str) -> None:
 def unpause(dag_id: str) -> None:
     """Unpause a DAG."""
     changed = store.unpause(options.engine(), dag_id)
-    options.ring("plan", "queue")
+    options.wake("plan", "queue")
     click.echo(f"DAG {dag_id} goes on." if changed else f"DAG {dag_id} was not paused.")
 
 
@@ -169,7 +169,7 @@ def trigger(
         conf_overrides_params=options.settings().core.dag_run_conf_overrides_params,
         max_conf_bytes=options.settings().core.max_conf_bytes,
     )
-    options.ring("plan", f"run:{made.id}")
+    options.wake("plan", f"run:{made.id}")
     _warn(engine, dag)
     if wait:
         runs_cli.end_with(dag_id, made.run_id, timeout_s=timeout_s, json_wanted=json_wanted)

@@ -30,7 +30,7 @@ def examine(*, repair: bool, json_wanted: bool) -> bool:
         found = invariants.find(tools)
         left = invariants.repair(tools, found) if repair and found else found
     if repair and found:
-        options.ring("queue", "plan", "notify", *{f"run:{one.dag_run_id}" for one in found if one.dag_run_id is not None})
+        options.wake("queue", "plan", "notify", *{f"run:{one.dag_run_id}" for one in found if one.dag_run_id is not None})
     repaired = [one for one in found if one not in left]
     if json_wanted:
         output.print_json({"ok": not left, "broken": _rows(left), "repaired": _rows(repaired)})

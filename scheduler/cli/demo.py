@@ -106,15 +106,15 @@ def _forget(settings: Settings) -> None:
 
 def _run_flights(engine: Engine, settings: Settings, screen: Console) -> dict[str, Any]:
     from scheduler.cli import progress
-    from scheduler.messaging.wakeups import Doorbell
+    from scheduler.messaging.wakeups import Wakeups
     from scheduler.store.runs import runs
 
     _wait_for_dag(engine)
     run_id = f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     created = runs.trigger(engine, DAG_ID, run_id=run_id, triggered_by="demo", default_queue=settings.core.default_queue)
-    doorbell = Doorbell(settings)
-    doorbell.ring("plan", f"run:{created.id}")
-    doorbell.close()
+    wakeups = Wakeups(settings)
+    wakeups.wake("plan", f"run:{created.id}")
+    wakeups.close()
     return progress.watch_run(engine, DAG_ID, run_id, console=screen)
 
 

@@ -26,8 +26,8 @@ from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Settings
 from scheduler.states import Branched, Decision, TaskState
 from workers import results
-from workers.secrets_backend import EnvironmentVault
-from workers.xcom_pull import Pulling
+from workers.secrets_backend import EnvironmentBackend
+from workers.xcom_pull import XComPull
 
 #: JSON texts by task number, map index and key.
 XComs = dict[tuple[int, int, str], str]
@@ -123,7 +123,7 @@ class MemoryRun:
         }
 
 
-class MemoryTaskInstance(Pulling):
+class MemoryTaskInstance(XComPull):
     """What user code gets as `ti`: XComs are kept as JSON, so that what a worker refuses is refused here."""
 
     def __init__(self, run: MemoryRun, task_no: int, map_index: int) -> None:
@@ -198,7 +198,7 @@ def _try(settings: Settings, operator: Operator, ti: MemoryTaskInstance) -> tupl
             task=operator,
             ti=ti,
             dag_run=run.dag_run,
-            vault=EnvironmentVault(os.environ),
+            vault=EnvironmentBackend(os.environ),
             conf_overrides_params=settings.core.dag_run_conf_overrides_params,
         )
         operator = values["task"] = operator.unmap(values, ti.map_index)

@@ -46,13 +46,13 @@ def engine(*, check_schema: bool = True, as_owner: bool = False) -> "Engine":
     return made
 
 
-def ring(*tokens: str) -> None:
+def wake(*tokens: str) -> None:
     """Wake a scheduler; without Redis it notices by itself a second later."""
-    from scheduler.messaging.wakeups import Doorbell
+    from scheduler.messaging.wakeups import Wakeups
 
-    doorbell = Doorbell(settings())
-    doorbell.ring(*tokens)
-    doorbell.close()
+    wakeups = Wakeups(settings())
+    wakeups.wake(*tokens)
+    wakeups.close()
 
 
 def standard_input() -> str:

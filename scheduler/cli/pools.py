@@ -49,7 +49,7 @@ def set_(
             f"{queue!r} is a key that Paceline or Celery keeps in Redis; choose another name.", param_hint="'--queue'"
         )
     row = store.set_pool(options.engine(), name, slots, description=description, include_deferred=include_deferred, queue=queue)
-    options.ring("queue")
+    options.wake("queue")
     if json_wanted:
         output.print_json(row)
     else:

@@ -239,7 +239,7 @@ def delete_run(dag_id: str, run_id: str, *, yes: bool, json_wanted: bool) -> Non
     _ask(f"Delete run {run_id} of DAG {dag_id} for good?", yes or json_wanted)
     key = delete.delete_run(engine, dag_id, run_id)
     data_folder.delete_run(options.settings().data_url, dag_id, run_id, key)
-    options.ring("plan", "queue")
+    options.wake("plan", "queue")
     if json_wanted:
         output.print_json({"dag_id": dag_id, "run_id": run_id, "deleted": True})
     else:
@@ -256,7 +256,7 @@ def delete_dag(dag_id: str, *, yes: bool, json_wanted: bool) -> None:
     deleted = delete.delete_dag(engine, dag_id)
     for run_id, key in deleted.keys.items():
         data_folder.delete_run(options.settings().data_url, dag_id, run_id, key)
-    options.ring("plan", "queue")
+    options.wake("plan", "queue")
     if json_wanted:
         output.print_json({"dag_id": dag_id, "runs": deleted.runs, "file": deleted.file})
         return
@@ -302,7 +302,7 @@ def _table(changes: Sequence[selection.Change]) -> None:
 
 
 def _ring(runs: Collection[int]) -> None:
-    options.ring("queue", *(f"run:{run}" for run in sorted(runs)[:MOST_RINGS]))
+    options.wake("queue", *(f"run:{run}" for run in sorted(runs)[:MOST_RINGS]))
 
 
 def _kept(*, only_failed: bool, only_running: bool) -> Collection[TaskState] | None:

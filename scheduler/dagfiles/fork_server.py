@@ -51,7 +51,7 @@ class _Child:
     output: bytearray = field(default_factory=bytearray)
 
 
-class Template:
+class ForkServer:
     """Forks, feeds on and buries the children."""
 
     def __init__(self, requests_fd: int, answers_fd: int) -> None:
@@ -169,12 +169,12 @@ class Template:
         while before != len(child.result):  # the pipe may hold more than one read takes
             before = len(child.result)
             self._read(child)
-        code = self._bury(child)
+        code = self._expire(child)
         reading = self._reading(child, code)
         answer = Answer(file=child.file, duration_s=time.monotonic() - child.started, **dict(reading))
         _write(self._answers_fd, answer.model_dump_json().encode() + b"\n")
 
-    def _bury(self, child: _Child) -> int:
+    def _expire(self, child: _Child) -> int:
         """Clear away a keeper that has ended; its exit code, negative for a signal."""
         _, status = os.waitpid(child.pid, 0)
         self._children.remove(child)
@@ -228,7 +228,7 @@ def main() -> None:
     hardening.close()
     process_tree.become_reaper()
     with contextlib.suppress(BrokenPipeError):
-        Template(requests_fd, answers_fd).serve()
+        ForkServer(requests_fd, answers_fd).serve()
     sys.exit(0)
 
 

@@ -22,7 +22,7 @@ from scheduler.dagfiles.answers import Answer, DagRow
 from scheduler.dagfiles.dag_check import DagCheck, MalformedDagError
 from scheduler.dagfiles.parser import Parser
 from scheduler.dagfiles.watch import Listing, Watch
-from scheduler.messaging.wakeups import Doorbell
+from scheduler.messaging.wakeups import Wakeups
 from scheduler.process.health import Contact, Pulse
 from scheduler.settings import Settings
 from scheduler.store.dags import files, schedules
@@ -67,11 +67,11 @@ class DagFileManager:
     `run_once` is one turn for who has a loop; `start` and `stop` give it a thread and a loop of its own.
     """
 
-    def __init__(self, engine: Engine, settings: Settings, scheduler_id: str, doorbell: Doorbell | None = None) -> None:
+    def __init__(self, engine: Engine, settings: Settings, scheduler_id: str, wakeups: Wakeups | None = None) -> None:
         self._engine = engine
         self._settings = settings
         self._id = scheduler_id
-        self._doorbell = doorbell
+        self._wakeups = wakeups
         limits = settings.scheduler
         # Where the kernel does not tell of changes, they are found as soon as an unchanged file would be read again.
         self._watch = Watch(
@@ -327,8 +327,8 @@ class DagFileManager:
         return read + timedelta(seconds=now - at)
 
     def _ring(self) -> None:
-        if self._doorbell is not None:
-            self._doorbell.ring("plan")
+        if self._wakeups is not None:
+            self._wakeups.wake("plan")
 
     def _run(self) -> None:
         failing = False

@@ -8,7 +8,7 @@ AHEAD_S = 0.2
 MOST = 16
 
 
-class Headroom:
+class PrefetchWindow:
     """By queue: what its workers take in AHEAD_S at the pace at which they took the last of it, at least `least`.
 
     It at most doubles from one look to the next. Tasks that take long leave it at `least`, which keeps the order of what waits

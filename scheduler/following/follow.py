@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from scheduler.deciding.rules import Upstream, Verdict, decide
 from scheduler.messaging.message import Message
 from scheduler.messaging.publisher import PUBLISH_ERRORS, Publisher
-from scheduler.messaging.wakeups import Doorbell
+from scheduler.messaging.wakeups import Wakeups
 from scheduler.process import fault_points
 from scheduler.serialized.dag import SerializedDag
 from scheduler.states import FINISHED, Decision, TaskState
@@ -65,10 +65,10 @@ class Follower:
     Below `report` everything may raise: psycopg2.Error that passes means to ask again, see scheduler/store/sqlstates.
     """
 
-    def __init__(self, hot: HotPath, publisher: Publisher, doorbell: Doorbell, *, enabled: bool, aging: bool = False) -> None:
+    def __init__(self, hot: HotPath, publisher: Publisher, wakeups: Wakeups, *, enabled: bool, aging: bool = False) -> None:
         self._hot = hot
         self._publisher = publisher
-        self._doorbell = doorbell
+        self._wakeups = wakeups
         self._enabled = enabled
         self._aging = aging
 
@@ -95,9 +95,9 @@ class Follower:
             accepted = self._hot.report(claim, ending, Moves()) is not None
         accepted = accepted or self._hot.ended_as(claim, ending.state)
         if accepted:
-            self._doorbell.ring("queue", f"run:{claim.dag_run_id}", f"next:{claim.dag_run_id}", "notify", "plan")
+            self._wakeups.wake("queue", f"run:{claim.dag_run_id}", f"next:{claim.dag_run_id}", "notify", "plan")
             if ending.deferral is not None:
-                self._doorbell.ring_waiters()
+                self._wakeups.wake_waiters()
         return accepted
 
     def _report(self, claim: Claim, ending: Ending) -> bool:
@@ -126,7 +126,7 @@ class Follower:
         """The user code was stopped because somebody asked for it: do what was asked. False if nobody did."""
         obeyed = self._hot.obey(claim)
         if obeyed:
-            self._doorbell.ring(f"run:{claim.dag_run_id}", "queue")
+            self._wakeups.wake(f"run:{claim.dag_run_id}", "queue")
         return obeyed
 
     def _decide(self, claim: Claim, ending: Ending, dag: SerializedDag, below: Below, *, left: bool) -> bool:
@@ -158,9 +158,9 @@ class Follower:
         if ending.delay_s is not None and ending.delay_s < SOON_S:
             tokens.append(f"run:{claim.dag_run_id}")
         if others_wait is not None and tokens:
-            self._doorbell.ring(*tokens)
+            self._wakeups.wake(*tokens)
         if others_wait is not None and ending.deferral is not None:
-            self._doorbell.ring_waiters()
+            self._wakeups.wake_waiters()
         return others_wait is not None or self._hot.ended_as(claim, ending.state)
 
     def _send(self, claim: Claim, ending: Ending, dag: SerializedDag, reported: Reported | None, *, left: bool) -> bool:
@@ -174,7 +174,7 @@ class Follower:
             self._publisher.publish([_message(claim, one) for one in queued if one.dispatch_id])
         fault_points.point("follow.published")
         if tokens:
-            self._doorbell.ring(*tokens)
+            self._wakeups.wake(*tokens)
         fault_points.point("follow.rung")
         return True
 
@@ -217,7 +217,7 @@ def moves_of(
     decisions = sorted(downstream, key=lambda one: one.task_no)
     return Moves(
         decisions=decisions,
-        heir=choose_heir(dag, claim, decisions),
+        successor=choose_successor(dag, claim, decisions),
         dispatch_id=str(uuid.uuid4()) if hand_on else None,
         below_branch=dag.below_branch,
         joins=joins,
@@ -225,7 +225,7 @@ def moves_of(
     )
 
 
-def choose_heir(dag: SerializedDag, claim: Claim, decisions: Sequence[Decision]) -> int | None:
+def choose_successor(dag: SerializedDag, claim: Claim, decisions: Sequence[Decision]) -> int | None:
     """The place in `decisions` of the best ranked ready task that fits into the slots this one gives back.
 
     One with a limit over its own instances is none: the others are not counted here.
@@ -265,15 +265,15 @@ def rings(claim: Claim, dag: SerializedDag, reported: Reported, *, left: bool) -
 def _may_find_room(claim: Claim, reported: Reported) -> bool:
     """Whether there may be slots for something that waits, of which the queue service has not been told."""
     ready = [one for one in reported.moved if one.state is TaskState.SCHEDULED]
-    heir = next((one for one in reported.moved if one.state is TaskState.QUEUED), None)
+    successor = next((one for one in reported.moved if one.state is TaskState.QUEUED), None)
     first = reported.handed_on
-    if (new := heir or first) is not None and new.pool_slots < claim.pool_slots and (ready or reported.pool_has_waiting):
+    if (new := successor or first) is not None and new.pool_slots < claim.pool_slots and (ready or reported.pool_has_waiting):
         return True
     if first is not None:
         # What became ready stands behind it in the line. It waited for slots and a place in its queue: where these need the same
         # there is no room, or the queue service was about to come, finds that one gone and looks again (services/queue).
         return any((one.pool, one.queue) != (first.pool, first.queue) for one in ready)
-    return bool(ready) or (reported.pool_has_waiting and heir is None)
+    return bool(ready) or (reported.pool_has_waiting and successor is None)
 
 
 def _join(

@@ -21,20 +21,20 @@ from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
 from scheduler.dagfiles import process_tree
 from scheduler.dagfiles.supervise import DagFileManager
 from scheduler.exceptions import CredentialsError, UnreachableError
-from scheduler.loop import scheduler_health as signs
+from scheduler.loop import scheduler_health
 from scheduler.loop.turns import Duties, Turns
 from scheduler.messaging import wakeups
-from scheduler.messaging.wakeups import Doorbell
+from scheduler.messaging.wakeups import Wakeups
 from scheduler.process import fault_points, hardening, stop_signals
 from scheduler.process.health_server import HealthServer
-from scheduler.process.pidfile import Presence
+from scheduler.process.pidfile import Pidfile
 from scheduler.settings import Settings
 from scheduler.store.dags import schedules
 from scheduler.store.db import database, migrate, sqlstates
 from scheduler.store.queries import events
 from scheduler.store.upkeep import pending_work, processes
 from scheduler.store.upkeep.heartbeats import Renewal
-from scheduler.store.upkeep.settings_drift import Agreement
+from scheduler.store.upkeep.settings_drift import SettingsDrift
 
 log = logging.getLogger("paceline.scheduler")
 
@@ -64,18 +64,18 @@ def run(settings: Settings, *, name: str | None = None) -> int:
         log.warning("%s", error)
     stop = stop_signals.remember()
     with contextlib.ExitStack() as ending:
-        presence = Presence(settings.run_folder, "scheduler").take()
-        ending.callback(presence.leave)
-        loop = SchedulerLoop(engine, settings, name=name, presence=presence)
+        pidfile = Pidfile(settings.run_folder, "scheduler").take()
+        ending.callback(pidfile.leave)
+        loop = SchedulerLoop(engine, settings, name=name, pidfile=pidfile)
         ending.callback(loop.close)
-        files = DagFileManager(engine, settings, loop.scheduler_id, doorbell=Doorbell(settings))
+        files = DagFileManager(engine, settings, loop.scheduler_id, wakeups=Wakeups(settings))
         loop.on_new_id = files.work_as
         files.start()
         ending.callback(files.stop)
         config = settings.scheduler
-        signs = loop.signs.health(lambda: loop.scheduler_id, files.complaint, loop.agreement)
-        health = HealthServer(signs, path=presence.socket, address=config.health_address, port=config.health_port)
-        ending.callback(health.close)
+        health = loop.vitals.health(lambda: loop.scheduler_id, files.complaint, loop.settings_drift)
+        server = HealthServer(health, path=pidfile.socket, address=config.health_address, port=config.health_port)
+        ending.callback(server.close)
         log.info("%s decides; DAG files from %s", loop.scheduler_id, settings.dags_folder)
         loop.run(stop)
     log.info("%s stopped", loop.scheduler_id)
@@ -85,23 +85,23 @@ def run(settings: Settings, *, name: str | None = None) -> int:
 class SchedulerLoop:
     """The services of one scheduler and when each is due. `turn` is what tests call; `run` repeats it."""
 
-    def __init__(self, engine: Engine, settings: Settings, *, name: str | None = None, presence: Presence | None = None) -> None:
+    def __init__(self, engine: Engine, settings: Settings, *, name: str | None = None, pidfile: Pidfile | None = None) -> None:
         self.engine = engine
         self.settings = settings
         self.name = name
-        self.presence = presence
-        self.signs = signs.of(settings)
+        self.pidfile = pidfile
+        self.vitals = scheduler_health.of(settings)
         #: Told when this scheduler was taken for dead and goes on under another id.
         self.on_new_id: Callable[[str], None] = lambda _: None
-        self.agreement = Agreement(engine, settings, log.warning, settings.scheduler.scheduler_health_check_threshold)
+        self.settings_drift = SettingsDrift(engine, settings, log.warning, settings.scheduler.scheduler_health_check_threshold)
         self.scheduler_id = self._register()
         self.turns = Turns(engine, settings, self.scheduler_id)
-        self._doorbell = Doorbell(settings)
+        self._wakeups = Wakeups(settings)
         config = settings.scheduler
         self._renewal = Renewal(
             settings, process_id=lambda: self.scheduler_id, interval_s=config.scheduler_heartbeat_sec,
             timeout_s=config.scheduler_health_check_threshold, application="paceline scheduler", wanted=self._turns,
-            renewed=lambda *_: self.signs.heartbeat.beat(),
+            renewed=lambda *_: self.vitals.heartbeat.beat(),
         )  # fmt: skip
 
     @property
@@ -131,14 +131,14 @@ class SchedulerLoop:
             now = found.now if found is not None else _clock(self.engine)
         except OperationalError as error:
             self._say(error)
-            self.signs.loop.beat()
+            self.vitals.loop.beat()
             for duty in self.duties.all():
                 # Not by its interval only: what it was rung for is not done.
                 duty.done(duty.interval_s)
             return
-        self.signs.database.answered()
+        self.vitals.database.answered()
         for name, duty, service in named:
-            self.signs.loop.beat()
+            self.vitals.loop.beat()
             # Before each of them: a service with much to do must not keep this scheduler from showing that it lives.
             if self.duties.heartbeat.is_due() or (found is not None and self.duties.heartbeat.is_near()):
                 self.duties.heartbeat.done(self._guarded(self._beat, now))
@@ -163,12 +163,12 @@ class SchedulerLoop:
         pause_s = min(self.duties.next_due_at() - now, deaf_s if deaf_s > 0 else math.inf)
         if pause_s <= 0:
             return
-        tokens = self._doorbell.wait(pause_s, queue=deaf_s <= 0)
+        tokens = self._wakeups.wait(pause_s, queue=deaf_s <= 0)
         if tokens is None:  # the broker is away: poll
-            self.signs.broker.failed("Redis does not answer; what is queued is sent once it does.")
+            self.vitals.broker.failed("Redis does not answer; what is queued is sent once it does.")
             stop.wait(min(pause_s, self.settings.scheduler.scheduler_idle_sleep_time))
             return
-        self.signs.broker.answered()
+        self.vitals.broker.answered()
         self.turns.wake(tokens)
 
     def _beat(self, now: datetime) -> None:
@@ -177,18 +177,18 @@ class SchedulerLoop:
             self.scheduler_id = self._register()
             self.turns.work_as(self.scheduler_id)
             self.on_new_id(self.scheduler_id)
-        self.agreement.look(self.scheduler_id)
+        self.settings_drift.look(self.scheduler_id)
 
     def _is_registered(self) -> bool:
         if self._renewal.is_alive():
             return not self._renewal.is_refused(self.scheduler_id)
         registered = processes.heartbeat(self.engine, self.scheduler_id)
-        self.signs.heartbeat.beat()
+        self.vitals.heartbeat.beat()
         return registered
 
     def _turns(self) -> bool:
         """Whether the loop turns. One that hangs for good must not keep the DAG files and notices that it has claimed."""
-        return time.monotonic() - self.signs.loop.at < HANGS_S
+        return time.monotonic() - self.vitals.loop.at < HANGS_S
 
     def _guarded(self, service: Callable[[R], float | None], argument: R) -> float | None:
         try:
@@ -206,22 +206,22 @@ class SchedulerLoop:
 
     def _say(self, error: DBAPIError) -> None:
         meaning = str(database.translate(error))
-        self.signs.database.failed(meaning)
+        self.vitals.database.failed(meaning)
         log.warning("%s", meaning)
 
     def _register(self) -> str:
         host = socket.gethostname()
         made = processes.register(self.engine, kind="scheduler", name=self.name or f"scheduler@{host}", host=host, pid=os.getpid())
         events.record(self.engine, self.settings.core.record_events)
-        self.agreement.enter(made)
-        if self.presence is not None:
-            self.presence.note(made)
-            self._guarded(self._bury, self.presence.take_dead())
+        self.settings_drift.enter(made)
+        if self.pidfile is not None:
+            self.pidfile.note(made)
+            self._guarded(self._expire, self.pidfile.take_dead())
         return made
 
-    def _bury(self, dead: list[str]) -> None:
+    def _expire(self, dead: list[str]) -> None:
         if dead:
-            processes.bury(self.engine, dead, why="is gone from this machine")
+            processes.expire(self.engine, dead, why="is gone from this machine")
 
 
 def _clock(engine: Engine) -> datetime:

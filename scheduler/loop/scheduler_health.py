@@ -8,7 +8,7 @@ from scheduler.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Signs:
+class SchedulerHealth:
     """The loop beats at each service it turns; a turn that hangs in one of them beats no more."""
 
     loop: Pulse
@@ -27,10 +27,10 @@ class Signs:
         return Health("scheduler", process, vital, {"broker": self.broker, "settings": settings})
 
 
-def of(settings: Settings) -> Signs:
+def of(settings: Settings) -> SchedulerHealth:
     """Those of a loop that is about to turn. It is unwell before the other schedulers take it for dead."""
     dead_s = settings.scheduler.scheduler_health_check_threshold
-    return Signs(
+    return SchedulerHealth(
         loop=Pulse("The loop has not turned", dead_s * 2 / 3),
         heartbeat=Pulse("Its sign of life did not reach the database", dead_s),
         database=Contact(),

@@ -79,7 +79,7 @@ def translate(error: BaseException) -> UnreachableError:
     return UnreachableError(f"Redis does not answer: {text}. {start or 'Start it, or correct PACELINE_BROKER_URL.'}")
 
 
-class Doorbell:
+class Wakeups:
     """Rings and waits for rings; never raises because Redis is away."""
 
     def __init__(self, settings: Settings, key: str = KEY) -> None:
@@ -89,7 +89,7 @@ class Doorbell:
         self.dropped = 0
         self._said_at: float | None = None
 
-    def ring(self, *tokens: str) -> bool:
+    def wake(self, *tokens: str) -> bool:
         """Wake one scheduler for each token not already rung; False if Redis did not answer."""
         others = dict.fromkeys((token for token in tokens if token != QUEUE), 0)
         try:
@@ -101,7 +101,7 @@ class Doorbell:
             return False
         return True
 
-    def ring_waiters(self) -> None:
+    def wake_waiters(self) -> None:
         """Wake one waiter: something was deferred."""
         with suppress(redis.RedisError):
             self._redis.zadd(WAITERS_KEY, {"deferral": 0})

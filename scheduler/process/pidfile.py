@@ -18,7 +18,7 @@ log = logging.getLogger("paceline.presence")
 MARK, SOCKET = ".mark", ".health"
 
 
-class Presence:
+class Pidfile:
     """The mark of this process, from `take` until `leave`. One that cannot be made is said and then done without."""
 
     def __init__(self, folder: Path, role: str) -> None:
@@ -34,12 +34,12 @@ class Presence:
         """Where the process answers how it is."""
         return self._path.with_suffix(SOCKET)
 
-    def take(self) -> "Presence":
+    def take(self) -> "Pidfile":
         """Make the mark; find out who is dead."""
         try:
             _private(self._path.parent)
             for path, descriptor in _unlocked(sorted(self._path.parent.glob(f"{self._role}-*{MARK}"))):
-                self._bury(path, descriptor)
+                self._expire(path, descriptor)
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -68,7 +68,7 @@ class Presence:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def _bury(self, path: Path, descriptor: int) -> None:
+    def _expire(self, path: Path, descriptor: int) -> None:
         try:
             found = json.loads(os.pread(descriptor, 4096, 0) or b"{}")
         except ValueError:

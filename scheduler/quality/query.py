@@ -62,7 +62,7 @@ def _branches(asked: Sequence[Asked], sampled: bool) -> Iterator[DataFrame]:
             if check.kind == "unique":
                 yield _shaped(place, number, _doubled(frame, check), sampled)
             elif check.kind == "foreign_key":
-                yield _shaped(place, number, _orphans(frame, check), sampled)
+                yield _shaped(place, number, _lost_processes(frame, check), sampled)
 
 
 def _one_pass(asked: Sequence[Asked], sampled: bool) -> DataFrame:
@@ -89,7 +89,7 @@ def _doubled(frame: DataFrame, check: Check) -> DataFrame:
     return grouped.select((F.col(_ROWS) - 1).alias(_ROWS), _keyed(check, F.col(_ROWS).alias("copies")).alias(_SAMPLE))
 
 
-def _orphans(frame: DataFrame, check: Check) -> DataFrame:
+def _lost_processes(frame: DataFrame, check: Check) -> DataFrame:
     """The keys that the other DataFrame lacks, with the rows that have them."""
     keys = [column(name) for name in check.needs]
     mine = frame.dropna(subset=[f"`{name}`" for name in check.needs]).groupBy(*keys).agg(F.count(F.lit(1)).alias(_ROWS))

@@ -45,7 +45,7 @@ class Batch:
 
 
 @dataclass(slots=True, kw_only=True)
-class Teller:
+class Delivery:
     """Tells the batches of one thread."""
 
     engine: Engine

@@ -188,8 +188,8 @@ def _release_notice(tools: Tools, one: Broken) -> None:
 
 
 @transaction
-def _take_back(connection: Connection, one: Broken, limits: Limits) -> None:
-    requeue.take_back(connection, one, limits)
+def _requeue(connection: Connection, one: Broken, limits: Limits) -> None:
+    requeue.requeue(connection, one, limits)
 
 
 @transaction
@@ -212,5 +212,5 @@ REPAIRS: Mapping[str, Callable[[Tools, Broken], object]] = {
     UNSENT: _send,
     UNDECIDED: _promote,
     UNCLOSED: _promote,
-    **dict.fromkeys(requeue.LIMITS, lambda tools, one: _take_back(tools.engine, one, _limits(tools))),
+    **dict.fromkeys(requeue.LIMITS, lambda tools, one: _requeue(tools.engine, one, _limits(tools))),
 }

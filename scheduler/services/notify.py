@@ -14,7 +14,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
 from scheduler.dagfiles.callback_host import CallbackHost
-from scheduler.services.delivery import Batch, Teller
+from scheduler.services.delivery import Batch, Delivery
 from scheduler.settings import Settings
 from scheduler.store.db import database
 from scheduler.store.upkeep import notices
@@ -109,8 +109,8 @@ class Notify:
             self._mails.mails(Batch(claimed_by, None, found))
         return len(found)
 
-    def _teller(self) -> Teller:
-        return Teller(
+    def _teller(self) -> Delivery:
+        return Delivery(
             engine=self._engine,
             settings=self._settings,
             host=CallbackHost(self._settings),
@@ -133,7 +133,7 @@ class Notify:
 class _Lane:
     """A thread, started when it is first needed, that tells one batch after the other."""
 
-    def __init__(self, name: str, make_teller: Callable[[], Teller]) -> None:
+    def __init__(self, name: str, make_teller: Callable[[], Delivery]) -> None:
         self.teller = make_teller()
         self._name = name
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()

@@ -296,7 +296,7 @@ def _expand(
         instances.decide(connection, {dag_run_id: [Decision(no, TaskState.UPSTREAM_FAILED, reason)]})
         return own | {-1: TaskState.UPSTREAM_FAILED}
     if len(own) > 1:
-        unexpand.expand_anew(connection, dag, dag_run_id, no, count)
+        unexpand.expand_again(connection, dag, dag_run_id, no, count)
         return instances.states_of(connection, [dag_run_id])[dag_run_id][no]
     instances.expand(connection, dag_run_id, no, count)
     return dict.fromkeys(range(count), TaskState.NONE) if count else {-1: TaskState.SKIPPED}

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, Engine
 
-from scheduler.deciding.prefetch_window import Headroom
+from scheduler.deciding.prefetch_window import PrefetchWindow
 from scheduler.deciding.select import Room, select
 from scheduler.messaging.message import Message
 from scheduler.messaging.publisher import PUBLISH_ERRORS, Publisher
@@ -48,10 +48,10 @@ class Queue:
         self._settings = settings
         self._publisher = publisher
         self.scheduler_id = scheduler_id
-        self._headroom = Headroom(settings.scheduler.queue_headroom)
+        self._prefetch_window = PrefetchWindow(settings.scheduler.queue_headroom)
 
     def run_once(self, now: datetime) -> Queued:
-        chosen = _choose_and_queue(self._engine, self._settings, self.scheduler_id, self._headroom, now.timestamp())
+        chosen = _choose_and_queue(self._engine, self._settings, self.scheduler_id, self._prefetch_window, now.timestamp())
         sent = send(self._engine, self._publisher, chosen.messages, step="queue")
         more = chosen.lost or len(chosen.messages) >= self._settings.scheduler.max_tis_per_query
         return Queued(chosen.messages, sent, more, chosen.ahead if chosen.waits else 0, chosen.held_elsewhere)
@@ -91,7 +91,9 @@ class _Chosen:
 
 
 @transaction_at("queue", lambda chosen: chosen.messages)
-def _choose_and_queue(connection: Connection, settings: Settings, scheduler_id: str, headroom: Headroom, at_s: float) -> _Chosen:
+def _choose_and_queue(
+    connection: Connection, settings: Settings, scheduler_id: str, headroom: PrefetchWindow, at_s: float
+) -> _Chosen:
     """Rounds of read, select and write under the locks; what is found full is left out of the query, before its limit."""
     chosen = _Chosen()
     found = capacity.hold_waiting_pools(connection)
@@ -127,7 +129,7 @@ def _round(
     *,
     settings: Settings,
     scheduler_id: str,
-    headroom: Headroom,
+    headroom: PrefetchWindow,
 ) -> tuple[Room, bool]:
     """Read the best that are not known to be full, select, write. What is free then, and whether more may be found."""
     limit = settings.scheduler.max_tis_per_query
@@ -231,7 +233,7 @@ def in_queues(counts: Counts) -> Counter[str]:
     return held
 
 
-def free_room(pools: Mapping[str, Pool], counts: Counts, settings: Settings, headroom: Headroom) -> Room:
+def free_room(pools: Mapping[str, Pool], counts: Counts, settings: Settings, headroom: PrefetchWindow) -> Room:
     """What is free now. A queue may hold its `headroom` more than its live workers have places."""
     slots = {
         one.name: settings.core.parallelism if one.slots < 0 else one.slots - counts.deferred.get(one.name, 0)

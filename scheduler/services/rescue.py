@@ -88,7 +88,7 @@ class Rescue:
         return now >= self._judges_from
 
     def _bury_dead(self) -> tuple[list[str], list[int]]:
-        return processes.bury_dead(
+        return processes.expire_lost(
             self._engine,
             worker_timeout_s=self._settings.worker.heartbeat_timeout,
             scheduler_timeout_s=self._settings.scheduler.scheduler_health_check_threshold,

@@ -84,9 +84,9 @@ def test_what_a_worker_ran_whose_machine_died_runs_again_within_15_s(stack_facto
         victim.kill()
         at = time.time()
     psutil.wait_procs(children, timeout=10)
-    with subprocess.Popen([*command[:-1], "heir"], env=stack.env, stderr=subprocess.DEVNULL) as heir:
+    with subprocess.Popen([*command[:-1], "heir"], env=stack.env, stderr=subprocess.DEVNULL) as successor:
         waited = next_tries(stack, engine, at)
-        heir.send_signal(signal.SIGTERM)
+        successor.send_signal(signal.SIGTERM)
 
     print(f"\nworker gone for good: next tries after {min(waited):.1f} to {max(waited):.1f} s")
     assert max(waited) < 15

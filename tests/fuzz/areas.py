@@ -87,7 +87,7 @@ class Ground:
             "PACELINE_DATABASE_URL": settings.database_url, "PACELINE_BROKER_URL": settings.broker_url,
         }  # fmt: skip
         self.commands = list(_commands(paceline, []))
-        self.bell = wakeups.Doorbell(settings)
+        self.bell = wakeups.Wakeups(settings)
         self.dag_check = DagCheck()
         self.host = CallbackHost(settings)
         (settings.dags_folder / "callbacks.py").write_text(CALLBACKS)

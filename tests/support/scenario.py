@@ -9,7 +9,7 @@ from typing import Any
 from scheduler.following.follow import Follower
 from scheduler.loop.run import SchedulerLoop
 from scheduler.messaging.publisher import Publisher, broker_lists
-from scheduler.messaging.wakeups import Doorbell, client
+from scheduler.messaging.wakeups import Wakeups, client
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
 from scheduler.settings import Settings
@@ -62,7 +62,7 @@ class Scenario:
             self.engine, kind="worker", name="w", host="h", pid=1, queues=["default"], concurrency=WORKER_PLACES
         )
         self.hot = HotPath(settings, self.worker_id)
-        self.follower = Follower(self.hot, Publisher(settings), Doorbell(settings), enabled=follow)
+        self.follower = Follower(self.hot, Publisher(settings), Wakeups(settings), enabled=follow)
         self.queues = {"default"}
 
     def close(self) -> None:

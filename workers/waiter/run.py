@@ -21,17 +21,17 @@ from sqlalchemy.exc import DBAPIError
 
 from scheduler.authoring import zones
 from scheduler.authoring.external import Counts, Target
-from scheduler.messaging.wakeups import WAITERS_KEY, Doorbell
+from scheduler.messaging.wakeups import WAITERS_KEY, Wakeups
 from scheduler.process import fault_points, hardening, stop_signals
 from scheduler.process.health import Complaint, Contact, Health, Pulse
 from scheduler.process.health_server import HealthServer
-from scheduler.process.pidfile import Presence
+from scheduler.process.pidfile import Pidfile
 from scheduler.settings import Settings
 from scheduler.store.dags import schedules
 from scheduler.store.dags.versions import Versions
 from scheduler.store.upkeep import processes
 from scheduler.store.upkeep.heartbeats import Renewal
-from scheduler.store.upkeep.settings_drift import Agreement
+from scheduler.store.upkeep.settings_drift import SettingsDrift
 from scheduler.store.worker import deferrals, external_runs
 from scheduler.store.worker.deferrals import Awaited, Fired
 from workers import logs, secrets_backend, startup
@@ -63,14 +63,14 @@ def run(settings: Settings, *, name: str | None = None) -> int:
     zones.set_default(settings.core.default_timezone)
     engine = startup.ready(settings)
     asked = stop_signals.remember()
-    presence = Presence(settings.run_folder, "waiter").take()
+    pidfile = Pidfile(settings.run_folder, "waiter").take()
     try:
-        waiter = Waiter(engine, settings, name=name, presence=presence)
+        waiter = Waiter(engine, settings, name=name, pidfile=pidfile)
         limits = settings.waiter
-        HealthServer(waiter.health, path=presence.socket, address=limits.health_address, port=limits.health_port)
+        HealthServer(waiter.health, path=pidfile.socket, address=limits.health_address, port=limits.health_port)
         asyncio.run(_until_signalled(waiter, asked))
     finally:
-        presence.leave()
+        pidfile.leave()
     logging.shutdown()
     # Threads that a trigger or a DAG file blocks for ever must not keep the process.
     os._exit(0)
@@ -88,12 +88,12 @@ async def _until_signalled(waiter: "Waiter", asked: threading.Event) -> None:
 class Waiter:
     """Claims triggers, awaits each as a task of the event loop, and writes what fired back in batches."""
 
-    def __init__(self, engine: Engine, settings: Settings, *, name: str | None = None, presence: Presence | None = None) -> None:
+    def __init__(self, engine: Engine, settings: Settings, *, name: str | None = None, pidfile: Pidfile | None = None) -> None:
         host = socket.gethostname()
         self._engine = engine
         self._settings = settings
         self._name = name or f"waiter@{host}"
-        self._presence = presence
+        self._pidfile = pidfile
         silent_s = settings.waiter.heartbeat_timeout
         self._loop = Pulse("A trigger blocks the loop", silent_s)
         self._heartbeat = Pulse("Its sign of life did not reach the database", silent_s)
@@ -105,8 +105,8 @@ class Waiter:
             "claims": self._claims,
             "database": self._store,
         }
-        self._agreement = Agreement(engine, settings, log.warning, silent_s)
-        others: dict[str, Complaint] = {"broker": self._broker, "settings": self._agreement}
+        self._settings_drift = SettingsDrift(engine, settings, log.warning, silent_s)
+        others: dict[str, Complaint] = {"broker": self._broker, "settings": self._settings_drift}
         self.health = Health("waiter", lambda: self.waiter_id, vital, others)
         self.waiter_id = self._register()
         self._outside = Outside(self._states, self._clock())
@@ -116,9 +116,9 @@ class Waiter:
         self._running: dict[str, tuple[Awaited, asyncio.Task[None]]] = {}
         self._fired: list[Fired] = []
         self._something_fired = asyncio.Event()
-        self._doorbell, self._bell = Doorbell(settings), Doorbell(settings, WAITERS_KEY)
+        self._wakeups, self._bell = Wakeups(settings), Wakeups(settings, WAITERS_KEY)
         self._database = ThreadPoolExecutor(2, thread_name_prefix="database")
-        self._bell_thread = ThreadPoolExecutor(1, thread_name_prefix="doorbell")
+        self._bell_thread = ThreadPoolExecutor(1, thread_name_prefix="wakeups")
         self._turned_at = time.monotonic()
         limits = settings.waiter
         self._renewal = Renewal(
@@ -199,7 +199,7 @@ class Waiter:
             moved = await self._ask(functools.partial(deferrals.fire, self._engine, batch))
             del self._fired[: len(batch)]
             if moved:
-                await self._ask(functools.partial(self._doorbell.ring, "queue"))
+                await self._ask(functools.partial(self._wakeups.wake, "queue"))
                 fault_points.point("fire.rung")
         if not self._fired:
             self._something_fired.clear()
@@ -214,7 +214,7 @@ class Waiter:
             former, self.waiter_id = self.waiter_id, await self._ask(self._register)
             log.warning("waiter %s was declared dead; it goes on as %s", former, self.waiter_id)
             self._drop(list(self._running))
-        await self._ask(lambda: self._agreement.look(self.waiter_id))
+        await self._ask(lambda: self._settings_drift.look(self.waiter_id))
         self._outside.set_clock(await self._ask(self._clock))
         waiter, mine = self.waiter_id, [(one.ti_id, one.dispatch_id) for one, _ in self._running.values()]
         if mine:
@@ -247,9 +247,9 @@ class Waiter:
         try:
             if self._fired:
                 await self._ask(functools.partial(deferrals.fire, self._engine, self._fired))
-                self._doorbell.ring("queue")
+                self._wakeups.wake("queue")
             if await self._ask(functools.partial(deferrals.leave, self._engine, self.waiter_id)):
-                self._doorbell.ring_waiters()
+                self._wakeups.wake_waiters()
             await self._ask(functools.partial(processes.stop, self._engine, self.waiter_id))
         except DBAPIError as error:
             log.warning("PostgreSQL does not answer (%s); others take over once it does", str(error.orig).strip())
@@ -276,11 +276,11 @@ class Waiter:
     def _register(self) -> str:
         host = socket.gethostname()
         made = processes.register(self._engine, kind="waiter", name=self._name, host=host, pid=os.getpid())
-        self._agreement.enter(made)
-        if self._presence is not None:
-            self._presence.note(made)
-            if dead := self._presence.take_dead():
-                processes.bury(self._engine, dead, why="is gone from its machine")
+        self._settings_drift.enter(made)
+        if self._pidfile is not None:
+            self._pidfile.note(made)
+            if dead := self._pidfile.take_dead():
+                processes.expire(self._engine, dead, why="is gone from its machine")
         return made
 
     def _watch(self, loop: asyncio.AbstractEventLoop, ended: threading.Event) -> None:

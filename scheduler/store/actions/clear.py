@@ -20,7 +20,7 @@ from scheduler.store.db.database import transaction
 from scheduler.store.db.fencing import Writer
 from scheduler.store.runs import deadlines, integrity, selection
 from scheduler.store.runs.selection import Change, Instance, Run, Runs, Tasks
-from scheduler.store.runs.unexpand import collapse, tasks_to_expand_anew
+from scheduler.store.runs.unexpand import tasks_to_expand_again, unexpand
 from scheduler.store.worker import deferrals
 
 #: Nothing to clear in these; a removed one comes back with its task.
@@ -82,7 +82,7 @@ def clear_instances(
     connection: Connection, run: Run, dag: SerializedDag, instances: Sequence[Instance], picked: Collection[Instance]
 ) -> list[Change]:
     """Clear `picked` of the `instances` of a held run, all of them locked; what changed."""
-    collapse(connection, dag, instances, tasks_to_expand_anew(dag, instances, picked))
+    unexpand(connection, dag, instances, tasks_to_expand_again(dag, instances, picked))
     stopped = [one for one in picked if one.state is S.RUNNING or (one.state is S.SHUTDOWN and one.asked != "none")]
     cleared = [one for one in picked if one.state not in UNTOUCHED | STARTED]
     _undo(connection, dag, cleared)

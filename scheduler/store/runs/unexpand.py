@@ -17,7 +17,7 @@ from scheduler.store.runs.selection import Instance
 BEYOND = "there is nothing to map over at its index any more"
 
 
-def tasks_to_expand_anew(dag: SerializedDag, instances: Iterable[Instance], picked: Iterable[Instance]) -> set[str]:
+def tasks_to_expand_again(dag: SerializedDag, instances: Iterable[Instance], picked: Iterable[Instance]) -> set[str]:
     """Expanded tasks with an instance that is to run, after a task whose result they map over has run again."""
     chosen = {one.id for one in picked}
     runs_again = {one.task_id for one in instances if one.id in chosen or one.state not in FINISHED}
@@ -29,7 +29,7 @@ def tasks_to_expand_anew(dag: SerializedDag, instances: Iterable[Instance], pick
     }
 
 
-def collapse(connection: Connection, dag: SerializedDag, instances: Iterable[Instance], tasks: Collection[str]) -> None:
+def unexpand(connection: Connection, dag: SerializedDag, instances: Iterable[Instance], tasks: Collection[str]) -> None:
     """Have these tasks expanded anew; `instances` are all of the run, locked."""
     first: dict[str, Instance] = {}
     for one in instances:
@@ -54,7 +54,7 @@ def collapse(connection: Connection, dag: SerializedDag, instances: Iterable[Ins
         )
 
 
-def expand_anew(connection: Connection, dag: SerializedDag, dag_run_id: int, task_no: int, count: int) -> None:
+def expand_again(connection: Connection, dag: SerializedDag, dag_run_id: int, task_no: int, count: int) -> None:
     """Fit the instances of a task to `count`; without any, the one of index -1 is skipped. The caller holds the run."""
     connection.exec_driver_sql(
         "select 1 from task_instance where dag_run_id = %s and task_no = %s order by id for no key update", (dag_run_id, task_no)

@@ -45,19 +45,19 @@ QUESTIONS = {
     "deadlines": "exists (select from deadline where missed_at is null and due_at <= clock_timestamp())",
     "notify": "exists (select from notice where ended_at is null)",
 }
-PREPARE = f"prepare stirring (float8, float8) as select clock_timestamp(), {', '.join(QUESTIONS.values())}"
-EXECUTE = "execute stirring (%s, %s)"
+PREPARE = f"prepare pending_work (float8, float8) as select clock_timestamp(), {', '.join(QUESTIONS.values())}"
+EXECUTE = "execute pending_work (%s, %s)"
 
 
 @dataclass(frozen=True, slots=True)
-class Stirring:
+class PendingWork:
     """What a look found: the database's clock, and the services (keys of QUESTIONS) that may have something to do."""
 
     now: datetime
     services: frozenset[str]
 
 
-def look(engine: Engine, settings: Settings) -> Stirring:
+def look(engine: Engine, settings: Settings) -> PendingWork:
     """Ask once."""
     soon_s = LOOKS_AHEAD * settings.scheduler.scheduler_idle_sleep_time
     silent_s = min(
@@ -65,8 +65,8 @@ def look(engine: Engine, settings: Settings) -> Stirring:
     )
     with engine.connect() as connection:
         # Planning it would cost more than running it.
-        if not connection.info.get("stirring"):
+        if not connection.info.get("pending_work"):
             connection.exec_driver_sql(PREPARE)
-            connection.info["stirring"] = True
+            connection.info["pending_work"] = True
         now, *answers = connection.exec_driver_sql(EXECUTE, (soon_s, silent_s)).one()
-    return Stirring(now, frozenset(name for name, stirs in zip(QUESTIONS, answers, strict=True) if stirs))
+    return PendingWork(now, frozenset(name for name, stirs in zip(QUESTIONS, answers, strict=True) if stirs))

@@ -95,7 +95,7 @@ def fail_lost(connection: Connection, ti_id: int, dispatch_id: str, reason: str,
 
 
 @transaction_at("bury", lambda buried: buried[0])
-def bury_dead(
+def expire_lost(
     connection: Connection, *, worker_timeout_s: float, scheduler_timeout_s: float, waiter_timeout_s: float
 ) -> tuple[list[str], list[int]]:
     """Stop the rows of silent processes, lose what dead workers ran and free what dead waiters awaited and dead schedulers had
@@ -133,7 +133,7 @@ def bury_dead(
 
 
 @transaction_at("bury", lambda _: True)
-def bury(connection: Connection, process_ids: Collection[str], *, why: str) -> list[int]:
+def expire(connection: Connection, process_ids: Collection[str], *, why: str) -> list[int]:
     """As `bury_dead`, for processes known to be dead; the runs touched."""
     dead = connection.exec_driver_sql(
         """

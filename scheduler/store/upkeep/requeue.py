@@ -49,7 +49,7 @@ LIMITS: Mapping[str, Limit] = {
 }  # fmt: skip
 
 
-def take_back(connection: Connection, one: Broken, limits: Limits) -> int:
+def requeue(connection: Connection, one: Broken, limits: Limits) -> int:
     """As many as are queued beyond the limit that `one` names, as long as there are some; how many.
 
     Not after a crash of PostgreSQL, until workers have asserted claims that it may have undone: what looks queued may run.

@@ -30,7 +30,7 @@ class Difference:
         return f"{self.key} is {' and '.join(each)}"
 
 
-class Agreement:
+class SettingsDrift:
     """What one process has to say of its settings; it is asked for its health (process/health.py) and logs what changes."""
 
     def __init__(self, engine: Engine, settings: Settings, say: Callable[[str], object], silent_s: float) -> None:

@@ -79,7 +79,7 @@ class Moves:
     """
 
     decisions: Sequence[Decision] = ()
-    heir: int | None = None
+    successor: int | None = None
     dispatch_id: str | None = None
     #: Numbers of tasks that some branch may skip.
     below_branch: Collection[int] = frozenset()

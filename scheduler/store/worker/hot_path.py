@@ -127,7 +127,7 @@ class HotPath:
                 [one.state.value for one in moves.decisions],
                 [one.reason for one in moves.decisions],
                 [one.task_no in moves.below_branch for one in moves.decisions],
-                None if moves.heir is None else moves.heir + 1,
+                None if moves.successor is None else moves.successor + 1,
                 moves.dispatch_id,
                 claim.dag_run_id,
                 *(([], [], []) if dag is None else _ranges([*moves.joins, *moves.left], dag)),

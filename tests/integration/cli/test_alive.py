@@ -9,7 +9,7 @@ import pytest
 from scheduler.embedded.stack import free_port
 from scheduler.process.health import Health
 from scheduler.process.health_server import HealthServer
-from scheduler.process.pidfile import Presence
+from scheduler.process.pidfile import Pidfile
 from scheduler.settings import Settings
 
 from .conftest import Cli
@@ -18,15 +18,15 @@ WRONG = threading.Event()
 
 
 @pytest.fixture
-def served(settings: Settings) -> Iterator[Presence]:
+def served(settings: Settings) -> Iterator[Pidfile]:
     """A worker of this home that is well until WRONG is set."""
     WRONG.clear()
-    presence = Presence(settings.run_folder, "worker").take()
+    pidfile = Pidfile(settings.run_folder, "worker").take()
     health = Health("worker", lambda: "w#1", {"loop": lambda _: "It has not turned." if WRONG.is_set() else None})
-    server = HealthServer(health, path=presence.socket)
-    yield presence
+    server = HealthServer(health, path=pidfile.socket)
+    yield pidfile
     server.close()
-    presence.leave()
+    pidfile.leave()
 
 
 @pytest.mark.usefixtures("served")

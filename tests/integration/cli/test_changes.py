@@ -11,7 +11,7 @@ from support.waiting import eventually
 
 from scheduler.cli import lazy
 from scheduler.exceptions import UnreachableError
-from scheduler.messaging.wakeups import Doorbell
+from scheduler.messaging.wakeups import Wakeups
 from scheduler.states import TaskState
 from scheduler.store.db import database
 
@@ -25,7 +25,7 @@ def test_trigger_makes_a_run_and_rings(cli: Cli, scenario: Scenario) -> None:
 
     assert (run["run_id"], run["state"], run["conf"]) == ("mine", "queued", {"a": "ü"})
     assert run["logical_date"] == "2024-12-31T22:00:00+00:00"
-    rung = Doorbell(scenario.settings).wait(1)
+    rung = Wakeups(scenario.settings).wait(1)
     assert rung is not None and f"run:{run['id']}" in rung
 
 

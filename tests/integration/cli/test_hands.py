@@ -8,7 +8,7 @@ from support.hands import end, running
 from support.scenario import Scenario
 
 from scheduler.cli import run_actions
-from scheduler.messaging.wakeups import Doorbell
+from scheduler.messaging.wakeups import Wakeups
 from scheduler.states import TaskState
 
 from .conftest import Cli
@@ -23,7 +23,7 @@ def failed(scenario: Scenario) -> int:
 
 
 def rung(scenario: Scenario) -> set[str]:
-    bell = Doorbell(scenario.settings)
+    bell = Wakeups(scenario.settings)
     tokens = bell.wait(1)
     bell.close()
     assert tokens is not None

@@ -13,7 +13,7 @@ from sqlalchemy import create_engine, event
 from support.waiting import eventually
 
 from scheduler.dagfiles.supervise import DagFileManager
-from scheduler.messaging.wakeups import Doorbell
+from scheduler.messaging.wakeups import Wakeups
 from scheduler.store.dags.files import Claimed, ImportProblem, ParsedDag, ParsedFile, claim, record, sync
 
 from .conftest import Files
@@ -303,8 +303,8 @@ def test_two_managers_read_each_file_once_per_interval(files: Files) -> None:
 
 
 def test_managers_in_threads_notice_a_change_at_once_and_ring_the_doorbell(files: Files) -> None:
-    doorbell = Doorbell(files.settings)
-    managers = [DagFileManager(files.engine, files.settings, name, doorbell) for name in "ab"]
+    wakeups = Wakeups(files.settings)
+    managers = [DagFileManager(files.engine, files.settings, name, wakeups) for name in "ab"]
     files.managers += managers
     for manager in managers:
         manager.start()
@@ -312,11 +312,11 @@ def test_managers_in_threads_notice_a_change_at_once_and_ring_the_doorbell(files
 
     files.write("d.py", source())
     eventually(lambda: files.dags().get("d") == ("d.py", True, 1), timeout=5)
-    assert eventually(lambda: doorbell.wait(0.1)) == {"plan"}
+    assert eventually(lambda: wakeups.wait(0.1)) == {"plan"}
 
     files.write("d.py", source(task_id="two"))
     eventually(lambda: files.dags()["d"][2] == 2, timeout=5)
-    doorbell.close()
+    wakeups.close()
 
 
 def test_a_manager_outlives_its_database_connections(files: Files, caplog: pytest.LogCaptureFixture) -> None:

@@ -10,7 +10,7 @@ from scheduler.cli import checks
 from scheduler.loop.run import SchedulerLoop
 from scheduler.settings import Core, Settings
 from scheduler.store.upkeep import processes
-from scheduler.store.upkeep.settings_drift import Agreement, differences
+from scheduler.store.upkeep.settings_drift import SettingsDrift, differences
 
 KEY = "SGVyZSBpcyBhIGtleSBvZiAzMiBieXRlcywgZXhhY3Q="
 
@@ -30,7 +30,7 @@ def odd(scenario: Scenario, caplog: pytest.LogCaptureFixture) -> Iterator[Schedu
 def test_equal_settings_are_not_worth_a_word(scenario: Scenario, caplog: pytest.LogCaptureFixture) -> None:
     loop = SchedulerLoop(scenario.engine, scenario.settings, name="second")
 
-    assert loop.agreement(0.0) is None
+    assert loop.settings_drift(0.0) is None
     assert differences(scenario.engine, silent_s=60) == []
     assert "differ" not in caplog.text
     loop.close()
@@ -43,12 +43,12 @@ def test_the_one_that_differs_says_which_keys_in_log_and_health(
     sentence = f"core.parallelism is 256 for {first.scheduler_id} and 7 for {odd.scheduler_id}"
     assert sentence in " ".join(record.getMessage() for record in caplog.get_records("setup"))
 
-    health = odd.signs.health(lambda: odd.scheduler_id, lambda _: None, odd.agreement).report()
+    health = odd.vitals.health(lambda: odd.scheduler_id, lambda _: None, odd.settings_drift).report()
     assert health["status"] == "healthy", "a process that differs does not end for it"
     assert sentence in health["parts"]["settings"]["message"]
 
-    first.agreement.enter(first.scheduler_id)
-    assert sentence in str(first.agreement(0.0)), "and so does the other"
+    first.settings_drift.enter(first.scheduler_id)
+    assert sentence in str(first.settings_drift(0.0)), "and so does the other"
 
 
 def test_doctor_names_what_differs_until_it_is_gone(scenario: Scenario, odd: SchedulerLoop) -> None:
@@ -63,11 +63,11 @@ def test_doctor_names_what_differs_until_it_is_gone(scenario: Scenario, odd: Sch
 
 def test_agreement_is_said_too(scenario: Scenario, odd: SchedulerLoop) -> None:
     said: list[str] = []
-    agreement = Agreement(scenario.engine, other(scenario.settings, parallelism=9), said.append, 60)
-    agreement.enter(odd.scheduler_id)
-    agreement = Agreement(scenario.engine, scenario.settings, said.append, 60)
-    agreement._complaint = said[-1]
-    agreement.enter(odd.scheduler_id)
+    settings_drift = SettingsDrift(scenario.engine, other(scenario.settings, parallelism=9), said.append, 60)
+    settings_drift.enter(odd.scheduler_id)
+    settings_drift = SettingsDrift(scenario.engine, scenario.settings, said.append, 60)
+    settings_drift._complaint = said[-1]
+    settings_drift.enter(odd.scheduler_id)
 
     assert "core.parallelism is 256" in said[0]
     assert said[1:] == ["The settings of all processes agree again."]

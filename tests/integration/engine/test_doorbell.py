@@ -7,15 +7,15 @@ from support import hostile
 from support.scenario import Scenario, chain
 from support.waiting import eventually
 
-from scheduler.messaging.wakeups import KEY, QUEUE_KEY, Doorbell
+from scheduler.messaging.wakeups import KEY, QUEUE_KEY, Wakeups
 from scheduler.services import queue_report
 from scheduler.services.rescue import TURN_KEY, dispatch_ids_in_broker
 
 
 def test_a_ring_of_the_queue_service_stays_for_whoever_listens_to_it(scenario: Scenario) -> None:
-    bell = Doorbell(scenario.settings)
+    bell = Wakeups(scenario.settings)
     bell.wait(0.001)
-    bell.ring("queue", "run:7", "queue")
+    bell.wake("queue", "run:7", "queue")
 
     assert bell.wait(1, queue=False) == {"run:7"}
     assert bell.wait(0.01, queue=False) == set()
@@ -24,9 +24,9 @@ def test_a_ring_of_the_queue_service_stays_for_whoever_listens_to_it(scenario: S
 
 
 def test_one_wake_brings_both_kinds(scenario: Scenario) -> None:
-    bell = Doorbell(scenario.settings)
+    bell = Wakeups(scenario.settings)
     bell.wait(0.001)
-    bell.ring("plan", "queue")
+    bell.wake("plan", "queue")
 
     assert bell.wait(1) == {"plan", "queue"}
 
@@ -48,13 +48,13 @@ def test_a_scheduler_that_filled_the_queues_does_not_listen_until_its_pause_is_o
 
 def test_a_wait_as_short_as_can_be_ends(scenario: Scenario) -> None:
     # For Redis 6 a millisecond or less is no limit: only the socket's own would end it, as if the broker were away (None).
-    bell = Doorbell(scenario.settings)
+    bell = Wakeups(scenario.settings)
 
     assert [bell.wait(seconds) for seconds in (0.0001, 0.001, 0.0, -1.0)] == [set()] * 4
 
 
 def test_what_nobody_of_ours_rings_is_dropped_and_counted(scenario: Scenario) -> None:
-    bell = Doorbell(scenario.settings)
+    bell = Wakeups(scenario.settings)
     strange = [b"run:\xc2\xb2", b"run:" + b"9" * 5000, b"\xff\xfe", b"run:", b"run:0", b"run:-1", b"run:07",
                b"run:9223372036854775808",
                b"next:1.5", b"run:\xd9\xa1", b"", b"\0", b"queue ", b"QUEUE", b"plan\n", b"x" * 100_000]  # fmt: skip
@@ -70,11 +70,11 @@ def test_what_nobody_of_ours_rings_is_dropped_and_counted(scenario: Scenario) ->
 
 @pytest.mark.parametrize("key", [KEY, QUEUE_KEY])
 def test_a_key_of_another_type_is_moved_out_of_the_way(scenario: Scenario, key: str) -> None:
-    bell = Doorbell(scenario.settings)
+    bell = Wakeups(scenario.settings)
     scenario.broker.set(key, "x")
     assert bell.wait(1) is None
 
-    assert bell.ring("queue", "run:7")
+    assert bell.wake("queue", "run:7")
     heard: set[str] = set()
     eventually(lambda: heard.update(bell.wait(1) or ()) or heard == {"queue", "run:7"})
 

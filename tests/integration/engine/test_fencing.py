@@ -34,8 +34,8 @@ def stopped(scenario: Scenario, kind: str) -> bool:
     return bool(scenario.rows("select bool_and(stopped_at is not null) from process where kind = %s", kind)[0][0])
 
 
-def bury(scenario: Scenario, *, worker_timeout_s: float = 0.1, scheduler_timeout_s: float = 0.1) -> list[str]:
-    return processes.bury_dead(
+def expire(scenario: Scenario, *, worker_timeout_s: float = 0.1, scheduler_timeout_s: float = 0.1) -> list[str]:
+    return processes.expire_lost(
         scenario.engine, worker_timeout_s=worker_timeout_s, scheduler_timeout_s=scheduler_timeout_s, waiter_timeout_s=0.1
     )[0]
 
@@ -102,8 +102,8 @@ def test_nobody_is_dead_right_after_a_restart_of_the_database(make_scenario: Mak
     scenario = make_scenario()
     scenario.sql("update process set heartbeat_at = clock_timestamp() - interval '1 day'")
 
-    assert bury(scenario, worker_timeout_s=3600, scheduler_timeout_s=3600) == []
-    assert len(bury(scenario)) == 2
+    assert expire(scenario, worker_timeout_s=3600, scheduler_timeout_s=3600) == []
+    assert len(expire(scenario)) == 2
 
 
 def test_a_dead_scheduler_holds_no_dag_file(make_scenario: Make) -> None:
@@ -115,7 +115,7 @@ def test_a_dead_scheduler_holds_no_dag_file(make_scenario: Make) -> None:
     assert files.claim(scenario.engine, claimed_by="other", **taken) == []
     silent(scenario, "scheduler")
 
-    bury(scenario)
+    expire(scenario)
 
     assert len(files.claim(scenario.engine, claimed_by="other", **taken)) == 1
     # Back again, it stores nothing over what the other reads.
@@ -141,7 +141,7 @@ def test_a_dead_scheduler_holds_no_notice(make_scenario: Make, name: str) -> Non
     scenario.sql("update process set heartbeat_at = clock_timestamp() + interval '1 hour'")
     scenario.sql(f"update process set heartbeat_at = {LONG_AGO} where id = %s", dead)
 
-    assert bury(scenario) == [dead]
+    assert expire(scenario) == [dead]
 
     held = scenario.rows("select claimed_by from notice where claimed_by is not null")
     assert held == [(f"{others}/1",)]

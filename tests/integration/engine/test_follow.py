@@ -7,7 +7,7 @@ from support.scenario import Scenario, chain, dag
 
 from scheduler.following.follow import Follower
 from scheduler.messaging.publisher import Publisher
-from scheduler.messaging.wakeups import Doorbell
+from scheduler.messaging.wakeups import Wakeups
 from scheduler.states import TaskState
 from scheduler.store.worker.claims import Ending
 from scheduler.store.worker.hot_path import HotPath
@@ -59,7 +59,7 @@ def test_two_last_siblings_at_once_queue_the_join_exactly_once(scenario: Scenari
     """Each reports on its own connection; neither may think the other unfinished for good, and the join is queued once."""
     scenario.add(dag("j", {"a": [], "b": [], "join": ["a", "b"]}))
     followers = [
-        Follower(HotPath(scenario.settings, "w"), Publisher(scenario.settings), Doorbell(scenario.settings), enabled=True)
+        Follower(HotPath(scenario.settings, "w"), Publisher(scenario.settings), Wakeups(scenario.settings), enabled=True)
         for _ in range(2)
     ]
     for number in range(25):
@@ -183,7 +183,7 @@ def test_a_failure_settles_a_join_at_once_and_the_rest_travels_through_the_sched
     scenario.follower.report(claims["a"], Ending(TaskState.FAILED))
     assert scenario.states() == {"a": "failed", "b": "running", "join": "upstream_failed", "end": "none"}
 
-    assert f"run:{run}" in Doorbell(scenario.settings).wait(1)
+    assert f"run:{run}" in Wakeups(scenario.settings).wait(1)
     scenario.turn()
     assert scenario.states()["end"] == "upstream_failed"
     scenario.follower.report(claims["b"], SUCCESS)

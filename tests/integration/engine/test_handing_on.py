@@ -10,7 +10,7 @@ from support.scenario import Scenario, dag
 
 from scheduler.following.follow import Follower
 from scheduler.messaging.publisher import Publisher
-from scheduler.messaging.wakeups import Doorbell
+from scheduler.messaging.wakeups import Wakeups
 from scheduler.serialized.dag import SerializedDag
 from scheduler.states import TaskState
 from scheduler.store.worker.claims import Claim, Ending
@@ -42,7 +42,7 @@ def claims(scenario: Scenario) -> list[Claim]:
 
 
 def rings(scenario: Scenario) -> set[str]:
-    return Doorbell(scenario.settings).wait(0.01) or set()
+    return Wakeups(scenario.settings).wait(0.01) or set()
 
 
 def waits(scenario: Scenario, task_id: str, dag_id: str = "w") -> bool:
@@ -180,7 +180,7 @@ def test_nothing_is_handed_on_with_following_off_or_rank_by_age(
 ) -> None:
     scenario = make_scenario(**options)
     scenario.follower = Follower(
-        scenario.hot, Publisher(scenario.settings), Doorbell(scenario.settings),
+        scenario.hot, Publisher(scenario.settings), Wakeups(scenario.settings),
         enabled=options.get("follow", True), aging=scenario.settings.scheduler.priority_aging > 0,
     )  # fmt: skip
     claims = start(scenario, wide())
@@ -259,7 +259,7 @@ def test_children_that_end_at_once_hand_on_to_different_ones_and_keep_the_limits
     children, width = 4, 200
     held = start(scenario, wide(width=width, max_active_tasks=children), slots=children)
     hots = [HotPath(scenario.settings, scenario.worker_id) for _ in range(children)]
-    followers = [Follower(hot, Publisher(scenario.settings), Doorbell(scenario.settings), enabled=True) for hot in hots]
+    followers = [Follower(hot, Publisher(scenario.settings), Wakeups(scenario.settings), enabled=True) for hot in hots]
     stop, most, ended = threading.Event(), [0], []
 
     def watch() -> None:

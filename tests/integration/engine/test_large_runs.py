@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from support.scenario import Scenario, dag
 
-from scheduler.messaging.wakeups import Doorbell
+from scheduler.messaging.wakeups import Wakeups
 from scheduler.services.promote import foremost
 from scheduler.states import Decision, TaskState
 from scheduler.store.db.arrays import literal
@@ -94,9 +94,9 @@ def test_several_schedulers_share_many_queued_runs(make_scenario: Callable[..., 
 
 
 def test_what_is_rung_at_once_is_shared(scenario: Scenario) -> None:
-    first, second = Doorbell(scenario.settings), Doorbell(scenario.settings)
+    first, second = Wakeups(scenario.settings), Wakeups(scenario.settings)
     tokens = {f"run:{number}" for number in range(1, 61)}
-    first.ring(*tokens)
+    first.wake(*tokens)
 
     taken = [first.wait(1.0), second.wait(1.0)]
 

@@ -60,7 +60,7 @@ def test_no_scheduler_ends_over_a_read_only_server(scenario: Scenario, claimed: 
         duty.due_at = 0.0
 
     scenario.schedulers[0].turn()
-    complaint = scenario.schedulers[0].signs.database
+    complaint = scenario.schedulers[0].vitals.database
     assert complaint.since is not None
 
     read_only(False)

@@ -60,10 +60,10 @@ def take_back_all(scenario: Scenario, claim: Claim) -> None:
     """Nothing may be queued any more, and PostgreSQL has long been up."""
     one = Broken(**dict.fromkeys(Broken.__slots__, None) | {"name": "parallelism exceeded"})  # type: ignore[arg-type]
     limits = Limits(grace_s=0, worker_timeout_s=-1, waiter_timeout_s=0, parallelism=0)
-    _with(scenario, lambda connection: requeue.take_back(connection, one, limits))
+    _with(scenario, lambda connection: requeue.requeue(connection, one, limits))
 
 
-def follow(heir: bool, state: S, *, hands_on: bool = False) -> Move:
+def follow(successor: bool, state: S, *, hands_on: bool = False) -> Move:
     """The report of task 9, whose follow decides task 0 (numbers are free here: only the guard on task 0 matters)."""
 
     def move(scenario: Scenario, claim: Claim) -> None:
@@ -78,8 +78,8 @@ def follow(heir: bool, state: S, *, hands_on: bool = False) -> Move:
         finished = Claim(**{name: getattr(claim, name) for name in Claim.__slots__} | {"id": before, "dispatch_id": other})
         moves = Moves(
             decisions=[Decision(0, state, "because")],
-            heir=0 if heir else None,
-            dispatch_id=str(uuid4()) if heir or hands_on else None,
+            successor=0 if successor else None,
+            dispatch_id=str(uuid4()) if successor or hands_on else None,
         )
         scenario.sql("update pool set hands_on = %s", hands_on)
         scenario.hot.report(finished, Ending(S.SUCCESS), moves)

@@ -102,8 +102,8 @@ def test_publisher_doorbell_and_rescue_check_the_certificate(proxy: TlsProxy, ma
 
     broker = wakeups.client(good)
     assert dispatch_ids_in_broker(broker, {"q"}) == {"x"}
-    bell = wakeups.Doorbell(good)
-    assert bell.ring("queue")
+    bell = wakeups.Wakeups(good)
+    assert bell.wake("queue")
     bell.close()
     no_authority = Settings(broker=Broker(url=broker_url(proxy, None)))
     with pytest.raises(publisher.PUBLISH_ERRORS, match="CERTIFICATE_VERIFY_FAILED"):

@@ -6,11 +6,11 @@ import pytest
 from support.scenario import Scenario, chain
 from support.waiting import eventually
 
-from scheduler.messaging.wakeups import Doorbell
+from scheduler.messaging.wakeups import Wakeups
 from scheduler.settings import Settings
 from workers import heartbeat
 from workers.heartbeat import Heart, Identity
-from workers.running_tasks import Board, Running
+from workers.running_tasks import Running, RunningTasks
 
 
 def test_a_heart_without_a_database_says_so_once_and_has_no_answer_until_there_is_one(
@@ -19,7 +19,7 @@ def test_a_heart_without_a_database_says_so_once_and_has_no_answer_until_there_i
     caplog.set_level("INFO", "paceline.worker")
     scenario = Scenario(settings)
     identity = Identity(name="w", host="h", pid=os.getpid(), queues=("default",), concurrency=1)
-    heart = Heart(scenario.engine, Board(1), identity, Doorbell(settings), interval_s=0.02)
+    heart = Heart(scenario.engine, RunningTasks(1), identity, Wakeups(settings), interval_s=0.02)
     heart.register()
     scenario.sql("alter table process rename to away")
     heart.start()
@@ -48,14 +48,14 @@ def test_what_stands_as_running_here_although_no_child_runs_it_is_tried_again(
     scenario.add(chain("c", 1, task={"retries": 1}))
     scenario.trigger("c", run_id="lost")
     scenario.trigger("c", run_id="known")
-    board = Board(2)
+    running_tasks = RunningTasks(2)
     identity = Identity(name="w", host="h", pid=os.getpid(), queues=("default",), concurrency=2)
-    heart = Heart(scenario.engine, board, identity, Doorbell(settings), interval_s=0.1)
+    heart = Heart(scenario.engine, running_tasks, identity, Wakeups(settings), interval_s=0.1)
     scenario.hot.worker_id = heart.register()
     scenario.turn()
     lost, known = (scenario.claim(message) for message in sorted(scenario.messages()))
     assert lost and known
-    board.slot(0).enter(Running(ti_id=known.id, dispatch_id=known.dispatch_id, pid=os.getpid(), log=os.devnull))
+    running_tasks.slot(0).enter(Running(ti_id=known.id, dispatch_id=known.dispatch_id, pid=os.getpid(), log=os.devnull))
 
     heart.start()
     try:

@@ -10,7 +10,7 @@ from scheduler.authoring.params import Params
 from scheduler.authoring.variable import Variables
 from scheduler.exceptions import NotFoundError, PacelineError, TemplateError
 from scheduler.operators import PythonOperator
-from workers.secrets_backend import EnvironmentVault
+from workers.secrets_backend import EnvironmentBackend
 
 ENVIRONMENT = {
     "PACELINE_VAR_DEPTH": "3",
@@ -33,7 +33,7 @@ def rendered(template: str, *, logical_date: Any = None, **dag: Any) -> Any:
         data_interval_end=None,
     )  # fmt: skip
     ti: Any = Instance()
-    values = context.build(dag=made, task=task, ti=ti, dag_run=run, vault=EnvironmentVault(ENVIRONMENT))
+    values = context.build(dag=made, task=task, ti=ti, dag_run=run, vault=EnvironmentBackend(ENVIRONMENT))
     assert context.KEYS - values.keys() == {*context.DATE_KEYS, "templates_dict"}
     with context.current(values):
         copy: Any = task.render(values)
@@ -95,7 +95,7 @@ def test_variables_and_connections_work_only_inside_a_task(call: Any) -> None:
 
 
 def test_variable_get_inside_a_task() -> None:
-    with context.current({"var": Variables(EnvironmentVault(ENVIRONMENT))}):
+    with context.current({"var": Variables(EnvironmentBackend(ENVIRONMENT))}):
         assert (Variable.get("depth"), Variable.get("depth", deserialize_json=True), Variable.get("no", default=None)) == (
             "3",
             3,

@@ -3,17 +3,17 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.deciding.prefetch_window import AHEAD_S, MOST, Headroom
+from scheduler.deciding.prefetch_window import AHEAD_S, MOST, PrefetchWindow
 
 LEAST = 32
 
 
 def test_a_queue_that_nobody_looked_at_has_what_the_setting_says() -> None:
-    assert Headroom(LEAST).of("default") == LEAST
+    assert PrefetchWindow(LEAST).of("default") == LEAST
 
 
 def test_slow_tasks_leave_it_at_the_setting() -> None:
-    headroom = Headroom(LEAST)
+    headroom = PrefetchWindow(LEAST)
     headroom.leave({"default": 36}, 100.0)
     headroom.look({"default": 20}, 110.0)
 
@@ -21,7 +21,7 @@ def test_slow_tasks_leave_it_at_the_setting() -> None:
 
 
 def test_quick_tasks_may_queue_what_is_taken_in_a_moment_and_it_doubles_at_most() -> None:
-    headroom = Headroom(LEAST)
+    headroom = PrefetchWindow(LEAST)
     seen = []
     for turn in range(4):
         headroom.leave({"default": 100}, turn * 0.1)
@@ -33,7 +33,7 @@ def test_quick_tasks_may_queue_what_is_taken_in_a_moment_and_it_doubles_at_most(
 
 
 def test_a_pass_that_is_done_again_counts_once() -> None:
-    headroom = Headroom(LEAST)
+    headroom = PrefetchWindow(LEAST)
     headroom.leave({"default": 100}, 1.0)
     headroom.look({"default": 0}, 1.1)
     before = headroom.of("default")
@@ -45,7 +45,7 @@ def test_a_pass_that_is_done_again_counts_once() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 2000), st.floats(0, 10)), max_size=30))
 def test_it_keeps_its_bounds(steps: list[tuple[int, int, float]]) -> None:
-    headroom, at_s = Headroom(LEAST), 0.0
+    headroom, at_s = PrefetchWindow(LEAST), 0.0
     for left, held, passed_s in steps:
         headroom.leave({"default": left}, at_s)
         at_s += passed_s

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from support.scenario import dag
 
-from scheduler.following.follow import choose_heir, rings, settle
+from scheduler.following.follow import choose_successor, rings, settle
 from scheduler.serialized.dag import SerializedDag
 from scheduler.states import Decision, TaskState
 from scheduler.store.worker.claims import Claim, Ending, Moved, Reported
@@ -98,22 +98,22 @@ def test_the_heir_is_the_best_ranked_that_fits() -> None:
     plan = dag("d", {"a": [], "b": ["a"], "c": ["a"]})
     ready = [Decision(plan.number[name], S.SCHEDULED, "") for name in ("b", "c")]
 
-    assert choose_heir(plan, claim(plan, "a"), ready) == 0
-    assert choose_heir(plan, claim(plan, "a"), [Decision(1, S.SKIPPED, "")]) is None
+    assert choose_successor(plan, claim(plan, "a"), ready) == 0
+    assert choose_successor(plan, claim(plan, "a"), [Decision(1, S.SKIPPED, "")]) is None
 
 
 def test_nobody_inherits_fewer_slots_than_it_needs() -> None:
     plan = dag("d", {"a": [], "b": ["a"]}, task={"pool_slots": 3})
     ready = [Decision(1, S.SCHEDULED, "")]
 
-    assert choose_heir(plan, claim(plan, "a", pool_slots=2), ready) is None
-    assert choose_heir(plan, claim(plan, "a", pool_slots=3), ready) == 0
+    assert choose_successor(plan, claim(plan, "a", pool_slots=2), ready) is None
+    assert choose_successor(plan, claim(plan, "a", pool_slots=3), ready) == 0
 
 
 def test_a_task_whose_own_instances_are_counted_inherits_nothing() -> None:
     plan = dag("d", {"a": [], "b": ["a"]}, options={"b": {"max_active_tis_per_dag": 1}})
 
-    assert choose_heir(plan, claim(plan, "a"), [Decision(1, S.SCHEDULED, "")]) is None
+    assert choose_successor(plan, claim(plan, "a"), [Decision(1, S.SCHEDULED, "")]) is None
 
 
 def moved(task_id: str, state: S, *, queue: str = "default", pool: str = "default_pool", slots: int = 1) -> Moved:

@@ -14,7 +14,7 @@ from scheduler.loop import scheduler_health
 from scheduler.process import health_server, pidfile
 from scheduler.process.health import Contact, Health, Pulse
 from scheduler.process.health_server import HealthServer
-from scheduler.process.pidfile import Presence
+from scheduler.process.pidfile import Pidfile
 from scheduler.settings import Settings
 
 
@@ -138,7 +138,7 @@ def end(pid: int) -> None:
 
 def test_a_process_is_dead_for_certain_once_it_and_the_children_it_forked_are_gone(short_folder: Path, tmp_path: Path) -> None:
     def parent() -> None:
-        Presence(short_folder, "worker").take().note("w#1")
+        Pidfile(short_folder, "worker").take().note("w#1")
         (tmp_path / "grandchild").write_text(str(child(lambda: None)))
         (tmp_path / "ready").touch()
 
@@ -146,7 +146,7 @@ def test_a_process_is_dead_for_certain_once_it_and_the_children_it_forked_are_go
     eventually((tmp_path / "ready").exists)
 
     def dead() -> list[str]:
-        found = Presence(short_folder, "worker").take()
+        found = Pidfile(short_folder, "worker").take()
         try:
             return found.take_dead()
         finally:
@@ -168,14 +168,14 @@ def test_marks_of_other_roles_and_hosts_are_left_alone(short_folder: Path, monke
     host = short_folder / f"worker-1{pidfile.MARK}"
     host.write_text('{"host": "elsewhere", "id": "other host"}')
 
-    assert Presence(short_folder, "worker").take().take_dead() == []
+    assert Pidfile(short_folder, "worker").take().take_dead() == []
     assert role.exists() and host.exists()
 
 
 def test_a_folder_that_cannot_be_used_is_said_and_done_without(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").touch()
 
-    made = Presence(tmp_path / "file" / "run", "worker").take()
+    made = Pidfile(tmp_path / "file" / "run", "worker").take()
     made.note("w#1")
     made.leave()
 

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from workers.heartbeat import cause_of_death
-from workers.running_tasks import Board, Running
+from workers.running_tasks import Running, RunningTasks
 
 
 def running(dispatch_id: str = "a") -> Running:
@@ -13,49 +13,49 @@ def running(dispatch_id: str = "a") -> Running:
 
 
 def test_the_parent_sees_what_a_child_entered_even_after_its_death() -> None:
-    board = Board(2)
+    running_tasks = RunningTasks(2)
     pid = os.fork()
     if pid == 0:
-        board.slot(1).enter(running())
+        running_tasks.slot(1).enter(running())
         os._exit(0)
     os.waitpid(pid, 0)
 
-    assert board.find("a") == running()
-    assert board.running() == [running()]
+    assert running_tasks.find("a") == running()
+    assert running_tasks.running() == [running()]
 
 
 def test_nothing_runs_after_a_child_has_left() -> None:
-    board = Board(1)
-    slot = board.slot(0)
+    running_tasks = RunningTasks(1)
+    slot = running_tasks.slot(0)
     slot.enter(running())
 
     slot.leave()
 
-    assert board.running() == []
-    assert board.ask_stop("a", "why") is None
+    assert running_tasks.running() == []
+    assert running_tasks.ask_stop("a", "why") is None
 
 
 def test_a_stop_reaches_only_the_dispatch_it_was_meant_for() -> None:
-    board = Board(2)
-    board.slot(0).enter(running("a"))
-    board.slot(1).enter(running("b"))
+    running_tasks = RunningTasks(2)
+    running_tasks.slot(0).enter(running("a"))
+    running_tasks.slot(1).enter(running("b"))
 
-    assert board.ask_stop("b", "why") == running("b")
+    assert running_tasks.ask_stop("b", "why") == running("b")
 
-    assert board.slot(1).take_stop("b") == "why"
-    board.ask_stop("b", "why")
-    assert board.slot(1).take_stop("c") is None
+    assert running_tasks.slot(1).take_stop("b") == "why"
+    running_tasks.ask_stop("b", "why")
+    assert running_tasks.slot(1).take_stop("c") is None
 
 
 def test_a_signal_nobody_asked_for_has_a_reason_of_its_own() -> None:
-    assert Board(1).slot(0).take_stop("a") == "its process was told to stop (SIGTERM)"
+    assert RunningTasks(1).slot(0).take_stop("a") == "its process was told to stop (SIGTERM)"
 
 
 def test_children_read_a_new_worker_id() -> None:
-    board = Board(1)
-    board.worker_id = "w#1"
-    slot = board.slot(0)
-    board.worker_id = "w#2"
+    running_tasks = RunningTasks(1)
+    running_tasks.worker_id = "w#1"
+    slot = running_tasks.slot(0)
+    running_tasks.worker_id = "w#2"
 
     assert slot.worker_id == "w#2"
 

@@ -15,7 +15,7 @@ from support.waiting import eventually
 from scheduler.store.upkeep.heartbeats import boottime
 from workers import descendants
 from workers.heartbeat import LEASE, lease_s
-from workers.running_tasks import Board, Running
+from workers.running_tasks import Running, RunningTasks
 
 #: Processes that each start another one in a session of its own as soon as the process above them is killed.
 STARTING = """
@@ -53,23 +53,23 @@ def child() -> Iterator["subprocess.Popen[bytes]"]:
 
 
 def test_an_exclusive_task_has_a_lease_of_its_own_worker_until_that_ends() -> None:
-    board = Board(1)
-    assert not board.has_lease("w#1")
-    board.lease("w#1", boottime() + 60)
-    assert board.has_lease("w#1")
-    assert not board.has_lease("w#2"), "it goes on under another id: what was claimed before is no longer its own"
-    board.lease("w#1", boottime() - 0.001)
-    assert not board.has_lease("w#1")
+    running_tasks = RunningTasks(1)
+    assert not running_tasks.has_lease("w#1")
+    running_tasks.lease("w#1", boottime() + 60)
+    assert running_tasks.has_lease("w#1")
+    assert not running_tasks.has_lease("w#2"), "it goes on under another id: what was claimed before is no longer its own"
+    running_tasks.lease("w#1", boottime() - 0.001)
+    assert not running_tasks.has_lease("w#1")
 
 
 @pytest.mark.parametrize(("exclusive", "unleased"), [(True, 1), (False, 0)])
 def test_only_exclusive_tasks_need_a_lease(exclusive: bool, unleased: int) -> None:
-    board = Board(1)
-    board.slot(0).enter(running("w#1", exclusive=exclusive))
+    running_tasks = RunningTasks(1)
+    running_tasks.slot(0).enter(running("w#1", exclusive=exclusive))
 
-    assert len(board.unleased()) == unleased
-    board.lease("w#1", boottime() + 60)
-    assert board.unleased() == []
+    assert len(running_tasks.unleased()) == unleased
+    running_tasks.lease("w#1", boottime() + 60)
+    assert running_tasks.unleased() == []
 
 
 def test_a_lease_ends_before_the_timeout_that_the_database_counts() -> None:
