@@ -161,7 +161,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     *_moves(Actor.PERSON, "running", "shutdown", "cleared or marked: the worker stops it first"),
 )  # fmt: skip
 
-#: Columns of task_instance that must not be NULL in a state (a CHECK each, see store/tables.py).
+#: Columns of task_instance that must not be NULL in a state (a CHECK each, see docs/reference/states.md).
 REQUIRES: dict[TaskState, tuple[str, ...]] = {
     S.SCHEDULED: ("scheduled_at",),
     S.QUEUED: ("queued_at", "dispatch_id", "queued_by"),

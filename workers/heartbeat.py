@@ -230,7 +230,7 @@ class Heart(threading.Thread):
         if not self._is_registered():
             former = self._running_tasks.worker_id
             worker_log.warning("worker %s was declared dead; it goes on as %s", former, self.register())
-        self._bury_former()
+        self._expire_former()
         self._compare()
         if self.settings_drift is not None:
             self.settings_drift.look(self._running_tasks.worker_id)
@@ -241,7 +241,7 @@ class Heart(threading.Thread):
                 self._lost_processes.end(self._pool())
         self._bark()
 
-    def _bury_former(self) -> None:
+    def _expire_former(self) -> None:
         """Have others go on with what a worker before this one left, without waiting for its signs of life."""
         dead = self._pidfile.take_dead() if self._pidfile is not None else []
         if dead:

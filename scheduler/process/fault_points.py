@@ -34,7 +34,7 @@ TRANSACTIONS = {
     "promote": "examine a run: write the decisions, or close the run",
     "queue": "move scheduled task instances to queued",
     "stamp": "set dispatched_at on the published task instances",
-    "bury": "declare expired processes lost, and recover their tasks",
+    "expire": "declare expired processes lost, and recover their tasks",
     "deadline": "record missed SLAs and deadlines of a run",
     "notice": "claim a callback or email",
     "told": "record the delivery of a callback or email",

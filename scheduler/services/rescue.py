@@ -59,7 +59,7 @@ class Rescue:
 
     def run_once(self, now: datetime) -> Rescued:
         crashes.note(self._engine)
-        dead, runs = self._bury_dead() if self._may_judge(now) else ([], [])
+        dead, runs = self._expire_lost() if self._may_judge(now) else ([], [])
         statistics.refresh(self._engine)
         return Rescued(self._send_lost(), dead, runs)
 
@@ -87,7 +87,7 @@ class Rescue:
         # Else it is always slow, and must not wait for ever.
         return now >= self._judges_from
 
-    def _bury_dead(self) -> tuple[list[str], list[int]]:
+    def _expire_lost(self) -> tuple[list[str], list[int]]:
         return processes.expire_lost(
             self._engine,
             worker_timeout_s=self._settings.worker.heartbeat_timeout,

@@ -57,7 +57,7 @@ def hold(stopped_at: float) -> None:
     eventually(lambda: time.monotonic() >= stopped_at + STOPPED_S, timeout=STOPPED_S + 5, interval=0.2)
 
 
-def buried(faulty: FaultyStack, pid: int) -> bool:
+def expired(faulty: FaultyStack, pid: int) -> bool:
     return faulty.rows("select stopped_at is not null from process where pid = %s order by started_at desc limit 1", pid) == [
         (True,)
     ]
@@ -74,12 +74,12 @@ def test_a_stopped_scheduler_is_not_missed_and_does_no_harm_on_return(
             (pid,), stopped_at = faulty.struck(), time.monotonic()
             # The others need the locks that it holds: the server ends its session.
             faulty.settle(timeout=60)
-            eventually(lambda pid=pid: buried(faulty, pid), timeout=40, message=faulty.stack.logs)
+            eventually(lambda pid=pid: expired(faulty, pid), timeout=40, message=faulty.stack.logs)
             hold(stopped_at)
 
             os.kill(pid, signal.SIGCONT)
 
-            eventually(lambda pid=pid: not buried(faulty, pid), timeout=20, message=faulty.stack.logs)
+            eventually(lambda pid=pid: not expired(faulty, pid), timeout=20, message=faulty.stack.logs)
             faulty.trigger("work", 2, point)
             faulty.settle(timeout=60)
         verdict = ledger.judge(faulty.url)
@@ -119,7 +119,7 @@ def test_a_stopped_worker_loses_its_tasks_and_its_late_reports_are_refused(
         said = faulty.stack.logs()
         assert said.count("refused: dispatch") == 2
         # All three take work again.
-        eventually(lambda: all(not buried(faulty, pid) for pid in holders), timeout=20)
+        eventually(lambda: all(not expired(faulty, pid) for pid in holders), timeout=20)
         faulty.trigger("short", 9, "after")
         faulty.settle(timeout=30)
         verdict = ledger.judge(faulty.url)

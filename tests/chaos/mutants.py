@@ -164,7 +164,7 @@ MUTANTS = (
     Mutant(
         "never_stops_a_lost_try",
         "overlaps_without_fault",
-        [HASTY, Change("workers/heartbeat.py", "self._warden.stop(dispatch_id, NO_LONGER_CURRENT)", "pass")],
+        [HASTY, Change("workers/heartbeat.py", "self._stopper.stop(dispatch_id, NO_LONGER_CURRENT)", "pass")],
     ),
     _mutant(
         "locks_in_any_order",

@@ -227,7 +227,7 @@ class FaultyStack:
             backfills.create(self.engine, wanted)
         else:
             self.trigger(dag_id, count, point)
-        if step == "bury":
+        if step == "expire":
             self.stack.kill("worker-1")
         elif step == "register":
             self.stack.kill("worker-2")

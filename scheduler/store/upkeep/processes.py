@@ -94,7 +94,7 @@ def fail_lost(connection: Connection, ti_id: int, dispatch_id: str, reason: str,
     return instances.lose(connection, ti_id=ti_id, dispatch_id=dispatch_id, reason=reason, at_once=at_once)
 
 
-@transaction_at("bury", lambda buried: buried[0])
+@transaction_at("expire", lambda expired: expired[0])
 def expire_lost(
     connection: Connection, *, worker_timeout_s: float, scheduler_timeout_s: float, waiter_timeout_s: float
 ) -> tuple[list[str], list[int]]:
@@ -132,9 +132,9 @@ def expire_lost(
     return [row[0] for row in dead], sorted(set(runs))
 
 
-@transaction_at("bury", lambda _: True)
+@transaction_at("expire", lambda _: True)
 def expire(connection: Connection, process_ids: Collection[str], *, why: str) -> list[int]:
-    """As `bury_dead`, for processes known to be dead; the runs touched."""
+    """As `expire_lost`, for processes known to be dead; the runs touched."""
     dead = connection.exec_driver_sql(
         """
         with named as (select id from process where id = any(%s) and stopped_at is null order by id for no key update)

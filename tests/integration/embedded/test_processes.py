@@ -144,7 +144,7 @@ def test_nothing_outlives_a_supervisor_killed_with_sigkill(tmp_path):
     source = f"""
         import sys, time
         from pathlib import Path
-        from scheduler.cli.processes import Command, Supervisor
+        from scheduler.embedded.supervisor import Command, Supervisor
         supervisor = Supervisor(Path({str(tmp_path)!r}))
         supervisor.start(Command(name="part", argv=({sys.executable!r}, "-c", sys.argv[1], {str(tmp_path / "pids")!r}, "deaf")))
         time.sleep(600)

@@ -23,7 +23,7 @@ from scheduler.settings.sections import Broker
 OWNER = """
     import sys, time
     from pathlib import Path
-    from scheduler.cli.embedded import EmbeddedServers
+    from scheduler.embedded.servers import EmbeddedServers
     from scheduler.settings import Paths, Settings
     with EmbeddedServers(Settings(paths=Paths(home=Path(sys.argv[1])))):
         print("up", flush=True)

@@ -70,7 +70,7 @@ CURIOUS = """
 
     @task
     def tries():
-        from scheduler.store.hot import HotPath
+        from scheduler.store.worker.hot_path import HotPath
         (hot,) = [one for one in gc.get_objects() if isinstance(one, HotPath)]
         said = {}
         for statement in ("delete from dag", "delete from dag_run", "create table mine (x int)", "set role postgres"):

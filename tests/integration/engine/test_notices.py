@@ -51,7 +51,7 @@ KILLED = """
 import sys, time
 from scheduler.services.notify import Notify
 from scheduler.settings import Settings
-from scheduler.store import database
+from scheduler.store.db import database
 settings = Settings.model_validate_json(sys.argv[1])
 notify = Notify(database.create(settings), settings, "killed")
 while True:

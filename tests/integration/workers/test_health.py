@@ -21,8 +21,8 @@ from . import conftest
 #: While the file is there, the worker stops listening, as it would if its consumer had got lost; or its loop stands still.
 DEAF = """
 import os, time
-from workers import app, warden
-warden.REACTION_S = warden.CLOSING_S = 0.5
+from workers import app, task_stopper
+task_stopper.REACTION_S = task_stopper.CLOSING_S = 0.5
 tick = app.Worker._tick
 def deaf(self):
     tick(self)

@@ -12,14 +12,15 @@ from scheduler.store.worker.hot_statements import STATEMENTS
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "explanation" / "worker-writes.md"
-STORE = ROOT / "scheduler" / "store"
+#: The modules of the store by name: no two rooms have one of the same name.
+STORE = {path.stem: path for path in sorted((ROOT / "scheduler" / "store").glob("*/*.py"))}
 #: What runs in workers and waiters: their package, and what reports for them.
-WORKER_FILES = [*sorted((ROOT / "workers").rglob("*.py")), ROOT / "scheduler" / "follow.py"]
+WORKER_FILES = [*sorted((ROOT / "workers").rglob("*.py")), *sorted((ROOT / "scheduler" / "following").glob("*.py"))]
 WRITES = re.compile(r"insert into |delete from |(?<!key )(?<!for )(?<!do )update \w+ (as )?(\w+ )?set ")
 #: What a HotPath does when it connects is no write of its methods; crashes.NOTE changes nothing but after a crash.
 CONNECTING = "HotPath._open"
 #: These run statements of others, which stand for themselves.
-CARRIERS = {"hot.HotPath.read", "hot.HotPath.write", "hot.HotPath"}
+CARRIERS = {"hot_path.HotPath.read", "hot_path.HotPath.write", "hot_path.HotPath"}
 
 
 @cache
@@ -31,7 +32,7 @@ def tree(path: Path) -> ast.Module:
 def parts(module: str) -> dict[str, ast.AST]:
     """The functions, methods and constants of a module of the store, by name."""
     found: dict[str, ast.AST] = {}
-    for node in tree(STORE / f"{module}.py").body:
+    for node in tree(STORE[module]).body:
         if isinstance(node, ast.FunctionDef):
             found[node.name] = node
         elif isinstance(node, ast.ClassDef):
@@ -45,10 +46,13 @@ def modules(path: Path) -> dict[str, tuple[str, str | None]]:
     """What a file imports from the store, by the name that it uses: the module, and what of it."""
     found: dict[str, tuple[str, str | None]] = {}
     for node in ast.walk(tree(path)):
-        if isinstance(node, ast.ImportFrom) and node.module == "scheduler.store":
-            found |= {alias.asname or alias.name: (alias.name, None) for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("scheduler.store."):
-            found |= {alias.asname or alias.name: (node.module.rsplit(".", 1)[1], alias.name) for alias in node.names}  # type: ignore[union-attr]
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        match (node.module or "").split("."):
+            case ["scheduler", "store", _]:
+                found |= {alias.asname or alias.name: (alias.name, None) for alias in node.names}
+            case ["scheduler", "store", _, module]:
+                found |= {alias.asname or alias.name: (module, alias.name) for alias in node.names}
     return found
 
 
@@ -79,7 +83,7 @@ def writes(module: str, part: str, above: frozenset[tuple[str, str]] = frozenset
     texts += [prepared()[name] for text in texts for name in re.findall(r"execute (\w+)\(", text)]
     text = re.sub(r"\s+", " ", " ".join(texts))
     return bool(WRITES.search(f"{text} ")) or any(
-        writes(*one, above | {(module, part)}) for one in used(node, modules(STORE / f"{module}.py"), module)
+        writes(*one, above | {(module, part)}) for one in used(node, modules(STORE[module]), module)
     )
 
 
@@ -115,8 +119,8 @@ def test_each_write_of_a_worker_or_waiter_has_a_row() -> None:
 def test_the_walk_finds_what_it_has_to() -> None:
     found = written_by_workers()
 
-    assert {"hot.HotPath.push_xcom", "hot.HotPath.report", "external_jobs.add", "deferrals.fire", "runs.trigger"} <= found
-    assert not found & {"hot.HotPath.pull_xcom", "external.states", "xcoms.entry", "hot.HotPath.ended_as"}
+    assert {"hot_path.HotPath.push_xcom", "hot_path.HotPath.report", "external_jobs.add", "deferrals.fire", "runs.trigger"} <= found
+    assert not found & {"hot_path.HotPath.pull_xcom", "external_runs.states", "xcoms.entry", "hot_path.HotPath.ended_as"}
 
 
 def test_each_row_names_tests_that_are_there() -> None:

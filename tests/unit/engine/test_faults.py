@@ -33,7 +33,7 @@ def test_every_point_is_in_the_code_and_every_point_of_the_code_is_listed() -> N
     for folder in ("scheduler", "workers"):
         for path in (ROOT / folder).rglob("*.py"):
             source = path.read_text(encoding="utf-8")
-            found.update(re.findall(r'faults\.point\("([a-z.]+)"\)', source))
+            found.update(re.findall(r'fault_points\.point\("([a-z.]+)"\)', source))
             for step in re.findall(r'@transaction_at\("([a-z]+)"', source):
                 found.update([f"{step}.commit", f"{step}.committed"])
             for step in re.findall(r'step="([a-z]+)"', source):
@@ -117,7 +117,9 @@ def test_only_the_nth_time_counts_over_all_processes(tmp_path: Path) -> None:
     fault_points.point("queue.committed")
 
     environ = {fault_points.FAULTS: "queue.commit=kill@4", fault_points.FOLDER: str(tmp_path)}
-    other = f"from scheduler import faults; faults.arm({environ!r}, {LOCAL!r}); faults.point('queue.commit')"
+    other = (
+        f"from scheduler.process import fault_points; fault_points.arm({environ!r}, {LOCAL!r}); fault_points.point('queue.commit')"
+    )
     assert subprocess.run([sys.executable, "-c", other], check=False).returncode == -9
     assert [line.split()[2:] for line in (tmp_path / "struck").read_text().splitlines()] == [
         ["queue.commit", "raise", "2"],
