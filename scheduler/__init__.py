@@ -105,7 +105,7 @@ _MODULES = {
     "cross_downstream": "scheduler.authoring.edges",
     "dag": "scheduler.authoring.dag",
     "get_current_context": "scheduler.authoring.context",
-    "mask_secret": "scheduler.masking",
+    "mask_secret": "scheduler.masking.secrets_masker",
     "setup": "scheduler.operators.setup_teardown",
     "task": "scheduler.operators.decorators",
     "task_group": "scheduler.authoring.task_group",
