@@ -56,7 +56,7 @@ def due(scenario: Scenario, *, ago_s: float = 0.0) -> None:
 
 def settle(scenario: Scenario, at: datetime | None = None) -> int:
     now = at or scenario.rows("select clock_timestamp()")[0][0]
-    return sum(scheduler.loop.turns.deadlines.run_once(now) for scheduler in scenario.schedulers)
+    return sum(scheduler.turns.deadlines.run_once(now) for scheduler in scenario.schedulers)
 
 
 def slas(**options: Any) -> SerializedDag:

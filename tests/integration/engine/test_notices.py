@@ -83,7 +83,7 @@ def notify(scenario: Scenario) -> None:
 
     def turn() -> bool:
         for scheduler in scenario.schedulers:
-            scheduler.loop.turns.notify.run_once(None)  # type: ignore[arg-type]
+            scheduler.turns.notify.run_once(None)  # type: ignore[arg-type]
         return not scenario.rows("select 1 from notice where ended_at is null")
 
     eventually(turn, timeout=30, message=lambda: str(scenario.rows("select kind, attempts, error from notice")))

@@ -172,10 +172,10 @@ def test_a_run_that_another_scheduler_holds_is_looked_at_again_and_one_that_ende
     scheduler = scenario.schedulers[0]
     with scenario.engine.begin() as elsewhere:
         elsewhere.exec_driver_sql("select 1 from dag_run where id = %s for update", (held,))
-        scheduler.loop.turns.hint([held, ended])
+        scheduler.turns.hint([held, ended])
         scheduler.turn()
 
-        assert set(scheduler.loop.turns.hints) == {held}
+        assert set(scheduler.turns.hints) == {held}
 
     scenario.turn()
-    assert scheduler.loop.turns.hints == {}
+    assert scheduler.turns.hints == {}

@@ -101,7 +101,7 @@ def test_a_turn_in_which_nothing_stirs_asks_once(still: Scenario) -> None:
 def test_a_service_turns_now_and_then_whatever_stirs(still: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
     (scheduler,) = still.schedulers
     turned: list[str] = []
-    monkeypatch.setattr(scheduler.loop.turns, "_turn_queue", lambda _: turned.append("queue"))
+    monkeypatch.setattr(scheduler.turns, "_turn_queue", lambda _: turned.append("queue"))
     scheduler.duties.queue.rest()
     scheduler.duties.queue.due_at = 1e-9
     scheduler.duties.queue._turned_at -= 60
