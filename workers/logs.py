@@ -15,10 +15,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from scheduler.settings import log_paths
-from scheduler.masking import secrets_masker
 from scheduler.exceptions import PacelineError
+from scheduler.masking import secrets_masker
 from scheduler.masking.output import MaskedOutput
+from scheduler.settings import log_paths
 
 #: Frames in these folders are ours, not the author's.
 OUR_FOLDERS = tuple(f"{Path(__file__).parent.parent / name}{os.sep}" for name in ("workers", "scheduler"))

@@ -12,10 +12,10 @@ from scheduler.settings.sections import Spark
 from scheduler.store.worker.external_jobs import ExternalJob
 from workers.logs import stamp
 from workers.spark import causes
-from workers.spark.clusters.protocol import Cluster
-from workers.spark.clusters import limits
 from workers.spark.applications import lines
 from workers.spark.applications.jobs import Jobs, ids_of
+from workers.spark.clusters import limits
+from workers.spark.clusters.protocol import Cluster
 from workers.spark.clusters.status import ApplicationLivesError, Ids, Phase, Status, StatusUnknownError, UnreachableError
 
 R = TypeVar("R")

@@ -14,8 +14,8 @@ from scheduler.store.worker import external_jobs
 from scheduler.store.worker.external_jobs import ExternalJob
 from workers import secrets_backend
 from workers.logs import worker_log
-from workers.spark.clusters import protocol
 from workers.spark.applications import jobs
+from workers.spark.clusters import registry
 from workers.spark.clusters.status import ApplicationLivesError, Ids, Status
 
 
@@ -94,7 +94,7 @@ class Reaper(threading.Thread):
     def _end(self, job: ExternalJob, keeper: ReaperJobs) -> bool:
         from workers.spark.applications.following import Followed
 
-        cluster = protocol.of(job.kind, job.master, job.reach, job.deploy_mode, self._passwords)
+        cluster = registry.of(job.kind, job.master, job.reach, job.deploy_mode, self._passwords)
         followed = Followed(cluster, job, keeper, self._settings, say=worker_log.info)
         try:
             followed.end()

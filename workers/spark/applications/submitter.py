@@ -5,23 +5,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from scheduler.masking import secrets_masker
 from scheduler.authoring import context
 from scheduler.authoring.connection import Connection
 from scheduler.authoring.operator import Operator
 from scheduler.exceptions import FailTask, NotFoundError, PacelineError, TaskTimeout
+from scheduler.masking import secrets_masker
 from scheduler.operators.spark_submit import SUBMITTER, SparkOperator
 from scheduler.settings import Settings
 from scheduler.store.worker.external_jobs import ExternalJob
 from workers.outcome import TaskStopped
 from workers.runtimes import python
 from workers.spark import java, reachable
-from workers.spark.clusters import protocol
-from workers.spark.clusters import command, target
 from workers.spark.applications import driver, stages
-from workers.spark.clusters.command import Submission
 from workers.spark.applications.following import Followed, end_for, say
 from workers.spark.applications.jobs import Jobs
+from workers.spark.clusters import command, registry, target
+from workers.spark.clusters.command import Submission
 from workers.spark.clusters.status import ApplicationError, Ids, Phase, Status, StatusUnknownError, UnreachableError
 
 #: Schemes of files that lie on this machine.
@@ -54,7 +53,7 @@ class Submitter:
             # The driver may print them, as --verbose does.
             secrets_masker.mask_secret(secret)
         self._check(made)
-        cluster = protocol.of(where.kind, where.address, where.reach, where.deploy_mode, self._password)
+        cluster = registry.of(where.kind, where.address, where.reach, where.deploy_mode, self._password)
         made = cluster.tagged(made).with_conf(command.environment_as_conf(made))
         former = self._settle(operator)
         if former is None:
@@ -107,7 +106,7 @@ class Submitter:
             say("an argument holds a secret of this task, and lists of processes show it: give it in env_vars", level="WARNING")
 
     def _followed(self, job: ExternalJob) -> Followed:
-        cluster = protocol.of(job.kind, job.master, job.reach, job.deploy_mode, self._password)
+        cluster = registry.of(job.kind, job.master, job.reach, job.deploy_mode, self._password)
         return Followed(cluster, job, self._jobs, self._settings.spark)
 
     def _settle(self, operator: SparkOperator) -> Followed | None:

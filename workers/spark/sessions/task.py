@@ -17,7 +17,7 @@ from workers.logs import stamp, worker_log
 from workers.progress import Look
 from workers.runtimes import python
 from workers.spark import archive, causes, conf, frames
-from workers.spark.sessions import configuration, session_pool, python_side, session, watch, words
+from workers.spark.sessions import configuration, python_side, session, session_pool, watch, words
 from workers.spark.sessions.jvm import JvmError
 from workers.spark.sessions.session_pool import Warm
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.accumulators import _start_update_server
 
-from workers.spark.warm.python_side import PythonSide
+from workers.spark.sessions.python_side import PythonSide
 
 TOKEN = "the token"
 

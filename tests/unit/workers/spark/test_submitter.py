@@ -10,15 +10,14 @@ import pytest
 
 from scheduler.exceptions import FailTask, NotFoundError, StaleTryError
 from scheduler.operators import SparkSubmitOperator, process
-from scheduler.settings.sections import Spark
 from scheduler.settings import Settings
+from scheduler.settings.sections import Spark
 from scheduler.store.worker.external_jobs import ExternalJob
 from workers.spark import java, reachable
-from workers.spark.clusters import protocol
-from workers.spark.clusters.command import Submission
 from workers.spark.applications.jobs import NoJobs
-from workers.spark.clusters.status import ApplicationError, Ids, Phase, Status, StatusUnknownError, UnreachableError
 from workers.spark.applications.submitter import Submitter
+from workers.spark.clusters.command import Submission
+from workers.spark.clusters.status import ApplicationError, Ids, Phase, Status, StatusUnknownError, UnreachableError
 
 #: What never comes is given up soon; for what comes there is time enough on the slowest machine.
 SHORT_S, LONG_S = 0.05, 60.0
@@ -125,7 +124,7 @@ def submit(
     monkeypatch: pytest.MonkeyPatch, cluster: Cluster, jobs: Jobs, *, patience_s: float = LONG_S, deploy_mode: str = "cluster"
 ) -> None:
     settings = Settings(spark=Spark(status_interval=0.001, status_patience=60, kill_timeout=9, not_found_patience=patience_s))
-    monkeypatch.setattr(protocol, "of", lambda *_: cluster)
+    monkeypatch.setattr(registry, "of", lambda *_: cluster)
     operator = SparkSubmitOperator(task_id="t", application=__file__, master="spark://m:7077", deploy_mode=deploy_mode)
     Submitter({"ti": SimpleNamespace(dag_id="d", task_id="t"), "conn": NoConnections()}, settings, jobs)(operator)
 
