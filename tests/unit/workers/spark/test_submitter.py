@@ -16,6 +16,7 @@ from scheduler.store.worker.external_jobs import ExternalJob
 from workers.spark import java, reachable
 from workers.spark.applications.jobs import NoJobs
 from workers.spark.applications.submitter import Submitter
+from workers.spark.clusters import registry
 from workers.spark.clusters.command import Submission
 from workers.spark.clusters.status import ApplicationError, Ids, Phase, Status, StatusUnknownError, UnreachableError
 
