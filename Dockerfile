@@ -2,14 +2,14 @@
 FROM python:3.11-slim-bookworm
 
 # The kernel hides the environment and the memory of a process whose program file its user may execute but not read, from
-# its first instruction on. So PID 1, which keeps the passwords of its container, is our own tini with mode 0711, and not
-# the one of `init: true`, which every user may read; the Python below is treated alike.
+# its first instruction. PID 1 has the passwords of its container in its environment, so it is our own tini with mode 0711,
+# not the one of `init: true`, which every user may read. The Python below has the same mode.
 RUN apt-get update \
  && apt-get install -y --no-install-recommends openjdk-17-jre-headless tini \
  && rm -rf /var/lib/apt/lists/* \
  && chmod 0711 /usr/bin/tini
 
-# Folders that become volumes belong to the user, so that new volumes do too.
+# Folders that become volumes belong to the user, so that new volumes belong to it too.
 RUN useradd --uid 10001 --user-group --create-home paceline \
  && install -d -o paceline -g paceline /opt/paceline/dags /opt/paceline/config \
       /var/lib/paceline /var/lib/paceline/data /var/lib/paceline/logs
@@ -17,7 +17,7 @@ WORKDIR /opt/paceline
 ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
     PACELINE_HOME=/var/lib/paceline PACELINE_DAGS_FOLDER=/opt/paceline/dags
 
-# The dependencies first, with an empty project: over a gigabyte that a change of our own code leaves in the cache.
+# Install the dependencies first, with an empty project: a change of our own code leaves this layer of over a gigabyte in the cache.
 WORKDIR /src
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 RUN mkdir scheduler workers \
@@ -31,7 +31,7 @@ COPY workers workers
 RUN pip install --no-cache-dir --build-constraint constraints.txt --no-deps --force-reinstall . \
  && python -m compileall -q /opt/venv/lib/python3.11/site-packages/scheduler /opt/venv/lib/python3.11/site-packages/workers
 
-# What the JVMs of Spark tasks start from.
+# The class archive from which the JVMs of Spark tasks start.
 RUN paceline spark archive
 
 WORKDIR /opt/paceline

@@ -1,4 +1,4 @@
-# `make` alone lists the targets. Each is a few lines; what is longer is in .make/.
+# `make` without a target lists the targets. Longer scripts are in .make/.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -8,25 +8,25 @@ BIN := .venv/bin
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: ## Make the environment in .venv; install Java and python3-venv if they are missing
+setup: ## Create the environment in .venv, and install Java and python3-venv if they are missing
 	@.make/setup
 
-env: ## Write .env for docker-compose.yml, with the passwords that it lacks made up
+env: ## Write .env for docker-compose.yml, and generate missing passwords
 	@.make/env
 
-demo: setup ## Run the flights pipeline on a throw-away stack and show its result
+demo: setup ## Run the flights pipeline on a temporary stack and show the result
 	@$(BIN)/paceline demo
 
 up: setup ## Start the embedded stack with Flower and leave it running
 	@.make/stack up
 
-down: ## End the stack that `make up` started
+down: ## Stop the stack that `make up` started
 	@.make/stack down
 
-test: setup ## Run all tests, two at once, against real PostgreSQL, Redis, Celery and Spark; ARGS="-k name" to choose
+test: setup ## Run all tests, two at a time, with real PostgreSQL, Redis, Celery and Spark; ARGS="-k name" selects
 	@.make/test $(ARGS)
 
-test-fast: setup ## Run the tests that need no server, which takes less than a minute; ARGS="-k name" to choose
+test-fast: setup ## Run the tests that need no server, in less than a minute; ARGS="-k name" selects
 	@$(BIN)/python -m pytest -n 2 --dist worksteal tests/unit $(ARGS)
 
 check: setup ## Check format, lint, types, import layers, spelling, generated files and known vulnerabilities
@@ -38,25 +38,25 @@ check: setup ## Check format, lint, types, import layers, spelling, generated fi
 	@$(BIN)/python -m scheduler.cli.generate --check
 	@$(BIN)/python .make/audit
 
-test-faults: setup ## Kill processes at every fault point under 200 runs each; stop some for a minute; lose messages
+test-faults: setup ## Kill processes at every fault point under 200 runs each, stop some for a minute, drop messages
 	@FAULT_TESTS=full $(BIN)/python -m pytest -s \
 		$(addprefix tests/acceptance/test_,fault_points.py stopped.py lost_messages.py database_restarts.py rescue_speed.py half_open.py flights_survive.py) \
 		$(addprefix tests/integration/workers/test_,frames.py spark.py spark_session.py spark_submit.py)
 
-test-bench: setup ## Run every part of the bench in small, for counts and states
+test-bench: setup ## Run every benchmark at a small size, and check counts and states
 	@BENCH_TESTS=full $(BIN)/python -m pytest tests/acceptance/test_bench.py
 
-chaos: setup ## Ten minutes of seeded faults, judged; ends with one JSON line; SEED=3, ARGS="--minutes 2 --quick --keep"
+chaos: setup ## Inject faults for ten minutes and judge the result; prints one JSON line; SEED=3, ARGS="--minutes 2 --quick --keep"
 	@PYTHONPATH=tests $(BIN)/python -m chaos $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-test-chaos-mutants: setup ## Break the product in over 20 ways, one at a time: a short chaos run must catch each; ARGS="name" to choose
+test-chaos-mutants: setup ## Break Paceline in over 20 ways, one at a time; a short chaos run must detect each; ARGS="name" selects
 	@PYTHONPATH=tests $(BIN)/python -m chaos.prove $(ARGS)
 
-fuzz: setup ## Over 10,000 hostile ids, messages, answers, DAG files, Redis keys, settings and arguments; SEED=3; ends with one JSON line
+fuzz: setup ## Try over 10,000 hostile IDs, messages, answers, DAG files, Redis keys, settings and arguments; SEED=3; prints one JSON line
 	@PYTHONPATH=tests $(BIN)/python -m fuzz $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-bench: setup ## Measure Paceline beside bare Celery and PostgreSQL; ends with one JSON line; ARGS="chain wide --iterations 5" to choose
+bench: setup ## Measure Paceline beside plain Celery and PostgreSQL; prints one JSON line; ARGS="chain wide --iterations 5" selects
 	@$(BIN)/python -m bench $(ARGS)
 
-test-compose: ## Build the image, run the stack of docker-compose.yml with three workers, check a flights run in it
+test-compose: ## Build the image, run the stack of docker-compose.yml with three workers, and check a flights run in it
 	@python3 tests/compose/run.py

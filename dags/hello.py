@@ -1,4 +1,4 @@
-"""Three tasks that pass results on: the smallest pipeline that does something."""
+"""A first DAG: three tasks that pass results to each other."""
 
 from datetime import UTC, datetime
 

@@ -1,11 +1,11 @@
-"""Bash tasks that fan out: a branch that does not apply skips itself, and the join runs if one branch did."""
+"""Branching with Bash tasks: a branch that does not apply skips itself, and the join runs if one branch ran."""
 
 from scheduler import DAG
 from scheduler.operators import BashOperator
 
 with DAG("shell_branch", schedule=None, tags=["example"], doc_md=__doc__):
     count = BashOperator(task_id="count", bash_command="echo $(( $(date +%s) % 100 ))")
-    # Exit code 99 says: skipped, not failed.
+    # Exit code 99 means skipped, not failed.
     even = BashOperator(
         task_id="even",
         bash_command="(( {{ ti.xcom_pull(task_ids='count') }} % 2 == 0 )) || exit 99; echo an even second",

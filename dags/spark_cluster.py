@@ -1,6 +1,6 @@
-"""Submitted applications: one file, as a driver beside its worker and as a driver in the cluster.
+"""Submitted Spark applications: the same file with its driver next to the worker and with its driver on the cluster.
 
-It needs a Spark cluster: the connection `spark_cluster`, which the profile `spark` of docker-compose.yml brings along.
+This DAG needs a Spark cluster: the connection `spark_cluster`, which the profile `spark` of docker-compose.yml provides.
 """
 
 from pathlib import Path

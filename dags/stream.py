@@ -1,8 +1,8 @@
-"""A stream without end: readings as they come, written exactly once, whatever happens to the worker.
+"""A streaming query as a task: it writes each reading exactly once, even if the worker is killed.
 
-One task runs a structured streaming query. Its checkpoint says what is written: a try that was killed or stopped is followed by
-one that goes on from there. `paceline tasks mark stream RUN readings success` ends it. Read the result with Spark, which knows
-from the sink's own log which files count: `spark.read.parquet("$PACELINE_HOME/data/stream/readings")`.
+One task runs a structured streaming query. The checkpoint records what is written, so a try after a killed or stopped one
+continues from there. `paceline tasks mark stream RUN readings success` ends it. Read the result with Spark, which reads the
+list of valid files from the log of the sink: `spark.read.parquet("$PACELINE_HOME/data/stream/readings")`.
 """
 
 import os
@@ -15,7 +15,7 @@ from scheduler.streaming import run_until_stopped
 
 @task.pyspark(retries=1_000, retry_delay=timedelta(seconds=1))
 def readings(spark, params):
-    """Write what a source that counts gives, a batch at a time."""
+    """Write the numbers of a rate source in batches."""
     folder = Path(os.environ["PACELINE_HOME"]) / "data" / "stream"
     source = spark.readStream.format("rate").option("rowsPerSecond", params["rows_per_second"]).option("numPartitions", 1)
     query = (
