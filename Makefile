@@ -29,12 +29,13 @@ test: setup ## Run all tests, two at a time, with real PostgreSQL, Redis, Celery
 test-fast: setup ## Run the tests that need no server, in less than a minute; ARGS="-k name" selects
 	@$(BIN)/python -m pytest -n 2 --dist worksteal tests/unit $(ARGS)
 
-check: setup ## Check format, lint, types, import layers, spelling, generated files and known vulnerabilities
+check: setup ## Check format, lint, types, import layers, spelling, wording, generated files and known vulnerabilities
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/codespell
+	@$(BIN)/python -m pytest -q --no-header tests/unit/docs/test_wording.py
 	@$(BIN)/python -m scheduler.cli.generate --check
 	@$(BIN)/python .make/audit
 

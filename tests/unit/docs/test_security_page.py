@@ -97,7 +97,7 @@ TRIED: dict[str, list[tuple[str, str]]] = {
 NO_PROMISE = (
     "a task can also delete", "you open in a container", "Let workers run as another user",
     "For any other role", "if migrating could not do that", "Lua is out of its reach", "all others",
-    "stops in order", "`pool_grow`", "`add_consumer`", "`pool_restart`", "`rate_limit`",
+    "shuts down cleanly", "`pool_grow`", "`add_consumer`", "`pool_restart`", "`rate_limit`",
 )  # fmt: skip
 PROMISES = re.compile(r"\b(?:cannot|can neither|may not|None of them may|[Nn]obody else|refused as|never changes|refuses)\b")
 
