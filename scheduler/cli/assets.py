@@ -21,7 +21,10 @@ def assets() -> None:
 @assets.command("list")
 @options.as_json
 def list_(json_wanted: bool) -> None:
-    """List all assets with the tasks that update them, the DAGs scheduled on them and the last update."""
+    """List all assets with their tasks, DAGs and last update.
+
+    Each row shows the tasks that update the asset and the DAGs that are scheduled on it.
+    """
     rows = store.assets(options.engine())
     if json_wanted:
         output.print_json(rows)

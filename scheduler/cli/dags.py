@@ -185,7 +185,10 @@ def trigger(
 @click.option("--conf", type=options.JSON_OBJECT, help="A JSON object, available to tasks as `dag_run.conf`.")
 @options.as_json
 def test(dag_id: str, logical_date: datetime | None, conf: dict[str, Any] | None, json_wanted: bool) -> None:
-    """Run the tasks of a DAG in this process, one at a time, without database, broker or workers. Each task gets one try."""
+    """Run the tasks of a DAG in this process, one at a time.
+
+    The command needs no database, broker or workers. Each task gets one try.
+    """
     from scheduler.cli import dag_test
 
     date = logical_date or datetime.now(UTC)

@@ -26,7 +26,10 @@ db.add_command(clean)
 
 @db.command("rotate-fernet-key")
 def rotate_fernet_key() -> None:
-    """Encrypt all variables and connections again with the first key of core.fernet_key."""
+    """Encrypt all variables and connections again with the newest key.
+
+    The newest key is the first key of core.fernet_key.
+    """
     from scheduler.store.secrets import connections, variables
     from scheduler.store.secrets.cipher import Cipher
 
@@ -58,7 +61,9 @@ def migrate() -> None:
 @click.argument("role", metavar="ROLE")
 @click.option("--may-clear-runs", is_flag=True, help="Also grant the rights for TriggerDagRunOperator(reset_dag_run=True).")
 def grant_worker(role: str, may_clear_runs: bool) -> None:
-    """Grant a database role exactly the rights that workers and waiters need, now and after each migration.
+    """Grant a database role the rights of workers and waiters.
+
+    The role gets exactly the rights it needs, now and after each migration.
 
     `paceline db migrate` does this for the role of PACELINE_WORKER_DATABASE_URL. Create any other role first (`create role ...
     login password ...`).

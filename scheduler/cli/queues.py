@@ -25,7 +25,10 @@ def queues() -> None:
 @queues.command("list")
 @options.as_json
 def list_(json_wanted: bool) -> None:
-    """List every queue that has waiting tasks or a live worker, with the counts waiting in PostgreSQL and in Redis."""
+    """List queues with their waiting tasks and workers.
+
+    The command lists every queue that has waiting tasks or a live worker, with the counts waiting in PostgreSQL and in Redis.
+    """
     settings = options.settings()
     found = overview.queues(options.engine(), silent_after_s=settings.worker.heartbeat_timeout)
     held = _in_redis([row["queue"] for row in found])

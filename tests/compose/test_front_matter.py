@@ -16,6 +16,11 @@ from scheduler.settings.environment import OTHER_NAMES, STORE_PREFIXES
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
 EXAMPLE = (ROOT / "config/.env.example").read_text(encoding="utf-8")
+FOLDERS = ("config", "docs", "bench")
+PAGES = [
+    str(page.relative_to(ROOT))
+    for page in (*ROOT.glob("*.md"), *(page for name in FOLDERS for page in (ROOT / name).rglob("*.md")))
+]
 
 
 def test_the_readme_shows_a_dag_that_parses_before_line_25() -> None:
@@ -28,11 +33,10 @@ def test_the_readme_shows_a_dag_that_parses_before_line_25() -> None:
     assert (before + source).count("\n") < 25
 
 
-@pytest.mark.parametrize(
-    "page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "config/README.md", "docs/index.md", "docs/adr/README.md"]
-)
+@pytest.mark.parametrize("page", PAGES)
 def test_the_links_of_a_page_lead_somewhere(page: str) -> None:
-    targets = re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text(encoding="utf-8"))
+    text = re.sub(r"```.*?```|`[^`]*`", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL)
+    targets = [target.partition("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", text)]
 
     assert [target for target in targets if "://" not in target and not (ROOT / page).parent.joinpath(target).exists()] == []
 
