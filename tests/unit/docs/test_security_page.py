@@ -70,13 +70,13 @@ TRIED: dict[str, list[tuple[str, str]]] = {
     "trusts nothing that such a process returns": [
         (f"{REAL}/dagfiles/test_hostile_answers.py", "test_every_answer_but_a_good_one_is_an_import_error_of_its_file")
     ],
-    "What cannot be trusted ends a process with code 4": [
+    "A server that cannot be trusted ends a process with code 4": [
         (f"{REAL}/security/test_tls.py", "test_a_database_that_cannot_be_trusted_ends_the_command_with_4"),
         (f"{REAL}/security/test_tls.py", "test_no_process_waits_for_a_certificate_to_become_right"),
     ],
     "None of them may run a script": [(f"{REAL}/security/test_broker_roles.py", "test_a_role_may_not")],
     "It cannot send remote control": [(f"{REAL}/security/test_broker_roles.py", "test_a_role_may_not")],
-    "with it the holes": [(f"{REAL}/security/test_broker_roles.py", "test_the_user_of_the_embedded_server_may_not")],
+    "so the vulnerabilities CVE": [(f"{REAL}/security/test_broker_roles.py", "test_the_user_of_the_embedded_server_may_not")],
     "and no others ([submitted": [
         (f"{REAL}/workers/test_spark_submit.py", "test_the_master_takes_nothing_that_its_password_did_not_sign")
     ],
@@ -96,7 +96,7 @@ TRIED: dict[str, list[tuple[str, str]]] = {
 #: Sentences that say "cannot" and the like and promise nothing: advice, and what does not hold.
 NO_PROMISE = (
     "a task can also delete", "you open in a container", "Let workers run as another user",
-    "For any other role", "if migrating could not do that", "Lua is out of its reach", "all others",
+    "For any other role", "if migrating could not do that", "all others",
     "shuts down cleanly", "`pool_grow`", "`add_consumer`", "`pool_restart`", "`rate_limit`",
 )  # fmt: skip
 PROMISES = re.compile(r"\b(?:cannot|can neither|may not|None of them may|[Nn]obody else|refused as|never changes|refuses)\b")
