@@ -10,7 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from scheduler import Param, dag, task
-from scheduler.streaming import run_until_stopped
+from scheduler.operators.streaming import run_until_stopped
 
 
 @task.pyspark(retries=1_000, retry_delay=timedelta(seconds=1))

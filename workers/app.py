@@ -1,6 +1,5 @@
 """A Celery worker in this process: its pool children run the pipeline of workers/execute.py."""
 
-import contextlib
 import os
 import signal
 import socket
@@ -24,9 +23,8 @@ from scheduler.dagfiles.load import LoadedFiles
 from scheduler.following.follow import Follower
 from scheduler.messaging.publisher import TASK_NAME, Publisher, celery_app, consumed_queues
 from scheduler.messaging.wakeups import Wakeups
-from scheduler.process import fault_points, hardening, stop_signals
+from scheduler.process import hardening, role, stop_signals
 from scheduler.process.health import Complaint, Health
-from scheduler.process.health_server import HealthServer
 from scheduler.process.parent_death import die_with_parent
 from scheduler.process.pidfile import Pidfile
 from scheduler.settings import Settings
@@ -56,28 +54,22 @@ def run(settings: Settings, queues: Sequence[str], concurrency: int, name: str |
     Without a name it is called after its host and process.
     """
     settings = startup.as_worker(settings)
-    fault_points.arm(os.environ, settings.database_url)
-    hardening.close()
+    role.prepare(settings.database_url)
     logs.to_stderr()
-    stop_signals.exit_at_once()
     name = name or f"{socket.gethostname()}-{os.getpid()}"
     environment = os.environ.copy()
     engine = startup.ready(settings)
-    asked = stop_signals.remember()
-    with contextlib.ExitStack() as ending:
-        pidfile = Pidfile(settings.run_folder, "worker").take()
-        ending.callback(pidfile.leave)
-        worker = build(settings, name=name, queues=queues, concurrency=concurrency, engine=engine, pidfile=pidfile)
-        worker.asked_early = asked.is_set
+    with role.running("worker", settings.run_folder) as process:
+        ending = process.ending
+        worker = build(settings, name=name, queues=queues, concurrency=concurrency, engine=engine, pidfile=process.pidfile)
+        worker.asked_early = process.stop.is_set
         killer = worker.killer
         killer.start()
         ending.callback(killer.end)
         worker_id = worker.heart.register()
         worker.heart.start()
         ending.callback(worker.heart.finish)
-        limits = settings.worker
-        served = HealthServer(worker.health, path=pidfile.socket, address=limits.health_address, port=limits.health_port)
-        ending.callback(served.close)
+        process.serve_health(worker.health, settings.worker.health_address, settings.worker.health_port)
         worker_log.info("worker %s takes %d tasks at once from %s", worker_id, concurrency, ", ".join(queues))
         worker.stopper.leave = lambda: _leave(killer, environment if worker.watchdog.barked else None)
         reaper = Reaper(engine, queues, settings, stopping=lambda: worker.stopper.draining)

@@ -3,7 +3,6 @@
 Any number of schedulers turn at once. None keeps state: kill one at any line and the others go on.
 """
 
-import contextlib
 import logging
 import math
 import os
@@ -25,8 +24,7 @@ from scheduler.loop import scheduler_health
 from scheduler.loop.turns import Duties, Turns
 from scheduler.messaging import wakeups
 from scheduler.messaging.wakeups import Wakeups
-from scheduler.process import fault_points, hardening, stop_signals
-from scheduler.process.health_server import HealthServer
+from scheduler.process import hardening, role
 from scheduler.process.pidfile import Pidfile
 from scheduler.settings import Settings
 from scheduler.store.dags import schedules
@@ -46,11 +44,9 @@ HANGS_S = 60.0
 
 def run(settings: Settings, *, name: str | None = None) -> int:
     """Be a scheduler until SIGTERM, SIGINT, num_runs or run_duration; the exit code."""
-    fault_points.arm(os.environ, settings.database_url)
-    hardening.close()
+    role.prepare(settings.database_url)
     hardening.forget()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
-    stop_signals.exit_at_once()
     process_tree.become_reaper()
     engine = database.create(settings, application="paceline scheduler", by_index=True)
     database.wait(engine, log.warning)
@@ -62,22 +58,17 @@ def run(settings: Settings, *, name: str | None = None) -> int:
     except UnreachableError as error:
         # Deciding needs the database only; what is queued meanwhile is sent once the broker is there.
         log.warning("%s", error)
-    stop = stop_signals.remember()
-    with contextlib.ExitStack() as ending:
-        pidfile = Pidfile(settings.run_folder, "scheduler").take()
-        ending.callback(pidfile.leave)
-        loop = SchedulerLoop(engine, settings, name=name, pidfile=pidfile)
-        ending.callback(loop.close)
+    with role.running("scheduler", settings.run_folder) as process:
+        loop = SchedulerLoop(engine, settings, name=name, pidfile=process.pidfile)
+        process.ending.callback(loop.close)
         files = DagFileManager(engine, settings, loop.scheduler_id, wakeups=Wakeups(settings))
         loop.on_new_id = files.work_as
         files.start()
-        ending.callback(files.stop)
-        config = settings.scheduler
+        process.ending.callback(files.stop)
         health = loop.vitals.health(lambda: loop.scheduler_id, files.complaint, loop.settings_drift)
-        server = HealthServer(health, path=pidfile.socket, address=config.health_address, port=config.health_port)
-        ending.callback(server.close)
+        process.serve_health(health, settings.scheduler.health_address, settings.scheduler.health_port)
         log.info("%s decides; DAG files from %s", loop.scheduler_id, settings.dags_folder)
-        loop.run(stop)
+        loop.run(process.stop)
     log.info("%s stopped", loop.scheduler_id)
     return 0
 

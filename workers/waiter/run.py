@@ -22,9 +22,8 @@ from sqlalchemy.exc import DBAPIError
 from scheduler.authoring import zones
 from scheduler.authoring.external import Counts, Target
 from scheduler.messaging.wakeups import WAITERS_KEY, Wakeups
-from scheduler.process import fault_points, hardening, stop_signals
+from scheduler.process import fault_points, hardening, role, stop_signals
 from scheduler.process.health import Complaint, Contact, Health, Pulse
-from scheduler.process.health_server import HealthServer
 from scheduler.process.pidfile import Pidfile
 from scheduler.settings import Settings
 from scheduler.store.dags import schedules
@@ -54,23 +53,16 @@ BLOCKED_S = 1.0
 def run(settings: Settings, *, name: str | None = None) -> int:
     """Await triggers until SIGTERM or SIGINT; the exit code. CredentialsError and SchemaError if it cannot start."""
     settings = startup.as_worker(settings)
-    fault_points.arm(os.environ, settings.database_url)
-    hardening.close()
+    role.prepare(settings.database_url)
     secrets_backend.take_environment()
     hardening.forget()
     logs.to_stderr()
-    stop_signals.exit_at_once()
     zones.set_default(settings.core.default_timezone)
     engine = startup.ready(settings)
-    asked = stop_signals.remember()
-    pidfile = Pidfile(settings.run_folder, "waiter").take()
-    try:
-        waiter = Waiter(engine, settings, name=name, pidfile=pidfile)
-        limits = settings.waiter
-        HealthServer(waiter.health, path=pidfile.socket, address=limits.health_address, port=limits.health_port)
-        asyncio.run(_until_signalled(waiter, asked))
-    finally:
-        pidfile.leave()
+    with role.running("waiter", settings.run_folder) as process:
+        waiter = Waiter(engine, settings, name=name, pidfile=process.pidfile)
+        process.serve_health(waiter.health, settings.waiter.health_address, settings.waiter.health_port)
+        asyncio.run(_until_signalled(waiter, process.stop))
     logging.shutdown()
     # Threads that a trigger or a DAG file blocks for ever must not keep the process.
     os._exit(0)

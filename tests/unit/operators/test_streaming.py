@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from scheduler import streaming
-from scheduler.streaming import run_until_stopped
+from scheduler.operators import streaming
+from scheduler.operators.streaming import run_until_stopped
 
 
 class Stopped(BaseException):

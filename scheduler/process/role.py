@@ -1,0 +1,51 @@
+"""The start and the end that every scheduler, worker and waiter shares."""
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from scheduler.process import fault_points, hardening, stop_signals
+from scheduler.process.health import Health
+from scheduler.process.health_server import HealthServer
+from scheduler.process.pidfile import Pidfile
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """A process that runs in a role. When the role ends, `ending` undoes each step of its start in reverse order."""
+
+    pidfile: Pidfile
+    #: Set by SIGTERM or SIGINT.
+    stop: threading.Event
+    ending: contextlib.ExitStack
+
+    def serve_health(self, health: Health, address: str, port: int) -> None:
+        """Answer `GET /health` on the socket beside the pidfile, and on a port if it is not 0, until the role ends."""
+        server = HealthServer(health, path=self.pidfile.socket, address=address, port=port)
+        self.ending.callback(server.close)
+
+
+def prepare(database_url: str) -> None:
+    """Arm fault points and hide the memory of this process, before it connects. A stop signal ends it at once.
+
+    Raises SettingsError if fault points are set outside of a test.
+    """
+    fault_points.arm(os.environ, database_url)
+    hardening.close()
+    stop_signals.exit_at_once()
+
+
+@contextlib.contextmanager
+def running(name: str, run_folder: Path) -> Iterator[Role]:
+    """Run as "scheduler", "worker" or "waiter": stop signals are remembered first, then the pidfile is taken.
+
+    INVARIANT: nothing that looks alive (a pidfile, a row in the registry) exists while a signal could still end the process.
+    """
+    stop = stop_signals.remember()
+    with contextlib.ExitStack() as ending:
+        pidfile = Pidfile(run_folder, name).take()
+        ending.callback(pidfile.leave)
+        yield Role(pidfile, stop, ending)
