@@ -3,9 +3,10 @@
 The database constraints, the chart in docs/reference/states.md and the test of every pair of states are views of this file.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Self, TypeVar
 
 
 class TaskState(StrEnum):
@@ -46,17 +47,45 @@ class Actor(StrEnum):
 
 
 S = TaskState
+T = TypeVar("T", bound=StrEnum)
 
-FINISHED = frozenset({S.SUCCESS, S.FAILED, S.SKIPPED, S.UPSTREAM_FAILED, S.REMOVED})
+
+class States(frozenset[T]):
+    """A set of states with its SQL: `sql` is the list that follows `state in`, in the order of the enum."""
+
+    sql: str
+
+    def __new__(cls, states: Iterable[T]) -> Self:
+        self = super().__new__(cls, states)
+        if not self or S.NONE in self:
+            raise ValueError("NONE is stored as NULL, which no list of states matches: write `state is null or state in ...`.")
+        kind = type(next(iter(self)))
+        self.sql = "(" + ", ".join(f"'{state}'" for state in kind if state in self) + ")"
+        return self
+
+
+#: No worker has a TI in one of these, and it goes on: a person may clear or mark it at once, as they may one that is undecided.
+_IDLE = "scheduled queued up_for_retry up_for_reschedule deferred"
+_ENDED = "success failed skipped upstream_failed"
+
+FINISHED = States({S.SUCCESS, S.FAILED, S.SKIPPED, S.UPSTREAM_FAILED, S.REMOVED})
 UNFINISHED = frozenset(S) - FINISHED
+#: UNFINISHED without NONE.
+OPEN = States(UNFINISHED - {S.NONE})
+IDLE = States(map(S, _IDLE.split()))
+#: A TI in one of these is moved on by the scheduler when its due_at has come.
+DUE = States({S.UP_FOR_RETRY, S.UP_FOR_RESCHEDULE, S.DEFERRED})
 #: A TI in one of these holds `pool_slots` of its pool.
-HOLDS_SLOTS = frozenset({S.QUEUED, S.RUNNING, S.SHUTDOWN})
+HOLDS_SLOTS = States({S.QUEUED, S.RUNNING, S.SHUTDOWN})
 #: A TI in one of these counts towards max_active_tis_per_dag and max_active_tis_per_dagrun.
-ACTIVE = HOLDS_SLOTS | {S.DEFERRED}
+ACTIVE = States(HOLDS_SLOTS | {S.DEFERRED})
 #: A TI in one of these is with a worker, so it can end at any moment.
-STARTED = frozenset({S.RUNNING, S.SHUTDOWN})
+STARTED = States({S.RUNNING, S.SHUTDOWN})
+#: Clearing or marking a TI in one of these does not move it at once: its worker stops it first, or its task is gone.
+NOT_CLEARABLE = States(STARTED | {S.REMOVED})
 FAILURES = frozenset({S.FAILED, S.UPSTREAM_FAILED})
-RUN_FINISHED = frozenset({RunState.SUCCESS, RunState.FAILED})
+RUN_FINISHED = States({RunState.SUCCESS, RunState.FAILED})
+RUN_UNFINISHED = States({RunState.QUEUED, RunState.RUNNING})
 #: Runs of a backfill at once, unless it says otherwise.
 BACKFILL_MAX_ACTIVE_RUNS = 10
 #: Which existing runs of its dates a backfill runs again, by the name of the choice; every other one is left as it is.
@@ -129,10 +158,6 @@ def _moves(actor: Actor, sources: str, targets: str, reason: str) -> list[Transi
     pairs = [(S(source), S(target)) for source in sources.split() for target in targets.split()]
     return [Transition(source, target, actor, reason) for source, target in pairs if source is not target]
 
-
-#: What a person may clear or mark at once, since no worker holds it.
-_IDLE = "scheduled queued up_for_retry up_for_reschedule deferred"
-_ENDED = "success failed skipped upstream_failed"
 
 TRANSITIONS: tuple[Transition, ...] = (
     *_moves(Actor.SCHEDULER, "none", "scheduled", "its trigger rule is met"),

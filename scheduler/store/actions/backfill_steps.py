@@ -8,7 +8,7 @@ import psycopg2.extras
 from sqlalchemy import Connection
 
 from scheduler.settings import Core
-from scheduler.states import RUN_FINISHED
+from scheduler.states import RUN_FINISHED, RUN_UNFINISHED
 from scheduler.store.actions import clear
 from scheduler.store.dags.versions import Versions
 from scheduler.store.runs.new_instances import BACKFILL_RANK
@@ -65,7 +65,7 @@ def hold(connection: Connection, backfill_id: int) -> Held | None:
 def open_runs(connection: Connection, backfill_id: int) -> int:
     """Its runs that are queued or running. A statement of its own: it must see what the last holder of the lock made."""
     count: int = connection.exec_driver_sql(
-        "select count(*) from dag_run where backfill_id = %s and state in ('queued', 'running')", (backfill_id,)
+        f"select count(*) from dag_run where backfill_id = %s and state in {RUN_UNFINISHED.sql}", (backfill_id,)
     ).scalar_one()
     return count
 

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine
 from scheduler.exceptions import ConflictError
 from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Core
-from scheduler.states import RUN_FINISHED, STARTED
+from scheduler.states import NOT_CLEARABLE, RUN_FINISHED, STARTED
 from scheduler.states import TaskState as S
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db import fencing
@@ -95,11 +95,11 @@ def clear_instances(
 def queue_again(connection: Connection, run: Run, dag: SerializedDag) -> None:
     """success or failed -> queued: promote starts it again within max_active_runs and goes on from there."""
     connection.exec_driver_sql(
-        """
+        f"""
         update dag_run
            set state = 'queued', queued_at = clock_timestamp(), started_at = null, ended_at = null, examined_at = null,
                timeout_at = null, clear_number = clear_number + 1
-         where id = %s and state in ('success', 'failed')
+         where id = %s and state in {RUN_FINISHED.sql}
         """,
         (run.id,),
     )
@@ -150,13 +150,13 @@ def _undo(connection: Connection, dag: SerializedDag, instances: Sequence[Instan
     connection.exec_driver_sql("delete from xcom where task_instance_id = any(%(ids)s)", parameters)
     deferrals.forget(connection, [one.id for one in instances])
     connection.exec_driver_sql(
-        """
+        f"""
         update task_instance t
            set state = null, reason = 'cleared', max_tries = t.try_number + n.retries, resume = null, decision = null,
                due_at = null, map_label = null, dispatch_id = null, dispatched_at = null, queued_by = null, worker = null,
                scheduled_at = null, queued_at = null, started_at = null, ended_at = null
           from unnest(%(ids)s::bigint[], %(retries)s::int[]) n (id, retries)
-         where t.id = n.id and t.state not in ('running', 'shutdown', 'removed')
+         where t.id = n.id and t.state not in {NOT_CLEARABLE.sql}
         """,
         parameters,
     )
@@ -166,11 +166,11 @@ def _stop(connection: Connection, dag: SerializedDag, instances: Sequence[Instan
     """running -> shutdown, to be undecided once its worker has stopped it; one that is stopped already is asked for that now."""
     if instances:
         connection.exec_driver_sql(
-            """
+            f"""
             update task_instance t
                set state = 'shutdown', asked = 'none', reason = 'cleared', max_tries = t.try_number + n.retries
               from unnest(%(ids)s::bigint[], %(retries)s::int[]) n (id, retries)
-             where t.id = n.id and t.state in ('running', 'shutdown')
+             where t.id = n.id and t.state in {STARTED.sql}
             """,
             {"ids": [one.id for one in instances], "retries": [_retries(dag, one) for one in instances]},
         )

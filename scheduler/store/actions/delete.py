@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from scheduler.exceptions import ConflictError, NotFoundError
+from scheduler.states import STARTED
 from scheduler.store.db.database import transaction
 from scheduler.store.runs import selection
 
@@ -63,7 +64,7 @@ def _refuse_started(connection: Connection, runs: list[int], what: str, how: str
     connection.exec_driver_sql("select 1 from dag_run where id = any(%s) order by id for no key update", (runs,))
     connection.exec_driver_sql("select 1 from task_instance where dag_run_id = any(%s) order by id for update", (runs,))
     running = connection.exec_driver_sql(
-        "select count(*) from task_instance where dag_run_id = any(%s) and state in ('running', 'shutdown')", (runs,)
+        f"select count(*) from task_instance where dag_run_id = any(%s) and state in {STARTED.sql}", (runs,)
     ).scalar_one()
     if running:
         tasks = "1 task instance of it runs" if running == 1 else f"{running} task instances of it run"

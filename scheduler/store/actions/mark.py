@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from sqlalchemy import Connection, Engine
 
 from scheduler.exceptions import PacelineError
-from scheduler.states import FAILURES, FINISHED, RUN_FINISHED, STARTED, RunState
+from scheduler.states import FAILURES, FINISHED, NOT_CLEARABLE, RUN_FINISHED, STARTED, RunState
 from scheduler.states import TaskState as S
 from scheduler.store.actions import clear
 from scheduler.store.dags.versions import Versions
@@ -123,11 +123,11 @@ def _set(connection: Connection, ids: Sequence[int], state: S) -> None:
     parameters = {"ids": list(ids), "state": state.value}
     deferrals.forget(connection, ids)
     connection.exec_driver_sql(
-        """
+        f"""
         update task_instance
            set state = %(state)s, reason = 'marked ' || %(state)s, ended_at = clock_timestamp(), due_at = null, resume = null,
                decision = null
-         where id = any(%(ids)s) and (state is null or state not in ('running', 'shutdown', 'removed'))
+         where id = any(%(ids)s) and (state is null or state not in {NOT_CLEARABLE.sql})
         """,
         parameters,
     )
@@ -137,9 +137,9 @@ def _stop(connection: Connection, ids: Sequence[int], state: S) -> None:
     """running -> shutdown, to become `state` once its worker has stopped it; one that is stopped already becomes that."""
     if ids:
         connection.exec_driver_sql(
-            """
+            f"""
             update task_instance set state = 'shutdown', asked = %(state)s, reason = 'marked ' || %(state)s
-             where id = any(%(ids)s) and state in ('running', 'shutdown')
+             where id = any(%(ids)s) and state in {STARTED.sql}
             """,
             {"ids": list(ids), "state": state.value},
         )

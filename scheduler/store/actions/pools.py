@@ -5,17 +5,20 @@ from typing import Any
 from sqlalchemy import Connection
 
 from scheduler.exceptions import ConflictError, NotFoundError
+from scheduler.states import HOLDS_SLOTS, States, TaskState
 from scheduler.store.db.database import transaction
 
 DEFAULT_POOL = "default_pool"
+#: A TI in one of these keeps its pool from being deleted.
+IN_POOL = States(HOLDS_SLOTS | {TaskState.SCHEDULED})
 
-SELECT = """
+SELECT = f"""
     select p.name, p.slots, p.description, p.include_deferred, p.queue,
            coalesce(sum(t.pool_slots), 0)::int as used_slots,
            case when p.slots >= 0 then greatest(0, p.slots - coalesce(sum(t.pool_slots), 0))::int end as free_slots,
            (select count(*) from task_instance w where w.pool = p.name and w.state = 'scheduled') as waiting
       from pool p
-      left join task_instance t on t.pool = p.name and t.state in ('queued', 'running', 'shutdown')
+      left join task_instance t on t.pool = p.name and t.state in {HOLDS_SLOTS.sql}
 """
 
 
@@ -68,7 +71,7 @@ def delete_pool(connection: Connection, name: str) -> None:
     if found is None:
         raise NotFoundError(f"There is no pool {name!r}: `paceline pools list` shows all.")
     busy = connection.exec_driver_sql(
-        "select count(*) from task_instance where pool = %s and state in ('scheduled', 'queued', 'running', 'shutdown')",
+        f"select count(*) from task_instance where pool = %s and state in {IN_POOL.sql}",
         (name,),
     ).scalar_one()
     if busy:

@@ -5,6 +5,7 @@ from collections.abc import Collection
 from sqlalchemy import Connection
 
 from scheduler.exceptions import NotFoundError
+from scheduler.states import RUN_FINISHED
 from scheduler.store.db.database import transaction
 
 
@@ -47,7 +48,7 @@ def pause_if_failing(connection: Connection, closed: Collection[int]) -> dict[st
     before a dag_run row, never after.
     """
     rows = connection.exec_driver_sql(
-        """
+        f"""
         with limited as (
             select d.dag_id, (v.data->>'max_consecutive_failed_dag_runs')::int as most
               from dag d join dag_version v on v.id = d.version_id
@@ -58,11 +59,11 @@ def pause_if_failing(connection: Connection, closed: Collection[int]) -> dict[st
                    select count(*) filter (where state = 'failed') as failed
                      from (select state from (
                               (select state, logical_date as at, id from dag_run
-                                where dag_id = l.dag_id and logical_date is not null and state in ('success', 'failed')
+                                where dag_id = l.dag_id and logical_date is not null and state in {RUN_FINISHED.sql}
                                 order by logical_date desc limit l.most)
                               union all
                               (select state, run_after, id from dag_run
-                                where dag_id = l.dag_id and logical_date is null and state in ('success', 'failed')
+                                where dag_id = l.dag_id and logical_date is null and state in {RUN_FINISHED.sql}
                                 order by run_after desc limit l.most)) ended
                             order by at desc, id desc limit l.most) newest) n
              where l.most > 0 and n.failed = l.most

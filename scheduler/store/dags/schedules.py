@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 from scheduler.authoring.timetable import RunTimes
 from scheduler.exceptions import NotFoundError
 from scheduler.serialized.dag import SerializedDag, next_timetable
+from scheduler.states import RUN_UNFINISHED
 from scheduler.store.db.database import transaction
 
 
@@ -30,14 +31,14 @@ def due(connection: Connection, now: datetime, *, limit: int, spread: str, witho
     `spread` is another text in each scheduler: those that became due together come in another order to each.
     """
     rows = connection.exec_driver_sql(
-        """
+        f"""
         select s.dag_id
           from dag_schedule s join dag d on d.dag_id = s.dag_id and d.is_active join dag_version v on v.id = d.version_id
          where not s.is_paused and s.dag_id <> all(%(without)s::text[])
            and (s.planned_version_id is distinct from d.version_id
                 or (s.next_run_after <= %(now)s and v.max_active_runs > (
                     select count(*) from dag_run r
-                     where r.dag_id = s.dag_id and r.state in ('queued', 'running') and r.backfill_id is null)))
+                     where r.dag_id = s.dag_id and r.state in {RUN_UNFINISHED.sql} and r.backfill_id is null)))
          order by s.next_run_after nulls first, md5(s.dag_id || %(spread)s)
          limit %(limit)s
         """,
@@ -66,11 +67,11 @@ def hold(connection: Connection, dag_id: str) -> Due | None:
     if held is None:
         return None
     row = connection.exec_driver_sql(
-        """
+        f"""
         select s.planned_version_id, s.next_logical_date, s.next_interval_start, s.next_interval_end, s.next_run_after,
                d.version_id,
                v.max_active_runs - (select count(*) from dag_run r
-                  where r.dag_id = s.dag_id and r.state in ('queued', 'running') and r.backfill_id is null)
+                  where r.dag_id = s.dag_id and r.state in {RUN_UNFINISHED.sql} and r.backfill_id is null)
           from dag_schedule s join dag d on d.dag_id = s.dag_id and d.is_active join dag_version v on v.id = d.version_id
          where s.dag_id = %s
         """,

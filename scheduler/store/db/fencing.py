@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from scheduler.exceptions import StaleTryError
+from scheduler.states import HOLDS_SLOTS
 
 #: `queued` under the writer's own dispatch: a crash of PostgreSQL has undone the claim, which is asserted again (ADR 4).
-CURRENT = """
+CURRENT = f"""
 select id from task_instance
- where id = %s and dispatch_id = %s and try_number = %s and coalesce(state, '') in ('running', 'shutdown', 'queued') for share
+ where id = %s and dispatch_id = %s and try_number = %s and coalesce(state, '') in {HOLDS_SLOTS.sql} for share
 """
 
 

@@ -4,22 +4,27 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from scheduler.states import OPEN, RUN_UNFINISHED, STARTED, States, TaskState
 from scheduler.store.db.database import transaction
 
 Row = dict[str, Any]
+#: A TI in one of these loads its queue, now or soon.
+LOADS_QUEUE = States({TaskState.SCHEDULED, TaskState.QUEUED, TaskState.RUNNING})
+#: A TI in one of these is to get slots of its pool, or has them.
+NEEDS_POOL = States(OPEN - {TaskState.DEFERRED})
 
 
 @transaction
 def processes(connection: Connection, *, kind: str, silent_after_s: float, stopped: bool = False) -> list[Row]:
     """Schedulers or workers that have not stopped (with `stopped`, all): `state` is alive, silent or stopped."""
     rows = connection.exec_driver_sql(
-        """
+        f"""
         select p.id, p.name, p.kind, p.host, p.pid, p.queues, p.concurrency, p.started_at, p.heartbeat_at, p.stopped_at,
                case when p.stopped_at is not null then 'stopped'
                     when p.heartbeat_at < clock_timestamp() - make_interval(secs => %(silent)s) then 'silent'
                     else 'alive' end as state,
                (select count(*) from task_instance t
-                 where t.state in ('running', 'shutdown') and t.worker = p.id) as running
+                 where t.state in {STARTED.sql} and t.worker = p.id) as running
           from process p
          where p.kind = %(kind)s and (p.stopped_at is null or %(stopped)s)
          order by p.name, p.started_at
@@ -34,7 +39,7 @@ def queues(connection: Connection, *, silent_after_s: float) -> list[Row]:
     """Every queue that a task waits for or a live worker serves: scheduled, queued and running task instances, since when the
     oldest has waited, and the live workers with their places."""
     rows = connection.exec_driver_sql(
-        """
+        f"""
         with listening as (
             select unnest(queues) as queue, count(*) as workers, sum(concurrency) as concurrency,
                    array_agg(name order by name) as worker_names
@@ -47,11 +52,11 @@ def queues(connection: Connection, *, silent_after_s: float) -> list[Row]:
                    count(*) filter (where state = 'queued') as queued,
                    count(*) filter (where state = 'running') as running,
                    min(coalesce(scheduled_at, queued_at)) filter (where state <> 'running') as oldest_waiting_at
-              from task_instance where state in ('scheduled', 'queued', 'running') group by 1
+              from task_instance where state in {LOADS_QUEUE.sql} group by 1
         )
         select queue, coalesce(scheduled, 0) as scheduled, coalesce(queued, 0) as queued,
                coalesce(running, 0) as running, coalesce(workers, 0) as workers, coalesce(concurrency, 0) as concurrency,
-               coalesce(worker_names, '{}') as worker_names, oldest_waiting_at
+               coalesce(worker_names, '{{}}') as worker_names, oldest_waiting_at
           from work full join listening using (queue) order by queue
         """,
         {"silent": silent_after_s},
@@ -63,12 +68,11 @@ def queues(connection: Connection, *, silent_after_s: float) -> list[Row]:
 def missing_pools(connection: Connection) -> list[Row]:
     """Pools that unfinished task instances name and nobody has made, with how many wait for each."""
     rows = connection.exec_driver_sql(
-        """
+        f"""
         select t.pool, count(*) as task_instances, min(r.dag_id) as dag_id
           from task_instance t join dag_run r on r.id = t.dag_run_id
-         where (t.state is null or t.state in ('scheduled', 'queued', 'running', 'up_for_retry', 'up_for_reschedule',
-                                               'shutdown'))
-           and r.state in ('queued', 'running') and not exists (select 1 from pool p where p.name = t.pool)
+         where (t.state is null or t.state in {NEEDS_POOL.sql})
+           and r.state in {RUN_UNFINISHED.sql} and not exists (select 1 from pool p where p.name = t.pool)
          group by t.pool order by t.pool
         """
     )

@@ -11,9 +11,15 @@ from sqlalchemy import Connection, CursorResult
 
 from scheduler.authoring import timetable
 from scheduler.exceptions import NotFoundError
+from scheduler.states import FINISHED, States, TaskState
 from scheduler.store.db.database import transaction
 
 Row = dict[str, Any]
+
+#: Shown as active: with a worker, or on the way to one again.
+SHOWN_ACTIVE = States(
+    {TaskState.QUEUED, TaskState.RUNNING, TaskState.UP_FOR_RETRY, TaskState.UP_FOR_RESCHEDULE, TaskState.SHUTDOWN}
+)
 
 RUN_COLUMNS = """
     r.dag_id, r.run_id, r.run_type, r.logical_date, r.data_interval_start, r.data_interval_end, r.state, r.conf,
@@ -182,7 +188,7 @@ def changes(connection: Connection, dag_id: str, run_id: str, *, since: datetime
     active = connection.exec_driver_sql(
         f"""
         select {TASK_COLUMNS} from task_instance t join dag_run r on r.id = t.dag_run_id
-         where t.dag_run_id = %s and t.state in ('queued', 'running', 'up_for_retry', 'up_for_reschedule', 'shutdown')
+         where t.dag_run_id = %s and t.state in {SHOWN_ACTIVE.sql}
          order by t.started_at nulls last, t.task_no, t.map_index limit 200
         """,
         (found["id"],),
@@ -190,7 +196,7 @@ def changes(connection: Connection, dag_id: str, run_id: str, *, since: datetime
     ended = connection.exec_driver_sql(
         f"""
         select {TASK_COLUMNS} from task_instance t join dag_run r on r.id = t.dag_run_id
-         where t.dag_run_id = %(run)s and t.state in ('success', 'failed', 'skipped', 'upstream_failed', 'removed')
+         where t.dag_run_id = %(run)s and t.state in {FINISHED.sql}
            and (%(since)s::timestamptz is null or t.ended_at > %(since)s::timestamptz - make_interval(secs => %(overlap)s))
          order by t.ended_at, t.task_no, t.map_index
         """,

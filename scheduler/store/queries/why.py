@@ -5,6 +5,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from scheduler.states import ACTIVE, HOLDS_SLOTS, RUN_UNFINISHED
 from scheduler.store.queueing.capacity import BY_AGED_RANK, BY_RANK
 
 Row = dict[str, Any]
@@ -89,7 +90,7 @@ def pool(connection: Connection, ti: Row, *, reserve: bool, aging_s: float = 0) 
         with held as (
             select t.id, t.pool_slots from pool p join task_instance t on t.pool = p.name
              where p.name = %(pool)s
-               and (t.state in ('queued', 'running', 'shutdown') or (p.include_deferred and t.state = 'deferred'))
+               and (t.state in {HOLDS_SLOTS.sql} or (p.include_deferred and t.state = 'deferred'))
         )
         select p.name, p.slots, (select coalesce(sum(pool_slots), 0)::int from held) as used,
                (select count(*) from held) as holder_count,
@@ -114,16 +115,16 @@ def limits(connection: Connection, ti: Row) -> Row:
     """How many count towards each limit of a task instance: of its run, of its task there, of its task anywhere, of all."""
     return _one(
         connection,
-        """
+        f"""
         select v.max_active_tasks,
-               (select count(*) from task_instance t where t.dag_run_id = r.id and t.state in ('queued', 'running', 'shutdown'))
+               (select count(*) from task_instance t where t.dag_run_id = r.id and t.state in {HOLDS_SLOTS.sql})
                as active_in_run,
                (select count(*) from task_instance t where t.dag_run_id = r.id and t.task_id = %(task)s
-                   and t.state in ('queued', 'running', 'shutdown', 'deferred')) as active_of_task_in_run,
+                   and t.state in {ACTIVE.sql}) as active_of_task_in_run,
                (select count(*) from task_instance t join dag_run o on o.id = t.dag_run_id
-                 where o.dag_id = r.dag_id and o.state in ('queued', 'running') and t.task_id = %(task)s
-                   and t.state in ('queued', 'running', 'shutdown', 'deferred')) as active_of_task,
-               (select count(*) from task_instance t where t.state in ('queued', 'running', 'shutdown')) as active
+                 where o.dag_id = r.dag_id and o.state in {RUN_UNFINISHED.sql} and t.task_id = %(task)s
+                   and t.state in {ACTIVE.sql}) as active_of_task,
+               (select count(*) from task_instance t where t.state in {HOLDS_SLOTS.sql}) as active
           from dag_run r join dag_version v on v.id = r.version_id where r.id = %(run)s
         """,
         {"run": ti["dag_run_id"], "task": ti["task_id"]},
@@ -134,14 +135,14 @@ def queue(connection: Connection, ti: Row, *, silent_after_s: float) -> Row:
     """The Celery queue of a task instance: who listens, what is on it, and how many messages were sent before its own."""
     return _one(
         connection,
-        """
+        f"""
         select w.workers, w.places, t.running, t.queued, t.ahead
           from (select count(*) as workers, coalesce(sum(concurrency), 0)::int as places from process
                  where kind = 'worker' and stopped_at is null and %(queue)s = any(queues)
                    and heartbeat_at >= clock_timestamp() - make_interval(secs => %(silent)s)) w,
                (select count(*) filter (where state <> 'queued') as running, count(*) filter (where state = 'queued') as queued,
                        count(*) filter (where state = 'queued' and (queued_at, id) < (%(queued_at)s, %(id)s)) as ahead
-                  from task_instance where queue = %(queue)s and state in ('queued', 'running', 'shutdown')) t
+                  from task_instance where queue = %(queue)s and state in {HOLDS_SLOTS.sql}) t
         """,
         {"queue": ti["queue"], "queued_at": ti["queued_at"], "id": ti["id"], "silent": silent_after_s},
     )
@@ -173,11 +174,11 @@ def alive(connection: Connection, kind: str, *, silent_after_s: float) -> int:
 
 def _holders(connection: Connection, name: str) -> list[Row]:
     rows = connection.exec_driver_sql(
-        """
+        f"""
         select r.dag_id || '.' || t.task_id || case when t.map_index < 0 then '' else '[' || t.map_index || ']' end as name,
                r.run_id, t.pool_slots as slots
           from pool p join task_instance t on t.pool = p.name join dag_run r on r.id = t.dag_run_id
-         where p.name = %s and (t.state in ('queued', 'running', 'shutdown') or (p.include_deferred and t.state = 'deferred'))
+         where p.name = %s and (t.state in {HOLDS_SLOTS.sql} or (p.include_deferred and t.state = 'deferred'))
          order by t.pool_slots desc, t.started_at nulls last, t.id limit %s
         """,
         (name, NAMED),
@@ -198,7 +199,7 @@ def _reserved_for(connection: Connection, key: Row, rank: str) -> Row | None:
              where t.pool = %(pool)s and t.state = 'scheduled' and t.pool_slots > %(free)s and t.pool_slots <= %(slots)s
                and {_in_front(rank)}
                and v.max_active_tasks > (select count(*) from task_instance o
-                    where o.dag_run_id = r.id and o.state in ('queued', 'running', 'shutdown'))
+                    where o.dag_run_id = r.id and o.state in {HOLDS_SLOTS.sql})
              order by {rank} desc, t.id limit 1
             """,
             key,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from scheduler.states import Waiting
+from scheduler.states import ACTIVE, HOLDS_SLOTS, Waiting
 
 #: Before the name of a limit that spans pools, in the keys of its advisory locks; see services/shared_limits.
 LIMITS_LOCK = "paceline limit "
@@ -100,10 +100,10 @@ class Counts:
 def count(connection: Connection, *, alive_s: float) -> Counts:
     """Count in one look; a worker lives whose sign of life is younger than `alive_s` seconds."""
     rows = connection.exec_driver_sql(
-        """
+        f"""
         select 'held', t.pool, t.queue, t.dag_run_id, t.slots, t.instances, v.max_active_tasks, null::int
           from (select pool, queue, dag_run_id, sum(pool_slots)::int as slots, count(*)::int as instances
-                  from task_instance where state in ('queued', 'running', 'shutdown') group by 1, 2, 3) t
+                  from task_instance where state in {HOLDS_SLOTS.sql} group by 1, 2, 3) t
           join dag_run r on r.id = t.dag_run_id join dag_version v on v.id = r.version_id
         union all
         select 'task', r.dag_id, t.task_id, t.dag_run_id, 0, t.instances, t.per_dag, t.per_dagrun
@@ -111,7 +111,7 @@ def count(connection: Connection, *, alive_s: float) -> Counts:
                        min(max_active_tis_per_dagrun) as per_dagrun
                   from task_instance
                  where (max_active_tis_per_dag is not null or max_active_tis_per_dagrun is not null)
-                   and state in ('queued', 'running', 'shutdown', 'deferred')
+                   and state in {ACTIVE.sql}
                  group by 1, 2) t
           join dag_run r on r.id = t.dag_run_id
         union all

@@ -11,7 +11,11 @@ import psycopg2.extras
 from sqlalchemy import Connection
 
 from scheduler.serialized.dag import SerializedDag
+from scheduler.states import RUN_FINISHED, States, TaskState
 from scheduler.store.db.database import transaction_at
+
+#: An SLA is met by these.
+MEETS_SLA = States({TaskState.SUCCESS, TaskState.SKIPPED})
 
 
 def plan(connection: Connection, dag: SerializedDag, dag_run_id: int, *, only_future: bool = False) -> None:
@@ -87,13 +91,13 @@ def settle(connection: Connection, dag_run_id: int, now: datetime) -> int:
         {"run": dag_run_id, "now": now},
     )
     connection.exec_driver_sql(
-        """
+        f"""
         delete from deadline d using dag_run r
          where d.dag_run_id = %(run)s and r.id = d.dag_run_id and d.missed_at is null and d.due_at <= %(now)s
            and case d.kind when 'deadline' then r.state = 'success' and r.ended_at <= d.due_at
                else not exists (select 1 from task_instance t where t.dag_run_id = d.dag_run_id and t.task_no = d.task_no
                                 and t.state is distinct from 'removed'
-                                and not coalesce(t.state in ('success', 'skipped') and t.ended_at <= d.due_at, false)) end
+                                and not coalesce(t.state in {MEETS_SLA.sql} and t.ended_at <= d.due_at, false)) end
         """,
         {"run": dag_run_id, "now": now},
     )
@@ -131,12 +135,12 @@ def _plan_deadlines(connection: Connection, dag: SerializedDag, dag_run_id: int,
     average: list[Any] = [one for one in dag.deadlines if one["reference"] == "average_runtime"]
     most = max((one["max_runs"] for one in average), default=0)
     connection.exec_driver_sql(
-        """
+        f"""
         with former as (
             select extract(epoch from e.ended_at - e.started_at) as took_s,
                    row_number() over (order by e.logical_date desc) as age
               from dag_run e
-             where e.dag_id = %(dag)s and e.logical_date is not null and e.state in ('success', 'failed')
+             where e.dag_id = %(dag)s and e.logical_date is not null and e.state in {RUN_FINISHED.sql}
                and e.started_at is not null and e.id <> %(run)s
              order by e.logical_date desc limit %(most)s
         ), planned as (

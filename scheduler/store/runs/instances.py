@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from scheduler.messaging.message import Message
-from scheduler.states import Decision, TaskState
+from scheduler.states import DUE, OPEN, STARTED, Decision, TaskState
 from scheduler.store.db.arrays import literal
 from scheduler.store.worker import shutdown
 
@@ -60,10 +60,10 @@ def due(connection: Connection, *, limit: int) -> int:
     whose trigger did not fire in time resumes with that.
     """
     moved = connection.exec_driver_sql(
-        """
+        f"""
         with due as (
             select id, state as was from task_instance
-             where state in ('up_for_retry', 'up_for_reschedule', 'deferred') and due_at <= clock_timestamp()
+             where state in {DUE.sql} and due_at <= clock_timestamp()
              order by due_at, id limit %(limit)s
                for no key update skip locked
         ), kept as (
@@ -84,7 +84,7 @@ def due(connection: Connection, *, limit: int) -> int:
                queued_at = null, ended_at = null, due_at = null,
                started_at = case when due.was <> 'up_for_retry' then t.started_at end,
                resume = case due.was when 'up_for_reschedule' then t.resume
-                                     when 'deferred' then t.resume || '{"timed_out": true}' end,
+                                     when 'deferred' then t.resume || '{{"timed_out": true}}' end,
                reason = case due.was when 'up_for_retry' then 'the retry is due'
                                      when 'up_for_reschedule' then 'the next poke is due'
                                      else 'its trigger did not fire in time' end
@@ -99,9 +99,9 @@ def due(connection: Connection, *, limit: int) -> int:
 def next_due_s(connection: Connection) -> float | None:
     """Seconds until the next of those that wait for their time is due; None if none waits."""
     seconds: float | None = connection.exec_driver_sql(
-        """
+        f"""
         select extract(epoch from min(due_at) - clock_timestamp())::float from task_instance
-         where state in ('up_for_retry', 'up_for_reschedule', 'deferred')
+         where state in {DUE.sql}
         """
     ).scalar_one()
     return seconds
@@ -117,11 +117,11 @@ def hold_undecided(connection: Connection, dag_run_id: int) -> None:
 def hold_unfinished(connection: Connection, dag_run_id: int) -> None:
     """As `hold_undecided`, and what waits or runs too."""
     connection.exec_driver_sql(
-        """
+        f"""
         select 1 from task_instance
          where dag_run_id = %s
            and (state is null
-                or state in ('scheduled', 'queued', 'up_for_retry', 'up_for_reschedule', 'deferred', 'running', 'shutdown'))
+                or state in {OPEN.sql})
          order by id for no key update
         """,
         (dag_run_id,),
@@ -169,12 +169,12 @@ def end_rest(connection: Connection, dag_run_id: int, *, running_becomes: str, r
     The caller holds the run. Returns how many task instances it touched.
     """
     ended = connection.exec_driver_sql(
-        """
+        f"""
         with rest as (
             select id, state as was from task_instance
              where dag_run_id = %(run)s and task_no <> all(%(keep)s::int[])
                and (state is null
-                    or state in ('scheduled', 'queued', 'up_for_retry', 'up_for_reschedule', 'deferred', 'running', 'shutdown'))
+                    or state in {OPEN.sql})
              order by id for no key update
         ), awaited as (
             select d.task_instance_id as id from deferral d join rest on rest.id = d.task_instance_id order by 1 for update of d
@@ -182,11 +182,11 @@ def end_rest(connection: Connection, dag_run_id: int, *, running_becomes: str, r
             delete from deferral d using awaited where d.task_instance_id = awaited.id
         )
         update task_instance t
-           set state = case when t.state in ('running', 'shutdown') then 'shutdown' else 'skipped' end,
-               asked = case when t.state in ('running', 'shutdown') then %(asked)s end,
-               ended_at = case when t.state in ('running', 'shutdown') then t.ended_at else clock_timestamp() end,
+           set state = case when t.state in {STARTED.sql} then 'shutdown' else 'skipped' end,
+               asked = case when t.state in {STARTED.sql} then %(asked)s end,
+               ended_at = case when t.state in {STARTED.sql} then t.ended_at else clock_timestamp() end,
                due_at = null, reason = %(reason)s,
-               resume = case when t.state in ('running', 'shutdown') then t.resume end
+               resume = case when t.state in {STARTED.sql} then t.resume end
           from rest where t.id = rest.id
         """,
         {"run": dag_run_id, "keep": list(keep), "asked": running_becomes, "reason": reason},

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
-from scheduler.states import STARTED
+from scheduler.states import RUN_UNFINISHED, STARTED
 from scheduler.states import TaskState as S
 from scheduler.store.dags.versions import Versions
 from scheduler.store.runs import new_instances, selection
@@ -31,9 +31,9 @@ def follow_newest(connection: Connection, dag_run_id: int, versions: Versions, *
     The new version; None if the run has it already, or its DAG's runs keep theirs.
     """
     newer = connection.exec_driver_sql(
-        """
+        f"""
         select d.version_id from dag_run r join dag d on d.dag_id = r.dag_id
-         where r.id = %s and r.state in ('queued', 'running') and d.version_id <> r.version_id
+         where r.id = %s and r.state in {RUN_UNFINISHED.sql} and d.version_id <> r.version_id
         """,
         (dag_run_id,),
     ).scalar_one_or_none()
@@ -181,11 +181,11 @@ def remove(connection: Connection, instances: Sequence[Instance], reason: str) -
     deferrals.forget(connection, ids)
     connection.exec_driver_sql("delete from xcom where task_instance_id = any(%s)", (ids,))
     connection.exec_driver_sql(
-        """
+        f"""
         update task_instance
            set state = 'removed', reason = %(reason)s, due_at = null, resume = null, decision = null,
                ended_at = coalesce(ended_at, clock_timestamp())
-         where id = any(%(ids)s) and (state is null or state not in ('running', 'shutdown'))
+         where id = any(%(ids)s) and (state is null or state not in {STARTED.sql})
         """,
         {"ids": ids, "reason": reason},
     )

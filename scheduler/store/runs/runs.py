@@ -13,7 +13,7 @@ from sqlalchemy.exc import DataError
 from scheduler.authoring import params
 from scheduler.exceptions import ConflictError, NotFoundError, PacelineError
 from scheduler.serialized.dag import SerializedDag, next_timetable
-from scheduler.states import RunState
+from scheduler.states import OPEN, RunState
 from scheduler.store.db import fencing
 from scheduler.store.db.database import transaction, transaction_at
 from scheduler.store.db.fencing import Writer
@@ -245,11 +245,10 @@ def to_examine(connection: Connection, *, limit: int, without: Collection[int] =
     None of `without`. Runs that wait for earlier ones do not move either, so these must not take the turn of the others.
     """
     rows = connection.exec_driver_sql(
-        """
+        f"""
         (select r.id from dag_run r
           where r.state = 'running' and r.id <> all(%(without)s)
-            and not exists (select 1 from task_instance t where t.dag_run_id = r.id and t.state in (
-                  'scheduled', 'queued', 'running', 'up_for_retry', 'up_for_reschedule', 'deferred', 'shutdown'))
+            and not exists (select 1 from task_instance t where t.dag_run_id = r.id and t.state in {OPEN.sql})
           order by r.examined_at nulls first, r.id limit %(limit)s)
         union
         (select r.id from dag_run r where r.state = 'running' and r.id <> all(%(without)s)

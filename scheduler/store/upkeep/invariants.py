@@ -10,11 +10,14 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from scheduler.states import ACTIVE, DUE, HOLDS_SLOTS, OPEN, RUN_UNFINISHED, STARTED, States, TaskState
 from scheduler.store.db.database import patiently, transaction
 
 LONGEST_S = 300.0
 #: Seconds after which a lease that nobody renewed or took over is no longer just being taken over.
 STALE_LEASE_S = 120.0
+#: What ends with its run; a shutdown ends when its worker has stopped it.
+ENDS_WITH_RUN = States(OPEN - {TaskState.SHUTDOWN})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,19 +70,19 @@ STATEMENTS: Mapping[str, str] = {
           from task_instance t
           join dag_run r on r.id = t.dag_run_id
           left join process p on p.id = t.worker and p.kind = 'worker'
-         where t.state in ('running', 'shutdown') and t.started_at < {LATE} and {DEAD}
+         where t.state in {STARTED.sql} and t.started_at < {LATE} and {DEAD}
     """,
     "open in a finished run": f"""
         select {_instance("coalesce(t.state, 'undecided') || ' although its run has ended: ' || r.state", "r.ended_at")}
           from task_instance t
           join dag_run r on r.id = t.dag_run_id and r.ended_at < {LATE}
          where t.state is null
-            or t.state in ('scheduled', 'queued', 'running', 'up_for_retry', 'up_for_reschedule', 'deferred')
+            or t.state in {ENDS_WITH_RUN.sql}
     """,
     "overdue": f"""
         select {_instance("t.state || ', and its time is over'", "t.due_at")}
           from task_instance t join dag_run r on r.id = t.dag_run_id
-         where t.state in ('up_for_retry', 'up_for_reschedule', 'deferred') and t.due_at < {LATE}
+         where t.state in {DUE.sql} and t.due_at < {LATE}
     """,
     "deferred without a trigger": f"""
         select {_instance("'deferred, and no trigger waits for it'", "t.started_at")}
@@ -139,14 +142,14 @@ STATEMENTS: Mapping[str, str] = {
          where b.ended_at is null and b.created_at < {LATE}
            and not exists (select 1 from backfill_run o where o.backfill_id = b.id and o.state = 'waiting')
            and not exists (select 1 from dag_run r where r.backfill_id = b.id
-                              and (r.state in ('queued', 'running') or r.ended_at >= {LATE}))
+                              and (r.state in {RUN_UNFINISHED.sql} or r.ended_at >= {LATE}))
     """,
     "pool over its slots": f"""
         select {_else("'pool ' || p.name || ' has ' || p.slots || ' slots and ' || h.held || ' are taken'", key="p.name")}
           from pool p
           join (select t.pool, sum(t.pool_slots) as held
                   from task_instance t join pool q on q.name = t.pool
-                 where t.state in ('queued', 'running', 'shutdown') or (t.state = 'deferred' and q.include_deferred)
+                 where t.state in {HOLDS_SLOTS.sql} or (t.state = 'deferred' and q.include_deferred)
                  group by 1) h on h.pool = p.name
          where p.slots >= 0 and h.held > p.slots
     """,
@@ -154,7 +157,7 @@ STATEMENTS: Mapping[str, str] = {
         select {
         _else("n.held || ' task instances are queued or running; core.parallelism allows ' || %(parallelism)s", key="'parallelism'")
     }
-          from (select count(*) as held from task_instance where state in ('queued', 'running', 'shutdown')) n
+          from (select count(*) as held from task_instance where state in {HOLDS_SLOTS.sql}) n
          where n.held > %(parallelism)s
     """,
     "run over max_active_tasks": f"""
@@ -165,7 +168,7 @@ STATEMENTS: Mapping[str, str] = {
             key="null",
         )
     }
-          from (select dag_run_id, count(*) as held from task_instance where state in ('queued', 'running', 'shutdown')
+          from (select dag_run_id, count(*) as held from task_instance where state in {HOLDS_SLOTS.sql}
                  group by 1) h
           join dag_run r on r.id = h.dag_run_id
           join dag_version v on v.id = r.version_id
@@ -189,16 +192,16 @@ STATEMENTS: Mapping[str, str] = {
     }
           from (select r.dag_id, t.task_id, count(*) as held, min(t.max_active_tis_per_dag) as most
                   from task_instance t join dag_run r on r.id = t.dag_run_id
-                 where t.max_active_tis_per_dag is not null and t.state in ('queued', 'running', 'shutdown', 'deferred')
+                 where t.max_active_tis_per_dag is not null and t.state in {ACTIVE.sql}
                  group by 1, 2) h
          where h.held > h.most
     """,
-    "task over its limit in a run": """
+    "task over its limit in a run": f"""
         select r.dag_id, r.run_id, h.task_id, null, h.held || ' instances are active; max_active_tis_per_dagrun is ' || h.most,
                null::timestamptz, r.id, null, null, null
           from (select t.dag_run_id, t.task_id, count(*) as held, min(t.max_active_tis_per_dagrun) as most
                   from task_instance t
-                 where t.max_active_tis_per_dagrun is not null and t.state in ('queued', 'running', 'shutdown', 'deferred')
+                 where t.max_active_tis_per_dagrun is not null and t.state in {ACTIVE.sql}
                  group by 1, 2) h
           join dag_run r on r.id = h.dag_run_id
          where h.held > h.most
@@ -207,7 +210,7 @@ STATEMENTS: Mapping[str, str] = {
         select {
         _else("'worker ' || p.id || ' runs ' || h.held || ' task instances; its concurrency is ' || p.concurrency", key="p.id")
     }
-          from (select worker, count(*) as held from task_instance where state in ('running', 'shutdown') group by 1) h
+          from (select worker, count(*) as held from task_instance where state in {STARTED.sql} group by 1) h
           join process p on p.id = h.worker and p.stopped_at is null
          where h.held > p.concurrency
     """,

@@ -10,6 +10,7 @@ from datetime import datetime
 from sqlalchemy import Engine
 
 from scheduler.settings import Settings
+from scheduler.states import DUE, HOLDS_SLOTS
 
 #: A service that turns may name the moment at which the next row is due, so what is due before the next look stirs already:
 #: looks are one interval and a tenth apart.
@@ -24,20 +25,20 @@ QUESTIONS = {
     "assets": "exists (select from notice where kind = 'asset' and ended_at is null) or exists (select from asset_waiting)",
     "backfill": "exists (select from backfill where ended_at is null)",
     "timeouts": "exists (select from dag_run where state = 'running' and timeout_at < clock_timestamp())",
-    "promote": """
+    "promote": f"""
         exists (select from dag_run where state = 'queued')
-        or exists (select from task_instance where state in ('up_for_retry', 'up_for_reschedule', 'deferred')
+        or exists (select from task_instance where state in {DUE.sql}
                       and due_at <= clock_timestamp() + make_interval(secs => $1))
     """,
     "sweep": "exists (select from dag_run where state = 'running')",
     "queue": "exists (select from task_instance where state = 'scheduled')",
-    "rescue": """
-        exists (select from task_instance where state in ('queued', 'running', 'shutdown'))
+    "rescue": f"""
+        exists (select from task_instance where state in {HOLDS_SLOTS.sql})
         or exists (select from process where stopped_at is null and heartbeat_at < clock_timestamp() - make_interval(secs => $2))
         or not exists (select from crash_free)
     """,
-    "queue_report": """
-        exists (select from task_instance where state in ('queued', 'running', 'shutdown'))
+    "queue_report": f"""
+        exists (select from task_instance where state in {HOLDS_SLOTS.sql})
         or exists (select from task_instance where state = 'scheduled')
         or exists (select from process where kind = 'worker' and stopped_at is null
                       and started_at > clock_timestamp() - make_interval(secs => $1))

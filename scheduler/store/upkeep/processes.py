@@ -6,6 +6,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine
 
+from scheduler.states import STARTED
 from scheduler.store.dags import files
 from scheduler.store.db import migrate
 from scheduler.store.db.database import act_as, transaction, transaction_at
@@ -83,7 +84,7 @@ def still_held(connection: Connection, worker_id: str, running: Mapping[str, int
 def said_to_run(connection: Connection, worker_id: str) -> dict[str, int]:
     """Each dispatch that stands as running on this worker, to its task instance. Reads all that run anywhere: not for each beat."""
     rows = connection.exec_driver_sql(
-        "select dispatch_id::text, id from task_instance where worker = %s and state in ('running', 'shutdown')", (worker_id,)
+        f"select dispatch_id::text, id from task_instance where worker = %s and state in {STARTED.sql}", (worker_id,)
     )
     return {row[0]: row[1] for row in rows}
 
@@ -122,9 +123,9 @@ def expire_lost(
     why = {process_id: f"gave no sign of life for {timeouts[kind]:g} s" for process_id, kind in dead}
     # One that comes back may still say that it ended while a child of it goes on; nobody else would miss what that runs.
     left = connection.exec_driver_sql(
-        """
+        f"""
         select distinct p.id, p.kind from task_instance t join process p on p.id = t.worker
-         where t.state in ('running', 'shutdown') and p.stopped_at is not null and p.id <> all(%s)
+         where t.state in {STARTED.sql} and p.stopped_at is not null and p.id <> all(%s)
         """,
         (list(why),),
     ).all()

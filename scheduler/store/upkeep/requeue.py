@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
+from scheduler.states import ACTIVE, HOLDS_SLOTS
 from scheduler.store.upkeep.invariants import Broken, Limits
 
-HELD = "t.state in ('queued', 'running', 'shutdown')"
-ACTIVE = "t.state in ('queued', 'running', 'shutdown', 'deferred')"
+HELD = f"t.state in {HOLDS_SLOTS.sql}"
+COUNTS = f"t.state in {ACTIVE.sql}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +35,12 @@ RUN = Limit(
     most="select v.max_active_tasks from dag_run r join dag_version v on v.id = r.version_id where r.id = %(run)s",
 )
 TASK = Limit(
-    among=f"t.task_id = %(task)s and t.max_active_tis_per_dag is not null and {ACTIVE}"
+    among=f"t.task_id = %(task)s and t.max_active_tis_per_dag is not null and {COUNTS}"
     " and (select r.dag_id from dag_run r where r.id = t.dag_run_id) = %(dag)s",
     most="select min(max_active_tis_per_dag) from counted",
 )
 TASK_IN_RUN = Limit(
-    among=f"t.task_id = %(task)s and t.dag_run_id = %(run)s and t.max_active_tis_per_dagrun is not null and {ACTIVE}",
+    among=f"t.task_id = %(task)s and t.dag_run_id = %(run)s and t.max_active_tis_per_dagrun is not null and {COUNTS}",
     most="select min(max_active_tis_per_dagrun) from counted",
 )
 #: By the name of the invariant.

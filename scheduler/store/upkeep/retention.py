@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from scheduler.states import OPEN, RUN_FINISHED, RUN_UNFINISHED, STARTED
 from scheduler.store.db.database import patiently, transaction
 
 #: Rows read in one batch, and task instances deleted with the runs of one batch, unless a single run has more.
@@ -22,10 +23,10 @@ LONGEST_S = 600.0
 #: - the last run of its DAG that nobody made by hand: schedules and "the run before" go on from it,
 #: - the last run of all, and the one before a run that is not finished, if tasks of the DAG look at the run before,
 #: - runs of a backfill that has not ended.
-FREE_RUN = """
-    r.state in ('success', 'failed') and r.ended_at < %(before)s
+FREE_RUN = f"""
+    r.state in {RUN_FINISHED.sql} and r.ended_at < %(before)s
     and not exists (select 1 from task_instance t where t.dag_run_id = r.id and (t.state is null
-            or t.state in ('scheduled', 'queued', 'running', 'up_for_retry', 'up_for_reschedule', 'deferred', 'shutdown')))
+            or t.state in {OPEN.sql}))
     and not exists (select 1 from notice n where n.dag_run_id = r.id and n.ended_at is null)
     and not exists (select 1 from backfill b where b.id = r.backfill_id and b.ended_at is null)
     and (r.run_type = 'manual' or exists (
@@ -35,7 +36,7 @@ FREE_RUN = """
          or not exists (select 1 from dag_version v where v.dag_id = r.dag_id and v.depends_on_past)
          or (exists (select 1 from dag_run l where l.dag_id = r.dag_id and l.logical_date > r.logical_date)
              and not exists (
-                 select 1 from dag_run n where n.dag_id = r.dag_id and n.state in ('queued', 'running')
+                 select 1 from dag_run n where n.dag_id = r.dag_id and n.state in {RUN_UNFINISHED.sql}
                     and n.logical_date > r.logical_date
                     and not exists (select 1 from dag_run b where b.dag_id = r.dag_id
                                        and (b.run_type <> 'manual' or r.run_type = 'manual')
@@ -70,7 +71,7 @@ KINDS: Mapping[str, Rows] = {
         table="process",
         key="id",
         old="x.stopped_at < %(before)s",
-        free="""not exists (select 1 from task_instance t where t.worker = x.id and t.state in ('running', 'shutdown'))
+        free=f"""not exists (select 1 from task_instance t where t.worker = x.id and t.state in {STARTED.sql})
                 and not exists (select 1 from deferral d where d.waiter = x.id)""",
         first="",
     ),

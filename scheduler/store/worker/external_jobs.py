@@ -10,12 +10,15 @@ from typing import Any
 
 from psycopg2.extras import Json
 
+from scheduler.states import FINISHED, States, TaskState
 from scheduler.store.db import fencing
 from scheduler.store.db.fencing import Writer
 
 #: Sends one statement and gives its rows.
 Ask = Callable[[str, Sequence[Any]], Sequence[Sequence[Any]]]
 
+#: A TI in one of these begins a try later.
+AHEAD_OF_A_TRY = States({TaskState.SCHEDULED, TaskState.QUEUED, TaskState.UP_FOR_RETRY})
 _COLUMNS = (
     "id, task_instance_id, try_number, dispatch_id::text, max_tries, tag, kind, deploy_mode, master, reach, driver_id,"
     " application_id, ui_url, state, submitted_at"
@@ -48,10 +51,10 @@ update external_job
 HELD = "select 1 from external_job where id = %s and dispatch_id = %s and ended_at is null"
 NAMES = "select 1 from external_job where id = %s and (driver_id = %s or application_id = %s)"
 #: Its task instance `t` has ended, was cleared, or is with a later try: nobody follows it and nobody will.
-_NOBODY_FOLLOWS = """
+_NOBODY_FOLLOWS = f"""
 j.ended_at is null
-and (t.state is null or t.state in ('success', 'failed', 'skipped', 'upstream_failed', 'removed')
-     or (t.max_tries <> j.max_tries and t.state in ('scheduled', 'queued', 'up_for_retry')))
+and (t.state is null or t.state in {FINISHED.sql}
+     or (t.max_tries <> j.max_tries and t.state in {AHEAD_OF_A_TRY.sql}))
 """
 #: Those of some queues.
 ABANDONED = f"""

@@ -1,8 +1,12 @@
 """The SQL of the hot path, prepared once on each connection of a pool child; hot.py calls it."""
 
+from scheduler.states import IDLE, States, TaskState
+
+#: Ends that are decided without a worker.
+NEVER_RUN = States({TaskState.SKIPPED, TaskState.UPSTREAM_FAILED})
 #: Where a row is known by its id, its state is asked for as coalesce(state, ''): written plainly, it would let the planner take a
 #: partial index that it believes to be empty, and read all of it, dead entries and all, for that one row.
-STATEMENTS = """
+STATEMENTS = f"""
 prepare claim (bigint, uuid, text, double precision) as
 update task_instance t
    set state = 'running', worker = $3, reason = null,
@@ -27,7 +31,7 @@ select distinct n.task_no
  cross join lateral (
        select 1 from task_instance t
         where t.dag_run_id = $1 and t.task_no between n.low and n.high
-          and (t.state is null or t.state in ('scheduled', 'queued', 'up_for_retry', 'up_for_reschedule', 'deferred'))
+          and (t.state is null or t.state in {IDLE.sql})
         order by t.task_no desc limit 1) found;
 
 -- Two last siblings must not each think the other unfinished: whoever gets these rows second sees the first's result.
@@ -57,12 +61,12 @@ select task_no, state from task_instance where dag_run_id = $1 and task_no = any
 prepare report (bigint, uuid, text, text, double precision, json, text, jsonb, bigint, boolean,
                 int[], int[], text[], text[], boolean[], bigint, uuid, bigint, int[], int[], int[], int[]) as
 with probe as materialized (
-    select coalesce(array_agg(n.task_no), '{}') as waiting
+    select coalesce(array_agg(n.task_no), '{{}}') as waiting
       from unnest($19, $20, $21) n (task_no, low, high)
      cross join lateral (
            select 1 from task_instance t
             where t.dag_run_id = $18 and t.task_no between n.low and n.high
-              and (t.state is null or t.state in ('scheduled', 'queued', 'up_for_retry', 'up_for_reschedule', 'deferred'))
+              and (t.state is null or t.state in {IDLE.sql})
             order by t.task_no desc limit 1) found
 ), below as materialized (
     select t.*, n.state, n.reason, n.below_branch, n.place
@@ -99,7 +103,7 @@ with probe as materialized (
       left join lateral (  -- from the high end, as in unstarted
            select true as waits from task_instance o
             where o.dag_run_id = done.dag_run_id
-              and (o.state is null or o.state in ('scheduled', 'queued', 'up_for_retry', 'up_for_reschedule', 'deferred'))
+              and (o.state is null or o.state in {IDLE.sql})
             order by o.task_no desc limit 1) other on true
 ), verdict as (
     select b.id, b.state, b.reason,
@@ -119,7 +123,7 @@ with probe as materialized (
            queued_at = case when v.inherits then clock_timestamp() end,
            queued_by = case when v.inherits then $7 end,
            dispatch_id = case when v.inherits then $17 end,
-           ended_at = case when v.state in ('skipped', 'upstream_failed') then clock_timestamp() end
+           ended_at = case when v.state in {NEVER_RUN.sql} then clock_timestamp() end
       from verdict v
      where t.id = v.id and coalesce(t.state, '') = ''
  returning t.id, t.task_id, t.map_index, t.queue, t.priority_weight, t.dispatch_id::text, t.state, t.pool,

@@ -53,8 +53,8 @@ def statements(tree: ast.AST) -> Iterator[ast.JoinedStr]:
 
 
 def is_constant(name: str) -> bool:
-    """CONSTANT or module.CONSTANT."""
-    return name.rpartition(".")[2].strip("_").isupper()
+    """CONSTANT or module.CONSTANT, or the SQL of such a set of states."""
+    return name.removesuffix(".sql").rpartition(".")[2].strip("_").isupper()
 
 
 def interpolations() -> Iterator[tuple[str, str, int]]:
