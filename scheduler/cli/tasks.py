@@ -14,15 +14,16 @@ from scheduler.cli import options, output, run_actions
 from scheduler.cli.lazy import Later
 from scheduler.cli.xcoms import xcoms
 from scheduler.exceptions import NotFoundError
-from scheduler.settings import log_paths
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from scheduler.cli import progress
+    from scheduler.settings import log_paths
     from scheduler.store.queries import reads
 else:
     progress = Later("scheduler.cli.progress")
+    log_paths = Later("scheduler.settings.log_paths")
     reads = Later("scheduler.store.queries.reads")
 
 CHUNK_BYTES = 64 * 1024
