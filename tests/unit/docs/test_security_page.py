@@ -16,7 +16,7 @@ REMOTE, MESSAGES = f"{REAL}/workers/test_remote_control.py", f"{REAL}/workers/te
 TRIED: dict[str, list[tuple[str, str]]] = {
     "nothing secret in it: no URL": [
         (f"{REAL}/dagfiles/test_bad_files.py", "test_a_file_sees_no_password_and_where_home_is"),
-        (f"{REAL}/engine/test_notices.py", "test_a_callback_sees_no_password_and_may_not_pull"),
+        (f"{REAL}/services/test_notices.py", "test_a_callback_sees_no_password_and_may_not_pull"),
         (f"{REAL}/workers/test_surroundings.py", "test_user_code_sees_its_home_and_no_passwords"),
     ],
     "`paceline db grant-worker`, nothing else": [
@@ -82,13 +82,13 @@ TRIED: dict[str, list[tuple[str, str]]] = {
     ],
     "A worker drops everything else": [(MESSAGES, "test_each_is_refused_before_celery_sees_it")],
     "so the claim finds nothing": [(MESSAGES, "test_a_good_message_for_nothing_is_dropped_by_the_claim")],
-    "is dropped and counted": [(f"{REAL}/engine/test_doorbell.py", "test_what_nobody_of_ours_rings_is_dropped_and_counted")],
+    "is dropped and counted": [(f"{REAL}/messaging/test_wakeups.py", "test_what_nobody_of_ours_rings_is_dropped_and_counted")],
     "`revoke`, `terminate`": [
         (REMOTE, "test_a_worker_answers_questions_refuses_orders_survives_garbage_and_stops_in_order"),
         (REMOTE, "test_what_was_to_be_revoked_runs"),
         (REMOTE, "test_every_refusal_names_what_to_do"),
     ],
-    "a test holds the code to it": [(f"{UNIT}/security/test_statements.py", "test_statements_hold_constants_and_parameters_alone")],
+    "a test holds the code to it": [(f"{UNIT}/store/test_statements.py", "test_statements_hold_constants_and_parameters_alone")],
     "is not made of dots alone": [
         (f"{REAL}/security/test_found_by_fuzzing.py", "test_a_run_id_that_names_another_folder_is_refused")
     ],
