@@ -25,6 +25,33 @@ def d():
     t()
 d()
 """
+#: A task that forks, without an exec, a child and a daemon of its own session whose parent is gone, and at once kills its worker.
+FORKING = """
+import os, signal, time
+@dag(schedule=None)
+def d():
+    @task
+    def t():
+        ours, theirs = os.pipe()
+        one = os.fork()
+        if one == 0:
+            time.sleep(600)
+        middle = os.fork()
+        if middle == 0:
+            os.setsid()
+            if (daemon := os.fork()) != 0:
+                os.write(theirs, str(daemon).encode())
+                os._exit(0)
+            os.closerange(0, 256)
+            time.sleep(600)
+        two = os.read(ours, 100).decode()
+        with open({pids!r}, "w") as file:
+            print(one, two, file=file)
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(600)
+    t()
+d()
+"""
 #: A worker whose first pool child dies before it is ready.
 DYING = """
 import os, sys
@@ -67,6 +94,26 @@ def test_what_a_killed_worker_ran_dies_with_it(bench: Any) -> None:
     worker.process.wait()
 
     eventually(lambda: not any(runs(pid) for pid in {*below, *started()}), timeout=15)
+
+
+def test_what_a_task_forked_just_before_its_worker_was_killed_dies_with_it(bench: Any) -> None:
+    """Before anything looked at the processes below the worker."""
+    pids = bench.folder / "pids"
+    worker = bench.worker(concurrency=1)
+    bench.dag(FORKING.format(pids=str(pids)))
+    bench.scenario.trigger("d", run_id="r1")
+
+    def killed() -> bool:
+        bench.scenario.turn()
+        return worker.process.poll() is not None
+
+    eventually(killed, timeout=30, message=lambda: bench.said)
+    forked = [int(pid) for pid in pids.read_text().split()]
+    try:
+        eventually(lambda: not any(runs(pid) for pid in forked), timeout=15)
+    finally:
+        for pid in filter(runs, forked):
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_a_worker_that_ends_in_order_leaves_no_process(bench: Any) -> None:
