@@ -5,6 +5,7 @@ import json
 import sys
 
 from bench import parts, report
+from bench.options import Options
 from scheduler.embedded.stack import until_signalled
 
 
@@ -23,7 +24,7 @@ def main() -> int:
     unknown = sorted(set(chosen.names) - set(parts.names()))
     if unknown or chosen.iterations < 1:
         parser.error(f"no part is named {', '.join(unknown)}" if unknown else "--iterations must be at least 1")
-    options = parts.Options(iterations=chosen.iterations, small=chosen.small, say=_say)
+    options = Options(iterations=chosen.iterations, small=chosen.small, say=_say)
     with until_signalled(_say):
         result = {"machine": report.machine()} | parts.measure(chosen.names or parts.names(), options)
         report.table(result)

@@ -4,7 +4,7 @@ from statistics import median
 
 from bench import report
 from bench.measure import calibrate
-from bench.parts import Options, Piece
+from bench.options import Options, Piece
 from bench.raw import MESSAGES, RawCelery, commits_per_s
 from bench.stack import Stack
 

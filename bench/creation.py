@@ -3,7 +3,7 @@
 import time
 from statistics import median
 
-from bench.parts import Options, Piece
+from bench.options import Options, Piece
 from bench.stack import START_S, Stack
 from scheduler.messaging.wakeups import Wakeups
 from scheduler.store.db.arrays import literal

@@ -5,7 +5,7 @@ from statistics import median
 
 from bench import measure as measuring
 from bench import shapes
-from bench.parts import Options, Piece
+from bench.options import Options, Piece
 from bench.shapes import Shape
 from bench.stack import Stack
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bench import parse
-from bench.parts import Options, Piece
+from bench.options import Options, Piece
 from bench.stack import ROLES, Stack
 from scheduler.store.dags import dags
 

@@ -7,7 +7,7 @@ costs; the goals are held against RSS, which is never less.
 from statistics import median
 
 from bench import parse
-from bench.parts import Options, Piece
+from bench.options import Options, Piece
 from bench.stack import Stack
 
 FILES = 10

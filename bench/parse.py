@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from bench.measure import calibrate, quantile, quantiles
-from bench.parts import Options, Piece
+from bench.options import Options, Piece
 from bench.stack import Stack
 from scheduler.dagfiles import parse as parsing
 from scheduler.store.dags import dags

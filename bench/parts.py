@@ -2,27 +2,10 @@
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from bench import shapes
-
-#: A piece of the JSON object at the end; pieces are merged, dicts key by key.
-Piece = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """How thorough a part shall be. `small`: as small as a smoke test wants it, where counts and states matter and times do not.
-    `say` takes a line for people."""
-
-    iterations: int = 3
-    small: bool = False
-    say: Callable[[str], None] = print
-
-    def __post_init__(self) -> None:
-        assert self.iterations >= 1
-
+from bench import shapes, throughput
+from bench.options import Options, Piece
 
 #: By name: "module:function", called with Options. Shapes are not here: those that are chosen share one stack.
 PARTS: Mapping[str, str] = {
@@ -67,8 +50,6 @@ def merge(into: Piece, piece: Mapping[str, Any]) -> None:
 
 
 def _shapes(chosen: list[str], options: Options) -> Piece:
-    from bench import throughput
-
     return throughput.measure(chosen, options) if chosen else {}
 
 

@@ -4,7 +4,7 @@ from statistics import median
 
 from bench import measure as measuring
 from bench import shapes
-from bench.parts import Options, Piece
+from bench.options import Options, Piece
 from bench.stack import START_S, Stack
 from bench.stub import StubWorker
 from scheduler.messaging.wakeups import Wakeups

@@ -15,7 +15,7 @@ from typing import Any
 
 from bench import spark_demo
 from bench.measure import calibrate
-from bench.parts import Options, Piece
+from bench.options import Options, Piece
 from bench.report import row_line
 from bench.stack import Stack
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.flights_conf import CONF
-from bench.parts import Options, Piece
+from bench.options import Options, Piece
 from scheduler.embedded import stack
 from scheduler.messaging.wakeups import Wakeups
 from scheduler.settings import Paths, Settings

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from bench import shapes
-from bench.parts import Options, Piece
+from bench.options import Options, Piece
 from bench.stack import Stack
 from scheduler.messaging.publisher import Publisher
 from scheduler.services.queue import Queue

@@ -6,7 +6,7 @@ from typing import Any
 
 from bench import raw, report, shapes
 from bench.measure import Measured, quantiles, run
-from bench.parts import Options, Piece
+from bench.options import Options, Piece
 from bench.raw import RawCelery, Sample
 from bench.shapes import Shape
 from bench.stack import Stack

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from scheduler.authoring.asset import Asset, AssetAlias, AssetAll, AssetAny
     from scheduler.authoring.connection import Connection
-    from scheduler.authoring.context import get_current_context
     from scheduler.authoring.dag import DAG, dag
     from scheduler.authoring.deadline import AsyncCallback, DeadlineAlert, DeadlineReference, SyncCallback
     from scheduler.authoring.edges import Label, chain, chain_linear, cross_downstream
     from scheduler.authoring.operator import BaseOperator
     from scheduler.authoring.params import Param
+    from scheduler.authoring.running import get_current_context
     from scheduler.authoring.task_group import TaskGroup, task_group
     from scheduler.authoring.trigger_rule import TriggerRule
     from scheduler.authoring.variable import Variable
@@ -104,7 +104,7 @@ _MODULES = {
     "chain_linear": "scheduler.authoring.edges",
     "cross_downstream": "scheduler.authoring.edges",
     "dag": "scheduler.authoring.dag",
-    "get_current_context": "scheduler.authoring.context",
+    "get_current_context": "scheduler.authoring.running",
     "mask_secret": "scheduler.masking.secrets_masker",
     "setup": "scheduler.operators.setup_teardown",
     "task": "scheduler.operators.decorators",

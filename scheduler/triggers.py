@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from scheduler.authoring import context
+from scheduler.authoring import running
 from scheduler.authoring.deferral import BaseTrigger, TaskDeferred, TriggerEvent
 from scheduler.authoring.external import Target, Verdict, judge
 
@@ -55,7 +55,7 @@ class TimeDeltaTrigger(DateTimeTrigger):
 
     def __init__(self, delta: timedelta, *, end_from_trigger: bool = False) -> None:
         # Made by a task on one machine and awaited on another: both go by PostgreSQL's clock.
-        made_at: datetime = context.get_current_context()["ti"].now() if context.is_running() else datetime.now(UTC)
+        made_at: datetime = running.get_current_context()["ti"].now() if running.is_running() else datetime.now(UTC)
         super().__init__(made_at + delta, end_from_trigger=end_from_trigger)
 
 

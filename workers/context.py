@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 from celery.local import Proxy
 
 from scheduler.authoring import context, xcom
+from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.asset_events import AssetEvent
 from scheduler.authoring.external import Counts, Target
-from scheduler.authoring.operator import Operator
 from scheduler.authoring.xcom_sequence import Entries
 from scheduler.exceptions import PacelineError, XComError
 from scheduler.serialized.dag import SerializedDag
@@ -193,7 +193,7 @@ class StoredEvents:
         return found
 
 
-def build(claim: Claim, operator: Operator, ti: TaskInstance) -> context.Context:
+def build(claim: Claim, operator: AbstractOperator, ti: TaskInstance) -> context.Context:
     """The context of the try that `claim` allows."""
     assert operator.dag is not None, "an operator that a DAG file gave belongs to a DAG"
     made = context.build(

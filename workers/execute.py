@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import psycopg2
 
 from scheduler.authoring import xcom
-from scheduler.authoring.operator import Operator
+from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.xcom_arg import RETURN_KEY
 from scheduler.dagfiles.load import LoadedFiles
 from scheduler.following.follow import Follower
@@ -161,7 +161,7 @@ class Executor:
             ti.xcom_push("outlet_events", said)
         return Success(self._stored(claim, dag, operator, value), ti.skipped)
 
-    def _stored(self, claim: Claim, dag: SerializedDag, operator: Operator, value: object) -> str | None:
+    def _stored(self, claim: Claim, dag: SerializedDag, operator: AbstractOperator, value: object) -> str | None:
         """The JSON text of a return value; with multiple_outputs its parts are stored at once."""
         value = value if operator.do_xcom_push else None
         pushed = {} if value is None else xcom.outputs(value, multiple_outputs=operator.multiple_outputs)
@@ -178,7 +178,7 @@ class Executor:
             self.patient(lambda key=key, text=text: self.hot.push_xcom(claim, key, text))  # type: ignore[misc]
         return result
 
-    def _execute(self, claim: Claim, task: SerializedTask, operator: Operator, values: dict[str, Any]) -> object:
+    def _execute(self, claim: Claim, task: SerializedTask, operator: AbstractOperator, values: dict[str, Any]) -> object:
         if task.runtime == "pyspark":
             from workers import progress
             from workers.spark.sessions import task as spark

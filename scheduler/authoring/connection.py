@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Protocol, Self
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
-from scheduler.authoring import vault
+from scheduler.authoring import running
 from scheduler.exceptions import NotFoundError, PacelineError
-
-if TYPE_CHECKING:
-    from scheduler.authoring.vault import Vault
+from scheduler.masking import secrets_masker
 
 #: As in Airflow: the key under which a URI carries an extra that is no flat dict of texts.
 EXTRA_KEY = "__extra__"
@@ -36,7 +34,7 @@ class Connection:
     @staticmethod
     def get(conn_id: str) -> Connection:
         """The connection of that id; NotFoundError."""
-        return vault.connection(vault.current("Connection.get()"), conn_id)
+        return _found(running.vault("Connection.get()"), conn_id)
 
     @classmethod
     def from_uri(cls, conn_id: str, uri: str) -> Self:
@@ -130,25 +128,43 @@ class Connection:
         return {"conn_id": self.conn_id} | {name: getattr(self, name) for name in FIELDS} | {"extra": self.extra_dejson}
 
 
+class ConnectionVault(Protocol):
+    """Where connections are found."""
+
+    def connection(self, conn_id: str) -> Connection | None:
+        """The connection of that id; None if there is none."""
+
+
 class Connections:
     """`conn` of a context: `conn.id`, `conn.get(id, default)`."""
 
-    def __init__(self, source: Vault) -> None:
+    def __init__(self, source: ConnectionVault) -> None:
         self._vault = source
 
     def get(self, conn_id: str, default_conn: Any = None) -> Any:
         try:
-            return vault.connection(self._vault, conn_id)
+            return _found(self._vault, conn_id)
         except NotFoundError:
             return default_conn
 
     def __getattr__(self, conn_id: str) -> Connection:
         if conn_id.startswith("__"):
             raise AttributeError(conn_id)
-        return vault.connection(self._vault, conn_id)
+        return _found(self._vault, conn_id)
 
     def __getitem__(self, conn_id: str) -> Connection:
-        return vault.connection(self._vault, conn_id)
+        return _found(self._vault, conn_id)
+
+
+def _found(vault: ConnectionVault, conn_id: str) -> Connection:
+    """A connection, its password and what is secret in its extra masked in the task's log first; NotFoundError."""
+    found = vault.connection(conn_id)
+    if found is None:
+        raise NotFoundError(f"There is no connection {conn_id!r}: `paceline connections add {conn_id} --conn-uri URI` makes it.")
+    secrets_masker.mask_secret(found.password)
+    for secret in secrets_masker.secrets_in(found.extra_dejson):
+        secrets_masker.mask_secret(secret)
+    return found
 
 
 def _host(netloc: str) -> str:

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from scheduler.authoring import macros, params
+from scheduler.authoring import macros, params, running
+from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.asset_events import NO_EVENTS, AssetEvents, EventReads, OutletEvents
 from scheduler.authoring.connection import Connections
 from scheduler.authoring.external import Counts, Target
+from scheduler.authoring.graph import Graph
 from scheduler.authoring.variable import Variables
-from scheduler.authoring.vault import NoVault
-from scheduler.exceptions import PacelineError
+from scheduler.authoring.vault import NoVault, Vault
 
-if TYPE_CHECKING:
-    from scheduler.authoring.dag import DAG
-    from scheduler.authoring.operator import Operator
-    from scheduler.authoring.vault import Vault
-
-Context = dict[str, Any]
+Context = running.Context
 
 #: The logical date in its usual spellings; absent, like the date itself, for a run that has none.
 DATE_KEYS = ("logical_date", "ds", "ds_nodash", "ts", "ts_nodash", "ts_nodash_with_tz")
@@ -142,8 +137,8 @@ class DagRun:
 
 def build(
     *,
-    dag: DAG,
-    task: Operator,
+    dag: Graph[Any],
+    task: AbstractOperator,
     ti: TaskInstance,
     dag_run: DagRun,
     previous: Mapping[str, Any] | None = None,
@@ -202,29 +197,3 @@ def dates(logical_date: datetime | None) -> Mapping[str, Any]:
         "ts_nodash": moment.strftime("%Y%m%dT%H%M%S"),
         "ts_nodash_with_tz": ts.replace("-", "").replace(":", ""),
     }
-
-
-# A plain list and no ContextVar: threads that user code starts see the context of their task too.
-_stack: list[Context] = []
-
-
-@contextmanager
-def current(context: Context) -> Iterator[Context]:
-    """While open, `get_current_context()` gives `context`."""
-    _stack.append(context)
-    try:
-        yield context
-    finally:
-        _stack.pop()
-
-
-def is_running() -> bool:
-    """Whether a task runs in this process."""
-    return bool(_stack)
-
-
-def get_current_context() -> Context:
-    """The context of the running task; PacelineError outside of one."""
-    if not _stack:
-        raise PacelineError("get_current_context() works only while a task runs; call it inside the task's function.")
-    return _stack[-1]

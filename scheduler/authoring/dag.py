@@ -11,22 +11,21 @@ from typing import TYPE_CHECKING, Any, Self, overload
 
 from scheduler.authoring import params as params_
 from scheduler.authoring import scope, source, timetable, zones
+from scheduler.authoring.abstract_operator import AbstractOperator, Callbacks, parameters
 from scheduler.authoring.arguments import LATER_FOR_DAGS, LATER_FOR_TASKS, Arguments, near
 from scheduler.authoring.cycles import find_cycle
 from scheduler.authoring.deadline import alerts
-from scheduler.authoring.operator import Callbacks, Operator, parameters
+from scheduler.authoring.graph import Graph, Group, Unfinished
 from scheduler.exceptions import DagCycleError, DagError, DuplicateTaskError, NotFoundError
 
 if TYPE_CHECKING:
-    from scheduler.authoring.mapping import OperatorPartial
-    from scheduler.authoring.task_group import TaskGroup
     from scheduler.authoring.timetable import Timetable
 
 TAG_MAX_LENGTH = 100
 RUN_TYPES = ("scheduled", "manual", "backfill", "asset_triggered")
 
 
-class DAG:
+class DAG(Graph[AbstractOperator]):
     """The tasks of a pipeline, when it runs, and its limits; None leaves a limit to the settings."""
 
     def __init__(
@@ -109,11 +108,11 @@ class DAG:
             checks.choice("allowed_run_types", kind, RUN_TYPES)
             for kind in checks.texts("allowed_run_types", allowed_run_types or ())
         )
-        self.task_dict: dict[str, Operator] = {}
-        self.task_group_dict: dict[str, TaskGroup] = {}
+        self.task_dict: dict[str, AbstractOperator] = {}
+        self.task_group_dict: dict[str, Group] = {}
         #: Notes on edges, by the ids of the tasks they join.
         self.edge_labels: dict[tuple[str, str], str] = {}
-        self.partials: list[OperatorPartial] = []
+        self.partials: list[Unfinished] = []
         self._suffixes: dict[str, int] = {}
 
     @property
@@ -152,30 +151,25 @@ class DAG:
         return {asset.uri: asset.name for asset in assets if asset.name != asset.uri}
 
     @property
-    def fileloc(self) -> str:
-        """The file that made this DAG."""
-        return self.at.file
-
-    @property
     def line(self) -> int:
         """The line of `fileloc` that made this DAG."""
         return self.at.line
 
     @property
-    def tasks(self) -> list[Operator]:
+    def tasks(self) -> list[AbstractOperator]:
         return list(self.task_dict.values())
 
     @property
     def task_ids(self) -> list[str]:
         return list(self.task_dict)
 
-    def get_task(self, task_id: str) -> Operator:
+    def get_task(self, task_id: str) -> AbstractOperator:
         """The task of that id; NotFoundError offers the nearest id."""
         if task_id not in self.task_dict:
             raise NotFoundError(f"DAG {self.dag_id!r} has no task {task_id!r}{near(task_id, self.task_dict)}")
         return self.task_dict[task_id]
 
-    def add_task(self, task: Operator) -> None:
+    def add_task(self, task: AbstractOperator) -> None:
         """Take `task` in; DuplicateTaskError names the lines of both tasks of the same id."""
         known = self.task_dict.get(task.task_id)
         if known is not None and known is not task:
@@ -192,7 +186,7 @@ class DAG:
         if task.task_group is not None:
             task.task_group.add(task)
 
-    def add_group(self, group: TaskGroup) -> None:
+    def add_group(self, group: Group) -> None:
         """Take `group` in, unless its id is taken."""
         if group.group_id in self.task_group_dict or group.group_id in self.task_dict:
             raise source.fault(
@@ -204,7 +198,7 @@ class DAG:
         if group.parent_group is not None:
             group.parent_group.add(group)
 
-    def unique_id(self, label: str, group: TaskGroup | None) -> str:
+    def unique_id(self, label: str, group: Group | None) -> str:
         """`label`, or with `__1`, `__2`, ... after it where a function becomes a task or group of `group` again."""
         prefix = "" if group is None else group.child_id("")
 
@@ -239,7 +233,7 @@ class DAG:
                 "write a default, or schedule=None."
             )
         known = {name for task in self.task_dict.values() for name in parameters(task.operator_class)}
-        known |= {*parameters(Operator), *LATER_FOR_TASKS}
+        known |= {*parameters(AbstractOperator), *LATER_FOR_TASKS}
         for name in self.default_args.keys() - known:
             # Without a near match it may be meant for an operator that this DAG happens not to use.
             if (hint := near(name, known)) != ".":

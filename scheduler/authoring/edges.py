@@ -1,62 +1,13 @@
-"""Edges between tasks: `>>`, `<<`, `chain` and their like, for tasks, results of tasks, task groups, and lists of them."""
+"""Edges between tasks: labels, `chain` and its like, for tasks, results of tasks, task groups, and lists of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from scheduler.authoring.graph import Linkable, flat, join
 from scheduler.authoring.source import fault
-from scheduler.exceptions import DagCycleError
-
-if TYPE_CHECKING:
-    from scheduler.authoring.operator import Operator
-
-
-class Linkable:
-    """What may stand on a side of `>>`: an operator, the result of one, or a task group."""
-
-    __slots__ = ()
-
-    def roots(self) -> Sequence[Operator]:
-        """The operators that an edge to this one goes to."""
-        raise NotImplementedError
-
-    def leaves(self) -> Sequence[Operator]:
-        """The operators that an edge from this one comes from."""
-        raise NotImplementedError
-
-    def set_downstream(self, others: Any) -> None:
-        """Make this task a direct upstream of `others` (a task, a result, a group, or a list of them)."""
-        for other in flat(others):
-            if isinstance(other, Label):
-                other.set_upstream(self)
-            else:
-                _join(self, other)
-
-    def set_upstream(self, others: Any) -> None:
-        """Make `others` direct upstreams of this task."""
-        for other in flat(others):
-            if isinstance(other, Label):
-                other.set_downstream(self)
-            else:
-                _join(other, self)
-
-    def __rshift__(self, other: Any) -> Any:
-        self.set_downstream(other)
-        return other
-
-    def __lshift__(self, other: Any) -> Any:
-        self.set_upstream(other)
-        return other
-
-    def __rrshift__(self, other: Any) -> Linkable:
-        self.set_upstream(other)
-        return self
-
-    def __rlshift__(self, other: Any) -> Linkable:
-        self.set_downstream(other)
-        return self
 
 
 class Label(Linkable):
@@ -79,12 +30,18 @@ class Label(Linkable):
         self._after += new
         self._link(self._before, new)
 
+    def put_after(self, before: Linkable) -> None:
+        self.set_upstream(before)
+
+    def put_before(self, after: Linkable) -> None:
+        self.set_downstream(after)
+
     def _link(self, before: Sequence[Linkable], after: Sequence[Linkable]) -> None:
         for one in before:
             for other in after:
                 if isinstance(one, Label) or isinstance(other, Label):
                     raise fault(f"Label {self.label!r} stands beside another label; an edge takes one.")
-                _join(one, other, self.label)
+                join(one, other, self.label)
 
 
 def chain(*steps: Any) -> None:
@@ -114,40 +71,3 @@ def cross_downstream(from_tasks: Any, to_tasks: Any) -> None:
     after = flat(to_tasks)
     for one in flat(from_tasks):
         one.set_downstream(after)
-
-
-def link(upstream: Operator, downstream: Operator) -> None:
-    """The edge itself; a task without a DAG joins the DAG of its neighbor."""
-    if upstream is downstream:
-        raise fault(f"Task {upstream.task_id!r} cannot come after itself.", kind=DagCycleError)
-    dag = upstream.dag or downstream.dag
-    if dag is None:
-        raise fault(f"Tasks {upstream.task_id!r} and {downstream.task_id!r} are in no DAG; make them inside `with DAG(...)`.")
-    for task in (upstream, downstream):
-        if task.dag is None:
-            dag.add_task(task)
-        elif task.dag is not dag:
-            raise fault(
-                f"Task {upstream.task_id!r} of DAG {dag.dag_id!r} and task {downstream.task_id!r} of DAG "
-                f"{task.dag.dag_id!r} cannot be joined; an edge stays within one DAG."
-            )
-    upstream.downstream_task_ids.add(downstream.task_id)
-    downstream.upstream_task_ids.add(upstream.task_id)
-
-
-def flat(value: Any) -> list[Linkable]:
-    """What can be joined, out of lists of any depth."""
-    if isinstance(value, Linkable):
-        return [value]
-    if isinstance(value, Iterable) and not isinstance(value, str | bytes | dict):
-        return [one for item in value for one in flat(item)]
-    raise fault(f"An edge joins tasks, results of tasks, groups, or lists of them, not {value!r} ({type(value).__name__}).")
-
-
-def _join(before: Linkable, after: Linkable, label: str | None = None) -> None:
-    downstream = after.roots()
-    for one in before.leaves():
-        for other in downstream:
-            link(one, other)
-            if label is not None and one.dag is not None:
-                one.dag.edge_labels[one.task_id, other.task_id] = label

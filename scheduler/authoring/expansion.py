@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from scheduler.authoring.graph import Node
 from scheduler.authoring.source import fault
 from scheduler.authoring.xcom_arg import XComArg, results_in
 from scheduler.authoring.xcom_sequence import listed
 from scheduler.exceptions import DagError, XComError
-
-if TYPE_CHECKING:
-    from scheduler.authoring.operator import Operator
 
 Refuse = Callable[[str], DagError]
 
@@ -140,7 +138,7 @@ class MappedArgument(XComArg):
         self.expansion = expansion
         self.name = name
 
-    def leaves(self) -> Sequence[Operator]:
+    def leaves(self) -> Sequence[Node]:
         return list(dict.fromkeys(operator for result in self.expansion.results() for operator in result.leaves()))
 
     def __getitem__(self, item: str | int) -> XComArg:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from scheduler.authoring import scope, source
+from scheduler.authoring.abstract_operator import AbstractOperator, construct, parameters, required, with_defaults
 from scheduler.authoring.arguments import LATER_FOR_TASKS, Arguments, near
-from scheduler.authoring.edges import link
 from scheduler.authoring.expansion import Entries, Expansion, Product, Values, refuse_repeated
-from scheduler.authoring.operator import Operator, construct, owner_of, parameters, required, with_defaults
+from scheduler.authoring.graph import Graph, Group, link, owner_of
 from scheduler.authoring.xcom_arg import XComArg, results_in
-
-if TYPE_CHECKING:
-    from scheduler.authoring.dag import DAG
-    from scheduler.authoring.task_group import TaskGroup
 
 #: The worker needs these before it knows an instance's values, or they say what the DAG looks like.
 _FOR_ALL = "is the same for every instance of a task; set it in partial()"
@@ -29,18 +25,18 @@ class OperatorPartial:
 
     def __init__(
         self,
-        kind: type[Operator],
+        kind: type[AbstractOperator],
         given: Mapping[str, Any],
         *,
         into: str | None = None,
-        mark: Callable[[Operator], None] | None = None,
+        mark: Callable[[AbstractOperator], None] | None = None,
     ) -> None:
         self._at = source.here()
         self._kind = kind
         self._into = into
         self._mark = mark
-        group: TaskGroup | None = given.get("task_group")
-        self._dag: DAG | None = given.get("dag") or (group.dag if group is not None else scope.current_dag())
+        group: Group | None = given.get("task_group")
+        self._dag: Graph[Any] | None = given.get("dag") or (group.dag if group is not None else scope.current_dag())
         self._group = group if group is not None else scope.current_group(self._dag)
         self._checks = Arguments(owner_of(given.get("task_id"), self._dag), self._at)
         self._given = with_defaults(kind, given, dag=self._dag, group=self._group, checks=self._checks)
@@ -50,7 +46,7 @@ class OperatorPartial:
         if self._dag is not None:
             self._dag.partials.append(self)
 
-    def expand(self, **mapped: Any) -> Operator:
+    def expand(self, **mapped: Any) -> AbstractOperator:
         """An instance for each value; for several arguments each combination, the last argument varying fastest."""
         self._expanded = True
         product = Product(mapped, self._refuse)
@@ -58,7 +54,7 @@ class OperatorPartial:
         self._check_call([mapped.keys()])
         return self._make(product)
 
-    def expand_kwargs(self, kwargs: Any, *, strict: bool = True) -> Operator:
+    def expand_kwargs(self, kwargs: Any, *, strict: bool = True) -> AbstractOperator:
         """An instance for each dict of arguments."""
         self._expanded = True
         entries = Entries(kwargs, self._refuse)
@@ -71,10 +67,14 @@ class OperatorPartial:
         if not self._expanded:
             raise self._refuse("partial() makes no task by itself; add .expand(...) or .expand_kwargs(...).")
 
-    def _make(self, expansion: Expansion) -> Operator:
-        base = {name: value for name, value in self._given.items() if name in parameters(Operator) or name in LATER_FOR_TASKS}
+    def _make(self, expansion: Expansion) -> AbstractOperator:
+        base = {
+            name: value for name, value in self._given.items() if name in parameters(AbstractOperator) or name in LATER_FOR_TASKS
+        }
         arguments = base | {"dag": self._dag, "task_group": self._group}
-        made: Operator = MappedOperator(kind=self._kind, given=self._given, expansion=expansion, into=self._into, **arguments)
+        made: AbstractOperator = MappedOperator(
+            kind=self._kind, given=self._given, expansion=expansion, into=self._into, **arguments
+        )
         if self._mark is not None:
             self._mark(made)
         return made
@@ -94,7 +94,7 @@ class OperatorPartial:
         refuse_repeated(names, self._explicit, self._refuse)
         known = parameters(self._kind)
         for name in names:
-            if name in parameters(Operator) or name in LATER_FOR_TASKS:
+            if name in parameters(AbstractOperator) or name in LATER_FOR_TASKS:
                 raise self._refuse(f"the argument {name!r} {_FOR_ALL}.")
             if name not in known:
                 raise self._refuse(f"unknown argument {name!r} in expand(){near(name, known)}")
@@ -129,13 +129,13 @@ class OperatorPartial:
     __lshift__ = __rrshift__ = __rlshift__ = __rshift__
 
 
-class MappedOperator(Operator):
+class MappedOperator(AbstractOperator):
     """A task of the DAG that stands for all its instances; `unmap` gives the operator of one of them."""
 
     def __init__(
         self,
         *,
-        kind: type[Operator],
+        kind: type[AbstractOperator],
         given: Mapping[str, Any],
         expansion: Expansion,
         into: str | None = None,
@@ -154,7 +154,7 @@ class MappedOperator(Operator):
             raise self.checks().refuse(f"it lies in the mapped group {group.group_id!r} and cannot be mapped again.")
 
     @property
-    def operator_class(self) -> type[Operator]:
+    def operator_class(self) -> type[AbstractOperator]:
         return self.kind
 
     @property
@@ -172,7 +172,7 @@ class MappedOperator(Operator):
             for upstream in result.leaves():
                 link(upstream, self)
 
-    def unmap(self, context: Mapping[str, Any], map_index: int) -> Operator:
+    def unmap(self, context: Mapping[str, Any], map_index: int) -> AbstractOperator:
         """The operator of one instance, with its values; those that came from tasks are not rendered as templates."""
         values: Values = self.expansion.values(context, map_index)
         arguments = _own(self.given)
@@ -180,7 +180,7 @@ class MappedOperator(Operator):
             arguments |= values.arguments
         else:
             arguments[self.into] = {**(arguments.get(self.into) or {}), **values.arguments}
-        made: Operator = construct(self.kind, self.at, arguments)
+        made: AbstractOperator = construct(self.kind, self.at, arguments)
         made.resolved = tuple(values.results)
         made.dag, made.task_id, made.task_group = self.dag, self.task_id, self.task_group
         made.upstream_task_ids, made.downstream_task_ids = self.upstream_task_ids, self.downstream_task_ids

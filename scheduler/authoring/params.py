@@ -5,15 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import date, datetime, time
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from scheduler.authoring.arguments import Arguments, near
 from scheduler.authoring.nesting import MAX_DEPTH, is_too_deep
 from scheduler.exceptions import ParamError
-
-if TYPE_CHECKING:
-    from scheduler.authoring.dag import DAG
-    from scheduler.authoring.operator import Operator
 
 NOTSET: Any = type("NotSet", (), {"__repr__": lambda _: "NOTSET"})()
 
@@ -68,6 +64,20 @@ class DagParam:
         return f"DagParam({self.name!r})"
 
 
+class HasParams(Protocol):
+    """A DAG or task."""
+
+    @property
+    def params(self) -> Mapping[str, Param]: ...
+
+
+class HasDagParams(HasParams, Protocol):
+    """A DAG."""
+
+    @property
+    def dag_id(self) -> str: ...
+
+
 def authored(given: Mapping[str, Any], checks: Arguments) -> dict[str, Param]:
     """What an author wrote as `params`: plain values become Params, each default fits its schema and can be stored."""
     found = {name: one if isinstance(one, Param) else Param(one) for name, one in given.items()}
@@ -115,7 +125,7 @@ def check(spec: Mapping[str, Any], conf: Mapping[str, Any], *, dag_id: str, conf
             raise ParamError(f"Param {name!r} of DAG {dag_id!r} cannot be {_shown(given[name])}: {complaint}.")
 
 
-def of_try(dag: DAG, task: Operator, conf: Mapping[str, Any], *, conf_overrides: bool = True) -> Params:
+def of_try(dag: HasDagParams, task: HasParams, conf: Mapping[str, Any], *, conf_overrides: bool = True) -> Params:
     """The values for one try: the DAG's, replaced by the task's own, replaced by the run's conf."""
     params: dict[str, Param] = {**dag.params, **task.params}
     given = conf if conf_overrides else {}

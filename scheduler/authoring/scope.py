@@ -2,29 +2,26 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import Any
 
-if TYPE_CHECKING:
-    from scheduler.authoring.dag import DAG
-    from scheduler.authoring.operator import Operator
-    from scheduler.authoring.task_group import TaskGroup
+from scheduler.authoring.graph import Graph, Group, Node
 
-_open: list["tuple[DAG, TaskGroup | None]"] = []
-_blocks: list[list["Operator"]] = []
-_collectors: list[list["DAG"]] = []
+_open: list[tuple[Graph[Any], Group | None]] = []
+_blocks: list[list[Node]] = []
+_collectors: list[list[Graph[Any]]] = []
 
 
-def current_dag() -> "DAG | None":
+def current_dag() -> Graph[Any] | None:
     """The DAG of the innermost open `with` block."""
     return _open[-1][0] if _open else None
 
 
-def current_group(dag: "DAG | None") -> "TaskGroup | None":
+def current_group(dag: Graph[Any] | None) -> Group | None:
     """The task group of the innermost open `with` block, if that is a block of `dag`."""
     return _open[-1][1] if _open and _open[-1][0] is dag else None
 
 
-def enter(dag: "DAG") -> None:
+def enter(dag: Graph[Any]) -> None:
     """Make `dag` the current one; every open `collect()` gets it."""
     _open.append((dag, None))
     for collected in _collectors:
@@ -32,7 +29,7 @@ def enter(dag: "DAG") -> None:
             collected.append(dag)
 
 
-def enter_group(group: "TaskGroup") -> None:
+def enter_group(group: Group) -> None:
     """Make `group`, and its DAG, the current one."""
     _open.append((group.dag, group))
 
@@ -47,21 +44,21 @@ def open_block() -> None:
     _blocks.append([])
 
 
-def close_block() -> list["Operator"]:
+def close_block() -> list[Node]:
     """The tasks made since the innermost `open_block`."""
     return _blocks.pop()
 
 
-def made(*tasks: "Operator") -> None:
+def made(*tasks: Node) -> None:
     """Put new tasks into the innermost open block."""
     if _blocks:
         _blocks[-1].extend(task for task in tasks if not any(known is task for known in _blocks[-1]))
 
 
 @contextmanager
-def collect() -> Iterator[list["DAG"]]:
+def collect() -> Iterator[list[Graph[Any]]]:
     """While open, the yielded list receives every DAG that is entered, also those no module variable names."""
-    collected: list[DAG] = []
+    collected: list[Graph[Any]] = []
     _collectors.append(collected)
     try:
         yield collected

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scheduler.authoring import scope
-from scheduler.authoring.edges import flat, link
+from scheduler.authoring.graph import Graph, Node, flat, link
 from scheduler.authoring.trigger_rule import TriggerRule
-
-if TYPE_CHECKING:
-    from scheduler.authoring.dag import DAG
-    from scheduler.authoring.operator import Operator
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +19,7 @@ class Scopes:
     between: tuple[str, ...] = ()
 
 
-def setup_scopes(dag: DAG) -> dict[str, Scopes]:
+def setup_scopes(dag: Graph[Any]) -> dict[str, Scopes]:
     """The Scopes of every task of `dag`, by task_id.
 
     A setup, however far upstream, is needed where a teardown of it lies downstream, or if it has no teardown. A teardown
@@ -49,14 +45,14 @@ def setup_scopes(dag: DAG) -> dict[str, Scopes]:
     return found
 
 
-def mark_setup(task: Operator) -> None:
+def mark_setup(task: Node) -> None:
     """Make `task` a setup: what lies between it and its teardowns runs only if it succeeded."""
     if task.is_teardown:
         raise task.checks().refuse("a teardown cannot be a setup too.")
     task.is_setup = True
 
 
-def mark_teardown(task: Operator, *, setups: Any = None, on_failure_fail_dagrun: bool | None = None) -> None:
+def mark_teardown(task: Node, *, setups: Any = None, on_failure_fail_dagrun: bool | None = None) -> None:
     """Make `task` a teardown of `setups`: it runs when all that lies between has ended, however it ended."""
     checks = task.checks()
     if task.is_setup:
@@ -73,10 +69,22 @@ def mark_teardown(task: Operator, *, setups: Any = None, on_failure_fail_dagrun:
             link(setup, task)
 
 
+def open_block(task: Node) -> Block:
+    """`with setup >> teardown:` puts the tasks made inside between the two."""
+    task.blocks.append(Block(task))
+    block: Block = task.blocks[-1]
+    return block
+
+
+def close_block(task: Node, *, link_tasks: bool) -> None:
+    """The end of that; the edges are made unless it ended with an error."""
+    task.blocks.pop().close(link_tasks=link_tasks)
+
+
 class Block:
     """The inside of `with setup >> teardown:`: what is made there goes between the two."""
 
-    def __init__(self, task: Operator) -> None:
+    def __init__(self, task: Node) -> None:
         if not task.is_setup and not task.is_teardown:
             raise task.checks().refuse("only a setup or a teardown opens a `with` block; mark it by .as_setup() or .as_teardown().")
         neighbors = task.upstream_task_ids if task.is_teardown else task.downstream_task_ids
@@ -105,7 +113,7 @@ class Block:
         scope.made(*self._setups, *inside, *self._teardowns)
 
 
-def _link_all(before: Sequence[Operator], after: Sequence[Operator]) -> None:
+def _link_all(before: Sequence[Node], after: Sequence[Node]) -> None:
     for one in before:
         for other in after:
             link(one, other)

@@ -7,23 +7,19 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import Any, Self, overload
 
 from scheduler.authoring import scope, source
 from scheduler.authoring.arguments import Arguments
-from scheduler.authoring.edges import Linkable, link
 from scheduler.authoring.expansion import Entries, Expansion, MappedArgument, Product, refuse_repeated
+from scheduler.authoring.graph import Graph, Group, Node, link
 from scheduler.authoring.trigger_rule import TriggerRule
 from scheduler.exceptions import DagError
-
-if TYPE_CHECKING:
-    from scheduler.authoring.dag import DAG
-    from scheduler.authoring.operator import Operator
 
 _KEY = re.compile(r"[\w-]{1,200}")
 
 
-class TaskGroup(Linkable):
+class TaskGroup(Group):
     """Tasks made in `with TaskGroup("load"):` get ids like `load.copy`; edges to the group go to its first tasks."""
 
     def __init__(
@@ -31,8 +27,8 @@ class TaskGroup(Linkable):
         group_id: str,
         *,
         prefix_group_id: bool = True,
-        parent_group: TaskGroup | None = None,
-        dag: DAG | None = None,
+        parent_group: Group | None = None,
+        dag: Graph[Any] | None = None,
         default_args: Mapping[str, Any] | None = None,
         tooltip: str | None = "",
         ui_color: str = "CornflowerBlue",
@@ -46,7 +42,7 @@ class TaskGroup(Linkable):
         found = dag or (parent_group.dag if parent_group is not None else scope.current_dag())
         if found is None:
             raise source.fault(f"Task group {group_id!r} is in no DAG; make it inside `with DAG(...)`.", at=self.at)
-        self.dag: DAG = found
+        self.dag: Graph[Any] = found
         self.parent_group = parent_group if parent_group is not None else scope.current_group(found)
         checks = Arguments(f"Task group {group_id!r} of DAG {found.dag_id!r}", self.at)
         if not isinstance(group_id, str) or not _KEY.fullmatch(group_id):
@@ -64,15 +60,20 @@ class TaskGroup(Linkable):
         outer = None if self.parent_group is None else self.parent_group.mapped_group
         if expansion is not None and outer is not None:
             raise checks.refuse(f"it lies in the mapped group {outer.group_id!r} and cannot be mapped again.")
-        self.children: dict[str, Operator | TaskGroup] = {}
+        self.children: dict[str, Node | Group] = {}
         found.add_group(self)
 
     @property
-    def mapped_group(self) -> TaskGroup | None:
+    def mapped_group(self) -> Group | None:
         """This group, or the nearest one around it, that is mapped."""
         if self.expansion is not None:
             return self
         return None if self.parent_group is None else self.parent_group.mapped_group
+
+    @property
+    def expand_spec(self) -> dict[str, Any] | None:
+        """How many instances each of its tasks becomes; None unless this very group is mapped."""
+        return None if self.expansion is None else self.expansion.spec()
 
     @property
     def spec(self) -> dict[str, Any]:
@@ -84,34 +85,34 @@ class TaskGroup(Linkable):
         """The id of a task or group of this name in the group."""
         return f"{self.group_id}.{label}" if self.prefix_group_id else label
 
-    def iter_tasks(self) -> Iterator[Operator]:
+    def iter_tasks(self) -> Iterator[Node]:
         """Every task in the group and in the groups inside it, in order of definition."""
         for child in self.children.values():
-            if isinstance(child, TaskGroup):
+            if isinstance(child, Group):
                 yield from child.iter_tasks()
             else:
                 yield child
 
-    def has_task(self, task: Operator) -> bool:
+    def has_task(self, task: Node) -> bool:
         return any(one is task for one in self.iter_tasks())
 
-    def get_child_by_label(self, label: str) -> Operator | TaskGroup:
+    def get_child_by_label(self, label: str) -> Node | Group:
         """The child made as `label`; KeyError if there is none."""
         return self.children[self.child_id(label)]
 
-    def add(self, child: Operator | TaskGroup) -> None:
+    def add(self, child: Node | Group) -> None:
         """Take in a task or group; DAG.add_task and DAG.add_group look for ids that are taken."""
-        self.children[child.group_id if isinstance(child, TaskGroup) else child.task_id] = child
-        if not isinstance(child, TaskGroup):
+        self.children[child.group_id if isinstance(child, Group) else child.task_id] = child
+        if not isinstance(child, Group):
             child.task_group = self
 
-    def roots(self) -> Sequence[Operator]:
+    def roots(self) -> Sequence[Node]:
         """The tasks with nothing of the group before them."""
         tasks = list(self.iter_tasks())
         ids = {task.task_id for task in tasks}
         return [task for task in tasks if not task.upstream_task_ids & ids]
 
-    def leaves(self) -> Sequence[Operator]:
+    def leaves(self) -> Sequence[Node]:
         """The tasks with nothing but teardowns of the group after them: what follows on the group waits for no teardown."""
         tasks = {task.task_id: task for task in self.iter_tasks()}
         work = {name for name, task in tasks.items() if not task.is_teardown}

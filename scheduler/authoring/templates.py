@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scheduler.authoring.arguments import near
+from scheduler.authoring.graph import Graph
 from scheduler.authoring.params import DagParam
 from scheduler.authoring.xcom_arg import XComArg
 from scheduler.exceptions import PacelineError, TemplateError
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 
     from jinja2 import Environment
 
-    from scheduler.authoring.dag import DAG
-
 _MARKS = ("{{", "{%", "{#")
 _UNDEFINED = re.compile(r"'(\w+)' is undefined")
 
@@ -28,7 +27,7 @@ class Renderer:
     """Renders the fields of one task of `dag`; a str that ends with one of `extensions` is a template file's path."""
 
     def __init__(
-        self, dag: DAG | None, extensions: Sequence[str] = (), *, owner: str = "The task", resolved: Sequence[Any] = ()
+        self, dag: Graph[Any] | None, extensions: Sequence[str] = (), *, owner: str = "The task", resolved: Sequence[Any] = ()
     ) -> None:
         self._dag = dag
         self._resolved = {id(value) for value in resolved}
@@ -94,7 +93,7 @@ class Renderer:
         return TemplateError(f"{self._owner}, field {field}: {complaint}")
 
 
-def environment(dag: DAG | None) -> Environment:
+def environment(dag: Graph[Any] | None) -> Environment:
     """A Jinja environment with the macros, filters and folders of `dag`, in which an undefined name is an error.
 
     It is sandboxed: templates reach what they are given, and nothing that begins with an underscore, so neither the connection
@@ -124,7 +123,7 @@ def environment(dag: DAG | None) -> Environment:
     return made
 
 
-def folders_of(dag: DAG | None) -> list[str]:
+def folders_of(dag: Graph[Any] | None) -> list[str]:
     """Where template files are searched: beside the DAG file, then template_searchpath."""
     return [str(Path(dag.fileloc).parent), *dag.template_searchpath] if dag is not None else []
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from scheduler.authoring import vault
+from scheduler.authoring import running
 from scheduler.exceptions import NotFoundError, PacelineError
-
-if TYPE_CHECKING:
-    from scheduler.authoring.vault import Vault
+from scheduler.masking import secrets_masker
 
 NOTSET: Any = object()
 
@@ -20,24 +18,37 @@ class Variable:
     @staticmethod
     def get(key: str, default: Any = NOTSET, deserialize_json: bool = False) -> Any:
         """The text, or with `deserialize_json` its value; `default` if there is none, else NotFoundError."""
-        return _get(vault.current("Variable.get()"), key, default, as_json=deserialize_json)
+        return _get(running.vault("Variable.get()"), key, default, as_json=deserialize_json)
 
     @staticmethod
     def set(key: str, value: Any, description: str | None = None, serialize_json: bool = False) -> None:
         """Make or change a variable; with `serialize_json` any JSON value, else its text."""
         text = json.dumps(value, ensure_ascii=False) if serialize_json else str(value)
-        vault.current("Variable.set()").set_variable(key, text, description)
+        running.vault("Variable.set()").set_variable(key, text, description)
 
     @staticmethod
     def delete(key: str) -> None:
         """Delete a variable, if it is there."""
-        vault.current("Variable.delete()").delete_variable(key)
+        running.vault("Variable.delete()").delete_variable(key)
+
+
+class VariableVault(Protocol):
+    """Where variables are found."""
+
+    def variable(self, key: str) -> str | None:
+        """The text of a variable; None if there is none."""
+
+    def set_variable(self, key: str, value: str, description: str | None) -> None:
+        """Make or change one."""
+
+    def delete_variable(self, key: str) -> bool:
+        """Delete one; whether it was there."""
 
 
 class Variables:
     """`var` of a context: `var.value.key` and `var.json.key`, each also with `.get(key, default)`."""
 
-    def __init__(self, source: Vault) -> None:
+    def __init__(self, source: VariableVault) -> None:
         self.vault = source
         self.value = Accessor(source, as_json=False)
         self.json = Accessor(source, as_json=True)
@@ -46,7 +57,7 @@ class Variables:
 class Accessor:
     """Variables by name."""
 
-    def __init__(self, source: Vault, *, as_json: bool) -> None:
+    def __init__(self, source: VariableVault, *, as_json: bool) -> None:
         self._vault = source
         self._as_json = as_json
 
@@ -62,9 +73,9 @@ class Accessor:
         return self.get(key)
 
 
-def _get(source: Vault, key: str, default: Any, *, as_json: bool) -> Any:
+def _get(source: VariableVault, key: str, default: Any, *, as_json: bool) -> Any:
     try:
-        text = vault.variable(source, key)
+        text = _found(source, key)
     except NotFoundError:
         if default is NOTSET:
             raise
@@ -76,3 +87,25 @@ def _get(source: Vault, key: str, default: Any, *, as_json: bool) -> Any:
     except ValueError:
         # Its text is no part of the sentence: it may be a secret.
         raise PacelineError(f"Variable {key!r} is not JSON: read it as text, or set it to JSON.") from None
+
+
+def _found(vault: VariableVault, key: str) -> str:
+    """The text of a variable, masked in the task's log first if its name looks secret; NotFoundError."""
+    text = vault.variable(key)
+    if text is None:
+        raise NotFoundError(f"There is no variable {key!r}: `paceline variables set {key} VALUE` makes it.")
+    if secrets_masker.looks_secret(key):
+        secrets_masker.mask_secret(text)
+    value = _json_or_none(text)
+    for secret in [value] if secrets_masker.looks_secret(key) else secrets_masker.secrets_in(value):
+        secrets_masker.mask_secret(secret)
+    return text
+
+
+def _json_or_none(text: str) -> Any:
+    if not text.lstrip().startswith(("{", "[")):
+        return None
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import Any
 
-if TYPE_CHECKING:
-    from scheduler.authoring.dag import DAG
+from scheduler.authoring.graph import Graph
 
 DOWNSTREAM, UPSTREAM, ABSOLUTE = RULES = ("downstream", "upstream", "absolute")
 _LARGEST = 2**31 - 1
 
 
-def effective(dag: DAG) -> dict[str, int]:
+def effective(dag: Graph[Any]) -> dict[str, int]:
     """The effective priority of every task of `dag`, by task_id."""
     tasks = dag.task_dict
     return effective_weights(

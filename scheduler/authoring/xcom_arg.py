@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import Any, NoReturn, Self
 
-from scheduler.authoring.edges import Linkable
+from scheduler.authoring.graph import Linkable, Node
+from scheduler.authoring.setup_teardown import Block, close_block, mark_setup, mark_teardown, open_block
 from scheduler.authoring.source import fault
+from scheduler.authoring.xcom_sequence import Entries, listed
 from scheduler.exceptions import XComError
-
-if TYPE_CHECKING:
-    from scheduler.authoring.operator import Operator
-    from scheduler.authoring.setup_teardown import Block
 
 RETURN_KEY = "return_value"
 _MISSING: Any = object()
@@ -23,50 +22,44 @@ class XComArg(Linkable):
 
     __slots__ = ("key", "operator", "path")
 
-    def __init__(self, operator: Operator, key: str = RETURN_KEY, path: tuple[str | int, ...] = ()) -> None:
+    def __init__(self, operator: Node, key: str = RETURN_KEY, path: tuple[str | int, ...] = ()) -> None:
         self.operator = operator
         self.key = key
         self.path = path
 
-    def roots(self) -> Sequence[Operator]:
+    def roots(self) -> Sequence[Node]:
         return self.leaves()
 
-    def leaves(self) -> Sequence[Operator]:
+    def leaves(self) -> Sequence[Node]:
         return (self.operator,)
 
     def map(self, function: Callable[[Any], Any]) -> XComArg:
         """This result, with a plain function applied to each entry; if it raises SkipTask, that instance is skipped."""
-        from scheduler.authoring.xcom_sequence import MappedResult
-
         return MappedResult(self, function)
 
     def zip(self, *others: XComArg, fillvalue: Any = _MISSING) -> XComArg:
         """Tuples of the entries of this result and others; as many as the shortest has, with `fillvalue` as the longest."""
-        from scheduler.authoring.xcom_sequence import ZippedResult
-
         return ZippedResult((self, *others), () if fillvalue is _MISSING else (fillvalue,))
 
     def concat(self, *others: XComArg) -> XComArg:
         """The entries of this result, then those of the others."""
-        from scheduler.authoring.xcom_sequence import JoinedResult
-
         return JoinedResult((self, *others))
 
     def as_setup(self) -> Self:
         """Make the task a setup, see Operator.as_setup."""
-        self.operator.as_setup()
+        mark_setup(self.operator)
         return self
 
     def as_teardown(self, *, setups: Any = None, on_failure_fail_dagrun: bool | None = None) -> Self:
         """Make the task a teardown, see Operator.as_teardown."""
-        self.operator.as_teardown(setups=setups, on_failure_fail_dagrun=on_failure_fail_dagrun)
+        mark_teardown(self.operator, setups=setups, on_failure_fail_dagrun=on_failure_fail_dagrun)
         return self
 
     def __enter__(self) -> Block:
-        return self.operator.__enter__()
+        return open_block(self.operator)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.operator.__exit__(kind, error, trace)
+        close_block(self.operator, link_tasks=kind is None)
 
     def __getitem__(self, item: str | int) -> XComArg:
         if isinstance(item, bool) or not isinstance(item, str | int):
@@ -152,3 +145,99 @@ def results_in(value: object) -> Iterator[XComArg]:
     elif isinstance(value, list | tuple | set | frozenset):
         for item in value:
             yield from results_in(item)
+
+
+class CombinedResult(XComArg):
+    """What can be passed on as a result but belongs to no single task."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: Sequence[XComArg]) -> None:
+        for part in parts:
+            if not isinstance(part, XComArg):
+                raise fault(f"Only results of tasks can be joined, not {part!r} ({type(part).__name__}).")
+        self.parts = tuple(parts)
+
+    def leaves(self) -> Sequence[Node]:
+        return list(dict.fromkeys(operator for part in self.parts for operator in part.leaves()))
+
+    def __getitem__(self, item: str | int) -> XComArg:
+        raise fault(f"{self!r} takes no subscript; use .map(lambda entry: entry[{item!r}]).")
+
+    def __str__(self) -> str:
+        raise fault(f"{self!r} cannot stand in a text; pass it as an argument of its own.")
+
+    def _shown(self) -> str:
+        return ", ".join(part._shown() for part in self.parts)
+
+
+class MappedResult(CombinedResult):
+    """Each entry of one result through a function."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, part: XComArg, function: Callable[[Any], Any]) -> None:
+        super().__init__((part,))
+        # The decorated functions of operators/decorators wrap the function that they make tasks of.
+        if not callable(function) or hasattr(function, "expand_kwargs"):
+            raise fault(f"map() takes a plain function, not {function!r}; to run a task for each entry use .expand().")
+        self.function = function
+
+    def length_ref(self) -> dict[str, Any]:
+        return self.parts[0].length_ref()
+
+    def entries(self, context: Mapping[str, Any]) -> Sequence[Any]:
+        found = self.parts[0].entries(context)
+        return Entries(lambda: len(found), lambda place: self.function(found[place]))
+
+    def resolve(self, context: Mapping[str, Any]) -> Any:
+        return [self.function(entry) for entry in listed(self.parts[0].resolve(context), self.parts[0])]
+
+
+class ZippedResult(CombinedResult):
+    """Tuples of entries; `fill` holds the fill value, or nothing to end with the shortest."""
+
+    __slots__ = ("fill",)
+
+    def __init__(self, parts: Sequence[XComArg], fill: tuple[Any, ...] = ()) -> None:
+        super().__init__(parts)
+        self.fill = fill
+
+    def length_ref(self) -> dict[str, Any]:
+        return {"zip": [part.length_ref() for part in self.parts], "longest": bool(self.fill)}
+
+    def entries(self, context: Mapping[str, Any]) -> Sequence[Any]:
+        found = [part.entries(context) for part in self.parts]
+
+        def tuple_at(place: int) -> tuple[Any, ...]:
+            return tuple(one[place] if not self.fill or place < len(one) else self.fill[0] for one in found)
+
+        return Entries(lambda: (max if self.fill else min)(len(one) for one in found), tuple_at)
+
+    def resolve(self, context: Mapping[str, Any]) -> Any:
+        found = [listed(part.resolve(context), part) for part in self.parts]
+        return list(itertools.zip_longest(*found, fillvalue=self.fill[0]) if self.fill else zip(*found, strict=False))
+
+
+class JoinedResult(CombinedResult):
+    """One result after the other."""
+
+    __slots__ = ()
+
+    def length_ref(self) -> dict[str, Any]:
+        return {"concat": [part.length_ref() for part in self.parts]}
+
+    def entries(self, context: Mapping[str, Any]) -> Sequence[Any]:
+        found = [part.entries(context) for part in self.parts]
+
+        def entry_at(place: int) -> Any:
+            for one in found[:-1]:
+                if place < len(one):
+                    return one[place]
+                place -= len(one)
+            return found[-1][place]
+
+        return Entries(lambda: sum(len(one) for one in found), entry_at)
+
+    def resolve(self, context: Mapping[str, Any]) -> Any:
+        return [entry for part in self.parts for entry in listed(part.resolve(context), part)]

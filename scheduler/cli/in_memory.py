@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from scheduler.authoring import context, xcom
+from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.dag import DAG
 from scheduler.authoring.deferral import TaskDeferred, TaskRescheduled, encode, first_event
 from scheduler.authoring.external import Counts, Target
-from scheduler.authoring.operator import Operator
 from scheduler.authoring.xcom_arg import RETURN_KEY
 from scheduler.authoring.xcom_sequence import listed
 from scheduler.deciding import expansion
@@ -187,7 +187,7 @@ class MemoryTaskInstance(XComPull):
         self.map_label = label
 
 
-def _try(settings: Settings, operator: Operator, ti: MemoryTaskInstance) -> tuple[TaskState, str]:
+def _try(settings: Settings, operator: AbstractOperator, ti: MemoryTaskInstance) -> tuple[TaskState, str]:
     """One try: how it ended and, unless well, why."""
     from workers.spark.sessions import task as spark
 
@@ -220,7 +220,7 @@ def _try(settings: Settings, operator: Operator, ti: MemoryTaskInstance) -> tupl
     return TaskState.SUCCESS, ""
 
 
-def _run_through(operator: Operator, ti: MemoryTaskInstance, values: context.Context, settings: Settings) -> object:
+def _run_through(operator: AbstractOperator, ti: MemoryTaskInstance, values: context.Context, settings: Settings) -> object:
     """Run a task to its end: what waits without a worker elsewhere waits here."""
     from workers.runtimes import python
     from workers.spark.applications import submitter

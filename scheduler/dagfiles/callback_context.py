@@ -11,9 +11,9 @@ from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
 from scheduler.authoring import context
+from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.dag import DAG
 from scheduler.authoring.deadline import SyncCallback
-from scheduler.authoring.operator import Operator
 from scheduler.authoring.params import Params
 from scheduler.exceptions import NotFoundError, PacelineError, ParamError
 
@@ -46,7 +46,7 @@ class SlaMiss:
 class TaskInstance:
     """What callbacks get as `ti`: what is known of the try; XComs are not."""
 
-    def __init__(self, dag_id: str, run_id: str, known: Mapping[str, Any], task: Operator | None, log_url: str) -> None:
+    def __init__(self, dag_id: str, run_id: str, known: Mapping[str, Any], task: AbstractOperator | None, log_url: str) -> None:
         self.dag_id, self.run_id = dag_id, run_id
         self.task_id: str = known["task_id"]
         self.map_index: int = known["map_index"]

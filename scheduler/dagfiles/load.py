@@ -12,8 +12,8 @@ from pathlib import Path
 from types import CodeType, ModuleType
 
 from scheduler.authoring import scope, source
+from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.dag import DAG
-from scheduler.authoring.operator import Operator
 from scheduler.exceptions import DagError, NotFoundError, TaskTimeout
 
 #: Every DAG file is a module of this prefix in sys.modules; no file of that name exists, so no import can find one.
@@ -39,8 +39,7 @@ def load(folder: Path, file: str) -> dict[str, DAG]:
     except BaseException:
         del sys.modules[module.__name__]
         raise
-    named = [value for value in vars(module).values() if isinstance(value, DAG)]
-    dags = _by_id([*opened, *named], path)
+    dags = _by_id([value for value in (*opened, *vars(module).values()) if isinstance(value, DAG)], path)
     for dag in dags.values():
         dag.validate()
     return dags
@@ -77,7 +76,7 @@ class LoadedFiles:
             raise NotFoundError(f"DAG {dag_id} is no longer in {self._folder / file}: its run was planned from an older version.")
         return dag
 
-    def task(self, file: str, dag_id: str, task_id: str) -> Operator:
+    def task(self, file: str, dag_id: str, task_id: str) -> AbstractOperator:
         """The operator of one task; errors as for `dag`, NotFoundError also if the task is gone."""
         task = self.dag(file, dag_id).task_dict.get(task_id)
         if task is None:

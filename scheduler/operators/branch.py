@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.arguments import near
+from scheduler.authoring.dag import DAG
 from scheduler.authoring.operator import Operator
 from scheduler.exceptions import FailTask
 from scheduler.operators.python import PythonOperator
-
-if TYPE_CHECKING:
-    from scheduler.authoring.dag import DAG
 
 #: A task id, the id of a task group (its first tasks), a list of both, or None for none.
 Choice = str | Iterable[str] | None
@@ -119,7 +118,7 @@ def transitive(dag: DAG, task_id: str) -> set[str]:
     return found
 
 
-def dag_of(operator: Operator) -> DAG:
+def dag_of(operator: AbstractOperator) -> DAG:
     """The DAG of a task that runs."""
-    assert operator.dag is not None, "a task that runs belongs to a DAG"
+    assert isinstance(operator.dag, DAG), "a task that runs belongs to a DAG"
     return operator.dag

@@ -6,8 +6,8 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from scheduler.authoring import context as task_context
-from scheduler.authoring import scope, source
+from scheduler.authoring import running, scope, source
+from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.arguments import near
 from scheduler.authoring.expansion import refuse_repeated
 from scheduler.authoring.mapping import OperatorPartial
@@ -47,7 +47,7 @@ class TaskFunction:
         function: Callable[..., Any],
         kind: type[Operator],
         arguments: Mapping[str, Any],
-        mark: Callable[[Operator], None] | None = None,
+        mark: Callable[[AbstractOperator], None] | None = None,
     ) -> None:
         if not callable(function):
             raise source.fault(f"@task decorates a function, not {function!r}; give arguments by name.")
@@ -67,7 +67,7 @@ class TaskFunction:
         """The same function with other arguments for its tasks."""
         return TaskFunction(self.function, self._kind, {**self._arguments, **arguments}, self._mark)
 
-    def marked(self, mark: Callable[[Operator], None]) -> TaskFunction:
+    def marked(self, mark: Callable[[AbstractOperator], None]) -> TaskFunction:
         """The same function; `mark` is called with each task it makes."""
         return TaskFunction(self.function, self._kind, self._arguments, mark)
 
@@ -95,7 +95,7 @@ class TaskFunction:
     def _for_task(self) -> dict[str, Any]:
         """What the operator needs beside the arguments of the function; the id is one that is still free."""
         name = self.function.__name__
-        if task_context.is_running():
+        if running.is_running():
             raise source.fault(f"{name}() was called while a task runs; {name}.function() is the plain function.")
         arguments = {
             "multiple_outputs": returns_mapping(self.function),

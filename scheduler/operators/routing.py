@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.mapping import MappedOperator
-from scheduler.authoring.operator import Operator
 
 RUNTIMES = frozenset({"pyspark", "spark_submit"})
 #: The size of Spark's units of memory in MiB; a number without a unit is MiB for spark.executor.memory.
@@ -28,14 +28,14 @@ class Rule(Protocol):
     def heavy_spark_cores(self) -> int: ...
 
 
-def default_queue(task: Operator, rule: Rule) -> str | None:
+def default_queue(task: AbstractOperator, rule: Rule) -> str | None:
     """The queue of a Spark task that names none; None for a task that is no Spark task."""
     if task.runtime not in RUNTIMES:
         return None
     return rule.heavy_spark_queue if is_heavy(arguments(task), rule) else rule.default_spark_queue
 
 
-def cluster(task: Operator) -> str | None:
+def cluster(task: AbstractOperator) -> str | None:
     """The connection of the cluster that a submitted application goes to: a pool of this name, if there is one, is its pool."""
     if task.runtime != "spark_submit":
         return None
@@ -60,7 +60,7 @@ def megabytes(text: object) -> float:
     return 0.0 if found is None else int(found[1]) * _UNITS[(found[2] or "m").lower()]
 
 
-def arguments(task: Operator) -> dict[str, Any]:
+def arguments(task: AbstractOperator) -> dict[str, Any]:
     """What the author gave to a Spark task; of a mapped one what all instances share."""
     if isinstance(task, MappedOperator):
         return task.given

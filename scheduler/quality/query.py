@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from scheduler.quality.suite import Check
+from scheduler.quality.checks import Check
 
 #: Failing rows that are kept of each check, and the most characters of one, as JSON.
 SAMPLE_ROWS = 5

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from scheduler.authoring import context
+from scheduler.authoring import running
 from scheduler.exceptions import FailTask, XComError
 
 log = logging.getLogger("paceline.quality")
@@ -71,7 +71,7 @@ class ExpectationError(FailTask):
 def finish(report: Report, *, fail: bool) -> Report:
     """Keep the report with the task that runs, say what did not pass; ExpectationError if something failed."""
     try:
-        values: Mapping[str, Any] | None = context.get_current_context()
+        values: Mapping[str, Any] | None = running.get_current_context()
     except Exception:  # no task runs: a test, or a notebook
         values = None
     if values is not None:

@@ -1,12 +1,13 @@
-"""Checks as data: what is said about a DataFrame, before anything runs."""
+"""The checks of a DataFrame: how they are written, and how they are run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, Self
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
 
 from scheduler.quality import report
+from scheduler.quality.checks import Check
 from scheduler.quality.report import Report, Result
 
 if TYPE_CHECKING:
@@ -14,27 +15,6 @@ if TYPE_CHECKING:
 
 #: What Spark also calls a type, by the name that `df.dtypes` has.
 _ALIASES = {"integer": "int", "long": "bigint", "short": "smallint", "byte": "tinyint", "bool": "boolean", "str": "string"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """A promise about a DataFrame; up to `tolerate` rows may break it."""
-
-    promise: str
-    kind: Literal["columns", "rows", "row", "unique", "foreign_key"]
-    #: Columns that must be there for it to be looked at.
-    needs: tuple[str, ...] = ()
-    tolerate: int = 0
-    warn: bool = False
-    #: kind "columns": types by name, and whether there may be others.
-    types: Mapping[str, str | None] = field(default_factory=dict)
-    exact: bool = False
-    #: kind "rows": bounds; kind "row": what makes a row break it; kind "foreign_key": where the keys are found.
-    least: int | None = None
-    most: int | None = None
-    broken_if: Any = None
-    target: Any = None
-    target_columns: tuple[str, ...] = ()
 
 
 class Suite:

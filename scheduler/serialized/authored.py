@@ -4,8 +4,8 @@ from collections import deque
 from datetime import datetime, timedelta
 
 from scheduler.authoring import timetable, weights
+from scheduler.authoring.abstract_operator import DEFAULT_POOL, AbstractOperator
 from scheduler.authoring.dag import DAG
-from scheduler.authoring.operator import DEFAULT_POOL, Operator
 from scheduler.authoring.setup_teardown import Scopes, setup_scopes
 from scheduler.operators import routing
 from scheduler.serialized.dag import SerializedDag
@@ -55,7 +55,7 @@ def from_dag(dag: DAG, *, file: str, core: Core, scheduler: Scheduler) -> Serial
     )
 
 
-def _task(task: Operator, priority_weight: int, scopes: Scopes, core: Core) -> SerializedTask:
+def _task(task: AbstractOperator, priority_weight: int, scopes: Scopes, core: Core) -> SerializedTask:
     retry_delay_s = _seconds(task.retry_delay)
     max_delay_s = _seconds(task.max_retry_delay)
     return SerializedTask(

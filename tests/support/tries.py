@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from scheduler.authoring import context
-from scheduler.authoring.operator import Operator
+from scheduler.authoring.abstract_operator import AbstractOperator
 from workers.runtimes import python
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)  # a Wednesday
@@ -57,7 +57,7 @@ class Ti:
         return arguments["run_id"] or "made"
 
 
-def run(task: Operator, ti: Ti | None = None, *, run_type: str = "scheduled", **run_fields: Any) -> tuple[object, Ti]:
+def run(task: AbstractOperator, ti: Ti | None = None, *, run_type: str = "scheduled", **run_fields: Any) -> tuple[object, Ti]:
     """Execute, or resume, one try of `task`; what it returned and its `ti`."""
     ti = ti or Ti(task.task_id)
     dates = {"logical_date": NOON, "data_interval_start": NOON, "data_interval_end": NOON, "run_after": NOON, **run_fields}

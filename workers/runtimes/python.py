@@ -4,15 +4,15 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from scheduler.authoring import context
+from scheduler.authoring import running
+from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.deferral import decode
-from scheduler.authoring.operator import Operator
 from scheduler.authoring.templates import Renderer
 
 
-def run(operator: Operator, values: context.Context) -> object:
+def run(operator: AbstractOperator, values: running.Context) -> object:
     """Render the template fields, then execute; `get_current_context()` works inside both, and is what the label is made from."""
-    with context.current(values):
+    with running.current(values):
         try:
             result = _execute(operator, values)
         except Exception:
@@ -23,7 +23,7 @@ def run(operator: Operator, values: context.Context) -> object:
         return result
 
 
-def _execute(operator: Operator, values: context.Context) -> object:
+def _execute(operator: AbstractOperator, values: running.Context) -> object:
     values["task"] = rendered = operator.render(values)
     resume = values["ti"].resume or {}
     if "method" in resume:
@@ -35,7 +35,7 @@ def _execute(operator: Operator, values: context.Context) -> object:
     return result
 
 
-def _label(operator: Operator, values: context.Context) -> None:
+def _label(operator: AbstractOperator, values: running.Context) -> None:
     """Name an instance of a mapped task by its map_index_template."""
     if operator.map_index_template is not None and values["ti"].map_index >= 0:
         renderer = Renderer(operator.dag, owner=f"Task {operator.task_id!r}")

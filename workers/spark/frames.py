@@ -11,8 +11,8 @@ import threading
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
+from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.frames import DataFrameReference
-from scheduler.authoring.operator import Operator
 from scheduler.exceptions import FailTask, PacelineError
 from scheduler.settings import Settings, data_folder
 from scheduler.settings.data_folder import Place, component
@@ -52,7 +52,7 @@ class DataFrameNotWrittenError(PacelineError):
     """A DataFrame that a task returned could not be written."""
 
 
-def stored(value: object, operator: Operator, ti: Any, settings: Settings) -> object:
+def stored(value: object, operator: AbstractOperator, ti: Any, settings: Settings) -> object:
     """`value` with a reference in place of each DataFrame in it, once its rows are written.
 
     DataFrameNotWrittenError if the file system does not take them; FailTask for what cannot be written at all.

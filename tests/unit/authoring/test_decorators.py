@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scheduler import DAG, dag, task
-from scheduler.authoring import context, scope
+from scheduler.authoring import running, scope
 from scheduler.exceptions import DagError
 from scheduler.operators import PythonOperator
 
@@ -139,7 +139,7 @@ def test_calling_a_task_inside_a_running_task_is_refused() -> None:
     @task
     def load() -> None: ...
 
-    with context.current({}), pytest.raises(DagError, match=r"load\.function\(\) is the plain function"):
+    with running.current({}), pytest.raises(DagError, match=r"load\.function\(\) is the plain function"):
         load()
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from scheduler import DAG, Connection, Variable
-from scheduler.authoring import context
+from scheduler.authoring import context, running
 from scheduler.authoring.params import Params
 from scheduler.authoring.variable import Variables
 from scheduler.exceptions import NotFoundError, PacelineError, TemplateError
@@ -35,7 +35,7 @@ def rendered(template: str, *, logical_date: Any = None, **dag: Any) -> Any:
     ti: Any = Instance()
     values = context.build(dag=made, task=task, ti=ti, dag_run=run, vault=EnvironmentBackend(ENVIRONMENT))
     assert context.KEYS - values.keys() == {*context.DATE_KEYS, "templates_dict"}
-    with context.current(values):
+    with running.current(values):
         copy: Any = task.render(values)
     return copy.op_args[0]
 
@@ -95,7 +95,7 @@ def test_variables_and_connections_work_only_inside_a_task(call: Any) -> None:
 
 
 def test_variable_get_inside_a_task() -> None:
-    with context.current({"var": Variables(EnvironmentBackend(ENVIRONMENT))}):
+    with running.current({"var": Variables(EnvironmentBackend(ENVIRONMENT))}):
         assert (Variable.get("depth"), Variable.get("depth", deserialize_json=True), Variable.get("no", default=None)) == (
             "3",
             3,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scheduler import DAG
-from scheduler.authoring import context
+from scheduler.authoring import context, running
 from scheduler.authoring.operator import Operator
 from scheduler.exceptions import TemplateError, XComError
 from scheduler.operators import BashOperator, PythonOperator
@@ -168,9 +168,9 @@ def test_a_missing_result_is_none_and_a_missing_part_an_error() -> None:
 
 def test_the_current_context_is_that_of_the_running_task() -> None:
     with pytest.raises(Exception, match="works only while a task runs"):
-        context.get_current_context()
-    with context.current({"run_id": "r"}):
-        assert context.get_current_context()["run_id"] == "r"
+        running.get_current_context()
+    with running.current({"run_id": "r"}):
+        assert running.get_current_context()["run_id"] == "r"
 
 
 @pytest.mark.parametrize("native", [False, True])

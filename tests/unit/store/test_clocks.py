@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scheduler.authoring import deferral
-from scheduler.authoring.context import current
+from scheduler.authoring.running import current
 from scheduler.triggers import DateTimeTrigger, TimeDeltaTrigger
 from workers.waiter.triggers import Outside
 

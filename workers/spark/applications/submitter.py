@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from scheduler.authoring import context
+from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.connection import Connection
-from scheduler.authoring.operator import Operator
 from scheduler.exceptions import FailTask, NotFoundError, PacelineError, TaskTimeout
 from scheduler.masking import secrets_masker
 from scheduler.operators.spark_submit import SUBMITTER, SparkOperator
@@ -27,7 +27,7 @@ from workers.spark.clusters.status import ApplicationError, Ids, Phase, Status, 
 _HERE = re.compile(r"(file:/*)?/|(?![a-zA-Z][\w+.-]*:)")
 
 
-def run(operator: Operator, values: context.Context, settings: Settings, jobs: Jobs) -> object:
+def run(operator: AbstractOperator, values: context.Context, settings: Settings, jobs: Jobs) -> object:
     """Run a task of the operators in scheduler/operators/spark_submit."""
     return python.run(operator, {**values, SUBMITTER: Submitter(values, settings, jobs)})
 

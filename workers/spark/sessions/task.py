@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from scheduler.authoring import context
-from scheduler.authoring.operator import Operator
+from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.exceptions import FailTask, PacelineError
 from scheduler.settings import Settings
 from workers.guard import Logging
@@ -29,7 +29,7 @@ _said: list[str] = [""]
 
 
 def run(
-    operator: Operator, values: context.Context, settings: Settings, watched: Watched = lambda _: contextlib.nullcontext()
+    operator: AbstractOperator, values: context.Context, settings: Settings, watched: Watched = lambda _: contextlib.nullcontext()
 ) -> object:
     """Run a PySpark task; its context has a new `spark` (SparkSession) and `sc` (SparkContext).
 
