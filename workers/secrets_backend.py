@@ -17,7 +17,7 @@ _taken: dict[str, str] = {}
 
 
 def take_environment() -> None:
-    """Move PACELINE_VAR_* and PACELINE_CONN_* from the environment to where only a Vault finds them."""
+    """Move PACELINE_VAR_* and PACELINE_CONN_* from the environment to where only a secrets backend finds them."""
     for name in [name for name in os.environ if name.startswith(STORE_PREFIXES)]:
         _taken[name] = os.environ[name]
         hardening.overwrite(name)

@@ -34,7 +34,7 @@ class Connection:
     @staticmethod
     def get(conn_id: str) -> Connection:
         """The connection of that id; NotFoundError."""
-        return _found(running.vault("Connection.get()"), conn_id)
+        return _found(running.secrets_backend("Connection.get()"), conn_id)
 
     @classmethod
     def from_uri(cls, conn_id: str, uri: str) -> Self:
@@ -128,7 +128,7 @@ class Connection:
         return {"conn_id": self.conn_id} | {name: getattr(self, name) for name in FIELDS} | {"extra": self.extra_dejson}
 
 
-class ConnectionVault(Protocol):
+class ConnectionBackend(Protocol):
     """Where connections are found."""
 
     def connection(self, conn_id: str) -> Connection | None:
@@ -138,27 +138,27 @@ class ConnectionVault(Protocol):
 class Connections:
     """`conn` of a context: `conn.id`, `conn.get(id, default)`."""
 
-    def __init__(self, source: ConnectionVault) -> None:
-        self._vault = source
+    def __init__(self, source: ConnectionBackend) -> None:
+        self._backend = source
 
     def get(self, conn_id: str, default_conn: Any = None) -> Any:
         try:
-            return _found(self._vault, conn_id)
+            return _found(self._backend, conn_id)
         except NotFoundError:
             return default_conn
 
     def __getattr__(self, conn_id: str) -> Connection:
         if conn_id.startswith("__"):
             raise AttributeError(conn_id)
-        return _found(self._vault, conn_id)
+        return _found(self._backend, conn_id)
 
     def __getitem__(self, conn_id: str) -> Connection:
-        return _found(self._vault, conn_id)
+        return _found(self._backend, conn_id)
 
 
-def _found(vault: ConnectionVault, conn_id: str) -> Connection:
+def _found(backend: ConnectionBackend, conn_id: str) -> Connection:
     """A connection, its password and what is secret in its extra masked in the task's log first; NotFoundError."""
-    found = vault.connection(conn_id)
+    found = backend.connection(conn_id)
     if found is None:
         raise NotFoundError(f"There is no connection {conn_id!r}: `paceline connections add {conn_id} --conn-uri URI` makes it.")
     secrets_masker.mask_secret(found.password)

@@ -14,8 +14,8 @@ from scheduler.authoring.asset_events import NO_EVENTS, AssetEvents, EventReads,
 from scheduler.authoring.connection import Connections
 from scheduler.authoring.external import Counts, Target
 from scheduler.authoring.graph import Graph
+from scheduler.authoring.secrets_backend import NoBackend, SecretsBackend
 from scheduler.authoring.variable import Variables
-from scheduler.authoring.vault import NoVault, Vault
 
 Context = running.Context
 
@@ -142,7 +142,7 @@ def build(
     ti: TaskInstance,
     dag_run: DagRun,
     previous: Mapping[str, Any] | None = None,
-    vault: Vault | None = None,
+    backend: SecretsBackend | None = None,
     conf_overrides_params: bool = True,
     events: EventReads = NO_EVENTS,
 ) -> Context:
@@ -150,13 +150,13 @@ def build(
 
     ParamError if the run's conf does not fit the task's own params.
     """
-    vault = vault or NoVault()
+    backend = backend or NoBackend()
     known = dict(dates(dag_run.logical_date))
     return {
         **known,
         **(previous or dict.fromkeys(PREVIOUS_KEYS)),
-        "var": Variables(vault),
-        "conn": Connections(vault),
+        "var": Variables(backend),
+        "conn": Connections(backend),
         "dag": dag,
         "task": task,
         "ti": ti,

@@ -34,11 +34,11 @@ def get_current_context() -> Context:
     return _stack[-1]
 
 
-def vault(what: str) -> Any:
-    """The vault of the running task, see authoring/vault; PacelineError outside of one."""
+def secrets_backend(what: str) -> Any:
+    """The secrets backend of the running task, see authoring/secrets_backend; PacelineError outside of one."""
     if not is_running():
         raise PacelineError(
             f"{what} works only while a task runs: use it inside the task's function, or a template such as "
             "{{ var.value.name }} or {{ conn.name.host }}, so that reading a DAG file asks no database."
         )
-    return get_current_context()["var"].vault
+    return get_current_context()["var"].backend

@@ -18,21 +18,21 @@ class Variable:
     @staticmethod
     def get(key: str, default: Any = NOTSET, deserialize_json: bool = False) -> Any:
         """The text, or with `deserialize_json` its value; `default` if there is none, else NotFoundError."""
-        return _get(running.vault("Variable.get()"), key, default, as_json=deserialize_json)
+        return _get(running.secrets_backend("Variable.get()"), key, default, as_json=deserialize_json)
 
     @staticmethod
     def set(key: str, value: Any, description: str | None = None, serialize_json: bool = False) -> None:
         """Make or change a variable; with `serialize_json` any JSON value, else its text."""
         text = json.dumps(value, ensure_ascii=False) if serialize_json else str(value)
-        running.vault("Variable.set()").set_variable(key, text, description)
+        running.secrets_backend("Variable.set()").set_variable(key, text, description)
 
     @staticmethod
     def delete(key: str) -> None:
         """Delete a variable, if it is there."""
-        running.vault("Variable.delete()").delete_variable(key)
+        running.secrets_backend("Variable.delete()").delete_variable(key)
 
 
-class VariableVault(Protocol):
+class VariableBackend(Protocol):
     """Where variables are found."""
 
     def variable(self, key: str) -> str | None:
@@ -48,8 +48,8 @@ class VariableVault(Protocol):
 class Variables:
     """`var` of a context: `var.value.key` and `var.json.key`, each also with `.get(key, default)`."""
 
-    def __init__(self, source: VariableVault) -> None:
-        self.vault = source
+    def __init__(self, source: VariableBackend) -> None:
+        self.backend = source
         self.value = Accessor(source, as_json=False)
         self.json = Accessor(source, as_json=True)
 
@@ -57,12 +57,12 @@ class Variables:
 class Accessor:
     """Variables by name."""
 
-    def __init__(self, source: VariableVault, *, as_json: bool) -> None:
-        self._vault = source
+    def __init__(self, source: VariableBackend, *, as_json: bool) -> None:
+        self._backend = source
         self._as_json = as_json
 
     def get(self, key: str, default: Any = NOTSET) -> Any:
-        return _get(self._vault, key, default, as_json=self._as_json)
+        return _get(self._backend, key, default, as_json=self._as_json)
 
     def __getattr__(self, key: str) -> Any:
         if key.startswith("__"):
@@ -73,7 +73,7 @@ class Accessor:
         return self.get(key)
 
 
-def _get(source: VariableVault, key: str, default: Any, *, as_json: bool) -> Any:
+def _get(source: VariableBackend, key: str, default: Any, *, as_json: bool) -> Any:
     try:
         text = _found(source, key)
     except NotFoundError:
@@ -89,9 +89,9 @@ def _get(source: VariableVault, key: str, default: Any, *, as_json: bool) -> Any
         raise PacelineError(f"Variable {key!r} is not JSON: read it as text, or set it to JSON.") from None
 
 
-def _found(vault: VariableVault, key: str) -> str:
+def _found(backend: VariableBackend, key: str) -> str:
     """The text of a variable, masked in the task's log first if its name looks secret; NotFoundError."""
-    text = vault.variable(key)
+    text = backend.variable(key)
     if text is None:
         raise NotFoundError(f"There is no variable {key!r}: `paceline variables set {key} VALUE` makes it.")
     if secrets_masker.looks_secret(key):

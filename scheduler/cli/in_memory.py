@@ -198,7 +198,7 @@ def _try(settings: Settings, operator: AbstractOperator, ti: MemoryTaskInstance)
             task=operator,
             ti=ti,
             dag_run=run.dag_run,
-            vault=EnvironmentBackend(os.environ),
+            backend=EnvironmentBackend(os.environ),
             conf_overrides_params=settings.core.dag_run_conf_overrides_params,
         )
         operator = values["task"] = operator.unmap(values, ti.map_index)

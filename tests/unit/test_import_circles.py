@@ -7,8 +7,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("scheduler", "workers", "bench")
-#: Packages with a circle that is still to be broken. No module outside such a package may be in it.
-KNOWN = ("workers.spark.masters",)
 
 
 def modules() -> dict[str, Path]:
@@ -50,31 +48,10 @@ def circle(imports: Mapping[str, set[str]]) -> list[str]:
     return []
 
 
-def inside(name: str, package: str) -> bool:
-    return f"{name}.".startswith(f"{package}.")
-
-
-def without_known(imports: Mapping[str, set[str]]) -> dict[str, set[str]]:
-    """The same without the imports inside a known package."""
-    return {
-        name: {one for one in targets if not any(inside(name, known) and inside(one, known) for known in KNOWN)}
-        for name, targets in imports.items()
-    }
-
-
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    found = circle(without_known(graph(modules())))
+    found = circle(graph(modules()))
 
     assert not found, " -> ".join(found)
-
-
-def test_each_known_circle_is_still_there() -> None:
-    imports = graph(modules())
-
-    for known in KNOWN:
-        assert circle({name: targets for name, targets in imports.items() if inside(name, known)}), (
-            f"{known} has no circle any more: take it out of KNOWN"
-        )
 
 
 def test_an_import_for_types_and_one_inside_a_function_count(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def rendered(template: str, *, logical_date: Any = None, **dag: Any) -> Any:
         data_interval_end=None,
     )  # fmt: skip
     ti: Any = Instance()
-    values = context.build(dag=made, task=task, ti=ti, dag_run=run, vault=EnvironmentBackend(ENVIRONMENT))
+    values = context.build(dag=made, task=task, ti=ti, dag_run=run, backend=EnvironmentBackend(ENVIRONMENT))
     assert context.KEYS - values.keys() == {*context.DATE_KEYS, "templates_dict"}
     with running.current(values):
         copy: Any = task.render(values)

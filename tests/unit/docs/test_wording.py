@@ -60,7 +60,6 @@ LEFT_IN_CODE = {
     r"heirs?": 5,
     r"hand(?:s|ed|ing)? (?:it |them |its |their |the |slots )*on": 5,
     r"warden": 6,
-    r"vault": 3,
     r"with a sentence": 1,
     r"go(?:es)? on (?:by|from|with)": 25,
     r"ends? in order|stops? in order": 5,

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from scheduler.authoring.connection import Connection, ConnectionVault
-from scheduler.authoring.variable import VariableVault
+from scheduler.authoring.connection import Connection, ConnectionBackend
+from scheduler.authoring.variable import VariableBackend
 from scheduler.exceptions import PacelineError
 
 
-class Vault(VariableVault, ConnectionVault, Protocol):
+class SecretsBackend(VariableBackend, ConnectionBackend, Protocol):
     """What a worker gives its tasks; None stands for something that is not there."""
 
 
-class NoVault:
-    """Stands where a context was made without a vault."""
+class NoBackend:
+    """Stands where a context was made without a secrets backend."""
 
     def variable(self, key: str) -> str | None:
         raise PacelineError(f"Variable {key!r}: variables cannot be read here.")
