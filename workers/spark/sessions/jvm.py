@@ -2,7 +2,6 @@
 
 import contextlib
 import fcntl
-import logging
 import os
 import signal
 import struct
@@ -215,8 +214,6 @@ def _disconnect(gateway: Any) -> None:
 def _connect(port: int, secret: str) -> Any:
     from pyspark.java_gateway import launch_gateway
 
-    # In a task's log it would tell of each connection that it opens or closes.
-    logging.getLogger("py4j").setLevel(logging.WARNING)
     os.environ |= {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
     try:
         return launch_gateway()

@@ -5,6 +5,7 @@ A task may leave a JVM in any state. Whatever goes wrong while it is taken or re
 
 import contextlib
 import gc
+import logging
 import re
 import threading
 import time
@@ -241,6 +242,8 @@ def activate(warm: Warm) -> None:
     """Let PySpark, which knows one JVM a process, use this one."""
     global _active  # noqa: PLW0603
     restore_modules()
+    # In a task's log it would tell of each connection that it opens or closes.
+    logging.getLogger("py4j").setLevel(logging.WARNING)
     if warm.base is not None:
         warm.python.restore()
     if _active is warm:
