@@ -63,8 +63,10 @@ class Bench:
     folder: Path
     workers: list[Worker] = field(default_factory=list)
 
-    def worker(self, *, queues: str = "default", concurrency: int = 1, ready: bool = True, **env: str) -> Worker:
-        """Start a worker; `ready` waits until it takes work. Environment names without PACELINE_ in lower case are settings."""
+    def worker(
+        self, *, queues: str = "default", concurrency: int = 1, ready: bool = True, folder: Path | None = None, **env: str
+    ) -> Worker:
+        """Start a worker, in the bench's folder or another one; `ready` waits until it takes work."""
         number = len(self.workers)
         said = self.folder / f"worker-{number}.txt"
         environment = {
@@ -80,7 +82,7 @@ class Bench:
             process = subprocess.Popen(
                 [sys.executable, "-P", "-c", RUN, queues, str(concurrency), f"w{number}"],
                 env=environment,
-                cwd=self.folder,
+                cwd=folder or self.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

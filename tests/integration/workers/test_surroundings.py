@@ -189,3 +189,21 @@ def test_a_chain_is_followed_by_the_worker_alone(bench: Any) -> None:
     queued_by = [row[0] for row in bench.scenario.rows("select queued_by from task_instance order by id")]
     assert [name.split("@")[0] for name in queued_by[1:]] == ["w0"] * 19
     assert bench.log_path("t19").exists()
+
+
+def test_the_working_folder_of_a_worker_may_be_deleted(bench: Any) -> None:
+    gone = bench.folder / "gone"
+    gone.mkdir()
+    bench.worker(folder=gone)
+    gone.rmdir()
+
+    run = bench.run("""
+        import os
+        with DAG("d", schedule=None):
+            python = PythonOperator(task_id="python", python_callable=os.getcwd)
+            bash = BashOperator(task_id="bash", bash_command="pwd -P", cwd="{{ ti.xcom_pull('python') }}")
+            python >> bash
+    """)
+
+    assert bench.scenario.states(run) == {"python": "success", "bash": "success"}, bench.said
+    assert "its tasks start in / from now on" in bench.said
