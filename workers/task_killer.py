@@ -75,12 +75,18 @@ class TaskKiller:
         die_with_parent(self._worker, PARENT_DIED)
         known: dict[int, psutil.Process] = {}
         looked_at = 0.0
-        while not _parent_died(LEASE_LOOK_S if self._leased() else TREE_LOOK_S):
+        while not self._worker_died(LEASE_LOOK_S if self._leased() else TREE_LOOK_S):
             self._end_unleased()
             forks.read()
             if (now := time.monotonic()) >= looked_at + TREE_LOOK_S and self._running_tasks.running():
                 known, looked_at = {one.pid: one for one in below(self._worker) if one.pid != os.getpid()}, now
         self._end_all(known, forks)
+
+    def _worker_died(self, timeout_s: float) -> bool:
+        """Whether it does within `timeout_s`."""
+        told = signal.sigtimedwait({PARENT_DIED}, timeout_s) is not None
+        # A SIGCONT after that time makes Python return a signal that nobody sent.
+        return told and os.getppid() != self._worker
 
     def _leased(self) -> bool:
         return any(one.exclusive for one in self._running_tasks.running())
@@ -120,7 +126,3 @@ def _leave_the_group() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {PARENT_DIED})
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(PR_SET_NAME, b"task-killer", 0, 0, 0)
-
-
-def _parent_died(timeout_s: float) -> bool:
-    return signal.sigtimedwait({PARENT_DIED}, timeout_s) is not None
