@@ -21,6 +21,8 @@ ENDINGS: dict[str, Callable[[Any], object]] = {}
 KEPT: list[Any] = []
 #: Long enough on a machine that has much else to do: a JVM that hangs is told after ANSWER_S.
 LONGEST = timedelta(minutes=8)
+#: For JVMs that start with less work.
+QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC", "spark.sql.codegen.wholeStage": False}
 
 
 def ending(function: Callable[[Any], object]) -> Callable[[Any], object]:
@@ -337,12 +339,12 @@ def found(spark: Any) -> dict[str, Any]:
 
 @dag(schedule=None)
 def endings() -> None:
-    @task.pyspark(execution_timeout=LONGEST)
+    @task.pyspark(conf=QUICK, execution_timeout=LONGEST)
     def hostile(spark: Any, dag_run: Any) -> None:
         if dag_run.conf["ending"] in ENDINGS:
             ENDINGS[dag_run.conf["ending"]](spark)
 
-    @task.pyspark(trigger_rule="all_done", execution_timeout=LONGEST)
+    @task.pyspark(conf=QUICK, trigger_rule="all_done", execution_timeout=LONGEST)
     def ordinary(spark: Any) -> dict[str, Any]:
         return found(spark)
 

@@ -108,7 +108,7 @@ class Bench:
         self.wait(run, timeout_s=timeout_s, **tasks)
         return run
 
-    def wait(self, run: int, *, timeout_s: float = 60.0, **tasks: str) -> None:
+    def wait(self, run: int, *, timeout_s: float = 60.0, interval_s: float = 0.03, **tasks: str) -> None:
         def there() -> bool:
             self.scenario.turn()
             if tasks:
@@ -116,7 +116,7 @@ class Bench:
                 return all(states[name] == state for name, state in tasks.items())
             return self.scenario.run_state(run) in {"success", "failed"}
 
-        eventually(there, timeout=timeout_s, message=lambda: f"{self.scenario.states(run)}\n{self.said}")
+        eventually(there, timeout=timeout_s, interval=interval_s, message=lambda: f"{self.scenario.states(run)}\n{self.said}")
 
     def log_path(self, task_id: str, number: int = 1, dag_id: str = "d", run_id: str = "r1") -> Path:
         return Path(logs.try_path(
