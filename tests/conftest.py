@@ -29,9 +29,13 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def pytest_configure() -> None:
-    """A background job of a script is started deaf to Ctrl-C, and what tests start would inherit that."""
+    """A background job of a script ignores Ctrl-C, and what tests start would inherit that.
+
+    JVMs live for seconds here, too short a time for the optimizing compiler, which takes half of their CPU.
+    """
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from support.fork_server import Forked, ForkServer, running_fork_server
 from support.scenario import Scenario
 from support.waiting import eventually
 
@@ -39,7 +40,7 @@ QUICK = {"PACELINE_WORKER_HEARTBEAT_SEC": "0.3", "PACELINE_WORKER_GRACE_SEC": "2
 class Worker:
     """A worker process and what it said."""
 
-    process: "subprocess.Popen[bytes]"
+    process: "subprocess.Popen[bytes] | Forked"
     said_path: Path
 
     @property
@@ -61,6 +62,7 @@ class Bench:
     settings: Settings
     scenario: Scenario
     folder: Path
+    fork_server: ForkServer | None = None
     workers: list[Worker] = field(default_factory=list)
 
     def worker(
@@ -78,20 +80,24 @@ class Bench:
             "PACELINE_BROKER_URL": self.settings.broker_url,
             **env,
         }
+        worker = Worker(self._started([queues, str(concurrency), f"w{number}"], environment, said), said)
+        self.workers.append(worker)
+        if ready:
+            eventually(lambda: "takes" in worker.said, timeout=30, message=lambda: worker.said)
+        return worker
+
+    def _started(self, arguments: list[str], environment: dict[str, str], said: Path) -> "subprocess.Popen[bytes] | Forked":
         with said.open("wb") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-c", RUN, queues, str(concurrency), f"w{number}"],
+            if self.fork_server is not None:
+                return self.fork_server.start(RUN, arguments, env=environment, cwd=self.folder, output=said)
+            return subprocess.Popen(
+                [sys.executable, "-P", "-c", RUN, *arguments],
                 env=environment,
                 cwd=folder or self.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
-        worker = Worker(process, said)
-        self.workers.append(worker)
-        if ready:
-            eventually(lambda: "takes" in worker.said, timeout=30, message=lambda: worker.said)
-        return worker
 
     def dag(self, source: str, name: str = "example.py") -> None:
         """Write a DAG file and store its DAGs as the parser would."""
@@ -138,10 +144,10 @@ class Bench:
 
 
 @contextlib.contextmanager
-def opened(settings: Settings, folder: Path) -> Iterator[Bench]:
+def opened(settings: Settings, folder: Path, fork_server: ForkServer | None = None) -> Iterator[Bench]:
     """A bench whose workers are ended with the block."""
     scenario = Scenario(settings)
-    made = Bench(settings, scenario, folder)
+    made = Bench(settings, scenario, folder, fork_server)
     yield made
     for worker in made.workers:
         if worker.process.poll() is None:
@@ -155,10 +161,18 @@ def opened(settings: Settings, folder: Path) -> Iterator[Bench]:
     scenario.close()
 
 
+@pytest.fixture(scope="session")
+def forks_workers() -> Iterator[ForkServer]:
+    """Has imported what a worker imports."""
+    with running_fork_server("workers.app") as server:
+        yield server
+
+
 @pytest.fixture
-def bench(settings: Settings, tmp_path: Path) -> Iterator[Bench]:
-    """Workers of this bench are ended with the test."""
-    with opened(settings, tmp_path) as made:
+def bench(settings: Settings, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Bench]:
+    """Workers of this bench are ended with the test. They are forked, unless the test or its file is marked `own_program`."""
+    own = request.node.get_closest_marker("own_program") is not None
+    with opened(settings, tmp_path, None if own else request.getfixturevalue("forks_workers")) as made:
         yield made
 
 

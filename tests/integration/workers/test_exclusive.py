@@ -16,6 +16,8 @@ from support.waiting import eventually
 from scheduler.settings import Settings
 from workers.task_stopper import LEASE_ENDED
 
+pytestmark = pytest.mark.own_program
+
 TIMEOUT_S = 4.0
 #: The task, and a process of its own session that it starts, write down when they run, by a clock that all processes share.
 TICKING = """

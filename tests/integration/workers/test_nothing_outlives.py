@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 from support.waiting import eventually
+
+pytestmark = pytest.mark.own_program
 
 #: A task that starts a process of its own session, and a daemon that its parents have left.
 STARTING = """

@@ -13,6 +13,8 @@ from scheduler.settings import Settings
 from scheduler.store.secrets import connections, variables
 from scheduler.store.secrets.cipher import Cipher
 
+pytestmark = pytest.mark.own_program
+
 PASSWORD, TOKEN, KEY, VALUE = "pa55w0rd/with:signs", "extra-token-1234", "variable-secret-99", "not secret at all"
 SECRETS = (PASSWORD, TOKEN, KEY)
 

@@ -5,6 +5,9 @@ import time
 from typing import Any
 
 import psutil
+import pytest
+
+pytestmark = pytest.mark.own_program
 
 
 def test_everything_a_task_says_is_in_its_log_in_order(bench: Any) -> None:
