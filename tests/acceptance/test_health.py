@@ -68,7 +68,7 @@ def test_a_scheduler_that_hangs_in_a_query_or_is_stopped_is_unhealthy(stack_fact
     engine = database.create(stack.settings)
     with engine.begin() as elsewhere:
         elsewhere.exec_driver_sql("lock table dag_run in access exclusive mode")
-        eventually(lambda: asked(port)[0] == 503, timeout=10, message=stack.logs)
+        eventually(lambda: asked(port)[0] == 503, message=stack.logs)
         report = asked(port)[1]
         code, said = doctor(stack, "scheduler")
     engine.dispose()

@@ -60,7 +60,7 @@ def test_50_queued_task_instances_survive_the_loss_of_their_messages(
 
         broker.flushdb() if how == "all of Redis is emptied" else broker.delete(*waiting)
 
-        eventually(lambda: sum(map(broker.llen, waiting)) == 50, timeout=10, message=faulty.stack.logs)
+        eventually(lambda: sum(map(broker.llen, waiting)) == 50, message=faulty.stack.logs)
         broker.close()
         assert faulty.rows(queued) == before
         for command in stacks.stack_commands(faulty.stack.env, schedulers=0, workers=[("default", 3)]):

@@ -48,7 +48,7 @@ class PostgresServer:
         """Set the server read-only for every session, as a failover or an operator does, or back."""
         self.execute(f"alter system set default_transaction_read_only = {'off' if yes else 'on'}")
         self.execute("select pg_reload_conf()")
-        eventually(lambda: self._takes_writes() == yes, timeout=10)
+        eventually(lambda: self._takes_writes() == yes)
 
     def _takes_writes(self) -> bool:
         with contextlib.closing(self.embedded.connect("postgres")) as connection, connection.cursor() as cursor:

@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 def eventually(
-    predicate: Callable[[], T], *, timeout: float = 10.0, interval: float = 0.03, message: Callable[[], str] | str = ""
+    predicate: Callable[[], T], *, timeout: float = 30.0, interval: float = 0.03, message: Callable[[], str] | str = ""
 ) -> T:
     """Call the predicate until what it returns is true, and return that.
 

@@ -77,7 +77,7 @@ def test_what_leaves_its_group_and_session_ends_with_the_file(files: Files, tmp_
 
     files.read_all(files.manager())
 
-    eventually(lambda: is_gone(pid), timeout=10)
+    eventually(lambda: is_gone(pid))
     assert files.dags() == {"good": ("good.py", True, 1)}
     assert files.errors().keys() == ({"escapes.py"} if then else set())
 

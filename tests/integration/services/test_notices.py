@@ -518,7 +518,7 @@ def test_what_a_dead_worker_loses_gives_one_retry_notice_a_try(make_scenario: Ca
     )
     run = scenario.trigger("d")
     for _ in range(3):
-        eventually(lambda: (scenario.turn(), scenario.messages())[1], timeout=10)
+        eventually(lambda: (scenario.turn(), scenario.messages())[1])
         message = scenario.rows("select id, dispatch_id::text from task_instance where state = 'queued'")
         # As if it had registered anew: one that was declared dead claims nothing.
         scenario.sql("update process set stopped_at = null, heartbeat_at = clock_timestamp() where kind = 'worker'")

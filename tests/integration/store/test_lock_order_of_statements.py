@@ -84,7 +84,7 @@ def test_a_report_waits_for_a_lower_row_before_it_takes_a_higher_one(
     with ThreadPoolExecutor(1) as pool:
         try:
             reported: Future[bool] = pool.submit(scenario.follower.report, claim, SUCCESS)
-            eventually(lambda: scenario.rows(BLOCKED) == [(1,)], timeout=10)
+            eventually(lambda: scenario.rows(BLOCKED) == [(1,)])
             other.lock("task_instance", "id", higher)
         finally:
             other.leave()
@@ -139,7 +139,7 @@ def test_deferrals_are_taken_in_order(scenario: Scenario) -> None:
         with ThreadPoolExecutor(1) as pool:
             try:
                 done = pool.submit(way)
-                eventually(lambda: scenario.rows(BLOCKED) == [(1,)], timeout=10)
+                eventually(lambda: scenario.rows(BLOCKED) == [(1,)])
                 other.lock("deferral", "task_instance_id", high)
             except LockNotAvailable:
                 pytest.fail("the higher deferral was taken before the lower one")

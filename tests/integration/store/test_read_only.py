@@ -44,7 +44,7 @@ def test_what_a_read_only_server_refuses_a_worker_may_ask_again(scenario: Scenar
     read_only(True)
 
     with pytest.raises(psycopg2.Error) as refused:
-        eventually(lambda: scenario.follower.report(claimed, ending), timeout=10)
+        eventually(lambda: scenario.follower.report(claimed, ending))
     assert sqlstates.is_passing(refused.value)
     with pytest.raises(psycopg2.OperationalError) as unreachable:
         HotPath(scenario.settings, scenario.worker_id).now()
@@ -109,7 +109,7 @@ def test_a_session_that_the_server_ended_in_its_transaction_is_asked_again(scena
     def stopped_while_it_decides() -> None:
         with scenario.hot.deciding(claimed, []):
             scenario.hot.read("select set_config('idle_in_transaction_session_timeout', '10ms', true)", ())
-            eventually(lambda: scenario.rows(idle) == [(0,)], timeout=10)
+            eventually(lambda: scenario.rows(idle) == [(0,)])
             scenario.hot.now()
 
     with pytest.raises(psycopg2.Error) as ended:

@@ -81,7 +81,7 @@ def test_a_deaf_worker_turns_unhealthy_starts_again_and_takes_what_waits(
     run = bench.scenario.trigger("d", run_id="r1")
     bench.wait(run, t="queued")
 
-    _, report = eventually(lambda: found if (found := asked(port))[0] == 503 else None, timeout=15)
+    _, report = eventually(lambda: found if (found := asked(port))[0] == 503 else None)
     # It may start again, and be deaf again, while the doctor starts.
     said = eventually(lambda: found if "has taken no message for" in (found := doctor(bench)).stderr else None, timeout=60)
     file.unlink()
@@ -150,7 +150,7 @@ def test_what_a_killed_worker_ran_goes_on_as_soon_as_it_starts_again(bench: Any)
     psutil.wait_procs(children, timeout=10)
 
     bench.worker(PACELINE_WORKER_HEARTBEAT_TIMEOUT="60")
-    bench.wait(run, timeout_s=20)
+    bench.wait(run)
 
     assert bench.scenario.states(run) == {"t": "success"}
     ((reason,),) = bench.scenario.rows("select reason from task_try")

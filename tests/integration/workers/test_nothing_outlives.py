@@ -96,7 +96,7 @@ def test_what_a_killed_worker_ran_dies_with_it(bench: Any) -> None:
     worker.signal(signal.SIGKILL)
     worker.process.wait()
 
-    eventually(lambda: not any(runs(pid) for pid in {*below, *started()}), timeout=15)
+    eventually(lambda: not any(runs(pid) for pid in {*below, *started()}))
 
 
 def test_what_a_task_forked_just_before_its_worker_was_killed_dies_with_it(bench: Any) -> None:

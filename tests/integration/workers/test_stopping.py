@@ -118,7 +118,7 @@ def test_processes_that_a_dead_child_left_are_ended(bench: Any) -> None:
     bench.wait(run)
 
     left = int(pid_file.read_text())
-    eventually(lambda: not psutil.pid_exists(left), timeout=15)
+    eventually(lambda: not psutil.pid_exists(left))
 
 
 def test_a_task_goes_on_while_the_database_is_away_and_reports_later(bench: Any) -> None:

@@ -127,7 +127,7 @@ def test_a_trigger_that_does_not_fire_in_time_resumes_with_that(scenario: Scenar
 
     with running_waiter(scenario.settings) as waiter:
         again = resumed(scenario)
-        eventually(lambda: not waiter._running, timeout=10)
+        eventually(lambda: not waiter._running)
 
     assert again.resume is not None and "event" not in again.resume and again.resume["timed_out"] is True
     assert scenario.rows("select 1 from deferral") == []
@@ -279,7 +279,7 @@ def test_a_waiter_that_was_declared_dead_goes_on_under_a_new_id(settings: Settin
         eventually(lambda: len(waiter._running) == 1)
         former = waiter.waiter_id
         scenario.sql("update process set heartbeat_at = now() - interval '1 hour' where id = %s", former)
-        eventually(lambda: scenario.turn() or waiter.waiter_id != former, timeout=10)
+        eventually(lambda: scenario.turn() or waiter.waiter_id != former)
         eventually(lambda: scenario.rows("select waiter from deferral") == [(waiter.waiter_id,)])
 
     assert scenario.rows("select waiter from deferral") == [(None,)], "an orderly end gives back what was awaited"
