@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from support.faulty import FULL
 
 from scheduler.cli import paceline
 from scheduler.settings import Paths, Settings
@@ -29,8 +30,12 @@ def settings(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Settings
 
 @pytest.fixture(scope="module")
 def made(settings: Settings, folder: Path) -> Path:
+    """With a rehearsal of one job, unless there is time: `make setup` plays all of it."""
     (folder / "spark-of-an-earlier-java.jsa").touch()
-    return archiving.make(settings)
+    with pytest.MonkeyPatch.context() as patch:
+        if not FULL:
+            patch.setattr(rehearsal, "play", lambda spark, _: spark.range(7).count())
+        return archiving.make(settings)
 
 
 @pytest.fixture

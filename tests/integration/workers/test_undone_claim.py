@@ -78,8 +78,20 @@ def scenario(server: PostgresServer, settings: Settings) -> Iterator[Scenario]:
 def crash_backend(server: PostgresServer, scenario: Scenario) -> None:
     """SIGKILL to one backend: PostgreSQL ends all others and recovers, and stays the same process."""
     (pid,) = scenario.hot.read("select pg_backend_pid()", ())[0]
-    os.kill(pid, signal.SIGKILL)
+    with contextlib.closing(server.embedded.connect()) as other:
+        os.kill(pid, signal.SIGKILL)
+        # Until the server has noticed, it takes connections.
+        eventually(lambda: _is_cut(other))
     _back(server, scenario)
+
+
+def _is_cut(connection: Any) -> bool:
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("select 1")
+    except psycopg2.Error:
+        return True
+    return False
 
 
 def crash_server(server: PostgresServer, scenario: Scenario) -> None:
