@@ -80,20 +80,22 @@ class Bench:
             "PACELINE_BROKER_URL": self.settings.broker_url,
             **env,
         }
-        worker = Worker(self._started([queues, str(concurrency), f"w{number}"], environment, said), said)
+        worker = Worker(self._started([queues, str(concurrency), f"w{number}"], environment, folder or self.folder, said), said)
         self.workers.append(worker)
         if ready:
             eventually(lambda: "takes" in worker.said, timeout=30, message=lambda: worker.said)
         return worker
 
-    def _started(self, arguments: list[str], environment: dict[str, str], said: Path) -> "subprocess.Popen[bytes] | Forked":
+    def _started(
+        self, arguments: list[str], environment: dict[str, str], folder: Path, said: Path
+    ) -> "subprocess.Popen[bytes] | Forked":
         with said.open("wb") as output:
             if self.fork_server is not None:
-                return self.fork_server.start(RUN, arguments, env=environment, cwd=self.folder, output=said)
+                return self.fork_server.start(RUN, arguments, env=environment, cwd=folder, output=said)
             return subprocess.Popen(
                 [sys.executable, "-P", "-c", RUN, *arguments],
                 env=environment,
-                cwd=folder or self.folder,
+                cwd=folder,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
