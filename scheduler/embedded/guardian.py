@@ -1,12 +1,12 @@
-"""Runs one command and ends it, with every descendant, when it exits or when the supervisor that asked for it dies.
+"""Runs one command. Ends all its descendants when the command exits, and the command too when the supervisor ends.
 
-Started by path under a bare interpreter (`python -I -S guardian.py ...`), so it imports the standard library only:
+It is started by path under a bare interpreter (`python -I -S guardian.py ...`), so it imports the standard library only:
 
     guardian.py --link FD --death-signal N [--user UID GID] -- COMMAND...
 
-FD is one end of a socket pair. The guardian writes the command's process id to it; its end of file means that the
-supervisor is gone, however it died, or wants an end now. Should the guardian itself be killed, the kernel gives the
-command the death signal.
+FD is one end of a socket pair. The guardian writes the process ID of the command to it. End of file on it means that the
+supervisor has ended for any reason, or that it ends the command. If the guardian itself is killed, the kernel sends the death
+signal to the command.
 """
 
 import argparse
@@ -25,16 +25,16 @@ PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
 LINUX = sys.platform == "linux"
-#: Passed on to the command, and to it alone: it decides what its own children are told.
+#: Passed on to the command, but not to its children: the command decides about them.
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-#: Seconds the command gets between the death signal and SIGKILL.
+#: Seconds between the death signal and SIGKILL.
 DEATH_GRACE_S = 10.0
-#: Seconds after which descendants that do not even die of SIGKILL (waiting for a disk) are given up.
+#: Seconds after which the guardian stops waiting for descendants that SIGKILL does not end (they wait for a disk).
 SWEEP_LIMIT_S = 10.0
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command to its end; the exit code is the command's, or 128 and the signal that ended it."""
+    """Run the command to its end. Returns its exit code, or 128 plus the number of the signal that ended it."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--link", type=int, required=True)
     parser.add_argument("--death-signal", type=int, default=signal.SIGKILL)
@@ -43,10 +43,10 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     _keep_to_ourselves()
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    # The environment that the command gets, with its passwords, is nobody else's to read here.
+    # Other processes must not read the passwords in this environment.
     prctl(PR_SET_DUMPABLE, 0)
     wakeup = _wake_on_signals()
-    # Held back until both sides of the fork know what to do with them: one that comes early must not get lost.
+    # Blocked until both sides of the fork have their handlers, so that an early signal is not lost.
     signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
     child = _spawn(options)
     for number in FORWARDED:
@@ -60,13 +60,13 @@ def main(arguments: list[str]) -> int:
 
 
 def prctl(option: int, value: int) -> None:
-    """Call prctl(2); elsewhere than on Linux there is nothing to call and the process group has to do."""
+    """Call prctl(2) on Linux. Elsewhere nothing is called, and only the process group is ended."""
     if LINUX:
         ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
 def _forget_environment() -> None:
-    """Blank out the values where they lie, and /proc shows them: the command has its own copy."""
+    """Overwrite the values in memory, where /proc would show them. The command has its own copy."""
     libc = ctypes.CDLL(None)
     libc.getenv.restype = ctypes.c_void_p
     for name, value in os.environb.items():
@@ -75,7 +75,7 @@ def _forget_environment() -> None:
 
 
 def _keep_to_ourselves() -> None:
-    """Hand neither the link nor a lock on to the command: both must end with the guardian, not with a stray."""
+    """Keep the command from inheriting the link and the lock: both must close with the guardian, not with a stray process."""
     for name in os.listdir("/dev/fd"):  # noqa: PTH208
         if int(name) > 2:
             with contextlib.suppress(OSError):
@@ -83,7 +83,7 @@ def _keep_to_ourselves() -> None:
 
 
 def _wake_on_signals() -> int:
-    """A file descriptor that becomes readable with each signal, so that no SIGCHLD falls between a check and a wait."""
+    """Return a descriptor that becomes readable at each signal, so that no SIGCHLD is lost between a check and a wait."""
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
     os.set_blocking(writing, False)
@@ -120,7 +120,7 @@ def _spawn(options: argparse.Namespace) -> int:
 
 
 def _follow(child: int, *, link: int, wakeup: int, death_signal: int) -> int:
-    """Reap whatever ends until the command does; tell it to end once the supervisor is gone."""
+    """Reap processes until the command ends, and return its exit code. Ends the command once the supervisor has ended."""
     watched = [wakeup, link]
     deadline: float | None = None
     while True:
@@ -150,20 +150,20 @@ def _still_linked(link: int) -> bool:
 
 
 def _reap(child: int) -> int | None:
-    """Collect everything that ended; the wait status of the command if it is among it."""
-    found = None
+    """Reap all ended processes. Returns the wait status of the command if it is among them."""
+    command_status = None
     with contextlib.suppress(ChildProcessError):
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 break
             if pid == child:
-                found = status
-    return found
+                command_status = status
+    return command_status
 
 
 def _sweep(child: int) -> None:
-    """Kill what the command left behind: its process group and, adopted by this subreaper, every descendant."""
+    """Kill the remaining processes of the command: its process group, and all descendants, which this subreaper has adopted."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child, signal.SIGKILL)
     deadline = time.monotonic() + SWEEP_LIMIT_S
@@ -179,11 +179,11 @@ def _sweep(child: int) -> None:
 
 
 def _descendants() -> Iterable[int]:
-    """Ids of all processes below this one (Linux; elsewhere nothing is adopted, so nothing is found)."""
+    """Yield the IDs of all descendants of this process. Linux only: elsewhere there are none, because nothing is adopted."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError, IndexError):
-            # The command name, in parentheses, may itself hold blanks and parentheses.
+            # The command name is in parentheses and may itself contain spaces and parentheses.
             parent = int(stat.read_text(errors="replace").rpartition(")")[2].split()[1])
             children.setdefault(parent, []).append(int(stat.parent.name))
     waiting = children.get(os.getpid(), [])

@@ -1,4 +1,4 @@
-"""Who owns a home folder: the lock of a running stack, and what root's PostgreSQL user may reach."""
+"""Ownership of a home folder: the lock of a running stack, and the access of root's PostgreSQL user."""
 
 import contextlib
 import fcntl
@@ -13,18 +13,18 @@ from pathlib import Path
 from scheduler.embedded import access_lists
 from scheduler.exceptions import ConflictError, PacelineError
 
-#: PostgreSQL refuses to run as root; as root, its processes get this user, made on first use.
+#: PostgreSQL refuses to run as root. When Paceline runs as root, PostgreSQL runs as this user, created on first use.
 SERVER_USER = "paceline-postgres"
-#: Seconds the children of a stack that was killed may take to end before the next stack gives up on them.
+#: Seconds for which a new stack waits for the children of a killed stack.
 LEFTOVERS_S = 40.0
 
 
 @contextlib.contextmanager
 def lock(home: Path, *, say: Callable[[str], None] = print) -> Iterator[int]:
-    """Own the home until the end of the block; yields a descriptor that every guardian must keep open.
+    """Own the home until the end of the block. Yields a descriptor that every guardian must keep open.
 
-    Two locks: one of the owner, which tells a second owner at once, and one shared with the guardians, which outlives
-    a killed owner until its last child has ended. ConflictError if another stack runs on this home.
+    There are two locks. The owner's lock rejects a second owner at once. The other is shared with the guardians and stays locked
+    after the owner is killed, until its last child has ended. ConflictError if another stack runs on this home.
     """
     home.mkdir(parents=True, exist_ok=True)
     with _opened(home / ".owner.lock") as owner, _opened(home / ".children.lock") as children:
@@ -40,9 +40,9 @@ def lock(home: Path, *, say: Callable[[str], None] = print) -> Iterator[int]:
 
 
 def server_identity(data: Path) -> tuple[int, int] | None:
-    """User and group id PostgreSQL must run as; None is our own.
+    """Return the user and group ID to run PostgreSQL as; None for those of this process.
 
-    Root hands over to the owner of the data, else to SERVER_USER.
+    As root, these are those of the owner of the data, or else of SERVER_USER.
     """
     if os.geteuid() != 0:
         if data.exists() and data.stat().st_uid != os.geteuid():
@@ -56,34 +56,34 @@ def server_identity(data: Path) -> tuple[int, int] | None:
 
 
 def private_folder(folder: Path, identity: tuple[int, int] | None) -> None:
-    """Make a folder of mode 0700 that belongs to this identity; refuse one that somebody else put there."""
+    """Create a folder of mode 0700 that belongs to this identity. PacelineError if it belongs to another user."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
-    found = folder.lstat()
+    status = folder.lstat()
     allowed = {os.geteuid()} | ({identity[0]} if identity else set())
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid not in allowed:
-        raise PacelineError(f"{folder} belongs to somebody else: remove it, or set PACELINE_HOME to a folder with a shorter path.")
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid not in allowed:
+        raise PacelineError(f"{folder} belongs to another user: remove it, or set PACELINE_HOME to a folder with a shorter path.")
     folder.chmod(0o700)
     if identity is not None:
         os.chown(folder, *identity)
 
 
 def let_pass(folder: Path, identity: tuple[int, int]) -> None:
-    """Let this user pass through a folder and all above it, and nobody else."""
+    """Allow only this user to search a folder and all its parents."""
     for place in (folder, *folder.parents):
         _let(place, identity, 1)
 
 
 def let_read(folder: Path, identity: tuple[int, int]) -> None:
-    """Let this user read and run the server's program files, whatever the umask of their installation."""
+    """Allow this user to read and execute the server's program files, independent of the umask of their installation."""
     let_pass(folder.parent, identity)
     for place in (folder, *folder.rglob("*")):
         _let(place, identity, 5 if place.stat().st_mode & stat.S_IXUSR else 4)
 
 
 def _let(place: Path, identity: tuple[int, int], bits: int) -> None:
-    """By an entry of its own in the access list: mode bits would open the folder to every user of the machine, for good."""
+    """Add an entry to the access control list: mode bits would open the folder to every user of the machine permanently."""
     if access_lists.rights(place, identity) & bits != bits:
         with _explained(place):
             access_lists.grant(place, identity[0], bits)
@@ -99,7 +99,7 @@ def _server_user() -> pwd.struct_passwd:
     except (OSError, subprocess.CalledProcessError, KeyError) as error:
         reason = (getattr(error, "stderr", None) or str(error)).strip()
         raise PacelineError(
-            f"PostgreSQL refuses to run as root and the user {SERVER_USER} could not be made ({reason}): "
+            f"PostgreSQL refuses to run as root and the user {SERVER_USER} could not be created ({reason}): "
             "run as another user, or set PACELINE_DATABASE_URL."
         ) from None
 
@@ -110,8 +110,8 @@ def _explained(place: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise PacelineError(
-            f"The user PostgreSQL runs as cannot be let into {place} ({error.strerror}): set PACELINE_HOME to a folder that"
-            " every user can pass, or run as another user than root."
+            f"The user that runs PostgreSQL cannot get access to {place} ({error.strerror}): set PACELINE_HOME to a folder that"
+            " every user can search, or run as another user than root."
         ) from None
 
 
@@ -134,11 +134,11 @@ def _locked(descriptor: int) -> bool:
 
 def _wait_for_leftovers(descriptor: int, home: Path, say: Callable[[str], None]) -> None:
     deadline = time.monotonic() + LEFTOVERS_S
-    said = False
+    reported = False
     while not _locked(descriptor):
-        if not said:
+        if not reported:
             say(f"Processes of an earlier stack on {home} are still ending; waiting for them.")
-            said = True
+            reported = True
         if time.monotonic() >= deadline:
             raise ConflictError(f"Processes of an earlier stack on {home} do not end: stop them, then start again.")
         time.sleep(0.1)

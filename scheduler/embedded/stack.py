@@ -1,4 +1,4 @@
-"""A whole stack on one machine: the embedded servers, the schema, schedulers, workers, a waiter and Flower as watched children."""
+"""A stack on one machine: the embedded servers, the schema, and schedulers, workers, a waiter and Flower as supervised children."""
 
 import contextlib
 import os
@@ -18,33 +18,33 @@ from scheduler.settings import Settings, environment_names
 from scheduler.settings.environment import OTHER_NAMES, PREFIX, STORE_PREFIXES
 from scheduler.store.db import database, migrate, roles
 
-#: The `paceline` command. Without -P a DAG folder as working directory could shadow our packages.
+#: The `paceline` command. Without -P, a DAG folder as the working directory could shadow Paceline's packages.
 PACELINE = (sys.executable, "-P", "-m", "scheduler.cli")
-#: Stages of the processes; the embedded servers are at the lowest, so they end last.
+#: Stages of the processes. The embedded servers have the lowest stage, so they end last.
 FLOWER_STAGE, SCHEDULER_STAGE, WORKER_STAGE = 1, 2, 3
-#: Seconds beyond worker.grace_sec that a worker may take to end.
+#: Seconds beyond worker.grace_sec in which a worker must end.
 WORKER_MARGIN_S = 10.0
 SCHEDULER_GRACE_S = 20.0
 PORTS_TRIED = 50
-#: A second Ctrl-C within this time is the same one, sent twice by a terminal and `make`.
+#: A second Ctrl-C within this time (seconds) is the same key press, sent by both the terminal and `make`.
 SAME_KEY_S = 1.0
-#: What those who run the author's code do not get, once they have a URL of their own; nor does Flower, which needs no database.
+#: Removed for processes that run user code, if they have their own database URL, and for Flower, which needs no database.
 SCHEDULERS_OWN = ("PACELINE_DATABASE_URL", "PACELINE_SMTP_PASSWORD", "PACELINE_SCHEDULER_PASSWORD")
-#: What no process that runs gets: only migrating connects as the owner of the tables.
+#: Removed for all processes: only migrations connect as the owner of the tables.
 OWNERS_OWN = ("PACELINE_DATABASE_OWNER_URL", "PACELINE_POSTGRES_PASSWORD")
 WORKERS_OWN = ("PACELINE_WORKER_DATABASE_URL", "PACELINE_WORKER_PASSWORD", "PACELINE_CORE_FERNET_KEY")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """What runs, and where."""
+    """A running stack."""
 
     settings: Settings
     supervisor: Supervisor
     environment: Mapping[str, str]
-    #: None if Flower was not wanted.
+    #: None if the stack runs without Flower.
     flower_url: str | None
-    #: user:password; None if the environment sets who may use Flower.
+    #: user:password; None if the environment configures access to Flower.
     flower_login: str | None
 
 
@@ -59,10 +59,10 @@ def running_stack(
     flower: bool = True,
     prepare: Callable[[Settings], None] | None = None,
 ) -> Iterator[Stack]:
-    """Start everything that these settings leave to us, and end it in order with the block.
+    """Run a stack until the end of the block, then shut it down cleanly. Servers with a configured URL are not started.
 
-    `workers` are (queues, concurrency), by default one for the default queue and one for Spark's. `prepare` is called once this
-    home is ours, before anything runs. ConflictError if another stack runs on it.
+    `workers` are pairs of queues and concurrency, by default one worker for the default queue and one for the Spark queues.
+    `prepare` is called after the home is locked, before any process starts. ConflictError if another stack runs on the home.
     """
     with contextlib.ExitStack() as undo:
         lock = undo.enter_context(home.lock(settings.home, say=say))
@@ -71,7 +71,7 @@ def running_stack(
         supervisor = undo.enter_context(Supervisor(settings.home / "logs", say=say, lock=lock))
         undo.enter_context(EmbeddedServers(settings, supervisor))
         _prepare_database(settings, say)
-        # Ended before the servers, which the callback above ends.
+        # The processes must end before the servers, which the context above ends.
         undo.callback(lambda: supervisor.close(lowest_stage=FLOWER_STAGE))
         if flower:
             port = free_port(settings.flower.address, settings.flower.port)
@@ -94,7 +94,10 @@ def running_stack(
 
 
 def default_workers(settings: Settings, *, workers: int = 1) -> list[tuple[str, int]]:
-    """`workers` for the default queue and one for Spark's two, sized for this machine: each Spark child holds a JVM."""
+    """Return `workers` for the default queue and one for both Spark queues, sized for this machine.
+
+    The Spark worker is smaller, because each of its pool processes holds a JVM.
+    """
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     spark = f"{settings.core.default_spark_queue},{settings.core.heavy_spark_queue}"
     return [(settings.core.default_queue, min(settings.worker.concurrency, 4 * cpus))] * workers + [(spark, max(1, cpus // 2))]
@@ -110,7 +113,7 @@ def stack_commands(
     flower_login: str | None = None,
     worker_grace_sec: float = 30.0,
 ) -> list[Command]:
-    """The commands of a stack beside its servers: scheduler-1, ..., worker-1, ..., waiter-1, ..., flower."""
+    """Return the commands of a stack without its servers: scheduler-1, ..., worker-1, ..., waiter-1, ..., flower."""
     environment = _without(environment, OWNERS_OWN)
     of_workers = _without(environment, SCHEDULERS_OWN if "PACELINE_WORKER_DATABASE_URL" in environment else ())
     commands = [
@@ -152,7 +155,7 @@ def _without(environment: Mapping[str, str], names: Sequence[str]) -> dict[str, 
 
 
 def environment_for(settings: Settings) -> dict[str, str]:
-    """The environment in which a child reads exactly these settings, whatever its working directory."""
+    """Return the environment for a child process. It yields exactly these settings in any working directory."""
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -164,7 +167,7 @@ def environment_for(settings: Settings) -> dict[str, str]:
             environment[name] = str(getattr(part, key))
     if settings.worker_database_url != settings.database_url:
         environment["PACELINE_WORKER_DATABASE_URL"] = settings.worker_database_url
-    # A log must hold what a child said before it was killed.
+    # A killed child must not lose buffered output: its log is needed most then.
     environment["PYTHONUNBUFFERED"] = "1"
     return environment | {
         "PACELINE_HOME": str(settings.home),
@@ -175,7 +178,7 @@ def environment_for(settings: Settings) -> dict[str, str]:
 
 
 def free_port(address: str, wanted: int) -> int:
-    """The first free port at or after the wanted one; any free one if `wanted` is 0 or its neighbors are taken."""
+    """Return the first free port from `wanted` on, or any free port if `wanted` is 0 or the next ports are taken."""
     candidates = [] if wanted == 0 else [*range(wanted, min(wanted + PORTS_TRIED, 65536))]
     for port in [*candidates, 0]:
         with contextlib.suppress(OSError), socket.create_server((address, port)) as server:
@@ -184,28 +187,28 @@ def free_port(address: str, wanted: int) -> int:
 
 
 class _EndedError(BaseException):
-    """Unwinds the block of `until_signalled`; no `except Exception` on the way may stop it."""
+    """Unwinds the block of `until_signalled`. It is not an Exception, so that no `except Exception` in the block catches it."""
 
 
 @contextlib.contextmanager
 def until_signalled(say: Callable[[str], None]) -> Iterator[None]:
-    """End the block in order at SIGINT, SIGTERM or SIGHUP. A second Ctrl-C ends everything at once.
+    """Leave the block at SIGINT, SIGTERM or SIGHUP, so that it shuts down cleanly. A second Ctrl-C ends the process at once.
 
-    At once is safe: the guardians see this process go and end what it started.
+    Ending at once is safe: the guardians detect the end of this process and end its children.
     """
-    asked_at: float | None = None
+    stopped_at: float | None = None
 
     def end(number: int, _: FrameType | None) -> None:
-        nonlocal asked_at
-        if asked_at is None:
-            asked_at = time.monotonic()
+        nonlocal stopped_at
+        if stopped_at is None:
+            stopped_at = time.monotonic()
             raise _EndedError
-        if number == signal.SIGINT and time.monotonic() - asked_at > SAME_KEY_S:
+        if number == signal.SIGINT and time.monotonic() - stopped_at > SAME_KEY_S:
             os.write(2, b"\nEnding everything at once.\n")
             os._exit(128 + number)
 
     numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
-    # One that is ignored (nohup, a background job of a script) stays so.
+    # An ignored signal (nohup, a background job of a script) stays ignored.
     before = {number: signal.signal(number, end) for number in numbers if signal.getsignal(number) != signal.SIG_IGN}
     try:
         yield
@@ -214,7 +217,7 @@ def until_signalled(say: Callable[[str], None]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        if asked_at is not None:
+        if stopped_at is not None:
             say("Everything has ended.")
 
 

@@ -1,4 +1,4 @@
-"""Child processes of one stack: started under a guardian, watched, started again if they fail, ended in order."""
+"""The supervisor of a stack: starts child processes under guardians, restarts failed ones and stops them by stage."""
 
 import contextlib
 import os
@@ -17,12 +17,12 @@ from scheduler.embedded import guardian
 from scheduler.exceptions import PacelineError
 from scheduler.settings import log_paths
 
-#: A child that lived this long failed for a new reason: its next restart comes at once again.
+#: Seconds. A child that ran this long failed for a new reason, so the pause before its restart is the shortest again.
 HEALTHY_S = 60.0
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
 WATCH_INTERVAL_S = 0.1
-#: Seconds for a guardian to say which process it started, or to end one that outlived its grace.
+#: Seconds in which a guardian must report the process that it started, or end a process after its grace period.
 GUARDIAN_S = 30.0
 LARGEST_LOG_BYTES = 20 * 1024 * 1024
 
@@ -33,19 +33,19 @@ class ChildError(PacelineError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """What to run and how to end it. Higher stages depend on lower ones: they are ended first."""
+    """A command and how to end it. Higher stages depend on lower ones and are ended first."""
 
     name: str
     argv: tuple[str, ...]
     stage: int = 0
     environment: Mapping[str, str] | None = None
     folder: Path | None = None
-    #: Asks for an orderly end, which may take `grace_sec`.
+    #: Requests a clean shutdown, which may take `grace_sec`.
     stop_signal: int = signal.SIGTERM
     grace_sec: float = 10.0
-    #: What the command gets when the whole stack dies under it.
+    #: Sent to the command if the supervisor or its guardian is killed.
     death_signal: int = signal.SIGKILL
-    #: User and group id to run as; None is the supervisor's own.
+    #: User and group ID to run as; None for those of the supervisor.
     user: tuple[int, int] | None = None
 
 
@@ -64,10 +64,10 @@ class _Child:
 
 @dataclass(slots=True)
 class Supervisor:
-    """Keeps commands running until told to stop. Use as a context manager; thread-safe.
+    """Keeps commands running until they are stopped. Use it as a context manager. It is thread-safe.
 
-    `say` gets one line for each child that fails. `lock` is a file descriptor every guardian holds open until its
-    command and all descendants have ended.
+    `say` is called with one line for each child that fails. `lock` is a file descriptor that every guardian holds open until
+    its command and all descendants have ended.
     """
 
     logs_folder: Path
@@ -85,7 +85,7 @@ class Supervisor:
         self.close()
 
     def start(self, command: Command) -> int:
-        """Start a command and watch it from now on; the process id of the command."""
+        """Start a command, supervise it from now on, and return its process ID. ChildError if it does not start."""
         with self._guard:
             if command.name in self._children:
                 raise ChildError(f"{command.name} is already started.")
@@ -97,7 +97,7 @@ class Supervisor:
             return child.pid
 
     def stop(self, *names: str) -> None:
-        """End these together: the stop signal, their grace, then SIGKILL for them and all their descendants."""
+        """End commands in parallel: stop signal, grace period, then SIGKILL for them and all their descendants."""
         with self._guard:
             children = [self._children.pop(name) for name in names if name in self._children]
             for child in children:
@@ -110,7 +110,7 @@ class Supervisor:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.process.wait(max(0.0, remaining))
         for child in children:
-            # The end of the link is the guardian's word to kill everything.
+            # A closed link makes the guardian kill all its descendants.
             child.link.close()
         for child in children:
             try:
@@ -121,7 +121,7 @@ class Supervisor:
                 child.process.wait()
 
     def close(self, *, lowest_stage: int = 0) -> None:
-        """End everything, the highest stage first; with `lowest_stage` leave what is below it running, unwatched."""
+        """End all commands, the highest stage first. Commands below `lowest_stage` keep running without supervision."""
         with self._guard:
             self._closed.set()
             stages = sorted({child.command.stage for child in self._children.values()}, reverse=True)
@@ -132,28 +132,28 @@ class Supervisor:
             self._watcher.join()
 
     def kill(self, name: str) -> None:
-        """Kill a command with SIGKILL, as a crash would; it is started again after a pause."""
+        """Kill a command with SIGKILL, like a crash. It is restarted after a pause."""
         os.kill(self.pid(name), signal.SIGKILL)
 
     def pid(self, name: str) -> int:
-        """Process id of a command, not of its guardian."""
+        """Return the process ID of a command, not of its guardian."""
         return self._children[name].pid
 
     def alive(self, name: str) -> bool:
-        """Whether the command runs at this moment."""
+        """Whether the command is running."""
         child = self._copy().get(name)
         return child is not None and child.restart_at is None and child.process.poll() is None
 
     def names(self) -> list[str]:
-        """Every command that is kept running, in the order of their start."""
+        """Return the names of all supervised commands, in the order of their start."""
         return list(self._copy())
 
     def log(self, name: str) -> Path:
-        """The file that holds what a command of this name prints."""
+        """Return the log file of the command with this name."""
         return self.logs_folder / f"{name}.log"
 
     def log_tail(self, name: str, lines: int = 20) -> str:
-        """The last lines a command printed; empty if it never ran."""
+        """Return the last lines of a command's log; an empty string if it never ran."""
         try:
             with self.log(name).open(encoding="utf-8", errors="replace") as log:
                 return "".join(deque(log, maxlen=lines))
@@ -189,7 +189,7 @@ class Supervisor:
             ours.close()
             process.kill()
             process.wait()
-            raise ChildError(f"{command.name} could not be started; {log} says why.")
+            raise ChildError(f"{command.name} could not be started: see {log}.")
         return _Child(command, log, process, ours, int(answer), time.monotonic(), failures)
 
     def _watch(self) -> None:
@@ -225,7 +225,7 @@ class Supervisor:
 
 
 def ending(code: int) -> str:
-    """What an exit code means, as the end of a sentence."""
+    """Describe an exit code, as the end of a sentence."""
     if code > 128:
         with contextlib.suppress(ValueError):
             return f"was ended by {signal.Signals(code - 128).name}"
@@ -234,7 +234,7 @@ def ending(code: int) -> str:
 
 @contextlib.contextmanager
 def _appending(log: Path) -> Iterator[int]:
-    """Open a log for appending; one that grew large is set aside first."""
+    """Open a log for appending. A large log is renamed first."""
     with contextlib.suppress(FileNotFoundError):
         if log.stat().st_size > LARGEST_LOG_BYTES:
             log.replace(log.with_name(f"{log.name}.1"))

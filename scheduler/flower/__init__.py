@@ -1,1 +1,1 @@
-"""What Paceline adds to Flower: access control, safe remote control, and the queue report."""
+"""Paceline's additions to Flower: access control, safe remote control and the queue report."""

@@ -1,4 +1,4 @@
-"""Who may use Flower: the login of a stack's own, and the host names under which it answers."""
+"""Access control of Flower: the login of a local stack, and the allowed host names."""
 
 import contextlib
 import ipaddress
@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 USER = "paceline"
-#: Flower's own settings, of which one means that somebody has chosen who may use it.
+#: Flower's own settings of access control. If one is set, Paceline adds no login.
 CHOSEN = ("FLOWER_BASIC_AUTH", "FLOWER_AUTH", "FLOWER_CONF")
 
 
 def login(home: Path, environ: Mapping[str, str]) -> str | None:
-    """The user and password of this home's Flower, made up when it first starts; None if the environment sets who may use it."""
+    """Return user:password of this home's Flower, generated at its first start. None if the environment configures access."""
     if any(environ.get(name) for name in CHOSEN):
         return None
     path = home / "flower.password"
@@ -26,8 +26,10 @@ def login(home: Path, environ: Mapping[str, str]) -> str | None:
 
 
 def is_allowed(host: str, names: Collection[str]) -> bool:
-    """Whether a request may name this host. A page that has its own name resolve to our address (DNS rebinding) sends that name,
-    never an address."""
+    """Whether requests with this host name are allowed.
+
+    This prevents DNS rebinding: a web page whose own name resolves to our address sends that name, never an address.
+    """
     if "*" in names:
         return True
     try:
@@ -38,7 +40,7 @@ def is_allowed(host: str, names: Collection[str]) -> bool:
 
 
 def guard(names: Collection[str]) -> None:
-    """Let `celery flower` refuse requests for hosts that are not allowed."""
+    """Make `celery flower` refuse requests for hosts that are not allowed."""
     from flower import command
     from tornado.httputil import HTTPServerRequest
     from tornado.web import RequestHandler

@@ -1,4 +1,4 @@
-"""What Flower says to its Revoke and Terminate: it does not wait for the workers' answers, so the refusal is given here."""
+"""Refuses Flower's Revoke and Terminate. Flower does not wait for the replies of the workers, so it must refuse them itself."""
 
 from typing import Any, NoReturn
 
@@ -9,7 +9,7 @@ from workers.remote_control import refusal
 
 
 def refuse_revoke() -> None:
-    """From now on Flower answers both with the sentence that a worker answers."""
+    """Make Flower answer both with the error message of the workers."""
     TaskRevoke.post = web.authenticated(_refuse)
 
 

@@ -1,4 +1,4 @@
-"""Flower's Broker page and its API of queues: all that waits, as the schedulers report it, and what of it lies in Redis."""
+"""Flower's Broker page and queue API: the waiting tasks as the schedulers report them, and the messages in Redis."""
 
 import contextlib
 import logging
@@ -22,34 +22,34 @@ from scheduler.settings import Settings
 log = logging.getLogger("paceline.flower")
 
 PAGE = Path(__file__).with_name("queues.html")
-#: Names of queues that Flower has heard of from workers -> the rows of the page, and when the schedulers wrote what they know.
+#: Takes the queue names that Flower received from workers; returns the rows of the page and the time of the schedulers' report.
 Read = Callable[[set[str]], tuple[list[dict[str, Any]], datetime | None]]
 
 
 def install(settings: Settings) -> None:
-    """Let ours answer in place of Flower's, which asks Redis alone, for the queues of workers that answered while they started."""
+    """Replace Flower's handlers, which read only Redis, and only for the queues of workers that replied during their start."""
 
-    def read(heard: set[str]) -> tuple[list[dict[str, Any]], datetime | None]:
+    def read(worker_queues: set[str]) -> tuple[list[dict[str, Any]], datetime | None]:
         with contextlib.closing(client(settings)) as broker:
-            return rows(broker, heard)
+            return rows(broker, worker_queues)
 
     ours = {BrokerView: Page, GetQueueLengths: Lengths}
-    for at, one in enumerate(urls.handlers):
-        spec = one if isinstance(one, url) else url(*one)
+    for index, handler in enumerate(urls.handlers):
+        spec = handler if isinstance(handler, url) else url(*handler)
         if spec.handler_class in ours:
-            urls.handlers[at] = url(spec.regex.pattern, ours[spec.handler_class], {"read": read}, name=spec.name)
+            urls.handlers[index] = url(spec.regex.pattern, ours[spec.handler_class], {"read": read}, name=spec.name)
 
 
-def rows(broker: redis.Redis, heard: set[str]) -> tuple[list[dict[str, Any]], datetime | None]:
-    """A row a queue: `postgresql` and `redis` are what waits in each, `messages` is both."""
+def rows(broker: redis.Redis, worker_queues: set[str]) -> tuple[list[dict[str, Any]], datetime | None]:
+    """Return one row for each queue: `postgresql` and `redis` count the waiting tasks in each, `messages` is their sum."""
     report = queue_report.read(broker)
     known = {row["queue"]: row for row in report["queues"]} if report else {}
-    names = sorted(known.keys() | heard)
+    names = sorted(known.keys() | worker_queues)
     held = queue_report.in_redis(broker, names)
-    found = []
+    table = []
     for name in names:
         row = known.get(name, {})
-        found.append(
+        table.append(
             {
                 "name": name,
                 "messages": row.get("scheduled", 0) + held[name],
@@ -60,11 +60,11 @@ def rows(broker: redis.Redis, heard: set[str]) -> tuple[list[dict[str, Any]], da
                 "workers": row.get("worker_names", []),
             }
         )
-    return found, datetime.fromisoformat(report["at"]) if report else None
+    return table, datetime.fromisoformat(report["at"]) if report else None
 
 
 class _Reads:
-    """What both handlers do."""
+    """The common part of both handlers."""
 
     application: Any
 
@@ -72,15 +72,14 @@ class _Reads:
         self._read = read
 
     async def find(self) -> tuple[list[dict[str, Any]], datetime | None]:
-        """The rows and their time; Redis is asked in a thread."""
-        heard = {
-            queue["name"] for one in self.application.workers.values() for queue in one.get("active_queues", []) if "name" in queue
-        }
-        return await IOLoop.current().run_in_executor(None, self._read, heard)
+        """Return the rows and the time of the report. A thread reads Redis."""
+        workers = self.application.workers.values()
+        worker_queues = {queue["name"] for worker in workers for queue in worker.get("active_queues", []) if "name" in queue}
+        return await IOLoop.current().run_in_executor(None, self._read, worker_queues)
 
 
 class Page(_Reads, BrokerView):  # type: ignore[misc]  # Flower has no types
-    """/broker"""
+    """The page /broker."""
 
     @web.authenticated
     async def get(self) -> None:
@@ -89,15 +88,15 @@ class Page(_Reads, BrokerView):  # type: ignore[misc]  # Flower has no types
         at = None
         try:
             queues, at = await self.find()
-        except redis.RedisError as failed:
-            log.error("Redis does not answer: %s", failed)
+        except redis.RedisError as exception:
+            log.error("Redis does not answer: %s", exception)
             error = "Redis does not answer."
         age_s = None if at is None else max(0, int((datetime.now(UTC) - at).total_seconds()))
         self.render(str(PAGE), broker_url=self.application.broker_uri, queues=queues, age_s=age_s, error=error)
 
 
 class Lengths(_Reads, GetQueueLengths):  # type: ignore[misc]  # Flower has no types
-    """/api/queues/length"""
+    """The endpoint /api/queues/length."""
 
     @web.authenticated
     async def get(self) -> None:

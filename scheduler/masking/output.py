@@ -1,4 +1,7 @@
-"""A pipe between what user code writes and its log, in which secrets become ***. Laid when the first secret is met."""
+"""A masking pipe between the output of user code and its log, which replaces secrets with ***.
+
+It is inserted when user code reads its first secret.
+"""
 
 import contextlib
 import fcntl
@@ -11,24 +14,24 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from scheduler.masking import secrets_masker
 
-#: As large as an unprivileged process may have it: code that writes while it holds the interpreter's lock, and so keeps our
-#: thread from reading, finds room for this much.
+#: The largest pipe of an unprivileged process. Code that writes while it holds the GIL blocks the reading thread, so the pipe
+#: must hold all that it writes until then.
 PIPE_BYTES = 1 << 20
 CHUNK_BYTES = 1 << 16
 SETTLE_TIMEOUT_S = 10.0
 
 
 def _write(target: int, data: bytes) -> None:
-    with contextlib.suppress(OSError):  # a full disk: the task goes on without a log, as it would without us
+    with contextlib.suppress(OSError):  # a full disk: the task continues without a log, as it would without masking
         while data:
             data = data[os.write(target, data) :]
 
 
 class MaskedOutput:
-    """Takes the place of `descriptors`; what is written there goes to the file `target` without `known` secrets.
+    """Replaces `descriptors` with a pipe. A thread masks the `known` secrets in its data and writes it to the file `target`.
 
-    It lives on until the last process that has inherited the pipe closes it. It owns `target`; `write` puts bytes into it and
-    never raises.
+    The thread runs until the last process that inherited the pipe closes it, and then closes `target`. `write` writes bytes to
+    `target` and must not raise.
     """
 
     def __init__(
@@ -53,17 +56,17 @@ class MaskedOutput:
             os.dup2(self._write, descriptor)
 
     def settle(self) -> None:
-        """Wait until all that has been written so far is in the file."""
+        """Wait until all data written so far is in the file."""
         self._arrived.clear()
         os.write(self._write, self._marker)
         self._arrived.wait(SETTLE_TIMEOUT_S)
 
     def close(self) -> None:
-        """Write no more; the descriptors have been given back."""
+        """Close this process's end of the pipe. Call it after the descriptors are restored."""
         os.close(self._write)
 
     def _pump(self) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are for the main thread
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the main thread handles them
         waiting = b""
         while data := os.read(self._read, CHUNK_BYTES):
             *settled, waiting = (waiting + data).split(self._marker)
@@ -83,26 +86,26 @@ class MaskedOutput:
 
 @contextlib.contextmanager
 def masked(*outputs: Sequence[int]) -> Iterator[None]:
-    """Mask the secrets that are met meanwhile. Each of `outputs` are the descriptors that lead to one file."""
-    laid: list[MaskedOutput] = []
+    """Mask all secrets that are read during the block. Each of `outputs` holds the descriptors of one file."""
+    pipes: list[MaskedOutput] = []
     saved = {descriptor: os.dup(descriptor) for descriptors in outputs for descriptor in descriptors}
 
-    def lay() -> None:
-        if not laid:
-            laid.extend(MaskedOutput(os.dup(one[0]), one, secrets_masker.current()) for one in outputs)
+    def insert_pipes() -> None:
+        if not pipes:
+            pipes.extend(MaskedOutput(os.dup(output[0]), output, secrets_masker.current()) for output in outputs)
 
-    secrets_masker.begin(lay)
+    secrets_masker.begin(insert_pipes)
     try:
         yield
     finally:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError, AttributeError):  # user code closed or replaced it
                 stream.flush()
-        for one in laid:
-            one.settle()
+        for pipe in pipes:
+            pipe.settle()
         secrets_masker.begin()
         for descriptor, original in saved.items():
             os.dup2(original, descriptor)
             os.close(original)
-        for one in laid:
-            one.close()
+        for pipe in pipes:
+            pipe.close()

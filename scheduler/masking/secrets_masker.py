@@ -1,6 +1,6 @@
-"""Secrets that this process has met, and how they are kept out of logs and reasons: each reads *** from then on.
+"""The secrets that this process has read, and their replacement with *** in logs and stored reasons.
 
-A secret of less than 4 characters is not masked: it would blank out half of what a log says.
+A secret of less than 4 characters is not masked: that would hide large parts of a log.
 """
 
 import json
@@ -10,9 +10,9 @@ from urllib.parse import quote
 
 MASK = "***"
 SHORTEST = 4
-#: A line of a longer secret, such as a key file, is one too if it has as many characters.
+#: A line of a longer secret, such as a key file, is masked too if it has at least this many characters.
 SHORTEST_LINE = 12
-#: Whatever has one of these in its name is secret.
+#: A value is secret if its name contains one of these words.
 SECRET_WORDS = (
     "access_token", "api_key", "apikey", "authorization", "credential", "keyfile_dict", "passphrase", "passwd", "password",
     "private_key", "pwd", "secret", "service_account", "token",
@@ -20,16 +20,16 @@ SECRET_WORDS = (
 
 
 class Secrets:
-    """What must not be read any more. `on_add` is called after each new one, and before anybody else gets it."""
+    """A set of secrets. `on_add` is called after each new secret, before user code receives it."""
 
     def __init__(self, on_add: Callable[[], None] = lambda: None) -> None:
         self.on_add = on_add
-        #: Replaced, never changed: another thread may be reading them.
+        #: INVARIANT: replaced, never changed in place, because another thread may be reading them.
         self.texts: tuple[str, ...] = ()
         self.data: tuple[bytes, ...] = ()
 
     def add(self, value: object) -> None:
-        """Mask a text from now on, or every text inside a list or dict."""
+        """Mask a text, or every text inside a list or dict, from now on."""
         if isinstance(value, Mapping):
             for item in value.values():
                 self.add(item)
@@ -44,26 +44,26 @@ class Secrets:
                 self.on_add()
 
     def redact(self, text: str) -> str:
-        """`text` without secrets."""
+        """Return `text` with *** in place of secrets."""
         return _replaced(text, _spans(text, self.texts), MASK) if self.texts else text
 
 
 class Stream:
-    """Bytes without secrets, as they come: what it gives back in pieces is what `redact` makes of the whole."""
+    """Masks secrets in a stream of bytes. The concatenated results equal `redact` of the whole stream."""
 
     def __init__(self, secrets: Secrets) -> None:
         self._secrets = secrets
         self._kept = b""
-        #: So many bytes at the beginning of `_kept` are part of a secret whose *** is written already.
+        #: The number of bytes at the start of `_kept` that belong to a secret whose *** is already written.
         self._covered = 0
 
     def feed(self, data: bytes) -> bytes:
-        """What of the data so far is certainly not the beginning of a secret."""
+        """Return the masked data so far, except for an end that may be the start of a secret."""
         data = self._kept + data
         return self._give(data, len(data) - longest_start(data, self._secrets.data))
 
     def finish(self) -> bytes:
-        """The rest."""
+        """Return the rest of the masked data."""
         return self._give(self._kept, len(self._kept))
 
     def _give(self, data: bytes, end: int) -> bytes:
@@ -75,13 +75,13 @@ class Stream:
 
 
 def looks_secret(name: str) -> bool:
-    """Whether what goes by this name is secret."""
+    """Whether the name suggests that its value is secret."""
     low = name.lower()
     return any(word in low for word in SECRET_WORDS)
 
 
 def secrets_in(value: object) -> Iterable[object]:
-    """The values inside a dict, however deep, whose names look secret."""
+    """Yield the values with secret names in a dict, at any depth."""
     if isinstance(value, Mapping):
         for name, item in value.items():
             if looks_secret(str(name)):
@@ -94,7 +94,7 @@ def secrets_in(value: object) -> Iterable[object]:
 
 
 def hidden(value: Any, *, secret: bool = False) -> Any:
-    """`value` for people to see: what has a secret name in it reads ***, with `secret` all of it."""
+    """Return `value` for display: values with secret names are replaced with ***; with `secret`, all of them."""
     if isinstance(value, Mapping):
         return {name: hidden(item, secret=secret or looks_secret(str(name))) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -103,11 +103,11 @@ def hidden(value: Any, *, secret: bool = False) -> Any:
 
 
 def longest_start(data: bytes, wanted: Iterable[bytes]) -> int:
-    """How many bytes at the end of `data` may be the beginning of one of `wanted`."""
+    """Return how many bytes at the end of `data` may be the start of one of `wanted`."""
     longest = 0
-    for one in wanted:
-        for size in range(min(len(one) - 1, len(data)), longest, -1):
-            if data.endswith(one[:size]):
+    for pattern in wanted:
+        for size in range(min(len(pattern) - 1, len(data)), longest, -1):
+            if data.endswith(pattern[:size]):
                 longest = size
                 break
     return longest
@@ -117,47 +117,47 @@ _current = Secrets()
 
 
 def begin(on_add: Callable[[], None] = lambda: None) -> None:
-    """Forget the secrets of the try before."""
+    """Forget the secrets of the previous try."""
     global _current  # noqa: PLW0603 - a process runs one try at a time
     _current = Secrets(on_add)
 
 
 def current() -> Secrets:
-    """The secrets of the current try."""
+    """Return the secrets of the current try."""
     return _current
 
 
 def mask_secret(value: object) -> None:
-    """Let `value`, or every text inside it, read *** in this task's log from now on."""
+    """Replace `value`, or every text inside it, with *** in the log of this task from now on."""
     _current.add(value)
 
 
 def redact(text: str) -> str:
-    """`text` without the secrets of the current try."""
+    """Return `text` with *** in place of the secrets of the current try."""
     return _current.redact(text)
 
 
 def _spellings(text: str) -> set[str]:
-    """How a secret may be written: plain, in a URL, in JSON, in a repr; and its lines."""
+    """Return the ways to write a secret and its lines: plain, in a URL, in JSON and in a repr."""
     plain = text.strip()
     lines = [line.strip() for line in plain.splitlines()] if "\n" in plain else []
-    found = {plain, *(line for line in lines if len(line) >= SHORTEST_LINE)}
-    for one in tuple(found):
-        found |= {quote(one, safe="", errors="replace"), quote(one, errors="replace"), repr(one)[1:-1]}
-        found |= {json.dumps(one)[1:-1], json.dumps(one, ensure_ascii=False)[1:-1]}
-    return {one for one in found if len(one) >= SHORTEST}
+    spellings = {plain, *(line for line in lines if len(line) >= SHORTEST_LINE)}
+    for secret in tuple(spellings):
+        spellings |= {quote(secret, safe="", errors="replace"), quote(secret, errors="replace"), repr(secret)[1:-1]}
+        spellings |= {json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
+    return {spelling for spelling in spellings if len(spelling) >= SHORTEST}
 
 
 def _spans(data: AnyStr, wanted: Iterable[AnyStr], *, covered: int = 0) -> list[tuple[int, int]]:
-    """Where `data` holds one of `wanted`, overlapping places as one; `covered` at the beginning counts as a place."""
-    found = [(0, covered)] if covered else []
-    for one in wanted:
-        place = data.find(one)
-        while place >= 0:
-            found.append((place, place + len(one)))
-            place = data.find(one, place + 1)
+    """Return the spans of `data` that match one of `wanted`, and of `covered` bytes at its start. Overlapping spans are merged."""
+    matches = [(0, covered)] if covered else []
+    for pattern in wanted:
+        position = data.find(pattern)
+        while position >= 0:
+            matches.append((position, position + len(pattern)))
+            position = data.find(pattern, position + 1)
     merged: list[tuple[int, int]] = []
-    for start, end in sorted(found):
+    for start, end in sorted(matches):
         if merged and start < merged[-1][1]:
             merged[-1] = (merged[-1][0], max(merged[-1][1], end))
         else:

@@ -1,6 +1,6 @@
-"""Keys of Redis that hold another type than Paceline and Celery keep there: they are moved out of the way.
+"""Moves Redis keys away that hold another type than Paceline and Celery use.
 
-Redis answers WRONGTYPE to every command on such a key, for as long as it stands there.
+Redis answers WRONGTYPE to every command on such a key until it is moved or deleted.
 """
 
 import contextlib
@@ -15,9 +15,9 @@ from redis.exceptions import NoPermissionError
 log = logging.getLogger("paceline.broker")
 
 ASIDE = "paceline:aside:"
-#: How long what was moved is kept for whoever misses it.
+#: Seconds until a moved key expires. Its owner can restore it before.
 KEPT_S = 7 * 86_400
-#: What PTTL says of a key that does not expire.
+#: The answer of PTTL for a key that does not expire.
 NEVER = -1
 
 
@@ -27,9 +27,9 @@ def is_wrong_type(error: BaseException) -> bool:
 
 
 def put_aside(broker: Any, keys: Iterable[str], expected: str) -> list[str]:
-    """Rename those of `keys` that are there and not of the type `expected` (as TYPE says it); which they were.
+    """Rename the `keys` that exist with another type than `expected` (a result of TYPE), and return them.
 
-    A Redis user that may not rename deletes instead; one that may do neither, or cannot reach Redis, leaves them.
+    A Redis user without the right to rename deletes them instead. Without either right, or without a connection, they stay.
     """
     moved = []
     for key in dict.fromkeys(keys):
@@ -43,7 +43,7 @@ def put_aside(broker: Any, keys: Iterable[str], expected: str) -> list[str]:
 
 
 def end_endless_turn(broker: Any, key: str, *, longest_s: float = math.inf) -> None:
-    """Delete a lock that never expires, or later than any process of ours lets it: then none of ours took it."""
+    """Delete a lock that never expires, or expires later than Paceline's own locks: it is not from a Paceline process."""
     left_ms: int = broker.pttl(key)
     if left_ms == NEVER or left_ms > longest_s * 1000:
         broker.delete(key)

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """A task instance on its way to a worker: nothing secret, and harmless when it arrives twice."""
+    """The message of a dispatch. It holds no secrets and is harmless when it arrives twice."""
 
     ti_id: int
     dispatch_id: str
     queue: str
-    #: What people read in Flower: dag.task and its run.
+    #: For display in Flower: dag.task and its run.
     dag_id: str
     run_id: str
     task_id: str

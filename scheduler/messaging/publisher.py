@@ -1,7 +1,7 @@
-"""The only publisher to Celery: by task name, one small frozen message, straight to its queue.
+"""The only publisher of Celery messages. It writes small messages directly to the Redis lists of their queues.
 
-It writes what `Celery.send_task` would write (protocol 2, held against it by a test) without Celery's and kombu's work for each
-message: one command for one message, one round trip for many. See docs/adr/0012.
+The messages are the same as those of `Celery.send_task` (protocol 2; a test compares both), without the work of Celery and kombu
+for each message: one command for one message, one round trip for many. See docs/adr/0012.
 """
 
 import base64
@@ -22,14 +22,14 @@ from scheduler.messaging.message import Message
 from scheduler.settings import Settings
 
 TASK_NAME = "paceline.run"
-#: What publishing raises when the broker is away.
+#: The errors of publishing while the broker is unreachable.
 PUBLISH_ERRORS = (redis.RedisError, OSError)
-#: On Redis priority 0 is served first and 9 last; kombu keeps a list for each of these steps.
+#: On Redis, priority 0 is served first and 9 last. kombu keeps a list for each of these steps.
 PRIORITY_STEPS = (0, 3, 6, 9)
 
 
 def celery_app(settings: Settings) -> Celery:
-    """The one Celery app of a process. Workers add their task to it, everything else only publishes."""
+    """Create the Celery app of a process. Workers add their task to it; all other processes only publish."""
     app = Celery("paceline", broker=settings.broker_url, set_as_current=False)
     app.conf.update(
         task_serializer="json",
@@ -41,7 +41,7 @@ def celery_app(settings: Settings) -> Celery:
         task_default_queue=settings.core.default_queue,
         task_default_delivery_mode=1,
         worker_prefetch_multiplier=1,
-        # With these kombu would run Lua scripts in Redis, which no user of config/redis.conf may.
+        # With these, kombu would run Lua scripts in Redis, which the users of config/redis.conf must not.
         control_queue_expires=None,
         event_queue_expires=None,
         worker_send_task_events=False,
@@ -57,7 +57,10 @@ def celery_app(settings: Settings) -> Celery:
 
 
 def transport_options(url: str) -> dict[str, Any]:
-    """PostgreSQL decides who runs what, so Redis needs no acknowledgments; sockets must notice a dead peer."""
+    """Return kombu's options for Redis. Messages need no acknowledgments, because PostgreSQL decides which worker runs a task.
+
+    Keepalive and timeouts detect a lost connection.
+    """
     options: dict[str, Any] = {
         "ack_emulation": False,
         "priority_steps": list(PRIORITY_STEPS),
@@ -73,9 +76,9 @@ def transport_options(url: str) -> dict[str, Any]:
 
 
 def tls_options(url: str) -> dict[str, Any] | None:
-    """What kombu needs to speak TLS to a rediss:// URL, and to check the server's certificate; None for other URLs.
+    """Return kombu's options for TLS with certificate checks for a rediss:// URL; None for other URLs.
 
-    Without these it would speak to it in plain text.
+    Without these options, kombu would connect in plain text.
     """
     parts = urlsplit(url)
     if parts.scheme != "rediss":
@@ -88,14 +91,14 @@ def tls_options(url: str) -> dict[str, Any] | None:
 
 
 class Publisher:
-    """One connection for the life of a process."""
+    """Publishes messages over one connection for the life of a process."""
 
     def __init__(self, settings: Settings) -> None:
         self._redis = wakeups.client(settings)
         self._origin = anon_nodename()
 
     def publish(self, messages: Sequence[Message]) -> None:
-        """Send all or raise; after an error some may have gone, which a second sending does not harm."""
+        """Send all messages, or raise one of PUBLISH_ERRORS. After an error some may be sent; sending them again is harmless."""
         waiting: dict[str, list[str]] = {}
         for message in messages:
             priority = broker_priority(message.priority_weight)
@@ -117,12 +120,12 @@ class Publisher:
                 pipe.execute()
 
     def close(self) -> None:
-        """Drop the connection; the next publish opens a new one."""
+        """Close the connection. The next publish opens a new one."""
         self._redis.close()
 
 
 def envelope(message: Message, priority: int, origin: str) -> str:
-    """The message as Celery finds it in Redis; `origin` is the name by which this process sends."""
+    """Return the message in the format of Celery in Redis. `origin` is the name of the sending process."""
     arguments = [[message.ti_id, message.dispatch_id], {}, {"callbacks": None, "errbacks": None, "chain": None, "chord": None}]
     headers: dict[str, Any] = {
         "lang": "py",
@@ -166,7 +169,7 @@ def envelope(message: Message, priority: int, origin: str) -> str:
 
 
 def broker_priority(priority_weight: int) -> int:
-    """A coarse step for Redis (0 first, 9 last); PostgreSQL has already decided the order, this only keeps it on the way."""
+    """Return a coarse priority for Redis (0 first, 9 last). It only preserves the order that PostgreSQL has decided."""
     if priority_weight >= 1000:
         return 0
     if priority_weight >= 100:
@@ -175,7 +178,7 @@ def broker_priority(priority_weight: int) -> int:
 
 
 def broker_lists(queue: str) -> list[str]:
-    """The Redis keys that hold the messages of `queue`, one a priority step."""
+    """Return the Redis keys of the messages of `queue`, one for each priority step."""
     return [_list_of(queue, step) for step in PRIORITY_STEPS]
 
 
@@ -184,5 +187,5 @@ def _list_of(queue: str, step: int) -> str:
 
 
 def consumed_queues(names: Sequence[str]) -> list[Queue]:
-    """Queues for a worker to consume: declared without an exchange, since messages go to them directly."""
+    """Return queues for a worker to consume. They have no exchange, because messages are written to them directly."""
     return [Queue(name, routing_key=name) for name in names]

@@ -1,9 +1,9 @@
-"""Wake-ups over Redis. A ring lost costs one slow poll and nothing else.
+"""Wakeups over Redis. A lost wakeup costs at most one poll interval.
 
-Tokens: "queue" (something waits and there may be room), "plan" (a DAG changed, an asset was updated), "run:<id>" (that run may
-go on or end), "next:<id>" (so may the runs of the same DAG that wait for that one).
-A sorted set keeps each token once however often it is rung, and a ring wakes one scheduler, not all. "queue" has a set of its own:
-under load every task that ends rings it, and a scheduler that has just filled the queues does not listen to it for a moment.
+Tokens: "queue" (a task instance waits and there may be capacity), "plan" (a DAG changed, an asset was updated), "run:<id>" (that
+run may continue or end), "next:<id>" (runs of the same DAG that wait for that run may continue).
+A sorted set holds each token at most once, and each token wakes one scheduler, not all. "queue" has its own set: under load every
+task that ends sends it, and a scheduler that has just filled the queues ignores it for a moment.
 """
 
 import logging
@@ -24,29 +24,29 @@ from scheduler.settings import Settings
 log = logging.getLogger("paceline.broker")
 
 KEY = "paceline:doorbell"
-#: Whoever may write into Redis may write anything there. Nothing else than this is a token; ids are those of PostgreSQL.
+#: Other programs may write anything into Redis. Only members of this form are tokens; the IDs are those of PostgreSQL.
 TOKEN = re.compile(rb"queue|plan|notify|deferral|(?:run|next):([1-9][0-9]{0,18})")
 LARGEST_ID = 2**63 - 1
-#: How often it is said that others were dropped.
+#: Seconds between two warnings about dropped members.
 SAY_S = 60.0
 QUEUE, QUEUE_KEY = "queue", "paceline:doorbell:queue"
-#: The waiters' own: something was deferred.
+#: The key of the waiters: a task was deferred.
 WAITERS_KEY = "paceline:waiters"
-#: Set by whoever looks first; gone when Redis came back empty, see services/rescue.
+#: The first scheduler that checks sets this key. It is missing after Redis restarted empty: see services/rescue.
 EPOCH_KEY = "paceline:epoch"
-#: Whoever is woken leaves what is more to the next, so that several schedulers share what was rung in one moment.
+#: The most tokens that one scheduler takes at once, so that several schedulers share the tokens of one moment.
 MAX_TOKENS_A_WAKE = 50
-#: Redis below 7 takes a timeout of a millisecond or less for none at all, and is late by up to a tenth of a second with any other:
-#: what is shorter than this, in seconds, is slept here.
+#: Redis below 7 treats a timeout of a millisecond or less as unlimited, and is up to 0.1 s late with any other. So the process
+#: sleeps for shorter times than this, in seconds.
 SHORTEST_BLOCK_S = 0.02
-#: What Redis says when it is there and refuses who we are; some of these come as plain ResponseError.
+#: Error texts of Redis for wrong credentials or missing rights. Some come as plain ResponseError.
 REFUSED = ("NOAUTH", "WRONGPASS", "NOPERM", "invalid password", "Authentication required", "AUTH")
-#: What TLS says when the server, or its certificate, is not what the URL asks for. Waiting would not mend that.
+#: Error texts of TLS when the server, or its certificate, does not match the URL. Waiting would not help.
 UNTRUSTED = ("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER", "Invalid SSL Certificate", "PEM lib")
 
 
 def client(settings: Settings) -> redis.Redis:
-    """A Redis client of the broker URL, with bounded waits."""
+    """Return a Redis client for the broker URL, with timeouts."""
     url = settings.broker_url
     if url.startswith("redis+socket://"):
         url = "unix://" + url.removeprefix("redis+socket://").replace("virtual_host=", "db=")
@@ -56,7 +56,7 @@ def client(settings: Settings) -> redis.Redis:
 
 
 def check(settings: Settings) -> None:
-    """Ask the broker for a sign of life; UnreachableError or CredentialsError say what is wrong."""
+    """Ping the broker. Raises UnreachableError or CredentialsError."""
     broker = client(settings)
     try:
         broker.ping()
@@ -67,7 +67,7 @@ def check(settings: Settings) -> None:
 
 
 def translate(error: BaseException) -> UnreachableError:
-    """What a failed command or publish means to a person."""
+    """Return the Paceline error for a failed command or publish, with a message for users."""
     text = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
     if isinstance(error, redis.AuthenticationError) or any(phrase in text for phrase in REFUSED):
         return CredentialsError(f"Redis refuses the connection: {text}. Correct PACELINE_BROKER_URL.")
@@ -80,17 +80,17 @@ def translate(error: BaseException) -> UnreachableError:
 
 
 class Wakeups:
-    """Rings and waits for rings; never raises because Redis is away."""
+    """Sends wakeups and waits for them. Never raises while Redis is unreachable."""
 
     def __init__(self, settings: Settings, key: str = KEY) -> None:
         self._redis = client(settings)
         self._key = key
-        #: How many tokens were dropped because nobody of ours rings them.
+        #: The number of members dropped since the last warning, because they are not tokens of Paceline.
         self.dropped = 0
-        self._said_at: float | None = None
+        self._warned_at: float | None = None
 
     def wake(self, *tokens: str) -> bool:
-        """Wake one scheduler for each token not already rung; False if Redis did not answer."""
+        """Wake one scheduler for each token that is not already set. False if Redis did not answer."""
         others = dict.fromkeys((token for token in tokens if token != QUEUE), 0)
         try:
             if QUEUE in tokens:
@@ -102,23 +102,23 @@ class Wakeups:
         return True
 
     def wake_waiters(self) -> None:
-        """Wake one waiter: something was deferred."""
+        """Wake one waiter: a task was deferred."""
         with suppress(redis.RedisError):
             self._redis.zadd(WAITERS_KEY, {"deferral": 0})
 
     def wait(self, timeout_s: float, *, queue: bool = True) -> set[str] | None:
-        """Block until a ring or the timeout; the tokens rung, or None at once if Redis does not answer.
+        """Block until a wakeup or the timeout. Returns the tokens, or None at once if Redis does not answer.
 
-        Without `queue` that token stays where it is.
+        Without `queue`, the token "queue" stays in Redis.
         """
         keys = [self._key, QUEUE_KEY] if queue and self._key == KEY else [self._key]
         try:
-            found: list[bytes] = []
+            members: list[bytes] = []
             if timeout_s >= SHORTEST_BLOCK_S:
                 first: Any = self._redis.bzpopmin(keys, timeout=min(timeout_s, 4))
                 if first is None:
                     return set()
-                found.append(first[1])
+                members.append(first[1])
             else:
                 time.sleep(max(timeout_s, 0.0))
             with self._redis.pipeline(transaction=False) as pipe:
@@ -129,20 +129,20 @@ class Wakeups:
             if broker_keys.is_wrong_type(error):
                 broker_keys.put_aside(self._redis, keys, "zset")
             return None
-        return self._understood([*found, *(member for popped in rest for member, _ in popped)])
+        return self._valid_tokens([*members, *(member for popped in rest for member, _ in popped)])
 
-    def _understood(self, members: Iterable[bytes]) -> set[str]:
-        """The tokens among what was in the keys; the rest is dropped and counted."""
+    def _valid_tokens(self, members: Iterable[bytes]) -> set[str]:
+        """Return the members that are tokens. The others are dropped and counted."""
         tokens = set()
         for member in members:
-            found = TOKEN.fullmatch(member)
-            if found is None or int(found[1] or 0) > LARGEST_ID:
+            match = TOKEN.fullmatch(member)
+            if match is None or int(match[1] or 0) > LARGEST_ID:
                 self.dropped += 1
             else:
                 tokens.add(member.decode())
-        if self.dropped and (self._said_at is None or time.monotonic() - self._said_at > SAY_S):
-            log.warning("%d wake-up(s) in Redis were dropped: Paceline sends none like them", self.dropped)
-            self._said_at, self.dropped = time.monotonic(), 0
+        if self.dropped and (self._warned_at is None or time.monotonic() - self._warned_at > SAY_S):
+            log.warning("%d wakeup(s) in Redis were dropped: Paceline sends none like them", self.dropped)
+            self._warned_at, self.dropped = time.monotonic(), 0
         return tokens
 
     def close(self) -> None:

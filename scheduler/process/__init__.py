@@ -1,1 +1,1 @@
-"""What every long-running process of Paceline needs: pidfile, health, signals, hardening, fault points."""
+"""Parts that every long-running process of Paceline needs: pidfile, health, signals, hardening, fault points."""

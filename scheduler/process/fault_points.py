@@ -1,9 +1,10 @@
-"""Fault points: named steps at which a test kills, stops, delays or fails this process. Off, and free, everywhere else.
+"""Fault points: named steps at which a test kills, stops, delays or fails this process. Outside of tests they do nothing.
 
-`PACELINE_FAULTS="queue.committed=kill@3,report.before=delay:0.5"`: the third time that any process of the test comes by, it is
-killed; each report is half a second late. `@/path` names a file that holds the same and is read again at each point, so that
-one stack serves many faults. `PACELINE_FAULTS_FOLDER` is where the times are counted over all processes (`<point>.count`) and
-what struck is written down (`struck`); without it, or with a database on another machine, no process starts.
+`PACELINE_FAULTS="queue.committed=kill@3,report.before=delay:0.5"` kills the third process of the test that reaches
+queue.committed, and delays each report by half a second. `@/path` names a file with the same text. It is read again at each
+point, so that a test can inject many faults into one stack. `PACELINE_FAULTS_FOLDER` is a folder that counts how often each
+point is reached, over all processes (`<point>.count`), and logs the injected faults (`struck`). Without this folder, or with a
+database on another machine, no process starts.
 """
 
 import difflib
@@ -21,7 +22,7 @@ from scheduler.exceptions import SettingsError
 FAULTS, FOLDER = "PACELINE_FAULTS", "PACELINE_FAULTS_FOLDER"
 NAMES = frozenset({FAULTS, FOLDER})
 
-#: Transactions: <name>.commit is reached before the commit of one that did something, <name>.committed after it.
+#: Transactions: <name>.commit is reached before the commit of a transaction with changes, <name>.committed after it.
 TRANSACTIONS = {
     "parse": "store the DAG versions and import errors of a DAG file",
     "plan": "create the due runs of a DAG",
@@ -44,7 +45,7 @@ TRANSACTIONS = {
     "await": "claim triggers for a waiter",
     "fire": "move a task instance whose trigger fired to scheduled",
 }
-#: Steps that are no transaction, or only one statement of the hot path.
+#: Steps that are not transactions, or are single statements of the hot path.
 STEPS = {
     "queue.publish": "before the messages of an iteration are published",
     "queue.published": "after the messages are published, before dispatched_at is set",
@@ -76,12 +77,12 @@ LOCAL_HOSTS = re.compile(r"|localhost|127\.\d+\.\d+\.\d+|::1|/.*")
 
 
 class InjectedError(Exception):
-    """What the action `raise` raises: an error that nobody foresaw."""
+    """The error of the action `raise`. No code handles it specifically."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What happens at a point: kill, stop, raise or delay; `nth` None is each time."""
+    """The action at a point: kill, stop, raise or delay. With `nth` None it applies each time."""
 
     point: str
     action: str
@@ -118,13 +119,13 @@ _armed: _Armed | None = None
 
 
 def point(name: str) -> None:
-    """The process comes by the step `name`: nothing happens, unless a test has armed it."""
+    """Mark that the process reached the step `name`. Does nothing unless a test has armed this point."""
     if _armed is not None:
         _armed.reach(name)
 
 
 def arm(environ: Mapping[str, str], database_url: str) -> None:
-    """At the start of a process: take the faults of its environment. SettingsError if they are wrong, or if this is no test."""
+    """Read the faults of the environment at the start of a process. SettingsError if they are wrong, or outside of a test."""
     global _armed  # noqa: PLW0603 - one per process, like its environment
     plan, folder = environ.get(FAULTS), environ.get(FOLDER)
     if not plan:
@@ -138,37 +139,37 @@ def arm(environ: Mapping[str, str], database_url: str) -> None:
 
 
 def disarm() -> None:
-    """Off again."""
+    """Turn all fault points off."""
     global _armed  # noqa: PLW0603
     _armed = None
 
 
 def parse(text: str) -> list[Fault]:
-    """The faults of a plan; SettingsError names the clause that is wrong."""
-    found = []
-    for clause in filter(None, (one.strip() for one in text.split(","))):
+    """Return the faults of a plan. SettingsError names an invalid clause."""
+    faults = []
+    for clause in filter(None, (part.strip() for part in text.split(","))):
         match = CLAUSE.fullmatch(clause)
         if match is None:
             raise SettingsError(f"{FAULTS} holds {clause!r}; write {FORM}.")
         if match["point"] not in POINTS:
             near = difflib.get_close_matches(match["point"], POINTS, 1)
             hint = f"did you mean {near[0]}?" if near else "docs/reference/fault-points.md lists them."
-            raise SettingsError(f"{FAULTS} names {match['point']}, which is no fault point; {hint}")
+            raise SettingsError(f"{FAULTS} names {match['point']}, which is not a fault point; {hint}")
         action = match["action"].partition(":")[0]
-        found.append(Fault(match["point"], action, float(match["seconds"] or 0), int(match["nth"]) if match["nth"] else None))
-    return found
+        faults.append(Fault(match["point"], action, float(match["seconds"] or 0), int(match["nth"]) if match["nth"] else None))
+    return faults
 
 
 def is_local(database_url: str, environ: Mapping[str, str]) -> bool:
-    """Whether PostgreSQL is reached through a socket or the loopback interface."""
+    """Whether the connection to PostgreSQL uses a Unix socket or the loopback interface."""
     parts = urlsplit(database_url)
-    asked = dict(parse_qsl(parts.query))
-    if "service" in asked or environ.get("PGSERVICE"):
+    options = dict(parse_qsl(parts.query))
+    if "service" in options or environ.get("PGSERVICE"):
         return False
     named = parts.netloc.rpartition("@")[2]
-    hosts = [re.sub(r"^\[(.*)\](:\d+)?$|:\d+$", r"\1", one) for one in unquote(named).split(",")] if named else []
-    hosts = [one for one in hosts if one] or asked.get("host", environ.get("PGHOST", "")).split(",")
-    hosts += asked.get("hostaddr", environ.get("PGHOSTADDR", "")).split(",")
+    hosts = [re.sub(r"^\[(.*)\](:\d+)?$|:\d+$", r"\1", host) for host in unquote(named).split(",")] if named else []
+    hosts = [host for host in hosts if host] or options.get("host", environ.get("PGHOST", "")).split(",")
+    hosts += options.get("hostaddr", environ.get("PGHOSTADDR", "")).split(",")
     return all(LOCAL_HOSTS.fullmatch(host) for host in hosts)
 
 
@@ -182,7 +183,7 @@ def _text(plan: str) -> str:
 
 
 def _count(path: Path) -> int:
-    """How often this was called with `path`, by any process: appending is atomic, and says where it got to."""
+    """How often any process called this with `path`. An append is atomic, and its end offset is the count."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     try:
         os.write(descriptor, b".")

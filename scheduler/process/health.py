@@ -1,6 +1,6 @@
-"""How a process knows whether it is well: its parts say when they last did their duty, and somebody else may ask at any time.
+"""The health of a process: its parts record when they last ran, and the health server reports on them at any time.
 
-Nothing here waits for a database, a broker or a thread of the process: what hangs is what is to be found out.
+INVARIANT: nothing here waits for a database, a broker or a thread of the process. A report must be possible while they hang.
 """
 
 import time
@@ -8,16 +8,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-#: How long a database or broker may be away before it is more than a restart of theirs.
+#: Seconds for which a database or broker may be unreachable: a restart of it takes less.
 AWAY_S = 10.0
 
-#: What is wrong with a part, in one sentence; None if nothing is. The argument is the time on the monotonic clock.
+#: Returns what is wrong with a part, in one sentence, or None. The argument is the time on the monotonic clock.
 Complaint = Callable[[float], str | None]
 
 
 @dataclass(slots=True)
 class Pulse:
-    """Something that happens again and again: wrong once it has not for `limit_s`."""
+    """A recurring step, such as an iteration of a thread. It is unhealthy if it has not run for `limit_s` seconds."""
 
     what: str
     limit_s: float
@@ -33,7 +33,7 @@ class Pulse:
 
 @dataclass(slots=True)
 class Contact:
-    """A server this process talks to: wrong once it has not answered for `limit_s` although it was asked."""
+    """A server that this process uses. It is unhealthy if all requests have failed for `limit_s` seconds."""
 
     limit_s: float = AWAY_S
     since: float | None = None
@@ -53,16 +53,16 @@ class Contact:
 
 @dataclass(slots=True)
 class Health:
-    """The parts of one process. `vital` ones make it unhealthy, `other` ones only degraded: it does its duty without them."""
+    """The parts of a process. A failing `vital` part makes it unhealthy. A failing `other` part is only degraded."""
 
     role: str
-    #: Under which id of the registry it works now.
+    #: Returns the current ID of the process in the registry.
     process: Callable[[], str]
     vital: Mapping[str, Complaint]
     other: Mapping[str, Complaint] = field(default_factory=dict)
 
     def report(self) -> dict[str, Any]:
-        """What `GET /health` answers."""
+        """Return the response of `GET /health`."""
         now = time.monotonic()
         parts = {name: _part(complain(now), "unhealthy") for name, complain in self.vital.items()}
         healthy = all(part["status"] == "healthy" for part in parts.values())

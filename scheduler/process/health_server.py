@@ -1,5 +1,6 @@
-"""Answers `GET /health` from threads of its own, so also while everything else in the process hangs: on a socket of this machine
-that `paceline doctor --role` asks, and on a port if one is set.
+"""The server of `GET /health`. It has its own threads, so it answers even while the rest of the process hangs.
+
+It listens on a Unix socket, which `paceline doctor --role` reads, and on a TCP port if one is set.
 """
 
 import contextlib
@@ -18,9 +19,9 @@ from scheduler.process.health import Health
 
 log = logging.getLogger("paceline.health")
 
-#: Seconds a client may take to ask.
+#: Seconds in which a client must send its request.
 PATIENCE_S = 5.0
-#: Seconds a process may take to answer: it needs to look at a few numbers.
+#: Seconds in which a process must answer. The report is only a few numbers.
 ANSWER_S = 3.0
 
 
@@ -49,25 +50,25 @@ class _Handler(BaseHTTPRequestHandler):
         return "local" if isinstance(self.client_address, str) else super().address_string()
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """A question is no news."""
+        """Do not log requests."""
 
 
 class _TcpServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Whoever asked is gone."""
+        """Ignore the error: the client has disconnected."""
 
 
 class _UnixServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Whoever asked is gone."""
+        """Ignore the error: the client has disconnected."""
 
 
 class HealthServer:
-    """Serves the health of this process until `close`. A place that is taken is said and then done without."""
+    """Serves the health of this process until `close`. An address that cannot be bound is logged and skipped."""
 
     def __init__(self, health: Health, *, path: Path, address: str = "127.0.0.1", port: int = 0) -> None:
         handler = type("Handler", (_Handler,), {"health": health})
@@ -81,7 +82,7 @@ class HealthServer:
                 self._servers.append(_TcpServer((address, port), handler))
         for server in self._servers:
             threading.Thread(target=server.serve_forever, name="health", daemon=True).start()
-        # A child that outlived this process would hold its port.
+        # A forked child that outlives this process would keep the port open.
         os.register_at_fork(after_in_child=self._let_go)
 
     def close(self) -> None:
@@ -105,7 +106,10 @@ class HealthServer:
 
 
 def ask(path: Path) -> dict[str, Any] | None:
-    """The report of the process behind a socket; None if there is none any more. TimeoutError if it does not answer."""
+    """Return the report of the process behind a Unix socket, or None if the process has ended.
+
+    TimeoutError if it does not answer.
+    """
     connection = http.client.HTTPConnection("localhost")
     connection.sock = socket.socket(socket.AF_UNIX)
     connection.sock.settimeout(ANSWER_S)
@@ -117,13 +121,13 @@ def ask(path: Path) -> dict[str, Any] | None:
     try:
         return _report(connection)
     except (ConnectionError, http.client.HTTPException):
-        return None  # it ended meanwhile
+        return None  # the process ended in the meantime
     finally:
         connection.close()
 
 
 def ask_port(address: str, port: int) -> dict[str, Any] | None:
-    """The same, of the process at a port."""
+    """Return the report of the process that listens on a TCP port, like `ask`."""
     connection = http.client.HTTPConnection(address, port, timeout=ANSWER_S)
     try:
         return _report(connection)
@@ -135,7 +139,7 @@ def ask_port(address: str, port: int) -> dict[str, Any] | None:
 
 def _report(connection: http.client.HTTPConnection) -> dict[str, Any]:
     connection.request("GET", "/health")
-    found = json.loads(connection.getresponse().read())
-    if not isinstance(found, dict) or "parts" not in found:
-        raise http.client.HTTPException("no health")
-    return found
+    report = json.loads(connection.getresponse().read())
+    if not isinstance(report, dict) or "parts" not in report:
+        raise http.client.HTTPException("the response is not a health report")
+    return report

@@ -1,4 +1,4 @@
-"""Ends a forked process together with its parent, however the parent dies."""
+"""Ends a forked process when its parent ends for any reason."""
 
 import ctypes
 import os
@@ -10,9 +10,9 @@ _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
-    """Have the kernel send this process the signal when `parent`, which forked it from its main thread, dies. Linux only.
+    """Have the kernel send this process the signal when `parent`, which forked it from its main thread, ends. Linux only.
 
-    The parent may have died before the kernel was told.
+    The parent may have ended before the call to prctl, so it is checked afterwards.
     """
     if _libc is not None:
         _libc.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)

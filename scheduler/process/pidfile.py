@@ -1,7 +1,8 @@
-"""The mark of a running process on this machine: a locked file, and beside it a socket that answers how the process is.
+"""The pidfile of a running process: a locked file, with the Unix socket of the health server beside it.
 
-The kernel drops the lock when the last process that has it open is gone: the process itself and the pool children it forked,
-which may still run user code. So whoever gets the lock of such a file knows, without waiting, that what is written in it is dead.
+The kernel releases the lock when the last process with the file open has ended: the process itself and the pool processes that it
+forked, which may still run user code. A process that can lock such a file therefore knows, without waiting, that its owner has
+ended.
 """
 
 import contextlib
@@ -19,7 +20,7 @@ MARK, SOCKET = ".mark", ".health"
 
 
 class Pidfile:
-    """The mark of this process, from `take` until `leave`. One that cannot be made is said and then done without."""
+    """The pidfile of this process, from `take` until `leave`. If it cannot be created, the error is logged and ignored."""
 
     def __init__(self, folder: Path, role: str) -> None:
         self._host = socket.gethostname()
@@ -31,11 +32,11 @@ class Pidfile:
 
     @property
     def socket(self) -> Path:
-        """Where the process answers how it is."""
+        """The path of the Unix socket of the health server."""
         return self._path.with_suffix(SOCKET)
 
     def take(self) -> "Pidfile":
-        """Make the mark; find out who is dead."""
+        """Create and lock the pidfile, and collect the processes of this role that have ended without removing theirs."""
         try:
             _private(self._path.parent)
             for path, descriptor in _unlocked(sorted(self._path.parent.glob(f"{self._role}-*{MARK}"))):
@@ -43,24 +44,24 @@ class Pidfile:
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            log.warning("No mark of this process in %s: %s; `paceline doctor --role %s` will not find it",
+            log.warning("cannot create a pidfile in %s: %s; `paceline doctor --role %s` will not find this process",
                         self._path.parent, error.strerror, self._role)  # fmt: skip
         return self
 
     def note(self, process_id: str) -> None:
-        """Under this id of the registry it works from now on."""
+        """Write the ID under which this process is registered now."""
         if self._descriptor is not None:
             text = json.dumps({"host": self._host, "id": process_id}).encode()
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, text, 0)
 
     def take_dead(self) -> list[str]:
-        """Ids in the registry of processes of this host and role that are dead for certain; each is told once."""
+        """Return the registry IDs of processes of this host and role that have certainly ended. Each is returned once."""
         dead, self._dead = self._dead, []
         return dead
 
     def leave(self) -> None:
-        """Take the mark away; a process that was forked from this one leaves it."""
+        """Remove the pidfile. Does nothing in a forked process."""
         if self._descriptor is not None and os.getpid() == self._pid:
             with contextlib.suppress(OSError):
                 self._path.unlink(missing_ok=True)
@@ -70,23 +71,23 @@ class Pidfile:
 
     def _expire(self, path: Path, descriptor: int) -> None:
         try:
-            found = json.loads(os.pread(descriptor, 4096, 0) or b"{}")
+            owner = json.loads(os.pread(descriptor, 4096, 0) or b"{}")
         except ValueError:
-            found = {}
-        # A folder may be shared by machines, and locks need not be.
-        if found.get("host") == self._host:
-            self._dead.append(found["id"])
+            owner = {}
+        # Machines may share the folder without sharing its locks.
+        if owner.get("host") == self._host:
+            self._dead.append(owner["id"])
             path.unlink(missing_ok=True)
             path.with_suffix(SOCKET).unlink(missing_ok=True)
 
 
 def sockets(folder: Path, role: str) -> list[Path]:
-    """Where the processes of this role answer; those of dead ones are among them, and refuse."""
+    """Return the health sockets of this role. Sockets of ended processes may be among them, and refuse connections."""
     return sorted(folder.glob(f"{role}-*{SOCKET}"))
 
 
 def _unlocked(paths: Iterable[Path]) -> Iterator[tuple[Path, int]]:
-    """Marks that nobody holds, each with a descriptor that holds it meanwhile."""
+    """Yield each pidfile that is not locked, with a descriptor that locks it during the iteration."""
     for path in paths:
         with contextlib.suppress(OSError):
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -98,8 +99,8 @@ def _unlocked(paths: Iterable[Path]) -> Iterator[tuple[Path, int]]:
 
 
 def _private(folder: Path) -> None:
-    """Make the folder; refuse one that another user put there."""
+    """Create the folder. PermissionError if it belongs to another user."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.stat(follow_symlinks=False)
-    if os.geteuid() not in (0, found.st_uid):
-        raise PermissionError(1, "it belongs to somebody else")
+    status = folder.stat(follow_symlinks=False)
+    if os.geteuid() not in (0, status.st_uid):
+        raise PermissionError(1, "it belongs to another user")

@@ -1,4 +1,4 @@
-"""The start and the end that every scheduler, worker and waiter shares."""
+"""The common start and shutdown of schedulers, workers and waiters."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ from scheduler.process.pidfile import Pidfile
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """A process that runs in a role. When the role ends, `ending` undoes each step of its start in reverse order."""
+    """A running process of one role. When the role ends, `ending` undoes each step of its start in reverse order."""
 
     pidfile: Pidfile
     #: Set by SIGTERM or SIGINT.
@@ -23,7 +23,7 @@ class Role:
     ending: contextlib.ExitStack
 
     def serve_health(self, health: Health, address: str, port: int) -> None:
-        """Answer `GET /health` on the socket beside the pidfile, and on a port if it is not 0, until the role ends."""
+        """Serve `GET /health` on the socket beside the pidfile, and on a port if it is not 0, until the role ends."""
         server = HealthServer(health, path=self.pidfile.socket, address=address, port=port)
         self.ending.callback(server.close)
 

@@ -1,4 +1,4 @@
-"""What SIGTERM and SIGINT do to a process of Paceline that has not begun its work yet."""
+"""The handlers of SIGTERM and SIGINT while a Paceline process starts."""
 
 import signal
 import sys
@@ -8,18 +8,18 @@ NUMBERS = (signal.SIGTERM, signal.SIGINT)
 
 
 def exit_at_once() -> None:
-    """From now on they raise SystemExit(0) wherever the process is: for waits, while there is nothing to give back."""
+    """Make both signals raise SystemExit(0) at any point: for waits during which there is nothing to clean up."""
     for number in NUMBERS:
         signal.signal(number, lambda *_: sys.exit(0))
 
 
 def remember() -> threading.Event:
-    """From now on they set this event and no more.
+    """Make both signals only set the event that is returned.
 
-    Call it before the process makes its mark or enters the registry. An end in the middle of that, or the default end, would
-    leave something behind that looks alive.
+    Call it before the process creates its pidfile or registers. If a signal ended the process in the middle of that, a pidfile
+    or a row in the registry would stay and make the process look alive.
     """
-    asked = threading.Event()
+    stop = threading.Event()
     for number in NUMBERS:
-        signal.signal(number, lambda *_: asked.set())
-    return asked
+        signal.signal(number, lambda *_: stop.set())
+    return stop

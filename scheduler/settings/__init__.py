@@ -1,4 +1,4 @@
-"""Every setting of Paceline: where its value comes from, its type, its default and its check."""
+"""All settings of Paceline: their sources, types, defaults and checks."""
 
 from scheduler.settings.model import (
     Core,

@@ -1,10 +1,10 @@
-"""Where DataFrames that tasks return lie, and their deletion: a folder for each attempt, which only the XCom of a success names.
+"""The folders of DataFrames that tasks return, and their deletion. Each attempt has a folder. Only the XCom of a success names it.
 
-`<data url>/<dag>/<run>/<task>[/<map index>]/r<number of the run>-try<n>-<dispatch id>/<name>`
+`<data url>/<dag>/<run>/<task>[/<map index>]/r<number of the run>-try<n>-<dispatch ID>/<name>`
 
-INVARIANT: two attempts never share a folder, and nobody deletes a folder that an XCom may name. A try deletes what tries with a
-lower number of the same run left, which were fenced off before it could begin; a deletion of a run takes the attempts of that
-run alone, not those of another one that was made with its id meanwhile. What users put beside them is left.
+INVARIANT: two attempts never share a folder, and no process deletes a folder that an XCom may name. A try deletes the folders of
+tries with a lower number of the same run, which were fenced off before it could begin. Deleting a run deletes only the attempts of
+that run, not those of another run that was created with the same ID in the meantime. Other files of users are kept.
 """
 
 import contextlib
@@ -21,14 +21,14 @@ from scheduler.settings import log_paths
 log = logging.getLogger("paceline.data")
 
 LOCAL = "file://"
-#: What Spark or fsspec would read as a pattern of paths, or as the mark of a hidden folder (_ in front).
+#: Characters that Spark or fsspec would read as a path pattern, or as the mark of a hidden folder (a leading _).
 _PATTERNS = re.compile(r"^_|[%*?\[\]{}]")
 _ATTEMPT = re.compile(r"r(?P<run>\d+)-try(?P<number>\d+)-[^/]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """An attempt; `run_key` is the number that the database gave the run."""
+    """The location of an attempt. `run_key` is the number of the run in the database."""
 
     data_url: str
     dag_id: str
@@ -51,31 +51,31 @@ class Place:
 
 
 def component(name: str) -> str:
-    """`name` as one component of a path on any file system: no two names share one."""
-    return log_paths.component(_PATTERNS.sub(lambda found: f"%{ord(found[0]):02X}", name))
+    """Encode `name` as a path component for any file system. The encoding is unique."""
+    return log_paths.component(_PATTERNS.sub(lambda match: f"%{ord(match[0]):02X}", name))
 
 
 def delete(place: Place) -> None:
-    """Delete what an attempt wrote; what cannot be deleted is said and left."""
+    """Delete the folder of an attempt. An error is logged and ignored."""
     _delete([place.url], root=place.data_url)
 
 
 def delete_earlier(place: Place) -> None:
-    """Delete what tries before this one left."""
+    """Delete the folders of earlier tries."""
     _delete(_attempts(place.task_url, run_key=place.run_key, before=place.try_number), root=place.data_url)
 
 
 def delete_run(data_url: str, dag_id: str, run_id: str, run_key: int) -> None:
-    """Delete what the attempts of a run wrote; what cannot be deleted is said and left."""
+    """Delete the folders of all attempts of a run. Errors are logged and ignored."""
     folder = _run_url(data_url, dag_id, run_id)
     if not _is_missing(folder):
-        # Of a task, or of the instances of a mapped task.
-        found = [url for depth in (1, 2) for url in _attempts(folder, run_key=run_key, depth=depth)]
-        _delete(found, root=data_url)
+        # Depth 1 holds the attempts of tasks, depth 2 those of mapped task instances.
+        urls = [url for depth in (1, 2) for url in _attempts(folder, run_key=run_key, depth=depth)]
+        _delete(urls, root=data_url)
 
 
 def size_bytes(url: str) -> int:
-    """The bytes of all files in a folder."""
+    """Return the total size of all files in a folder, in bytes."""
     files, path = _files(url)
     return int(files.du(path))
 
@@ -85,23 +85,23 @@ def _run_url(data_url: str, dag_id: str, run_id: str) -> str:
 
 
 def _attempts(folder: str, *, run_key: int, before: float = math.inf, depth: int = 0) -> Iterator[str]:
-    """URLs of attempts of a run, in a folder or `depth` below it."""
+    """Yield the URLs of attempts of a run, in a folder or `depth` levels below it."""
     if _is_missing(folder):
         return
-    with _said(folder):
+    with _logged(folder):
         files, path = _files(folder)
         for child in _folders(files, path, depth + 1):
-            found = _ATTEMPT.fullmatch(child.rstrip("/").rpartition("/")[2])
-            if found and int(found["run"]) == run_key and int(found["number"]) < before:
+            match = _ATTEMPT.fullmatch(child.rstrip("/").rpartition("/")[2])
+            if match and int(match["run"]) == run_key and int(match["number"]) < before:
                 yield str(files.unstrip_protocol(child))
 
 
 def _folders(files: Any, path: str, depth: int) -> list[str]:
-    """The folders `depth` below a path; a listing, since the names of users may read as patterns."""
-    found = [path]
+    """Return the folders `depth` levels below a path. It lists folders, because names from users may look like patterns."""
+    folders = [path]
     for _ in range(depth):
-        found = [child["name"] for parent in found for child in _listed(files, parent) if child["type"] == "directory"]
-    return found
+        folders = [child["name"] for parent in folders for child in _listed(files, parent) if child["type"] == "directory"]
+    return folders
 
 
 def _listed(files: Any, path: str) -> list[dict[str, Any]]:
@@ -114,7 +114,7 @@ def _delete(urls: Iterable[str], *, root: str) -> None:
     for url in urls:
         if _is_missing(url):
             continue
-        with _said(url), contextlib.suppress(FileNotFoundError):
+        with _logged(url), contextlib.suppress(FileNotFoundError):
             files, path = _files(url)
             files.rm(path, recursive=True)
         if url.startswith(LOCAL):
@@ -122,7 +122,7 @@ def _delete(urls: Iterable[str], *, root: str) -> None:
 
 
 def _remove_empty(folder: Path, root: Path) -> None:
-    """Folders of tasks, runs and DAGs that hold nothing any more; object stores have none."""
+    """Remove empty folders of tasks, runs and DAGs. Object stores have none."""
     with contextlib.suppress(OSError):
         while folder.is_relative_to(root) and folder != root:
             folder.rmdir()
@@ -130,20 +130,20 @@ def _remove_empty(folder: Path, root: Path) -> None:
 
 
 @contextlib.contextmanager
-def _said(url: str) -> Iterator[None]:
+def _logged(url: str) -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # each file system has errors of its own
+    except Exception as error:  # each file system has its own errors
         log.warning("%s cannot be deleted: %s: %s", url, type(error).__name__, str(error).split("\n")[0])
 
 
 def _is_missing(url: str) -> bool:
-    """Whether it surely is not there, asked without loading what speaks to other file systems."""
+    """Whether a local folder is missing. Always False for other file systems, so that their libraries are not loaded."""
     return url.startswith(LOCAL) and not Path(url.removeprefix(LOCAL)).exists()
 
 
 def _files(url: str) -> tuple[Any, str]:
-    """The file system of a URL, and the path in it."""
+    """Return the file system of a URL and the path in it."""
     import fsspec
 
     files, path = fsspec.url_to_fs(url)

@@ -1,8 +1,8 @@
-"""Where settings come from: environment, then file, then default; each value with the name of its source.
+"""The sources of settings: the environment, then the file, then the defaults. Each value has the name of its source.
 
-`PACELINE_<SECTION>_<KEY>` beats `$PACELINE_CONFIG` or `config/paceline.toml`, which beats the defaults in settings.py. The
-short names PACELINE_HOME, PACELINE_DATABASE_URL, PACELINE_BROKER_URL and PACELINE_DAGS_FOLDER are the keys people set most.
-An environment variable that is set to nothing counts as unset, as compose files write it.
+`PACELINE_<SECTION>_<KEY>` overrides `$PACELINE_CONFIG` or `config/paceline.toml`, which overrides the defaults in model.py.
+PACELINE_HOME and PACELINE_DAGS_FOLDER are short names of common settings.
+An empty environment variable counts as unset, because compose files set such variables.
 """
 
 import difflib
@@ -18,30 +18,33 @@ from scheduler.process import fault_points
 Layout = Mapping[str, tuple[str, ...]]
 
 PREFIX = "PACELINE_"
-#: Environment names that are not PACELINE_<SECTION>_<KEY> of a setting.
+#: Names of settings that do not have the form PACELINE_<SECTION>_<KEY>.
 SHORT_NAMES = {"PACELINE_HOME": ("paths", "home"), "PACELINE_DAGS_FOLDER": ("paths", "dags_folder")}
-#: Not settings: which file holds them, the passwords that docker-compose.yml puts into URLs, and the faults of a test.
+#: Not settings: the name of the file, the passwords that docker-compose.yml puts into URLs, and the faults of a test.
 PASSWORDS = ("POSTGRES", "SCHEDULER", "WORKER", "REDIS_SCHEDULER", "REDIS_WORKER", "REDIS_FLOWER", "FLOWER", "SPARK")
-OTHER_NAMES = fault_points.NAMES | {"PACELINE_CONFIG"} | {f"PACELINE_{one}_PASSWORD" for one in PASSWORDS}
-#: Not settings either: PACELINE_VAR_<KEY> is a variable and PACELINE_CONN_<ID> a connection, before those of the store.
+OTHER_NAMES = fault_points.NAMES | {"PACELINE_CONFIG"} | {f"PACELINE_{user}_PASSWORD" for user in PASSWORDS}
+#: Not settings either: PACELINE_VAR_<KEY> is a variable and PACELINE_CONN_<ID> a connection. They override those in the store.
 VARIABLE_PREFIX, CONNECTION_PREFIX = "PACELINE_VAR_", "PACELINE_CONN_"
 STORE_PREFIXES = (VARIABLE_PREFIX, CONNECTION_PREFIX)
 DEFAULT_FILE = "config/paceline.toml"
 
 
 def dotted(layout: Layout) -> list[str]:
-    """Every setting as `<section>.<key>`, in order of definition."""
+    """Return all settings as `<section>.<key>`, in order of definition."""
     return [f"{section}.{key}" for section, keys in layout.items() for key in keys]
 
 
 def environment_names(layout: Layout) -> dict[str, tuple[str, str]]:
-    """Every environment variable that is a setting, with the section and key it sets."""
+    """Return the environment variables of all settings, each with its section and key."""
     names = {f"{PREFIX}{section}_{key}".upper(): (section, key) for section, keys in layout.items() for key in keys}
     return names | SHORT_NAMES
 
 
 def read(environ: Mapping[str, str], layout: Layout) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-    """The values of file and environment by section, and where each `<section>.<key>` comes from."""
+    """Return the values of the file and the environment by section, and the source of each `<section>.<key>`.
+
+    SettingsError names an unknown section or environment variable, or a file that cannot be read.
+    """
     path = Path(environ.get("PACELINE_CONFIG") or DEFAULT_FILE).expanduser()
     values = _file_values(path, layout, required=bool(environ.get("PACELINE_CONFIG")))
     origin = {f"{section}.{key}": str(path) for section, keys_ in values.items() for key in keys_}
@@ -61,7 +64,7 @@ def read(environ: Mapping[str, str], layout: Layout) -> tuple[dict[str, dict[str
 
 
 def nearest_key(key: str, layout: Layout) -> str:
-    """What to write instead of an unknown `<section>.<key>`."""
+    """Suggest a replacement for an unknown `<section>.<key>`."""
     section, _, name = key.partition(".")
     near = difflib.get_close_matches(name, layout[section], 1)
     return f"did you mean {near[0]}?" if near else f"[{section}] has {', '.join(layout[section])}."
@@ -83,7 +86,7 @@ def _file_values(path: Path, layout: Layout, *, required: bool) -> dict[str, dic
         if not isinstance(value, dict):
             homes = [key for key in dotted(layout) if key.endswith(f".{name}")]
             hint = f"put it under [{homes[0].split('.')[0]}]." if homes else f"the sections are {', '.join(sections)}."
-            raise SettingsError(f"{name} in {path} stands outside its section; {hint}")
+            raise SettingsError(f"{name} in {path} is outside its section; {hint}")
         near = difflib.get_close_matches(name, sections, 1)
         hint = f"did you mean [{near[0]}]?" if near else f"the sections are {', '.join(sections)}."
         raise SettingsError(f"[{name}] in {path} is not a section; {hint}")

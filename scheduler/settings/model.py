@@ -1,4 +1,4 @@
-"""Settings: one frozen, validated object. settings_sources reads the environment and the file."""
+"""The settings model: a frozen, validated object with one section for each part of Paceline."""
 
 import hashlib
 import os
@@ -17,22 +17,22 @@ from scheduler.settings.environment import Layout
 from scheduler.settings.sections import Broker, Database, Flower, Probed, Section, Smtp, Spark
 from scheduler.settings.types import Count, DatabaseUrl, DataUrl, Days, FernetKeys, Seconds, ZoneName, in_words
 
-#: Bytes; the kernel's limit is 107 on Linux and 103 on macOS.
+#: Bytes. The kernel's limit is 107 on Linux and 103 on macOS.
 LONGEST_SOCKET_PATH = 100
-#: The database roles at the embedded server.
+#: The database roles of the embedded server.
 EMBEDDED_OWNER, EMBEDDED_SCHEDULER, EMBEDDED_WORKER = "postgres", "paceline_scheduler", "paceline_worker"
-#: Keys whose values hold passwords: never printed whole.
+#: Keys whose values contain passwords, which are masked in output.
 SECRET_URLS = frozenset({"database.url", "database.owner_url", "broker.url", "worker.database_url"})
 #: Keys whose values are secrets: never printed.
 SECRET_KEYS = frozenset({"core.fernet_key", "smtp.password"})
-#: Sections, and keys of others, that decide alike only if every process has the same: limits, defaults of DAGs, timeouts by
-#: which one process judges another. Not paths, addresses, and what a process does with itself alone.
+#: Sections and keys that must be equal in all processes, so that they decide alike: limits, defaults of DAGs, and timeouts after
+#: which a process is declared lost. Paths, addresses and settings that affect only their own process may differ.
 MUST_AGREE = ("core", "retention", "worker.heartbeat_timeout", "waiter.heartbeat_timeout", *(f"scheduler.{name}" for name in (
     "scheduler_health_check_threshold", "catchup_by_default", "create_cron_data_intervals", "create_delta_data_intervals",
     "schedule_after_task_execution", "max_tis_per_query", "pool_reservation", "priority_aging", "queue_headroom",
     "task_queued_timeout", "min_file_process_interval", "settled_file_process_interval", "dag_file_processor_timeout",
 )))  # fmt: skip
-#: The first must be longer than the second, or every healthy process looks dead.
+#: The first must be longer than the second; otherwise every healthy process would be declared lost.
 LONGER_THAN = (
     ("scheduler.scheduler_health_check_threshold", "scheduler.scheduler_heartbeat_sec"),
     ("worker.heartbeat_timeout", "worker.heartbeat_sec"),
@@ -54,7 +54,7 @@ class Paths(Section):
 
 
 class Core(Section):
-    """Defaults and limits for all DAGs and tasks."""
+    """Defaults and limits of all DAGs and tasks."""
 
     parallelism: Count = 256
     """Maximum number of queued and running task instances, over all pools and schedulers."""
@@ -223,7 +223,7 @@ class Settings(Section):
 
     @classmethod
     def load(cls, environ: Mapping[str, str] | None = None) -> "Settings":
-        """Read environment and file; SettingsError names the key, the value and what is allowed."""
+        """Read the environment and the file. SettingsError names the key, its value and the allowed values."""
         values, sources = environment.read(os.environ if environ is None else environ, layout())
         try:
             settings = cls.model_validate(values)
@@ -236,12 +236,12 @@ class Settings(Section):
         return settings
 
     def value(self, key: str) -> Any:
-        """The value of `<section>.<key>` as it was set."""
+        """Return the value of `<section>.<key>`, without derived defaults."""
         section, _, name = key.partition(".")
         return getattr(getattr(self, section), name)
 
     def agreed(self) -> dict[str, Any]:
-        """The settings that must be the same in all processes, as JSON values; of a secret only a digest."""
+        """Return the settings that must be equal in all processes, as JSON values. Secrets are replaced with digests."""
         keys_ = [key for key in keys() if key in MUST_AGREE or key.partition(".")[0] in MUST_AGREE]
         return {key: _digest(self.value(key)) if key in SECRET_KEYS else self.value(key) for key in keys_}
 
@@ -259,16 +259,16 @@ class Settings(Section):
 
     @property
     def data_url(self) -> str:
-        """Where DataFrames that tasks return are written, as a URL that does not end with a slash."""
-        place = self.paths.data_url or str(self.home / "data")
-        return place.rstrip("/") if "://" in place else f"file://{Path(place).expanduser().absolute()}"
+        """The folder of the DataFrames that tasks return, as a URL without a trailing slash."""
+        location = self.paths.data_url or str(self.home / "data")
+        return location.rstrip("/") if "://" in location else f"file://{Path(location).expanduser().absolute()}"
 
     @property
     def run_folder(self) -> Path:
-        """Where the embedded servers keep their sockets: <home>/run, unless that cannot be the name of a socket.
+        """The folder of the embedded servers' sockets: <home>/run, unless a socket cannot have that path.
 
-        If it is too long for the kernel, or has a comma, which separates hosts in PostgreSQL's URLs, it is a private folder
-        of this user and home under the machine's temporary folder.
+        If the path is too long for the kernel, or contains a comma, which separates hosts in URLs of PostgreSQL, it is a private
+        folder of this user and home in the temporary folder of the machine.
         """
         folder = self.home / "run"
         if "," not in str(folder) and len(os.fsencode(folder / ".s.PGSQL.5432.lock")) <= LONGEST_SOCKET_PATH:
@@ -278,28 +278,28 @@ class Settings(Section):
 
     @property
     def database_url(self) -> str:
-        """What schedulers and commands connect with: the configured URL, else their role at the embedded PostgreSQL of `home`."""
+        """The URL of schedulers and commands: the configured URL, or else their role at the embedded PostgreSQL of `home`."""
         return self.database.url or self._embedded_url(EMBEDDED_SCHEDULER)
 
     @property
     def owner_database_url(self) -> str:
-        """What migrating connects with: the owner of the tables, who is a superuser of the embedded server."""
+        """The URL of migrations, as the owner of the tables. At the embedded server, the owner is a superuser."""
         return self.database.owner_url or self.database.url or self._embedded_url(EMBEDDED_OWNER)
 
     @property
     def worker_database_url(self) -> str:
-        """What workers and waiters connect with: a URL of their own, else their role at the embedded server, else database_url."""
+        """The URL of workers and waiters: their own, or else database.url, or else their role at the embedded server."""
         if self.worker.database_url or self.database.url:
             return self.worker.database_url or self.database_url
         return self._embedded_url(EMBEDDED_WORKER)
 
     @property
     def database_is_embedded(self) -> bool:
-        """Whether the database is that of this home, also where its URL was handed down to a process of the stack."""
+        """Whether the database is the embedded server of this home, also in child processes that receive its URL."""
         return self.database_url.endswith(f"@/paceline?host={quote(str(self.run_folder))}")
 
     def as_owner(self) -> "Settings":
-        """The same with the owner's URL in place of that of schedulers."""
+        """Return a copy with the owner's URL as the database URL."""
         return self.model_copy(update={"database": self.database.model_copy(update={"url": self.owner_database_url})})
 
     def _embedded_url(self, role: str) -> str:
@@ -307,39 +307,39 @@ class Settings(Section):
 
     @property
     def broker_url(self) -> str:
-        """The configured URL, else that of the embedded Redis under `home`."""
+        """The configured URL, or else the URL of the embedded Redis of `home`."""
         return self.broker.url or f"redis+socket://{quote(str(self.run_folder))}/redis.sock"
 
 
 def layout() -> Layout:
-    """The keys of every section, in order of definition."""
+    """Return the keys of every section, in order of definition."""
     return {section: tuple(section_type(section).model_fields) for section in Settings.model_fields}
 
 
 def keys() -> list[str]:
-    """Every setting as `<section>.<key>`, in order of definition."""
+    """Return all settings as `<section>.<key>`, in order of definition."""
     return environment.dotted(layout())
 
 
 def section_type(section: str) -> type[Section]:
-    """The model of one section."""
-    found = Settings.model_fields[section].annotation
-    assert isinstance(found, type) and issubclass(found, Section)
-    return found
+    """Return the model of a section."""
+    model = Settings.model_fields[section].annotation
+    assert isinstance(model, type) and issubclass(model, Section)
+    return model
 
 
 def environment_names() -> dict[str, tuple[str, str]]:
-    """Every environment variable that is a setting, with the section and key it sets."""
+    """Return the environment variables of all settings, each with its section and key."""
     return environment.environment_names(layout())
 
 
 def sources(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """For each key that is set: the environment variable or the file it comes from."""
+    """Return the source of each key that is set: an environment variable or a file."""
     return environment.read(os.environ if environ is None else environ, layout())[1]
 
 
 def allowed(key: str) -> str:
-    """What a setting may be, in words: "a whole number of at least 1"."""
+    """Describe the allowed values of a setting, such as "a whole number of at least 1"."""
     section, _, name = key.partition(".")
     schema = section_type(section).model_json_schema()["properties"][name]
     for choice in schema.get("anyOf", [schema]):
@@ -353,14 +353,14 @@ def _digest(secret: str) -> str:
 
 
 def shown(key: str, value: Any) -> Any:
-    """The value of a setting as it may be printed: passwords in URLs, also misplaced ones, and whole secrets read ***."""
+    """Return the value of a setting for output. Secrets, and passwords in URLs of any setting, are replaced with ***."""
     if value and key in SECRET_KEYS:
         return "***"
     return masked(str(value)) if key in SECRET_URLS or (isinstance(value, str) and "@" in value) else value
 
 
 def masked(url: str) -> str:
-    """A URL, or what was meant as one, whose password, if it has one, reads ***."""
+    """Return a URL, valid or not, with *** in place of its password."""
     without = re.sub(r"((?:ssl)?password\s*=\s*)('[^']*'|[^&\s]*)", r"\1***", url)
     scheme = re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", without)
     start = scheme.end() if scheme else 0

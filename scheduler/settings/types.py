@@ -1,4 +1,4 @@
-"""What the value of a setting may be: types that check it, and the words for what is allowed."""
+"""The types of settings, which check values and describe the allowed ones."""
 
 import base64
 import re
@@ -20,7 +20,7 @@ def _zone(name: str) -> str:
 def _scheme(*schemes: str) -> AfterValidator:
     def check(url: str) -> str:
         if urlsplit(url).scheme not in schemes:
-            raise ValueError("the scheme is another")
+            raise ValueError("the scheme is not allowed")
         return url
 
     return AfterValidator(check)
@@ -39,7 +39,7 @@ def _fernet_keys(keys: str) -> str:
         except ValueError:
             size = 0
         if size != FERNET_KEY_BYTES:
-            raise ValueError("that is no Fernet key")
+            raise ValueError("that is not a Fernet key")
     return keys
 
 
@@ -73,6 +73,7 @@ FernetKeys = Annotated[
 
 
 def in_words(schema: dict[str, Any]) -> str:
+    """Describe the allowed values of a JSON schema."""
     if "allowed" in schema:
         return str(schema["allowed"])
     if "enum" in schema:

@@ -102,7 +102,7 @@ def test_a_link_in_place_of_a_private_folder_is_refused(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "run").symlink_to(tmp_path / "elsewhere")
 
-    with pytest.raises(PacelineError, match="run belongs to somebody else: remove it"):
+    with pytest.raises(PacelineError, match="run belongs to another user: remove it"):
         home.private_folder(tmp_path / "run", None)
 
 
@@ -111,7 +111,7 @@ def test_a_private_folder_of_a_stranger_is_refused(tmp_path):
     (tmp_path / "run").mkdir()
     os.chown(tmp_path / "run", *NOBODY)
 
-    with pytest.raises(PacelineError, match="belongs to somebody else"):
+    with pytest.raises(PacelineError, match="belongs to another user"):
         home.private_folder(tmp_path / "run", None)
 
 

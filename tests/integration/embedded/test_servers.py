@@ -204,7 +204,7 @@ def test_an_initdb_that_was_killed_is_done_again(short_folder):
 def test_a_data_folder_that_is_none_is_named_with_what_to_do(short_folder):
     (short_folder / "postgres").mkdir()
 
-    with pytest.raises(EmbeddedError, match=r"postgres is no database of PostgreSQL 16, 18: move it away, or set PACELINE_HOME"):
+    with pytest.raises(EmbeddedError, match=r"postgres is not a database of PostgreSQL 16, 18: move it away, or set PACELINE_HOME"):
         EmbeddedServers(settings_of(short_folder)).start()
 
 

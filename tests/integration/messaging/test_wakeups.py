@@ -63,7 +63,7 @@ def test_what_nobody_of_ours_rings_is_dropped_and_counted(scenario: Scenario) ->
     heard = bell.wait(1)
 
     assert heard == {"run:9223372036854775807", "next:12"}
-    assert bell._said_at is not None
+    assert bell._warned_at is not None
     scenario.schedulers[0].turns.wake(heard)
     scenario.turn()
 

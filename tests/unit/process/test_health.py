@@ -179,4 +179,4 @@ def test_a_folder_that_cannot_be_used_is_said_and_done_without(tmp_path: Path, c
     made.note("w#1")
     made.leave()
 
-    assert "No mark of this process" in caplog.text
+    assert "cannot create a pidfile" in caplog.text

@@ -114,7 +114,7 @@ def test_an_unknown_variable_is_told_with_a_near_match() -> None:
         ("[zzz]\n", ["[zzz]", "the sections are paths, core"]),
         ("[core.deep]\nx = 1\n", ["core.deep", "is not a setting"]),
         ("parallelism = 3\n", ["parallelism", "put it under [core]"]),
-        ("core = 3\n", ["core", "stands outside its section"]),
+        ("core = 3\n", ["core", "is outside its section"]),
         ("[core\n", ["cannot be read as TOML"]),
         ("[core]\nparallelism = [1]\n", ["core.parallelism", "[1]", "a whole number"]),
     ],
