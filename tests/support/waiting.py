@@ -6,17 +6,23 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+#: Without an interval asked for.
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.1
+
 
 def eventually(
-    predicate: Callable[[], T], *, timeout: float = 30.0, interval: float = 0.03, message: Callable[[], str] | str = ""
+    predicate: Callable[[], T], *, timeout: float = 30.0, interval: float | None = None, message: Callable[[], str] | str = ""
 ) -> T:
     """Call the predicate until what it returns is true, and return that.
 
-    `timeout` and `interval` are seconds. A predicate may also fail an assertion: then the last failure is reported.
-    `message` (text, or a function called at the end) is added to the AssertionError.
+    `timeout` and `interval` are seconds. Without an interval the pauses grow. A pause takes at least as long as the predicate
+    did: a predicate that starts a process leaves the machine to what it waits for. A predicate may also fail an assertion:
+    then the last failure is reported. `message` (text, or a function called at the end) is added to the AssertionError.
     """
-    deadline = time.monotonic() + timeout
+    began = time.monotonic()
+    deadline = began + timeout
     while True:
+        asked = time.monotonic()
         failure: AssertionError | None = None
         value: object = None
         try:
@@ -25,9 +31,11 @@ def eventually(
                 return value
         except AssertionError as error:
             failure = error
-        if time.monotonic() >= deadline:
+        now = time.monotonic()
+        if now >= deadline:
             name = getattr(predicate, "__name__", repr(predicate))
             last = f"the last failure: {failure}" if failure else f"the last value: {value!r}"
             more = message() if callable(message) else message
             raise AssertionError(f"{name} was not true within {timeout} s; {last}. {more}".rstrip()) from failure
-        time.sleep(interval)
+        pause = min(LONGEST_PAUSE_S, max(SHORTEST_PAUSE_S, (now - began) / 20)) if interval is None else interval
+        time.sleep(max(pause, now - asked))

@@ -109,14 +109,14 @@ class Bench:
         for dag in load(self.settings.dags_folder, name).values():
             self.scenario.add(from_dag(dag, file=name, core=self.settings.core, scheduler=self.settings.scheduler))
 
-    def run(self, source: str, *, until: str = "run", timeout_s: float = 60.0, **tasks: str) -> int:
+    def run(self, source: str, *, until: str = "run", timeout_s: float = 120.0, **tasks: str) -> int:
         """Store one DAG named `d`, trigger it, turn until it ends or the tasks named have these states; its number."""
         self.dag(source)
         run = self.scenario.trigger("d", run_id="r1")
         self.wait(run, timeout_s=timeout_s, **tasks)
         return run
 
-    def wait(self, run: int, *, timeout_s: float = 60.0, interval_s: float = 0.03, **tasks: str) -> None:
+    def wait(self, run: int, *, timeout_s: float = 120.0, interval_s: float | None = None, **tasks: str) -> None:
         def there() -> bool:
             self.scenario.turn()
             if tasks:
