@@ -16,7 +16,7 @@ from support.waiting import eventually
 
 from scheduler.settings import Settings
 
-pytestmark = [pytest.mark.stack, pytest.mark.alone, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
 #: Longer than a worker may be silent here, so that whoever judges too early is seen.
 AWAY_S = 4.0

@@ -13,7 +13,7 @@ from support.waiting import eventually
 
 from scheduler.settings import Settings
 
-pytestmark = [pytest.mark.stack, pytest.mark.alone, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
 #: Longer than the failover takes, so that each ends on the new primary.
 LONG_S = 4.0

@@ -19,7 +19,7 @@ from support.stacks import StackFactory
 
 from scheduler.process import fault_points
 
-pytestmark = [pytest.mark.stack, pytest.mark.alone]
+pytestmark = pytest.mark.stack
 
 RUNS = int(os.environ.get("FAULT_RUNS", "200" if FULL else "4"))
 #: Fixed, so that a failure in CI comes again.

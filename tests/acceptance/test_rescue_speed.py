@@ -20,7 +20,7 @@ from scheduler.messaging import wakeups
 from scheduler.store.db import database
 from scheduler.store.runs import runs
 
-pytestmark = [pytest.mark.stack, pytest.mark.alone, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
 DAGS = """
 import time
@@ -72,6 +72,7 @@ def next_tries(stack: Stack, engine: Engine, since: float) -> list[float]:
 
 
 @full_only
+@pytest.mark.alone
 def test_what_a_worker_ran_whose_machine_died_runs_again_within_15_s(stack_factory: Any, engine: Engine, tmp_path: Path) -> None:
     stack = stack_factory(dags={"d.py": DAGS}, schedulers=2, workers=[("default", 2)], env=default_times())
     known(stack, engine)
@@ -93,6 +94,7 @@ def test_what_a_worker_ran_whose_machine_died_runs_again_within_15_s(stack_facto
 
 
 @full_only
+@pytest.mark.alone
 def test_what_a_worker_ran_that_starts_again_on_its_machine_runs_at_once(stack_factory: Any, engine: Engine) -> None:
     stack = stack_factory(dags={"d.py": DAGS}, schedulers=2, workers=[("long", 4)], env=default_times())
     known(stack, engine)
@@ -106,6 +108,7 @@ def test_what_a_worker_ran_that_starts_again_on_its_machine_runs_at_once(stack_f
 
 
 @full_only
+@pytest.mark.alone
 @pytest.mark.parametrize("how", ["flushed", "killed"])
 def test_all_queued_work_runs_within_10_s_after_redis_came_back_empty(
     how: str, stack_factory: Any, engine: Engine, short_folder: Path, settings: Any
