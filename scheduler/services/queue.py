@@ -7,6 +7,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, Engine
 
+from scheduler.deciding.limits import RUN, TASK, TASK_IN_RUN, Place, own_limits, reached
 from scheduler.deciding.prefetch_window import PrefetchWindow
 from scheduler.deciding.select import Room, select
 from scheduler.messaging.message import Message
@@ -81,7 +82,7 @@ class _Chosen:
     """What a pass has done so far: messages to send, what it found full, and whether another scheduler was in its way."""
 
     messages: list[Message] = field(default_factory=list)
-    full: Full = field(default_factory=lambda: Full(set(), set(), set(), set()))
+    full: Full = field(default_factory=Full)
     held_elsewhere: bool = False
     #: A worker handed its slots to one that this pass had picked: with that it may not have rung for what it made ready.
     lost: bool = False
@@ -104,7 +105,6 @@ def _choose_and_queue(
     limits = SharedLimits()
     headroom.look(in_queues(counts), at_s)
     free = free_room(pools, counts, settings, headroom)
-    chosen.full.runs.update(one.dag_run_id for one in counts.held if free.active_in_run[one.dag_run_id] >= one.run_limit)
     all_held, more = not chosen.held_elsewhere, True
     while more:
         free, more = _round(
@@ -189,32 +189,20 @@ def _hold(connection: Connection, batch: list[Waiting]) -> list[Waiting]:
 
 
 def _note_full(full: Full, free: Room) -> None:
-    """Queues without a place, and tasks that have reached limits of their own."""
+    """Queues without a place, and runs and tasks that have reached limits of their own."""
     full.queues.update(name for name, count in free.queues.items() if count <= 0)
-    full.tasks.update(task for task, limit in free.task_limits.items() if free.active_of_task[task] >= limit)
-    full.tasks_in_run.update(task for task, limit in free.task_in_run_limits.items() if free.active_of_task_in_run[task] >= limit)
+    full.places.update(reached(free.active, free.most.items()))
 
 
 def _exclude(full: Full, free: Room, batch: list[Waiting], ours: list[Waiting]) -> bool:
     """Leave out what `batch` showed to be full or held elsewhere; whether that is anything new."""
     held = {one.id for one in ours}
-    runs = {one.dag_run_id for one in batch if one.id not in held or free.active_in_run.get(one.dag_run_id, 0) >= one.run_limit}
     queues = {one.queue for one in batch if free.queues[one.queue] <= 0}
-    tasks = {
-        (one.dag_id, one.task_id)
-        for one in batch
-        if one.task_limit is not None and free.active_of_task[one.dag_id, one.task_id] >= one.task_limit
-    }
-    tasks_in_run = {
-        (one.dag_run_id, one.task_id)
-        for one in batch
-        if one.task_in_run_limit is not None and free.active_of_task_in_run[one.dag_run_id, one.task_id] >= one.task_in_run_limit
-    }
-    news = runs - full.runs or queues - full.queues or tasks - full.tasks or tasks_in_run - full.tasks_in_run
-    full.runs.update(runs)
+    places = {place for one in batch for place in reached(free.active, own_limits(one))}
+    places |= {(RUN, one.dag_run_id) for one in batch if one.id not in held}
+    news = queues - full.queues or places - full.places
     full.queues.update(queues)
-    full.tasks.update(tasks)
-    full.tasks_in_run.update(tasks_in_run)
+    full.places.update(places)
     return bool(news)
 
 
@@ -242,30 +230,22 @@ def free_room(pools: Mapping[str, Pool], counts: Counts, settings: Settings, hea
     window: defaultdict[str, int] = defaultdict(lambda: settings.scheduler.queue_headroom)
     for name in {*counts.places, *in_queues(counts)}:
         window[name] = counts.places.get(name, 0) + headroom.of(name)
-    active: Counter[int] = Counter()
+    active: Counter[Place] = Counter()
+    most: dict[Place, int] = {}
     for one in counts.held:
         if one.pool in slots and pools[one.pool].slots >= 0:
             slots[one.pool] -= one.slots
         window[one.queue] -= one.instances
-        active[one.dag_run_id] += one.instances
-    of_task: Counter[tuple[str, str]] = Counter()
-    of_task_in_run: Counter[tuple[int, str]] = Counter()
-    task_limits: dict[tuple[str, str], int] = {}
-    task_in_run_limits: dict[tuple[int, str], int] = {}
+        active[RUN, one.dag_run_id] += one.instances
+        most[RUN, one.dag_run_id] = one.run_limit
     for each in counts.tasks:
-        if each.task_limit is not None:
-            task_limits[each.dag_id, each.task_id] = each.task_limit
-        if each.task_in_run_limit is not None:
-            task_in_run_limits[each.dag_run_id, each.task_id] = each.task_in_run_limit
-        of_task[each.dag_id, each.task_id] += each.instances
-        of_task_in_run[each.dag_run_id, each.task_id] += each.instances
-    return Room(
-        pools=slots,
-        queues=window,
-        active_in_run=active,
-        parallelism=settings.core.parallelism - active.total(),
-        active_of_task=of_task,
-        active_of_task_in_run=of_task_in_run,
-        task_limits=task_limits,
-        task_in_run_limits=task_in_run_limits,
-    )
+        places = (
+            ((TASK, (each.dag_id, each.task_id)), each.task_limit),
+            ((TASK_IN_RUN, (each.dag_run_id, each.task_id)), each.task_in_run_limit),
+        )
+        for place, limit in places:
+            active[place] += each.instances
+            if limit is not None:
+                most[place] = limit
+    parallelism = settings.core.parallelism - sum(one.instances for one in counts.held)
+    return Room(pools=slots, queues=window, parallelism=parallelism, active=active, most=most)

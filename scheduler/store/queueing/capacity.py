@@ -1,11 +1,14 @@
 """What is free and what waits: the reads of the queue service, inside the transaction that holds the pools and runs."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from sqlalchemy import Connection
 
-from scheduler.states import ACTIVE, HOLDS_SLOTS, Waiting
+from scheduler.deciding.limits import RUN, TASK, TASK_IN_RUN, Limit, Place
+from scheduler.states import Waiting
+from scheduler.store.queueing.limits import COUNTS, HOLDS
 
 #: Before the name of a limit that spans pools, in the keys of its advisory locks; see services/shared_limits.
 LIMITS_LOCK = "paceline limit "
@@ -103,15 +106,14 @@ def count(connection: Connection, *, alive_s: float) -> Counts:
         f"""
         select 'held', t.pool, t.queue, t.dag_run_id, t.slots, t.instances, v.max_active_tasks, null::int
           from (select pool, queue, dag_run_id, sum(pool_slots)::int as slots, count(*)::int as instances
-                  from task_instance where state in {HOLDS_SLOTS.sql} group by 1, 2, 3) t
+                  from task_instance t where {HOLDS} group by 1, 2, 3) t
           join dag_run r on r.id = t.dag_run_id join dag_version v on v.id = r.version_id
         union all
         select 'task', r.dag_id, t.task_id, t.dag_run_id, 0, t.instances, t.per_dag, t.per_dagrun
           from (select dag_run_id, task_id, count(*)::int as instances, min(max_active_tis_per_dag) as per_dag,
                        min(max_active_tis_per_dagrun) as per_dagrun
-                  from task_instance
-                 where (max_active_tis_per_dag is not null or max_active_tis_per_dagrun is not null)
-                   and state in {ACTIVE.sql}
+                  from task_instance t
+                 where (max_active_tis_per_dag is not null or max_active_tis_per_dagrun is not null) and {COUNTS}
                  group by 1, 2) t
           join dag_run r on r.id = t.dag_run_id
         union all
@@ -180,12 +182,13 @@ def hold_dags(connection: Connection, dag_ids: Collection[str]) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class Full:
-    """What has no room and is left out of the query, before its limit: runs, queues, and tasks with limits of their own."""
+    """What has no capacity and is left out of the query, before its limit: queues, runs, and tasks with limits of their own."""
 
-    runs: set[int]
-    queues: set[str]
-    tasks: set[tuple[str, str]]
-    tasks_in_run: set[tuple[int, str]]
+    queues: set[str] = field(default_factory=set)
+    places: set[Place] = field(default_factory=set)
+
+    def keys(self, limit: Limit) -> list[Any]:
+        return [key for of, key in self.places if of == limit]
 
 
 def waiting(
@@ -223,10 +226,10 @@ def waiting(
             "pools": list(free),
             "free": list(free.values()),
             "largest": [largest[name] for name in free],
-            "full_runs": list(full.runs),
+            "full_runs": full.keys(RUN),
             "full_queues": list(full.queues),
-            "full_tasks": [f"{dag_id}/{task_id}" for dag_id, task_id in full.tasks],
-            "full_tasks_in_run": [f"{run}/{task_id}" for run, task_id in full.tasks_in_run],
+            "full_tasks": [f"{dag_id}/{task_id}" for dag_id, task_id in full.keys(TASK)],
+            "full_tasks_in_run": [f"{run}/{task_id}" for run, task_id in full.keys(TASK_IN_RUN)],
             "limit": limit,
             "aging_s": aging_s,
         },

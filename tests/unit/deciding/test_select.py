@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduler.deciding.limits import RUN
 from scheduler.deciding.select import Room, select
 from scheduler.states import Waiting
 
@@ -31,7 +32,7 @@ rooms = st.builds(
     lambda a, b, default, spark, parallelism: Room(
         pools={"a": a, "b": b},
         queues=defaultdict(int, default=default, spark=spark),
-        active_in_run=Counter({1: 1}),
+        active=Counter({(RUN, 1): 1}),
         parallelism=parallelism,
     ),
     *[st.integers(-1, 12)] * 5,
@@ -68,7 +69,7 @@ def test_with_reservation_nobody_takes_slots_that_a_higher_ranked_one_waits_for(
 
 @given(waiting_lists)
 def test_among_equals_the_higher_weight_and_then_the_older_comes_first(waiting: list[Waiting]) -> None:
-    room = Room(pools={"a": 10_000}, queues=defaultdict(lambda: 10_000), active_in_run=Counter(), parallelism=5)
+    room = Room(pools={"a": 10_000}, queues=defaultdict(lambda: 10_000), parallelism=5)
     unlimited = {"run_limit": 999, "task_limit": None, "task_in_run_limit": None}
     wide = [Waiting(**{name: getattr(one, name) for name in Waiting.__slots__} | unlimited) for one in waiting]
 
@@ -83,7 +84,8 @@ class Taken:
     def __init__(self, room: Room) -> None:
         self.room = room
         self.slots, self.queues, self.tasks = Counter[str](), Counter[str](), Counter[str]()
-        self.runs, self.in_run = room.active_in_run.copy(), Counter[tuple[int, str]]()
+        self.runs = Counter({key: count for (limit, key), count in room.active.items() if limit == RUN})
+        self.in_run = Counter[tuple[int, str]]()
 
     def add(self, one: Waiting) -> None:
         self.slots[one.pool] += one.pool_slots

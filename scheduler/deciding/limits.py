@@ -1,0 +1,34 @@
+"""The limits on task instances that are active at once: the name of each, what shares it, and how many there may be.
+
+Selection, `tasks why` and `doctor --deep` go by these; store/queueing/limits says how PostgreSQL counts towards each.
+"""
+
+from collections.abc import Hashable, Iterable, Mapping
+from typing import NewType
+
+from scheduler.states import Waiting
+
+#: A limit goes by the name of its setting or argument.
+Limit = NewType("Limit", str)
+#: A limit, and the key of the task instances that share it.
+Place = tuple[Limit, Hashable]
+
+POOL = Limit("pool")
+PARALLELISM = Limit("core.parallelism")
+RUN = Limit("max_active_tasks")
+TASK_IN_RUN = Limit("max_active_tis_per_dagrun")
+TASK = Limit("max_active_tis_per_dag")
+
+
+def own_limits(one: Waiting) -> tuple[tuple[Place, int | None], ...]:
+    """The limits that come with a task instance, and how many may be active under each; None is no limit."""
+    return (
+        ((RUN, one.dag_run_id), one.run_limit),
+        ((TASK_IN_RUN, (one.dag_run_id, one.task_id)), one.task_in_run_limit),
+        ((TASK, (one.dag_id, one.task_id)), one.task_limit),
+    )
+
+
+def reached(active: Mapping[Place, int], limits: Iterable[tuple[Place, int | None]]) -> list[Place]:
+    """Those of `limits` that allow no further task instance."""
+    return [place for place, most in limits if most is not None and active.get(place, 0) >= most]

@@ -1,0 +1,83 @@
+"""How PostgreSQL counts towards the limits of deciding/limits: which task instances count, what they share, and how many may be."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from scheduler.deciding.limits import PARALLELISM, POOL, RUN, TASK, TASK_IN_RUN, Limit
+from scheduler.states import ACTIVE, HOLDS_SLOTS, RUN_UNFINISHED
+
+#: A task instance `t` that holds slots and places; one that counts towards the limits of its task; one in the pool `p`.
+HOLDS = f"t.state in {HOLDS_SLOTS.sql}"
+COUNTS = f"t.state in {ACTIVE.sql}"
+IN_POOL = f"({HOLDS} or (p.include_deferred and t.state = 'deferred'))"
+#: A task instance with its run `r`, its version `v` and its pool `p`.
+INSTANCES = """task_instance t join dag_run r on r.id = t.dag_run_id join dag_version v on v.id = r.version_id
+          left join pool p on p.name = t.pool"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counting:
+    """Of INSTANCES: those that count, those that have the limit, the columns that they share, how much each counts, and how much
+    is allowed.
+    """
+
+    counts: str
+    has: str = "true"
+    shared: tuple[str, ...]
+    each: str = "1"
+    most: str
+    #: Leads to those that count towards the limit of a single task instance by an index.
+    found: str = "true"
+
+
+COUNTING: Mapping[Limit, Counting] = {
+    POOL: Counting(counts=IN_POOL, has="p.slots >= 0", shared=("t.pool",), each="t.pool_slots", most="p.slots"),
+    PARALLELISM: Counting(counts=HOLDS, shared=(), most="%(parallelism)s"),
+    RUN: Counting(counts=HOLDS, shared=("r.dag_id", "r.run_id"), most="v.max_active_tasks"),
+    TASK_IN_RUN: Counting(
+        counts=COUNTS,
+        has="t.max_active_tis_per_dagrun is not null",
+        shared=("r.dag_id", "r.run_id", "t.task_id"),
+        most="t.max_active_tis_per_dagrun",
+    ),
+    TASK: Counting(
+        counts=COUNTS,
+        has="t.max_active_tis_per_dag is not null",
+        shared=("r.dag_id", "t.task_id"),
+        most="t.max_active_tis_per_dag",
+        found=f"r.state in {RUN_UNFINISHED.sql}",
+    ),
+}
+
+
+def over(limit: Limit) -> str:
+    """SQL: the dag_id, run_id and task_id (NULL where not shared) that are over a limit, its pool, `held` and `most`."""
+    counting = COUNTING[limit]
+    named = {column.partition(".")[2]: column for column in counting.shared}
+    columns = ", ".join(f"{named.get(name, 'null')} as {name}" for name in ("dag_id", "run_id", "task_id", "pool"))
+    group = f" group by {', '.join(counting.shared)}" if counting.shared else ""
+    return f"""
+        select * from (
+            select {columns}, sum({counting.each}) as held, min({counting.most}) as most
+              from {INSTANCES} where {counting.counts} and {counting.has}{group}) h
+         where h.held > h.most"""
+
+
+def towards(*limits: Limit) -> str:
+    """SQL: of the task instance %(id)s, for each limit that it has, the name, how much is allowed and how much is active."""
+    own = ", ".join(f'{COUNTING[limit].most} as "{limit}"' for limit in limits)
+    parts = " union all ".join(
+        f"""
+        select '{limit}' as name, me."{limit}" as "limit", (
+               select coalesce(sum({COUNTING[limit].each}), 0)::int from {INSTANCES} where {_same(COUNTING[limit])}) as active
+          from me where me."{limit}" is not null"""
+        for limit in limits
+    )
+    return f"""
+        with me as (select r.dag_id, r.run_id, t.task_id, t.pool, {own} from {INSTANCES} where t.id = %(id)s) {parts}"""
+
+
+def _same(counting: Counting) -> str:
+    return " and ".join(
+        [counting.found, counting.counts, *(f"{column} = me.{column.partition('.')[2]}" for column in counting.shared)]
+    )
