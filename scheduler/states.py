@@ -165,7 +165,6 @@ TRANSITIONS: tuple[Transition, ...] = (
     *_moves(Actor.SCHEDULER, "up_for_retry up_for_reschedule", "scheduled", "its delay is over"),
     *_moves(Actor.SCHEDULER, "deferred", "scheduled", "its trigger did not fire in time"),
     *_moves(Actor.SCHEDULER, "scheduled", "queued", "its pool and all its limits have capacity"),
-    *_moves(Actor.SCHEDULER, "queued", "scheduled", "a limit was lowered below the number of queued tasks"),
     *_moves(Actor.SCHEDULER, "running", "up_for_retry failed", "its worker is lost"),
     *_moves(Actor.SCHEDULER, "running", "shutdown", "its run ended early: dagrun_timeout, fail_fast"),
     *_moves(Actor.SCHEDULER, _IDLE, "skipped", "its run ended early: dagrun_timeout, fail_fast"),

@@ -14,18 +14,13 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("--role", type=click.Choice(health.ROLES), help="Check only the processes of this role on this machine.")
 @click.option("--deep", "deep_wanted", is_flag=True, help="Check the invariants of the database and the broker.")
-@click.option(
-    "--repair", is_flag=True, help="With --deep: repair violations with the same transitions that schedulers and workers use."
-)
 @options.as_json
-def doctor(role: str | None, deep_wanted: bool, repair: bool, json_wanted: bool) -> None:
+def doctor(role: str | None, deep_wanted: bool, json_wanted: bool) -> None:
     """Check servers, versions and configuration, and show how to fix each problem. Exit 1 if there is a problem.
 
     With --role, the result is the same as GET /health of these processes; use it as the health check of a container. With --deep,
     the command lists each row that violates an invariant for longer than schedulers need to repair it.
     """
-    if repair and not deep_wanted:
-        raise click.UsageError("--repair goes with --deep.")
     if role is not None and not deep_wanted:
         # Asked every few seconds as the health check of a container: what the others need is not imported for it.
         health.examine(role, json_wanted=json_wanted)
@@ -33,7 +28,7 @@ def doctor(role: str | None, deep_wanted: bool, repair: bool, json_wanted: bool)
     from scheduler.cli import checks, deep
 
     if deep_wanted:
-        click.get_current_context().exit(0 if deep.examine(repair=repair, json_wanted=json_wanted) else 1)
+        click.get_current_context().exit(0 if deep.examine(json_wanted=json_wanted) else 1)
     try:
         findings = checks.examine(options.settings())
     except SettingsError as error:

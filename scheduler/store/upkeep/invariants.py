@@ -10,8 +10,10 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from scheduler.states import ACTIVE, DUE, HOLDS_SLOTS, OPEN, RUN_UNFINISHED, STARTED, States, TaskState
+from scheduler.deciding.limits import PARALLELISM, POOL, RUN, TASK, TASK_IN_RUN, Limit
+from scheduler.states import DUE, OPEN, RUN_UNFINISHED, STARTED, States, TaskState
 from scheduler.store.db.database import patiently, transaction
+from scheduler.store.queueing.limits import over
 
 LONGEST_S = 300.0
 #: Seconds after which a lease that nobody renewed or took over is no longer just being taken over.
@@ -20,7 +22,7 @@ STALE_LEASE_S = 120.0
 ENDS_WITH_RUN = States(OPEN - {TaskState.SHUTDOWN})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Broken:
     """A row, or what a run is in, that breaks an invariant; `what` is a sentence without the name of the row."""
 
@@ -31,17 +33,8 @@ class Broken:
     map_index: int | None
     what: str
     since: datetime | None
-    #: What a repair takes hold of.
-    dag_run_id: int | None = None
-    ti_id: int | None = None
-    dispatch_id: str | None = None
-    key: str | None = None
 
 
-#: Columns every statement gives, of a task instance `t` in a run `r`.
-OF_INSTANCE = "r.dag_id, r.run_id, t.task_id, t.map_index, {what} as what, {since} as since, r.id, t.id, t.dispatch_id::text, {key}"
-OF_RUN = "r.dag_id, r.run_id, null, null::int, {what} as what, {since} as since, r.id, null::bigint, null, {key}"
-OF_ELSE = "{dag_id}, null, {task_id}, null::int, {what} as what, {since} as since, null::bigint, null::bigint, null, {key}"
 LATE = "clock_timestamp() - make_interval(secs => %(grace)s)"
 #: A process `p` that is no more: its row is gone, stopped, or silent for its timeout. A restart or crash of PostgreSQL is nobody's
 #: silence.
@@ -50,12 +43,17 @@ DEAD = f"""(p.id is null or p.stopped_at < {LATE} or (p.stopped_at is null
            < {LATE} - make_interval(secs => %(timeout)s)))"""
 
 
-def _instance(what: str, since: str, key: str = "null") -> str:
-    return OF_INSTANCE.format(what=what, since=since, key=key)
+def _instance(what: str, since: str) -> str:
+    """Columns of a task instance `t` in a run `r`."""
+    return f"r.dag_id, r.run_id, t.task_id, t.map_index, {what}, {since}"
 
 
-def _else(what: str, *, key: str, dag_id: str = "null", task_id: str = "null", since: str = "null::timestamptz") -> str:
-    return OF_ELSE.format(dag_id=dag_id, task_id=task_id, what=what, since=since, key=key)
+def _else(what: str, *, dag_id: str = "null", since: str = "null::timestamptz") -> str:
+    return f"{dag_id}, null, null, null::int, {what}, {since}"
+
+
+def _over(limit: Limit, what: str) -> str:
+    return f"select o.dag_id, o.run_id, o.task_id, null::int, {what}, null::timestamptz from ({over(limit)}) o"
 
 
 STATEMENTS: Mapping[str, str] = {
@@ -64,7 +62,6 @@ STATEMENTS: Mapping[str, str] = {
         _instance(
             "t.state || ' with worker ' || t.worker || ', which is dead or was never there'",
             "coalesce(p.stopped_at, p.heartbeat_at, t.started_at)",
-            "t.worker",
         )
     }
           from task_instance t
@@ -91,9 +88,13 @@ STATEMENTS: Mapping[str, str] = {
            and not exists (select 1 from deferral d where d.task_instance_id = t.id and d.dispatch_id = t.dispatch_id)
     """,
     "trigger without a deferred task": f"""
-        select r.dag_id, r.run_id, t.task_id, t.map_index, 'a trigger waits for it, but it is '
-                 || case when t.state = 'deferred' then 'deferred by another dispatch' else coalesce(t.state, 'undecided') end,
-               d.created_at, r.id, t.id, d.dispatch_id::text, coalesce(d.waiter, '')
+        select {
+        _instance(
+            "'a trigger waits for it, but it is ' || case when t.state = 'deferred' then 'deferred by another dispatch'"
+            " else coalesce(t.state, 'undecided') end",
+            "d.created_at",
+        )
+    }
           from deferral d join task_instance t on t.id = d.task_instance_id join dag_run r on r.id = t.dag_run_id
          where d.created_at < {LATE} and (t.state is distinct from 'deferred' or t.dispatch_id <> d.dispatch_id)
     """,
@@ -102,7 +103,6 @@ STATEMENTS: Mapping[str, str] = {
         _instance(
             "'deferred, and its trigger is with waiter ' || d.waiter || ', which is dead or was never there'",
             "coalesce(p.stopped_at, p.heartbeat_at, d.created_at)",
-            "d.waiter",
         )
     }
           from deferral d
@@ -112,8 +112,7 @@ STATEMENTS: Mapping[str, str] = {
          where d.waiter is not null and d.created_at < {LATE} and {DEAD.replace("timeout", "waiter_timeout")}
     """,
     "stale notice": f"""
-        select r.dag_id, r.run_id, t.task_id, t.map_index, n.kind || ' was taken by ' || n.claimed_by || ' and never ended',
-               n.claimed_until, r.id, t.id, n.id::text, n.claimed_by
+        select {_instance("n.kind || ' was taken by ' || n.claimed_by || ' and never ended'", "n.claimed_until")}
           from notice n join dag_run r on r.id = n.dag_run_id left join task_instance t on t.id = n.task_instance_id
          where n.ended_at is null and n.claimed_by is not null
            and n.claimed_until < {LATE} - make_interval(secs => {STALE_LEASE_S})
@@ -121,95 +120,38 @@ STATEMENTS: Mapping[str, str] = {
     "stale DAG file": f"""
         select {
         _else(
-            "'the DAG file ' || f.path || ' is claimed by ' || f.claimed_by || ', which does not read it'",
-            since="f.claimed_until",
-            key="f.claimed_by",
+            "'the DAG file ' || f.path || ' is claimed by ' || f.claimed_by || ', which does not read it'", since="f.claimed_until"
         )
     }
           from dag_file f
          where f.claimed_by is not null and f.claimed_until < {LATE} - make_interval(secs => {STALE_LEASE_S})
     """,
     "backfill without an end": f"""
-        select {
-        _else(
-            "'backfill ' || b.id || ' goes on with no date and no run left'",
-            dag_id="b.dag_id",
-            since="b.created_at",
-            key="b.id::text",
-        )
-    }
+        select {_else("'backfill ' || b.id || ' goes on with no date and no run left'", dag_id="b.dag_id", since="b.created_at")}
           from backfill b
          where b.ended_at is null and b.created_at < {LATE}
            and not exists (select 1 from backfill_run o where o.backfill_id = b.id and o.state = 'waiting')
            and not exists (select 1 from dag_run r where r.backfill_id = b.id
                               and (r.state in {RUN_UNFINISHED.sql} or r.ended_at >= {LATE}))
     """,
-    "pool over its slots": f"""
-        select {_else("'pool ' || p.name || ' has ' || p.slots || ' slots and ' || h.held || ' are taken'", key="p.name")}
-          from pool p
-          join (select t.pool, sum(t.pool_slots) as held
-                  from task_instance t join pool q on q.name = t.pool
-                 where t.state in {HOLDS_SLOTS.sql} or (t.state = 'deferred' and q.include_deferred)
-                 group by 1) h on h.pool = p.name
-         where p.slots >= 0 and h.held > p.slots
-    """,
-    "parallelism exceeded": f"""
-        select {
-        _else("n.held || ' task instances are queued or running; core.parallelism allows ' || %(parallelism)s", key="'parallelism'")
-    }
-          from (select count(*) as held from task_instance where state in {HOLDS_SLOTS.sql}) n
-         where n.held > %(parallelism)s
-    """,
-    "run over max_active_tasks": f"""
-        select {
-        OF_RUN.format(
-            what="h.held || ' task instances are active; max_active_tasks is ' || v.max_active_tasks",
-            since="null::timestamptz",
-            key="null",
-        )
-    }
-          from (select dag_run_id, count(*) as held from task_instance where state in {HOLDS_SLOTS.sql}
-                 group by 1) h
-          join dag_run r on r.id = h.dag_run_id
-          join dag_version v on v.id = r.version_id
-         where h.held > v.max_active_tasks
-    """,
+    "pool over its slots": _over(POOL, "'pool ' || o.pool || ' has ' || o.most || ' slots and ' || o.held || ' are taken'"),
+    "parallelism exceeded": _over(
+        PARALLELISM, "o.held || ' task instances are queued or running; core.parallelism allows ' || o.most"
+    ),
+    "run over max_active_tasks": _over(RUN, "o.held || ' task instances are active; max_active_tasks is ' || o.most"),
     "DAG over max_active_runs": f"""
-        select {_else("h.held || ' runs are running; max_active_runs is ' || v.max_active_runs", dag_id="d.dag_id", key="null")}
+        select {_else("h.held || ' runs are running; max_active_runs is ' || v.max_active_runs", dag_id="d.dag_id")}
           from (select dag_id, count(*) as held from dag_run where state = 'running' and backfill_id is null group by 1) h
           join dag d on d.dag_id = h.dag_id
           join dag_version v on v.id = d.version_id
          where h.held > v.max_active_runs
     """,
-    "task over its limit": f"""
-        select {
-        _else(
-            "h.held || ' instances are active; max_active_tis_per_dag is ' || h.most",
-            dag_id="h.dag_id",
-            task_id="h.task_id",
-            key="null",
-        )
-    }
-          from (select r.dag_id, t.task_id, count(*) as held, min(t.max_active_tis_per_dag) as most
-                  from task_instance t join dag_run r on r.id = t.dag_run_id
-                 where t.max_active_tis_per_dag is not null and t.state in {ACTIVE.sql}
-                 group by 1, 2) h
-         where h.held > h.most
-    """,
-    "task over its limit in a run": f"""
-        select r.dag_id, r.run_id, h.task_id, null, h.held || ' instances are active; max_active_tis_per_dagrun is ' || h.most,
-               null::timestamptz, r.id, null, null, null
-          from (select t.dag_run_id, t.task_id, count(*) as held, min(t.max_active_tis_per_dagrun) as most
-                  from task_instance t
-                 where t.max_active_tis_per_dagrun is not null and t.state in {ACTIVE.sql}
-                 group by 1, 2) h
-          join dag_run r on r.id = h.dag_run_id
-         where h.held > h.most
-    """,
+    "task over its limit": _over(TASK, "o.held || ' instances are active; max_active_tis_per_dag is ' || o.most"),
+    "task over its limit in a run": _over(
+        TASK_IN_RUN, "o.held || ' instances are active; max_active_tis_per_dagrun is ' || o.most"
+    ),
     "worker over its concurrency": f"""
-        select {
-        _else("'worker ' || p.id || ' runs ' || h.held || ' task instances; its concurrency is ' || p.concurrency", key="p.id")
-    }
+        select {_else("'worker ' || p.id || ' runs ' || h.held || ' task instances; its concurrency is ' || p.concurrency")}
           from (select worker, count(*) as held from task_instance where state in {STARTED.sql} group by 1) h
           join process p on p.id = h.worker and p.stopped_at is null
          where h.held > p.concurrency
@@ -218,7 +160,7 @@ STATEMENTS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Bounds:
     """What the statements compare with."""
 
     grace_s: float
@@ -228,29 +170,24 @@ class Limits:
 
 
 @transaction
-def find(connection: Connection, limits: Limits) -> list[Broken]:
+def find(connection: Connection, bounds: Bounds) -> list[Broken]:
     """Every row that breaks an invariant, by invariant."""
     connection.exec_driver_sql("set transaction isolation level repeatable read read only")
     patiently(connection, seconds=LONGEST_S)
     parameters: dict[str, Any] = {
-        "grace": limits.grace_s,
-        "timeout": limits.worker_timeout_s,
-        "waiter_timeout": limits.waiter_timeout_s,
-        "parallelism": limits.parallelism,
+        "grace": bounds.grace_s,
+        "timeout": bounds.worker_timeout_s,
+        "waiter_timeout": bounds.waiter_timeout_s,
+        "parallelism": bounds.parallelism,
     }
     return [
-        Broken(
-            name=name, dag_id=row[0], run_id=row[1], task_id=row[2], map_index=row[3], what=row[4], since=row[5],
-            dag_run_id=row[6], ti_id=row[7], dispatch_id=row[8], key=row[9],
-        )
-        for name, statement in STATEMENTS.items()
-        for row in connection.exec_driver_sql(statement, parameters)
-    ]  # fmt: skip
+        Broken(name, *row) for name, statement in STATEMENTS.items() for row in connection.exec_driver_sql(statement, parameters)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
 class RunningRun:
-    """A running run, its version, and when each task last changed, by task number."""
+    """A running run and its version."""
 
     id: int
     dag_id: str

@@ -1,13 +1,17 @@
-"""`paceline doctor --deep`: names broken rows, exits 1, and repairs on request."""
+"""`paceline doctor --deep`: names broken rows and exits 1."""
 
 import json
 
+from support.repair import repair
 from support.scenario import Scenario
+
+from scheduler.services import invariants
+from scheduler.services.invariants import Tools
 
 from .conftest import Cli
 
 
-def test_what_is_broken_is_named_then_repaired(cli: Cli, scenario: Scenario) -> None:
+def test_what_is_broken_is_named_until_it_is_repaired(cli: Cli, scenario: Scenario) -> None:
     assert cli("doctor", "--deep").exit_code == 0
     scenario.trigger("pair", run_id="one")
     scenario.turn()
@@ -18,7 +22,7 @@ def test_what_is_broken_is_named_then_repaired(cli: Cli, scenario: Scenario) -> 
     shown = cli("doctor", "--deep")
     assert shown.exit_code == 1
     assert "running with worker nobody" in shown.stdout
-    assert "--repair" in shown.stderr
+    assert "clear or mark" in shown.stderr
     report = json.loads(cli("doctor", "--deep", "--json").stdout)
     (broken,) = report["broken"]
     named = (broken["invariant"], broken["dag_id"], broken["run_id"], broken["task_id"], broken["map_index"])
@@ -26,14 +30,8 @@ def test_what_is_broken_is_named_then_repaired(cli: Cli, scenario: Scenario) -> 
     assert broken["what"] == "running with worker nobody, which is dead or was never there"
     assert broken["since"] is not None
 
-    done = json.loads(cli("doctor", "--deep", "--repair", "--json").stdout)
-    assert (done["ok"], done["broken"], [one["task_id"] for one in done["repaired"]]) == (True, [], ["first"])
+    tools = Tools(scenario.engine, scenario.settings, scenario.broker)
+    assert repair(tools, invariants.find(tools)) == []
+    assert json.loads(cli("doctor", "--deep", "--json").stdout) == {"ok": True, "broken": []}
     assert cli("doctor", "--deep").exit_code == 0
     scenario.run_to_end()
-
-
-def test_a_repair_alone_is_wrong_usage(cli: Cli) -> None:
-    done = cli("doctor", "--repair")
-
-    assert done.exit_code == 2
-    assert "--repair goes with --deep" in done.stderr

@@ -116,7 +116,7 @@ def test_everything_works_under_the_roles(settings: Settings, server: RedisServe
         else:
             pytest.fail("Flower saw no events")
         assert stack.json("doctor")["ok"]
-        assert stack.cli("doctor", "--deep", "--repair").returncode == 0
+        assert stack.cli("doctor", "--deep").returncode == 0
         queues = flower(port, "/api/queues/length")["active_queues"]
         lose_a_message(stack, client)
         refused = {(entry["username"], entry["object"], entry["reason"]) for entry in client.acl_log()}

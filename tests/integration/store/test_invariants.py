@@ -3,15 +3,13 @@
 from collections.abc import Iterator
 
 import pytest
+from support.repair import repair
 from support.scenario import Scenario, chain, dag
 
-from scheduler.messaging.publisher import Publisher
 from scheduler.services import invariants
 from scheduler.services.invariants import Tools
 from scheduler.services.rescue import dispatch_ids_in_broker
-from scheduler.states import TaskState
 from scheduler.store.upkeep.invariants import Broken
-from scheduler.store.worker.claims import Ending
 
 #: Every moment of the last year is this long ago.
 AGED = "interval '1 hour'"
@@ -22,7 +20,7 @@ MAPPED = {"each": {"expand": {"kind": "product", "inputs": [{"literal": 2}]}}}
 def tools(scenario: Scenario) -> Tools:
     """The worker of the scenario lives, and what is older than a minute counts."""
     scenario.add(dag("pair", {"first": [], "second": ["first"]}))
-    return Tools(scenario.engine, scenario.settings, scenario.broker, Publisher(scenario.settings), grace_s=60)
+    return Tools(scenario.engine, scenario.settings, scenario.broker, grace_s=60)
 
 
 def start(scenario: Scenario, dag_id: str = "pair") -> int:
@@ -59,14 +57,8 @@ def repaired(scenario: Scenario, tools: Tools, name: str, *, task_id: str | None
     """The one broken row; after the repair there is none, and the run ends."""
     (found,) = invariants.find(tools)
     assert (found.name, found.task_id) == (name, task_id), found
-    assert invariants.repair(tools, [found]) == []
+    assert repair(tools, [found]) == []
     return found
-
-
-@pytest.fixture
-def long_up(scenario: Scenario) -> None:
-    """PostgreSQL has not crashed for long."""
-    scenario.sql("update crash_free set since = since - interval '1 hour'")
 
 
 @pytest.fixture
@@ -78,7 +70,7 @@ def ends(scenario: Scenario) -> Iterator[None]:
 
 
 def test_a_healthy_run_breaks_nothing_at_any_step(scenario: Scenario, tools: Tools) -> None:
-    tools = Tools(scenario.engine, scenario.settings, scenario.broker, tools.publisher, grace_s=60)
+    tools = Tools(scenario.engine, scenario.settings, scenario.broker, grace_s=60)
     scenario.add(dag("m", {"each": [], "after": ["each"]}, options=MAPPED))
     for dag_id in ("pair", "m"):
         scenario.trigger(dag_id)
@@ -117,7 +109,7 @@ def test_a_worker_is_dead_once_it_was_silent_for_its_timeout(scenario: Scenario,
     assert named(tools) == [], "PostgreSQL started after that: nobody could give a sign of life"
     soon = scenario.settings.model_copy(update={"worker": scenario.settings.worker.model_copy(update={"heartbeat_timeout": 0.001})})
 
-    found = invariants.find(Tools(scenario.engine, soon, scenario.broker, tools.publisher, grace_s=0))
+    found = invariants.find(Tools(scenario.engine, soon, scenario.broker, grace_s=0))
 
     assert ("dead worker", "first") in {(one.name, one.task_id) for one in found}
 
@@ -147,7 +139,7 @@ def test_what_is_open_in_a_finished_run_is_ended(scenario: Scenario, tools: Tool
         ("open in a finished run", "first", "scheduled although its run has ended: failed"),
         ("open in a finished run", "second", "undecided although its run has ended: failed"),
     ]
-    assert invariants.repair(tools, found) == []
+    assert repair(tools, found) == []
     assert scenario.states() == {"first": "skipped", "second": "skipped"}
 
 
@@ -245,7 +237,7 @@ def test_leases_that_are_long_over_are_given_back(scenario: Scenario, tools: Too
 
     found = invariants.find(tools)
     assert [(one.name, one.run_id) for one in found] == [("stale notice", "r"), ("stale DAG file", None)]
-    assert invariants.repair(tools, found) == []
+    assert repair(tools, found) == []
     assert scenario.rows("select claimed_by from notice union all select claimed_by from dag_file") == [(None,), (None,)]
 
 
@@ -278,99 +270,23 @@ def test_what_runs_over_a_limit_is_named_and_left_to_end(scenario: Scenario, too
     scenario.sql(limit)
 
     assert named(tools) == [name]
-    assert [one.name for one in invariants.repair(tools, invariants.find(tools))] == [name]
+    assert [one.name for one in repair(tools, invariants.find(tools))] == [name]
 
     scenario.sql("update task_instance set state = 'success', ended_at = now()")
     assert named(tools) == []
 
 
-def lower(scenario: Scenario, statement: str) -> None:
-    scenario.sql("update task_instance set queued_at = queued_at + id * interval '1 ms'")
-    scenario.sql(statement)
-
-
-@pytest.mark.parametrize(
-    ("lowered", "name", "raised"),
-    [
-        ("update pool set slots = 3", "pool over its slots", "update pool set slots = 99"),
-        ("update task_instance set max_active_tis_per_dag = 3", "task over its limit",
-         "update task_instance set max_active_tis_per_dag = 99"),
-        ("update task_instance set max_active_tis_per_dagrun = 3", "task over its limit in a run",
-         "update task_instance set max_active_tis_per_dagrun = 99"),
-        ("update dag_version set data = data || '{\"max_active_tasks\": 3}'", "run over max_active_tasks",
-         "update dag_version set data = data || '{\"max_active_tasks\": 99}'"),
-    ],
-)  # fmt: skip
-def test_what_is_queued_beyond_a_limit_goes_back_the_newest_first_and_runs_later(
-    scenario: Scenario, tools: Tools, long_up: None, lowered: str, name: str, raised: str
-) -> None:
-    scenario.add(dag("m", {"each": []}, options={"each": {"expand": {"kind": "product", "inputs": [{"literal": 5}]}}}))
-    start(scenario, "m")
-    messages = scenario.messages()
-    running = scenario.claim(messages[-1])
-    assert running is not None
-    lower(scenario, lowered)
-    queued = sorted(set(scenario.states()) - {f"each[{running.map_index}]"})
-
-    (found,) = invariants.find(tools)
-    assert found.name == name
-    assert invariants.repair(tools, [found]) == []
-
-    assert {scenario.states()[task] for task in queued[:2]} == {"queued"}
-    assert {scenario.states()[task] for task in queued[2:]} == {"scheduled"}
-    assert scenario.states()[f"each[{running.map_index}]"] == "running"
-    rows = scenario.rows("select distinct try_number, dispatch_id, queued_by, reason from task_instance where state = 'scheduled'")
-    assert rows == [(1, None, None, "a limit was lowered")]
-    taken_back = [scenario.claim(message) for message in messages if message[0] in _ids(scenario, "scheduled")]
-    assert taken_back == [None, None], "what the broker still holds of them claims nothing"
-    scenario.turn()
-    assert sorted(scenario.states().values()) == ["queued", "queued", "running", "scheduled", "scheduled"], "nor is there room"
-
-    scenario.sql(raised)
-    scenario.sql("update task_instance set state = 'success', ended_at = now() where state = 'running'")
-    scenario.hot.close()
-    for message in messages:
-        if (claim := scenario.claim(message)) is not None:
-            assert scenario.follower.report(claim, Ending(TaskState.SUCCESS))
-    scenario.run_to_end()
-    assert scenario.rows("select distinct state, try_number from task_instance") == [("success", 1)]
-
-
-def test_slots_count_and_what_is_deferred_if_the_pool_says_so(scenario: Scenario, tools: Tools, long_up: None) -> None:
+def test_slots_count_and_what_is_deferred_if_the_pool_says_so(scenario: Scenario, tools: Tools) -> None:
     each = {"expand": {"kind": "product", "inputs": [{"literal": 4}]}, "pool_slots": 2}
     scenario.add(dag("m", {"each": []}, options={"each": each}))
     start(scenario, "m")
     claim = scenario.claim(scenario.messages()[0])
     assert claim is not None
     scenario.sql("update task_instance set state = 'deferred', resume = '{}' where state = 'running'")
-    lower(scenario, "update pool set slots = 5, include_deferred = true")
+    scenario.sql("update pool set slots = 5, include_deferred = true")
 
     found = [one for one in invariants.find(tools) if one.name == "pool over its slots"]
     assert [one.what for one in found] == ["pool default_pool has 5 slots and 8 are taken"]
-    invariants.repair(tools, found)
-
-    assert sorted(scenario.states().values()) == ["deferred", "queued", "scheduled", "scheduled"]
-
-
-def test_nothing_is_taken_back_while_a_claim_may_have_been_undone(scenario: Scenario, tools: Tools) -> None:
-    start(scenario)
-    narrow = scenario.settings.model_copy(
-        update={
-            "core": scenario.settings.core.model_copy(update={"parallelism": 0}),
-            "worker": scenario.settings.worker.model_copy(update={"heartbeat_timeout": 1e6}),
-        }
-    )
-    tools = Tools(scenario.engine, narrow, scenario.broker, tools.publisher, grace_s=0)
-    found = [one for one in invariants.find(tools) if one.name == "parallelism exceeded"]
-    assert len(found) == 1
-
-    invariants.repair(tools, found)
-
-    assert scenario.states()["first"] == "queued"
-
-
-def _ids(scenario: Scenario, state: str) -> set[int]:
-    return {row[0] for row in scenario.rows("select id from task_instance where state = %s", state)}
 
 
 def test_runs_and_task_instances_over_all_limits_are_named(scenario: Scenario, tools: Tools) -> None:
@@ -380,7 +296,7 @@ def test_runs_and_task_instances_over_all_limits_are_named(scenario: Scenario, t
     scenario.turn()
     scenario.sql("update dag_version set data = data || '{\"max_active_runs\": 1}'")
 
-    found = invariants.find(Tools(scenario.engine, narrow, scenario.broker, tools.publisher, grace_s=60))
+    found = invariants.find(Tools(scenario.engine, narrow, scenario.broker, grace_s=60))
 
     assert sorted(one.name for one in found) == ["DAG over max_active_runs", "parallelism exceeded"]
     assert {one.dag_id for one in found} == {"pair", None}

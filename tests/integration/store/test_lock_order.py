@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 from support.hands import clear_, end
+from support.repair import repair
 from support.scenario import Scenario, dag
 
 from scheduler.exceptions import PacelineError
-from scheduler.messaging.publisher import Publisher
 from scheduler.services import invariants, prune
 from scheduler.store.actions import backfills, delete
 from scheduler.store.actions.backfills import Wanted
@@ -38,7 +38,7 @@ def schedule_and_work(scenario: Scenario, over: threading.Event) -> int:
 def interfere(scenario: Scenario, over: threading.Event) -> int:
     """Make and cancel backfills, trigger, clear, delete, prune and repair, in any order; how often that was not refused."""
     done, dice = 0, random.Random(7)
-    tools = invariants.Tools(scenario.engine, scenario.settings, scenario.broker, Publisher(scenario.settings), grace_s=0.5)
+    tools = invariants.Tools(scenario.engine, scenario.settings, scenario.broker, grace_s=0.5)
     while not over.is_set():
         dag_id = dice.choice(DAGS)
         with contextlib.suppress(PacelineError):
@@ -59,7 +59,7 @@ def interfere(scenario: Scenario, over: threading.Event) -> int:
                     for _ in prune.everything(scenario.engine, datetime.now(UTC) - timedelta(seconds=0.5)):
                         pass
                 case _:
-                    invariants.repair(tools, invariants.find(tools))
+                    repair(tools, invariants.find(tools))
             done += 1
     return done
 

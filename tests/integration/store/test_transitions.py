@@ -14,8 +14,6 @@ from scheduler.states import REQUIRES, TRANSITIONS, Actor, Decision, TaskState
 from scheduler.store.actions import clear, mark
 from scheduler.store.runs import instances, integrity, selection
 from scheduler.store.runs.selection import Runs, Tasks
-from scheduler.store.upkeep import requeue
-from scheduler.store.upkeep.invariants import Broken, Limits
 from scheduler.store.worker import deferrals
 from scheduler.store.worker.claims import Claim, Deferral, Ending, Moves
 
@@ -54,13 +52,6 @@ def lose(max_tries: int) -> Move:
         _with(scenario, lambda connection: instances.lose(connection, dead_worker="me", reason="gone", at_once=True))
 
     return move
-
-
-def take_back_all(scenario: Scenario, claim: Claim) -> None:
-    """Nothing may be queued any more, and PostgreSQL has long been up."""
-    one = Broken(**dict.fromkeys(Broken.__slots__, None) | {"name": "parallelism exceeded"})  # type: ignore[arg-type]
-    limits = Limits(grace_s=0, worker_timeout_s=-1, waiter_timeout_s=0, parallelism=0)
-    _with(scenario, lambda connection: requeue.requeue(connection, one, limits))
 
 
 def follow(successor: bool, state: S, *, hands_on: bool = False) -> Move:
@@ -132,7 +123,6 @@ MOVES: dict[str, tuple[Actor, Move]] = {
     **{f"decide {state}": (Actor.SCHEDULER, decide(state)) for state in (S.SCHEDULED, S.SKIPPED, S.UPSTREAM_FAILED)},
     "due": (Actor.SCHEDULER, lambda scenario, _: _with(scenario, lambda c: instances.due(c, limit=9))),
     "queue": (Actor.SCHEDULER, lambda scenario, claim: _with(scenario, lambda c: instances.queue(c, [claim.id], "s"))),
-    "take back": (Actor.SCHEDULER, take_back_all),
     "lose with retries": (Actor.SCHEDULER, lose(3)),
     "lose without": (Actor.SCHEDULER, lose(0)),
     **{f"lose asked {asked}": (Actor.SCHEDULER, asked_for(asked, lose(0))) for asked in ASKED},

@@ -1,0 +1,152 @@
+"""What the invariants of `doctor --deep` find, put right by the ordinary transitions of schedulers and waiters."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sqlalchemy import Connection
+
+from scheduler.messaging.publisher import Publisher
+from scheduler.services import invariants
+from scheduler.services.backfill import Backfill
+from scheduler.services.invariants import Tools
+from scheduler.services.promote import Promote
+from scheduler.services.queue import send
+from scheduler.states import RUN_FINISHED
+from scheduler.store.dags import files, schedules
+from scheduler.store.db.database import transaction
+from scheduler.store.runs import instances, selection
+from scheduler.store.upkeep import notices
+from scheduler.store.upkeep.invariants import Broken
+from scheduler.store.worker import deferrals
+from scheduler.store.worker.deferrals import Fired
+
+MOST = 1_000
+TRIGGER_LOST = {"error": "The trigger of this task was lost."}
+
+
+def repair(tools: Tools, broken: list[Broken]) -> list[Broken]:
+    """Put right what can be; what still breaks an invariant after it. What runs over a limit is left to end."""
+    for one in broken:
+        if one.name in REPAIRS:
+            REPAIRS[one.name](tools, one)
+    return invariants.find(tools)
+
+
+@transaction
+def _rows(connection: Connection, statement: str, *parameters: object) -> list[Any]:
+    return list(connection.exec_driver_sql(statement, parameters))
+
+
+def _instance(tools: Tools, one: Broken, columns: str = "t.id, t.dispatch_id::text") -> Any:
+    """Columns of the task instance `t` that was found, and of its trigger `d`; None if it is gone."""
+    found = _rows(
+        tools.engine,
+        f"select {columns} from task_instance t join dag_run r on r.id = t.dag_run_id"
+        " left join deferral d on d.task_instance_id = t.id"
+        " where (r.dag_id, r.run_id, t.task_id, t.map_index) = (%s, %s, %s, %s)",
+        one.dag_id, one.run_id, one.task_id, one.map_index,
+    )  # fmt: skip
+    return found[0] if found else None
+
+
+def _lose(tools: Tools, one: Broken) -> None:
+    @transaction
+    def lose(connection: Connection, ti_id: int, dispatch_id: str) -> None:
+        instances.lose(connection, ti_id=ti_id, dispatch_id=dispatch_id, reason="its worker is dead", at_once=True)
+
+    if found := _instance(tools, one):
+        lose(tools.engine, *found)
+
+
+def _end(tools: Tools, one: Broken) -> None:
+    @transaction
+    def end(connection: Connection, key: int) -> None:
+        run = selection.hold_run(connection, key)
+        if run is not None and run.state in RUN_FINISHED:
+            instances.end_rest(connection, run.id, running_becomes="skipped", reason="its run had ended")
+
+    for (key,) in _runs(tools, one):
+        end(tools.engine, key)
+
+
+@transaction
+def _due(connection: Connection) -> None:
+    instances.due(connection, limit=MOST)
+
+
+def _send(tools: Tools, one: Broken) -> None:
+    @transaction
+    def queued(connection: Connection) -> list[Any]:
+        return instances.queued_longer_than(connection, 0.0, limit=MOST)
+
+    found = _instance(tools, one)
+    messages = [message for message in queued(tools.engine) if found and message.dispatch_id == found[1]]
+    send(tools.engine, Publisher(tools.settings), messages, step="rescue")
+
+
+def _fire(tools: Tools, one: Broken) -> None:
+    if found := _instance(tools, one):
+        deferrals.fire(tools.engine, [Fired(ti_id=found[0], dispatch_id=found[1], outcome=TRIGGER_LOST)])
+
+
+def _forget_trigger(tools: Tools, one: Broken) -> None:
+    found = _instance(tools, one, "t.id, d.dispatch_id::text, coalesce(d.waiter, '')")
+    if found and found[1]:
+        deferrals.still_awaited(tools.engine, found[2], [(found[0], found[1])])
+
+
+def _leave(tools: Tools, one: Broken) -> None:
+    found = _instance(tools, one, "d.waiter")
+    if found and found[0]:
+        deferrals.leave(tools.engine, found[0])
+
+
+def _release_notices(tools: Tools, one: Broken) -> None:
+    for claimed_by, ids in _rows(
+        tools.engine,
+        "select claimed_by, array_agg(id) from notice"
+        " where ended_at is null and claimed_until < now() - make_interval(secs => %s) group by 1",
+        tools.grace_s,
+    ):
+        notices.release(tools.engine, claimed_by, ids)
+
+
+def _release_files(tools: Tools, one: Broken) -> None:
+    for (claimed_by,) in _rows(
+        tools.engine,
+        "select distinct claimed_by from dag_file where claimed_by is not null"
+        " and claimed_until < now() - make_interval(secs => %s)",
+        tools.grace_s,
+    ):
+        files.release(tools.engine, claimed_by=claimed_by)
+
+
+def _promote(tools: Tools, one: Broken) -> None:
+    keys = [key for (key,) in _runs(tools, one)]
+    Promote(tools.engine, tools.settings, tools.versions).run_once(_now(tools.engine), keys)
+
+
+def _backfill(tools: Tools, _: Broken) -> None:
+    Backfill(tools.engine, tools.settings, tools.versions).run_once(_now(tools.engine))
+
+
+def _runs(tools: Tools, one: Broken) -> list[Any]:
+    return _rows(tools.engine, "select id from dag_run where dag_id = %s and run_id = %s", one.dag_id, one.run_id)
+
+
+_now = transaction(schedules.clock)
+#: By the name of the invariant.
+REPAIRS: Mapping[str, Callable[[Tools, Broken], object]] = {
+    "dead worker": _lose,
+    "open in a finished run": _end,
+    "overdue": lambda tools, _: _due(tools.engine),
+    "deferred without a trigger": _fire,
+    "trigger without a deferred task": _forget_trigger,
+    "trigger of a dead waiter": _leave,
+    "stale notice": _release_notices,
+    "stale DAG file": _release_files,
+    "backfill without an end": _backfill,
+    invariants.UNSENT: _send,
+    invariants.UNDECIDED: _promote,
+    invariants.UNCLOSED: _promote,
+}
