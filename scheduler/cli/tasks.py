@@ -106,9 +106,9 @@ def logs(
 @options.as_json
 def why(dag_id: str, run_id: str, task_id: str, *, map_index: int | None, json_wanted: bool) -> None:
     """Explain why a task instance is in its current state and has not moved on."""
-    from scheduler.services import why as service
+    from scheduler.store.queries import why as queries
 
-    answer = service.why(options.engine(), options.settings(), dag_id, run_id, task_id, map_index=map_index)
+    answer = queries.why(options.engine(), options.settings(), dag_id, run_id, task_id, map_index=map_index)
     if json_wanted:
         output.print_json(answer)
         return

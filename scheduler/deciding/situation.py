@@ -43,7 +43,7 @@ class PoolFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
+class LimitFacts:
     """A number that may not be passed, and how many count towards it now."""
 
     name: str
@@ -76,7 +76,7 @@ class BackfillFacts:
 
     id: int
     is_paused: bool
-    limit: Limit
+    limit: LimitFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class RunFacts:
     run_after: datetime
     is_paused: bool = False
     #: Of the DAG's newest version.
-    running_runs: Limit | None = None
+    running_runs: LimitFacts | None = None
     #: Queued runs of the same DAG that start before this one.
     runs_ahead: int = 0
     backfill: BackfillFacts | None = None
@@ -148,7 +148,7 @@ class Situation:
     pool_slots: int = 1
     #: None: there is no such pool.
     pool: PoolFacts | None = None
-    limits: tuple[Limit, ...] = ()
+    limits: tuple[LimitFacts, ...] = ()
     queue: QueueFacts | None = None
     deferral: DeferralFacts | None = None
     #: Its instances by state, if it was asked about as a whole.

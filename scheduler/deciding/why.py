@@ -1,9 +1,15 @@
 """Why a task instance is not further than it is: facts in, sentences out. Pure."""
 
-from scheduler.deciding import why_scheduled, why_undecided, wording
-from scheduler.deciding.situation import Limit, RunFacts, Situation
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+
+from scheduler.deciding.rules import Upstream, decide
+from scheduler.deciding.situation import Counted, Holder, LimitFacts, PoolFacts, RunFacts, Situation
 from scheduler.states import FINISHED, RUN_FINISHED, RunState
 from scheduler.states import TaskState as S
+
+#: Names in one sentence; the rest is counted.
+MOST_NAMES = 8
 
 
 def explain(facts: Situation) -> list[str]:
@@ -25,9 +31,9 @@ def _reasons(facts: Situation) -> list[str]:
 def _waits(facts: Situation) -> list[str]:
     """Of one that is with no worker, in a running run."""
     if facts.state is S.NONE:
-        return why_undecided.undecided(facts)
+        return _undecided(facts)
     if facts.state is S.SCHEDULED:
-        return why_scheduled.scheduled(facts)
+        return _scheduled(facts)
     if facts.state is S.DEFERRED:
         return _deferred(facts)
     assert facts.due_at is not None
@@ -36,7 +42,7 @@ def _waits(facts: Situation) -> list[str]:
         what = f"Try {facts.try_number} of {facts.max_tries + 1} failed{cause}; the next one"
     else:
         what = "It looks again for what it waits for; the next look"
-    return [f"{what} is due {wording.when(facts.due_at, facts.now)}."]
+    return [f"{what} is due {_when(facts.due_at, facts.now)}."]
 
 
 # What has ended, runs or is with a worker.
@@ -46,10 +52,10 @@ def _ended(facts: Situation) -> str:
     if facts.state not in FINISHED:
         return f"Its run has ended as {facts.run.state}, so nothing moves it any more; clear it to run it."
     if facts.state is S.REMOVED:
-        return f"It is removed: the run's version of the DAG has no such task{wording.because(facts.reason)}."
+        return f"It is removed: the run's version of the DAG has no such task{_because(facts.reason)}."
     tries = f" on try {facts.try_number} of {facts.max_tries + 1}" if facts.try_number else ""
     at = f" {facts.ended_at.isoformat(timespec='seconds')}" if facts.ended_at else ""
-    return f"It has ended as {facts.state}{tries}{at}{wording.because(facts.reason)}."
+    return f"It has ended as {facts.state}{tries}{at}{_because(facts.reason)}."
 
 
 def _running(facts: Situation) -> list[str]:
@@ -69,20 +75,20 @@ def _with_worker(facts: Situation) -> str:
 
 def _queued(facts: Situation) -> list[str]:
     assert facts.queued_at is not None
-    ago = wording.span(facts.now - facts.queued_at)
+    ago = _span(facts.now - facts.queued_at)
     if facts.dispatched_at is None:
         sent = f"It was queued {ago} ago and its message is not sent yet: a scheduler sends it again if the broker was away."
     else:
-        place = wording.many(facts.queue.ahead if facts.queue else 0, "message was", "messages were")
+        place = _many(facts.queue.ahead if facts.queue else 0, "message was", "messages were")
         name = facts.queue.name if facts.queue else "?"
         sent = f"No worker has taken its message from queue {name!r} yet: it was queued {ago} ago, and {place} queued before it."
-    return [sent, *why_scheduled.busy(facts), *why_scheduled.no_worker(facts), *_no_scheduler(facts)]
+    return [sent, *_busy(facts), *_no_worker(facts), *_no_scheduler(facts)]
 
 
 def _deferred(facts: Situation) -> list[str]:
     if facts.deferral is None:
         return ["Its trigger has fired or was given up; a scheduler takes it on at its next look."]
-    until = f"; it is given up {wording.when(facts.due_at, facts.now)}" if facts.due_at else ""
+    until = f"; it is given up {_when(facts.due_at, facts.now)}" if facts.due_at else ""
     sentences = [f"It waits for its trigger {facts.deferral.classpath}{until}."]
     if facts.deferral.waiters == 0:
         sentences.append("No waiter is alive to await triggers: start one with `paceline waiter`.")
@@ -98,7 +104,7 @@ def _run_not_started(facts: Situation) -> list[str]:
     run = facts.run
     sentences = []
     if run.run_after > facts.now:
-        sentences.append(f"Its run may start {wording.when(run.run_after, facts.now)}.")
+        sentences.append(f"Its run may start {_when(run.run_after, facts.now)}.")
     if run.backfill is not None:
         number, limit = run.backfill.id, run.backfill.limit
         if run.backfill.is_paused:
@@ -110,12 +116,12 @@ def _run_not_started(facts: Situation) -> list[str]:
     return [*sentences, *_paused(run)] or ["Its run is queued and starts at a scheduler's next look, within about a second."]
 
 
-def _runs(limit: Limit) -> str:
-    return f"{wording.many(limit.active, 'running run', 'running runs')} and {limit.name} is {limit.limit}"
+def _runs(limit: LimitFacts) -> str:
+    return f"{_many(limit.active, 'running run', 'running runs')} and {limit.name} is {limit.limit}"
 
 
 def _runs_ahead(run: RunFacts) -> str:
-    return f" {wording.many(run.runs_ahead, 'queued run comes', 'queued runs come')} before it." if run.runs_ahead else ""
+    return f" {_many(run.runs_ahead, 'queued run comes', 'queued runs come')} before it." if run.runs_ahead else ""
 
 
 def _paused(run: RunFacts) -> list[str]:
@@ -145,8 +151,181 @@ def _instances(facts: Situation) -> list[str]:
     if not facts.instances:
         return []
     number = sum(facts.instances.values())
-    instances = wording.many(number, "instance", "instances")
-    return [f"It has {instances} ({wording.mix(facts.instances)}); this is about index {facts.map_index}."]
+    instances = _many(number, "instance", "instances")
+    return [f"It has {instances} ({_mix(facts.instances)}); this is about index {facts.map_index}."]
+
+
+# Undecided: upstream tasks, setups, the run before, an expansion to come.
+
+
+def _undecided(facts: Situation) -> list[str]:
+    if facts.expands_over is not None:
+        open_ones = [one for one in facts.expands_over if not _all_ended(one)]
+        if open_ones:
+            return [f"How many instances it becomes is not known yet: it waits for the result of {_names(open_ones)}."]
+    return [*_upstream(facts), *_setups(facts), *_scope(facts), *_past(facts)]
+
+
+def _upstream(facts: Situation) -> list[str]:
+    counts: dict[S, int] = {}
+    for one in facts.upstream:
+        for state, count in one.states.items():
+            counts[state] = counts.get(state, 0) + count
+    upstream = Upstream.of(state for state, count in counts.items() for _ in range(count))
+    if decide(facts.trigger_rule, upstream).state is not None:
+        return []
+    open_ones = [one for one in facts.upstream if not _all_ended(one)]
+    if not open_ones:
+        return [f"Its trigger rule {facts.trigger_rule} can never be met: upstream, {_names(facts.upstream)}."]
+    return [f"It waits for upstream {_tasks(open_ones)} {_names(open_ones)}; its trigger rule is {facts.trigger_rule}."]
+
+
+def _setups(facts: Situation) -> list[str]:
+    direct = {one.task_id for one in facts.upstream}
+    open_ones = [one for one in facts.setups if one.task_id not in direct and not _all_ended(one)]
+    return [f"It waits for its setup {_tasks(open_ones)} {_names(open_ones)}."] if open_ones else []
+
+
+def _scope(facts: Situation) -> list[str]:
+    direct = {one.task_id for one in facts.upstream}
+    open_ones = [one for one in facts.scope if one.task_id not in direct and not _all_ended(one)]
+    return [f"It is a teardown and waits for {_names(open_ones)} between its setup and itself."] if open_ones else []
+
+
+def _past(facts: Situation) -> list[str]:
+    return [f"It waits for the run before: {facts.past}."] if facts.past else []
+
+
+# Scheduled: its pool, limits, its queue, others before it in line.
+
+
+def _scheduled(facts: Situation) -> list[str]:
+    return [*_pool(facts), *_limits(facts.limits), *_queue_full(facts), *_no_worker(facts)] or _in_line(facts.pool)
+
+
+def _pool(facts: Situation) -> list[str]:
+    pool, needs = facts.pool, facts.pool_slots
+    if pool is None:
+        return [f"There is no pool {facts.pool_name!r}: make it with `paceline pools set {facts.pool_name} SLOTS`."]
+    if pool.slots < 0:
+        return []
+    needed, name = _slots(needs), f"pool {pool.name!r}"
+    if needs > pool.slots:
+        return [f"It needs {needed} and {name} has {pool.slots} in all, so it can never run: enlarge the pool."]
+    free = max(0, pool.slots - pool.used)
+    if needs > free:
+        full = "is full" if free == 0 else f"has {free} free, and it needs {needs}"
+        return [f"P{name[1:]} {full}: {pool.used} of {_slots(pool.slots)} are in use{_holders(pool)}."]
+    return _reserved(pool, free)
+
+
+def _reserved(pool: PoolFacts, free: int) -> list[str]:
+    first = pool.reserved_for
+    if first is None:
+        return []
+    return [
+        f"{first.name} of run {first.run_id!r} ranks higher, needs {_slots(first.slots)} of pool {pool.name!r} and holds "
+        f"its place in line while {free} are free (scheduler.pool_reservation)."
+    ]
+
+
+def _holders(pool: PoolFacts) -> str:
+    if not pool.holders:
+        return ""
+    shown = ", ".join(_holder(one) for one in pool.holders[:MOST_NAMES])
+    more = pool.holder_count - len(pool.holders[:MOST_NAMES])
+    return f", held by {shown}{f' and {more} more' if more > 0 else ''}"
+
+
+def _holder(one: Holder) -> str:
+    return f"{one.name} of run {one.run_id!r}{f' ({_slots(one.slots)})' if one.slots > 1 else ''}"
+
+
+def _limits(limits: Iterable[LimitFacts]) -> list[str]:
+    return [f"The limit {one.name} is reached: {one.active} of {one.limit}." for one in limits if one.reached]
+
+
+def _queue_full(facts: Situation) -> list[str]:
+    queue = facts.queue
+    if queue is None or queue.queued + queue.running < queue.places + queue.headroom:
+        return []
+    return [
+        f"Queue {queue.name!r} holds all that its workers can take soon: {queue.queued} queued and {queue.running} running "
+        f"for {_many(queue.places, 'place', 'places')}."
+    ]
+
+
+def _busy(facts: Situation) -> list[str]:
+    queue = facts.queue
+    if queue is None or queue.workers == 0 or queue.running < queue.places:
+        return []
+    return [f"All {_many(queue.places, 'place', 'places')} of the workers on queue {queue.name!r} are taken."]
+
+
+def _no_worker(facts: Situation) -> list[str]:
+    if facts.queue is None or facts.queue.workers > 0:
+        return []
+    name = facts.queue.name
+    return [f"No live worker listens to queue {name!r}: start one with `paceline worker -q {name}`."]
+
+
+def _in_line(pool: PoolFacts | None) -> list[str]:
+    if pool is None or pool.ahead == 0:
+        return []
+    wait = _many(pool.ahead, "task instance of higher rank waits", "task instances of higher rank wait")
+    return [f"{wait} in pool {pool.name!r} before it."]
+
+
+# Names, states, numbers and moments in words.
+
+
+def _all_ended(one: Counted) -> bool:
+    return FINISHED.issuperset(one.states)
+
+
+def _tasks(some: Sequence[Counted]) -> str:
+    return "task" if len(some) == 1 else "tasks"
+
+
+def _names(some: Sequence[Counted]) -> str:
+    shown = ", ".join(f"{one.task_id} ({_of_states(one.states, mapped=one.mapped)})" for one in some[:MOST_NAMES])
+    return shown if len(some) <= MOST_NAMES else f"{shown} and {len(some) - MOST_NAMES} more"
+
+
+def _of_states(states: Mapping[S, int], *, mapped: bool) -> str:
+    if not mapped:
+        return next(iter(states)).value if states else S.NONE.value
+    ended = sum(count for state, count in states.items() if state in FINISHED)
+    return f"{ended} of {_many(sum(states.values()), 'instance', 'instances')} ended: {_mix(states)}"
+
+
+def _mix(states: Mapping[S, int]) -> str:
+    return ", ".join(f"{states[state]} {state}" for state in S if states.get(state))
+
+
+def _many(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
+
+
+def _slots(number: int) -> str:
+    return _many(number, "slot", "slots")
+
+
+def _because(reason: str | None) -> str:
+    return f": {reason.rstrip('.')}" if reason else ""
+
+
+def _when(moment: datetime, now: datetime) -> str:
+    text = moment.isoformat(timespec="seconds")
+    return f"at {text} (in {_span(moment - now)})" if moment > now else f"since {text}"
+
+
+def _span(length: timedelta) -> str:
+    seconds = max(0, round(length.total_seconds()))
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
 
 
 WITH_WORKER = {S.QUEUED: _queued, S.RUNNING: _running, S.SHUTDOWN: _stopping}

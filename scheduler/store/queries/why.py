@@ -1,19 +1,97 @@
-"""What `why` asks the database about one task instance: itself and its run, who else it waits for, what is taken."""
+"""`tasks why`: reads the situation of one task instance and puts into sentences what it waits for. Changes nothing."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 
-from scheduler.states import ACTIVE, HOLDS_SLOTS, RUN_UNFINISHED
+from scheduler.deciding import expansion, past
+from scheduler.deciding.limits import PARALLELISM, RUN, TASK, TASK_IN_RUN
+from scheduler.deciding.situation import (
+    BackfillFacts,
+    Counted,
+    DeferralFacts,
+    Holder,
+    LimitFacts,
+    PoolFacts,
+    QueueFacts,
+    RunFacts,
+    Situation,
+)
+from scheduler.deciding.why import explain
+from scheduler.exceptions import UnreadableVersionError
+from scheduler.serialized.dag import SerializedDag
+from scheduler.serialized.tasks import SerializedTask
+from scheduler.settings import Settings
+from scheduler.states import FINISHED, HOLDS_SLOTS, RunState
+from scheduler.states import TaskState as S
+from scheduler.store.dags import versions
+from scheduler.store.db.database import transaction
+from scheduler.store.queries import reads
 from scheduler.store.queueing.capacity import BY_AGED_RANK, BY_RANK
+from scheduler.store.queueing.limits import HOLDS, IN_POOL, towards
+from scheduler.store.runs import run_facts
 
 Row = dict[str, Any]
 #: Holders of a pool that are named; the others are counted.
 NAMED = 8
+LIMITS = towards(RUN, TASK_IN_RUN, TASK, PARALLELISM)
 
 
-def instance(connection: Connection, ti_id: int, *, silent_after_s: float) -> Row:
+def why(engine: Engine, settings: Settings, dag_id: str, run_id: str, task_id: str, *, map_index: int | None = None) -> Row:
+    """`{state, waiting_for: [sentence, ...]}`. Without `map_index`, of a mapped task its first instance that has not ended."""
+    known = _instances(engine, dag_id, run_id, task_id)
+    index = map_index if map_index is not None else _first_open(known)
+    ti = reads.task_instance(engine, dag_id, run_id, task_id, map_index=index)
+    counts = {S(row["state"]): row["count"] for row in known} if map_index is None and index >= 0 else {}
+    return {"state": ti["state"], "map_index": index, "waiting_for": explain(_situation(engine, settings, ti["id"], counts))}
+
+
+@transaction
+def _instances(connection: Connection, dag_id: str, run_id: str, task_id: str) -> list[Row]:
+    """A task's instances by state: the state, how many, and the smallest map index among them."""
+    rows = connection.exec_driver_sql(
+        "select coalesce(t.state, 'none') as state, count(*) as count, min(t.map_index) as first"
+        " from dag_run r join task_instance t on t.dag_run_id = r.id"
+        " where r.dag_id = %s and r.run_id = %s and t.task_id = %s group by 1",
+        (dag_id, run_id, task_id),
+    )
+    return [dict(row) for row in rows.mappings()]
+
+
+def _first_open(instances: list[Row]) -> int:
+    """The map index a person most likely means."""
+    still_open = [row["first"] for row in instances if row["state"] not in FINISHED]
+    return min(still_open or [row["first"] for row in instances], default=-1)
+
+
+@transaction
+def _situation(connection: Connection, settings: Settings, ti_id: int, counts: dict[S, int]) -> Situation:
+    worker_s, silent_s = settings.worker.heartbeat_timeout, settings.scheduler.scheduler_health_check_threshold
+    ti = _instance(connection, ti_id, silent_after_s=worker_s)
+    try:
+        dag = versions.Versions().dag(connection, ti["version_id"])
+    except UnreadableVersionError as error:
+        waits, ti["scheduling_error"] = {}, ti["scheduling_error"] or str(error)
+    else:
+        task = dag.tasks[dag.number[ti["task_id"]]] if ti["task_id"] in dag.number else None
+        waits = {} if task is None else _waits(connection, ti, dag, task)
+    return Situation(
+        **{name: ti[name] for name in Situation.__slots__ if name in ti and name not in {"state", "pool", "queue"}},
+        **waits,
+        run=_run(connection, ti),
+        state=S(ti["state"] or "none"),
+        schedulers=_alive(connection, "scheduler", silent_after_s=silent_s),
+        pool_name=ti["pool"],
+        pool=_pool(connection, settings, ti),
+        limits=_limits(connection, settings, ti),
+        queue=_queue(connection, settings, ti),
+        deferral=_deferral(connection, ti, silent_s),
+        instances=counts,
+    )
+
+
+def _instance(connection: Connection, ti_id: int, *, silent_after_s: float) -> Row:
     """The task instance with its run, and whether its worker is alive."""
     return _one(
         connection,
@@ -28,9 +106,62 @@ def instance(connection: Connection, ti_id: int, *, silent_after_s: float) -> Ro
     )
 
 
-def run(connection: Connection, dag_run_id: int) -> Row:
+def _waits(connection: Connection, ti: Row, dag: SerializedDag, task: SerializedTask) -> Row:
+    """The other tasks that are looked at before this one may run."""
+    run, index = ti["dag_run_id"], ti["map_index"]
+    near = {
+        name for name in (*task.upstream, *task.setups, *task.scope) if index >= 0 and task.mapped_group is not None
+        and dag.tasks[dag.number[name]].mapped_group == task.mapped_group
+    }  # fmt: skip
+    expands = task.expand is not None and index < 0 and ti["state"] is None
+    sources = expansion.sources(task.expand) if expands and task.expand else set()
+    others = {*task.upstream, *task.setups, *task.scope, *sources}
+    found = _states(connection, run, others - near) | _states(connection, run, near, map_index=index)
+    before = None
+    if task.depends_on_past:
+        before = run_facts.before(connection, run, past.relevant(dag), catchup=dag.catchup)
+    return {
+        "trigger_rule": task.trigger_rule,
+        "upstream": _counted(task.upstream, found),
+        "setups": _counted(task.setups, found),
+        "scope": _counted(task.scope, found),
+        "expands_over": _counted(sorted(sources), found) if expands else None,
+        "past": past.waits(dag, before).get(dag.number[task.task_id]),
+    }
+
+
+def _counted(names: Iterable[str], found: dict[str, Row]) -> tuple[Counted, ...]:
+    return tuple(
+        Counted(
+            task_id=name,
+            states={S(state): count for state, count in found[name]["states"].items()},
+            mapped=found[name]["mapped"],
+        )
+        for name in names
+        if name in found
+    )
+
+
+def _states(connection: Connection, dag_run_id: int, task_ids: Collection[str], *, map_index: int | None = None) -> dict[str, Row]:
+    """By task_id: how many instances are in each state; with `map_index` only of that instance."""
+    rows = connection.exec_driver_sql(
+        """
+        select task_id, jsonb_object_agg(state, n) as states, bool_or(mapped) as mapped from (
+               select task_id, coalesce(state, 'none') as state, count(*) as n, bool_or(map_index >= 0) as mapped
+                 from task_instance
+                where dag_run_id = %(run)s and task_id = any(%(tasks)s)
+                  and (%(index)s::int is null or map_index in (-1, %(index)s::int))
+                group by 1, 2) t
+         group by 1
+        """,
+        {"run": dag_run_id, "tasks": list(task_ids), "index": map_index},
+    )
+    return {row["task_id"]: dict(row) for row in rows.mappings()}
+
+
+def _run(connection: Connection, ti: Row) -> RunFacts:
     """What lets the run start and go on: its DAG, that DAG's newest version and file, its backfill, the runs before it."""
-    return _one(
+    row = _one(
         connection,
         """
         select coalesce(s.is_paused, false) as is_paused, d.file, e.message as import_error, e.line as import_error_line,
@@ -49,48 +180,37 @@ def run(connection: Connection, dag_run_id: int) -> Row:
           left join backfill b on b.id = r.backfill_id
          where r.id = %(run)s
         """,
-        {"run": dag_run_id},
+        {"run": ti["dag_run_id"]},
+    )
+    is_backfill = row["backfill_id"] is not None
+    limit = LimitFacts(
+        name="max_active_runs",
+        limit=row["backfill_limit"] if is_backfill else row["max_active_runs"],
+        active=row["running_runs"],
+    )
+    backfill = BackfillFacts(id=row["backfill_id"], is_paused=row["backfill_paused"], limit=limit) if is_backfill else None
+    same = ("is_paused", "file", "import_error", "import_error_line", "runs_ahead")
+    return RunFacts(
+        dag_id=ti["dag_id"],
+        run_id=ti["run_id"],
+        state=RunState(ti["run_state"]),
+        run_after=ti["run_after"],
+        scheduling_error=ti["scheduling_error"],
+        running_runs=limit,
+        backfill=backfill,
+        **{name: row[name] for name in same},
     )
 
 
-def states(connection: Connection, dag_run_id: int, task_ids: Collection[str], *, map_index: int | None = None) -> dict[str, Row]:
-    """By task_id: how many instances are in each state; with `map_index` only of that instance."""
-    rows = connection.exec_driver_sql(
-        """
-        select task_id, jsonb_object_agg(state, n) as states, bool_or(mapped) as mapped from (
-               select task_id, coalesce(state, 'none') as state, count(*) as n, bool_or(map_index >= 0) as mapped
-                 from task_instance
-                where dag_run_id = %(run)s and task_id = any(%(tasks)s)
-                  and (%(index)s::int is null or map_index in (-1, %(index)s::int))
-                group by 1, 2) t
-         group by 1
-        """,
-        {"run": dag_run_id, "tasks": list(task_ids), "index": map_index},
-    )
-    return {row["task_id"]: dict(row) for row in rows.mappings()}
-
-
-def instances(connection: Connection, dag_id: str, run_id: str, task_id: str) -> list[Row]:
-    """A task's instances by state: the state, how many, and the smallest map index among them."""
-    rows = connection.exec_driver_sql(
-        "select coalesce(t.state, 'none') as state, count(*) as count, min(t.map_index) as first"
-        " from dag_run r join task_instance t on t.dag_run_id = r.id"
-        " where r.dag_id = %s and r.run_id = %s and t.task_id = %s group by 1",
-        (dag_id, run_id, task_id),
-    )
-    return [dict(row) for row in rows.mappings()]
-
-
-def pool(connection: Connection, ti: Row, *, reserve: bool, aging_s: float = 0) -> Row | None:
-    """The pool of a task instance, None if nobody made it; with `reserve` also who of higher rank holds its place in line."""
+def _pool(connection: Connection, settings: Settings, ti: Row) -> PoolFacts | None:
+    """The pool of a task instance and, with reservation, who of higher rank holds its place in line; None if nobody made it."""
+    aging_s = settings.scheduler.priority_aging
     rank = BY_AGED_RANK if aging_s else BY_RANK
     key = {"pool": ti["pool"], "id": ti["id"], "aging_s": aging_s}
     rows = connection.exec_driver_sql(
         f"""
         with held as (
-            select t.id, t.pool_slots from pool p join task_instance t on t.pool = p.name
-             where p.name = %(pool)s
-               and (t.state in {HOLDS_SLOTS.sql} or (p.include_deferred and t.state = 'deferred'))
+            select t.id, t.pool_slots from pool p join task_instance t on t.pool = p.name where p.name = %(pool)s and {IN_POOL}
         )
         select p.name, p.slots, (select coalesce(sum(pool_slots), 0)::int from held) as used,
                (select count(*) from held) as holder_count,
@@ -104,89 +224,26 @@ def pool(connection: Connection, ti: Row, *, reserve: bool, aging_s: float = 0) 
     found = rows.mappings().first()
     if found is None:
         return None
-    free = found["slots"] - found["used"]
-    return dict(found) | {
-        "holders": _holders(connection, ti["pool"]),
-        "reserved_for": _reserved_for(connection, key | {"free": free, "slots": found["slots"]}, rank) if reserve else None,
-    }
+    key |= {"free": found["slots"] - found["used"], "slots": found["slots"]}
+    reserved_for = _reserved_for(connection, key, rank) if settings.scheduler.pool_reservation else None
+    return PoolFacts(**found, holders=_holders(connection, ti["pool"]), reserved_for=reserved_for)
 
 
-def limits(connection: Connection, ti: Row) -> Row:
-    """How many count towards each limit of a task instance: of its run, of its task there, of its task anywhere, of all."""
-    return _one(
-        connection,
-        f"""
-        select v.max_active_tasks,
-               (select count(*) from task_instance t where t.dag_run_id = r.id and t.state in {HOLDS_SLOTS.sql})
-               as active_in_run,
-               (select count(*) from task_instance t where t.dag_run_id = r.id and t.task_id = %(task)s
-                   and t.state in {ACTIVE.sql}) as active_of_task_in_run,
-               (select count(*) from task_instance t join dag_run o on o.id = t.dag_run_id
-                 where o.dag_id = r.dag_id and o.state in {RUN_UNFINISHED.sql} and t.task_id = %(task)s
-                   and t.state in {ACTIVE.sql}) as active_of_task,
-               (select count(*) from task_instance t where t.state in {HOLDS_SLOTS.sql}) as active
-          from dag_run r join dag_version v on v.id = r.version_id where r.id = %(run)s
-        """,
-        {"run": ti["dag_run_id"], "task": ti["task_id"]},
-    )
-
-
-def queue(connection: Connection, ti: Row, *, silent_after_s: float) -> Row:
-    """The Celery queue of a task instance: who listens, what is on it, and how many messages were sent before its own."""
-    return _one(
-        connection,
-        f"""
-        select w.workers, w.places, t.running, t.queued, t.ahead
-          from (select count(*) as workers, coalesce(sum(concurrency), 0)::int as places from process
-                 where kind = 'worker' and stopped_at is null and %(queue)s = any(queues)
-                   and heartbeat_at >= clock_timestamp() - make_interval(secs => %(silent)s)) w,
-               (select count(*) filter (where state <> 'queued') as running, count(*) filter (where state = 'queued') as queued,
-                       count(*) filter (where state = 'queued' and (queued_at, id) < (%(queued_at)s, %(id)s)) as ahead
-                  from task_instance where queue = %(queue)s and state in {HOLDS_SLOTS.sql}) t
-        """,
-        {"queue": ti["queue"], "queued_at": ti["queued_at"], "id": ti["id"], "silent": silent_after_s},
-    )
-
-
-def deferral(connection: Connection, ti_id: int) -> Row | None:
-    """The trigger a task instance waits for, and the waiter that awaits it, if that is alive."""
-    row = (
-        connection.exec_driver_sql(
-            "select d.classpath, p.id as waiter from deferral d"
-            " left join process p on p.id = d.waiter and p.stopped_at is null where d.task_instance_id = %s",
-            (ti_id,),
-        )
-        .mappings()
-        .first()
-    )
-    return None if row is None else dict(row)
-
-
-def alive(connection: Connection, kind: str, *, silent_after_s: float) -> int:
-    """How many processes of this kind are alive."""
-    found: int = connection.exec_driver_sql(
-        "select count(*) from process where kind = %s and stopped_at is null"
-        " and heartbeat_at >= clock_timestamp() - make_interval(secs => %s)",
-        (kind, silent_after_s),
-    ).scalar_one()
-    return found
-
-
-def _holders(connection: Connection, name: str) -> list[Row]:
+def _holders(connection: Connection, name: str) -> tuple[Holder, ...]:
     rows = connection.exec_driver_sql(
         f"""
         select r.dag_id || '.' || t.task_id || case when t.map_index < 0 then '' else '[' || t.map_index || ']' end as name,
                r.run_id, t.pool_slots as slots
           from pool p join task_instance t on t.pool = p.name join dag_run r on r.id = t.dag_run_id
-         where p.name = %s and (t.state in {HOLDS_SLOTS.sql} or (p.include_deferred and t.state = 'deferred'))
+         where p.name = %s and {IN_POOL}
          order by t.pool_slots desc, t.started_at nulls last, t.id limit %s
         """,
         (name, NAMED),
     )
-    return [dict(row) for row in rows.mappings()]
+    return tuple(Holder(**row) for row in rows.mappings())
 
 
-def _reserved_for(connection: Connection, key: Row, rank: str) -> Row | None:
+def _reserved_for(connection: Connection, key: Row, rank: str) -> Holder | None:
     """The best ranked of those in front that may run but for the slots they still lack."""
     row = (
         connection.exec_driver_sql(
@@ -207,12 +264,56 @@ def _reserved_for(connection: Connection, key: Row, rank: str) -> Row | None:
         .mappings()
         .first()
     )
-    return None if row is None else dict(row)
+    return None if row is None else Holder(**row)
 
 
 def _in_front(rank: str) -> str:
     """SQL: `t` ranks before the task instance `id`. The clock goes on, so that one would count as before itself."""
     return f"t.id <> %(id)s and (-({rank}), t.id) < (select -({rank}), t.id from task_instance t where t.id = %(id)s)"
+
+
+def _limits(connection: Connection, settings: Settings, ti: Row) -> tuple[LimitFacts, ...]:
+    rows = connection.exec_driver_sql(LIMITS, {"id": ti["id"], "parallelism": settings.core.parallelism})
+    return tuple(LimitFacts(**row) for row in rows.mappings())
+
+
+def _queue(connection: Connection, settings: Settings, ti: Row) -> QueueFacts:
+    """The Celery queue of a task instance: who listens, what is on it, and how many messages were sent before its own."""
+    row = _one(
+        connection,
+        f"""
+        select w.workers, w.places, t.running, t.queued, t.ahead
+          from (select count(*) as workers, coalesce(sum(concurrency), 0)::int as places from process
+                 where kind = 'worker' and stopped_at is null and %(queue)s = any(queues)
+                   and heartbeat_at >= clock_timestamp() - make_interval(secs => %(silent)s)) w,
+               (select count(*) filter (where state <> 'queued') as running, count(*) filter (where state = 'queued') as queued,
+                       count(*) filter (where state = 'queued' and (queued_at, id) < (%(queued_at)s, %(id)s)) as ahead
+                  from task_instance t where queue = %(queue)s and {HOLDS}) t
+        """,
+        {"queue": ti["queue"], "queued_at": ti["queued_at"], "id": ti["id"], "silent": settings.worker.heartbeat_timeout},
+    )
+    return QueueFacts(name=ti["queue"], headroom=settings.scheduler.queue_headroom, **row)
+
+
+def _deferral(connection: Connection, ti: Row, silent_s: float) -> DeferralFacts | None:
+    """The trigger a task instance waits for, and the waiter that awaits it, if that is alive."""
+    rows = connection.exec_driver_sql(
+        "select d.classpath, p.id as waiter from deferral d"
+        " left join process p on p.id = d.waiter and p.stopped_at is null where d.task_instance_id = %s",
+        (ti["id"],),
+    )
+    row = rows.mappings().first()
+    return None if row is None else DeferralFacts(**row, waiters=_alive(connection, "waiter", silent_after_s=silent_s))
+
+
+def _alive(connection: Connection, kind: str, *, silent_after_s: float) -> int:
+    """How many processes of this kind are alive."""
+    found: int = connection.exec_driver_sql(
+        "select count(*) from process where kind = %s and stopped_at is null"
+        " and heartbeat_at >= clock_timestamp() - make_interval(secs => %s)",
+        (kind, silent_after_s),
+    ).scalar_one()
+    return found
 
 
 def _one(connection: Connection, statement: str, parameters: Row) -> Row:

@@ -7,10 +7,9 @@ import pytest
 from sqlalchemy import event
 from support.scenario import Scenario, chain
 
-from scheduler.services import why
 from scheduler.services.plan import Plan
 from scheduler.store.dags.versions import Versions
-from scheduler.store.queries import overview, reads
+from scheduler.store.queries import overview, reads, why
 
 HOURLY = {"kind": "cron", "expression": "0 * * * *", "timezone": "UTC"}
 START = datetime(2026, 3, 1, tzinfo=UTC)

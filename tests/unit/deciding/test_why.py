@@ -10,7 +10,7 @@ from scheduler.deciding.situation import (
     Counted,
     DeferralFacts,
     Holder,
-    Limit,
+    LimitFacts,
     PoolFacts,
     QueueFacts,
     RunFacts,
@@ -155,7 +155,12 @@ SCHEDULED = [
     ),
     pytest.param({"pool": pool(ahead=3)}, "3 task instances of higher rank wait in pool 'db' before it.", id="in-line"),
     pytest.param(
-        {"limits": (Limit(name="max_active_tasks", limit=16, active=16), Limit(name="parallelism", limit=256, active=20))},
+        {
+            "limits": (
+                LimitFacts(name="max_active_tasks", limit=16, active=16),
+                LimitFacts(name="parallelism", limit=256, active=20),
+            )
+        },
         "The limit max_active_tasks is reached: 16 of 16.",
         id="limit",
     ),
@@ -293,8 +298,8 @@ def queued_run(**values: Any) -> Situation:
     return facts(S.NONE, run=run(state=RunState.QUEUED, **values), upstream=(task("a"),))
 
 
-def running_runs(active: int) -> Limit:
-    return Limit(name="max_active_runs", limit=2, active=active)
+def running_runs(active: int) -> LimitFacts:
+    return LimitFacts(name="max_active_runs", limit=2, active=active)
 
 
 NOT_STARTED = [
