@@ -14,7 +14,6 @@ from sqlalchemy import Connection
 from scheduler.exceptions import NotFoundError
 from scheduler.store.db.database import transaction, transaction_at
 
-MAIL_KINDS = ("email_failure", "email_retry", "email_sla")
 #: Task instances an SLA callback is told of as those that hold the late one up.
 MOST_BLOCKING = 1000
 

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from bench import model, shapes, simulate
-from bench.model import Costs, Deployment, Graph, Model, Parameters
+from bench import shapes
+from bench.scale import __main__ as simulate
+from bench.scale import model
+from bench.scale.model import Costs, Deployment, Graph, Model, Parameters
 
 NOTHING = Costs(scheduler=0, worker=0, child=0, postgres=0, redis=0)
 FREE = Parameters(followed=NOTHING, scheduled=NOTHING, flush_s=0, wake_s=0, beside=0, pass_s=0, pass_postgres_s=(0, 0))
@@ -90,5 +92,5 @@ def test_what_grows_with_all_that_runs_shows_in_the_load_of_postgresql() -> None
 def test_it_reads_what_the_bench_printed(tmp_path: Path) -> None:
     file = tmp_path / "result.json"
     file.write_text("something for people\n" + json.dumps(RESULT))
-    done = subprocess.run([sys.executable, "-m", "bench.simulate", file], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-m", "bench.scale", file], capture_output=True, text=True, check=True)
     assert [row["shape"] for row in json.loads(done.stdout)["check"]] == ["chain", "wide", "tree"]

@@ -67,11 +67,6 @@ class Submission:
         return dataclasses.replace(self, conf={**self.conf, **more})
 
 
-def tag_of(home: str, ti_id: int, try_number: int) -> str:
-    """What an application of this try is found by; `home` tells installations that share a cluster apart."""
-    return f"paceline-{home}-{ti_id}-{try_number}"
-
-
 def submission(operator: SparkOperator, target: Target, *, tag: str, name: str) -> Submission:
     """What a rendered operator asks for. FailTask says what cannot be."""
     conf = confs.checked({**target.conf, **_mapping("conf", operator.conf)})

@@ -1,4 +1,4 @@
-"""`python -m bench.simulate RESULT`: fit the model to two shapes of a bench's JSON, check it by the others, then make it large."""
+"""`python -m bench.scale RESULT`: fit the model to two shapes of a bench's JSON, check it by the others, then make it large."""
 
 import argparse
 import json
@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bench import model
 from bench.measure import quantile
-from bench.model import Costs, Deployment, Graph, Model, Parameters
+from bench.scale import model
+from bench.scale.model import Costs, Deployment, Graph, Model, Parameters
 
 ROLES = {"scheduler": "scheduler", "worker": "worker", "worker_children": "child", "postgres": "postgres", "redis": "redis"}
 #: CPU of both sides of a one-row commit, which is no part of the wait for the disk.
@@ -221,7 +221,7 @@ def _connections(deployment: Deployment) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.simulate", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.scale", description=__doc__)
     parser.add_argument("result", type=Path, help="what `make bench` ended with; the last line is read")
     parser.add_argument("--large", action="store_true", help="also the sizes of docs/explanation/scale.md; some minutes")
     options = parser.parse_args(arguments)
