@@ -125,7 +125,7 @@ def test_clearing_ends_an_application_in_the_cluster_within_ten_seconds(
         return drivers.get(job["driver_id"]) in {"KILLED", "FINISHED"} and not java(job)
 
     # No scheduler takes a turn here, so nothing is submitted anew.
-    eventually(ended, interval=0.1, message=lambda: f"{cluster.state()}\n{logs(bench)}")
+    eventually(ended, timeout=10, interval=0.1, message=lambda: f"{cluster.state()}\n{logs(bench)}")
     eventually(lambda: bench.scenario.states(run) == {"t": "none"})
     assert jobs(bench)[0]["state"] == "killed"
 

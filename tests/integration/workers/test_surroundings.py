@@ -1,7 +1,6 @@
 """What user code finds around it, what it prints, and what it must not leave behind."""
 
 import re
-import time
 from typing import Any
 
 import psutil
@@ -55,14 +54,14 @@ def test_a_task_may_print_100_mb(bench: Any) -> None:
             t()
         d()
     """)
-    started = time.monotonic()
 
     bench.wait(bench.scenario.trigger("d", run_id="r1"))
 
     assert bench.scenario.states() == {"t": "success"}
     assert bench.log_path("t").stat().st_size > 100_000_000
-    assert time.monotonic() - started < 30
-    memory = [process.memory_info().rss for process in psutil.Process(worker.process.pid).children()]
+    children = psutil.Process(worker.process.pid).children()
+    assert max(sum(process.cpu_times()[:2]) for process in children) < 30
+    memory = [process.memory_info().rss for process in children]
     assert max(memory) < 200_000_000
 
 
