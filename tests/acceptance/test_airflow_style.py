@@ -230,7 +230,7 @@ def test_they_end_as_airflow_documents(stack_factory: StackFactory) -> None:
     try:
         eventually(
             lambda: {dag["dag_id"] for dag in reads.dags(engine)} == EXPECTED.keys(),
-            timeout=60,
+            timeout=120,
             interval=0.2,
             message=lambda: str([(one["file"], one["message"]) for one in reads.import_errors(engine)]),
         )

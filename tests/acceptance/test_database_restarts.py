@@ -61,12 +61,12 @@ def test_running_tasks_survive_a_crash_of_the_database(
     with own_postgres.new_database() as url, StackFactory(settings_with(settings, url)) as factory:
         with faulty_stack(factory, ledger, tmp_path / "faults", files=files, workers=[("default", 2)] * 2, waiters=0) as faulty:
             faulty.trigger("long", 1, "r")
-            eventually(lambda: len(ledger.rows("select 1 from ledger")) == 3, timeout=30, message=faulty.stack.logs)
+            eventually(lambda: len(ledger.rows("select 1 from ledger")) == 3, timeout=60, message=faulty.stack.logs)
             faulty.engine.dispose()
 
             crash(own_postgres)
-            eventually(lambda: answers(url), timeout=60, interval=0.2)
-            faulty.settle(timeout=60)
+            eventually(lambda: answers(url), timeout=120, interval=0.2)
+            faulty.settle(timeout=120)
             verdict = ledger.judge(url)
             tries = faulty.rows("select state, try_number from task_instance order by task_id")
     assert tries == [("success", 1)] * 4
@@ -82,16 +82,16 @@ def test_after_a_restart_in_order_queued_work_begins_at_once(
         options = {"files": files, "workers": [("default", 1)], "waiters": 0, "env": default_times()}
         with faulty_stack(factory, ledger, tmp_path / "faults", **options) as faulty:
             faulty.trigger("two", 1, "r")
-            eventually(lambda: len(ledger.rows("select 1 from ledger")) == 1, timeout=30, message=faulty.stack.logs)
+            eventually(lambda: len(ledger.rows("select 1 from ledger")) == 1, timeout=60, message=faulty.stack.logs)
             (queued,) = faulty.rows("select id from task_instance where state = 'queued'")
             faulty.engine.dispose()
 
             postmaster = own_postgres.embedded.supervisor.pid("postgres")
             os.kill(postmaster, signal.SIGINT)
-            eventually(lambda: own_postgres.embedded.supervisor.pid("postgres") != postmaster, timeout=60)
-            eventually(lambda: answers(url), timeout=60, interval=0.1)
+            eventually(lambda: own_postgres.embedded.supervisor.pid("postgres") != postmaster, timeout=120)
+            eventually(lambda: answers(url), timeout=120, interval=0.1)
 
-            faulty.settle(timeout=60)
+            faulty.settle(timeout=120)
             verdict = ledger.judge(url)
             waited = "select extract(epoch from started_at - pg_postmaster_start_time())::float from task_instance where id = %s"
             ((waited_s,),) = faulty.rows(waited, queued[0])

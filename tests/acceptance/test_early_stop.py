@@ -14,7 +14,7 @@ from support.waiting import eventually
 from scheduler.embedded.stack import PACELINE
 from scheduler.settings import Settings
 
-END_S = 30.0
+END_S = 60.0
 ROLES = {"scheduler": ["scheduler"], "worker": ["worker", "-q", "default", "-c", "1"], "waiter": ["waiter"]}
 
 

@@ -65,7 +65,7 @@ def test_tasks_that_run_while_a_standby_is_promoted_succeed_in_their_first_try(
                 faulty.trigger("short", 8, "before")
                 eventually(
                     lambda: len(ledger.rows("select 1 from ledger where task_id like 'long%'")) == 2,
-                    timeout=60,
+                    timeout=120,
                     message=faulty.stack.logs,
                 )
 
@@ -74,7 +74,7 @@ def test_tasks_that_run_while_a_standby_is_promoted_succeed_in_their_first_try(
                 faulty.engine.dispose()
 
                 triggered = faulty.stack.cli("dags", "trigger", "short")
-                faulty.settle(timeout=60)
+                faulty.settle(timeout=120)
                 verdict = ledger.judge(faulty.url)
                 tries = faulty.rows("select distinct state, try_number from task_instance")
                 seen = faulty.rows("select value #>> '{}' from xcom where key = 'seen' order by 1")

@@ -61,7 +61,7 @@ def test_a_scheduler_that_hangs_in_a_query_or_is_stopped_is_unhealthy(stack_fact
         "PACELINE_SCHEDULER_SCHEDULER_HEARTBEAT_SEC": "0.5",
     }
     stack = stack_factory(schedulers=1, workers=[], env=env)
-    eventually(lambda: asked(port)[0] == 200, timeout=30, message=stack.logs)
+    eventually(lambda: asked(port)[0] == 200, timeout=60, message=stack.logs)
     assert set(asked(port)[1]["parts"]) == {"loop", "heartbeat", "database", "dag_files", "broker", "settings"}
     assert doctor(stack, "scheduler")[0] == 0
 
@@ -88,8 +88,8 @@ def test_a_scheduler_that_hangs_in_a_query_or_is_stopped_is_unhealthy(stack_fact
 def test_a_waiter_whose_trigger_blocks_all_others_is_unhealthy(stack_factory: Any) -> None:
     env = {"PACELINE_WAITER_HEARTBEAT_SEC": "0.5", "PACELINE_WAITER_HEARTBEAT_TIMEOUT": "2"}
     stack = stack_factory(dags={"blocks.py": BLOCKS}, schedulers=1, workers=[("default", 1)], waiters=1, env=env)
-    eventually(lambda: doctor(stack, "waiter")[0] == 0, timeout=30, message=stack.logs)
-    eventually(lambda: [dag["dag_id"] for dag in stack.json("dags", "list")] == ["blocks"], timeout=30, message=stack.logs)
+    eventually(lambda: doctor(stack, "waiter")[0] == 0, timeout=60, message=stack.logs)
+    eventually(lambda: [dag["dag_id"] for dag in stack.json("dags", "list")] == ["blocks"], timeout=60, message=stack.logs)
     assert doctor(stack, "worker")[0] == 0
 
     assert stack.cli("dags", "trigger", "blocks").returncode == 0
@@ -99,5 +99,5 @@ def test_a_waiter_whose_trigger_blocks_all_others_is_unhealthy(stack_factory: An
         code, said = doctor(stack, "waiter")
         return code == 1 and "A trigger blocks the loop for" in said
 
-    eventually(said_why, timeout=30, interval=0.3, message=stack.logs)
+    eventually(said_why, timeout=60, interval=0.3, message=stack.logs)
     assert doctor(stack, "worker")[0] == 0

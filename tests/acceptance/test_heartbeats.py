@@ -62,13 +62,13 @@ def test_a_redis_that_does_not_answer_delays_no_heartbeat(stack_factory: StackFa
     with contextlib.closing(redis.Redis(unix_socket_path=str(redis_server.embedded.socket))) as client:
         pid = int(client.info("server")["process_id"])
     eventually(
-        lambda: rows(stack, "select count(*) from process where stopped_at is null") == [(3,)], timeout=60, message=stack.logs
+        lambda: rows(stack, "select count(*) from process where stopped_at is null") == [(3,)], timeout=120, message=stack.logs
     )
     rows(stack, BEATS)
-    eventually(beating(stack, 0.1), timeout=30, message=stack.logs)
+    eventually(beating(stack, 0.1), timeout=60, message=stack.logs)
 
     with stopped(pid):
-        eventually(beating(stack, FROZEN_S), timeout=60, message=stack.logs)
+        eventually(beating(stack, FROZEN_S), timeout=120, message=stack.logs)
 
     gaps = rows(
         stack,

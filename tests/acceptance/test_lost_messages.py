@@ -55,7 +55,7 @@ def test_50_queued_task_instances_survive_the_loss_of_their_messages(
         queued = "select id, try_number, dispatch_id from task_instance where state = 'queued' order by id"
         broker = wakeups.client(faulty.stack.settings)
         waiting = broker_lists("default")
-        eventually(lambda: sum(map(broker.llen, waiting)) == 50, timeout=30, message=faulty.stack.logs)
+        eventually(lambda: sum(map(broker.llen, waiting)) == 50, timeout=60, message=faulty.stack.logs)
         before = faulty.rows(queued)
 
         broker.flushdb() if how == "all of Redis is emptied" else broker.delete(*waiting)
@@ -65,7 +65,7 @@ def test_50_queued_task_instances_survive_the_loss_of_their_messages(
         assert faulty.rows(queued) == before
         for command in stacks.stack_commands(faulty.stack.env, schedulers=0, workers=[("default", 3)]):
             faulty.stack.supervisor.start(command)
-        faulty.settle(timeout=60)
+        faulty.settle(timeout=120)
         verdict = ledger.judge(faulty.url)
         after = faulty.rows("select id, try_number, dispatch_id from task_instance order by id")
         tries = faulty.rows("select count(*) from task_try")
@@ -83,7 +83,7 @@ def test_messages_delivered_three_times_and_out_of_order_run_once(
         faulty.trigger("one", 20, "r")
         broker = wakeups.client(faulty.stack.settings)
         waiting = broker_lists("default")
-        eventually(lambda: sum(map(broker.llen, waiting)) == 20, timeout=30, message=faulty.stack.logs)
+        eventually(lambda: sum(map(broker.llen, waiting)) == 20, timeout=60, message=faulty.stack.logs)
         for key in waiting:
             bodies = broker.lrange(key, 0, -1)
             for body in reversed([*bodies, *bodies]):
@@ -91,7 +91,7 @@ def test_messages_delivered_three_times_and_out_of_order_run_once(
         broker.close()
         for command in stacks.stack_commands(faulty.stack.env, schedulers=0, workers=[("default", 3)] * 2):
             faulty.stack.supervisor.start(command)
-        faulty.settle(timeout=60)
+        faulty.settle(timeout=120)
 
         def dropped() -> int:
             return sum(faulty.stack.supervisor.log(name).read_text().count("dropped dispatch") for name in ("worker-1", "worker-2"))
@@ -158,11 +158,11 @@ def test_of_three_schedulers_one_is_killed_and_one_lives_in_tokyo(
     with faulty_stack(stack_factory, ledger, tmp_path / "faults", files=files, env=env, schedulers=2, waiters=0) as faulty:
         tokyo = stacks.stack_commands({**faulty.stack.env, "TZ": "Asia/Tokyo"}, schedulers=3, workers=[])[2]
         faulty.stack.supervisor.start(tokyo)
-        eventually(lambda: "decides" in faulty.stack.supervisor.log_tail("scheduler-3"), timeout=30)
+        eventually(lambda: "decides" in faulty.stack.supervisor.log_tail("scheduler-3"), timeout=60)
         faulty.inject("queue.publish=kill@40")
         for number in range(DAGS):
             faulty.trigger(f"long_{number}", 1, "r")
-        eventually(faulty.struck, timeout=60, message=faulty.stack.logs)
+        eventually(faulty.struck, timeout=120, message=faulty.stack.logs)
         killed_at = killed(faulty.folder)
         faulty.settle(timeout=120)
         verdict = ledger.judge(faulty.url)

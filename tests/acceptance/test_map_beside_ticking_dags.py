@@ -59,7 +59,7 @@ def test_others_are_not_held_up_and_the_map_is_expanded_once(stack_factory: Stac
     }
     stack = stack_factory(files, schedulers=3, workers=(("default", 4),))
     eventually(
-        lambda: len(rows(stack, "select 1 from dag_run where dag_id like 'tick%%' and state = 'success'")) >= TICKING, timeout=60
+        lambda: len(rows(stack, "select 1 from dag_run where dag_id like 'tick%%' and state = 'success'")) >= TICKING, timeout=120
     )
 
     stack.json("dags", "trigger", "map")
@@ -68,7 +68,7 @@ def test_others_are_not_held_up_and_the_map_is_expanded_once(stack_factory: Stac
     eventually(
         lambda: rows(stack, "select min(t) > %(until)s from (select max(run_after) as t from dag_run"
                             " where dag_id like 'tick%%' and state = 'success' group by dag_id) n", until=until)[0][0],
-        timeout=60,
+        timeout=120,
     )  # fmt: skip
 
     assert rows(stack, "select count(*), count(distinct map_index), max(map_index) from task_instance where task_id = 'each'") == [

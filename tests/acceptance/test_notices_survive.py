@@ -48,15 +48,15 @@ def test_a_worker_killed_in_two_tries_gives_exactly_one_retry_callback_each(stac
         dags={"lost.py": LOST}, env={"PACELINE_WORKER_HEARTBEAT_SEC": "0.5", "PACELINE_WORKER_HEARTBEAT_TIMEOUT": "4"}
     )
     folder = stack.settings.dags_folder.parent
-    eventually(lambda: "lost" in stack.cli("dags", "list").stdout, timeout=60)
+    eventually(lambda: "lost" in stack.cli("dags", "list").stdout, timeout=120)
     stack.cli("dags", "trigger", "lost", "--run-id", "r")
 
     for number in (1, 2):
-        eventually(lambda number=number: ["try", number, False] in told(folder), timeout=60, message=lambda: str(told(folder)))
+        eventually(lambda number=number: ["try", number, False] in told(folder), timeout=120, message=lambda: str(told(folder)))
         stack.kill("worker-1", signal.SIGKILL)
-    eventually(lambda: ["dag_success", 3, False] in told(folder), timeout=60, message=lambda: str(told(folder)))
+    eventually(lambda: ["dag_success", 3, False] in told(folder), timeout=120, message=lambda: str(told(folder)))
 
-    eventually(lambda: stack.json("notices", "list") == [], timeout=60)
+    eventually(lambda: stack.json("notices", "list") == [], timeout=120)
     assert sorted(told(folder)) == [
         ["dag_success", 3, False],
         ["retry", 1, False],

@@ -25,7 +25,7 @@ from scheduler.operators import EmptyOperator
 with DAG("hello", schedule="@once"):
     EmptyOperator(task_id="t")
 """
-END_S = 30.0
+END_S = 60.0
 
 
 class Process:

@@ -70,10 +70,10 @@ def test_a_stopped_scheduler_is_not_missed_and_does_no_harm_on_return(
         for point in POINTS:
             faulty.inject(f"{point}=stop@1")
             faulty.trigger("work", 6, point)
-            eventually(faulty.struck, timeout=30, message=faulty.stack.logs)
+            eventually(faulty.struck, timeout=60, message=faulty.stack.logs)
             (pid,), stopped_at = faulty.struck(), time.monotonic()
             # The others need the locks that it holds: the server ends its session.
-            faulty.settle(timeout=60)
+            faulty.settle(timeout=120)
             eventually(lambda pid=pid: expired(faulty, pid), timeout=40, message=faulty.stack.logs)
             hold(stopped_at)
 
@@ -81,7 +81,7 @@ def test_a_stopped_scheduler_is_not_missed_and_does_no_harm_on_return(
 
             eventually(lambda pid=pid: not expired(faulty, pid), timeout=20, message=faulty.stack.logs)
             faulty.trigger("work", 2, point)
-            faulty.settle(timeout=60)
+            faulty.settle(timeout=120)
         verdict = ledger.judge(faulty.url)
         spent = faulty.rows("select reason from task_try")
         states = faulty.rows("select distinct state from task_instance")
@@ -100,28 +100,28 @@ def test_a_stopped_worker_loses_its_tasks_and_its_late_reports_are_refused(
     workers = [("default", 1)] * 3
     with faulty_stack(stack_factory, ledger, tmp_path / "faults", files=files, env=TIMES, workers=workers, waiters=0) as faulty:
         faulty.trigger("long", 1, "r")
-        eventually(lambda: len(ledger.rows("select 1 from ledger")) == 2, timeout=30, message=faulty.stack.logs)
+        eventually(lambda: len(ledger.rows("select 1 from ledger")) == 2, timeout=60, message=faulty.stack.logs)
         holders = [row[0] for row in faulty.rows("select p.pid from task_instance t join process p on p.id = t.worker")]
         assert len(set(holders)) == 2
         stopped_at = time.monotonic()
         for pid in holders:
             os.killpg(pid, signal.SIGSTOP)
         try:
-            faulty.settle(timeout=60)
+            faulty.settle(timeout=120)
             hold(stopped_at)
         finally:
             for pid in holders:
                 os.killpg(pid, signal.SIGCONT)
 
         logged = {name: try_log(faulty, name) for name in ("late", "endless")}
-        eventually(lambda: all(REFUSED in path.read_text() for path in logged.values()), timeout=30, message=faulty.stack.logs)
+        eventually(lambda: all(REFUSED in path.read_text() for path in logged.values()), timeout=60, message=faulty.stack.logs)
         assert NO_LONGER_CURRENT in logged["endless"].read_text()
         said = faulty.stack.logs()
         assert said.count("refused: dispatch") == 2
         # All three take work again.
         eventually(lambda: all(not expired(faulty, pid) for pid in holders), timeout=20)
         faulty.trigger("short", 9, "after")
-        faulty.settle(timeout=30)
+        faulty.settle(timeout=60)
         verdict = ledger.judge(faulty.url)
         tries = faulty.rows(
             "select t.task_id, y.state from task_try y join task_instance t on t.id = y.task_instance_id order by 1"

@@ -65,7 +65,7 @@ def rows(stack: Stack, statement: str) -> list[Any]:
 def parsed(stack: Stack, *dag_ids: str) -> None:
     eventually(
         lambda: set(dag_ids) <= {dag["dag_id"] for dag in stack.json("dags", "list")},
-        timeout=60,
+        timeout=120,
         interval=0.3,
         message=stack.logs,
     )
@@ -155,18 +155,18 @@ def test_what_a_killed_worker_ran_is_tried_again_elsewhere_at_once(stack_factory
     )
     parsed(stack, "waits")
     assert stack.cli("dags", "trigger", "waits").returncode == 0
-    eventually(lambda: rows(stack, "select 1 from task_instance where state = 'running'"), timeout=30, message=stack.logs)
+    eventually(lambda: rows(stack, "select 1 from task_instance where state = 'running'"), timeout=60, message=stack.logs)
     victim = rows(stack, "select worker from task_instance")[0][0]
 
     stack.kill(victim.split("@")[0])
     eventually(
         lambda: rows(stack, "select 1 from task_instance where state = 'running' and try_number = 2"),
-        timeout=60,
+        timeout=120,
         message=stack.logs,
     )
     go.touch()
 
-    eventually(lambda: rows(stack, "select state from dag_run") == [("success",)], timeout=30, message=stack.logs)
+    eventually(lambda: rows(stack, "select state from dag_run") == [("success",)], timeout=60, message=stack.logs)
     ((state, reason),) = rows(stack, "select state, reason from task_try")
     assert state == "failed"
     # Its successor on the same machine sees it first.

@@ -249,7 +249,7 @@ class FaultyStack:
             self.revive()
             return self.rows(planned, names) == [(len(names),)]
 
-        eventually(all_planned, timeout=60, interval=0.1, message=self.stack.logs)
+        eventually(all_planned, timeout=120, interval=0.1, message=self.stack.logs)
 
     def _lose_messages(self) -> None:
         broker = wakeups.client(self.stack.settings)
@@ -290,7 +290,7 @@ def faulty_stack(
     try:
         eventually(
             lambda: (len(chosen),) in made.rows("select count(*) from dag where version_id is not null"),
-            timeout=60, interval=0.1, message=lambda: f"{made.rows('select * from import_error')}\n{stack.logs()}",
+            timeout=120, interval=0.1, message=lambda: f"{made.rows('select * from import_error')}\n{stack.logs()}",
         )  # fmt: skip
         yield made
     finally:

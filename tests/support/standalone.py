@@ -42,6 +42,6 @@ def standalone(environment: dict[str, str]) -> Iterator["subprocess.Popen[str]"]
 
 def ask(environment: dict[str, str], *arguments: str, ok: Sequence[int] = (0,)) -> str:
     """What `paceline ...` printed."""
-    done = subprocess.run([*stack.PACELINE, *arguments], env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([*stack.PACELINE, *arguments], env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode in ok, done.stderr
     return done.stdout

@@ -41,7 +41,7 @@ def running_standby(primary: PostgresServer, folder: Path) -> Iterator[PostgresS
         primary.execute("alter system set synchronous_standby_names = '*'")
         primary.execute("select pg_reload_conf()")
         following = "select count(*) from pg_stat_replication where sync_state = 'sync'"
-        eventually(lambda: ask(primary, following) == 1, timeout=30)
+        eventually(lambda: ask(primary, following) == 1, timeout=60)
         yield PostgresServer(copied)
 
 

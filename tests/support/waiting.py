@@ -11,7 +11,7 @@ SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.1
 
 
 def eventually(
-    predicate: Callable[[], T], *, timeout: float = 30.0, interval: float | None = None, message: Callable[[], str] | str = ""
+    predicate: Callable[[], T], *, timeout: float = 60.0, interval: float | None = None, message: Callable[[], str] | str = ""
 ) -> T:
     """Call the predicate until what it returns is true, and return that.
 

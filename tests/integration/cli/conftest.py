@@ -71,4 +71,4 @@ def background() -> Iterator[Callable[[Callable[[], object]], None]]:
     with ThreadPoolExecutor(4) as pool:
         yield lambda work: started.append(pool.submit(work))
     for future in started:
-        future.result(timeout=30)
+        future.result(timeout=60)

@@ -74,12 +74,12 @@ def test_flower_shows_tasks_as_dag_and_task_with_their_run(stack_factory: StackF
     }
     flower = subprocess.Popen([*stacks.PACELINE, "flower"], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
-        eventually(lambda: get(free_port, "/api/workers?refresh=1"), timeout=30)
+        eventually(lambda: get(free_port, "/api/workers?refresh=1"), timeout=60)
         # Events are turned on by remote control, so a run made at once may pass unseen.
         tasks: dict[str, Any] = {}
         for number in range(20):
             run = f"r{number}"
-            eventually(lambda r=run: stack.cli("dags", "trigger", "seen", "--run-id", r, "--wait").returncode == 1, timeout=60)
+            eventually(lambda r=run: stack.cli("dags", "trigger", "seen", "--run-id", r, "--wait").returncode == 1, timeout=120)
             tasks = get(free_port, "/api/tasks") or {}
             if {task["state"] for task in tasks.values()} == {"SUCCESS", "FAILURE"}:
                 break
@@ -150,11 +150,11 @@ def test_the_broker_page_lists_every_queue_with_all_that_waits(
         return {one["name"]: one for one in (get(free_port, "/api/queues/length") or {"active_queues": []})["active_queues"]}
 
     try:
-        eventually(lambda: get(free_port, "/api/queues/length"), timeout=60)
+        eventually(lambda: get(free_port, "/api/queues/length"), timeout=120)
         scenario.trigger("crowd")
-        eventually(lambda: queues().get("nobody", {}).get("messages") == 60, timeout=30)
+        eventually(lambda: queues().get("nobody", {}).get("messages") == 60, timeout=60)
         processes.register(scenario.engine, kind="worker", name="idler", host="h", pid=2, queues=["idle"], concurrency=1)
-        eventually(lambda: "idle" in queues(), timeout=30)
+        eventually(lambda: "idle" in queues(), timeout=60)
         found, shown = queues(), page(free_port, "/broker")
     finally:
         flower.send_signal(signal.SIGTERM)

@@ -24,7 +24,7 @@ def stranger(postgres_server: PostgresServer) -> Iterator[str]:
 
 def said(environment: dict[str, str], command: list[str]) -> tuple[int, str]:
     done = subprocess.run(
-        [*PACELINE, *command], env=os.environ | environment, capture_output=True, text=True, timeout=60, check=False
+        [*PACELINE, *command], env=os.environ | environment, capture_output=True, text=True, timeout=120, check=False
     )
     return done.returncode, done.stdout + done.stderr
 

@@ -44,7 +44,7 @@ class Files:
             turns.append(manager.run_once(now or datetime.now(UTC)))
             return done()
 
-        eventually(turn, timeout=30, message=lambda: f"{self.errors()} {turns[-3:]}")
+        eventually(turn, timeout=60, message=lambda: f"{self.errors()} {turns[-3:]}")
         return turns
 
     def read_all(self, manager: DagFileManager, *, now: datetime | None = None) -> list[Turn]:

@@ -196,7 +196,7 @@ def test_a_file_that_postgresql_gives_up_each_time_does_not_hold_up_the_others(f
     manager = files.manager()
     manager.start()
 
-    eventually(lambda: files.errors() and files.dags(), timeout=30, message=lambda: f"{files.errors()} {files.dags()}")
+    eventually(lambda: files.errors() and files.dags(), timeout=60, message=lambda: f"{files.errors()} {files.dags()}")
 
     assert files.dags() == {"good": ("good.py", True, 1)}
     assert "gave up storing" in files.errors()["cursed.py"][1]

@@ -97,7 +97,7 @@ def test_the_scheduler_ends_what_is_left_of_a_template_process_that_was_killed(f
 
     assert is_gone(pid)
     assert psutil.Process(reader.pid).children() == []
-    reader.communicate("", timeout=30)
+    reader.communicate("", timeout=60)
 
 
 def test_a_file_may_not_open_or_write_without_end(files: Files, tmp_path: Path) -> None:

@@ -297,7 +297,7 @@ def test_two_managers_read_each_file_once_per_interval(files: Files) -> None:
                 reads.update(manager.run_once(now).stored)
             return reads.total() >= 12 * interval and not files.rows("select 1 from dag_file where claimed_by is not null")
 
-        eventually(everything_read, timeout=30)
+        eventually(everything_read, timeout=60)
         assert set(reads.values()) == {interval} and len(reads) == 12
     assert len(files.dags()) == 12
 

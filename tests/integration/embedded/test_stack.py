@@ -105,7 +105,7 @@ def test_a_signal_ends_all_in_order_and_leaves_nothing(short_folder, number):
     with standalone(environment) as process:
         children = psutil.Process(process.pid).children(recursive=True)
         second = subprocess.run(
-            [*stack.PACELINE, "standalone"], env=environment, capture_output=True, text=True, timeout=60, check=False
+            [*stack.PACELINE, "standalone"], env=environment, capture_output=True, text=True, timeout=120, check=False
         )
         assert second.returncode == 1
         assert f"already runs on {short_folder / 'home'} (process {process.pid})" in second.stderr

@@ -138,7 +138,7 @@ def test_a_scheduler_that_was_taken_for_dead_claims_its_files_anew(make_scenario
         manager.run_once(datetime.now(UTC))
         assert scenario.rows(claimed_by) == [("s#2",)]
 
-        eventually(lambda: manager.run_once(datetime.now(UTC)) and scenario.rows("select 1 from dag"), timeout=30)
+        eventually(lambda: manager.run_once(datetime.now(UTC)) and scenario.rows("select 1 from dag"), timeout=60)
     finally:
         manager.stop()
 

@@ -106,8 +106,8 @@ def test_everything_works_under_the_roles(settings: Settings, server: RedisServe
     with admin(server) as client, StackFactory(own) as factory:
         stack = factory({"d.py": DAG}, schedulers=1, workers=[])
         start_others(stack, server, port)
-        eventually(lambda: stack.json("dags", "list"), timeout=30, message=stack.logs)
-        eventually(lambda: flower(port, "/api/workers?refresh=1"), timeout=30, message=stack.logs)
+        eventually(lambda: stack.json("dags", "list"), timeout=60, message=stack.logs)
+        eventually(lambda: flower(port, "/api/workers?refresh=1"), timeout=60, message=stack.logs)
         for number in range(10):
             run = stack.json("dags", "trigger", "d", "--run-id", f"r{number}", "--wait", "--timeout", "60")
             assert {one["state"] for one in run["tasks"]} == {"success"}
@@ -143,9 +143,9 @@ def lose_a_message(stack: Stack, client: "redis.Redis") -> None:
     stack.kill("worker-1", signal.SIGSTOP)
     try:
         stack.cli("dags", "trigger", "d", "--run-id", "lost")
-        eventually(lambda: any(client.llen(key) for key in broker_lists("default")), timeout=30, message=stack.logs)
+        eventually(lambda: any(client.llen(key) for key in broker_lists("default")), timeout=60, message=stack.logs)
         client.delete(*broker_lists("default"))
-        eventually(lambda: any(client.llen(key) for key in broker_lists("default")), timeout=30, message=stack.logs)
+        eventually(lambda: any(client.llen(key) for key in broker_lists("default")), timeout=60, message=stack.logs)
     finally:
         stack.kill("worker-1", signal.SIGCONT)
 

@@ -38,7 +38,7 @@ def test_nothing_but_a_sentence_comes_of(area: Area, ground: Ground) -> None:
 
 def test_processes_live_and_work_whatever_lies_in_redis(stack_factory: StackFactory) -> None:
     stack = stack_factory(dags={"good.py": GOOD}, schedulers=1, workers=[("default", 2)], waiters=1)
-    eventually(lambda: stack.json("dags", "list"), timeout=60, message=stack.logs)
+    eventually(lambda: stack.json("dags", "list"), timeout=120, message=stack.logs)
 
     count = broker.rounds(
         stack,

@@ -67,7 +67,7 @@ def test_a_whole_stack_works_when_nothing_that_runs_owns_the_tables(
         {"d.py": DAG}, schedulers=1, workers=[("default", 2)], waiters=1,
         env={"PACELINE_DATABASE_URL": scheduler_url, "PACELINE_WORKER_DATABASE_URL": role},
     )  # fmt: skip
-    eventually(lambda: len(stack.json("dags", "list")) == 1, timeout=30, message=stack.logs)
+    eventually(lambda: len(stack.json("dags", "list")) == 1, timeout=60, message=stack.logs)
 
     run = stack.json("dags", "trigger", "d", "--run-id", "r", "--wait", "--timeout", "60")
     stack.cli("pools", "set", "p", "3")

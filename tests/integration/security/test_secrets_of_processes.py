@@ -128,10 +128,10 @@ def test_a_stack_shows_its_secrets_nowhere(secretive: Settings, tmp_path: Path) 
             waiters=1,
             env=secret_env | {"MARKER": "seen"},
         )
-        eventually(lambda: stack.json("dags", "list"), timeout=30, message=stack.logs)
+        eventually(lambda: stack.json("dags", "list"), timeout=60, message=stack.logs)
         run = stack.json("dags", "trigger", "d", "--run-id", "r", "--wait", "--timeout", "60")
-        eventually(lambda: len(stack.json("notices", "list")) == 0 or _failed(stack), timeout=30, message=stack.logs)
-        eventually(lambda: stack.json("dags", "errors"), timeout=30, message=stack.logs)
+        eventually(lambda: len(stack.json("notices", "list")) == 0 or _failed(stack), timeout=60, message=stack.logs)
+        eventually(lambda: stack.json("dags", "errors"), timeout=60, message=stack.logs)
 
         said = {
             " ".join(arguments): CliRunner().invoke(paceline, arguments, env=stack.env).output

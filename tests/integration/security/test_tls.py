@@ -75,7 +75,7 @@ def test_a_whole_stack_speaks_tls(postgres: str, proxy: TlsProxy, made: Certific
         environment = {"PACELINE_DATABASE_URL": settings.database_url, "PACELINE_BROKER_URL": settings.broker_url}
         assert CliRunner().invoke(paceline, ["db", "migrate"], env=environment | {"PACELINE_HOME": str(tmp_path)}).exit_code == 0
         stack = factory({"d.py": DAG}, schedulers=1, workers=[("default", 2)], waiters=1)
-        eventually(lambda: stack.json("dags", "list"), timeout=30, message=stack.logs)
+        eventually(lambda: stack.json("dags", "list"), timeout=60, message=stack.logs)
 
         run = stack.json("dags", "trigger", "d", "--run-id", "r", "--wait", "--timeout", "60")
         doctor = {one["check"]: one["ok"] for one in stack.json("doctor")["checks"]}
@@ -147,7 +147,7 @@ def test_no_process_waits_for_a_certificate_to_become_right(
     wrong = settings.model_copy(update={"broker": Broker(url=broker_url(proxy, made.other_ca))})
     with StackFactory(wrong) as factory:
         stack = factory(schedulers=0, workers=[])
-        done = stack.cli(command, timeout=30)
+        done = stack.cli(command, timeout=60)
 
     assert done.returncode == 4
     assert done.stderr.splitlines()[-1].startswith("Error: The connection to Redis is not secure: ")

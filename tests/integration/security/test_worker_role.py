@@ -90,7 +90,7 @@ def test_a_whole_stack_works_with_it(role: str, engine: Any, stack_factory: Any)
     stack = stack_factory(
         {"d.py": DAG}, schedulers=1, workers=[("default", 3)], waiters=1, env={"PACELINE_WORKER_DATABASE_URL": role}
     )
-    eventually(lambda: len(stack.json("dags", "list")) == 2, timeout=30, message=stack.logs)
+    eventually(lambda: len(stack.json("dags", "list")) == 2, timeout=60, message=stack.logs)
 
     run = stack.json("dags", "trigger", "d", "--run-id", "r", "--wait", "--timeout", "90")
 

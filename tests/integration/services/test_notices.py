@@ -86,7 +86,7 @@ def notify(scenario: Scenario) -> None:
             scheduler.turns.notify.run_once(None)  # type: ignore[arg-type]
         return not scenario.rows("select 1 from notice where ended_at is null")
 
-    eventually(turn, timeout=30, message=lambda: str(scenario.rows("select kind, attempts, error from notice")))
+    eventually(turn, timeout=60, message=lambda: str(scenario.rows("select kind, attempts, error from notice")))
 
 
 def errors(scenario: Scenario) -> list[str | None]:

@@ -70,7 +70,7 @@ def test_hands_schedulers_and_workers_never_wait_for_each_other_in_a_circle(make
             assert take_a_hand() > 20
         finally:
             over.set()
-        assert sum(one.result(timeout=30) for one in working) > 20
+        assert sum(one.result(timeout=60) for one in working) > 20
 
     people.run_to_end(turns=60)
     clear_(people, run_id=None)

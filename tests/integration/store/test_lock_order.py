@@ -81,8 +81,8 @@ def test_backfills_deleting_pruning_and_repairing_never_deadlock(make_scenario: 
         until = time.monotonic() + DURATION_S
         over.wait(until - time.monotonic())
         over.set()
-        assert sum(one.result(timeout=30) for one in working) > 10
-        assert sum(one.result(timeout=30) for one in meddling) > 10
+        assert sum(one.result(timeout=60) for one in working) > 10
+        assert sum(one.result(timeout=60) for one in meddling) > 10
 
     person.run_to_end(turns=100)
     assert person.rows("select deadlocks from pg_stat_database where datname = current_database()") == [(0,)]

@@ -32,7 +32,7 @@ except PacelineError as error:
     code = error.exit_code
 sys.exit(code)
 """
-END_S = 40.0
+END_S = 80.0
 QUICK = {"PACELINE_WORKER_HEARTBEAT_SEC": "0.3", "PACELINE_WORKER_GRACE_SEC": "20", "PYTHONUNBUFFERED": "1"}
 
 
@@ -83,7 +83,7 @@ class Bench:
         worker = Worker(self._started([queues, str(concurrency), f"w{number}"], environment, folder or self.folder, said), said)
         self.workers.append(worker)
         if ready:
-            eventually(lambda: "takes" in worker.said, timeout=30, message=lambda: worker.said)
+            eventually(lambda: "takes" in worker.said, timeout=60, message=lambda: worker.said)
         return worker
 
     def _started(

@@ -47,7 +47,7 @@ def test_an_update_travels_from_task_to_task(bench: Any) -> None:
         bench.scenario.turn()
         return bench.scenario.rows("select state from dag_run where dag_id = 'user'") == [("success",)]
 
-    eventually(ended, timeout=30, message=lambda: f"{bench.scenario.rows('select * from notice')}\n{bench.said}")
+    eventually(ended, timeout=60, message=lambda: f"{bench.scenario.rows('select * from notice')}\n{bench.said}")
     run_id = bench.scenario.rows("select run_id from dag_run where dag_id = 'user'")[0][0]
     said = bench.log_path("use", dag_id="user", run_id=run_id).read_text()
     assert "told [('flights', [{'rows': 7}]), ('weather', [{'from': 'r1'}])]" in said

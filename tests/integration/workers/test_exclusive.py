@@ -92,7 +92,7 @@ def test_the_next_try_begins_after_all_of_the_one_before_has_ended(far: Far, fau
     bench.dag(TICKING.format(ledger=str(far.ledger)))
     run = bench.scenario.trigger("d", run_id="r1")
     bench.wait(run, t="running")
-    eventually(lambda: len(far.ticks(1)) > 2, timeout=30, message=lambda: bench.said)
+    eventually(lambda: len(far.ticks(1)) > 2, timeout=60, message=lambda: bench.said)
 
     fault(far)
     bench.worker(PACELINE_WORKER_HEARTBEAT_TIMEOUT=str(TIMEOUT_S))

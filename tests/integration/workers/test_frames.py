@@ -203,7 +203,7 @@ def test_a_dispatch_that_lost_its_task_neither_touches_nor_replaces_what_the_nex
     bench.dag(HELD)
     run = bench.scenario.trigger("d", run_id="r1")
     bench.wait(run, timeout_s=90, t="running")
-    eventually(lambda: (home / "holding").exists(), timeout=60, message=lambda: bench.said)
+    eventually(lambda: (home / "holding").exists(), timeout=120, message=lambda: bench.said)
     # The worker is cut off: taken for dead, its task instance given to another one.
     first.signal(signal.SIGSTOP)
     [held] = attempts(bench)
@@ -216,7 +216,7 @@ def test_a_dispatch_that_lost_its_task_neither_touches_nor_replaces_what_the_nex
     (home / "go").touch()
     first.signal(signal.SIGCONT)
 
-    eventually(lambda: held not in attempts(bench), timeout=60, message=lambda: f"{attempts(bench)}\n{bench.said}")
+    eventually(lambda: held not in attempts(bench), timeout=120, message=lambda: f"{attempts(bench)}\n{bench.said}")
     assert value(bench, "t") == reference
     assert value(bench, "t", "early") == 2
     assert reference["rows"] == 20

@@ -57,7 +57,7 @@ def asked(port: int) -> tuple[int, dict[str, Any]]:
 def doctor(bench: Any, role: str = "worker") -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [*stack.PACELINE, "doctor", "--role", role],
-        env={**os.environ, "PACELINE_HOME": str(bench.settings.home)}, capture_output=True, text=True, timeout=30, check=False,
+        env={**os.environ, "PACELINE_HOME": str(bench.settings.home)}, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
 
 
@@ -83,7 +83,7 @@ def test_a_deaf_worker_turns_unhealthy_starts_again_and_takes_what_waits(
 
     _, report = eventually(lambda: found if (found := asked(port))[0] == 503 else None)
     # It may start again, and be deaf again, while the doctor starts.
-    said = eventually(lambda: found if "has taken no message for" in (found := doctor(bench)).stderr else None, timeout=60)
+    said = eventually(lambda: found if "has taken no message for" in (found := doctor(bench)).stderr else None, timeout=120)
     file.unlink()
 
     assert report["parts"]["messages"]["message"].startswith("It has taken no message for")

@@ -42,7 +42,7 @@ def test_a_worker_refuses_hostile_messages_and_goes_on_working(bench: Any, tmp_p
         broker.lpush("default", item)
     worker = bench.worker()
 
-    eventually(lambda: worker.said.count("refused a message") == len(items), timeout=30, message=lambda: bench.said)
+    eventually(lambda: worker.said.count("refused a message") == len(items), timeout=60, message=lambda: bench.said)
     bench.wait(run)
 
     assert bench.scenario.states(run) == {"t": "success"}
@@ -94,7 +94,7 @@ def test_rescue_looks_past_what_is_no_message(scenario: Scenario) -> None:
     scenario.add(chain("c", 1))
     scenario.trigger("c", run_id="r")
     scenario.turn()
-    eventually(lambda: settled(scenario), timeout=30)
+    eventually(lambda: settled(scenario), timeout=60)
     lost = scenario.messages()
     for item in hostile.items("x").values():
         scenario.broker.lpush("default", item)

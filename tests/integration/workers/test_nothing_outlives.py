@@ -89,7 +89,7 @@ def test_what_a_killed_worker_ran_dies_with_it(bench: Any) -> None:
         bench.scenario.turn()
         return [int(pid) for pid in pids.read_text().split()] if pids.exists() else []
 
-    eventually(lambda: len(started()) == 3, timeout=30, message=lambda: bench.said)
+    eventually(lambda: len(started()) == 3, timeout=60, message=lambda: bench.said)
     below = [child.pid for child in psutil.Process(worker.process.pid).children(recursive=True)]
     assert len(below) >= 5, "two pool children, what ends them, and what the task started"
 
@@ -110,7 +110,7 @@ def test_what_a_task_forked_just_before_its_worker_was_killed_dies_with_it(bench
         bench.scenario.turn()
         return worker.process.poll() is not None
 
-    eventually(killed, timeout=30, message=lambda: bench.said)
+    eventually(killed, timeout=60, message=lambda: bench.said)
     forked = [int(pid) for pid in pids.read_text().split()]
     try:
         eventually(lambda: not any(runs(pid) for pid in forked), timeout=15)
@@ -142,7 +142,7 @@ def test_a_pool_child_that_dies_while_it_starts_is_replaced(bench: Any, tmp_path
         try:
             bench.dag("@dag(schedule=None)\ndef d():\n    @task\n    def t(): pass\n    t()\nd()\n")
             run = bench.scenario.trigger("d", run_id="r1")
-            eventually(lambda: (tmp_path / "died").exists(), timeout=30, message=said.read_text)
+            eventually(lambda: (tmp_path / "died").exists(), timeout=60, message=said.read_text)
             bench.wait(run)
             assert bench.scenario.states(run) == {"t": "success"}
             assert worker.poll() is None

@@ -158,4 +158,4 @@ def paceline(bench: Any, *arguments: str) -> "subprocess.CompletedProcess[str]":
         "PACELINE_BROKER_URL": bench.settings.broker_url,
     }
     command = [sys.executable, "-P", "-m", "scheduler.cli", *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)

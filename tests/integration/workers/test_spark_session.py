@@ -153,7 +153,7 @@ def test_two_tasks_one_after_the_other_see_their_own_views_functions_and_conf(jv
 
 
 def test_two_tasks_at_once_in_one_jvm_see_their_own_views_functions_and_conf(jvm: Warm) -> None:
-    both, seen_by = threading.Barrier(2, timeout=60), {}
+    both, seen_by = threading.Barrier(2, timeout=120), {}
 
     def task(number: int) -> None:
         spark = jvm.base.newSession()
@@ -261,7 +261,7 @@ def interrupt_when(ready: Any) -> None:
     signal.signal(signal.SIGUSR1, stop)
 
     def wait() -> None:
-        eventually(ready, timeout=60)
+        eventually(ready, timeout=120)
         os.kill(os.getpid(), signal.SIGUSR1)
 
     threading.Thread(target=wait, daemon=True).start()

@@ -91,9 +91,9 @@ def test_a_retry_after_a_killed_worker_attaches_and_a_deaf_master_is_asked_again
     # As if it had died before it could store them: the tag is what is left.
     bench.scenario.sql("update external_job set driver_id = null, application_id = null")
     start()
-    eventually(lambda: turned(bench) and "attaching to" in log(bench, 2), timeout=60, message=lambda: logs(bench))
+    eventually(lambda: turned(bench) and "attaching to" in log(bench, 2), timeout=120, message=lambda: logs(bench))
     with cluster.deaf():
-        eventually(lambda: turned(bench) and "no status of" in log(bench, 2), timeout=60, message=lambda: logs(bench))
+        eventually(lambda: turned(bench) and "no status of" in log(bench, 2), timeout=120, message=lambda: logs(bench))
         until = time.monotonic() + deaf_s
         eventually(lambda: turned(bench) and time.monotonic() >= until, timeout=deaf_s + 5)
         assert bench.scenario.states(run) == {"t": "running"}
@@ -136,7 +136,7 @@ def test_a_task_that_takes_too_long_ends_its_application_and_leaves_no_jvm(
     start()
     bench.dag(dag(application, execution_timeout=timedelta(seconds=8)))
     run = bench.scenario.trigger("d", run_id="r1")
-    seen = eventually(lambda: turned(bench) and jobs(bench) and java(jobs(bench)[0]), timeout=30, message=lambda: bench.said)
+    seen = eventually(lambda: turned(bench) and jobs(bench) and java(jobs(bench)[0]), timeout=60, message=lambda: bench.said)
     assert bench.scenario.states(run) == {"t": "running"}
 
     bench.wait(run)
@@ -256,7 +256,7 @@ def test_an_application_that_comes_after_its_try_gave_up_is_ended_and_not_run_be
         assert [one["ended_at"] for one in jobs(bench)] == [None]
 
         clear.clear(bench.scenario.engine, Runs(dag_id="d"), Tasks(), core=bench.settings.core)
-        eventually(lambda: turned(bench) and "ending what try 1 left" in log(bench, 2), timeout=60, message=lambda: logs(bench))
+        eventually(lambda: turned(bench) and "ending what try 1 left" in log(bench, 2), timeout=120, message=lambda: logs(bench))
         proxy.release()
         (application.parent / "go").touch()
         bench.wait(run, timeout_s=240)
@@ -278,7 +278,7 @@ def test_what_a_frozen_worker_submits_after_the_next_try_ruled_it_out_is_ended(
         bench.dag(dag(application, deploy_mode="cluster", retries=1, retry_delay=0))
         before = set(cluster.drivers())
         run = bench.scenario.trigger("d", run_id="r1")
-        eventually(lambda: turned(bench) and proxy.hit, timeout=60, message=lambda: bench.said)
+        eventually(lambda: turned(bench) and proxy.hit, timeout=120, message=lambda: bench.said)
         children = psutil.Process(first.process.pid).children(recursive=True)
         for process in (first.process, *children):
             process.send_signal(signal.SIGSTOP)
@@ -295,7 +295,7 @@ def test_what_a_frozen_worker_submits_after_the_next_try_ruled_it_out_is_ended(
             return [cluster.drivers()[one] for one in late] == ["KILLED"]
 
         try:
-            eventually(ended, timeout=60, message=lambda: f"{cluster.drivers()}\n{logs(bench)}")
+            eventually(ended, timeout=120, message=lambda: f"{cluster.drivers()}\n{logs(bench)}")
         finally:
             first.signal(signal.SIGCONT)
         (application.parent / "go").touch()
@@ -350,4 +350,4 @@ def test_after_a_master_forgot_an_application_the_next_try_submits_it_anew(
         assert (first["driver_id"], first["state"], second["state"]) == (job["driver_id"], "failed", "finished")
         assert "the master does not know the driver, for 5 s" in log(bench)
         # A worker of a cluster ends what its new master does not know.
-        eventually(lambda: not java(job), timeout=60)
+        eventually(lambda: not java(job), timeout=120)

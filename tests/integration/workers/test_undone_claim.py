@@ -97,14 +97,14 @@ def _is_cut(connection: Any) -> bool:
 def crash_server(server: PostgresServer, scenario: Scenario) -> None:
     postmaster = server.embedded.supervisor.pid("postgres")
     os.kill(postmaster, signal.SIGQUIT)
-    eventually(lambda: server.embedded.supervisor.pid("postgres") != postmaster, timeout=30)
+    eventually(lambda: server.embedded.supervisor.pid("postgres") != postmaster, timeout=60)
     _back(server, scenario)
 
 
 def restart(server: PostgresServer, scenario: Scenario) -> None:
     postmaster = server.embedded.supervisor.pid("postgres")
     os.kill(postmaster, signal.SIGINT)
-    eventually(lambda: server.embedded.supervisor.pid("postgres") != postmaster, timeout=30)
+    eventually(lambda: server.embedded.supervisor.pid("postgres") != postmaster, timeout=60)
     _back(server, scenario)
 
 
@@ -118,7 +118,7 @@ def _back(server: PostgresServer, scenario: Scenario) -> None:
             return True
         return False
 
-    eventually(answers, timeout=30)
+    eventually(answers, timeout=60)
     scenario.engine.dispose()
 
 

@@ -217,14 +217,14 @@ def test_another_waiter_takes_over_from_one_that_was_killed(bench: Any) -> None:
         path = bench.folder / "go"
         run = bench.run(deferred(path), t="deferred")
         holder = "select p.name from deferral d join process p on p.id = d.waiter where p.stopped_at is null"
-        eventually(lambda: bench.scenario.rows(holder) == [("first",)], timeout=30)
+        eventually(lambda: bench.scenario.rows(holder) == [("first",)], timeout=60)
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
 
     with running_waiter(bench.settings, "second"):
         bench.scenario.sql("update process set heartbeat_at = now() - interval '1 hour' where name = 'first'")
-        eventually(lambda: bench.scenario.turn() or bench.scenario.rows(holder) == [("second",)], timeout=30)
+        eventually(lambda: bench.scenario.turn() or bench.scenario.rows(holder) == [("second",)], timeout=60)
         path.write_text("here")
         bench.wait(run)
 
@@ -291,7 +291,7 @@ def test_a_running_task_that_is_asked_to_stop_ends_once_as_asked(bench: Any, ask
     eventually(lambda: (bench.folder / "starts").exists())
 
     bench.scenario.sql("update task_instance set state = 'shutdown', asked = %s where state = 'running'", asked)
-    bench.wait(run, timeout_s=20)
+    bench.wait(run)
 
     assert bench.scenario.states(run) == {"t": "success" if asked == "none" else asked}
     assert (bench.folder / "starts").read_text().count("started") == (2 if asked == "none" else 1)

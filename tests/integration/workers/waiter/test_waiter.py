@@ -104,7 +104,7 @@ def test_500_triggers_that_fire_at_once_lose_nothing(make_many: Scenario) -> Non
         return scenario.rows("select 1 from dag_run where state <> 'success'") == []
 
     with running_waiter(scenario.settings):
-        eventually(work, timeout=60, message=lambda: str(scenario.rows("select state, count(*) from task_instance group by 1")))
+        eventually(work, timeout=120, message=lambda: str(scenario.rows("select state, count(*) from task_instance group by 1")))
 
     assert refused == []
     assert scenario.rows("select state, try_number, count(*) from task_instance group by 1, 2") == [("success", 1, MANY)]
