@@ -1,1 +1,1 @@
-"""DAG files: which there are, reading each in a child process, storing what they hold."""
+"""DAG files: finding them, parsing each in a child process, and storing their DAGs."""

@@ -1,5 +1,6 @@
-"""What the processes of the author's code may answer. They are not trusted: whatever does not fit here becomes an import error of
-their own file, or the failure of their own callback.
+"""The answers of the processes that run user code. They are not trusted.
+
+An invalid answer becomes an import error of the file, or a failure of the callback.
 """
 
 from typing import Annotated, Any, Self
@@ -8,11 +9,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 
 from scheduler.dagfiles import problem
 
-#: What a child may write into its result pipe.
+#: Maximum size of a child's result.
 MAX_RESULT_BYTES = 64 << 20
-#: The longest line with which the template process passes a result on: it writes the same JSON, and the file.
+#: Maximum length of the line in which the fork server passes a result on: the same JSON with the name of the file.
 MAX_LINE_BYTES = MAX_RESULT_BYTES + (1 << 20)
-#: What a child may answer for one callback, and the request for one: the conf of its run is in it.
+#: Maximum size of the answer for a callback, and of the request for it, which contains the conf of its run.
 MAX_CALL_ANSWER_BYTES = 256 << 10
 MAX_CALL_REQUEST_BYTES = 64 << 20
 MAX_CALLBACKS = 100
@@ -27,7 +28,7 @@ def _storable(text: str) -> str:
 
 
 Path = Annotated[str, Field(max_length=MAX_PATH_CHARACTERS), AfterValidator(_storable)]
-#: With room for what stands in place of what was left out.
+#: Longer than a cut text, because the note on the omitted part is added.
 Message = Annotated[str, Field(max_length=problem.MAX_MESSAGE_CHARACTERS + 100), AfterValidator(_storable)]
 Traceback = Annotated[str, Field(max_length=problem.MAX_TRACEBACK_CHARACTERS + 100), AfterValidator(_storable)]
 
@@ -37,7 +38,7 @@ class _Strict(BaseModel):
 
 
 class DagRow(_Strict):
-    """A DAG to store: its canonical JSON and the hash of that."""
+    """A DAG to store: its canonical JSON and its hash."""
 
     dag_id: Annotated[str, Field(min_length=1, max_length=250), AfterValidator(_storable)]
     content_hash: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -46,7 +47,7 @@ class DagRow(_Strict):
 
 
 class FileProblem(_Strict):
-    """Why a file could not be read."""
+    """Why a file could not be parsed."""
 
     message: Message
     line: Annotated[int, Field(ge=0, lt=2**31)] | None = None
@@ -54,9 +55,9 @@ class FileProblem(_Strict):
 
 
 class Reading(_Strict):
-    """What a child says of its file: its DAGs, or a problem.
+    """The result of parsing a file: its DAGs, or a problem.
 
-    `modules` of the DAGs folder were imported, by path relative to it. `settled`: the DAGs follow from the code alone.
+    `modules` are the imported modules of the DAGs folder, as relative paths. `settled` means that the DAGs depend only on code.
     """
 
     dags: tuple[DagRow, ...] = ()
@@ -74,39 +75,39 @@ class Reading(_Strict):
 
 
 class Answer(Reading):
-    """What reading one file gave, as the template process says it."""
+    """The result of parsing a file, as the fork server passes it on."""
 
     file: Path
     duration_s: Annotated[float, Field(ge=0)]
 
 
 class Opened(_Strict):
-    """Whether a DAG file was loaded to have its callbacks called."""
+    """The result of loading a DAG file for its callbacks."""
 
     problem: Message | None
 
 
 class Called(_Strict):
-    """How a callback ended: how many its event has, and what this one raised."""
+    """The result of a callback: its error, and the number of callbacks of the event."""
 
     count: Annotated[int, Field(ge=0, le=MAX_CALLBACKS)]
     error: Message | None
 
 
 class Ended(_Strict):
-    """The child is gone: its exit code, negative for a signal."""
+    """The child has ended. `ended` is its exit code, negative for a signal."""
 
     ended: Annotated[int, Field(ge=-64, le=255)]
-    #: What it did wrong, if it was ended for that.
+    #: The violation of the protocol for which the child was ended, if any.
     fault: Message | None = None
 
 
-#: What may come from the process that runs callbacks; which of them is expected, its caller knows.
+#: All answers of the callback process. The caller checks that it gets the expected one.
 CALLBACK_ANSWER: TypeAdapter[Opened | Called | Ended] = TypeAdapter(Opened | Called | Ended)
 
 
 def fault(error: ValidationError) -> str:
-    """What is wrong with an answer, without what it said."""
+    """Describe why an answer is invalid, without its content."""
     first: Any = error.errors(include_url=False, include_input=False, include_context=False)[0]
     where = ".".join(str(part)[:40] for part in first["loc"][:6])
     return f"{where}: {first['msg'][:200]}" if where else first["msg"][:200]

@@ -1,4 +1,4 @@
-"""What the callbacks of one event are called with: the functions the DAG file has for it, and the context they get."""
+"""The callbacks of an event: the functions in the DAG file, and the context that they receive."""
 
 import asyncio
 import inspect
@@ -30,7 +30,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlaMiss:
-    """What an sla_miss_callback gets in `slas`."""
+    """A missed SLA, as an sla_miss_callback receives it in `slas`."""
 
     dag_id: str
     task_id: str
@@ -39,12 +39,12 @@ class SlaMiss:
 
     @property
     def execution_date(self) -> datetime | None:
-        """The logical date, by its former name."""
+        """The logical date, under its old name in Airflow."""
         return self.logical_date
 
 
 class TaskInstance:
-    """What callbacks get as `ti`: what is known of the try; XComs are not."""
+    """The task instance that callbacks receive as `ti`. It has no XComs."""
 
     def __init__(self, dag_id: str, run_id: str, known: Mapping[str, Any], task: AbstractOperator | None, log_url: str) -> None:
         self.dag_id, self.run_id = dag_id, run_id
@@ -60,13 +60,13 @@ class TaskInstance:
 
     @property
     def duration(self) -> float | None:
-        """Seconds the try took, if it has ended."""
+        """Duration of the try in seconds, if it has ended."""
         if self.start_date is None or self.end_date is None:
             return None
         return (self.end_date - self.start_date).total_seconds()
 
     def xcom_pull(self, *_: Any, **__: Any) -> NoReturn:
-        raise PacelineError("xcom_pull works only while a task runs; give the callback what it needs in another way.")
+        raise PacelineError("xcom_pull works only while a task runs; pass the data to the callback in another way.")
 
     def xcom_push(self, *_: Any, **__: Any) -> NoReturn:
         raise PacelineError("xcom_push works only while a task runs; a callback has no XComs.")
@@ -76,31 +76,31 @@ class TaskInstance:
 
 
 def headline(call: Mapping[str, Any]) -> str:
-    """What the log says before each callback."""
+    """Return the line that the log shows before each callback."""
     again = f", attempt {call['attempt']}" if call["attempt"] > 1 else ""
     return f"{call['at']} {call['kind']} of {call['about']}{again}"
 
 
 def functions(dags: Mapping[str, DAG], call: Mapping[str, Any]) -> list[Function]:
-    """The callbacks of the event in `call`, in the author's order; NotFoundError if the file has none for it any more."""
+    """Return the callbacks of the event in `call`, in the order of the DAG file. NotFoundError if it no longer has any."""
     dag = dags.get(call["dag_id"])
     if dag is None:
         raise NotFoundError(f"DAG {call['dag_id']} is no longer in its file, so its {call['kind']} callback is not called.")
     kind = call["kind"]
     calls: list[Callable[[], object]]
     if kind == "sla_miss":
-        found: list[Any] = [dag.sla_miss_callback] if dag.sla_miss_callback else []
-        calls = [partial(one, *_sla_arguments(dag, call)) for one in found]
+        callbacks: list[Any] = [dag.sla_miss_callback] if dag.sla_miss_callback else []
+        calls = [partial(callback, *_sla_arguments(dag, call)) for callback in callbacks]
     elif kind == "deadline":
-        found = [alert.callback for alert in dag.deadline][call["data"]["number"] :][:1]
-        calls = [_with_context(one, _context(dag, call)) for one in found]
+        callbacks = [alert.callback for alert in dag.deadline][call["data"]["number"] :][:1]
+        calls = [_with_context(callback, _context(dag, call)) for callback in callbacks]
     else:
         owner = dag if kind.startswith("dag_") else dag.task_dict.get(call["ti"]["task_id"])
-        found = list(owner.callbacks[kind]) if owner is not None else []
-        calls = [_with_context(one, _context(dag, call)) for one in found]
-    if not found:
+        callbacks = list(owner.callbacks[kind]) if owner is not None else []
+        calls = [_with_context(callback, _context(dag, call)) for callback in callbacks]
+    if not callbacks:
         raise NotFoundError(f"{call['about']} has no {kind} callback any more: the DAG file has changed since.")
-    return [Function(_name(one), partial(_finish, ready)) for one, ready in zip(found, calls, strict=True)]
+    return [Function(_name(callback), partial(_finish, ready)) for callback, ready in zip(callbacks, calls, strict=True)]
 
 
 def _context(dag: DAG, call: Mapping[str, Any]) -> context.Context:
@@ -110,7 +110,7 @@ def _context(dag: DAG, call: Mapping[str, Any]) -> context.Context:
     ti = TaskInstance(call["dag_id"], call["run_id"], call["ti"], task, call["log_url"]) if call["ti"] else None
     values = _of_run(dag, run, ti, conf_overrides=call["conf_overrides"])
     if task is not None and ti is not None:
-        # A conf that does not fit the params of the task is why it failed, and no reason not to tell that.
+        # If the conf does not fit the params of the task, the task failed for that reason. Its callback must still be called.
         with suppress(ParamError):
             values = context.build(dag=dag, task=task, ti=cast(Any, ti), dag_run=run, conf_overrides_params=call["conf_overrides"])
     if call["kind"] == "deadline":
@@ -125,7 +125,7 @@ def _context(dag: DAG, call: Mapping[str, Any]) -> context.Context:
 
 
 def _of_run(dag: DAG, run: context.DagRun, ti: TaskInstance | None, *, conf_overrides: bool) -> context.Context:
-    """What is known without a task."""
+    """Return the part of the context that needs no task."""
     values = {name: param.value for name, param in dag.params.items() if param.has_value}
     return {
         **context.dates(run.logical_date),
@@ -149,12 +149,12 @@ def _run(call: Mapping[str, Any], known: Mapping[str, Any]) -> context.DagRun:
 
 
 def _sla_arguments(dag: DAG, call: Mapping[str, Any]) -> tuple[Any, ...]:
-    """(dag, task_list, blocking_task_list, slas, blocking_tis), as Airflow 2 gives them."""
+    """Return (dag, task_list, blocking_task_list, slas, blocking_tis), as in Airflow 2."""
     date = _moment(call["run"]["logical_date"])
     miss = SlaMiss(dag_id=dag.dag_id, task_id=call["data"]["task_id"], logical_date=date, timestamp=_moment(call["at"]))  # type: ignore[arg-type]
     blocking = [
-        TaskInstance(dag.dag_id, call["run_id"], one, dag.task_dict.get(one["task_id"]), call["log_url"])
-        for one in call["blocking"]
+        TaskInstance(dag.dag_id, call["run_id"], known, dag.task_dict.get(known["task_id"]), call["log_url"])
+        for known in call["blocking"]
     ]
     on = f" on {date.isoformat()}" if date else ""
     listed = "\n".join(f"{ti.task_id}{on}" for ti in blocking)

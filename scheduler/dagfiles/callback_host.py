@@ -1,7 +1,7 @@
-"""The scheduler's end of a process that runs callbacks: open a DAG file there, call its functions one by one, close it.
+"""The client of the callback process in the scheduler. It opens a DAG file, calls its functions one by one and closes it.
 
-What comes from there may have been written by the author's code. It answers one request at a time; whatever else it says, or says
-unasked, ends the process and with it the call.
+The answers may come from user code. The process must answer one request at a time. An invalid or unrequested answer ends the
+process, and with it the call.
 """
 
 import contextlib
@@ -19,14 +19,14 @@ from scheduler.dagfiles.parser import environment
 from scheduler.settings import Settings
 
 A = TypeVar("A", Opened, Called, Ended)
-#: How long after its time limit a child is killed that has not been ended by its own watchdog.
+#: Seconds after its time limit until a child is killed if its own watchdog has not ended it.
 GRACE_S = 1.0
-#: How long that may take altogether, with all that the child has started.
+#: Seconds in which the child and all its descendants must be ended after the time limit.
 END_S = GRACE_S + process_tree.KILL_S + 1.0
 
 
 class ChildEnded(Exception):
-    """The child is gone in the middle of a call."""
+    """The child ended during a call."""
 
     def __init__(self, message: str, *, timed_out: bool) -> None:
         super().__init__(message)
@@ -34,7 +34,10 @@ class ChildEnded(Exception):
 
 
 class CallbackHost:
-    """One process, started when it is first needed and again after it has ended. For one thread, but for `interrupt`."""
+    """A callback process. It is started on first use and restarted after it has ended.
+
+    Only one thread may use it. Any thread may call `interrupt`.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -42,7 +45,7 @@ class CallbackHost:
         self._received = lines.LineReader(MAX_CALL_ANSWER_BYTES)
 
     def open(self, file: str, log: str) -> str | None:
-        """Load a DAG file in a new child; why that failed, or None. ChildEnded if it ended the child."""
+        """Load a DAG file in a new child. Returns the error, or None. ChildEnded if the file ended the child."""
         limits = self._settings.scheduler
         opened = self._ask(
             {
@@ -60,26 +63,26 @@ class CallbackHost:
         return opened.problem
 
     def call(self, request: dict[str, Any]) -> Called:
-        """Call one function of the open file. ChildEnded if the child ended meanwhile or had to be killed."""
+        """Call a function of the open file. ChildEnded if the child ended during the call or was killed."""
         return self._ask(request, Called, self._settings.scheduler.callback_execution_timeout)
 
     def close(self) -> None:
-        """Let the child of the open file end; the process stays for the next."""
+        """End the child of the open file. The callback process stays for the next file."""
         with contextlib.suppress(ChildEnded):
             self._ask({"stop": True}, Ended, GRACE_S)
 
     def interrupt(self) -> None:
-        """From another thread: kill what runs, so that the call in progress raises ChildEnded."""
+        """Kill the process from another thread, so that the call in progress raises ChildEnded."""
         process = self._process
         if process is not None:
             process_tree.kill_session(process.pid)
 
     def kill(self) -> None:
-        """End the process and everything it has started."""
+        """End the process and all its descendants."""
         process, self._process = self._process, None
         if process is None:
             return
-        # Before it is waited for: until then nothing else can have got its id.
+        # Before the process is reaped: until then no other process can have its ID.
         process_tree.kill_session(process.pid)
         process.wait()
         process_tree.ended(process.pid)
@@ -93,17 +96,17 @@ class CallbackHost:
         process = self._ready(fresh=expected is Opened)
         assert process.stdin is not None
         started = time.monotonic()
-        # Sooner than it ends by itself: the child's watchdog ends it at the limit, its process a moment later.
+        # Later than the child should end: its watchdog ends it at the limit, and the callback process a moment later.
         deadline = started + limit_s + END_S
         try:
-            # It may have died: then no answer comes.
+            # The process may have ended. Then no answer arrives.
             with contextlib.suppress(BrokenPipeError):
                 lines.write(process.stdin.fileno(), json.dumps(request).encode() + b"\n", timeout_s=limit_s)
             answer = self._answer(process, deadline)
         except (ValidationError, lines.LineTooLongError, TimeoutError) as error:
             self.kill()
-            what = fault(error) if isinstance(error, ValidationError) else str(error)
-            raise ChildEnded(f"its process gave an answer that cannot be used ({what})", timed_out=False) from None
+            reason = fault(error) if isinstance(error, ValidationError) else str(error)
+            raise ChildEnded(f"its process gave an invalid answer ({reason})", timed_out=False) from None
         if isinstance(answer, expected):
             return answer
         timed_out = time.monotonic() - started >= limit_s
@@ -114,7 +117,7 @@ class CallbackHost:
         raise ChildEnded(f"its process ended ({_ending(answer)})", timed_out=False)
 
     def _ready(self, *, fresh: bool) -> "subprocess.Popen[bytes]":
-        """The process, which waits for a request and has said nothing unasked; another one if it did and `fresh` is enough."""
+        """Return the process, ready for a request. One with an unrequested answer is killed, and replaced if `fresh`."""
         process = self._process
         if process is not None:
             assert process.stdout is not None
@@ -126,20 +129,20 @@ class CallbackHost:
         return self._start()
 
     def _answer(self, process: "subprocess.Popen[bytes]", deadline: float) -> Opened | Called | Ended | None:
-        """The answer, or None if none came in time or the process is gone."""
+        """Return the answer, or None if it did not arrive in time or the process has ended."""
         assert process.stdout is not None
         fd = process.stdout.fileno()
         while lines.is_readable(fd, deadline - time.monotonic()):
             data = lines.read(fd)
             if data == b"":
                 return None
-            found = self._received.feed(data or b"")
-            if found:
-                return CALLBACK_ANSWER.validate_json(found[0])
+            answers = self._received.feed(data or b"")
+            if answers:
+                return CALLBACK_ANSWER.validate_json(answers[0])
         return None
 
     def _start(self) -> "subprocess.Popen[bytes]":
-        # A session of its own: the terminal's Ctrl-C is the scheduler's to handle, and nothing a callback starts gets lost.
+        # Its own session: the scheduler alone handles Ctrl-C, and processes that a callback starts can be found.
         process = self._process = process_tree.start(
             [sys.executable, "-P", "-m", "scheduler.dagfiles.callbacks"],
             stdin=subprocess.PIPE,
@@ -156,5 +159,5 @@ class CallbackHost:
 
 def _ending(answer: Opened | Called | Ended | None) -> str:
     if not isinstance(answer, Ended):
-        return "together with the process that runs callbacks" if answer is None else "it answered what was not asked"
+        return "together with the process that runs callbacks" if answer is None else "it gave an unrequested answer"
     return answer.fault or problem.ending(answer.ended)

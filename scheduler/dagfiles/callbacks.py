@@ -1,9 +1,9 @@
-"""The process that callbacks are run from: it has our modules imported, and forks a child for each DAG file.
+"""The callback process: it has Paceline's modules imported and forks a child for each DAG file.
 
-Started as `python -P -m scheduler.dagfiles.callbacks` by callback_host.CallbackHost. It has no thread, no connection and no
-password, and never runs the author's code itself. One child at a time gets the requests and answers them, JSON line for JSON line,
-through pipes of its own; this process passes on what is an answer. When the child has ended, it says so and waits for the next
-file. When its input ends, it kills the child and ends.
+callback_host.CallbackHost starts it as `python -P -m scheduler.dagfiles.callbacks`. It has no threads, connections or passwords,
+and never runs user code itself. One child at a time answers requests, JSON line for JSON line, through its own pipes. The callback
+process passes valid answers on. When the child has ended, it reports that and waits for the next file. At the end of its input,
+it kills the child and exits.
 """
 
 import contextlib
@@ -40,14 +40,14 @@ from scheduler.process import hardening
 from scheduler.settings import log_paths
 
 PRELOADED = ("scheduler.operators", "croniter", "zoneinfo")
-#: The largest file a callback may write, its log included.
+#: Maximum size of a file that a callback writes, such as its log.
 MAX_FILE_MB = 1024
 READ_BYTES = 1 << 16
 
 
 @dataclass(slots=True)
 class _Child:
-    """The child of an open file; `asked` is whether it owes an answer."""
+    """The child of an open file. `asked` is True while an answer is due."""
 
     pid: int
     requests_fd: int
@@ -67,7 +67,7 @@ class Server:
         self._processes = limits.ProcessCount()
 
     def serve(self) -> None:
-        """Fork a child for each file asked for, until the input ends."""
+        """Fork a child for each requested file, until the input ends."""
         for name in PRELOADED:
             importlib.import_module(name)
         gc.collect()
@@ -75,7 +75,7 @@ class Server:
         while (line := self._request()) is not None:
             request = json.loads(line)
             if "file" not in request:
-                continue  # it was for a child that has ended meanwhile, which was said
+                continue  # for a child that has ended in the meantime, which was reported
             child = self._fork(request)
             ended = self._attend(child)
             code = keeper.kill_group(child.pid)
@@ -87,7 +87,10 @@ class Server:
             self._send(Ended(ended=code, fault=child.fault))
 
     def _request(self) -> bytes | None:
-        """The next request, None if the input has ended. One may wait already: that for a child that ended before it got it."""
+        """Return the next request, or None at the end of the input.
+
+        A request may be waiting already, if its child ended before it could be passed on.
+        """
         while not self._waiting:
             data = os.read(self._input_fd, READ_BYTES)
             if not data:
@@ -112,7 +115,7 @@ class Server:
         return _Child(pid, requests_fd, answers_fd)
 
     def _attend(self, child: _Child) -> bool:
-        """Pass on until the child ends or breaks the rules; False if the input ended before."""
+        """Pass requests and answers on until the child ends or violates the protocol. False if the input ended first."""
         pid_fd = os.pidfd_open(child.pid)
         answers = lines.LineReader(MAX_CALL_ANSWER_BYTES)
         poll = select.poll()
@@ -135,25 +138,25 @@ class Server:
         if request is None:
             return False
         child.asked = True
-        with contextlib.suppress(BrokenPipeError):  # it ends, which is noticed
+        with contextlib.suppress(BrokenPipeError):  # the child is ending, which `_attend` detects
             _write(child.requests_fd, request + b"\n")
         return True
 
     def _pass_answers(self, child: _Child, answers: lines.LineReader) -> bool:
-        """Pass on what the child has answered; False if it can answer no more."""
+        """Pass the child's answers on. False if it can send no more."""
         data = lines.read(child.answers_fd)
         try:
             for line in answers.feed(data or b""):
                 answer = CALLBACK_ANSWER.validate_json(line)
                 if isinstance(answer, Ended) or not child.asked:
-                    child.fault = "it answered what was not asked"
+                    child.fault = "it gave an unrequested answer"
                     return False
                 child.asked = False
                 self._send(answer)
         except ValidationError as error:
-            child.fault = f"it gave an answer that cannot be used: {fault(error)}"
+            child.fault = f"it gave an invalid answer: {fault(error)}"
         except lines.LineTooLongError as error:
-            child.fault = f"it gave an answer that cannot be used: {error}"
+            child.fault = f"it gave an invalid answer: {error}"
         return data != b""
 
     def _send(self, answer: Opened | Called | Ended) -> None:
@@ -161,7 +164,7 @@ class Server:
 
 
 def _child(request: dict[str, Any], parent: int, processes: int | None, input_fd: int, output_fd: int) -> NoReturn:
-    """The life of a child: load the file, then call what it is asked to call until it is told to stop."""
+    """Run the child: load the file, then call the requested functions until the request to stop."""
     code = 1
     try:
         process_tree.end_with_parent(parent)
@@ -172,22 +175,22 @@ def _child(request: dict[str, Any], parent: int, processes: int | None, input_fd
         traceback.print_exc()
     finally:
         _flush()
-        # Neither atexit handlers nor threads the file has started may hold the child.
+        # Atexit handlers and threads of user code must not keep the child running.
         os._exit(code)
 
 
 def _serve_file(request: dict[str, Any], input_fd: int, output_fd: int) -> None:
     dags: dict[str, DAG] = {}
-    why: str | None = None
+    reason: str | None = None
     faulthandler.dump_traceback_later(request["load_timeout_s"], exit=True)
     try:
         zones.set_default(request["timezone"])
         dags = load.load(Path(request["folder"]), request["file"])
     except BaseException as error:
         traceback.print_exc()
-        why = problem.clean(_words(error))
+        reason = problem.clean(_words(error))
     faulthandler.cancel_dump_traceback_later()
-    _send(output_fd, Opened(problem=why))
+    _send(output_fd, Opened(problem=reason))
     requests = lines.LineReader(MAX_CALL_REQUEST_BYTES)
     while (call := _receive(input_fd, requests)) is not None and "stop" not in call:
         _log_to(call["log"])
@@ -200,7 +203,7 @@ def _serve_file(request: dict[str, Any], input_fd: int, output_fd: int) -> None:
 
 
 def _call(dags: dict[str, DAG], call: dict[str, Any]) -> Called:
-    """Call one function of the event; how many it has, and what this one raised."""
+    """Call one function of the event. Returns its error, and the number of functions of the event."""
     functions: list[callback_context.Function] = []
     try:
         functions = callback_context.functions(dags, call)
@@ -220,12 +223,12 @@ def _call(dags: dict[str, DAG], call: dict[str, Any]) -> Called:
 def _words(error: BaseException) -> str:
     try:
         return f"{type(error).__name__}: {error}"
-    except Exception:  # the author's own __str__
+    except Exception:  # __str__ may be user code
         return type(error).__name__
 
 
 def _confine(request: dict[str, Any], processes: int | None) -> None:
-    """Leave the parent's group behind, and set the limits."""
+    """Leave the process group of the parent, and set the limits."""
     os.setpgid(0, 0)
     _log_to(request["log"])
     limits.confine(limits.Limits(memory_mb=request["memory_limit_mb"], file_mb=MAX_FILE_MB, processes=processes))
@@ -233,7 +236,7 @@ def _confine(request: dict[str, Any], processes: int | None) -> None:
 
 
 def _log_to(path: str) -> None:
-    """Everything printed goes to `path` from here on; where that cannot be written, it goes nowhere."""
+    """Redirect all output to `path` from now on. If it cannot be written, the output is discarded."""
     _flush()
     try:
         log = log_paths.append(path)
@@ -246,7 +249,7 @@ def _log_to(path: str) -> None:
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # the author's code may have closed or replaced them
+        with contextlib.suppress(Exception):  # user code may have closed or replaced them
             stream.flush()
 
 
@@ -269,13 +272,13 @@ def _write(fd: int, data: bytes) -> None:
 
 
 def main() -> None:
-    """Keep the two pipes for ourselves: the author's code finds nothing on its input and cannot write into the answers."""
+    """Run the callback process. Its pipes are moved, so that user code has no input and cannot write into the answers."""
     input_fd, output_fd = os.dup(0), os.dup(1)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
     os.dup2(2, 1)
-    os.close(nothing)
-    # A child inherits it, so that none can write into the pipes of this process.
+    os.close(null)
+    # Children inherit it, so that none can write into the pipes of this process.
     hardening.close()
     process_tree.become_reaper()
     with contextlib.suppress(BrokenPipeError):

@@ -1,4 +1,4 @@
-"""Checks that what a child sent as a serialized DAG is one, before schedulers and workers have to read it."""
+"""Checks the serialized DAGs of parser processes before schedulers and workers read them."""
 
 import functools
 import hashlib
@@ -13,30 +13,30 @@ from scheduler.authoring.trigger_rule import TriggerRule
 from scheduler.dagfiles.answers import DagRow, fault
 from scheduler.serialized.dag import SerializedDag, next_timetable
 
-#: Contents that are known to be good.
+#: Maximum number of remembered valid contents.
 MAX_KNOWN = 10_000
 LARGEST_INT = 2**31 - 1
 ID = re.compile(r"[\w.-]{1,250}")
-#: When a schedule is asked for its next run; any moment does.
+#: The time for which the next run of a schedule is computed. Any time would do.
 SOME_TIME = datetime(2025, 1, 1, tzinfo=UTC)
 RULES = frozenset(str(rule) for rule in TriggerRule)
 
 
 class MalformedDagError(ValueError):
-    """What is wrong with it; a child that only ran Paceline's own code does not send it."""
+    """A serialized DAG is invalid. Paceline's own code never produces such a DAG."""
 
 
 class DagCheck:
-    """Checks each content once, since most readings of a file bring what the one before brought."""
+    """Checks each content once, because parsing a file again usually yields the same content."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     def check(self, row: DagRow, file: str) -> None:
-        """MalformedDagError unless this is a DAG of `file` that can be stored, planned and run."""
+        """Raise MalformedDagError unless this is a DAG of `file` that can be stored, planned and run."""
         if hashlib.sha256(row.data.encode()).hexdigest() != row.content_hash:
-            raise MalformedDagError("its hash is that of another DAG")
-        # The content names the file and the DAG, so its hash stands for both.
+            raise MalformedDagError("its hash does not match its content")
+        # The content includes the file and the DAG ID, so its hash identifies both.
         key = (file, row.content_hash)
         if key not in self._known:
             _check(row, file)
@@ -57,7 +57,7 @@ def _check(row: DagRow, file: str) -> None:
     except ValidationError as error:
         raise MalformedDagError(fault(error)) from None
     if (dag.dag_id, dag.file, dag.is_paused_upon_creation) != (row.dag_id, file, row.is_paused_upon_creation):
-        raise MalformedDagError("its content is that of another DAG")
+        raise MalformedDagError("its content belongs to another DAG or file")
     if not ID.fullmatch(dag.dag_id):
         raise MalformedDagError("it has an invalid id")
     _check_tasks(dag)
@@ -67,16 +67,16 @@ def _check(row: DagRow, file: str) -> None:
         moments = [
             dag.start,
             dag.end,
-            *(datetime.fromisoformat(one) for task in dag.tasks for one in (task.start_date, task.end_date) if one),
+            *(datetime.fromisoformat(date) for task in dag.tasks for date in (task.start_date, task.end_date) if date),
         ]
     except Exception as error:
-        raise MalformedDagError(f"its schedule or a date of it: {type(error).__name__}") from None
+        raise MalformedDagError(f"its schedule or one of its dates is invalid: {type(error).__name__}") from None
     if any(moment is not None and moment.tzinfo is None for moment in moments):
         raise MalformedDagError("a date has no time zone")
 
 
 def _check_tasks(dag: SerializedDag) -> None:
-    """Each task stands after those above it, so there is no cycle, and names only tasks of this DAG."""
+    """Check that each task comes after its upstream tasks, so that there is no cycle, and names only tasks of this DAG."""
     ids = {task.task_id for task in dag.tasks}
     if len(ids) < len(dag.tasks):
         raise MalformedDagError("two tasks have the same id")
@@ -89,7 +89,7 @@ def _check_tasks(dag: SerializedDag) -> None:
         if task.trigger_rule not in RULES:
             raise MalformedDagError("a task has an unknown trigger rule")
         if task.queue is not None and is_reserved_queue(task.queue):
-            raise MalformedDagError("a task has a queue whose name is taken")
+            raise MalformedDagError("a task has a queue with a reserved name")
         numbers = (task.pool_slots, task.retries, task.max_active_tis_per_dag or 0, task.max_active_tis_per_dagrun or 0)
         if not all(0 <= number <= LARGEST_INT for number in numbers) or abs(task.priority_weight) > LARGEST_INT:
             raise MalformedDagError("a number is out of range")

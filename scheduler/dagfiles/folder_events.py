@@ -1,42 +1,42 @@
-"""What happens in a tree of folders, from the kernel (inotify): which Python files were written, and whether all must be listed."""
+"""Changes in a tree of folders, from inotify: the Python files that were written, and whether all files must be listed."""
 
 import os
 import time
 
 from inotify_simple import Event, INotify, flags
 
-#: A file is whole when its writer closes it or moves it here.
+#: A file is complete when its writer closes it or moves it here.
 WHOLE = flags.CLOSE_WRITE | flags.MOVED_TO
 MASK = (
     WHOLE | flags.CREATE | flags.MODIFY | flags.ATTRIB | flags.DELETE | flags.MOVED_FROM | flags.DELETE_SELF | flags.MOVE_SELF
     | flags.ONLYDIR
 )  # fmt: skip
-#: How long after a sign of a change that is not complete (a file is empty, gone or half written) it is taken for one.
+#: Seconds until an incomplete change (a file is empty, removed or partly written) is reported.
 SETTLE_S = 0.05
 
 
 class FolderEvents:
-    """Watches the folders it is told of. OSError where the kernel refuses, mostly because a limit of inotify is reached."""
+    """Watches folders with inotify. OSError if the kernel refuses, usually because a limit of inotify is reached."""
 
     def __init__(self) -> None:
         self._inotify = INotify(nonblocking=True)
         self._folders: dict[int, str] = {}
         self._written: set[str] = set()
-        #: What may have changed but is not complete, and when it counts if nothing more happens to it.
+        #: Paths with incomplete changes, and the time at which each is reported unless it changes again.
         self._unsettled: dict[str, float] = {}
-        #: Cookie and path of the last Python file that was moved away.
+        #: Cookie and path of the Python file that was moved away last.
         self._left = (0, "")
 
     def fileno(self) -> int:
-        """Readable when something happened; for `select`."""
+        """Return a descriptor for `select` that is readable when something changed."""
         return int(self._inotify.fileno())
 
     def watch(self, folder: str) -> None:
-        """From now on what happens directly in this folder counts; told twice of one folder, it goes by its last path."""
+        """Watch a folder without its subfolders. If it is watched already under another path, the new path replaces the old one."""
         self._folders[self._inotify.add_watch(folder, MASK)] = folder
 
     def look(self) -> tuple[set[str], bool]:
-        """Paths of the Python files written since the last look, and whether everything must be listed anew."""
+        """Return the paths of the Python files written since the last call, and whether all files must be listed again."""
         for event in self._inotify.read(timeout=0):
             self._take(event)
         now = time.monotonic()
@@ -47,7 +47,7 @@ class FolderEvents:
         return written, bool(settled)
 
     def settles_in_s(self) -> float | None:
-        """Seconds until a change that is not complete counts as it is; None if there is none."""
+        """Return the seconds until the next incomplete change is reported; None if there is none."""
         return max(0.0, min(self._unsettled.values()) - time.monotonic()) if self._unsettled else None
 
     def close(self) -> None:
@@ -58,7 +58,7 @@ class FolderEvents:
         if event.mask & flags.Q_OVERFLOW:
             self._unsettled[""] = 0.0
         elif event.mask & flags.IGNORED:
-            # The folder is gone; the listing that its end asked for does without it.
+            # The folder was removed. Its removal has already requested a listing.
             self._folders.pop(event.wd, None)
         elif folder is None or not event.name:
             self._unsettled[""] = time.monotonic() + SETTLE_S
@@ -74,15 +74,15 @@ class FolderEvents:
             self._unsettled.pop(path, None)
             cookie, left = self._left
             if event.cookie and event.cookie == cookie:
-                # Renamed: read under its new name while the old one seems to be there, its DAGs would be in two files.
+                # A renamed file: if it were parsed before the old name is known to be gone, its DAGs would be in two files.
                 self._unsettled[left] = 0.0
         elif is_python or event.mask & (flags.DELETE | flags.MOVED_FROM):
-            # What is gone may have been a link to a folder.
+            # The removed entry may have been a link to a folder.
             self._unsettled[path] = time.monotonic() + SETTLE_S
             if is_python and event.mask & flags.MOVED_FROM:
                 self._left = (event.cookie, path)
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a file or folder of this name does not concern us."""
+    """Whether files and folders of this name are ignored."""
     return name.startswith(".") or name == "__pycache__"

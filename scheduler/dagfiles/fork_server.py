@@ -1,8 +1,8 @@
-"""The process that DAG files are read from: it has our modules imported, and forks a keeper and its child for each file.
+"""The fork server for parsing DAG files: it has Paceline's modules imported and forks a keeper and its child for each file.
 
-Started as `python -P -m scheduler.dagfiles.fork_server` by parser.Parser, whose requests it gets as JSON lines on its standard
-input and answers in JSON lines on its standard output. It has no thread, no connection and no password, and never runs
-the author's code itself. What the children write is checked, not trusted. When its input ends, it kills them and ends.
+parser.Parser starts it as `python -P -m scheduler.dagfiles.fork_server`, sends requests as JSON lines to its standard input and
+reads answers as JSON lines from its standard output. It has no threads, connections or passwords, and never runs user code itself.
+It does not trust the output of the children, but checks it. At the end of its input, it kills them and exits.
 """
 
 import contextlib
@@ -26,11 +26,11 @@ from scheduler.dagfiles.limits import ProcessCount
 from scheduler.process import hardening
 from scheduler.settings import Core, Scheduler
 
-#: What most files need and their imports load late: loaded once here instead of in each child.
+#: Modules that most files need, but that are imported lazily. They are imported once here instead of in each child.
 PRELOADED = ("scheduler.operators", "croniter", "jsonschema", "zoneinfo")
-#: How long after its time limit a child is killed that has not been ended by its own watchdog.
+#: Seconds after its time limit until a child is killed if its own watchdog has not ended it.
 GRACE_S = 1.0
-#: How long after that its keeper is killed, which should have ended everything by then: something in the file stopped it.
+#: Seconds after that until its keeper is killed. It should have ended all processes by then, unless user code has stopped it.
 KEEPER_S = process_tree.KILL_S + 2.0
 READ_BYTES = 1 << 20
 MAX_REQUEST_BYTES = 1 << 20
@@ -39,7 +39,7 @@ MAX_OUTPUT_BYTES = 4096
 
 @dataclass(slots=True, eq=False)
 class _Child:
-    """A file that is being read; `pid` is the keeper's."""
+    """A file that is being parsed. `pid` is the process ID of the keeper."""
 
     file: str
     pid: int
@@ -52,7 +52,7 @@ class _Child:
 
 
 class ForkServer:
-    """Forks, feeds on and buries the children."""
+    """Forks children, reads their results and reaps them."""
 
     def __init__(self, requests_fd: int, answers_fd: int) -> None:
         self._requests_fd = requests_fd
@@ -65,18 +65,18 @@ class ForkServer:
         self._selector.register(requests_fd, selectors.EVENT_READ, None)
 
     def serve(self) -> None:
-        """Work until the input ends. The first line of it is the Work, each further one a file."""
+        """Serve requests until the input ends. Its first line is the Work, each further line a file."""
         scheduler.load_all()
         for name in PRELOADED:
             importlib.import_module(name)
         try:
-            while self._turn():
+            while self._iterate():
                 pass
         finally:
             process_tree.kill_below()
 
-    def _turn(self) -> bool:
-        for key, _ in self._selector.select(self._patience_s()):
+    def _iterate(self) -> bool:
+        for key, _ in self._selector.select(self._timeout_s()):
             if key.data is None:
                 if not self._take_requests():
                     return False
@@ -87,13 +87,13 @@ class ForkServer:
         self._kill_late()
         return True
 
-    def _patience_s(self) -> float | None:
+    def _timeout_s(self) -> float | None:
         if not self._children:
             return None
         return max(0.0, min(child.started for child in self._children) + self._limit_s() + KEEPER_S - time.monotonic())
 
     def _worked(self) -> parse.Work:
-        assert self._work is not None, "the first request brings it"
+        assert self._work is not None, "the first request sets it"
         return self._work
 
     def _limit_s(self) -> float:
@@ -110,7 +110,7 @@ class ForkServer:
                     Scheduler.model_validate(request["scheduler"]),
                 )
                 parse.warm_up(self._work)
-                # What is there now is never collected, so a child does not copy these pages by touching them.
+                # Existing objects are excluded from garbage collection, so that children do not copy their pages by touching them.
                 gc.collect()
                 gc.freeze()
             else:
@@ -120,13 +120,13 @@ class ForkServer:
     def _fork(self, file: str) -> None:
         result_fd, child_result_fd = os.pipe()
         output_fd, child_output_fd = os.pipe()
-        processes, template = self._processes.limit(), os.getpid()
+        processes, fork_server = self._processes.limit(), os.getpid()
         pid = os.fork()
         if pid == 0:
             fds = {"result_fd": child_result_fd, "output_fd": child_output_fd}
             keeper.keep(
                 lambda kept_by: parse.run_child(file, self._worked(), parent=kept_by, processes=processes, **fds),
-                parent=template,
+                parent=fork_server,
                 limit_s=self._limit_s(),
             )
         os.close(child_result_fd)
@@ -139,7 +139,7 @@ class ForkServer:
             self._selector.register(fd, selectors.EVENT_READ, child)
 
     def _read(self, child: _Child) -> None:
-        """Take what the child has written; of its output the first bytes are kept, so a flood costs nothing."""
+        """Read the child's result and output. Only the first bytes are kept, so that large output needs no memory."""
         if child not in self._children:
             return
         for fd, kept, limit in (
@@ -175,7 +175,7 @@ class ForkServer:
         _write(self._answers_fd, answer.model_dump_json().encode() + b"\n")
 
     def _expire(self, child: _Child) -> int:
-        """Clear away a keeper that has ended; its exit code, negative for a signal."""
+        """Reap a keeper that has ended. Returns its exit code, negative for a signal."""
         _, status = os.waitpid(child.pid, 0)
         self._children.remove(child)
         for fd in (child.pid_fd, child.result_fd, child.output_fd):
@@ -183,7 +183,7 @@ class ForkServer:
             os.close(fd)
         code = os.waitstatus_to_exitcode(status)
         if code < 0:
-            # Perhaps it was killed, and has left to this process what it was to end.
+            # The keeper may have been killed before it could end its descendants, which this process has then adopted.
             process_tree.kill_strays([other.pid for other in self._children])
         return code
 
@@ -207,8 +207,8 @@ class ForkServer:
         return _failed(problem.of_ending(code, path, **texts))
 
 
-def _failed(found: problem.Problem) -> Reading:
-    return Reading(problem=FileProblem(**found.to_dict()))
+def _failed(reason: problem.Problem) -> Reading:
+    return Reading(problem=FileProblem(**reason.to_dict()))
 
 
 def _write(fd: int, data: bytes) -> None:
@@ -218,13 +218,13 @@ def _write(fd: int, data: bytes) -> None:
 
 
 def main() -> None:
-    """Keep the two pipes for ourselves: a child finds nothing on its input and cannot write into our answers."""
+    """Run the fork server. Its pipes are moved, so that a child has no input and cannot write into the answers."""
     requests_fd, answers_fd = os.dup(0), os.dup(1)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
     os.dup2(2, 1)
-    os.close(nothing)
-    # A child inherits it, so that none can write into the pipes of another or of this process.
+    os.close(null)
+    # Children inherit it, so that none can write into the pipes of another child or of this process.
     hardening.close()
     process_tree.become_reaper()
     with contextlib.suppress(BrokenPipeError):

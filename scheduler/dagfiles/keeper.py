@@ -1,6 +1,6 @@
-"""A process between the template and the child that reads one file: the parent of all that the file starts, which it ends with it.
+"""The keeper: a process between the fork server and the child that parses a file. It ends all processes that the file starts.
 
-Several files are read at once. Each has a keeper of its own, so that what is left behind belongs to one file for certain.
+Several files are parsed at once. Each has its own keeper, so that every leftover process belongs to a known file.
 """
 
 import contextlib
@@ -15,9 +15,9 @@ from scheduler.dagfiles import process_tree
 
 
 def keep(run_child: Callable[[int], NoReturn], *, parent: int, limit_s: float) -> NoReturn:
-    """The life of a freshly forked keeper: run the child for `limit_s` at most, end what it started, end in the way it did.
+    """Run a newly forked keeper: run the child for at most `limit_s` seconds, end its descendants, and exit in the same way.
 
-    `run_child` gets the id of the keeper.
+    `run_child` receives the process ID of the keeper.
     """
     code = 1
     me = os.getpid()
@@ -28,7 +28,7 @@ def keep(run_child: Callable[[int], NoReturn], *, parent: int, limit_s: float) -
         if child == 0:
             run_child(me)
         with contextlib.suppress(OSError):
-            os.setpgid(child, child)  # also here: whoever comes first makes the group
+            os.setpgid(child, child)  # also done in the child: the first call creates the group
         code = wait(child, limit_s)
         process_tree.kill_below()
         if code < 0:
@@ -41,7 +41,7 @@ def keep(run_child: Callable[[int], NoReturn], *, parent: int, limit_s: float) -
 
 
 def wait(child: int, limit_s: float) -> int:
-    """The exit code of a child and the leader of a group, negative for a signal; it and its group are killed in any case."""
+    """Wait for a child that leads a process group, then kill both. Returns its exit code, negative for a signal."""
     fd = os.pidfd_open(child)
     poll = select.poll()
     poll.register(fd, select.POLLIN)
@@ -51,8 +51,8 @@ def wait(child: int, limit_s: float) -> int:
 
 
 def kill_group(child: int) -> int:
-    """Kill a child and its group; its exit code."""
-    # Not waited for yet, so nothing else can have got its id. A child that left its group is still itself.
+    """Kill a child and its group, and return its exit code."""
+    # The child is not reaped yet, so no other process can have its ID. It is also killed by ID, because it may have left its group.
     for kill in (os.killpg, os.kill):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             kill(child, signal.SIGKILL)

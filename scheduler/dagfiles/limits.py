@@ -1,4 +1,4 @@
-"""What a process of the author's code may use while its file is read or its callbacks run."""
+"""Resource limits of processes that parse DAG files or run callbacks."""
 
 import contextlib
 import os
@@ -8,27 +8,27 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MIB = 1 << 20
-#: Processes and threads that may be started in addition to those that its user runs already, which the kernel counts together.
-#: Root is not limited by it. Generous, because those of other containers count as well where they have the same user id.
+#: Maximum number of processes and threads beyond those that the user runs already: the kernel counts them together.
+#: It does not limit root. It is generous, because processes of other containers with the same user ID count too.
 MAX_PROCESSES = 4096
 MAX_OPEN_FILES = 1024
-#: How long a count of the user's processes holds.
+#: Seconds for which a count of the user's processes is reused.
 COUNT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Sizes in MiB. `reserve_mb`: address space kept back for the report that the rest is used up."""
+    """Limits of a process, in MiB. `reserve_mb` is address space reserved for reporting that the rest is used up."""
 
     memory_mb: int
     file_mb: int
     reserve_mb: int = 0
-    #: Of the user altogether; None for root.
+    #: All processes and threads of the user; None for root.
     processes: int | None = None
 
 
 def confine(limits: Limits) -> None:
-    """Limit this process and all that it starts."""
+    """Limit this process and all its descendants."""
     memory = limits.memory_mb * MIB
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory + limits.reserve_mb * MIB))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -39,14 +39,14 @@ def confine(limits: Limits) -> None:
 
 
 class ProcessCount:
-    """How many processes a child may bring its user to."""
+    """Computes the process limit of a child from the number of processes that its user runs."""
 
     def __init__(self) -> None:
         self._counted_at: float | None = None
         self._limit: int | None = None
 
     def limit(self) -> int | None:
-        """For `Limits.processes`."""
+        """Return the value for `Limits.processes`."""
         if self._counted_at is None or time.monotonic() - self._counted_at > COUNT_S:
             self._counted_at = time.monotonic()
             self._limit = None if os.getuid() == 0 else _running(os.getuid()) + MAX_PROCESSES
@@ -60,7 +60,10 @@ def _lower(what: int, limit: int) -> None:
 
 
 def _running(user: int) -> int:
-    """Threads of all processes of a user. Who owns a folder of /proc says nothing: those of a closed process are root's."""
+    """Count the threads of all processes of a user.
+
+    The owner of a folder in /proc is not usable: the folders of non-dumpable processes belong to root.
+    """
     count = 0
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

@@ -1,4 +1,4 @@
-"""Lines through pipes whose other end need not be trusted: a bounded length, and no wait without a deadline."""
+"""Lines through pipes with an untrusted peer: their length is bounded, and every wait has a deadline."""
 
 import contextlib
 import fcntl
@@ -7,16 +7,16 @@ import select
 import time
 
 READ_BYTES = 1 << 20
-#: What a pipe holds, if the system allows it: large answers take fewer turns.
+#: Size of a pipe, if the system allows it. Large answers need fewer reads.
 PIPE_BYTES = 1 << 20
 
 
 class LineTooLongError(Exception):
-    """More bytes came without the end of a line than a line may have."""
+    """A line is longer than the limit."""
 
 
 class LineReader:
-    """Puts together the lines that arrive in parts; each byte is looked at once."""
+    """Assembles lines that arrive in parts. It reads each byte once."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -24,11 +24,11 @@ class LineReader:
 
     @property
     def is_inside(self) -> bool:
-        """Whether a line has begun and not ended."""
+        """Whether an incomplete line has arrived."""
         return bool(self._rest)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that end in `data`; LineTooLongError if one is longer than it may be."""
+        """Return the lines that end in `data`. LineTooLongError if a line exceeds the limit."""
         lines = []
         *ends, rest = data.split(b"\n")
         for end in ends:
@@ -39,7 +39,7 @@ class LineReader:
         return lines
 
     def clear(self) -> None:
-        """Forget the line that has begun."""
+        """Discard the incomplete line."""
         self._rest.clear()
 
     def _add(self, part: bytes) -> None:
@@ -50,14 +50,14 @@ class LineReader:
 
 
 def prepare(fd: int) -> None:
-    """Let no read or write of this end of a pipe wait."""
+    """Make this end of a pipe non-blocking, and enlarge the pipe."""
     os.set_blocking(fd, False)
     with contextlib.suppress(OSError):
         fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
 
 
 def read(fd: int) -> bytes | None:
-    """What a prepared pipe holds now, up to READ_BYTES; None if nothing, no bytes if its other end is closed."""
+    """Read up to READ_BYTES from a prepared pipe. None if it is empty; no bytes if its other end is closed."""
     try:
         return os.read(fd, READ_BYTES)
     except BlockingIOError:
@@ -65,20 +65,20 @@ def read(fd: int) -> bytes | None:
 
 
 def is_readable(fd: int, timeout_s: float = 0.0) -> bool:
-    """Whether there is something to read, or the other end is closed, within this time."""
+    """Wait until there is data to read or the other end is closed. False after the timeout."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(max(0.0, timeout_s) * 1000))
 
 
 def write(fd: int, data: bytes, *, timeout_s: float) -> None:
-    """Write all of `data` into a prepared pipe; TimeoutError if nobody takes it in time, BrokenPipeError if nobody can."""
+    """Write all of `data` to a prepared pipe. TimeoutError if it is not read in time; BrokenPipeError if it is closed."""
     deadline = time.monotonic() + timeout_s
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
     left = memoryview(data)
     while left:
         if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-            raise TimeoutError(f"nobody read from the pipe for {timeout_s:g} s")
+            raise TimeoutError(f"the pipe was not read for {timeout_s:g} s")
         with contextlib.suppress(BlockingIOError):
             left = left[os.write(fd, left) :]

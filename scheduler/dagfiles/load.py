@@ -1,4 +1,4 @@
-"""Load a DAG file by its path: neither its name nor its neighbors can stand in for a module of ours or of a library."""
+"""Loads DAG files by path, so that neither they nor other files in the DAGs folder can shadow modules of Paceline or a library."""
 
 import hashlib
 import importlib.util
@@ -16,26 +16,26 @@ from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.dag import DAG
 from scheduler.exceptions import DagError, NotFoundError, TaskTimeout
 
-#: Every DAG file is a module of this prefix in sys.modules; no file of that name exists, so no import can find one.
+#: Every DAG file is a module with this prefix in sys.modules. No such file exists, so no import can find one.
 MODULE_PREFIX = "_paceline_dag_file_"
 
 
 def load(folder: Path, file: str) -> dict[str, DAG]:
-    """Run the DAG file `folder/file` and return its DAGs by id, in order of creation; none is fine.
+    """Run the DAG file `folder/file` and return its DAGs by ID, in order of creation. A file may have no DAGs.
 
-    A DAG counts if a module variable holds it or if it was opened (`with`, @dag) while the file ran. Whatever the file raises
-    goes through, SystemExit included.
+    A DAG counts if a module variable holds it or if it was opened (`with`, @dag) while the file ran. All exceptions of the file
+    are propagated, including SystemExit.
     """
     path = folder / file
     code = _compiled(path)
-    # At the end: config.py or json.py of a DAGs folder must not replace a module that anything else imports.
+    # Appended at the end: config.py or json.py in a DAGs folder must not shadow a module that other code imports.
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
     module = _module(path)
     sys.modules[module.__name__] = module
     try:
         with scope.collect() as opened:
-            exec(code, module.__dict__)  # noqa: S102 - running the author's file is the purpose
+            exec(code, module.__dict__)  # noqa: S102 - running the user's file is the purpose
     except BaseException:
         del sys.modules[module.__name__]
         raise
@@ -46,20 +46,20 @@ def load(folder: Path, file: str) -> dict[str, DAG]:
 
 
 def forget(folder: Path, file: str) -> None:
-    """Take back what `load` has left in this process."""
+    """Undo the effects of `load` on this process."""
     sys.modules.pop(_module_name(folder / file), None)
     sys.path.remove(str(folder))
 
 
 def modules_of(folder: Path) -> list[str]:
-    """The modules of the DAGs folder that were imported in this process, by path relative to it."""
+    """Return the modules of the DAGs folder that were imported in this process, as paths relative to it."""
     return sorted(str(path.relative_to(folder)) for path in _modules_below(folder).values())
 
 
 class LoadedFiles:
-    """The DAG files a long-lived process has loaded, each loaded again once it or a module beside it has changed.
+    """The loaded DAG files of a long-lived process. A file is loaded again after it or a module of the folder has changed.
 
-    Not for several threads: loading changes sys.modules.
+    Not thread-safe: loading changes sys.modules.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -67,9 +67,9 @@ class LoadedFiles:
         self._files: dict[str, _Loaded] = {}
 
     def dag(self, file: str, dag_id: str) -> DAG:
-        """The DAG `dag_id` of `file` (relative to the folder) as it is on disk now.
+        """Return the DAG `dag_id` of `file` (relative to the folder) as it is on disk now.
 
-        DagError if the file cannot be loaded, NotFoundError if it or the DAG is gone.
+        DagError if the file cannot be loaded. NotFoundError if the file or the DAG does not exist any more.
         """
         dag = self._dags(file).get(dag_id)
         if dag is None:
@@ -77,7 +77,7 @@ class LoadedFiles:
         return dag
 
     def task(self, file: str, dag_id: str, task_id: str) -> AbstractOperator:
-        """The operator of one task; errors as for `dag`, NotFoundError also if the task is gone."""
+        """Return the operator of a task. Errors as for `dag`; NotFoundError also if the task does not exist any more."""
         task = self.dag(file, dag_id).task_dict.get(task_id)
         if task is None:
             raise NotFoundError(
@@ -86,7 +86,7 @@ class LoadedFiles:
         return task
 
     def module(self, file: str) -> ModuleType:
-        """The module that `file` is, as it is on disk now; errors as for `dag`."""
+        """Return the module of `file` as it is on disk now. Errors as for `dag`."""
         self._dags(file)
         return sys.modules[_module_name(self._folder / file)]
 
@@ -98,7 +98,7 @@ class LoadedFiles:
         return loaded.dags
 
     def _forget_if_changed(self) -> None:
-        """After any change everything is forgotten, so that what is loaded next finds what a fresh process would."""
+        """Forget all files and modules after any change, so that the next load finds the same modules as a new process."""
         if any(loaded.changed() for loaded in self._files.values()):
             self._files.clear()
             for name in _modules_below(self._folder):
@@ -122,7 +122,7 @@ class LoadedFiles:
 @dataclass(frozen=True, slots=True)
 class _Loaded:
     dags: dict[str, DAG]
-    #: The file and every module of the DAGs folder it may have imported.
+    #: The file and all modules of the DAGs folder that it may have imported.
     stamps: dict[Path, "_Stamp | None"]
 
     def changed(self) -> bool:
@@ -134,10 +134,10 @@ _Stamp = tuple[int, int, int]
 
 def _stamp(path: Path) -> _Stamp | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def _stamps(paths: Iterable[Path]) -> dict[Path, _Stamp | None]:
@@ -145,7 +145,7 @@ def _stamps(paths: Iterable[Path]) -> dict[Path, _Stamp | None]:
 
 
 def _modules_below(folder: Path) -> dict[str, Path]:
-    """Modules that DAG files imported from the DAGs folder, without the DAG files themselves."""
+    """Return the modules that DAG files imported from the DAGs folder, without the DAG files themselves."""
     start = f"{folder}/"
     files = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
     return {
@@ -156,12 +156,12 @@ def _modules_below(folder: Path) -> dict[str, Path]:
 
 
 def _compiled(path: Path) -> CodeType:
-    # Compiled here and never read from __pycache__, which takes two versions of one second and one size for the same.
+    # Compiled here and never read from __pycache__, which confuses two versions of the same second and size.
     return compile(_text(path), str(path), "exec", dont_inherit=True)
 
 
 def _text(path: Path) -> str:
-    """The source as text. A BOM is fine; so is another encoding that the first lines declare (PEP 263)."""
+    """Return the source as text. It may have a BOM, or declare another encoding in its first lines (PEP 263)."""
     raw = path.read_bytes()
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
@@ -194,12 +194,12 @@ def _module_name(path: Path) -> str:
 
 
 def _by_id(dags: list[DAG], path: Path) -> dict[str, DAG]:
-    found: dict[str, DAG] = {}
+    by_id: dict[str, DAG] = {}
     for dag in dags:
-        first = found.setdefault(dag.dag_id, dag)
+        first = by_id.setdefault(dag.dag_id, dag)
         if first is not dag:
             at = source.Location(str(path), dag.line)
             raise source.fault(
-                f"{path.name} makes two DAGs of the id {dag.dag_id!r}, in lines {first.line} and {dag.line}; rename one.", at=at
+                f"{path.name} defines two DAGs with the ID {dag.dag_id!r}, in lines {first.line} and {dag.line}; rename one.", at=at
             )
-    return found
+    return by_id

@@ -1,4 +1,4 @@
-"""Read one DAG file, in a process made for it: the part that runs the author's code, under limits, and reports."""
+"""Parses one DAG file in its own child process: runs the user code under limits and reports the result."""
 
 import contextlib
 import faulthandler
@@ -17,18 +17,18 @@ from scheduler.exceptions import DagError
 from scheduler.serialized.authored import from_dag
 from scheduler.settings import Core, Scheduler
 
-#: First line of a result: what comes before it in the pipe is faulthandler's.
+#: Start of a result. Data before it in the pipe comes from faulthandler.
 RESULT_MARK = b"\n\x1e"
-#: Address space kept back for reporting that the rest is used up.
+#: Address space reserved for reporting that the rest is used up.
 RESERVE_MB = 64
-#: The largest file that may be written while a DAG file is read.
+#: Maximum size of a file that user code writes while its DAG file is parsed.
 MAX_FILE_MB = 256
 RESULT_FD = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What every file of one scheduler is read with."""
+    """The folder and settings with which a scheduler parses its files."""
 
     folder: Path
     core: Core
@@ -36,7 +36,7 @@ class Work:
 
 
 def run_child(file: str, work: Work, *, parent: int, processes: int | None, result_fd: int, output_fd: int) -> NoReturn:
-    """The life of a freshly forked child: read `file`, write the result, end. Nothing of the parent's is cleaned up here.
+    """Run a newly forked child: parse `file`, write the result, and exit without cleaning up resources of the parent.
 
     `processes` as in limits.Limits.
     """
@@ -44,23 +44,23 @@ def run_child(file: str, work: Work, *, parent: int, processes: int | None, resu
     try:
         process_tree.end_with_parent(parent)
         _confine(work.scheduler, processes, result_fd=result_fd, output_fd=output_fd)
-        looked_outside = side_effects.watch()
-        found = parse(file, work)
-        if "dags" in found:
-            found |= {"modules": load.modules_of(work.folder), "settled": not looked_outside()}
-        result = json.dumps(found).encode()
+        has_side_effects = side_effects.watch()
+        reading = parse(file, work)
+        if "dags" in reading:
+            reading |= {"modules": load.modules_of(work.folder), "settled": not has_side_effects()}
+        result = json.dumps(reading).encode()
         faulthandler.cancel_dump_traceback_later()
         _write(RESULT_MARK + result)
         code = 0
     finally:
-        # Neither atexit handlers nor threads the file has started may hold the child.
+        # Atexit handlers and threads of user code must not keep the child running.
         os._exit(code)
 
 
 def parse(file: str, work: Work) -> dict[str, Any]:
-    """The DAGs of `file` as rows to store, or its problem: `{"dags": [...]}` or `{"problem": {...}}`.
+    """Return the DAGs of `file` as rows to store, or its problem: `{"dags": [...]}` or `{"problem": {...}}`.
 
-    A file is all or nothing: an error anywhere in it leaves the stored versions of all its DAGs as they are.
+    A file is all or nothing: after an error anywhere in it, the stored versions of all its DAGs stay as they are.
     """
     try:
         zones.set_default(work.core.default_timezone)
@@ -68,12 +68,12 @@ def parse(file: str, work: Work) -> dict[str, Any]:
         return {"dags": [_row(dag, file, work) for dag in dags.values()]}
     except BaseException as error:
         _release_reserve()
-        found = problem.of_exception(error, work.folder / file, memory_limit_mb=work.scheduler.dag_file_memory_limit_mb)
-        return {"problem": found.to_dict()}
+        reason = problem.of_exception(error, work.folder / file, memory_limit_mb=work.scheduler.dag_file_memory_limit_mb)
+        return {"problem": reason.to_dict()}
 
 
 def warm_up(work: Work) -> None:
-    """Read a DAG file of ours in this process, so that its children find what Python prepares on the way."""
+    """Parse Paceline's own DAG file in this process, so that its children inherit what Python caches on the way."""
     folder = Path(__file__).parent
     parse("warm_up.py", replace(work, folder=folder))
     load.forget(folder, "warm_up.py")
@@ -83,7 +83,7 @@ def _row(dag: DAG, file: str, work: Work) -> dict[str, Any]:
     data = from_dag(dag, file=file, core=work.core, scheduler=work.scheduler)
     stored = data.to_json()
     if nesting.is_too_deep(json.loads(stored)):
-        raise DagError(f"DAG {dag.dag_id!r} holds values that are nested more than {nesting.MAX_DEPTH} deep: write them flatter.")
+        raise DagError(f"DAG {dag.dag_id!r} holds values that are nested more than {nesting.MAX_DEPTH} deep: flatten them.")
     return {
         "dag_id": data.dag_id,
         "content_hash": data.content_hash,
@@ -93,9 +93,9 @@ def _row(dag: DAG, file: str, work: Work) -> dict[str, Any]:
 
 
 def _confine(config: Scheduler, processes: int | None, *, result_fd: int, output_fd: int) -> None:
-    """Leave the parent's descriptors and group behind, and set the limits."""
+    """Leave the parent's process group, close its descriptors, and set the limits."""
     os.setpgid(0, 0)
-    # Both may sit on a number that is about to be overwritten.
+    # Both may have a number that is about to be replaced.
     result_fd, output_fd = (os.dup(fd) if fd <= RESULT_FD else fd for fd in (result_fd, output_fd))
     os.dup2(output_fd, 1)
     os.dup2(output_fd, 2)
@@ -104,7 +104,7 @@ def _confine(config: Scheduler, processes: int | None, *, result_fd: int, output
     memory_mb = config.dag_file_memory_limit_mb
     limits.confine(limits.Limits(memory_mb=memory_mb, file_mb=MAX_FILE_MB, reserve_mb=RESERVE_MB, processes=processes))
     faulthandler.enable(RESULT_FD)
-    # Says where the file hangs and ends it, without the interpreter's help; the parent kills what even this does not end.
+    # Reports where the file hangs at the time limit and ends the process. If that fails, the keeper kills it.
     faulthandler.dump_traceback_later(config.dag_file_processor_timeout, file=RESULT_FD, exit=True)
 
 

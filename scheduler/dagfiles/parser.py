@@ -1,4 +1,4 @@
-"""The scheduler's end of its template process: hand in files, get back what was read from them."""
+"""The client of the fork server in the scheduler: it submits files and collects their results."""
 
 import contextlib
 import json
@@ -21,63 +21,66 @@ from scheduler.settings import Settings
 log = logging.getLogger(__name__)
 
 STOP_S = 5.0
-#: How long requests may wait for the template to take them; it takes none while it starts.
+#: Seconds in which the fork server must read requests. It reads none while it starts.
 SEND_S = 10.0
-#: How long after its time limit a file must have been answered: the template ends it before, unless something has stopped that.
+#: Seconds after its time limit in which a file must be answered. The fork server ends its parser before, unless it is stopped.
 LATE_S = 20.0
 
 
 class Parser:
-    """Starts the template process when it is first needed, and again if a file manages to end it, to stop it or to speak for it."""
+    """Parses files in a fork server, which it starts on first use.
+
+    It restarts the fork server if a file ends it, stops it or forges its answers.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
         self._received = lines.LineReader(MAX_LINE_BYTES)
         self._waiting: deque[str] = deque()
-        #: When each file that is being read was handed in.
+        #: The start time of each file that is being parsed.
         self._reading: dict[str, float] = {}
-        #: Files that were being read when a template process ended: read one at a time, so that the guilty one is known.
+        #: Files that were being parsed when a fork server ended. They are parsed one at a time to identify the cause.
         self._suspects: deque[str] = deque()
 
     @property
     def busy(self) -> int:
-        """Files handed in and not yet answered."""
+        """The number of submitted files without an answer."""
         return len(self._reading) + len(self._waiting) + len(self._suspects)
 
     def submit(self, files: Iterable[str]) -> None:
-        """Read these files, all at the same time: who calls keeps `busy` within its limit."""
+        """Parse these files, all at the same time. The caller must keep `busy` within its limit."""
         self._waiting.extend(files)
         self._feed()
 
     def collect(self) -> list[Answer]:
-        """The answers that have come since the last call; never waits."""
+        """Return the answers that arrived since the last call. Never waits."""
         answers, trouble = self._receive()
         if trouble is None and self._is_late():
             trouble = "did not answer in time"
         if trouble is not None:
-            answers += self._end_template(trouble)
+            answers += self._end_fork_server(trouble)
         if self.busy:
             self._feed()
         return answers
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether there is an answer to collect, within this time."""
+        """Wait until there is an answer to collect. False after the timeout."""
         fd = self.fileno()
         return fd is not None and lines.is_readable(fd, timeout_s)
 
     def fileno(self) -> int | None:
-        """Readable when there is an answer to collect; None while there is no template process."""
+        """Return a descriptor that is readable when there is an answer to collect; None while no fork server runs."""
         return None if self._process is None or self._process.stdout is None else self._process.stdout.fileno()
 
     def stop(self) -> None:
-        """End the template process and everything it and the files have started."""
+        """End the fork server and all its descendants."""
         if self._process is not None:
             assert self._process.stdin is not None
             with contextlib.suppress(OSError):
-                self._process.stdin.close()  # the template kills its children and ends
+                self._process.stdin.close()  # the fork server kills its children and exits
             self._drain(STOP_S)
-        self._end_template("was stopped")
+        self._end_fork_server("was stopped")
         self._waiting.clear()
         self._suspects.clear()
 
@@ -99,12 +102,12 @@ class Parser:
         try:
             lines.write(self._process.stdin.fileno(), data, timeout_s=SEND_S)
         except BrokenPipeError:
-            pass  # it died; collect() finds that out
+            pass  # the fork server has ended, which collect() detects
         except TimeoutError:
-            process_tree.kill_session(self._process.pid)  # so does collect()
+            process_tree.kill_session(self._process.pid)  # collect() detects its end
 
     def _start(self) -> None:
-        # A session of its own: the terminal's Ctrl-C is the scheduler's to handle, and nothing a file starts gets lost.
+        # Its own session: the scheduler alone handles Ctrl-C, and processes that a file starts can be found.
         self._process = process_tree.start(
             [sys.executable, "-P", "-m", "scheduler.dagfiles.fork_server"],
             stdin=subprocess.PIPE,
@@ -125,7 +128,7 @@ class Parser:
         )
 
     def _receive(self) -> tuple[list[Answer], str | None]:
-        """Complete answers, and why no more can come from this template process, if so."""
+        """Return the complete answers, and the reason why this fork server can send no more, if any."""
         answers: list[Answer] = []
         fd = self.fileno()
         if fd is None:
@@ -135,9 +138,9 @@ class Parser:
                 for line in self._received.feed(data):
                     answers.append(self._answer(line))
         except (ValidationError, _UnexpectedError, lines.LineTooLongError) as error:
-            what = fault(error) if isinstance(error, ValidationError) else str(error)
-            log.error("The process that reads DAG files says what it should not (%s) and is started again", what)
-            return answers, f"said what it should not ({what})"
+            reason = fault(error) if isinstance(error, ValidationError) else str(error)
+            log.error("The fork server for DAG files gave an invalid answer (%s); restarting it", reason)
+            return answers, f"gave an invalid answer ({reason})"
         return answers, None if data is None else "ended"
 
     def _answer(self, line: bytes) -> Answer:
@@ -150,11 +153,11 @@ class Parser:
         limit_s = self._settings.scheduler.dag_file_processor_timeout + LATE_S
         return bool(self._reading) and time.monotonic() - min(self._reading.values()) > limit_s
 
-    def _end_template(self, trouble: str) -> list[Answer]:
-        """Clear away a template process; blame the one file that was being read, suspect several."""
+    def _end_fork_server(self, trouble: str) -> list[Answer]:
+        """End the fork server. If one file was being parsed, it is the cause; if several were, each is parsed alone."""
         if self._process is None:
             return []
-        # Before it is waited for: until then nothing else can have got its id.
+        # Before the process is reaped: until then no other process can have its ID.
         process_tree.kill_session(self._process.pid)
         code = self._process.wait()
         process_tree.ended(self._process.pid)
@@ -175,7 +178,7 @@ class Parser:
         return [Answer(file=file, duration_s=0.0, problem=FileProblem(message=message)) for file in lost]
 
     def _drain(self, timeout_s: float) -> None:
-        """Let the template end: it may be waiting for somebody to take an answer."""
+        """Read answers until the fork server ends: it may be waiting for space in the pipe."""
         fd, deadline = self.fileno(), time.monotonic() + timeout_s
         assert fd is not None
         while lines.is_readable(fd, deadline - time.monotonic()):
@@ -184,10 +187,10 @@ class Parser:
 
 
 class _UnexpectedError(Exception):
-    """An answer that fits no request."""
+    """An answer without a request."""
 
 
 def environment(settings: Settings) -> dict[str, str]:
-    """What the author's code sees while its file is read: ours without passwords, and where home is."""
+    """Return the environment of user code while its file is parsed: this process's without passwords, with the folders set."""
     ours = {"PACELINE_HOME": str(settings.home), "PACELINE_DAGS_FOLDER": str(settings.dags_folder)}
     return hardening.clean(os.environ.items()) | ours

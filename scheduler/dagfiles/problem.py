@@ -1,4 +1,4 @@
-"""What is wrong with a DAG file, in words for its author: one sentence, the line, the traceback."""
+"""Import errors of DAG files: a message for the user, the line, and the traceback."""
 
 import re
 import signal
@@ -12,7 +12,7 @@ from scheduler.exceptions import DagError
 
 MAX_MESSAGE_CHARACTERS = 2_000
 MAX_TRACEBACK_CHARACTERS = 20_000
-#: What is looked at of a report: faulthandler's shows a hundred frames of each thread.
+#: The part of a report that is searched. faulthandler reports up to a hundred frames of each thread.
 MAX_REPORT_CHARACTERS = 1 << 20
 MEANINGS = {
     signal.SIGSEGV: "a segmentation fault in a library it uses",
@@ -20,13 +20,13 @@ MEANINGS = {
     signal.SIGBUS: "a bad memory access in a library it uses",
     signal.SIGKILL: "killed from outside, perhaps for lack of memory",
 }
-#: A line of faulthandler's report, innermost call first.
+#: A line of a report of faulthandler, which starts with the innermost call.
 FAULT_LINE = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d{1,9}) in ', re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a file could not be read. `line` is a line of that file, None if unknown."""
+    """Why a file could not be parsed. `line` is a line of that file; None if unknown."""
 
     message: str
     line: int | None = None
@@ -34,7 +34,7 @@ class Problem:
 
     @classmethod
     def make(cls, message: str, line: int | None = None, trace: str = "") -> Self:
-        """A Problem the database can store: bounded, without NUL and lone surrogates."""
+        """Create a problem that the database can store: bounded, without NUL and lone surrogates."""
         return cls(_clean(message, MAX_MESSAGE_CHARACTERS), line, _clean(trace, MAX_TRACEBACK_CHARACTERS))
 
     def to_dict(self) -> dict[str, Any]:
@@ -42,10 +42,10 @@ class Problem:
 
 
 def of_exception(error: BaseException, path: Path, *, memory_limit_mb: int) -> Problem:
-    """What an exception raised while `path` was read means."""
+    """Return the problem for an exception that was raised while `path` was parsed."""
     line = _line_in(error, path)
     if isinstance(error, MemoryError):
-        # The frames of a memory hog still hold what it has taken; there is nothing left to format them with.
+        # The frames still hold the allocated memory. Without it, there is not enough left to format them.
         traceback.clear_frames(error.__traceback__)
         message = (
             f"The file needs more than {memory_limit_mb} MiB of memory to be read: move the work into a task,"
@@ -64,7 +64,10 @@ def of_exception(error: BaseException, path: Path, *, memory_limit_mb: int) -> P
 
 
 def of_ending(code: int, path: Path, *, report: str, output: str) -> Problem:
-    """What it means that a child ended without a result; `code` is negative for a signal, `report` is faulthandler's."""
+    """Return the problem of a child that ended without a result.
+
+    `code` is its exit code, negative for a signal. `report` is the report of faulthandler.
+    """
     if code < 0:
         meaning = next((words for number, words in MEANINGS.items() if number == -code), None)
         message = f"Reading the file ended its process by {ending(code)}" + (f": {meaning}." if meaning else ".")
@@ -74,7 +77,7 @@ def of_ending(code: int, path: Path, *, report: str, output: str) -> Problem:
 
 
 def of_timeout(limit_s: float, path: Path, *, report: str, output: str) -> Problem:
-    """A file that was still being read when its time was over."""
+    """Return the problem of a file that exceeded the time limit."""
     message = (
         f"Reading the file took more than {limit_s:g} s: move the work into a task, or raise scheduler.dag_file_processor_timeout."
     )
@@ -82,32 +85,32 @@ def of_timeout(limit_s: float, path: Path, *, report: str, output: str) -> Probl
 
 
 def ending(code: int) -> str:
-    """An exit code, negative for a signal, as people read it."""
+    """Describe an exit code, negative for a signal."""
     if code >= 0:
         return f"exit code {code}"
     return signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
 
 
 def of_answer(fault: str) -> Problem:
-    """A child that answered something else than the code around the file does."""
+    """Return the problem of a child whose answer is invalid."""
     return Problem.make(
-        f"The process that read the file gave an answer that cannot be used ({fault}): something in the file writes into the pipe"
-        " of its process, or changes the modules it runs on."
+        f"The process that read the file gave an invalid answer ({fault}): code in the file writes into the pipe"
+        " of its process, or changes the modules of Paceline."
     )
 
 
 def of_flood(limit_bytes: int) -> Problem:
-    """A child whose answer is larger than it may be."""
+    """Return the problem of a child whose answer is too large."""
     return Problem.make(f"The DAGs of the file take more than {limit_bytes >> 20} MiB; split the file.")
 
 
 def clean(text: str) -> str:
-    """A message the database can store."""
+    """Return a message that the database can store."""
     return _clean(text, MAX_MESSAGE_CHARACTERS)
 
 
 def _line_in(error: BaseException, path: Path) -> int | None:
-    """The innermost line of `path` the error passed through, or the line the error itself names."""
+    """Return the line that the error names, or the innermost line of `path` in its traceback."""
     for file_name, line_name in (("filename", "lineno"), ("file", "line")):  # of SyntaxError, of DagError
         line = getattr(error, line_name, None)
         if getattr(error, file_name, None) == str(path) and isinstance(line, int):
@@ -117,15 +120,15 @@ def _line_in(error: BaseException, path: Path) -> int | None:
 
 
 def _trace(error: BaseException) -> str:
-    """The traceback as the author knows it: without the frames of the loader around it."""
-    shown = traceback.TracebackException.from_exception(error)
-    pending: list[traceback.TracebackException | None] = [shown]
+    """Format the traceback without the frames of Paceline and the import system."""
+    trace = traceback.TracebackException.from_exception(error)
+    pending: list[traceback.TracebackException | None] = [trace]
     while pending:
         part = pending.pop()
         if part is not None:
             part.stack = traceback.StackSummary.from_list([frame for frame in part.stack if not _ours(frame.filename)])
             pending += [part.__cause__, part.__context__]
-    return "".join(shown.format())
+    return "".join(trace.format())
 
 
 def _ours(filename: str) -> bool:
@@ -133,15 +136,15 @@ def _ours(filename: str) -> bool:
 
 
 def _faulty_line(report: str, path: Path) -> int | None:
-    for found in FAULT_LINE.finditer(report[:MAX_REPORT_CHARACTERS]):
-        if found["file"] == str(path):
-            return int(found["line"])
+    for match in FAULT_LINE.finditer(report[:MAX_REPORT_CHARACTERS]):
+        if match["file"] == str(path):
+            return int(match["line"])
     return None
 
 
 def _with_output(report: str, output: str) -> str:
     lines = report[:MAX_REPORT_CHARACTERS].strip().splitlines()
-    report = "\n".join(line for line in lines if not (found := FAULT_LINE.match(line)) or not _ours(found["file"]))
+    report = "\n".join(line for line in lines if not (match := FAULT_LINE.match(line)) or not _ours(match["file"]))
     return "\n".join(part for part in (report, f"Output:\n{output.strip()}" if output.strip() else "") if part)
 
 

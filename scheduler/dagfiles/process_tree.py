@@ -1,7 +1,7 @@
-"""Ends everything that a process of the author's code has started, whatever it did to get away: forks, groups, sessions.
+"""Ends all descendants of a process that runs user code, even if they fork or change their process group or session.
 
-A reaper (PR_SET_CHILD_SUBREAPER) becomes the parent of every descendant whose own parent ended. So nothing below it can leave, and
-once the kernel says that it has no child, nothing is left. Whoever kills the reaper gets the next one above for a parent.
+A reaper (PR_SET_CHILD_SUBREAPER) becomes the parent of every descendant whose own parent ended. So no descendant can escape, and
+a reaper without children has no descendants. If a descendant kills the reaper, the next reaper above adopts it.
 """
 
 import contextlib
@@ -18,33 +18,34 @@ from typing import Any
 import psutil
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-#: How long killing may take: what waits for a disk ends late, and what forks as fast as it is killed may never end.
+#: Seconds for killing. A process that waits for a disk ends late, and processes that fork as fast as they are killed may never end.
 KILL_S = 5.0
 PAUSE_S = 0.002
 
 _libc = ctypes.CDLL(None)
 _lock = threading.Lock()
-#: Of a process that starts others for good (`start`): those that are no strays. And whether it is their reaper.
+#: Processes that `start` has started, which are not strays.
 _started: set[int] = set()
+#: Whether this process is a reaper.
 _is_reaper = False
 
 
 def become_reaper() -> None:
-    """From now on whatever loses its parent below this process is a child of it. Not inherited by a fork."""
+    """Make this process adopt its orphaned descendants from now on. A forked process does not inherit this."""
     global _is_reaper  # noqa: PLW0603 - a property of the process
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     _is_reaper = True
 
 
 def end_with_parent(parent: int) -> None:
-    """Let this process, which `parent` has just forked, be killed when that ends."""
+    """Have this process, which `parent` has just forked, killed when `parent` ends."""
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before this was asked for
+    if os.getppid() != parent:  # it ended before the call to prctl
         os._exit(1)
 
 
 def start(command: Sequence[str], **options: Any) -> "subprocess.Popen[bytes]":
-    """Start a process that `kill_strays` passes over until `ended`."""
+    """Start a process that `kill_strays` ignores until `ended` is called."""
     with _lock:
         process = subprocess.Popen(command, **options)
         _started.add(process.pid)
@@ -52,13 +53,13 @@ def start(command: Sequence[str], **options: Any) -> "subprocess.Popen[bytes]":
 
 
 def ended(pid: int) -> None:
-    """A process that `start` gave has been waited for; what it left behind is a stray now."""
+    """Record that a process from `start` was reaped. Its remaining descendants are strays from now on."""
     with _lock:
         _started.discard(pid)
 
 
 def kill_session(session: int) -> None:
-    """Kill every process of a session, also those that left their process group."""
+    """Kill all processes of a session, including those that left their process group."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
@@ -67,7 +68,7 @@ def kill_session(session: int) -> None:
 
 
 def kill_below(limit_s: float = KILL_S) -> bool:
-    """In a reaper: kill and wait for everything below it; False if something is left after `limit_s`."""
+    """Kill and reap all descendants of this reaper. False if some are left after `limit_s` seconds."""
     deadline = time.monotonic() + limit_s
     while not _is_childless():
         if time.monotonic() >= deadline:
@@ -78,12 +79,15 @@ def kill_below(limit_s: float = KILL_S) -> bool:
 
 
 def kill_strays(known: Collection[int] = (), limit_s: float = KILL_S) -> None:
-    """In a reaper: kill and wait for every child that is neither `known` nor from `start`, with all below it."""
+    """Kill and reap all children of this reaper that are neither `known` nor from `start`, with their descendants.
+
+    Does nothing in a process that is not a reaper.
+    """
     if not _is_reaper:
         return
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
-        with _lock:  # or a process might be seen that `start` has not noted yet
+        with _lock:  # otherwise a new process that `start` has not recorded yet could look like a stray
             strays = [child for child in psutil.Process().children() if child.pid not in _started and child.pid not in known]
         if not strays:
             return
@@ -96,7 +100,7 @@ def kill_strays(known: Collection[int] = (), limit_s: float = KILL_S) -> None:
 
 
 def _is_childless() -> bool:
-    """Wait for the children that have ended; whether there is no other."""
+    """Reap the ended children. Returns whether no child is left."""
     try:
         while os.waitpid(-1, os.WNOHANG) != (0, 0):
             pass

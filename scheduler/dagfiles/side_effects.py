@@ -1,7 +1,7 @@
-"""Notes whether reading a DAG file looked at anything but Python code: files, folders, other processes, the network.
+"""Detects whether parsing a DAG file used anything but Python code: files, folders, other processes, the network.
 
-It goes by the interpreter's audit events, so it must be asked for in the child that reads, and cannot be taken back there.
-What raises no event (the time, `os.stat`) is overlooked.
+It uses the interpreter's audit events, so it must run in the child that parses, and cannot be removed there.
+Operations without an event (the time, `os.stat`) are not detected.
 """
 
 import os
@@ -9,36 +9,36 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-#: Events that tell of something outside, whatever their arguments.
+#: Events that are side effects with any arguments.
 OUTSIDE = frozenset((
     "socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "subprocess.Popen", "os.system", "os.exec", "os.fork",
     "os.forkpty", "os.posix_spawn", "sqlite3.connect", "os.scandir", "glob.glob",
 ))  # fmt: skip
-#: Where there is code and what belongs to it.
+#: Folders of installed code and its data.
 CODE = tuple(
-    {f"{os.path.realpath(place)}/" for place in (sys.prefix, sys.base_prefix)} | {f"{sys.prefix}/", "/usr/share/zoneinfo/"}
+    {f"{os.path.realpath(prefix)}/" for prefix in (sys.prefix, sys.base_prefix)} | {f"{sys.prefix}/", "/usr/share/zoneinfo/"}
 )
 CODE_SUFFIXES = (".py", ".pyc", ".so")
 IMPORTER = "<frozen importlib._bootstrap_external>"
 
 
 def watch() -> Callable[[], bool]:
-    """Watch from now on; the answer says whether anything outside was looked at until it is asked."""
-    looked: list[str] = []
+    """Watch for side effects from now on. The returned function tells whether there were any so far."""
+    seen: list[str] = []
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open":
             if _is_input(arguments):
-                looked.append(event)
+                seen.append(event)
         elif event in OUTSIDE or (event == "os.listdir" and sys._getframe(1).f_code.co_filename != IMPORTER):
-            looked.append(event)
+            seen.append(event)
 
     sys.addaudithook(hook)
-    return lambda: bool(looked)
+    return lambda: bool(seen)
 
 
 def _is_input(arguments: tuple[Any, ...]) -> bool:
-    """Whether this file is opened to read something other than code."""
+    """Whether this file is opened to read data other than code."""
     path, mode, flags = arguments
     if isinstance(path, int) or (isinstance(flags, int) and flags & os.O_ACCMODE == os.O_WRONLY):
         return False

@@ -1,4 +1,4 @@
-"""The DAG files of one scheduler: which are due, reading them in children, storing what they hold."""
+"""The DAG file manager of a scheduler: it finds due files, parses them in child processes and stores their DAGs."""
 
 import contextlib
 import logging
@@ -29,42 +29,42 @@ from scheduler.store.dags import files, schedules
 
 log = logging.getLogger(__name__)
 
-#: A claim outlives the time a file may take by this much; after it, another scheduler may read the file.
+#: Seconds by which a claim outlives the time limit of a file. After that, another scheduler may parse the file.
 CLAIM_MARGIN_S = 30.0
-#: How soon a switched link to the folder is noticed, of which inotify says nothing.
+#: Seconds until a switched link to the folder is detected, which inotify does not report.
 GLANCE_S = 0.5
-#: How often the database is asked for its clock.
+#: Seconds between two readings of the database's clock.
 CLOCK_S = 15.0
 STOP_S = 15.0
-#: How often this process looks for what others left to it. Whoever notices such an end looks at once.
+#: Seconds between two searches for orphaned processes. There is another search whenever a fork server or callback process ends.
 STRAYS_S = 15.0
-#: Errors that say nothing of the file that was to be stored: the next attempt may do it.
+#: Errors that are not about the stored file: the next attempt may succeed.
 AWAY = (OperationalError, InterfaceError, InternalError)
-#: Codes, and how they begin, of those that are about the server or a lost race. Any other may be about the file if it comes again.
+#: Prefixes of error codes that are about the server or a lost race. Any other code may be about the file if it repeats.
 NOT_ABOUT_FILE = ("08", "25", "40", "53300", "55P03", "57P", "58")
 MAX_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
-    """What one turn did."""
+class Iteration:
+    """The result of one iteration of a DagFileManager."""
 
-    #: DAG files in the folder, if it was listed.
+    #: The number of DAG files in the folder, if it was listed.
     listed: int | None = None
     started: tuple[str, ...] = ()
     stored: tuple[str, ...] = ()
-    #: DAGs that got a version with new content.
+    #: DAGs with a new version.
     new_versions: tuple[str, ...] = ()
-    #: Files that became, or stayed, an import error.
+    #: Files with an import error.
     failed: tuple[str, ...] = ()
-    #: DAGs whose file was removed.
+    #: DAGs whose files were removed.
     removed: tuple[str, ...] = ()
 
 
 class DagFileManager:
-    """Reads the due files of the DAGs folder, sharing them with the managers of all other schedulers.
+    """Parses the due files of the DAGs folder. The managers of all schedulers share the files.
 
-    `run_once` is one turn for who has a loop; `start` and `stop` give it a thread and a loop of its own.
+    `run_once` is one iteration, for callers with their own loop. `start` and `stop` run it in a thread with a loop.
     """
 
     def __init__(self, engine: Engine, settings: Settings, scheduler_id: str, wakeups: Wakeups | None = None) -> None:
@@ -73,7 +73,7 @@ class DagFileManager:
         self._id = scheduler_id
         self._wakeups = wakeups
         limits = settings.scheduler
-        # Where the kernel does not tell of changes, they are found as soon as an unchanged file would be read again.
+        # Changes that inotify does not report are found at the latest when an unchanged file would be parsed again.
         self._watch = Watch(
             settings.dags_folder,
             list_interval_s=limits.dag_dir_list_interval,
@@ -84,36 +84,38 @@ class DagFileManager:
         self._listing: Listing | None = None
         self._answers: deque[Answer] = deque()
         self._check = DagCheck()
-        #: How often PostgreSQL gave up storing what a file gave.
+        #: The number of failures to store the DAGs of each file.
         self._attempts: Counter[str] = Counter()
-        #: When each file being read had last changed, at its claim.
+        #: The change time of each file that is being parsed, at its claim.
         self._claimed: dict[str, datetime] = {}
-        #: Files that were written while they were being read; and those of them whose time that did not change.
+        #: Files that were written while they were being parsed.
         self._overtaken: set[str] = set()
+        #: Those of them whose change time stayed the same.
         self._stale: set[str] = set()
-        self._said: dict[str, str] = {}
+        #: The last logged problem of each file.
+        self._logged: dict[str, str] = {}
         self._stopping = threading.Event()
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        #: When the database is asked for due files again, on the monotonic clock.
+        #: The time, on the monotonic clock, at which the database is queried for due files again.
         self._ask_at = 0.0
         self._clock_read: tuple[datetime, float] | None = None
         self._thread: threading.Thread | None = None
         self._next_id: str | None = None
-        #: Beats at each turn of its thread, also while the database is away; listing a large folder takes its time.
-        self._pulse = Pulse("The DAG files have not been looked at", 2 * settings.scheduler.scheduler_health_check_threshold)
-        #: Fails while every turn does, for another reason than the database's being away.
+        #: Beats at each iteration of the thread, even while the database is unreachable. Listing a large folder takes long.
+        self._pulse = Pulse("The DAG files have not been checked", 2 * settings.scheduler.scheduler_health_check_threshold)
+        #: Fails while every iteration fails, unless the database is unreachable.
         self._progress = Contact()
         self._strays_at = 0.0
 
     def complaint(self, now: float) -> str | None:
-        """What keeps DAG files from being read, for the scheduler's health; `now` is the monotonic clock."""
+        """Return why DAG files are not parsed, for the scheduler's health. `now` is the time on the monotonic clock."""
         return self._pulse(now) or self._progress(now)
 
-    def run_once(self, now: datetime, *, ask: bool = True) -> Turn:
-        """Look at the folder, store what was read meanwhile, start what is due; never waits for a file. Without `ask` only what
-        has just changed is due.
+    def run_once(self, now: datetime, *, ask: bool = True) -> Iteration:
+        """Check the folder, store finished results and start due files, without waiting for a file.
 
-        Database errors go through; what was not stored is stored by the next turn.
+        Without `ask`, only files that have just changed are due. Database errors are propagated. The next iteration stores the
+        results that were not stored.
         """
         self._id, self._next_id = self._next_id or self._id, None
         self._answers.extend(self._parser.collect())
@@ -122,8 +124,8 @@ class DagFileManager:
         if ask or self._ask_at == 0.0:
             started += self._start_due(now)
         if removed or any(result.changed for result in recorded.values()):
-            self._ring()
-        return Turn(
+            self._wake()
+        return Iteration(
             listed=listed,
             removed=removed,
             started=started,
@@ -133,11 +135,11 @@ class DagFileManager:
         )
 
     def work_as(self, scheduler_id: str) -> None:
-        """Go on under another id of the registry, because this one was taken for dead: what it had claimed was given away."""
+        """Continue under another ID, because the registered one was declared lost and its claims were released."""
         self._next_id = scheduler_id
 
     def start(self) -> None:
-        """Take turns in a thread until `stop`."""
+        """Run iterations in a thread until `stop`."""
         self._stopping.clear()
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._stop_fd)
@@ -145,7 +147,7 @@ class DagFileManager:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread and every parser child; files that were being read stay due."""
+        """End the thread and all parser processes. Files that were being parsed stay due."""
         self._stopping.set()
         os.eventfd_write(self._stop_fd, 1)
         if self._thread is not None:
@@ -156,12 +158,15 @@ class DagFileManager:
         if self._claimed:
             try:
                 files.release(self._engine, claimed_by=self._id)
-            except DBAPIError as error:  # the claims lapse by themselves
-                log.warning("The DAG files being read could not be given back: %s", error.orig)
+            except DBAPIError as error:  # the claims expire by themselves
+                log.warning("The claims on DAG files could not be released: %s", error.orig)
             self._claimed.clear()
 
     def _sync(self, now: datetime) -> tuple[int | None, tuple[str, ...], tuple[str, ...]]:
-        """Tell the database what has changed in the folder: files listed, DAGs removed, files that are read at once."""
+        """Write the changes in the folder to the database.
+
+        Returns the number of listed files, the removed DAGs, and the files that are parsed at once.
+        """
         listing = self._watch.look()
         if listing is not None:
             self._listing = listing if self._listing is None else self._listing.followed_by(listing)
@@ -191,7 +196,7 @@ class DagFileManager:
                 self._answers.popleft()
                 continue
             if answer.file in self._stale:
-                # Nobody can tell which of the two was read; the claim goes on.
+                # It is unknown which of the two versions was parsed, so the file is parsed again under the same claim.
                 self._stale.discard(answer.file)
                 self._answers.popleft()
                 self._parser.submit([answer.file])
@@ -199,7 +204,7 @@ class DagFileManager:
             try:
                 result = self._record(answer, now)
             except AWAY:
-                self._answers.rotate(-1)  # should it be this one's fault, the others are stored before the next attempt
+                self._answers.rotate(-1)  # this answer may be the cause: store the others before the next attempt
                 raise
             self._attempts.pop(answer.file, None)
             self._answers.popleft()
@@ -209,41 +214,41 @@ class DagFileManager:
                 self._ask_at = 0.0
             if result.accepted:
                 recorded[answer.file] = result
-                self._say(answer.file, result.problem)
+                self._log(answer.file, result.problem)
         return recorded
 
     def _record(self, answer: Answer, now: datetime) -> files.Recorded:
-        """Store one answer. Whatever is wrong with it is a problem of its file; only a database that is away goes through."""
+        """Store an answer. An invalid answer becomes a problem of its file. Only errors of an unreachable database are raised."""
         try:
             return self._put(self._parsed(answer), now)
         except AWAY as error:
             if not self._gives_up(answer.file, error):
                 raise
-            found = problem.Problem.make(f"PostgreSQL gave up storing the DAGs of this file: {str(error.orig).splitlines()[0]}.")
+            reason = problem.Problem.make(f"PostgreSQL cannot store the DAGs of this file: {str(error.orig).splitlines()[0]}.")
         except MalformedDagError as error:
-            found = problem.of_answer(str(error))
+            reason = problem.of_answer(str(error))
         except Exception as error:
-            log.exception("What the DAG file %s gave cannot be stored", answer.file)
-            found = problem.Problem.make(
-                f"What the file gave cannot be stored: {type(error).__name__}; the scheduler's log has more."
+            log.exception("The DAGs of the file %s cannot be stored", answer.file)
+            reason = problem.Problem.make(
+                f"The DAGs of the file cannot be stored: {type(error).__name__}; see the log of the scheduler."
             )
         failed = files.ParsedFile(
             path=answer.file,
             modified_at=self._claimed[answer.file],
             duration_s=answer.duration_s,
-            problem=files.ImportProblem(found.message, found.line, found.traceback),
+            problem=files.ImportProblem(reason.message, reason.line, reason.traceback),
         )
         try:
             return self._put(failed, now)
         except AWAY:
             raise
         except Exception:
-            # Its claim lapses by itself, and then it is read again; until then the others are.
-            log.exception("Nor can the problem of the DAG file %s", answer.file)
+            # Its claim expires by itself, and then the file is parsed again. The other files are not affected.
+            log.exception("The problem of the DAG file %s cannot be stored either", answer.file)
             return files.Recorded(accepted=False)
 
     def _gives_up(self, file: str, error: DBAPIError) -> bool:
-        """Whether it is the content of this file that PostgreSQL cannot take, to judge by the attempts so far."""
+        """Whether PostgreSQL has rejected the content of this file so often that the file must be the cause."""
         code = getattr(error.orig, "pgcode", None)
         if code is not None and not code.startswith(NOT_ABOUT_FILE):
             self._attempts[file] += 1
@@ -254,22 +259,22 @@ class DagFileManager:
         return files.record(self._engine, parsed, claimed_by=self._id, now=now, min_interval=min_interval)
 
     def _rests(self, answer: Answer) -> timedelta | None:
-        """How long a file that depends on nothing but code rests unless the code changes; not all of them for equally long."""
+        """Return the parse interval of a file that depends only on code. It is randomized, so that files are not due together."""
         limits = self._settings.scheduler
         if not answer.settled or limits.settled_file_process_interval <= limits.min_file_process_interval:
             return None
         return timedelta(seconds=limits.settled_file_process_interval * random.uniform(0.8, 1.0))  # noqa: S311
 
-    def _say(self, path: str, problem: files.ImportProblem | None) -> None:
-        """Log a problem when it is new; the file is read again and again."""
+    def _log(self, path: str, problem: files.ImportProblem | None) -> None:
+        """Log a problem once, although the file is parsed repeatedly."""
         if problem is None:
-            self._said.pop(path, None)
-        elif self._said.get(path) != problem.message:
-            self._said[path] = problem.message
+            self._logged.pop(path, None)
+        elif self._logged.get(path) != problem.message:
+            self._logged[path] = problem.message
             log.warning("The DAG file %s cannot be used: %s", path, problem.message)
 
     def _parsed(self, answer: Answer) -> files.ParsedFile:
-        """What to store of an answer; MalformedDagError if one of its DAGs is none."""
+        """Convert an answer into a record to store. MalformedDagError if one of its DAGs is invalid."""
         for row in answer.dags:
             self._check.check(row, answer.file)
         paused = self._settings.core.dags_are_paused_at_creation
@@ -292,7 +297,7 @@ class DagFileManager:
         return self._begin(claimed)
 
     def _asked(self, *, full: bool) -> None:
-        """Ask again once there is room, or, if all that was due has been claimed, in a while."""
+        """Query again when a parser is free or, if all due files were claimed, after the idle time."""
         self._ask_at = 0.0 if full else time.monotonic() + self._settings.scheduler.scheduler_idle_sleep_time
 
     def _room(self) -> int:
@@ -309,16 +314,14 @@ class DagFileManager:
         }
 
     def _begin(self, claimed: list[files.Claimed]) -> tuple[str, ...]:
-        # A file whose claim lapsed while it is still being read here is only claimed anew.
+        # If the claim of a file expired while it is still being parsed here, only the claim is renewed.
         fresh = [file.path for file in claimed if file.path not in self._claimed]
         self._claimed |= {file.path: file.modified_at for file in claimed}
         self._parser.submit(fresh)
         return tuple(fresh)
 
     def _clock(self) -> datetime:
-        """Claims are compared with those of other schedulers, so all of them go by the database's clock. It is asked now and then;
-        between, it is as far as the monotonic clock says.
-        """
+        """Return the database's time, because schedulers compare their claims. Between readings, the monotonic clock is added."""
         now = time.monotonic()
         if self._clock_read is None or now - self._clock_read[1] > CLOCK_S:
             with self._engine.connect() as connection:
@@ -326,7 +329,7 @@ class DagFileManager:
         read, at = self._clock_read
         return read + timedelta(seconds=now - at)
 
-    def _ring(self) -> None:
+    def _wake(self) -> None:
         if self._wakeups is not None:
             self._wakeups.wake("plan")
 
@@ -336,38 +339,38 @@ class DagFileManager:
             try:
                 self._pulse.beat()
                 self._end_strays()
-                turn = self.run_once(self._clock(), ask=time.monotonic() >= self._ask_at)
+                iteration = self.run_once(self._clock(), ask=time.monotonic() >= self._ask_at)
             except AWAY as error:
                 if not failing:
                     log.warning("DAG files wait for the database: %s", str(error.orig).strip())
                 failing = True
-                # What a crash of the database undid must be told again.
+                # Changes that a crash of the database undid must be written again.
                 self._watch.list_again()
                 self._clock_read = None
                 self._stopping.wait(self._settings.scheduler.scheduler_idle_sleep_time)
             except Exception as error:
-                # Whatever it is, the next turn may do better, and the DAGs that are stored go on being scheduled.
-                log.exception("A turn over the DAG files failed")
-                self._progress.failed(f"No DAG file is read: each turn fails ({type(error).__name__}; the log has more).")
+                # The next iteration may succeed, and the stored DAGs are still scheduled.
+                log.exception("An iteration over the DAG files failed")
+                self._progress.failed(f"No DAG file is read: each iteration fails with {type(error).__name__}; see the log.")
                 self._clock_read = None
                 self._stopping.wait(self._settings.scheduler.scheduler_idle_sleep_time)
             else:
                 failing = False
                 self._progress.answered()
-                if not turn.stored:
+                if not iteration.stored:
                     self._rest()
 
     def _end_strays(self) -> None:
-        """End what a DAG file or callback has left to this process by ending those above it, now and then."""
+        """Periodically kill the processes of DAG files and callbacks that this process adopted because their parents ended."""
         if time.monotonic() >= self._strays_at:
             process_tree.kill_strays()
             self._strays_at = time.monotonic() + STRAYS_S
 
     def _rest(self) -> None:
-        """Until an answer came, the folder changed, or it is time to look into the database again."""
-        patience_s = self._watch.patience_s()
-        glance_s = GLANCE_S if patience_s is None else min(patience_s, GLANCE_S)
-        # With nothing to ask for until there is room, an answer ends the wait.
+        """Wait until an answer arrives, the folder changes, or the next query of the database is due."""
+        timeout_s = self._watch.timeout_s()
+        glance_s = GLANCE_S if timeout_s is None else min(timeout_s, GLANCE_S)
+        # While all parsers are busy there is nothing to query for: an answer ends the wait.
         until = min(self._ask_at or math.inf, time.monotonic() + glance_s)
         sources = [fd for fd in (self._stop_fd, self._watch.fileno(), self._parser.fileno()) if fd is not None]
         select.select(sources, [], [], max(0.0, until - time.monotonic()))

@@ -1,4 +1,4 @@
-"""A DAG file that the template process reads before it forks: what Python prepares meanwhile, no child has to prepare again."""
+"""A DAG file that the fork server parses before it forks, so that its children inherit what Python caches on the way."""
 
 from datetime import UTC, datetime, timedelta
 

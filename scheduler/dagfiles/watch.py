@@ -1,4 +1,4 @@
-"""Which DAG files there are: a full listing now and then, and what was written or removed at once (inotify)."""
+"""Finds DAG files: periodic full listings, and changes from inotify immediately."""
 
 import errno
 import logging
@@ -16,26 +16,26 @@ from scheduler.dagfiles.folder_events import FolderEvents, is_hidden
 
 log = logging.getLogger(__name__)
 
-#: Airflow's safe mode: a Python file is read only if it names both.
+#: Airflow's safe mode: a Python file is parsed only if it contains both.
 MARKS = (re.compile(rb"dag", re.IGNORECASE), re.compile(rb"scheduler|airflow", re.IGNORECASE))
-#: How often a folder that cannot be read is tried again.
+#: Seconds between two attempts to read an unreadable folder.
 RETRY_S = 1.0
-#: Longer than a tick of the clock that file systems take their times from.
+#: Seconds, longer than a tick of the clock for file times.
 TICK_S = 0.02
 #: Larger files are not searched for the marks.
-MAX_LOOKED_AT_BYTES = 8 << 20
-#: A path is a key of the database, whose index takes no more than about 2,700 bytes.
+MAX_SEARCHED_BYTES = 8 << 20
+#: Paths are keys in the database, whose index accepts about 2,700 bytes.
 MAX_PATH_BYTES = 1024
-#: What the kernel says when a limit of inotify is reached.
+#: The errors of the kernel when a limit of inotify is reached.
 EXHAUSTED = (errno.ENOSPC, errno.EMFILE, errno.ENFILE)
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The DAG files by path relative to the folder, and when each last changed; not `complete` if it does not tell of all.
+    """The DAG files, by path relative to the folder, with their change times. Not `complete` if some files are missing.
 
-    `modules`: the same of the other Python files. `again`: DAG files and modules that were written since the last listing
-    although their time has stayed the same.
+    `modules` are the other Python files. `again` holds the DAG files and modules that were written since the last listing without
+    a new change time.
     """
 
     files: dict[str, datetime]
@@ -44,7 +44,7 @@ class Listing:
     again: frozenset[str] = frozenset()
 
     def followed_by(self, later: "Listing") -> "Listing":
-        """Both in one."""
+        """Merge this listing with a later one."""
         again = self.again | later.again
         if later.complete:
             return replace(later, again=again)
@@ -53,7 +53,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A Python file at its last listing. `young`: its time was hardly over, and what is written in the same tick keeps it."""
+    """A Python file at its last listing. `young`: it had just changed, so another write in the same tick keeps its time."""
 
     changed_at: datetime
     is_dag_file: bool
@@ -61,12 +61,10 @@ class _Seen:
 
 
 class Watch:
-    """Looks at one DAGs folder; a folder that is missing or unreadable is said once and tried again."""
+    """Watches a DAGs folder. A missing or unreadable folder is logged once and tried again."""
 
     def __init__(self, folder: Path, *, list_interval_s: float, check_interval_s: float | None = None) -> None:
-        """List the folder every `list_interval_s`; and look whether it differs, where the kernel may not have told of it, every
-        `check_interval_s`.
-        """
+        """List the folder every `list_interval_s` seconds, and check it for unreported changes every `check_interval_s` seconds."""
         self._folder = folder
         self._list_interval_s = list_interval_s
         self._check_interval_s = check_interval_s or list_interval_s
@@ -76,12 +74,12 @@ class Watch:
         self._marked: dict[str, tuple[tuple[int, int, int], bool]] = {}
         self._events: FolderEvents | None = None
         self._watched: tuple[int, int] | None = None
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
 
     def look(self) -> Listing | None:
-        """A listing if the regular one is due or if anything differs from the last; None also if the folder cannot be read."""
+        """Return a listing if one is due or if the folder has changed. None otherwise, and if the folder cannot be read."""
         due = time.monotonic() >= self._next_listing
-        written, everything = self._happened()
+        written, everything = self._changes()
         try:
             if due or everything or time.monotonic() >= self._next_check:
                 listing, news = self._list_all(written)
@@ -90,24 +88,24 @@ class Watch:
             else:
                 return None
         except OSError as error:
-            self._say("folder", "The DAGs folder %s cannot be read: %s. Trying again.", self._folder, error.strerror)
+            self._warn("folder", "The DAGs folder %s cannot be read: %s. Trying again.", self._folder, error.strerror)
             self._next_listing = time.monotonic() + RETRY_S
             return None
-        self._unsay("folder", "The DAGs folder %s can be read again.", self._folder)
+        self._recovered("folder", "The DAGs folder %s can be read again.", self._folder)
         if due:
             self._next_listing = time.monotonic() + self._list_interval_s
         return listing if due or news else None
 
     def fileno(self) -> int | None:
-        """Readable when something happened in the folder; None if it is not watched."""
+        """Return a descriptor that is readable when the folder changes; None if it is not watched."""
         return None if self._events is None else self._events.fileno()
 
-    def patience_s(self) -> float | None:
-        """Seconds after which to look again even if nothing more happens; None if nothing asks for it."""
+    def timeout_s(self) -> float | None:
+        """Return the seconds after which to look again even without an event; None if not needed."""
         return None if self._events is None else self._events.settles_in_s()
 
     def list_again(self) -> None:
-        """Let the next look be a full one, as if nothing had been told yet."""
+        """Make the next look a full listing, like the first one."""
         self._next_listing = 0.0
 
     def close(self) -> None:
@@ -116,15 +114,16 @@ class Watch:
             self._events.close()
         self._events = self._watched = None
 
-    def _happened(self) -> tuple[set[str], bool]:
-        """Paths that were written, and whether everything must be listed because more than that may have changed."""
+    def _changes(self) -> tuple[set[str], bool]:
+        """Return the written paths, and whether all files must be listed because more may have changed."""
         written, everything = self._events.look() if self._events is not None else (set(), False)
-        # A folder that was replaced, or a link to it that was switched, is another one; inotify says nothing of that.
+        # inotify does not report that the folder was replaced, or a link to it switched.
         return written, everything or self._identity() not in (self._watched, None)
 
     def _list_all(self, written: Collection[str]) -> tuple[Listing, bool]:
-        """Every Python file below the folder, and whether anything differs from the last listing. OSError if the folder itself
-        cannot be read.
+        """List all Python files below the folder. Also returns whether the listing differs from the last one.
+
+        OSError if the folder itself cannot be read.
         """
         self._start_watching()
         seen: dict[str, _Seen] = {}
@@ -134,23 +133,23 @@ class Watch:
         while pending:
             folder = pending.pop()
             try:
-                # Watch first, list second: what changes in between is noticed, not lost.
+                # Watch first and list second, so that no change in between is lost.
                 self._watch(folder)
                 entries = list(os.scandir(folder))
             except OSError as error:
                 if folder == str(self._folder):
                     raise
                 complete = False
-                self._say(folder, "The folder %s cannot be read: %s.", folder, error.strerror)
+                self._warn(folder, "The folder %s cannot be read: %s.", folder, error.strerror)
                 continue
             for entry in entries:
-                found = self._entry(entry)
-                if found is None:
+                status = self._entry(entry)
+                if status is None:
                     continue
-                if stat.S_ISREG(found.st_mode) and entry.name.endswith(".py"):
-                    seen[self._name(entry.path)] = self._seen(entry.path, found)
-                elif stat.S_ISDIR(found.st_mode) and (found.st_dev, found.st_ino) not in visited:
-                    visited.add((found.st_dev, found.st_ino))
+                if stat.S_ISREG(status.st_mode) and entry.name.endswith(".py"):
+                    seen[self._name(entry.path)] = self._seen(entry.path, status)
+                elif stat.S_ISDIR(status.st_mode) and (status.st_dev, status.st_ino) not in visited:
+                    visited.add((status.st_dev, status.st_ino))
                     pending.append(entry.path)
         self._next_check = time.monotonic() + self._check_interval_s
         again = self._again(seen, written)
@@ -158,58 +157,58 @@ class Watch:
         return _listing(seen, complete=complete, again=again), bool(again) or _times(seen) != _times(last)
 
     def _list_written(self, written: Collection[str]) -> tuple[Listing, bool]:
-        """Just the files that were written; everything if one of them has become something else."""
+        """List only the written files, or all files if the kind of one of them has changed."""
         seen: dict[str, _Seen] = {}
         for path in written:
             try:
-                found = os.stat(path)  # noqa: PTH116 - paths of events and listings are text
-                whole = stat.S_ISREG(found.st_mode) and self._has_name(path)
+                status = os.stat(path)  # noqa: PTH116 - paths of events and listings are text
+                whole = stat.S_ISREG(status.st_mode) and self._has_name(path)
                 if whole:
-                    seen[self._name(path)] = self._seen(path, found)
+                    seen[self._name(path)] = self._seen(path, status)
             except OSError:
                 whole = False
             if not whole:
                 return self._list_all(written)
-        if any(name in self._last and self._last[name].is_dag_file != one.is_dag_file for name, one in seen.items()):
+        if any(name in self._last and self._last[name].is_dag_file != file.is_dag_file for name, file in seen.items()):
             return self._list_all(written)
         again = self._again(seen, written)
         last = _times(self._last)
-        news = {name: seen[name] for name, time_ in _times(seen).items() if name in again or last.get(name) != time_}
+        changed = {name: seen[name] for name, time_ in _times(seen).items() if name in again or last.get(name) != time_}
         self._last |= seen
-        return _listing(news, complete=False, again=again), bool(news)
+        return _listing(changed, complete=False, again=again), bool(changed)
 
     def _again(self, seen: Mapping[str, _Seen], written: Collection[str]) -> frozenset[str]:
-        """Names of what was written since the last listing, in the tick of that listing."""
+        """Return the names of files that were written since the last listing, but in the tick of that listing."""
         names = {self._name(path) for path in written} & seen.keys() & self._last.keys()
         return frozenset(name for name in names if self._last[name].young and self._last[name].changed_at == seen[name].changed_at)
 
-    def _seen(self, path: str, found: os.stat_result) -> _Seen:
-        # The change time, which rsync -t, cp -p and archives cannot set back.
-        young = time.time() - found.st_ctime < TICK_S
-        return _Seen(datetime.fromtimestamp(found.st_ctime, UTC), self._is_dag_file(path, found), young)
+    def _seen(self, path: str, status: os.stat_result) -> _Seen:
+        # The change time, because rsync -t, cp -p and archives cannot set it back.
+        young = time.time() - status.st_ctime < TICK_S
+        return _Seen(datetime.fromtimestamp(status.st_ctime, UTC), self._is_dag_file(path, status), young)
 
     def _name(self, path: str) -> str:
         return path.removeprefix(f"{self._folder}/")
 
     def _start_watching(self) -> None:
-        """Watch this folder from now on; if it was another one until now, forget that."""
-        found = self._identity()
-        if found == self._watched and self._events is not None:
+        """Watch the folder. If it was replaced by another one, the old one is not watched any more."""
+        identity = self._identity()
+        if identity == self._watched and self._events is not None:
             return
         self.close()
-        # Remembered even if watching fails, or every look would take the folder for a new one.
-        self._watched = found
-        if found is None:
+        # Stored even if watching fails; otherwise every look would see a new folder.
+        self._watched = identity
+        if identity is None:
             return
         try:
             self._events = FolderEvents()
         except OSError as error:
             self._give_up_watching(error)
         else:
-            self._unsay("watch", "Changes in the DAGs folder %s are noticed at once again.", self._folder)
+            self._recovered("watch", "Changes in the DAGs folder %s are detected immediately again.", self._folder)
 
     def _watch(self, folder: str) -> None:
-        """OSError only if listing it would say the same."""
+        """Watch a folder. OSError only for errors that listing it would raise too."""
         try:
             if self._events is not None:
                 self._events.watch(folder)
@@ -222,7 +221,7 @@ class Watch:
         watched = self._watched
         self.close()
         self._watched = watched
-        self._say(
+        self._warn(
             "watch",
             "The DAGs folder %s cannot be watched (%s): new files are found every %g s.",
             self._folder,
@@ -232,78 +231,79 @@ class Watch:
 
     def _identity(self) -> tuple[int, int] | None:
         try:
-            found = self._folder.stat()
+            status = self._folder.stat()
         except OSError:
             return None
-        return found.st_dev, found.st_ino
+        return status.st_dev, status.st_ino
 
     def _entry(self, entry: os.DirEntry[str]) -> os.stat_result | None:
-        """The file or folder behind a directory entry, links followed; None if it does not concern us."""
+        """Return the status of a directory entry, following links; None if it is ignored."""
         if is_hidden(entry.name):
             return None
         try:
             return entry.stat() if self._has_name(entry.path) else None
-        except OSError:  # gone since, or a link that leads nowhere
+        except OSError:  # removed in the meantime, or a broken link
             return None
 
     def _has_name(self, path: str) -> bool:
-        """Whether the database can keep this path."""
+        """Whether the database can store this path."""
         try:
             fits = len(self._name(path).encode()) <= MAX_PATH_BYTES
         except UnicodeEncodeError:
-            self._say(repr(path), "The file %r is not read: its name is not UTF-8.", path)
+            self._warn(repr(path), "The file %r is not read: its name is not UTF-8.", path)
             return False
         if not fits:
-            self._say(repr(path), "The file %r is not read: its path has more than %d bytes.", path, MAX_PATH_BYTES)
+            self._warn(repr(path), "The file %r is not read: its path has more than %d bytes.", path, MAX_PATH_BYTES)
         return fits
 
-    def _is_dag_file(self, path: str, found: os.stat_result) -> bool:
-        stamp = (found.st_ctime_ns, found.st_size, found.st_ino)
+    def _is_dag_file(self, path: str, status: os.stat_result) -> bool:
+        stamp = (status.st_ctime_ns, status.st_size, status.st_ino)
         known = self._marked.get(path)
-        # What was written in the tick of its last look has kept its stamp.
-        if known is None or known[0] != stamp or time.time() - found.st_ctime < 2 * TICK_S:
+        # A file that was written again in the tick of the last look has kept its stamp.
+        if known is None or known[0] != stamp or time.time() - status.st_ctime < 2 * TICK_S:
             known = self._marked[path] = (stamp, _is_marked(Path(path)))
         return known[1]
 
-    def _say(self, key: str, message: str, *arguments: object) -> None:
-        if key not in self._said:
-            self._said.add(key)
+    def _warn(self, key: str, message: str, *arguments: object) -> None:
+        """Log a warning once, until `_recovered`."""
+        if key not in self._logged:
+            self._logged.add(key)
             log.warning(message, *arguments)
 
-    def _unsay(self, key: str, message: str, *arguments: object) -> None:
-        if key in self._said:
-            self._said.discard(key)
+    def _recovered(self, key: str, message: str, *arguments: object) -> None:
+        if key in self._logged:
+            self._logged.discard(key)
             log.info(message, *arguments)
 
 
 def _listing(seen: Mapping[str, _Seen], *, complete: bool, again: frozenset[str]) -> Listing:
     return Listing(
-        {name: one.changed_at for name, one in seen.items() if one.is_dag_file},
-        {name: one.changed_at for name, one in seen.items() if not one.is_dag_file},
+        {name: file.changed_at for name, file in seen.items() if file.is_dag_file},
+        {name: file.changed_at for name, file in seen.items() if not file.is_dag_file},
         complete,
         again,
     )
 
 
 def _times(seen: Mapping[str, _Seen]) -> dict[str, tuple[datetime, bool]]:
-    return {name: (one.changed_at, one.is_dag_file) for name, one in seen.items()}
+    return {name: (file.changed_at, file.is_dag_file) for name, file in seen.items()}
 
 
 def _is_marked(path: Path) -> bool:
     try:
         content = _content(path)
     except OSError:
-        return True  # reading it in a child says what is wrong with it
-    # Without NULs, so that a file in UTF-16 is recognized, and its author told, too.
+        return True  # parsing it in a child reports the error
+    # Without NULs, so that a file in UTF-16 is found too and its encoding is reported as an import error.
     return content is None or all(mark.search(content.replace(b"\0", b"")) for mark in MARKS)
 
 
 def _content(path: Path) -> bytes | None:
-    """The text of a file, None if it is too large to be looked at here: a child reads it under its limits."""
-    # It may have become a pipe since it was looked at, which must not be waited for.
+    """Return the content of a file; None if it is too large to search. A child then parses it under its limits."""
+    # The path may have become a pipe in the meantime, and opening it must not wait.
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             return b""
-        content = file.read(MAX_LOOKED_AT_BYTES + 1)
-    return None if len(content) > MAX_LOOKED_AT_BYTES else content
+        content = file.read(MAX_SEARCHED_BYTES + 1)
+    return None if len(content) > MAX_SEARCHED_BYTES else content

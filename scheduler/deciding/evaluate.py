@@ -1,4 +1,4 @@
-"""What a run's states ask for next: pure, to a fixpoint in one pass, each decision with its reason."""
+"""Decides the next states of the task instances of a run, each with a reason. Pure. One pass reaches the fixpoint."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -12,22 +12,22 @@ from scheduler.serialized.tasks import SerializedTask
 from scheduler.states import FAILURES, FINISHED, Branched, Decision, RunState
 from scheduler.states import TaskState as S
 
-#: By task number and map index (-1: not mapped, or not expanded yet); what is not in it does not exist in this run.
+#: States by task number and map index (-1: not mapped, or not expanded yet). Missing instances do not exist in this run.
 States = Mapping[int, Mapping[int, S]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What a run's tasks look at beside the states of the run."""
+    """The inputs of the decisions besides the states of the run."""
 
     branched: tuple[Branched, ...] = ()
-    #: Why a task still waits for the run before, by task number; see deciding/past.
+    #: Why a task still waits for the previous run, by task number. See deciding/past.
     past: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Decisions to apply, mapped tasks whose inputs are known and can be expanded, and why the others wait."""
+    """The decisions to apply, the mapped tasks that can be expanded, and why the other task instances wait."""
 
     decisions: list[Decision]
     expand: list[int]
@@ -35,19 +35,19 @@ class Evaluation:
 
 
 NO_FACTS = Facts()
-#: Met by a single upstream task instance.
+#: Rules that a single upstream task instance can satisfy.
 FAST_RULES = frozenset({"one_success", "one_failed", "one_done"})
 NONE_ABOVE = Upstream(total=0)
 ROOT = decide("all_success", NONE_ABOVE)
 
 
 def evaluate(dag: SerializedDag, states: States, facts: Facts = NO_FACTS) -> Evaluation:
-    """Decide every undecided task instance of a run.
+    """Decide all undecided task instances of a run.
 
-    Tasks are numbered in topological order, so skips and failures travel all the way down in this one pass.
+    Tasks are numbered in topological order, so one pass propagates skips and failures to all downstream tasks.
     """
     run = _Run(dag, states, facts)
-    found = Evaluation([], [], {})
+    evaluation = Evaluation([], [], {})
     for no in run.undecided():
         task = dag.tasks[no]
         shared: Verdict | None = None
@@ -55,28 +55,28 @@ def evaluate(dag: SerializedDag, states: States, facts: Facts = NO_FACTS) -> Eva
             if index != -1 and (stand_in := run.states[no].get(-1)) is not None:
                 if stand_in in FINISHED:
                     run.decide(no, index, S.REMOVED)
-                    found.decisions.append(Decision(no, S.REMOVED, "its task was not expanded again", index))
+                    evaluation.decisions.append(Decision(no, S.REMOVED, "its task was not expanded again", index))
                 else:
-                    found.waiting[no, index] = "its task is expanded anew"
+                    evaluation.waiting[no, index] = "its task is expanded again"
                 continue
             if task.mapped_group is not None or shared is None:
                 shared = run.verdict(no, task, index)
             if task.is_mapped and index < 0 and shared.state in {None, S.SCHEDULED}:
                 if run.can_expand(no, task, shared):
-                    found.expand.append(no)
-                found.waiting[no, index] = "its instances are not known yet: " + shared.reason
+                    evaluation.expand.append(no)
+                evaluation.waiting[no, index] = "its instances are not known yet: " + shared.reason
             elif shared.state is None:
-                found.waiting[no, index] = shared.reason
+                evaluation.waiting[no, index] = shared.reason
             else:
                 run.decide(no, index, shared.state)
-                found.decisions.append(Decision(no, shared.state, run.reason(no, task, index, shared), index))
-    return found
+                evaluation.decisions.append(Decision(no, shared.state, run.reason(no, task, index, shared), index))
+    return evaluation
 
 
 def run_state(dag: SerializedDag, states: States, waiting_for_past: bool = False) -> RunState | None:
-    """How a run ends, None while it goes on: failed if a leaf task failed, success otherwise.
+    """Return the final state of a run: failed if a leaf task failed, success otherwise. None while the run continues.
 
-    A run in which nothing moves and nothing is decided any more ("deadlock") has failed, unless it waits for an earlier one.
+    A run fails ("deadlock") if nothing is active and nothing can be decided any more, unless it waits for an earlier run.
     """
     open_states = {state for instances in states.values() for state in instances.values()} - FINISHED
     if open_states == {S.NONE} and not waiting_for_past:
@@ -89,36 +89,36 @@ def run_state(dag: SerializedDag, states: States, waiting_for_past: bool = False
 
 
 class _Run:
-    """A run while it is decided: its states, which decisions change. Looks only at what undecided tasks ask for."""
+    """A run during its evaluation. Decisions change its states. Only the states that undecided tasks depend on are read."""
 
     def __init__(self, dag: SerializedDag, states: States, facts: Facts) -> None:
         self._dag = dag
         self.states = dict(states)
-        #: Tasks of which `states` has a copy of our own.
+        #: Tasks whose instances in `states` are copies that may be changed.
         self._changed: dict[int, dict[int, S]] = {}
-        #: States of tasks with many instances, counted once.
+        #: Cached counts of the states of tasks with many instances.
         self._counts: dict[int, Counter[S]] = {}
         self._past = facts.past
-        #: The branch that skips a task: all its instances, or one of them if both are in one mapped group.
+        #: The branch that skips a task: all its instances, or one instance if both are in the same mapped group.
         self._skips: dict[str | tuple[str, int], str] = {}
-        for one in facts.branched:
-            if one.task_no >= len(dag.tasks):
-                continue  # it ran while a newer version without it took over
-            branch = dag.tasks[one.task_no]
-            for task_id in one.skip & dag.number.keys():
+        for branched in facts.branched:
+            if branched.task_no >= len(dag.tasks):
+                continue  # the run moved to a newer version without this task while it ran
+            branch = dag.tasks[branched.task_no]
+            for task_id in branched.skip & dag.number.keys():
                 group = dag.tasks[dag.number[task_id]].mapped_group
-                in_one = group is not None and group == branch.mapped_group
-                self._skips[(task_id, one.map_index) if in_one else task_id] = branch.task_id
+                same_group = group is not None and group == branch.mapped_group
+                self._skips[(task_id, branched.map_index) if same_group else task_id] = branch.task_id
 
     def undecided(self) -> list[int]:
-        """Tasks with an undecided instance, ascending: no decision makes another one undecided."""
+        """Return the tasks with undecided instances, ascending. No decision makes another instance undecided."""
         known = len(self._dag.tasks)
         return sorted(no for no, instances in self.states.items() if no < known and S.NONE in instances.values())
 
     def undecided_instances(self, no: int) -> list[int]:
-        """Map indexes; first -1, which decides about the others."""
-        found = [index for index, state in self.states[no].items() if state is S.NONE]
-        return sorted(found, key=lambda index: index != -1) if -1 in self.states[no] and len(found) > 1 else found
+        """Return the map indexes of undecided instances. -1 comes first, because it decides about the others."""
+        indexes = [index for index, state in self.states[no].items() if state is S.NONE]
+        return sorted(indexes, key=lambda index: index != -1) if -1 in self.states[no] and len(indexes) > 1 else indexes
 
     def decide(self, no: int, index: int, state: S) -> None:
         if no not in self._changed:
@@ -129,9 +129,11 @@ class _Run:
             self._counts[no][state] += 1
 
     def can_expand(self, no: int, task: SerializedTask, verdict: Verdict) -> bool:
-        """Whether its instances can be made: at once where the DAG file says how many. Any other task may turn out to have none,
-        which must not hide a failure above it; so it may run, and all that its expansion reads has ended. An earlier instance
-        that is being stopped may have to be removed then, and cannot be before.
+        """Whether the instances of a mapped task can be created.
+
+        If the DAG file has their number, they can be created at once. Any other task may have no instances, which must not hide an
+        upstream failure. So its trigger rule must be met, and all tasks that its expansion reads must have ended. An earlier
+        instance that is still being stopped must end first, because the expansion may remove it.
         """
         assert task.expand is not None
         if S.SHUTDOWN in self.states[no].values():
@@ -143,18 +145,18 @@ class _Run:
         )
 
     def _sources(self, task: SerializedTask) -> list[int]:
-        """The tasks whose results a mapped task is mapped over."""
+        """Return the tasks whose results a mapped task is mapped over."""
         assert task.expand is not None
         return [self._dag.number[name] for name in expansion.sources(task.expand) if name in self._dag.number]
 
     def verdict(self, no: int, task: SerializedTask, index: int) -> Verdict:
-        """What is to become of one undecided task instance, and why."""
+        """Return the verdict on an undecided task instance."""
         by = self._skips and (self._skips.get(task.task_id) or self._skips.get((task.task_id, index)))
         if by:
             return Verdict(S.SKIPPED, f"{by} decided to skip it")
         if not (self._dag.upstream[no] or task.setups or task.is_teardown):
             return self._not_before_past(no, task, ROOT)
-        # Those directly above are upstream tasks like others: the trigger rule says what they mean.
+        # Direct setups are ordinary upstream tasks, which the trigger rule covers.
         setups = self._upstream([self._dag.number[name] for name in task.indirect_setups], task, index)
         upstream = self._upstream(self._dag.upstream[no], task, index)
         if task.is_teardown:
@@ -170,16 +172,16 @@ class _Run:
         return self._not_before_past(no, task, verdict)
 
     def reason(self, no: int, task: SerializedTask, index: int, verdict: Verdict) -> str:
-        """Why, with the tasks above by name whose states are the reason."""
+        """Return the reason of a verdict, with the names of the upstream tasks that caused it."""
         if not verdict.states:
             return verdict.reason
         above = [*self._dag.upstream[no], *(self._dag.number[name] for name in task.indirect_setups)]
         above += self._sources(task) if task.expand is not None else []
-        found = (name for one in dict.fromkeys(above) for name in self._named(one, task, index, verdict.states))
-        return verdict.naming(list(islice(found, MOST_NAMES)))
+        names = (name for upstream_no in dict.fromkeys(above) for name in self._named(upstream_no, task, index, verdict.states))
+        return verdict.naming(list(islice(names, MOST_NAMES)))
 
     def _named(self, above: int, task: SerializedTask, index: int, states: Collection[S]) -> Iterator[str]:
-        """The relevant instances of a task that are in one of these states."""
+        """Yield the names of the relevant instances of a task that are in one of these states."""
         other = self._dag.tasks[above]
         instances = self.states.get(above, {})
         peers = index >= 0 and task.mapped_group is not None and task.mapped_group == other.mapped_group
@@ -194,10 +196,10 @@ class _Run:
         return verdict
 
     def _upstream(self, above: Sequence[int], task: SerializedTask, index: int) -> Upstream:
-        """Counts of the relevant instances: one of each task of the same mapped group, all of any other.
+        """Count the states of the relevant instances: one of each task in the same mapped group, all of any other task.
 
-        A task of a mapped group that is not expanded yet has none in the expanded tasks of its group: each of its instances will
-        look at its own. Only a rule that one upstream task can meet counts them all, as in Airflow.
+        A task of a mapped group that is not expanded yet has no relevant instance in the expanded tasks of its group, because each
+        of its instances will depend on its own. As in Airflow, only a rule that one upstream task can meet counts them all.
         """
         if not above:
             return NONE_ABOVE
@@ -220,7 +222,7 @@ class _Run:
         return Upstream.counted(total)
 
     def _upstream_unexpanded(self, above: Sequence[int]) -> Upstream:
-        """Counts of those of these tasks that are not mapped, or ended before they were expanded."""
+        """Count the states of the tasks that are not mapped, or ended before they were expanded."""
         return Upstream.of(self.states[no][-1] for no in above if -1 in self.states.get(no, {}))
 
     def _counted(self, no: int) -> Counter[S]:
@@ -229,8 +231,8 @@ class _Run:
         return self._counts[no]
 
 
-def _worst(one: Verdict, other: Verdict | None) -> Verdict:
-    """The verdict of two that both must agree to: a failure before a skip, a skip before all else."""
-    if other is None or one.state is S.UPSTREAM_FAILED:
-        return one
-    return other if other.state is S.UPSTREAM_FAILED or one.state is not S.SKIPPED else one
+def _worst(verdict: Verdict, other: Verdict | None) -> Verdict:
+    """Combine two verdicts: a failure has precedence over a skip, and a skip over all others."""
+    if other is None or verdict.state is S.UPSTREAM_FAILED:
+        return verdict
+    return other if other.state is S.UPSTREAM_FAILED or verdict.state is not S.SKIPPED else verdict

@@ -1,6 +1,6 @@
-"""How many instances a mapped task becomes: pure, from the lengths of what its upstream tasks returned.
+"""Computes the number of instances of a mapped task from the lengths of the values that its upstream tasks returned. Pure.
 
-SerializedTask.expand is {"kind": "product" | "list", "inputs": [ref, ...]}; a ref is {"literal": length},
+SerializedTask.expand is {"kind": "product" | "list", "inputs": [ref, ...]}. A ref is {"literal": length},
 {"task": task_id, "key": key}, {"zip": [ref, ...], "longest": bool} or {"concat": [ref, ...]}. A product has an instance for
 each combination, a list (expand_kwargs) one for each entry.
 """
@@ -9,25 +9,25 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-#: Lengths by task_id and XCom key; one that is missing was never pushed.
+#: Lengths by task_id and XCom key. A missing XCom was never pushed.
 Lengths = Mapping[tuple[str, str], int]
 
 
 def reads(expand: Mapping[str, Any]) -> set[tuple[str, str]]:
-    """The (task_id, XCom key) pairs whose lengths decide."""
+    """Return the (task_id, XCom key) pairs whose lengths determine the number of instances."""
     return {(ref["task"], ref["key"]) for ref in _leaves(expand["inputs"]) if "task" in ref}
 
 
 def sources(expand: Mapping[str, Any]) -> set[str]:
-    """The tasks that must have ended before the number is known."""
+    """Return the tasks that must end before the number of instances is known."""
     return {task_id for task_id, _ in reads(expand)}
 
 
 def count(expand: Mapping[str, Any], lengths: Lengths) -> int | None:
-    """The number of instances; None if a value it needs was never pushed."""
-    found = [_length(ref, lengths) for ref in expand["inputs"]]
-    known = [length for length in found if length is not None]
-    return math.prod(known) if len(known) == len(found) else None
+    """Return the number of instances, or None if a required value was never pushed."""
+    all_lengths = [_length(ref, lengths) for ref in expand["inputs"]]
+    known = [length for length in all_lengths if length is not None]
+    return math.prod(known) if len(known) == len(all_lengths) else None
 
 
 def _length(ref: Mapping[str, Any], lengths: Lengths) -> int | None:

@@ -1,4 +1,4 @@
-"""depends_on_past and wait_for_downstream: which tasks still wait for the run before. Pure."""
+"""depends_on_past and wait_for_downstream: finds the tasks that still wait for the previous run. Pure."""
 
 from collections.abc import Collection
 
@@ -10,37 +10,37 @@ GOOD = frozenset({S.SUCCESS, S.SKIPPED})
 
 
 def relevant(dag: SerializedDag) -> set[str]:
-    """The tasks of the run before whose states matter."""
-    found: set[str] = set()
+    """Return the tasks of the previous run whose states matter."""
+    task_ids: set[str] = set()
     for no, task in enumerate(dag.tasks):
         if task.depends_on_past:
-            found.add(task.task_id)
+            task_ids.add(task.task_id)
         if task.wait_for_downstream:
-            found |= {dag.tasks[below].task_id for below in dag.downstream[no]}
-    return found
+            task_ids |= {dag.tasks[below].task_id for below in dag.downstream[no]}
+    return task_ids
 
 
 def waits(dag: SerializedDag, before: Before | None) -> dict[int, str]:
-    """By task number: why it may not run yet. Nothing waits if there is no run before."""
+    """Return why tasks must wait for the previous run, by task number. Nothing waits without a previous run."""
     if before is None:
         return {}
-    found = {}
+    reasons = {}
     for no, task in enumerate(dag.tasks):
         if not task.depends_on_past:
             continue
         states = before.states.get(task.task_id)
         if states is None and (task.task_id in before.ran_earlier or not task.ignore_first_depends_on_past):
-            found[no] = f"depends_on_past: the run before, {before.run_id}, has no {task.task_id}"
+            reasons[no] = f"depends_on_past: the run before, {before.run_id}, has no {task.task_id}"
         elif states is not None and not GOOD.issuperset(states):
-            found[no] = f"depends_on_past: {task.task_id} of the run before, {before.run_id}, is {_shown(states)}"
+            reasons[no] = f"depends_on_past: {task.task_id} of the run before, {before.run_id}, is {_shown(states)}"
         elif task.wait_for_downstream:
             names = (dag.tasks[below].task_id for below in dag.downstream[no])
             late = [name for name in names if not GOOD.issuperset(before.states.get(name, ()))]
             if late:
-                found[no] = (
+                reasons[no] = (
                     f"wait_for_downstream: {late[0]} of the run before, {before.run_id}, is {_shown(before.states[late[0]])}"
                 )
-    return found
+    return reasons
 
 
 def _shown(states: Collection[S]) -> str:

@@ -1,18 +1,18 @@
-"""How many messages a queue may hold beyond the places of its workers: pure, from what they took since the last look."""
+"""Computes prefetch windows: how many messages a queue may hold beyond the free slots of its workers. Pure."""
 
 from collections.abc import Mapping
 
-#: Seconds of work that may wait in a queue, so that few passes keep quick tasks coming. An urgent one waits no longer behind it.
+#: Seconds of work that may wait in a queue, so that few iterations can supply short tasks. An urgent task waits at most this long.
 AHEAD_S = 0.2
-#: Times the setting; a list in Redis stays short enough to be read.
+#: The largest window, as a multiple of the setting, so that the lists in Redis stay short enough to be read.
 MOST = 16
 
 
 class PrefetchWindow:
-    """By queue: what its workers take in AHEAD_S at the pace at which they took the last of it, at least `least`.
+    """The prefetch window of each queue: the messages that its workers take in AHEAD_S at their last pace, at least `least`.
 
-    It at most doubles from one look to the next. Tasks that take long leave it at `least`, which keeps the order of what waits
-    in the database's hands.
+    It at most doubles from one look to the next. For long tasks it stays at `least`, so that the database decides the order of
+    waiting tasks as late as possible.
     """
 
     def __init__(self, least: int) -> None:
@@ -22,11 +22,11 @@ class PrefetchWindow:
         self._at_s = 0.0
 
     def of(self, queue: str) -> int:
-        """How many messages this queue may hold now, beyond its places."""
+        """Return the current window of a queue, in messages."""
         return self._of.get(queue, self._least)
 
     def look(self, held: Mapping[str, int], at_s: float) -> None:
-        """Compare what each queue and its workers hold at this moment with what they were left with."""
+        """Update the windows from the messages that each queue and its workers hold now, and held after the last iteration."""
         passed_s = at_s - self._at_s
         if passed_s <= 0:
             return
@@ -36,5 +36,5 @@ class PrefetchWindow:
             self._of[queue] = int(max(self._least, min(pace * AHEAD_S, 2 * self.of(queue), most)))
 
     def leave(self, held: Mapping[str, int], at_s: float) -> None:
-        """Note what each queue and its workers hold after this pass."""
+        """Record the messages that each queue and its workers hold after this iteration."""
         self._left, self._at_s = dict(held), at_s

@@ -1,7 +1,7 @@
-"""Trigger rules: what the states of a task's direct upstream tasks say about it. Pure.
+"""Trigger rules, which decide about a task from the states of its direct upstream tasks. Pure.
 
-The table is Airflow's (airflow/ti_deps/deps/trigger_rule_dep.py), with "at once" kept: a rule decides as soon as no
-state still to come can change its answer.
+They are those of Airflow (airflow/ti_deps/deps/trigger_rule_dep.py), with the same timing: a rule decides as soon as no further
+state can change its result.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from scheduler.states import FAILURES
 from scheduler.states import TaskState as S
 
-#: Tasks named in one reason; the others are counted.
+#: Maximum number of tasks named in a reason. The others are counted.
 MOST_NAMES = 5
 SKIPS = frozenset({S.SKIPPED})
 
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """How many direct upstream task instances there are (`total`), and how many of them ended how."""
+    """The number of direct upstream task instances (`total`), and how many of them are in each final state."""
 
     total: int
     success: int = 0
@@ -28,7 +28,7 @@ class Upstream:
 
     @classmethod
     def of(cls, states: Iterable[S], total: int | None = None) -> "Upstream":
-        """Count `states`; `total` when only some of the upstream task instances were looked at."""
+        """Count `states`. Pass `total` if they are only some of the upstream task instances."""
         seen = list(states)
         return cls(
             total=len(seen) if total is None else total,
@@ -41,7 +41,7 @@ class Upstream:
 
     @classmethod
     def counted(cls, states: Mapping[S, int]) -> "Upstream":
-        """From counts by state."""
+        """Create it from counts by state."""
         return cls(
             total=sum(states.values()),
             success=states.get(S.SUCCESS, 0),
@@ -66,30 +66,30 @@ class Upstream:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`state` is SCHEDULED (may run), SKIPPED, UPSTREAM_FAILED, or None (wait), and why."""
+    """A decision about a task, with its reason. `state` is SCHEDULED (may run), SKIPPED, UPSTREAM_FAILED or None (wait)."""
 
     state: S | None
     reason: str
-    #: The reason is that `number` of the tasks above are in one of these states.
+    #: The reason is that `number` of the upstream tasks are in one of these states.
     states: frozenset[S] = frozenset()
     number: int = 0
 
     def naming(self, names: Sequence[str]) -> str:
-        """The reason with these, or some of these, tasks above by name."""
+        """Return the reason with the names of upstream tasks, at most MOST_NAMES of them."""
         shown = ", ".join(names[:MOST_NAMES])
         more = self.number - min(len(names), MOST_NAMES)
         return f"{self.reason}: {shown}{f' and {more} more' if more > 0 else ''}" if shown else self.reason
 
 
 def decide(rule: str, upstream: Upstream) -> Verdict:
-    """Apply one trigger rule. A task without upstream tasks may always run."""
+    """Apply a trigger rule. A task without upstream tasks may always run."""
     if upstream.total == 0 or rule == "always":
         return Verdict(S.SCHEDULED, "nothing to wait for")
     return RULES[rule](upstream)
 
 
 def needs_setups(setups: Upstream) -> Verdict | None:
-    """What the setups further up say, None if they let a task go on: one that did not succeed decides at once."""
+    """Return the verdict of the indirect setups of a task, or None if all succeeded. One that did not succeed decides at once."""
     if setups.bad:
         return _failed(setups.bad, "setup")
     if setups.skipped:
@@ -100,7 +100,7 @@ def needs_setups(setups: Upstream) -> Verdict | None:
 
 
 def needs_sources(sources: Upstream) -> Verdict | None:
-    """What the tasks that a task is mapped over say, whatever its trigger rule; None if they let it go on."""
+    """Return the verdict of the tasks that a task is mapped over, for any trigger rule; None if they do not prevent it."""
     if sources.bad:
         return _failed(sources.bad, "task that it is mapped over", "tasks that it is mapped over")
     if sources.skipped:
@@ -109,7 +109,7 @@ def needs_sources(sources: Upstream) -> Verdict | None:
 
 
 def decide_teardown(upstream: Upstream, scope: Upstream, setups: Upstream) -> Verdict:
-    """all_done_setup_success: it waits for all between its setups and itself, and runs if a setup succeeded."""
+    """Apply all_done_setup_success: a teardown waits for all tasks in its scope, and runs if a setup succeeded."""
     for waited in (upstream, scope, setups):
         if not waited.all_done:
             return _wait(waited)
@@ -217,7 +217,7 @@ def _all_done_min_one_success(u: Upstream) -> Verdict:
     return _run() if u.success else _fail("no upstream task succeeded")
 
 
-#: By name; `always` and the teardown rule (which also looks at setups) are not plain counts of direct upstream tasks.
+#: The rules by name. `always` and the teardown rule, which also depends on setups, do not only count direct upstream tasks.
 RULES = {
     "all_success": _all_success,
     "all_failed": _all_failed,

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Engine
 from support.waiting import eventually
 
-from scheduler.dagfiles.supervise import DagFileManager, Turn
+from scheduler.dagfiles.supervise import DagFileManager, Iteration
 from scheduler.settings import Settings
 from scheduler.store.db import database
 
@@ -36,9 +36,9 @@ class Files:
         self.managers.append(manager)
         return manager
 
-    def turn_until(self, manager: DagFileManager, done: Callable[[], object], *, now: datetime | None = None) -> list[Turn]:
+    def turn_until(self, manager: DagFileManager, done: Callable[[], object], *, now: datetime | None = None) -> list[Iteration]:
         """Take turns until `done`; all of them."""
-        turns: list[Turn] = []
+        turns: list[Iteration] = []
 
         def turn() -> object:
             turns.append(manager.run_once(now or datetime.now(UTC)))
@@ -47,7 +47,7 @@ class Files:
         eventually(turn, timeout=60, message=lambda: f"{self.errors()} {turns[-3:]}")
         return turns
 
-    def read_all(self, manager: DagFileManager, *, now: datetime | None = None) -> list[Turn]:
+    def read_all(self, manager: DagFileManager, *, now: datetime | None = None) -> list[Iteration]:
         """Take turns until every file has been read in the state it is in."""
         listed = manager.run_once(now or datetime.now(UTC))
         return [

@@ -47,7 +47,7 @@ def problem(**changes: Any) -> dict[str, Any]:
     return {"problem": {"message": "x", "line": 1, "traceback": ""} | changes}
 
 
-UNUSABLE = "gave an answer that cannot be used"
+UNUSABLE = "gave an invalid answer"
 ANSWERS: dict[str, Any] = {
     "empty_row": {"dags": [{}]},
     "empty": b"",
@@ -199,7 +199,7 @@ def test_a_file_that_postgresql_gives_up_each_time_does_not_hold_up_the_others(f
     eventually(lambda: files.errors() and files.dags(), timeout=60, message=lambda: f"{files.errors()} {files.dags()}")
 
     assert files.dags() == {"good": ("good.py", True, 1)}
-    assert "gave up storing" in files.errors()["cursed.py"][1]
+    assert "PostgreSQL cannot store the DAGs" in files.errors()["cursed.py"][1]
 
 
 def test_a_file_that_stops_the_process_that_reads_all_files_is_found_and_blamed(

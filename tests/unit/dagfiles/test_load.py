@@ -86,7 +86,7 @@ def test_a_file_without_dags_has_none(write: Write, tmp_path: Path) -> None:
 def test_two_dags_of_one_id_in_a_file_are_an_error_naming_both_lines(write: Write, tmp_path: Path) -> None:
     path = write("twice.py", "from scheduler import DAG\na = DAG('same')\n\nb = DAG('same')\n")
 
-    with pytest.raises(DagError, match="two DAGs of the id 'same', in lines 2 and 4") as raised:
+    with pytest.raises(DagError, match="two DAGs with the ID 'same', in lines 2 and 4") as raised:
         load(tmp_path, "twice.py")
     assert (raised.value.file, raised.value.line) == (str(path), 4)
 
