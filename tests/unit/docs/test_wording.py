@@ -41,13 +41,13 @@ BANNED = {
 }
 #: What the code still has of each; lower a number when you remove one, and never raise it.
 LEFT_IN_CODE = {
-    r"anew": 21,
-    r"whoever": 26,
+    r"anew": 18,
+    r"whoever": 23,
     r"some(?:body|one) (?:else|who)": 8,
-    r"says? so": 13,
-    r"(?:is|are|was|were|be|been|being) told": 30,
-    r"bur(?:y|ied|ies|ying|ial)": 2,
-    r"(?:count|look|take[ns]?|found)s?(?: as| for)? dead": 5,
+    r"says? so": 12,
+    r"(?:is|are|was|were|be|been|being) told": 26,
+    r"bur(?:y|ied|ies|ying|ial)": 1,
+    r"(?:count|look|take[ns]?|found)s?(?: as| for)? dead": 4,
     r"signs? of life": 13,
     r"ma[dk]es? up": 1,
     r"for ever": 5,
