@@ -3,7 +3,6 @@
 import itertools
 import uuid
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 from bench import shapes
 from bench.options import Options, Piece
@@ -41,14 +40,14 @@ def measure(options: Options) -> Piece:
         stack.start(schedulers=1, workers=0)
         stack.stop_processes()
         scheduler = processes.register(stack.engine, kind="scheduler", name="s", host="h", pid=1)
-        queue = Queue(stack.engine, stack.settings, Publisher(stack.settings), scheduler)
+        queue = Queue(stack.engine, stack.settings, Publisher(stack.settings), lambda: scheduler)
         made = 0
         for size in SMALL_SIZES if options.small else SIZES:
             for _ in range(size - made):
                 runs.trigger(stack.engine, shape.dag_ids[0])
             made = size
             _start(stack)
-            passes[str(size)] = _cpu_ms(stack, lambda: queue.run_once(datetime.now(UTC)), enough_s)
+            passes[str(size)] = _cpu_ms(stack, queue.run_once, enough_s)
             beats[str(size)] = _beat(stack, enough_s)
             options.say(f"{size} running: PostgreSQL takes {passes[str(size)]} ms for a pass, {beats[str(size)]} ms for a beat")
     return {"standing": {"pass_postgres_ms": passes, "beat_postgres_ms": beats}}

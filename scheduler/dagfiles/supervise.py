@@ -25,7 +25,8 @@ from scheduler.dagfiles.watch import Listing, Watch
 from scheduler.messaging.wakeups import Wakeups
 from scheduler.process.health import Contact, Pulse
 from scheduler.settings import Settings
-from scheduler.store.dags import files, schedules
+from scheduler.store.dags import files
+from scheduler.store.db import clock
 
 log = logging.getLogger(__name__)
 
@@ -325,7 +326,7 @@ class DagFileManager:
         now = time.monotonic()
         if self._clock_read is None or now - self._clock_read[1] > CLOCK_S:
             with self._engine.connect() as connection:
-                self._clock_read = schedules.clock(connection), now
+                self._clock_read = clock.now(connection), now
         read, at = self._clock_read
         return read + timedelta(seconds=now - at)
 

@@ -1,16 +1,14 @@
-"""The loop of one scheduler: it turns the services, woken by the doorbell or a slow poll, until it is told to stop.
+"""The scheduler process: a loop that runs its services, woken by wake-ups or a slow poll, until it is stopped.
 
-Any number of schedulers turn at once. None keeps state: kill one at any line and the others go on.
+Run as many schedulers as you like. None keeps state: any can be killed at any point, and the others go on.
 """
 
 import logging
 import math
-import os
-import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import TypeVar
 
@@ -20,25 +18,37 @@ from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
 from scheduler.dagfiles import process_tree
 from scheduler.dagfiles.supervise import DagFileManager
 from scheduler.exceptions import CredentialsError, UnreachableError
-from scheduler.loop import scheduler_health
-from scheduler.loop.turns import Duties, Turns
+from scheduler.loop import health
+from scheduler.loop.timer import Timer
 from scheduler.messaging import wakeups
-from scheduler.messaging.wakeups import Wakeups
+from scheduler.messaging.publisher import Publisher
+from scheduler.messaging.wakeups import Wakeups, client
 from scheduler.process import hardening, role
 from scheduler.process.pidfile import Pidfile
+from scheduler.services.assets import Assets
+from scheduler.services.backfill import Backfill
+from scheduler.services.deadlines import Deadlines
+from scheduler.services.heartbeat import Heartbeat
+from scheduler.services.notify import Notify
+from scheduler.services.plan import Plan
+from scheduler.services.promote import Promote
+from scheduler.services.prune import Prune
+from scheduler.services.queue import Queue
+from scheduler.services.queue_report import QueueReport
+from scheduler.services.rescue import Rescue
+from scheduler.services.service import Result, Service, TimedService
+from scheduler.services.sweep import Sweep
+from scheduler.services.timeouts import Timeouts
 from scheduler.settings import Settings
-from scheduler.store.dags import schedules
-from scheduler.store.db import database, migrate, sqlstates
-from scheduler.store.queries import events
-from scheduler.store.upkeep import pending_work, processes
-from scheduler.store.upkeep.heartbeats import Renewal
-from scheduler.store.upkeep.settings_drift import SettingsDrift
+from scheduler.store.dags.versions import Versions
+from scheduler.store.db import clock, database, migrate, sqlstates
+from scheduler.store.upkeep import pending_work
 
 log = logging.getLogger("paceline.scheduler")
 
-R = TypeVar("R")
+S = TypeVar("S", bound=Service | TimedService)
 
-#: Seconds after which a loop that does not turn hangs. A service that waits for a broker, again and again, turns sooner.
+#: Seconds after which a loop that runs no service hangs. A service that waits for a broker, again and again, ends sooner.
 HANGS_S = 60.0
 
 
@@ -62,96 +72,144 @@ def run(settings: Settings, *, name: str | None = None) -> int:
         loop = SchedulerLoop(engine, settings, name=name, pidfile=process.pidfile)
         process.ending.callback(loop.close)
         files = DagFileManager(engine, settings, loop.scheduler_id, wakeups=Wakeups(settings))
-        loop.on_new_id = files.work_as
+        loop.heartbeat.on_new_id = files.work_as
         files.start()
         process.ending.callback(files.stop)
-        health = loop.vitals.health(lambda: loop.scheduler_id, files.complaint, loop.settings_drift)
-        process.serve_health(health, settings.scheduler.health_address, settings.scheduler.health_port)
+        shown = loop.vitals.health(lambda: loop.scheduler_id, files.complaint, loop.heartbeat.drift)
+        process.serve_health(shown, settings.scheduler.health_address, settings.scheduler.health_port)
         log.info("%s decides; DAG files from %s", loop.scheduler_id, settings.dags_folder)
         loop.run(process.stop)
     log.info("%s stopped", loop.scheduler_id)
     return 0
 
 
+def services(engine: Engine, settings: Settings, scheduler_id: Callable[[], str]) -> tuple[Service | TimedService, ...]:
+    """The services of one scheduler, in the order in which their work flows."""
+    publisher, versions, broker = Publisher(settings), Versions(), client(settings)
+    promote = Promote(engine, settings, versions)
+    return (
+        Rescue(engine, settings, publisher, broker),
+        Plan(engine, settings, versions),
+        Assets(engine, settings, versions),
+        Backfill(engine, settings, versions),
+        Timeouts(engine, settings),
+        promote,
+        Sweep(engine, settings, versions, promote),
+        Queue(engine, settings, publisher, scheduler_id),
+        QueueReport(engine, settings, broker),
+        Deadlines(engine, settings),
+        Notify(engine, settings, scheduler_id),
+        Prune(engine, settings),
+    )
+
+
 class SchedulerLoop:
-    """The services of one scheduler and when each is due. `turn` is what tests call; `run` repeats it."""
+    """Runs each service when it is due. `run_once` is one pass and what tests call; `run` repeats it."""
 
     def __init__(self, engine: Engine, settings: Settings, *, name: str | None = None, pidfile: Pidfile | None = None) -> None:
         self.engine = engine
         self.settings = settings
-        self.name = name
-        self.pidfile = pidfile
-        self.vitals = scheduler_health.of(settings)
-        #: Told when this scheduler was taken for dead and goes on under another id.
-        self.on_new_id: Callable[[str], None] = lambda _: None
-        self.settings_drift = SettingsDrift(engine, settings, log.warning, settings.scheduler.scheduler_health_check_threshold)
-        self.scheduler_id = self._register()
-        self.turns = Turns(engine, settings, self.scheduler_id)
+        self.vitals = health.of(settings)
+        self.heartbeat = Heartbeat(
+            engine, settings, scheduler=name, pidfile=pidfile, is_wanted=self._is_running, renewed=self.vitals.heartbeat.beat
+        )
+        self.services = services(engine, settings, lambda: self.scheduler_id)
+        self.timers = {service.name: Timer(service.interval_s) for service in (self.heartbeat, *self.services)}
+        self.questions = {service.name: service.pending for service in self.services if service.pending is not None}
+        self._promote, self._queue = self.service(Promote), self.service(Queue)
         self._wakeups = Wakeups(settings)
-        config = settings.scheduler
-        self._renewal = Renewal(
-            settings, process_id=lambda: self.scheduler_id, interval_s=config.scheduler_heartbeat_sec,
-            timeout_s=config.scheduler_health_check_threshold, application="paceline scheduler", wanted=self._turns,
-            renewed=lambda *_: self.vitals.heartbeat.beat(),
-        )  # fmt: skip
 
     @property
-    def duties(self) -> Duties:
-        return self.turns.duties
+    def scheduler_id(self) -> str:
+        """The id of this scheduler in the registry; it gets another one if it was declared lost."""
+        return self.heartbeat.scheduler_id
+
+    def service(self, kind: type[S]) -> S:
+        """The service of this class."""
+        return next(service for service in self.services if isinstance(service, kind))
 
     def run(self, stop: threading.Event) -> None:
-        """Turn until `stop`, num_runs or run_duration; an error ends one turn of one service, never the loop."""
+        """Repeat passes until `stop`, num_runs or run_duration. An error ends one run of one service, never the loop."""
         config = self.settings.scheduler
-        started, turns = time.monotonic(), 0
-        self._renewal.start()
+        started, passes = time.monotonic(), 0
+        self.heartbeat.start()
         while not stop.is_set():
-            # What was rung for may have to wait; then there is nothing to ask the database.
-            if self.duties.next_due_at() <= time.monotonic():
-                self.turn()
-                turns += 1
-            if 0 <= config.num_runs <= turns or 0 <= config.run_duration <= time.monotonic() - started:
+            # What it was woken for may have to wait; then there is nothing to ask the database.
+            if self._next_due_at() <= time.monotonic():
+                self.run_once()
+                passes += 1
+            if 0 <= config.num_runs <= passes or 0 <= config.run_duration <= time.monotonic() - started:
                 return
             self._wait(stop)
 
-    def turn(self) -> None:
-        """Every service that is due, once, in the order in which their work flows."""
-        named = self.turns.all()
-        looks = any(duty.is_due() and duty.only_looks() for name, duty, _ in named if name in pending_work.QUESTIONS)
+    def run_once(self) -> None:
+        """One pass: every service that is due."""
         try:
-            found = pending_work.look(self.engine, self.settings) if looks else None
-            now = found.now if found is not None else _clock(self.engine)
+            now, pending = self._look()
         except OperationalError as error:
-            self._say(error)
+            self._report(error)
             self.vitals.loop.beat()
-            for duty in self.duties.all():
-                # Not by its interval only: what it was rung for is not done.
-                duty.done(duty.interval_s)
+            for timer in self.timers.values():
+                # Not by its interval only: what it was woken for is not done.
+                timer.ran(timer.interval_s)
             return
         self.vitals.database.answered()
-        for name, duty, service in named:
+        for service in self.services:
             self.vitals.loop.beat()
             # Before each of them: a service with much to do must not keep this scheduler from showing that it lives.
-            if self.duties.heartbeat.is_due() or (found is not None and self.duties.heartbeat.is_near()):
-                self.duties.heartbeat.done(self._guarded(self._beat, now))
-            if found is not None and name in pending_work.QUESTIONS and duty.is_near() and duty.only_looks():
-                if name not in found.services:
-                    self.turns.rest(name, duty, now)
+            heartbeat = self.timers[self.heartbeat.name]
+            if heartbeat.is_due() or (pending is not None and heartbeat.is_near()):
+                self._run(self.heartbeat, now)
+            timer = self.timers[service.name]
+            if pending is not None and service.name in self.questions and timer.is_near() and timer.only_polls():
+                if service.name not in pending:
+                    service.skipped(now)
+                    timer.skip()
                     continue
-                duty.due_at = 0.0
-            if duty.is_due():
-                duty.done(self._guarded(service, now))
+                timer.wake()
+            if timer.is_due():
+                self._run(service, now)
+
+    def wake(self, tokens: Iterable[str]) -> None:
+        """Make due what these wake-ups are about, see scheduler/messaging/wakeups.py."""
+        for token in tokens:
+            kind, _, key = token.partition(":")
+            for service in self.services:
+                if kind in service.wakeups:
+                    service.woken(kind, key)
+                    self.timers[service.name].wake()
 
     def close(self) -> None:
-        """Say goodbye, so that nobody waits for this scheduler's signs of life."""
-        self._renewal.end()
-        self.turns.close()
-        self._guarded(lambda _: processes.stop(self.engine, self.scheduler_id), None)
+        """End the services, then leave the registry."""
+        for service in self.services:
+            service.close()
+        self._guarded(self.heartbeat.close)
         self.engine.dispose()
+
+    def _look(self) -> tuple[datetime, frozenset[str] | None]:
+        """The database's clock; and what is pending, None if no service polls."""
+        timers = [self.timers[name] for name in self.questions]
+        if any(timer.is_due() and timer.only_polls() for timer in timers):
+            found = pending_work.look(self.engine, self.settings, self.questions)
+            return found.now, found.services
+        with self.engine.connect() as connection:
+            return clock.now(connection), None
+
+    def _run(self, service: Service | TimedService, now: datetime) -> None:
+        result = self._guarded(lambda: service.run_once(now) if isinstance(service, TimedService) else service.run_once())
+        for level, message in result.log:
+            log.log(level, "%s", message)
+        for name in result.wake:
+            self.timers[name].wake()
+        if result.runs:
+            self._promote.hint(result.runs)
+            self.timers[self._promote.name].wake()
+        self.timers[service.name].ran(result.again_in_s)
 
     def _wait(self, stop: threading.Event) -> None:
         now = time.monotonic()
-        deaf_s = self.turns.queue_listens_at - now
-        pause_s = min(self.duties.next_due_at() - now, deaf_s if deaf_s > 0 else math.inf)
+        deaf_s = self._queue.listens_at - now
+        pause_s = min(self._next_due_at() - now, deaf_s if deaf_s > 0 else math.inf)
         if pause_s <= 0:
             return
         tokens = self._wakeups.wait(pause_s, queue=deaf_s <= 0)
@@ -160,61 +218,31 @@ class SchedulerLoop:
             stop.wait(min(pause_s, self.settings.scheduler.scheduler_idle_sleep_time))
             return
         self.vitals.broker.answered()
-        self.turns.wake(tokens)
+        self.wake(tokens)
 
-    def _beat(self, now: datetime) -> None:
-        if not self._is_registered():
-            log.warning("%s was taken for dead and registers anew", self.scheduler_id)
-            self.scheduler_id = self._register()
-            self.turns.work_as(self.scheduler_id)
-            self.on_new_id(self.scheduler_id)
-        self.settings_drift.look(self.scheduler_id)
+    def _next_due_at(self) -> float:
+        return min(timer.due_at for timer in self.timers.values())
 
-    def _is_registered(self) -> bool:
-        if self._renewal.is_alive():
-            return not self._renewal.is_refused(self.scheduler_id)
-        registered = processes.heartbeat(self.engine, self.scheduler_id)
-        self.vitals.heartbeat.beat()
-        return registered
-
-    def _turns(self) -> bool:
-        """Whether the loop turns. One that hangs for good must not keep the DAG files and notices that it has claimed."""
+    def _is_running(self) -> bool:
+        """One that hangs for good must not keep the DAG files and notices that it has claimed."""
         return time.monotonic() - self.vitals.loop.at < HANGS_S
 
-    def _guarded(self, service: Callable[[R], float | None], argument: R) -> float | None:
+    def _guarded(self, run: Callable[[], Result | None]) -> Result:
+        """An error of one service is logged; its timer and the other services go on."""
         try:
-            return service(argument)
+            return run() or Result()
         except OperationalError as error:
-            self._say(error)
+            self._report(error)
         except ProgrammingError as error:
             if getattr(error.orig, "pgcode", None) != sqlstates.NO_RIGHT:
                 log.exception("A service failed and will be tried again; the other services go on")
-                return None
-            self._say(error)
+            else:
+                self._report(error)
         except Exception:
             log.exception("A service failed and will be tried again; the other services go on")
-        return None
+        return Result()
 
-    def _say(self, error: DBAPIError) -> None:
+    def _report(self, error: DBAPIError) -> None:
         meaning = str(database.translate(error))
         self.vitals.database.failed(meaning)
         log.warning("%s", meaning)
-
-    def _register(self) -> str:
-        host = socket.gethostname()
-        made = processes.register(self.engine, kind="scheduler", name=self.name or f"scheduler@{host}", host=host, pid=os.getpid())
-        events.record(self.engine, self.settings.core.record_events)
-        self.settings_drift.enter(made)
-        if self.pidfile is not None:
-            self.pidfile.note(made)
-            self._guarded(self._expire, self.pidfile.take_dead())
-        return made
-
-    def _expire(self, dead: list[str]) -> None:
-        if dead:
-            processes.expire(self.engine, dead, why="is gone from this machine")
-
-
-def _clock(engine: Engine) -> datetime:
-    with engine.connect() as connection:
-        return schedules.clock(connection)

@@ -1,5 +1,6 @@
 """assets: pass updates on to the DAGs that wait for them, and make one run of each whose condition is met."""
 
+import logging
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -8,10 +9,12 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 
 from scheduler.authoring.asset import Condition
 from scheduler.serialized.dag import SerializedDag, next_timetable
+from scheduler.services.service import AT_ONCE, Result, TimedService
 from scheduler.settings import Settings
-from scheduler.store.dags import assets, schedules
+from scheduler.store.dags import assets
 from scheduler.store.dags.assets import Success, Update
 from scheduler.store.dags.versions import Versions
+from scheduler.store.db import clock
 from scheduler.store.db.database import transaction, transaction_at
 from scheduler.store.runs import runs
 
@@ -29,16 +32,29 @@ class Triggered:
     more: bool
 
 
-class Assets:
+class Assets(TimedService):
     """Any number of schedulers at once: a notice, and a DAG's dag_schedule row, is taken by one and passed over by the others."""
+
+    name = "assets"
+    pending = assets.PENDING
+    wakeups = frozenset({"plan"})
 
     def __init__(self, engine: Engine, settings: Settings, versions: Versions) -> None:
         self._engine = engine
         self._settings = settings
         self._versions = versions
         self._set_aside: dict[str, datetime] = {}
+        self.interval_s = settings.scheduler.scheduler_idle_sleep_time
 
-    def run_once(self, now: datetime) -> Triggered:
+    def run_once(self, now: datetime) -> Result:
+        triggered = self.trigger(now)
+        return Result(
+            runs=[made.id for made in triggered.runs],
+            again_in_s=AT_ONCE if triggered.more else None,
+            log=[(logging.ERROR, f"DAG {dag_id} cannot be run for its assets: {why}") for dag_id, why in triggered.broken.items()],
+        )
+
+    def trigger(self, now: datetime) -> Triggered:
         taken = _pass_on(self._engine, self._versions)
         self._set_aside = {dag_id: until for dag_id, until in self._set_aside.items() if until > now}
         made: list[runs.CreatedRun] = []
@@ -102,7 +118,7 @@ def _make_run(connection: Connection, dag_id: str, versions: Versions, settings:
     assets.forget(connection, dag_id, but=_named(dag))
     if not _is_met(dag, held.uris):
         return None
-    now = schedules.clock(connection)
+    now = clock.now(connection)
     created = runs.create(
         connection,
         dag,

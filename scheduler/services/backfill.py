@@ -1,11 +1,12 @@
 """backfill: make the next runs of each backfill within its own max_active_runs, and end those that have nothing left."""
 
+import logging
 from dataclasses import dataclass
-from datetime import datetime
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import OperationalError
 
+from scheduler.services.service import AT_ONCE, Result, Service
 from scheduler.settings import Settings
 from scheduler.store.actions import backfill_steps as steps
 from scheduler.store.actions.backfills import why_left_out
@@ -24,17 +25,34 @@ class Backfilled:
     more: bool
 
 
-class Backfill:
+class Backfill(Service):
     """Each run is made in a transaction of its own that holds the backfill's row and counts under it, so any number of
     schedulers together never make more than `max_active_runs`, and one backfill that fails stops no other.
     """
+
+    name = "backfill"
+    pending = steps.PENDING
+    wakeups = frozenset({"plan"})
 
     def __init__(self, engine: Engine, settings: Settings, versions: Versions) -> None:
         self._engine = engine
         self._settings = settings
         self._versions = versions
+        self.interval_s = settings.scheduler.scheduler_idle_sleep_time
 
-    def run_once(self, now: datetime) -> Backfilled:
+    def run_once(self) -> Result:
+        done = self.advance()
+        return Result(
+            runs=done.runs,
+            again_in_s=AT_ONCE if done.more else None,
+            log=[
+                *((logging.ERROR, f"Backfill {backfill_id} cannot go on: {why}") for backfill_id, why in done.broken.items()),
+                *((logging.INFO, f"Backfill {backfill_id} is complete") for backfill_id in done.ended),
+            ],
+        )
+
+    def advance(self) -> Backfilled:
+        """Make the next runs of every open backfill, as far as its limit allows."""
         made: list[int] = []
         ended: list[int] = []
         broken: dict[int, str] = {}

@@ -14,8 +14,8 @@ from scheduler.services.promote import facts_of
 from scheduler.services.rescue import dispatch_ids_in_broker
 from scheduler.settings import Settings
 from scheduler.states import FINISHED, TaskState
-from scheduler.store.dags import schedules
 from scheduler.store.dags.versions import Versions
+from scheduler.store.db import clock
 from scheduler.store.db.database import transaction
 from scheduler.store.runs import instances
 from scheduler.store.upkeep import invariants
@@ -95,7 +95,7 @@ def _undone(connection: Connection, run: RunningRun, tools: Tools) -> Iterator[B
     states = instances.states_of(connection, [run.id]).get(run.id, {})
     known = facts_of(connection, dag, run.id)
     ended = invariants.last_ended(connection, run.id)
-    late = schedules.clock(connection) - timedelta(seconds=tools.grace_s)
+    late = clock.now(connection) - timedelta(seconds=tools.grace_s)
     evaluation = evaluate(dag, states, known)
     for no, index, becomes in [
         *((one.task_no, one.map_index, f"it is to be {one.state}: {one.reason}") for one in evaluation.decisions),

@@ -7,7 +7,6 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TypeVar
 
 from sqlalchemy import Engine
@@ -15,6 +14,7 @@ from sqlalchemy.exc import OperationalError
 
 from scheduler.dagfiles.callback_host import CallbackHost
 from scheduler.services.delivery import Batch, Delivery
+from scheduler.services.service import AT_ONCE, Result, Service
 from scheduler.settings import Settings
 from scheduler.store.db import database
 from scheduler.store.upkeep import notices
@@ -36,27 +36,36 @@ class Notified:
     more: bool
 
 
-class Notify:
+class Notify(Service):
     """Any number of schedulers tell at once: each notice is claimed for a while.
 
     One DAG file holds one thread at most, and makes way for others after a moment.
     """
 
-    def __init__(self, engine: Engine, settings: Settings, name: str) -> None:
+    name = "notify"
+    pending = notices.PENDING
+    wakeups = frozenset({"notify"})
+
+    def __init__(self, engine: Engine, settings: Settings, scheduler_id: Callable[[], str]) -> None:
         self._engine = engine
         self._settings = settings
-        self._name = name
+        #: Asked anew for each pass; what is claimed already is ended under the id that it was claimed by.
+        self._scheduler_id = scheduler_id
         self._stop = threading.Event()
         self._callbacks = [_Lane(f"callbacks-{number}", self._teller) for number in range(settings.scheduler.callback_processes)]
         self._mails = _Lane("mails", self._teller)
         self._said_no_host = False
+        self.interval_s = settings.scheduler.scheduler_idle_sleep_time
 
-    def run_once(self, now: datetime) -> Notified:
+    def run_once(self) -> Result:
+        return Result(again_in_s=AT_ONCE if self.take().more else None)
+
+    def take(self) -> Notified:
         """Take on what is open, as far as there is room; never waits for a callback or a mail."""
         if self._stop.is_set():
             return Notified(0, more=False)
         limit = self._settings.scheduler.max_callbacks_per_loop
-        claimed_by = f"{self._name}/{uuid.uuid4().hex[:8]}"
+        claimed_by = f"{self._scheduler_id()}/{uuid.uuid4().hex[:8]}"
         taken = self._take_callbacks(claimed_by, limit) + self._take_mails(claimed_by, limit)
         return Notified(taken, more=taken >= limit and any(not lane.busy for lane in self._callbacks))
 
@@ -64,10 +73,6 @@ class Notify:
     def busy(self) -> bool:
         """Whether anything taken on has not ended."""
         return any(lane.busy for lane in (*self._callbacks, self._mails))
-
-    def work_as(self, name: str) -> None:
-        """Claim what comes from now on under another name; what is claimed already is ended under the one it was claimed by."""
-        self._name = name
 
     def close(self) -> None:
         """Let what is in progress end for a moment, then kill it; what has not ended is given back."""

@@ -1,5 +1,8 @@
 """plan: make the DAG runs that are due, with their task instances, and work out what comes next for each DAG."""
 
+import logging
+import math
+import random
 import uuid
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -9,6 +12,7 @@ from sqlalchemy.exc import OperationalError
 
 from scheduler.authoring.timetable import RunTimes
 from scheduler.serialized.dag import SerializedDag, next_timetable
+from scheduler.services.service import AT_ONCE, HELD_PAUSE_S, Result, TimedService
 from scheduler.settings import Settings
 from scheduler.store.dags import schedules
 from scheduler.store.dags.schedules import Due
@@ -31,8 +35,12 @@ class Planned:
     next_due: datetime | None
 
 
-class Plan:
+class Plan(TimedService):
     """Each DAG is planned in a transaction of its own, so that one that fails stops no other."""
+
+    name = "plan"
+    pending = schedules.PENDING
+    wakeups = frozenset({"plan"})
 
     def __init__(self, engine: Engine, settings: Settings, versions: Versions) -> None:
         self._engine = engine
@@ -41,8 +49,23 @@ class Plan:
         #: When a DAG that could not be planned is tried again; until then it takes no place among the due ones.
         self._set_aside: dict[str, datetime] = {}
         self._spread = uuid.uuid4().hex
+        self.interval_s = settings.scheduler.scheduler_idle_sleep_time
 
-    def run_once(self, now: datetime) -> Planned:
+    def run_once(self, now: datetime) -> Result:
+        planned = self.plan(now)
+        again_in_s: float | None = AT_ONCE
+        if not planned.more:
+            until_next_s = (planned.next_due - now).total_seconds() if planned.next_due else math.inf
+            # Not all schedulers in the same instant: each would find the same DAGs due.
+            until_next_s += random.uniform(0, HELD_PAUSE_S)  # noqa: S311
+            again_in_s = until_next_s if until_next_s < self.interval_s else None
+        return Result(
+            runs=[made.id for made in planned.runs],
+            again_in_s=again_in_s,
+            log=[(logging.ERROR, f"DAG {dag_id} cannot be planned: {why}") for dag_id, why in planned.broken.items()],
+        )
+
+    def plan(self, now: datetime) -> Planned:
         limit = self._settings.scheduler.max_dagruns_to_create_per_loop
         self._set_aside = {dag_id: until for dag_id, until in self._set_aside.items() if until > now}
         with self._engine.begin() as connection:

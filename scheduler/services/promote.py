@@ -1,9 +1,9 @@
 """promote: start queued runs, make ready what waited for its time, decide what each run asks for next, close runs that ended."""
 
+import logging
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, OperationalError
@@ -12,12 +12,17 @@ from scheduler.deciding import expansion, past
 from scheduler.deciding.evaluate import Evaluation, Facts, evaluate, run_state
 from scheduler.exceptions import PacelineError, UnreadableVersionError
 from scheduler.serialized.dag import SerializedDag
+from scheduler.services import closed_runs
+from scheduler.services.service import AT_ONCE, HELD_PAUSE_S, LogLine, Result, Service
 from scheduler.settings import Settings
 from scheduler.states import FINISHED, Decision, RunState, TaskState
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import is_of_statement, transaction, transaction_at
 from scheduler.store.runs import instances, integrity, run_facts, runs, unexpand
 
+#: A hinted run that another scheduler held is tried again so often, after pauses of HELD_PAUSE_S, before it is left to the slow
+#: poll: the other may have read it before what the hint is about.
+HINT_PASSES = 20
 #: Task instances moved in one transaction; a run that asks for more is looked at again at once.
 MOST_MOVES = 2000
 #: Runs examined in one transaction. More would save little, and keep the queue services of other schedulers from these runs.
@@ -44,22 +49,68 @@ class Promoted:
     next_due_s: float | None = None
 
 
-class Promote:
+class Promote(Service):
     """Any number of schedulers may promote at once: each run is locked while it is decided, and held ones are passed over.
 
     Small runs share transactions; if one of these fails, each of its runs is examined by itself, so that one stops no other.
     """
 
+    name = "promote"
+    pending = instances.PENDING
+    wakeups = frozenset({"run", "next"})
+
     def __init__(self, engine: Engine, settings: Settings, versions: Versions) -> None:
         self._engine = engine
         self._settings = settings
         self._versions = versions
+        #: Runs to examine, with the passes left to get hold of each.
+        self.hints: dict[int, int] = {}
+        #: Runs in which something ended that the runs after them may wait for.
+        self._passed: set[int] = set()
+        self.interval_s = settings.scheduler.scheduler_idle_sleep_time
 
-    def run_once(
-        self, now: datetime, hinted: Collection[int] | None = None, *, also: Collection[int] = (), without: Collection[int] = ()
+    def woken(self, kind: str, key: str) -> None:
+        if kind == "run":
+            self.hint([int(key)])
+        else:
+            self._passed.add(int(key))
+
+    def hint(self, run_ids: Iterable[int]) -> None:
+        """Examine these runs in the next pass."""
+        self.hints |= dict.fromkeys(run_ids, HINT_PASSES)
+
+    def run_once(self) -> Result:
+        if self._passed:
+            passed, self._passed = self._passed, set()
+            self.hint(runs.following(self._engine, passed))
+        hinted, self.hints = self.hints, {}
+        promoted = self.examine(hinted)
+        self.hint(sorted(promoted.unfinished))
+        wake, log = self.follow_up(promoted)
+        self.hints |= {run_id: hinted[run_id] - 1 for run_id in promoted.held_elsewhere if hinted[run_id] > 1}
+        again_in_s = None
+        if promoted.closed or promoted.started or promoted.unfinished:
+            again_in_s = AT_ONCE  # a run that ended may have made room for one that waits
+        elif self.hints:
+            again_in_s = HELD_PAUSE_S
+        elif promoted.next_due_s is not None and promoted.next_due_s < self.interval_s:
+            again_in_s = max(promoted.next_due_s, HELD_PAUSE_S)
+        return Result(wake=wake, again_in_s=again_in_s, log=log)
+
+    def follow_up(self, promoted: Promoted) -> tuple[list[str], list[LogLine]]:
+        """The services to wake, and what to log. A run that cannot be decided is logged once; each sweep meets it again."""
+        log = [
+            *((logging.ERROR, f"DAG run {run_id} cannot be decided: {why}") for run_id, why in promoted.broken.items()),
+            *((logging.INFO, f"DAG run {run_id} can be decided again") for run_id in promoted.recovered),
+        ]
+        wake, paused = closed_runs.follow_up(self._engine, promoted.closed)
+        return [*wake, *(["queue"] if promoted.ready else [])], [*log, *paused]
+
+    def examine(
+        self, hinted: Collection[int] | None = None, *, also: Collection[int] = (), without: Collection[int] = ()
     ) -> Promoted:
-        """Look at the runs hinted at and just started; without hints sweep: at `also` and the
-        longest unexamined, not at `without`.
+        """Examine the runs hinted at and just started; without hints sweep: examine `also` and the
+        longest unexamined, not `without`.
         """
         limit = self._settings.scheduler.max_dagruns_per_loop_to_schedule
         started = runs.start_queued(self._engine)
@@ -68,7 +119,7 @@ class Promote:
         wanted = sorted({*looked_for, *started})
         found = _Found()
         for batch in _batches(self._engine, wanted, self._versions) if wanted else []:
-            self._examine(batch, found, sweeps=hinted is None)
+            self._examine_batch(batch, found, sweeps=hinted is None)
         missed = set(hinted or ()) - found.examined.keys() - found.undecided
         return Promoted(
             started,
@@ -81,7 +132,7 @@ class Promote:
             next_due_s=next_due_s,
         )
 
-    def _examine(self, batch: list[int], found: "_Found", *, sweeps: bool) -> None:
+    def _examine_batch(self, batch: list[int], found: "_Found", *, sweeps: bool) -> None:
         try:
             found.examined |= _examine(self._engine, batch, self._versions, self._settings, sweeps=sweeps)
         except Exception as error:
@@ -89,7 +140,7 @@ class Promote:
                 raise
             if len(batch) > 1:
                 for run in batch:
-                    self._examine([run], found, sweeps=sweeps)
+                    self._examine_batch([run], found, sweeps=sweeps)
                 return
             (run,) = batch
             found.undecided.add(run)

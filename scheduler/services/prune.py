@@ -10,12 +10,15 @@ from typing import Any
 
 from sqlalchemy import Engine
 
+from scheduler.services.service import Result, TimedService
 from scheduler.settings import Settings, data_folder, log_paths
 from scheduler.store.upkeep import retention
 from scheduler.store.upkeep.retention import Batch, DeletedRun
 
 log = logging.getLogger("paceline.prune")
 
+#: Seconds between two batches: it may take its time.
+PAUSE_S = 0.5
 #: Deletes one batch of what is older than a moment, from where the former one ended.
 Step = Callable[[Any], Batch]
 
@@ -28,8 +31,10 @@ class Pruned:
     more: bool
 
 
-class Prune:
+class Prune(TimedService):
     """Every scheduler prunes: what another one holds is passed over. It keeps where each kind goes on, which may be forgotten."""
+
+    name = "prune"
 
     def __init__(self, engine: Engine, settings: Settings) -> None:
         self._engine = engine
@@ -37,8 +42,17 @@ class Prune:
         self._after: dict[str, Any] = {}
         #: Events of runs up to here are deleted already.
         self._events_until: Any = retention.FIRST_RUN
+        self.interval_s = settings.retention.interval
 
-    def run_once(self, now: datetime) -> Pruned:
+    def run_once(self, now: datetime) -> Result:
+        pruned = self.prune(now)
+        counts = ", ".join(f"{count} {kind}" for kind, count in pruned.deleted.items() if count)
+        return Result(
+            again_in_s=PAUSE_S if pruned.more else None, log=[(logging.INFO, f"Deleted by age: {counts}")] if counts else []
+        )
+
+    def prune(self, now: datetime) -> Pruned:
+        """Delete one batch of each kind."""
         config = self._settings.retention
         deleted: dict[str, int] = {}
         for kind, step in self._steps(now):

@@ -1,9 +1,11 @@
 """queue: give free slots to waiting task instances by rank, within every limit, then send their messages."""
 
+import logging
+import random
+import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 
 from sqlalchemy import Connection, Engine
 
@@ -12,7 +14,9 @@ from scheduler.deciding.prefetch_window import PrefetchWindow
 from scheduler.deciding.select import Room, select
 from scheduler.messaging.message import Message
 from scheduler.messaging.publisher import PUBLISH_ERRORS, Publisher
+from scheduler.messaging.wakeups import QUEUE
 from scheduler.process import fault_points
+from scheduler.services.service import AT_ONCE, HELD_PAUSE_S, Result, Service
 from scheduler.services.shared_limits import SharedLimits
 from scheduler.settings import Settings
 from scheduler.states import Waiting
@@ -21,6 +25,8 @@ from scheduler.store.queueing import capacity
 from scheduler.store.queueing.capacity import Counts, Full, Pool
 from scheduler.store.runs import instances
 
+#: Bounds of the pause, in seconds, between two passes that wake-ups alone ask for.
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.005, 0.1
 #: More slots than any task needs.
 UNLIMITED = 2**31 - 1
 
@@ -41,21 +47,53 @@ class Queued:
     held_elsewhere: bool = False
 
 
-class Queue:
+class Queue(Service):
     """Only the pools something waits for are locked, so schedulers working on different pools do not meet."""
 
-    def __init__(self, engine: Engine, settings: Settings, publisher: Publisher, scheduler_id: str) -> None:
+    name = "queue"
+    pending = capacity.PENDING
+    wakeups = frozenset({QUEUE})
+
+    def __init__(self, engine: Engine, settings: Settings, publisher: Publisher, scheduler_id: Callable[[], str]) -> None:
         self._engine = engine
         self._settings = settings
         self._publisher = publisher
-        self.scheduler_id = scheduler_id
+        self._scheduler_id = scheduler_id
         self._prefetch_window = PrefetchWindow(settings.scheduler.queue_headroom)
+        self._queued_at = 0.0
+        #: When, by this process's monotonic clock, wake-ups of this service may be taken again, see pause_s.
+        self.listens_at = SHORTEST_PAUSE_S
+        self.interval_s = settings.scheduler.scheduler_idle_sleep_time
 
-    def run_once(self, now: datetime) -> Queued:
-        chosen = _choose_and_queue(self._engine, self._settings, self.scheduler_id, self._prefetch_window, now.timestamp())
+    def run_once(self) -> Result:
+        queued = self.queue()
+        since_last_s, self._queued_at = time.monotonic() - self._queued_at, time.monotonic()
+        self.listens_at = self._queued_at + pause_s(queued, since_last_s)
+        again_in_s = AT_ONCE if queued.more else None
+        if queued.held_elsewhere and not queued.more:
+            # At random, since two that met would meet again.
+            again_in_s = HELD_PAUSE_S * random.uniform(0.5, 1.5)  # noqa: S311
+        unsent = f"The broker does not answer; {len(queued.messages)} message(s) will be sent again"
+        return Result(again_in_s=again_in_s, log=[] if queued.sent else [(logging.WARNING, unsent)])
+
+    def queue(self) -> Queued:
+        at_s = time.monotonic()
+        chosen = _choose_and_queue(self._engine, self._settings, self._scheduler_id(), self._prefetch_window, at_s)
         sent = send(self._engine, self._publisher, chosen.messages, step="queue")
         more = chosen.lost or len(chosen.messages) >= self._settings.scheduler.max_tis_per_query
         return Queued(chosen.messages, sent, more, chosen.ahead if chosen.waits else 0, chosen.held_elsewhere)
+
+
+def pause_s(queued: Queued, since_last_s: float) -> float:
+    """Seconds in which wake-ups need not wake this service: about until the workers have taken half of what the longest queue
+    holds for them, at the pace at which they took the last of it. Every task that ends while others wait sends a wake-up, and a
+    pass for each of them would queue one task at a time. If everything that waited could be queued, there may be room for whatever
+    is woken for.
+    """
+    if queued.ahead <= 0:
+        return SHORTEST_PAUSE_S
+    taken_per_s = max(len(queued.messages), 1) / max(since_last_s, SHORTEST_PAUSE_S)
+    return min(max(queued.ahead / 2 / taken_per_s, SHORTEST_PAUSE_S), LONGEST_PAUSE_S)
 
 
 def send(engine: Engine, publisher: Publisher, messages: list[Message], *, step: str) -> bool:

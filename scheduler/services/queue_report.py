@@ -12,6 +12,7 @@ from sqlalchemy import Engine
 from scheduler.messaging import broker_keys
 from scheduler.messaging.broker_roles import REPORT
 from scheduler.messaging.publisher import broker_lists
+from scheduler.services.service import Result, TimedService
 from scheduler.settings import Settings
 from scheduler.store.queries import overview
 
@@ -26,15 +27,23 @@ SHARE = 0.02
 SHORTEST_S = 2.0
 
 
-class QueueReport:
+class QueueReport(TimedService):
     """Any scheduler writes it for all."""
+
+    name = "queue_report"
+    pending = overview.PENDING
 
     def __init__(self, engine: Engine, settings: Settings, broker: redis.Redis) -> None:
         self._engine = engine
         self._settings = settings
         self._broker = broker
+        self.interval_s = settings.scheduler.scheduler_idle_sleep_time
 
-    def run_once(self, now: datetime) -> bool:
+    def run_once(self, now: datetime) -> Result:
+        self.write(now)
+        return Result()
+
+    def write(self, now: datetime) -> bool:
         """Whether it was written: not if another scheduler has just done so, or Redis is away."""
         with contextlib.suppress(redis.RedisError):
             if not self._broker.set(TURN_KEY, "1", nx=True, px=int(SHORTEST_S * 1000)):

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import time
 import uuid
 from collections.abc import Iterable, Iterator
@@ -17,6 +18,7 @@ from scheduler.messaging.message import Message
 from scheduler.messaging.publisher import Publisher, broker_lists
 from scheduler.messaging.wakeups import EPOCH_KEY
 from scheduler.services.queue import send
+from scheduler.services.service import Result, TimedService
 from scheduler.settings import Settings
 from scheduler.store.db.database import transaction
 from scheduler.store.runs import instances
@@ -43,8 +45,11 @@ class Rescued:
     runs: list[int]
 
 
-class Rescue:
+class Rescue(TimedService):
     """Every scheduler rescues for all: nothing waits for the one that queued it."""
+
+    name = "rescue"
+    pending = processes.PENDING
 
     def __init__(self, engine: Engine, settings: Settings, publisher: Publisher, broker: redis.Redis) -> None:
         self._engine = engine
@@ -56,15 +61,23 @@ class Rescue:
         self._late_since: datetime | None = None
         self._turned_at = time.monotonic()
         self._judges_from = datetime.min.replace(tzinfo=UTC)
+        self.interval_s = settings.scheduler.orphaned_tasks_check_interval
 
-    def run_once(self, now: datetime) -> Rescued:
+    def run_once(self, now: datetime) -> Result:
+        rescued = self.rescue(now)
+        log = [(logging.WARNING, f"{process_id} is dead; its work goes on elsewhere") for process_id in rescued.dead]
+        if rescued.sent_again:
+            log.append((logging.WARNING, f"{len(rescued.sent_again)} message(s) were not in the broker and were sent again"))
+        return Result(runs=rescued.runs, log=log)
+
+    def rescue(self, now: datetime) -> Rescued:
         crashes.note(self._engine)
         dead, runs = self._expire_lost() if self._may_judge(now) else ([], [])
         statistics.refresh(self._engine)
         return Rescued(self._send_lost(), dead, runs)
 
-    def rest(self, now: datetime) -> None:
-        """Instead of a turn when nothing is queued or running and nobody is silent: keep what `run_once` goes by."""
+    def skipped(self, now: datetime) -> None:
+        """Nothing is queued or running and no process is silent: keep what `rescue` goes by."""
         self._may_judge(now)
         with contextlib.suppress(redis.RedisError):
             self._broker.set(EPOCH_KEY, "1", nx=True)

@@ -1,10 +1,11 @@
 """timeouts: fail the runs whose dagrun_timeout is over, skip what they have not started and stop what they run."""
 
-from dataclasses import dataclass
-from datetime import datetime
+import logging
 
 from sqlalchemy import Connection, Engine
 
+from scheduler.services import closed_runs
+from scheduler.services.service import AT_ONCE, Result, Service
 from scheduler.settings import Settings
 from scheduler.states import RunState
 from scheduler.store.db.database import transaction, transaction_at
@@ -13,26 +14,26 @@ from scheduler.store.runs import instances, runs
 REASON = "dagrun_timeout: its run took too long"
 
 
-@dataclass(frozen=True, slots=True)
-class TimedOut:
-    """The runs that were ended, and whether there may be more."""
-
-    closed: dict[int, RunState]
-    more: bool
-
-
-class Timeouts:
+class Timeouts(Service):
     """Each run is ended in a transaction of its own, under its lock; one that another scheduler holds waits for the next pass."""
+
+    name = "timeouts"
+    pending = runs.TIMED_OUT
 
     def __init__(self, engine: Engine, settings: Settings) -> None:
         self._engine = engine
-        self._settings = settings
+        self._limit = settings.scheduler.max_dagruns_per_loop_to_schedule
+        self.interval_s = settings.scheduler.scheduler_idle_sleep_time
 
-    def run_once(self, now: datetime) -> TimedOut:
-        limit = self._settings.scheduler.max_dagruns_per_loop_to_schedule
-        found = _timed_out(self._engine, limit)
+    def run_once(self) -> Result:
+        found = _timed_out(self._engine, self._limit)
         closed = {run: RunState.FAILED for run in found if _end(self._engine, run)}
-        return TimedOut(closed, more=len(closed) == limit)
+        wake, log = closed_runs.follow_up(self._engine, closed)
+        return Result(
+            wake=wake,
+            again_in_s=AT_ONCE if len(closed) == self._limit else None,
+            log=[*((logging.WARNING, f"DAG run {run} failed: its dagrun_timeout is over") for run in closed), *log],
+        )
 
 
 @transaction

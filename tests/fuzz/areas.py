@@ -226,7 +226,7 @@ def check_wakeups(ground: "Ground", members: list[bytes]) -> None:
     ground.scenario.broker.zadd(wakeups.KEY, dict.fromkeys(members, 0))
     heard = ground.bell.wait(0)
     assert heard is not None
-    ground.scenario.schedulers[0].turns.wake(heard)
+    ground.scenario.schedulers[0].wake(heard)
     while heard:
         heard = ground.bell.wait(0)
 

@@ -12,7 +12,7 @@ from scheduler.services.invariants import Tools
 from scheduler.services.promote import Promote
 from scheduler.services.queue import send
 from scheduler.states import RUN_FINISHED
-from scheduler.store.dags import files, schedules
+from scheduler.store.dags import files
 from scheduler.store.db.database import transaction
 from scheduler.store.runs import instances, selection
 from scheduler.store.upkeep import notices
@@ -123,18 +123,17 @@ def _release_files(tools: Tools, one: Broken) -> None:
 
 def _promote(tools: Tools, one: Broken) -> None:
     keys = [key for (key,) in _runs(tools, one)]
-    Promote(tools.engine, tools.settings, tools.versions).run_once(_now(tools.engine), keys)
+    Promote(tools.engine, tools.settings, tools.versions).examine(keys)
 
 
 def _backfill(tools: Tools, _: Broken) -> None:
-    Backfill(tools.engine, tools.settings, tools.versions).run_once(_now(tools.engine))
+    Backfill(tools.engine, tools.settings, tools.versions).advance()
 
 
 def _runs(tools: Tools, one: Broken) -> list[Any]:
     return _rows(tools.engine, "select id from dag_run where dag_id = %s and run_id = %s", one.dag_id, one.run_id)
 
 
-_now = transaction(schedules.clock)
 #: By the name of the invariant.
 REPAIRS: Mapping[str, Callable[[Tools, Broken], object]] = {
     "dead worker": _lose,

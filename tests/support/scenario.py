@@ -99,9 +99,9 @@ class Scenario:
         self._beat()
         for scheduler in random.sample(self.schedulers, len(self.schedulers)):
             if poll:
-                for duty in scheduler.duties.all():
-                    duty.due_at = 0.0
-            scheduler.turn()
+                for timer in scheduler.timers.values():
+                    timer.due_at = 0.0
+            scheduler.run_once()
 
     def _beat(self) -> None:
         """The worker has no heart of its own, and a slow machine must not make it dead; one that a test has aged stays so."""

@@ -26,8 +26,8 @@ from scheduler.process import fault_points, hardening, role, stop_signals
 from scheduler.process.health import Complaint, Contact, Health, Pulse
 from scheduler.process.pidfile import Pidfile
 from scheduler.settings import Settings
-from scheduler.store.dags import schedules
 from scheduler.store.dags.versions import Versions
+from scheduler.store.db import clock
 from scheduler.store.upkeep import processes
 from scheduler.store.upkeep.heartbeats import Renewal
 from scheduler.store.upkeep.settings_drift import SettingsDrift
@@ -259,7 +259,7 @@ class Waiter:
 
     def _clock(self) -> datetime:
         with self._engine.connect() as connection:
-            return schedules.clock(connection)
+            return clock.now(connection)
 
     async def _ask(self, work: Callable[[], R]) -> R:
         """`work()` in a thread, so that the database never holds up the triggers."""

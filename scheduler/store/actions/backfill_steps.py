@@ -14,6 +14,9 @@ from scheduler.store.dags.versions import Versions
 from scheduler.store.runs.new_instances import BACKFILL_RANK
 from scheduler.store.runs.selection import Tasks
 
+#: Whether a backfill is open, see store/upkeep/pending_work.
+PENDING = "exists (select from backfill where ended_at is null)"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:

@@ -15,6 +15,8 @@ from scheduler.authoring.asset_events import AssetEvent
 from scheduler.exceptions import NotFoundError, PacelineError
 from scheduler.store.db.database import transaction
 
+#: Whether an update is to be passed on, or a DAG waits for more, see store/upkeep/pending_work.
+PENDING = "exists (select from notice where kind = 'asset' and ended_at is null) or exists (select from asset_waiting)"
 #: What of an update a task gives beside its success: {uri: {"extra": ...}}, stored as an XCom of that key.
 XCOM_KEY = "outlet_events"
 #: Events of one inlet that a task is told of.

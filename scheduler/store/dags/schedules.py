@@ -10,7 +10,15 @@ from scheduler.authoring.timetable import RunTimes
 from scheduler.exceptions import NotFoundError
 from scheduler.serialized.dag import SerializedDag, next_timetable
 from scheduler.states import RUN_UNFINISHED
+from scheduler.store.db import clock
 from scheduler.store.db.database import transaction
+
+#: Whether a run may be due before the next look, or a DAG has a new version, see store/upkeep/pending_work.
+PENDING = """
+    exists (select from dag_schedule where not is_paused and next_run_after <= clock_timestamp() + make_interval(secs => $1))
+    or exists (select from dag_schedule s join dag d on d.dag_id = s.dag_id
+                where not s.is_paused and d.is_active and s.planned_version_id is distinct from d.version_id)
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +140,7 @@ def upcoming(connection: Connection, dag_id: str, *, count: int) -> list[RunTime
         raise NotFoundError(f"There is no DAG {dag_id!r}: `paceline dags list` shows all.")
     data, is_planned, *times = row
     dag = SerializedDag.from_json(data)
-    now = clock(connection)
+    now = clock.now(connection)
     if is_planned:
         following = RunTimes(*times) if times[-1] is not None else None
     else:
@@ -154,9 +162,3 @@ def next_run(dag: SerializedDag, last: datetime | None, now: datetime, *, covere
     if dag.allowed_run_types and "scheduled" not in dag.allowed_run_types:
         return None
     return next_timetable(dag).next_run(last=last, covered=covered, start=dag.start, end=dag.end, catchup=dag.catchup, now=now)
-
-
-def clock(connection: Connection) -> datetime:
-    """The one clock of all schedulers: the database's."""
-    now: datetime = connection.exec_driver_sql("select clock_timestamp()").scalar_one()
-    return now

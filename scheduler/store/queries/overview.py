@@ -4,7 +4,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from scheduler.states import OPEN, RUN_UNFINISHED, STARTED, States, TaskState
+from scheduler.states import HOLDS_SLOTS, OPEN, RUN_UNFINISHED, STARTED, States, TaskState
 from scheduler.store.db.database import transaction
 
 Row = dict[str, Any]
@@ -12,6 +12,13 @@ Row = dict[str, Any]
 LOADS_QUEUE = States({TaskState.SCHEDULED, TaskState.QUEUED, TaskState.RUNNING})
 #: A TI in one of these is to get slots of its pool, or has them.
 NEEDS_POOL = States(OPEN - {TaskState.DEFERRED})
+#: Whether the report of queues changes: something waits or runs, or a worker is new; see store/upkeep/pending_work.
+PENDING = f"""
+    exists (select from task_instance where state in {HOLDS_SLOTS.sql})
+    or exists (select from task_instance where state = 'scheduled')
+    or exists (select from process where kind = 'worker' and stopped_at is null
+                  and started_at > clock_timestamp() - make_interval(secs => $1))
+"""
 
 
 @transaction

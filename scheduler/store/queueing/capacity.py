@@ -10,6 +10,8 @@ from scheduler.deciding.limits import RUN, TASK, TASK_IN_RUN, Limit, Place
 from scheduler.states import Waiting
 from scheduler.store.queueing.limits import COUNTS, HOLDS
 
+#: Whether a task instance waits for slots, see store/upkeep/pending_work.
+PENDING = "exists (select from task_instance where state = 'scheduled')"
 #: Before the name of a limit that spans pools, in the keys of its advisory locks; see services/shared_limits.
 LIMITS_LOCK = "paceline limit "
 

@@ -16,6 +16,8 @@ from scheduler.store.db.database import transaction_at
 
 #: An SLA is met by these.
 MEETS_SLA = States({TaskState.SUCCESS, TaskState.SKIPPED})
+#: Whether an SLA or a deadline has passed, see store/upkeep/pending_work.
+PENDING = "exists (select from deadline where missed_at is null and due_at <= clock_timestamp())"
 
 
 def plan(connection: Connection, dag: SerializedDag, dag_run_id: int, *, only_future: bool = False) -> None:

@@ -15,6 +15,13 @@ from scheduler.states import DUE, OPEN, STARTED, Decision, TaskState
 from scheduler.store.db.arrays import literal
 from scheduler.store.worker import shutdown
 
+#: Whether a run may start, or a task instance's time may come before the next look, see store/upkeep/pending_work.
+PENDING = f"""
+    exists (select from dag_run where state = 'queued')
+    or exists (select from task_instance where state in {DUE.sql}
+                  and due_at <= clock_timestamp() + make_interval(secs => $1))
+"""
+
 
 def decide(connection: Connection, decisions: Mapping[int, Sequence[Decision]]) -> int:
     """none -> scheduled, skipped or upstream_failed, as decided for each run; the number of rows moved."""

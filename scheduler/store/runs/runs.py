@@ -19,6 +19,9 @@ from scheduler.store.db.database import transaction, transaction_at
 from scheduler.store.db.fencing import Writer
 from scheduler.store.runs import deadlines, new_instances
 
+#: Whether a run is over its dagrun_timeout, and whether one runs, see store/upkeep/pending_work.
+TIMED_OUT = "exists (select from dag_run where state = 'running' and timeout_at < clock_timestamp())"
+RUNNING = "exists (select from dag_run where state = 'running')"
 #: What a run id may hold: it becomes a folder name and part of a Celery message. Dots alone would be another folder.
 RUN_ID = re.compile(r"(?!\.+\Z)[A-Za-z0-9_.~:+-][A-Za-z0-9_.~:+ -]{0,249}")
 

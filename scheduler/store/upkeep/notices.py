@@ -14,6 +14,8 @@ from sqlalchemy import Connection
 from scheduler.exceptions import NotFoundError
 from scheduler.store.db.database import transaction, transaction_at
 
+#: Whether a notice is open, see store/upkeep/pending_work.
+PENDING = "exists (select from notice where ended_at is null)"
 #: Task instances an SLA callback is told of as those that hold the late one up.
 MOST_BLOCKING = 1000
 

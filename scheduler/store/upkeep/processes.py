@@ -6,13 +6,20 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine
 
-from scheduler.states import STARTED
+from scheduler.states import HOLDS_SLOTS, STARTED
 from scheduler.store.dags import files
 from scheduler.store.db import migrate
 from scheduler.store.db.database import act_as, transaction, transaction_at
 from scheduler.store.runs import instances
 from scheduler.store.upkeep import notices
 from scheduler.store.worker import deferrals
+
+#: Whether a message or a process could be lost, or PostgreSQL crashed, see store/upkeep/pending_work.
+PENDING = f"""
+    exists (select from task_instance where state in {HOLDS_SLOTS.sql})
+    or exists (select from process where stopped_at is null and heartbeat_at < clock_timestamp() - make_interval(secs => $2))
+    or not exists (select from crash_free)
+"""
 
 
 def register(engine: Engine, *, kind: str, name: str, host: str, pid: int, queues: Sequence[str] = (), concurrency: int = 0) -> str:

@@ -11,6 +11,7 @@ from support.scenario import Scenario, chain
 from support.waiting import eventually
 
 from scheduler.messaging.wakeups import client
+from scheduler.services.rescue import Rescue
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def test_a_message_that_was_not_sent_is_waited_for(
     eventually(lambda: len(looks) >= 3)
     assert found == []
 
-    scenario.schedulers[0].turns.rescue.run_once(scenario.rows("select clock_timestamp()")[0][0])
+    scenario.schedulers[0].service(Rescue).rescue(scenario.rows("select clock_timestamp()")[0][0])
 
     waiting.join(20)
     assert [seconds >= 60 for seconds in found] == [True]

@@ -2,6 +2,7 @@
 
 from support.scenario import Scenario, dag
 
+from scheduler.services.notify import Notify
 from scheduler.states import TaskState
 from scheduler.store.upkeep import notices
 
@@ -9,7 +10,7 @@ from .conftest import Cli
 
 
 def test_what_waits_and_what_failed_is_listed(cli: Cli, scenario: Scenario) -> None:
-    scenario.schedulers[0].turns.notify.close()
+    scenario.schedulers[0].service(Notify).close()
     scenario.add(dag("d", {"a": []}, task={"notify": ("on_failure", "email_failure"), "email": ("a@example.org",)}))
     scenario.trigger("d", run_id="r")
     scenario.run_to_end(outcome=lambda _: TaskState.FAILED)

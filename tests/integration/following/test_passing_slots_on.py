@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from scheduler.following.follow import Follower
 from scheduler.messaging.publisher import Publisher
 from scheduler.messaging.wakeups import Wakeups
 from scheduler.serialized.dag import SerializedDag
+from scheduler.services.queue import Queue
 from scheduler.states import TaskState
 from scheduler.store.worker.claims import Claim, Ending
 from scheduler.store.worker.hot_path import HotPath
@@ -313,12 +313,12 @@ def test_a_pass_that_lost_one_to_a_worker_looks_again(scenario: Scenario) -> Non
     scenario.pool("p", 8)
     scenario.add(wide(width=2))
     scenario.trigger("w")
-    service = scenario.schedulers[0].turns.queue
+    service = scenario.schedulers[0].service(Queue)
     scenario.sql("update dag_run set state = 'running', started_at = now()")
     scenario.sql("update task_instance set state = 'scheduled', scheduled_at = now()")
     with scenario.engine.begin() as worker:
         first = worker.exec_driver_sql("select id from task_instance order by id limit 1 for no key update").scalar_one()
-        passing = threading.Thread(target=lambda: passes.append(service.run_once(datetime.now(UTC))))
+        passing = threading.Thread(target=lambda: passes.append(service.queue()))
         passes: list[Any] = []
         passing.start()
         while not scenario.rows("select 1 from pg_locks where not granted"):

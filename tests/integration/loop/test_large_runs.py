@@ -1,13 +1,12 @@
 """Large runs and many runs: what ranks first is made ready first, several schedulers share the work, and no row is lost."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 import pytest
 from support.scenario import Scenario, dag
 
 from scheduler.messaging.wakeups import Wakeups
-from scheduler.services.promote import foremost
+from scheduler.services.promote import Promote, foremost
 from scheduler.states import Decision, TaskState
 from scheduler.store.db.arrays import literal
 from scheduler.store.runs import instances, runs
@@ -22,11 +21,11 @@ def test_workers_begin_before_all_of_a_large_run_is_ready(make_scenario: Callabl
     names = [f"t{number:03}" for number in range(100)]
     scenario.add(dag("d", {name: [] for name in names}, options={"t077": {"priority_weight": 5}}))
     run = scenario.trigger("d")
-    promote = scenario.schedulers[0].turns.promote
+    promote = scenario.schedulers[0].service(Promote)
 
-    first_look = promote.run_once(datetime.now(UTC), [run])
+    first_look = promote.examine([run])
     first = scheduled(scenario)
-    second_look = promote.run_once(datetime.now(UTC), [run])
+    second_look = promote.examine([run])
 
     assert (first_look.unfinished, second_look.unfinished) == ({run}, set())
     assert first == {"t077", *names[:7]}
@@ -67,28 +66,28 @@ def scheduled_in_transactions(scenario: Scenario) -> int:
 
 
 def test_small_runs_are_examined_in_one_transaction_and_others_each_in_its_own(scenario: Scenario) -> None:
-    promote = scenario.schedulers[0].turns.promote
+    promote = scenario.schedulers[0].service(Promote)
     scenario.add(dag("d", {"a": [], "b": ["a"]}))
     plain = [scenario.trigger("d", run_id=f"r{number}") for number in range(5)]
-    promote.run_once(datetime.now(UTC), plain)
+    promote.examine(plain)
     assert scheduled_in_transactions(scenario) == 1
 
     scenario.sql("delete from dag_run")
     scenario.add(dag("f", {"a": [], "b": ["a"]}, fail_fast=True))
     for number in range(3):
         scenario.trigger("f", run_id=f"r{number}")
-    promote.run_once(datetime.now(UTC), [])
+    promote.examine([])
     assert scheduled_in_transactions(scenario) == 3
 
 
 def test_several_schedulers_share_many_queued_runs(make_scenario: Callable[..., Scenario]) -> None:
     scenario = make_scenario(schedulers=2)
-    first, second = (one.turns.promote for one in scenario.schedulers)
+    first, second = (one.service(Promote) for one in scenario.schedulers)
     scenario.add(dag("d", {"a": []}, max_active_runs=1000))
     queued = [scenario.trigger("d", run_id=f"r{number}") for number in range(runs.MOST_STARTS + 10)]
 
-    started = first.run_once(datetime.now(UTC), []).started
-    rest = second.run_once(datetime.now(UTC), []).started
+    started = first.examine([]).started
+    rest = second.examine([]).started
 
     assert (started, rest) == (queued[: runs.MOST_STARTS], queued[runs.MOST_STARTS :])
 

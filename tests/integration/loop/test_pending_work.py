@@ -7,6 +7,7 @@ from sqlalchemy import event
 from support.scenario import Scenario, dag
 from support.waiting import eventually
 
+from scheduler.services.queue import Queue
 from scheduler.store.upkeep import pending_work
 
 MakeScenario = Callable[..., Scenario]
@@ -56,12 +57,12 @@ def still(make_scenario: MakeScenario) -> Scenario:
     return scenario
 
 
-def test_each_service_has_a_cause_here() -> None:
-    assert {cause.partition(",")[0] for cause in CAUSES} == pending_work.QUESTIONS.keys()
+def test_each_service_has_a_cause_here(scenario: Scenario) -> None:
+    assert {cause.partition(",")[0] for cause in CAUSES} == scenario.schedulers[0].questions.keys()
 
 
 def look(scenario: Scenario) -> frozenset[str]:
-    return pending_work.look(scenario.engine, scenario.settings).services
+    return pending_work.look(scenario.engine, scenario.settings, scenario.schedulers[0].questions).services
 
 
 def test_nothing_stirs_where_all_has_ended(still: Scenario) -> None:
@@ -82,12 +83,12 @@ def test_a_turn_in_which_nothing_stirs_asks_once(still: Scenario) -> None:
     event.listen(scheduler.engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
 
     def become_due() -> None:
-        for duty in scheduler.duties.all():
-            duty.rest()
-            duty.due_at = 1e-9
-        scheduler.duties.heartbeat.due_at = scheduler.duties.prune.due_at = float("inf")
+        for timer in scheduler.timers.values():
+            timer.skip()
+            timer.due_at = 1e-9
+        scheduler.timers["heartbeat"].due_at = scheduler.timers["prune"].due_at = float("inf")
         statements.clear()
-        scheduler.turn()
+        scheduler.run_once()
 
     become_due()
     assert [one for one in statements if not one.startswith("prepare")] == [pending_work.EXECUTE]
@@ -101,11 +102,11 @@ def test_a_turn_in_which_nothing_stirs_asks_once(still: Scenario) -> None:
 def test_a_service_turns_now_and_then_whatever_stirs(still: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
     (scheduler,) = still.schedulers
     turned: list[str] = []
-    monkeypatch.setattr(scheduler.turns, "_turn_queue", lambda _: turned.append("queue"))
-    scheduler.duties.queue.rest()
-    scheduler.duties.queue.due_at = 1e-9
-    scheduler.duties.queue._turned_at -= 60
+    monkeypatch.setattr(scheduler.service(Queue), "run_once", lambda: turned.append("queue"))
+    scheduler.timers["queue"].skip()
+    scheduler.timers["queue"].due_at = 1e-9
+    scheduler.timers["queue"]._ran_at -= 60
 
-    scheduler.turn()
+    scheduler.run_once()
 
     assert turned == ["queue"]

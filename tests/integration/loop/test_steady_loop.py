@@ -9,6 +9,7 @@ from support.scenario import Scenario, chain, dag
 from support.waiting import eventually
 
 from scheduler.dagfiles.supervise import DagFileManager
+from scheduler.services.promote import Promote
 from scheduler.states import TaskState
 from scheduler.store.dags import files
 from scheduler.store.dags.files import ParsedDag, ParsedFile
@@ -94,7 +95,7 @@ def test_a_scheduler_that_was_away_does_no_harm_with_what_it_remembers(make_scen
     away, other = scenario.schedulers
     scenario.add(chain("c", 2))
     ended, gone, fresh = (scenario.trigger("c", run_id=name) for name in ("ended", "gone", "fresh"))
-    away.turns.hint([ended, gone, fresh])
+    away.service(Promote).hint([ended, gone, fresh])
     scenario.schedulers[:] = [other]
     scenario.sql("update dag_run set state = 'queued', started_at = null where id = %s", fresh)
     for _ in range(6):
@@ -121,7 +122,7 @@ def test_a_scheduler_that_was_away_does_no_harm_with_what_it_remembers(make_scen
                          ended) == before  # fmt: skip
     assert scenario.run_state(fresh) == "success"
     assert scenario.rows("select count(*) from task_try") == [(0,)]
-    assert away.turns.hints == {}
+    assert away.service(Promote).hints == {}
 
 
 def test_a_scheduler_that_was_taken_for_dead_claims_its_files_anew(make_scenario: MakeScenario) -> None:

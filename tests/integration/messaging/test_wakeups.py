@@ -9,7 +9,8 @@ from support.waiting import eventually
 
 from scheduler.messaging.wakeups import KEY, QUEUE_KEY, Wakeups
 from scheduler.services import queue_report
-from scheduler.services.rescue import TURN_KEY, dispatch_ids_in_broker
+from scheduler.services.queue import Queue
+from scheduler.services.rescue import TURN_KEY, Rescue, dispatch_ids_in_broker
 
 
 def test_a_ring_of_the_queue_service_stays_for_whoever_listens_to_it(scenario: Scenario) -> None:
@@ -32,18 +33,19 @@ def test_one_wake_brings_both_kinds(scenario: Scenario) -> None:
 
 
 def test_a_scheduler_that_filled_the_queues_does_not_listen_until_its_pause_is_over(scenario: Scenario) -> None:
-    turns = scenario.schedulers[0].turns
+    (scheduler,) = scenario.schedulers
+    queue, timer = scheduler.service(Queue), scheduler.timers["queue"]
 
-    before = turns.queue_listens_at
+    before = queue.listens_at
     scenario.turn()
-    after = turns.queue_listens_at
+    after = queue.listens_at
 
     assert after > before
-    turns.duties.queue.due_at = after + 100
-    turns.wake({"run:7"})
-    assert turns.duties.queue.due_at == after + 100
-    turns.wake({"queue"})
-    assert turns.duties.queue.is_due()
+    timer.due_at = after + 100
+    scheduler.wake({"run:7"})
+    assert timer.due_at == after + 100
+    scheduler.wake({"queue"})
+    assert timer.is_due()
 
 
 def test_a_wait_as_short_as_can_be_ends(scenario: Scenario) -> None:
@@ -64,7 +66,7 @@ def test_what_nobody_of_ours_rings_is_dropped_and_counted(scenario: Scenario) ->
 
     assert heard == {"run:9223372036854775807", "next:12"}
     assert bell._warned_at is not None
-    scenario.schedulers[0].turns.wake(heard)
+    scenario.schedulers[0].wake(heard)
     scenario.turn()
 
 
@@ -92,13 +94,13 @@ def test_a_queue_whose_key_is_no_list_gets_its_messages_all_the_same(scenario: S
 
 def test_lost_messages_are_found_although_somebody_holds_the_turn_for_ever(scenario: Scenario) -> None:
     scenario.broker.set(TURN_KEY, "x")
-    rescue = scenario.schedulers[0].turns.rescue
+    rescue = scenario.schedulers[0].service(Rescue)
 
-    rescue.run_once(datetime.now(UTC))
+    rescue.rescue(datetime.now(UTC))
     assert scenario.broker.get(TURN_KEY) is None
 
     scenario.broker.set(TURN_KEY, "x", ex=86_400)
-    rescue.run_once(datetime.now(UTC))
+    rescue.rescue(datetime.now(UTC))
     assert scenario.broker.get(TURN_KEY) is None
 
 
@@ -121,6 +123,6 @@ def test_the_report_of_queues_is_written_although_somebody_holds_its_turn_for_ev
     assert queue_report.read(scenario.broker) is None
 
     scenario.broker.set(queue_report.TURN_KEY, "x")
-    assert not report.run_once(datetime.now(UTC))
-    assert report.run_once(datetime.now(UTC))
+    assert not report.write(datetime.now(UTC))
+    assert report.write(datetime.now(UTC))
     assert queue_report.read(scenario.broker) is not None

@@ -58,7 +58,7 @@ def test_a_run_is_made_once_the_condition_is_true(
     for one in updated:
         assets.update(scenario.engine, one.uri)
     for _ in range(3):
-        service(scenario).run_once(NOW)
+        service(scenario).trigger(NOW)
 
     assert triggered(scenario, "d") == runs
 
@@ -103,7 +103,7 @@ def test_the_extra_a_task_gives_is_part_of_the_event(scenario: Scenario) -> None
     from scheduler.states import TaskState
 
     scenario.follower.report(claim, Ending(TaskState.SUCCESS))
-    service(scenario).run_once(NOW)
+    service(scenario).trigger(NOW)
 
     assert scenario.rows("select uri, extra from asset_event order by uri") == [("s3://a", {"rows": 7}), ("s3://b", {})]
 
@@ -112,9 +112,9 @@ def test_a_run_consumes_every_update_so_far_and_the_next_one_starts_anew(scenari
     scenario.add(waits("d", A & B))
     for one in (A, A, B):
         assets.update(scenario.engine, one.uri)
-    service(scenario).run_once(NOW)
+    service(scenario).trigger(NOW)
     assets.update(scenario.engine, A.uri)
-    service(scenario).run_once(NOW)
+    service(scenario).trigger(NOW)
 
     assert triggered(scenario, "d") == 1
     consumed = scenario.rows("select e.uri from dag_run_asset_event c join asset_event e on e.id = c.event_id order by e.id")
@@ -122,7 +122,7 @@ def test_a_run_consumes_every_update_so_far_and_the_next_one_starts_anew(scenari
     assert scenario.rows("select uri from asset_waiting") == [("s3://a",)]
 
     assets.update(scenario.engine, B.uri)
-    service(scenario).run_once(NOW)
+    service(scenario).trigger(NOW)
     assert triggered(scenario, "d") == 2
 
 
@@ -131,11 +131,11 @@ def test_a_paused_dag_collects_updates_and_runs_once_it_goes_on(scenario: Scenar
     dags.pause(scenario.engine, "d")
     for _ in range(3):
         assets.update(scenario.engine, A.uri)
-        service(scenario).run_once(NOW)
+        service(scenario).trigger(NOW)
     assert triggered(scenario, "d") == 0
 
     dags.unpause(scenario.engine, "d")
-    service(scenario).run_once(NOW)
+    service(scenario).trigger(NOW)
 
     assert triggered(scenario, "d") == 1
     assert scenario.rows("select count(*) from dag_run_asset_event") == [(3,)]
@@ -153,8 +153,8 @@ def test_racing_schedulers_make_one_run_for_each_round_of_updates(make_scenario:
         try:
             for _ in range(rounds):
                 barrier.wait(30)
-                mine.run_once(NOW)
-                mine.run_once(NOW)
+                mine.trigger(NOW)
+                mine.trigger(NOW)
                 barrier.wait(30)
         except Exception as error:
             failures.append(error)
@@ -168,7 +168,7 @@ def test_racing_schedulers_make_one_run_for_each_round_of_updates(make_scenario:
             assets.update(scenario.engine, one.uri)
         barrier.wait(30)
         barrier.wait(30)
-        service(scenario).run_once(NOW)
+        service(scenario).trigger(NOW)
         assert [triggered(scenario, f"d{number}") for number in range(5)] == [done + 1] * 5
     for thread in threads:
         thread.join(30)
@@ -184,12 +184,12 @@ def test_racing_schedulers_pass_each_success_on_once(make_scenario: Callable[...
     scenario.turn()
     assert scenario.work() == 40
 
-    threads = [threading.Thread(target=lambda: service(scenario).run_once(NOW)) for _ in range(3)]
+    threads = [threading.Thread(target=lambda: service(scenario).trigger(NOW)) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(30)
-    service(scenario).run_once(NOW)
+    service(scenario).trigger(NOW)
 
     assert scenario.rows("select count(*), count(distinct task_id) from asset_event") == [(40, 40)]
     assert scenario.rows("select count(*) from notice where ended_at is null") == [(0,)]
@@ -210,9 +210,9 @@ def test_an_asset_or_time_schedule_runs_by_both(scenario: Scenario) -> None:
     table = timetable.UpdatedOrTime(timetable.Cron("0 * * * *"), A)
     scenario.add(chain("d", 1, schedule=table.to_spec(), start_date=NOW.isoformat()))
 
-    Plan(scenario.engine, scenario.settings, Versions()).run_once(NOW + timedelta(minutes=5))
+    Plan(scenario.engine, scenario.settings, Versions()).plan(NOW + timedelta(minutes=5))
     assets.update(scenario.engine, A.uri)
-    service(scenario).run_once(NOW)
+    service(scenario).trigger(NOW)
 
     assert scenario.rows("select run_type from dag_run order by id") == [("scheduled",), ("asset_triggered",)]
 
@@ -221,7 +221,7 @@ def test_a_dag_that_does_not_take_such_runs_gets_none(scenario: Scenario) -> Non
     scenario.add(waits("d", A, allowed_run_types=("manual",)))
 
     assets.update(scenario.engine, A.uri)
-    service(scenario).run_once(NOW)
+    service(scenario).trigger(NOW)
 
     assert triggered(scenario, "d") == 0
 
@@ -230,12 +230,12 @@ def test_updates_of_assets_the_schedule_no_longer_names_are_forgotten(scenario: 
     scenario.add(waits("d", A & B))
     assets.update(scenario.engine, A.uri)
     scenario.add(waits("d", B & C))
-    service(scenario).run_once(NOW)
+    service(scenario).trigger(NOW)
     assert scenario.rows("select 1 from asset_waiting") == []
 
     for one in (B, C):
         assets.update(scenario.engine, one.uri)
-    service(scenario).run_once(NOW)
+    service(scenario).trigger(NOW)
 
     assert scenario.rows("select e.uri from dag_run_asset_event c join asset_event e on e.id = c.event_id order by 1") == [
         ("s3://b",),
@@ -249,7 +249,7 @@ def test_a_dag_that_cannot_be_run_stops_no_other(scenario: Scenario) -> None:
     assets.update(scenario.engine, A.uri)
     scenario.sql("update dag_version set data = jsonb_set(data, '{schedule,kind}', '\"from the future\"') where dag_id = 'bad'")
 
-    done = service(scenario).run_once(NOW)
+    done = service(scenario).trigger(NOW)
 
     assert list(done.broken) == ["bad"]
     assert triggered(scenario, "good") == 1

@@ -396,7 +396,7 @@ def test_one_that_cannot_go_on_stops_no_other(scenario: Scenario, add: Callable[
     backfills.create(scenario.engine, wanted("good", hours=1))
     scenario.sql("""update dag_version set data = '{"from": "the future"}' where dag_id = 'bad'""")
 
-    done = Backfill(scenario.engine, scenario.settings, Versions()).run_once(START)
+    done = Backfill(scenario.engine, scenario.settings, Versions()).advance()
 
     assert (list(done.broken), len(done.runs)) == ([1], 1)
 
@@ -406,10 +406,10 @@ def test_nothing_is_made_while_another_scheduler_holds_it(scenario: Scenario, ad
     backfills.create(scenario.engine, wanted(max_active_runs=1))
     with scenario.engine.begin() as other:
         other.exec_driver_sql("select 1 from backfill for no key update")
-        done = Backfill(scenario.engine, scenario.settings, Versions()).run_once(START)
+        done = Backfill(scenario.engine, scenario.settings, Versions()).advance()
         assert done.runs == []
 
-    assert len(Backfill(scenario.engine, scenario.settings, Versions()).run_once(START).runs) == 1
+    assert len(Backfill(scenario.engine, scenario.settings, Versions()).advance().runs) == 1
 
 
 def most_at_once(rows: list[tuple[datetime, datetime]]) -> int:
@@ -433,9 +433,9 @@ def test_three_schedulers_keep_every_limit_at_every_moment(make_scenario: Callab
 
     def turn(scheduler: SchedulerLoop) -> None:
         while not ended.is_set():
-            for duty in scheduler.duties.all():
-                duty.due_at = 0.0
-            scheduler.turn()
+            for timer in scheduler.timers.values():
+                timer.due_at = 0.0
+            scheduler.run_once()
 
     with ThreadPoolExecutor(3) as threads:
         turns = [threads.submit(turn, scheduler) for scheduler in scenario.schedulers]

@@ -44,12 +44,12 @@ def test_more_unreadable_dags_than_one_turn_plans_stop_no_other_dag(scenario: Sc
     scenario.add(chain("good", 1, **options))
     plan = Plan(scenario.engine, scenario.settings, Versions())
 
-    planned = [plan.run_once(START + timedelta(minutes=90, seconds=second)) for second in range(3)]
+    planned = [plan.plan(START + timedelta(minutes=90, seconds=second)) for second in range(3)]
 
     assert [made.run_id for one in planned for made in one.runs] == ["scheduled__2026-03-01T01:00:00+00:00"]
     assert sum(len(one.broken) for one in planned) == limit + 2
 
-    again = plan.run_once(START + timedelta(minutes=95))
+    again = plan.plan(START + timedelta(minutes=95))
     assert len(again.broken) == limit, "they are tried again, in case something was mended"
 
 

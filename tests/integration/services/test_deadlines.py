@@ -12,6 +12,8 @@ from support.waiting import eventually
 from scheduler.dagfiles import load
 from scheduler.serialized.authored import from_dag
 from scheduler.serialized.dag import SerializedDag
+from scheduler.services.deadlines import Deadlines
+from scheduler.services.notify import Notify
 from scheduler.states import TaskState
 from scheduler.store.db import database
 from scheduler.store.runs import deadlines
@@ -56,7 +58,7 @@ def due(scenario: Scenario, *, ago_s: float = 0.0) -> None:
 
 def settle(scenario: Scenario, at: datetime | None = None) -> int:
     now = at or scenario.rows("select clock_timestamp()")[0][0]
-    return sum(scheduler.turns.deadlines.run_once(now) for scheduler in scenario.schedulers)
+    return sum(scheduler.service(Deadlines).settle(now) for scheduler in scenario.schedulers)
 
 
 def slas(**options: Any) -> SerializedDag:
@@ -274,7 +276,7 @@ with DAG(
     assert settle(scenario) == 3
 
     def over() -> bool:
-        scenario.schedulers[0].turns.notify.run_once(None)  # type: ignore[arg-type]
+        scenario.schedulers[0].service(Notify).take()
         return not scenario.rows("select 1 from notice where ended_at is null")
 
     eventually(over, timeout=20)

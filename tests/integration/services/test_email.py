@@ -11,6 +11,7 @@ from aiosmtpd.smtp import SMTP, AuthResult, Envelope, Session
 from support.scenario import Scenario, dag
 from support.waiting import eventually
 
+from scheduler.services.notify import Notify
 from scheduler.settings import shown
 from scheduler.states import TaskState
 
@@ -72,8 +73,8 @@ def scenario(make_scenario: Callable[..., Scenario], server: Controller) -> Scen
 
 def send(scenario: Scenario, expected: Callable[[], object]) -> None:
     def turn() -> bool:
-        scenario.schedulers[0].turns.notify.run_once(None)  # type: ignore[arg-type]
-        return not scenario.schedulers[0].turns.notify.busy and bool(expected())
+        scenario.schedulers[0].service(Notify).take()
+        return not scenario.schedulers[0].service(Notify).busy and bool(expected())
 
     eventually(turn, timeout=20, message=lambda: str(notices(scenario)))
 

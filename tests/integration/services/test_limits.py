@@ -201,9 +201,9 @@ def _at_once(scenario: Scenario) -> None:
     """A turn of every scheduler at the same time."""
 
     def turn(number: int) -> None:
-        for duty in scenario.schedulers[number].duties.all():
-            duty.due_at = 0.0
-        scenario.schedulers[number].turn()
+        for timer in scenario.schedulers[number].timers.values():
+            timer.due_at = 0.0
+        scenario.schedulers[number].run_once()
 
     threads = [threading.Thread(target=turn, args=(number,)) for number in range(len(scenario.schedulers))]
     for thread in threads:

@@ -1,13 +1,13 @@
 """Limits that span pools hold although each scheduler locks only the pools it fills."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from support.scenario import Scenario, dag
 
-from scheduler.services.queue import Queued
+from scheduler.services.promote import Promote
+from scheduler.services.queue import Queue, Queued
 from scheduler.store.runs import instances
 
 WIDTH = 40
@@ -20,7 +20,7 @@ def two_pools(scenario: Scenario, queues: tuple[str, str]) -> None:
         scenario.pool(pool, 1000)
         scenario.add(dag(f"in_{pool}", {f"t{no:02}": [] for no in range(WIDTH)}, task={"pool": pool, "queue": queue}))
         scenario.trigger(f"in_{pool}")
-    scenario.schedulers[0].turns.promote.run_once(datetime.now(UTC))
+    scenario.schedulers[0].service(Promote).examine()
     scenario.sql("update task_instance set state = null where pool = 'q'")
 
 
@@ -37,7 +37,7 @@ def queue_in_the_middle_of(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) 
         if not meanwhile:
             meanwhile.append(Queued([], sent=True, more=False))
             make_ready(scenario)
-            meanwhile[0] = scenario.schedulers[1].turns.queue.run_once(datetime.now(UTC))
+            meanwhile[0] = scenario.schedulers[1].service(Queue).queue()
         return queued
 
     monkeypatch.setattr(instances, "queue", chosen)
@@ -57,7 +57,7 @@ def queue_within_each_other(scenario: Scenario, monkeypatch: pytest.MonkeyPatch,
             f"p{number}",
             ready,
         )
-        took[number] = len(scenario.schedulers[number].turns.queue.run_once(datetime.now(UTC)).messages)
+        took[number] = len(scenario.schedulers[number].service(Queue).queue().messages)
 
     def chosen(*arguments: Any) -> list[Any]:
         queued = queue(*arguments)
@@ -78,7 +78,7 @@ def queued(scenario: Scenario, where: str = "true") -> int:
 
 def passes(scenario: Scenario, count: int) -> None:
     for number in range(count):
-        scenario.schedulers[number % 2].turns.queue.run_once(datetime.now(UTC))
+        scenario.schedulers[number % 2].service(Queue).queue()
 
 
 @pytest.mark.parametrize("free", [MOST, 2 * MOST - 1])
@@ -90,7 +90,7 @@ def test_two_schedulers_with_different_pools_stay_within_parallelism(
     two_pools(scenario, ("default", "other"))
     meanwhile = queue_in_the_middle_of(scenario, monkeypatch)
 
-    scenario.schedulers[0].turns.queue.run_once(datetime.now(UTC))
+    scenario.schedulers[0].service(Queue).queue()
 
     assert queued(scenario, "pool = 'p'") == MOST
     assert meanwhile[0].held_elsewhere, "it looks again soon"
@@ -109,7 +109,7 @@ def test_a_pass_leaves_others_what_they_may_take_and_no_more(
     for number in range(3):
         scenario.add(dag(f"d{number}", {f"t{no}": [] for no in range(MOST)}, task={"pool": f"p{number}", "queue": f"q{number}"}))
         scenario.trigger(f"d{number}")
-    scenario.schedulers[0].turns.promote.run_once(datetime.now(UTC))
+    scenario.schedulers[0].service(Promote).examine()
     scenario.sql("update task_instance set state = null")
 
     assert queue_within_each_other(scenario, monkeypatch, ready=MOST) == took
@@ -122,7 +122,7 @@ def test_two_schedulers_with_different_pools_stay_within_the_places_of_a_queue(
     two_pools(scenario, ("same", "same"))
     meanwhile = queue_in_the_middle_of(scenario, monkeypatch)
 
-    scenario.schedulers[0].turns.queue.run_once(datetime.now(UTC))
+    scenario.schedulers[0].service(Queue).queue()
 
     assert meanwhile[0].held_elsewhere
     passes(scenario, 4)
@@ -138,7 +138,7 @@ def test_schedulers_with_different_pools_do_not_wait_for_each_other_while_much_i
     two_pools(scenario, ("same", "same"))
     meanwhile = queue_in_the_middle_of(scenario, monkeypatch)
 
-    scenario.schedulers[0].turns.queue.run_once(datetime.now(UTC))
+    scenario.schedulers[0].service(Queue).queue()
 
     assert (queued(scenario, "pool = 'p'"), queued(scenario, "pool = 'q'")) == (MOST, MOST)
     assert len(meanwhile[0].messages) == MOST

@@ -53,9 +53,9 @@ from scheduler.services.notify import Notify
 from scheduler.settings import Settings
 from scheduler.store.db import database
 settings = Settings.model_validate_json(sys.argv[1])
-notify = Notify(database.create(settings), settings, "killed")
+notify = Notify(database.create(settings), settings, lambda: "killed")
 while True:
-    notify.run_once(None)
+    notify.run_once()
     time.sleep(0.05)
 """
 
@@ -83,7 +83,7 @@ def notify(scenario: Scenario) -> None:
 
     def turn() -> bool:
         for scheduler in scenario.schedulers:
-            scheduler.turns.notify.run_once(None)  # type: ignore[arg-type]
+            scheduler.service(Notify).take()
         return not scenario.rows("select 1 from notice where ended_at is null")
 
     eventually(turn, timeout=60, message=lambda: str(scenario.rows("select kind, attempts, error from notice")))
@@ -274,7 +274,7 @@ def test_the_loop_goes_on_while_a_callback_hangs(scenario: Scenario) -> None:
 
     scenario.turn()
 
-    assert scenario.schedulers[0].turns.notify.busy
+    assert scenario.schedulers[0].service(Notify).busy
     assert scenario.rows("select max(heartbeat_at) from process where kind = 'scheduler'") > beat
     signal(scenario, "go")
     notify(scenario)
@@ -295,7 +295,7 @@ def test_two_schedulers_tell_each_notice_once(make_scenario: Callable[..., Scena
 
     def keep_claiming() -> None:
         while not stop.is_set():
-            scenario.schedulers[1].turns.notify.run_once(None)  # type: ignore[arg-type]
+            scenario.schedulers[1].service(Notify).take()
 
     other = threading.Thread(target=keep_claiming)
     other.start()
@@ -324,7 +324,7 @@ def test_a_slow_file_holds_up_no_other_file(make_scenario: Callable[..., Scenari
     scenario.run_to_end()
 
     def quick_told() -> bool:
-        scenario.schedulers[0].turns.notify.run_once(None)  # type: ignore[arg-type]
+        scenario.schedulers[0].service(Notify).take()
         return bool(told(scenario))
 
     eventually(quick_told)
@@ -346,7 +346,7 @@ def test_a_file_with_many_slow_callbacks_makes_way_for_others(make_scenario: Cal
     scenario.run_to_end()
 
     def quick_told() -> bool:
-        scenario.schedulers[0].turns.notify.run_once(None)  # type: ignore[arg-type]
+        scenario.schedulers[0].service(Notify).take()
         return "quick" in [one["what"] for one in told(scenario)]
 
     eventually(quick_told)
@@ -430,7 +430,7 @@ def test_a_scheduler_killed_in_the_middle_of_a_callback_lets_another_call_it_aga
             EmptyOperator(task_id="a", on_success_callback=[tell("before"), slow])
         """,
     )
-    scenario.schedulers[0].turns.notify.close()
+    scenario.schedulers[0].service(Notify).close()
     scenario.trigger("d")
     scenario.run_to_end()
     other = subprocess.Popen([sys.executable, "-c", KILLED, scenario.settings.model_dump_json()])
@@ -438,8 +438,9 @@ def test_a_scheduler_killed_in_the_middle_of_a_callback_lets_another_call_it_aga
     other.kill()
     other.wait()
     eventually(lambda: not Path(f"/proc/{told(scenario)[1]['what']}").exists())
-    scenario.schedulers[0].turns.notify = Notify(scenario.engine, scenario.settings, "s")
-    assert scenario.schedulers[0].turns.notify.run_once(None).taken == 0  # type: ignore[arg-type]
+    (scheduler,) = scenario.schedulers
+    scheduler.services = (Notify(scenario.engine, scenario.settings, lambda: "s"),)
+    assert scheduler.service(Notify).take().taken == 0
 
     scenario.sql("update notice set claimed_until = clock_timestamp()")
     notify(scenario)
@@ -457,7 +458,7 @@ def test_a_claim_that_was_lost_says_nothing_any_more(scenario: Scenario) -> None
             EmptyOperator(task_id="a", on_success_callback=tell("on_success"))
         """,
     )
-    scenario.schedulers[0].turns.notify.close()
+    scenario.schedulers[0].service(Notify).close()
     scenario.trigger("d")
     scenario.run_to_end()
     (one,) = notices.claim_callbacks(scenario.engine, "first", lease_s=60, limit=20)
@@ -488,9 +489,9 @@ def test_a_scheduler_that_stops_gives_back_what_it_had_not_begun(make_scenario: 
     for number in range(3):
         scenario.trigger("d", run_id=f"r{number}")
     scenario.run_to_end()
-    first = next(one for one in scenario.schedulers if one.turns.notify.busy or one.turns.notify.run_once(None).taken)  # type: ignore[arg-type]
+    first = next(one for one in scenario.schedulers if one.service(Notify).busy or one.service(Notify).take().taken)
     eventually(lambda: told(scenario))
-    stopping = threading.Thread(target=first.turns.notify.close)
+    stopping = threading.Thread(target=first.service(Notify).close)
     stopping.start()
     signal(scenario, "go")
     stopping.join()

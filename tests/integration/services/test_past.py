@@ -38,7 +38,7 @@ def test_a_task_waits_for_itself_in_the_run_before(make_scenario: Callable[..., 
     scenario.work()
     for _ in range(3):
         scenario.schedulers[0]._wait(threading.Event())
-        scenario.schedulers[0].turn()
+        scenario.schedulers[0].run_once()
 
     assert [scenario.states(run)["a"] for run in (first, second)] == ["success", "queued"]
     scenario.run_to_end()

@@ -29,7 +29,7 @@ def dates(scenario: Scenario) -> list[datetime]:
 def test_catchup_makes_every_interval_in_order_within_max_active_runs(scenario: Scenario) -> None:
     scenario.add(chain("c", 2, **hourly(catchup=True, max_active_runs=3)))
 
-    plan(scenario).run_once(START + timedelta(hours=10))
+    plan(scenario).plan(START + timedelta(hours=10))
 
     assert dates(scenario) == [START + timedelta(hours=number) for number in range(3)]
     assert scenario.rows("select count(*) from task_instance") == [(6,)]
@@ -38,7 +38,7 @@ def test_catchup_makes_every_interval_in_order_within_max_active_runs(scenario: 
 def test_without_catchup_only_the_latest_run_is_made(scenario: Scenario) -> None:
     scenario.add(chain("c", 1, **hourly()))
 
-    planned = plan(scenario).run_once(START + timedelta(hours=10, minutes=30))
+    planned = plan(scenario).plan(START + timedelta(hours=10, minutes=30))
 
     assert dates(scenario) == [START + timedelta(hours=10)]
     assert [made.run_id for made in planned.runs] == ["scheduled__2026-03-01T10:00:00+00:00"]
@@ -48,7 +48,7 @@ def test_the_schedule_goes_on_from_what_was_planned(scenario: Scenario) -> None:
     scenario.add(chain("c", 1, **hourly()))
     service = plan(scenario)
     for minutes in range(0, 240, 20):
-        service.run_once(START + timedelta(minutes=minutes))
+        service.plan(START + timedelta(minutes=minutes))
 
     assert dates(scenario) == [START + timedelta(hours=number) for number in range(4)]
 
@@ -56,10 +56,10 @@ def test_the_schedule_goes_on_from_what_was_planned(scenario: Scenario) -> None:
 def test_a_manual_run_never_moves_the_schedule(scenario: Scenario) -> None:
     scenario.add(chain("c", 1, **hourly()))
     service = plan(scenario)
-    service.run_once(START + timedelta(minutes=30))
+    service.plan(START + timedelta(minutes=30))
     scenario.trigger("c", logical_date=START + timedelta(days=30))
 
-    service.run_once(START + timedelta(hours=1))
+    service.plan(START + timedelta(hours=1))
 
     assert dates(scenario) == [START, START + timedelta(hours=1)]
 
@@ -67,11 +67,11 @@ def test_a_manual_run_never_moves_the_schedule(scenario: Scenario) -> None:
 def test_a_new_version_with_another_schedule_plans_anew_and_never_stalls(scenario: Scenario) -> None:
     scenario.add(chain("c", 1, **hourly()))
     service = plan(scenario)
-    service.run_once(START + timedelta(hours=3))
+    service.plan(START + timedelta(hours=3))
     scenario.add(chain("c", 1, **hourly(schedule={"kind": "cron", "expression": "0 0 * * *", "timezone": "UTC"})))
 
-    service.run_once(START + timedelta(hours=4))
-    service.run_once(START + timedelta(days=1))
+    service.plan(START + timedelta(hours=4))
+    service.plan(START + timedelta(days=1))
 
     assert dates(scenario) == [START + timedelta(hours=3), START + timedelta(days=1)]
 
@@ -80,7 +80,7 @@ def test_a_paused_dag_gets_no_runs(scenario: Scenario) -> None:
     scenario.add(chain("c", 1, **hourly()))
     scenario.sql("update dag_schedule set is_paused = true")
 
-    plan(scenario).run_once(START + timedelta(hours=3))
+    plan(scenario).plan(START + timedelta(hours=3))
 
     assert dates(scenario) == []
 
@@ -88,7 +88,7 @@ def test_a_paused_dag_gets_no_runs(scenario: Scenario) -> None:
 def test_once_is_one_run(scenario: Scenario) -> None:
     scenario.add(chain("c", 1, **hourly(schedule={"kind": "once"})))
     for hours in range(3):
-        plan(scenario).run_once(START + timedelta(hours=hours))
+        plan(scenario).plan(START + timedelta(hours=hours))
 
     assert len(dates(scenario)) == 1
 
@@ -102,7 +102,7 @@ def test_several_schedulers_make_each_run_once(make_scenario: Callable[..., Scen
 
     def work() -> None:
         one = plan(scenario)
-        while one.run_once(START + timedelta(hours=5)).more:
+        while one.plan(START + timedelta(hours=5)).more:
             pass
 
     threads = [threading.Thread(target=work) for _ in range(3)]
@@ -119,7 +119,7 @@ def test_a_dag_that_cannot_be_planned_stops_no_other(scenario: Scenario) -> None
     scenario.add(chain("bad", 1, **hourly(schedule={"kind": "from the future"})))
     scenario.add(chain("good", 1, **hourly()))
 
-    planned = plan(scenario).run_once(START + timedelta(hours=1))
+    planned = plan(scenario).plan(START + timedelta(hours=1))
 
     assert list(planned.broken) == ["bad"]
     assert [made.run_id for made in planned.runs] == ["scheduled__2026-03-01T01:00:00+00:00"]

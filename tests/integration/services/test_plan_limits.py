@@ -10,6 +10,7 @@ from support.waiting import eventually
 from scheduler.authoring import timetable
 from scheduler.exceptions import PacelineError
 from scheduler.services.plan import Plan
+from scheduler.services.promote import Promote
 from scheduler.store.dags import dags, schedules
 from scheduler.store.dags.versions import Versions
 from scheduler.store.runs import runs
@@ -23,7 +24,7 @@ def hourly(**options: object) -> dict[str, object]:
 
 
 def plan(scenario: Scenario, now: datetime) -> list[str]:
-    return [made.run_id for made in Plan(scenario.engine, scenario.settings, Versions()).run_once(now).runs]
+    return [made.run_id for made in Plan(scenario.engine, scenario.settings, Versions()).plan(now).runs]
 
 
 def dates(scenario: Scenario) -> list[datetime]:
@@ -77,10 +78,10 @@ def test_with_room_for_one_run_the_next_starts_within_two_turns_of_the_end_of_an
 
     assert scenario.work() == 1
     # Only what an end makes due is turned; the slow poll is not needed.
-    scenario.schedulers[0].duties.promote.due_at = 0.0
-    for duty in scenario.schedulers[0].duties.all():
-        duty.due_at = 0.0 if duty is scenario.schedulers[0].duties.promote else float("inf")
-    scenario.schedulers[0].turns.hints = {before[0][0]: 5}
+    scenario.schedulers[0].timers["promote"].due_at = 0.0
+    for timer in scenario.schedulers[0].timers.values():
+        timer.due_at = 0.0 if timer is scenario.schedulers[0].timers["promote"] else float("inf")
+    scenario.schedulers[0].service(Promote).hints = {before[0][0]: 5}
     for _ in range(3):
         scenario.turn(poll=False)
 

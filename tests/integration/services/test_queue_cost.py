@@ -2,10 +2,12 @@
 
 from collections import Counter
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 from sqlalchemy import event
 from support.scenario import Scenario, dag
+
+from scheduler.services.promote import Promote
+from scheduler.services.queue import Queue
 
 #: Locks of pools, `parallelism` and runs, two counts, the line and the rest of it, the update, whether slots are handed on; then
 #: the stamp with its setting.
@@ -21,7 +23,7 @@ def statements_of_a_pass(scenario: Scenario) -> Counter[str]:
         asked[" ".join(statement.split())[:60]] += 1
 
     event.listen(scenario.engine, "before_cursor_execute", note)
-    scenario.schedulers[0].turns.queue.run_once(datetime.now(UTC))
+    scenario.schedulers[0].service(Queue).queue()
     event.remove(scenario.engine, "before_cursor_execute", note)
     return asked
 
@@ -30,7 +32,7 @@ def test_a_pass_that_fills_a_queue_asks_few_questions(make_scenario: Callable[..
     scenario = make_scenario(scheduler={"queue_headroom": 8})
     scenario.add(dag("w", {f"t{number:03}": [] for number in range(300)}))
     scenario.trigger("w")
-    scenario.schedulers[0].turns.promote.run_once(datetime.now(UTC))
+    scenario.schedulers[0].service(Promote).examine()
 
     asked = statements_of_a_pass(scenario)
 

@@ -19,7 +19,7 @@ def test_one_scheduler_writes_for_all(scenario: Scenario) -> None:
     scenario.turn()
     scenario.broker.delete(queue_report.KEY, queue_report.TURN_KEY)
 
-    assert [reporter(scenario).run_once(NOW), reporter(scenario).run_once(NOW)] == [True, False]
+    assert [reporter(scenario).write(NOW), reporter(scenario).write(NOW)] == [True, False]
 
     found = queue_report.read(scenario.broker)
     assert found is not None and found["at"] == NOW.isoformat()

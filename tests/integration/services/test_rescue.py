@@ -10,6 +10,8 @@ from support.scenario import Scenario, chain, dag
 from scheduler.messaging.message import Message
 from scheduler.messaging.publisher import broker_lists
 from scheduler.services import rescue
+from scheduler.services.promote import Promote
+from scheduler.services.rescue import Rescue
 from scheduler.states import TaskState
 from scheduler.store.worker.claims import Ending
 
@@ -71,7 +73,7 @@ def test_two_schedulers_that_find_the_same_messages_lost_send_each_once(
         scenario.trigger("c", run_id=f"r{number}")
     scenario.turn()
     queued = sorted(ti_id for ti_id, _ in scenario.messages())
-    first, second = (one.turns.rescue for one in scenario.schedulers)
+    first, second = (one.service(Rescue) for one in scenario.schedulers)
     publish, found = first._publisher.publish, []
 
     def publish_late(messages: list[Message]) -> None:
@@ -99,7 +101,7 @@ def test_a_lost_message_is_found_behind_any_number_of_older_ones_that_wait(
     (waiting,) = [key for key in broker_lists("default") if scenario.broker.llen(key)]
     ids = sorted(json.loads(body)["headers"]["id"] for body in scenario.broker.lpop(waiting, 2))
 
-    sent = scenario.schedulers[0].turns.rescue.run_once(datetime.now(UTC)).sent_again
+    sent = scenario.schedulers[0].service(Rescue).rescue(datetime.now(UTC)).sent_again
 
     assert sorted(one.dispatch_id for one in sent) == ids
     assert len(scenario.messages()) == 23
@@ -145,7 +147,7 @@ def test_a_dead_scheduler_leaves_nothing_behind(make_scenario: Callable[..., Sce
     scenario = make_scenario(schedulers=2)
     scenario.add(chain("c", 3))
     run = scenario.trigger("c")
-    scenario.schedulers[0].turn()
+    scenario.schedulers[0].run_once()
 
     survivor = scenario.schedulers[1]
     scenario.schedulers[:] = [survivor]
@@ -172,10 +174,10 @@ def test_a_run_that_another_scheduler_holds_is_looked_at_again_and_one_that_ende
     scheduler = scenario.schedulers[0]
     with scenario.engine.begin() as elsewhere:
         elsewhere.exec_driver_sql("select 1 from dag_run where id = %s for update", (held,))
-        scheduler.turns.hint([held, ended])
-        scheduler.turn()
+        scheduler.service(Promote).hint([held, ended])
+        scheduler.run_once()
 
-        assert set(scheduler.turns.hints) == {held}
+        assert set(scheduler.service(Promote).hints) == {held}
 
     scenario.turn()
-    assert scheduler.turns.hints == {}
+    assert scheduler.service(Promote).hints == {}

@@ -215,7 +215,7 @@ def test_by_default_runs_stay_and_the_events_of_old_ones_go(scenario: Scenario) 
     old = ended(scenario, "d", "old", day=2)
     prune = Prune(scenario.engine, scenario.settings)
 
-    first, second = prune.run_once(datetime.now(UTC)), prune.run_once(datetime.now(UTC))
+    first, second = prune.prune(datetime.now(UTC)), prune.prune(datetime.now(UTC))
 
     assert runs(scenario) == {"old", "young"}
     assert scenario.rows("select distinct dag_run_id from event") == [(young,)], old

@@ -8,6 +8,8 @@ from sqlalchemy import event
 from support.scenario import Scenario, dag
 
 from scheduler.services import undecided
+from scheduler.services.promote import Promote
+from scheduler.services.sweep import Sweep
 from scheduler.store.runs import runs
 
 OPEN_RUNS = 1000
@@ -54,7 +56,7 @@ def sweep(scenario: Scenario) -> int:
     """How many statements a sweep makes."""
     asked = []
     event.listen(scenario.engine, "before_cursor_execute", note := lambda *arguments: asked.append(arguments[2]))
-    scenario.schedulers[0].turns._turn_sweep(datetime.now(UTC))
+    scenario.schedulers[0].service(Sweep).run_once()
     event.remove(scenario.engine, "before_cursor_execute", note)
     return len(asked)
 
@@ -116,7 +118,7 @@ def test_a_task_that_waits_for_the_run_before_is_found_although_the_wake_up_was_
     first, second, *_ = sorted(row[0] for row in scenario.rows("select id from dag_run where state = 'running'"))
     assert scenario.states(second)["t"] == "none"
     scenario.sql("update dag_run set examined_at = now() - id * interval '1 s'")
-    scenario.schedulers[0].turns.hints.clear()
+    scenario.schedulers[0].service(Promote).hints.clear()
     scenario.sql("update task_instance set state = 'success', ended_at = clock_timestamp() where dag_run_id = %s", first)
 
     sweep(scenario)

@@ -225,9 +225,9 @@ def test_three_schedulers_racing_expand_10000_exactly_once(make_scenario: Callab
 
     def turns(number: int) -> None:
         for _ in range(5):
-            for duty in scenario.schedulers[number].duties.all():
-                duty.due_at = 0.0
-            scenario.schedulers[number].turn()
+            for timer in scenario.schedulers[number].timers.values():
+                timer.due_at = 0.0
+            scenario.schedulers[number].run_once()
 
     racing = [threading.Thread(target=turns, args=(number,)) for number in range(3)]
     for one in racing:

@@ -43,16 +43,16 @@ def expire(scenario: Scenario, *, worker_timeout_s: float = 0.1, scheduler_timeo
 def test_a_scheduler_that_was_away_itself_gives_the_others_time(make_scenario: Make) -> None:
     scenario = make_scenario(worker={"heartbeat_timeout": 0.5})
     rescue, now = rescue_of(scenario), datetime(2030, 1, 1, tzinfo=UTC)
-    rescue.run_once(now)
+    rescue.rescue(now)
     silent(scenario, "worker")
 
     now += timedelta(minutes=1)
-    rescue.run_once(now)
+    rescue.rescue(now)
     assert not stopped(scenario, "worker")
-    rescue.run_once(now + timedelta(seconds=0.4))
+    rescue.rescue(now + timedelta(seconds=0.4))
     assert not stopped(scenario, "worker")
 
-    rescue.run_once(now + timedelta(seconds=0.6))
+    rescue.rescue(now + timedelta(seconds=0.6))
     assert stopped(scenario, "worker")
 
 
@@ -61,28 +61,28 @@ def test_a_scheduler_that_was_away_twice_in_a_short_time_gives_the_others_time_b
     rescue, now = rescue_of(scenario), datetime(2030, 1, 1, tzinfo=UTC)
     for at_s in (0.0, 0.4, 0.6, 0.8, 1.0):  # away until the second of these; nobody is silent
         scenario.sql("update process set heartbeat_at = clock_timestamp()")
-        rescue.run_once(now + timedelta(seconds=at_s))
+        rescue.rescue(now + timedelta(seconds=at_s))
     silent(scenario, "worker")
 
     for at_s in (1.4, 1.6, 1.8):
-        rescue.run_once(now + timedelta(seconds=at_s))
+        rescue.rescue(now + timedelta(seconds=at_s))
         assert not stopped(scenario, "worker")
 
-    rescue.run_once(now + timedelta(seconds=2.0))
+    rescue.rescue(now + timedelta(seconds=2.0))
     assert stopped(scenario, "worker")
 
 
 def test_a_clock_of_the_database_that_is_set_forward_makes_nobody_dead(make_scenario: Make) -> None:
     scenario = make_scenario(worker={"heartbeat_timeout": 0.5}, scheduler={"orphaned_tasks_check_interval": 1.0})
     rescue, now = rescue_of(scenario), datetime(2030, 1, 1, tzinfo=UTC)
-    rescue.run_once(now)
+    rescue.rescue(now)
     silent(scenario, "worker")  # by a clock that is later now
 
     for at_s in (2.0, 2.4):
-        rescue.run_once(now + timedelta(seconds=at_s))
+        rescue.rescue(now + timedelta(seconds=at_s))
         assert not stopped(scenario, "worker")
 
-    rescue.run_once(now + timedelta(seconds=2.6))
+    rescue.rescue(now + timedelta(seconds=2.6))
     assert stopped(scenario, "worker")
 
 
@@ -92,7 +92,7 @@ def test_a_scheduler_that_is_always_slow_buries_all_the_same(make_scenario: Make
     silent(scenario, "worker")
 
     for turn in range(3):
-        rescue.run_once(now + timedelta(minutes=turn))
+        rescue.rescue(now + timedelta(minutes=turn))
 
     assert stopped(scenario, "worker")
 

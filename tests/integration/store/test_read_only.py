@@ -56,10 +56,10 @@ def test_what_a_read_only_server_refuses_a_worker_may_ask_again(scenario: Scenar
 
 def test_no_scheduler_ends_over_a_read_only_server(scenario: Scenario, claimed: Claim, read_only: Switch) -> None:
     read_only(True)
-    for duty in scenario.schedulers[0].duties.all():
-        duty.due_at = 0.0
+    for timer in scenario.schedulers[0].timers.values():
+        timer.due_at = 0.0
 
-    scenario.schedulers[0].turn()
+    scenario.schedulers[0].run_once()
     complaint = scenario.schedulers[0].vitals.database
     assert complaint.since is not None
 

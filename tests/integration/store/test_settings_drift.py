@@ -30,7 +30,7 @@ def odd(scenario: Scenario, caplog: pytest.LogCaptureFixture) -> Iterator[Schedu
 def test_equal_settings_are_not_worth_a_word(scenario: Scenario, caplog: pytest.LogCaptureFixture) -> None:
     loop = SchedulerLoop(scenario.engine, scenario.settings, name="second")
 
-    assert loop.settings_drift(0.0) is None
+    assert loop.heartbeat.drift(0.0) is None
     assert differences(scenario.engine, silent_s=60) == []
     assert "differ" not in caplog.text
     loop.close()
@@ -43,12 +43,12 @@ def test_the_one_that_differs_says_which_keys_in_log_and_health(
     sentence = f"core.parallelism is 256 for {first.scheduler_id} and 7 for {odd.scheduler_id}"
     assert sentence in " ".join(record.getMessage() for record in caplog.get_records("setup"))
 
-    health = odd.vitals.health(lambda: odd.scheduler_id, lambda _: None, odd.settings_drift).report()
+    health = odd.vitals.health(lambda: odd.scheduler_id, lambda _: None, odd.heartbeat.drift).report()
     assert health["status"] == "healthy", "a process that differs does not end for it"
     assert sentence in health["parts"]["settings"]["message"]
 
-    first.settings_drift.enter(first.scheduler_id)
-    assert sentence in str(first.settings_drift(0.0)), "and so does the other"
+    first.heartbeat.drift.enter(first.scheduler_id)
+    assert sentence in str(first.heartbeat.drift(0.0)), "and so does the other"
 
 
 def test_doctor_names_what_differs_until_it_is_gone(scenario: Scenario, odd: SchedulerLoop) -> None:

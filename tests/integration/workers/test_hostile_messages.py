@@ -101,7 +101,7 @@ def test_rescue_looks_past_what_is_no_message(scenario: Scenario) -> None:
     scenario.sql("update task_instance set queued_at = queued_at - interval '1 hour', dispatched_at = null")
 
     rescue = Rescue(scenario.engine, scenario.settings, Publisher(scenario.settings), scenario.broker)
-    rescued = rescue.run_once(datetime.now(UTC))
+    rescued = rescue.rescue(datetime.now(UTC))
 
     assert [(one.ti_id, one.dispatch_id) for one in rescued.sent_again] == lost
     assert lost[0][1] in dispatch_ids_in_broker(scenario.broker, {"default"})

@@ -14,6 +14,7 @@ from support.scenario import Scenario, chain
 from support.servers import DURABLE, PostgresServer, running_postgres
 from support.waiting import eventually
 
+from scheduler.services.rescue import Rescue
 from scheduler.settings import Settings
 from scheduler.store.secrets import variables
 from scheduler.store.upkeep import processes
@@ -137,7 +138,7 @@ def test_what_a_crash_undid_is_claimed_by_nobody_else_before_its_worker_has_said
     elsewhere = HotPath(scenario.settings, other)
     assert elsewhere.claim(*message) is None
     assert scenario.rows("select count(*) from crash_free") == [(1,)], "whoever connects notes the crash"
-    assert scenario.schedulers[0].turns.rescue._lost_messages() == []
+    assert scenario.schedulers[0].service(Rescue)._lost_messages() == []
 
     assert processes.still_held(scenario.engine, scenario.worker_id, {dispatch_id: ti_id}) == {dispatch_id}
     assert scenario.states()["t000"] == "running"
@@ -191,15 +192,15 @@ def test_what_nobody_asserts_is_sent_and_claimed_once_every_live_worker_had_time
     (message,) = scenario.messages()
     crash_backend(server, scenario)
     scenario.sql("update task_instance set queued_at = queued_at - interval '1 hour', dispatched_at = null where state = 'queued'")
-    rescue = scenario.schedulers[0].turns.rescue
+    rescue = scenario.schedulers[0].service(Rescue)
     now = scenario.rows("select clock_timestamp()")[0][0]
 
-    assert rescue.run_once(now).sent_again == []
+    assert rescue.rescue(now).sent_again == []
     assert scenario.claim(message) is None
     # As if so much time had passed.
     scenario.sql("update crash_free set since = since - make_interval(secs => %s)", scenario.settings.worker.heartbeat_timeout)
 
-    assert [one.dispatch_id for one in rescue.run_once(now).sent_again] == [message[1]]
+    assert [one.dispatch_id for one in rescue.rescue(now).sent_again] == [message[1]]
     assert scenario.claim(message) is not None
 
 

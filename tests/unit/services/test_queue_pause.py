@@ -5,8 +5,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.loop.turns import LONGEST_PAUSE_S, SHORTEST_PAUSE_S, queue_pause_s
-from scheduler.services.queue import Queued
+from scheduler.services.queue import LONGEST_PAUSE_S, SHORTEST_PAUSE_S, Queued
+from scheduler.services.queue import pause_s as queue_pause_s
 
 AHEAD = 32
 

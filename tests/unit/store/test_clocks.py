@@ -54,7 +54,7 @@ def test_a_read_of_the_clock_is_found(source: str) -> None:
     assert list(reads_of_the_clock(source)) == [1]
 
 
-@pytest.mark.parametrize("source", ["time.monotonic()", "ti.now()", "schedules.clock(connection)", "time.sleep(1)"])
+@pytest.mark.parametrize("source", ["time.monotonic()", "ti.now()", "clock.now(connection)", "time.sleep(1)"])
 def test_other_calls_are_not(source: str) -> None:
     assert list(reads_of_the_clock(source)) == []
 

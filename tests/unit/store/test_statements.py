@@ -38,6 +38,7 @@ REVIEWED: dict[tuple[str, str], str] = {
     ("limits.py", "_same(COUNTING[limit])"): "made of constants of the module",
     ("invariants.py", "what"): "each of the constants of the module",
     ("invariants.py", "over(limit)"): "made of constants",
+    ("pending_work.py", "asked"): "constants of the store, which the services name",
     ("why.py", "_in_front(rank)"): "made of constants of the module",
     ("why.py", "rank"): "one of two constants of the module",
     ("delete.py", "table"): "each of a tuple of names in the function",

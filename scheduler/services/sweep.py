@@ -1,8 +1,8 @@
-"""undecided: find runs that could go on although nobody decided what comes next. It takes no locks and changes nothing.
+"""sweep: examine runs that nobody hinted at: those that could go on undecided, and the longest unexamined ones.
 
 What a worker follows, or sends a wake-up for, is decided at once. Left over is what nobody could see in time (two last siblings of
 a join, see docs/explanation/locks.md) and what a lost wake-up was about. Both begin with an ending, so each sweep looks at the
-runs in which a task instance ended since the sweep before.
+runs in which a task instance ended since the sweep before. Finding them takes no locks and changes nothing.
 """
 
 from collections.abc import Collection, Sequence
@@ -15,7 +15,9 @@ from sqlalchemy.exc import DBAPIError
 from scheduler.deciding.evaluate import evaluate, run_state
 from scheduler.exceptions import UnreadableVersionError
 from scheduler.serialized.dag import SerializedDag
-from scheduler.services.promote import facts_of
+from scheduler.services.promote import Promote, facts_of
+from scheduler.services.service import Result, Service
+from scheduler.settings import Settings
 from scheduler.states import TaskState
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import transaction
@@ -29,14 +31,27 @@ MOST_INSTANCES = 20_000
 RUNS_AT_ONCE, TASKS_AT_ONCE = 100, 2_000
 
 
-class Undecided:
+class Sweep(Service):
     """One object a scheduler: it remembers when it looked, and which runs are still to be looked at."""
 
-    def __init__(self, engine: Engine, versions: Versions) -> None:
+    name = "sweep"
+    pending = runs.RUNNING
+
+    def __init__(self, engine: Engine, settings: Settings, versions: Versions, promote: Promote) -> None:
         self._engine = engine
         self._versions = versions
+        self._promote = promote
         self._looked_at: datetime | None = None
         self._line: dict[int, None] = {}
+        self.interval_s = settings.scheduler.scheduler_idle_sleep_time
+
+    def run_once(self) -> Result:
+        hinted = self._promote.hints
+        promoted = self._promote.examine(also=self.find(without=hinted), without=hinted)
+        wake, log = self._promote.follow_up(promoted)
+        if promoted.closed or promoted.started:
+            wake.append("promote")
+        return Result(wake=wake, runs=sorted(promoted.unfinished), log=log)
 
     def find(self, *, without: Collection[int] = ()) -> list[int]:
         """Runs that ask for something now. Those of `without` are examined anyway."""
