@@ -1,4 +1,4 @@
-"""What a scheduler's parts show of themselves, and what that says about the scheduler."""
+"""The health of a scheduler, made of the health of its parts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from scheduler.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class SchedulerHealth:
-    """The loop beats at each service it turns; a turn that hangs in one of them beats no more."""
+    """The loop beats before each service; while a service hangs, it does not."""
 
     loop: Pulse
     heartbeat: Pulse
@@ -17,7 +17,7 @@ class SchedulerHealth:
     broker: Contact
 
     def health(self, process: Callable[[], str], dag_files: Complaint, settings: Complaint = lambda _: None) -> Health:
-        """A broker that is away keeps nobody from deciding: what is queued meanwhile is sent once it is back."""
+        """Without the broker a scheduler still decides: what it queues is sent once the broker is back."""
         vital: dict[str, Complaint] = {
             "loop": self.loop,
             "heartbeat": self.heartbeat,
@@ -28,7 +28,7 @@ class SchedulerHealth:
 
 
 def of(settings: Settings) -> SchedulerHealth:
-    """Those of a loop that is about to turn. It is unwell before the other schedulers take it for dead."""
+    """The parts of a scheduler that starts. It is unhealthy before the other schedulers declare it lost."""
     dead_s = settings.scheduler.scheduler_health_check_threshold
     return SchedulerHealth(
         loop=Pulse("The loop has not turned", dead_s * 2 / 3),

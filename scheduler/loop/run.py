@@ -1,4 +1,4 @@
-"""The scheduler process: a loop that runs its services, woken by wake-ups or a slow poll, until it is stopped.
+"""The scheduler process: a loop that runs its services, woken by wakeups or a slow poll, until it is stopped.
 
 Run as many schedulers as you like. None keeps state: any can be killed at any point, and the others go on.
 """
@@ -171,7 +171,7 @@ class SchedulerLoop:
                 self._run(service, now)
 
     def wake(self, tokens: Iterable[str]) -> None:
-        """Make due what these wake-ups are about, see scheduler/messaging/wakeups.py."""
+        """Make due what these wakeups are about, see scheduler/messaging/wakeups.py."""
         for token in tokens:
             kind, _, key = token.partition(":")
             for service in self.services:

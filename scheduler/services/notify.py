@@ -49,7 +49,7 @@ class Notify(Service):
     def __init__(self, engine: Engine, settings: Settings, scheduler_id: Callable[[], str]) -> None:
         self._engine = engine
         self._settings = settings
-        #: Asked anew for each pass; what is claimed already is ended under the id that it was claimed by.
+        #: Read in each pass, since a scheduler may get another id. A claim ends under the id that it was made with.
         self._scheduler_id = scheduler_id
         self._stop = threading.Event()
         self._callbacks = [_Lane(f"callbacks-{number}", self._teller) for number in range(settings.scheduler.callback_processes)]

@@ -25,7 +25,7 @@ from scheduler.store.queueing import capacity
 from scheduler.store.queueing.capacity import Counts, Full, Pool
 from scheduler.store.runs import instances
 
-#: Bounds of the pause, in seconds, between two passes that wake-ups alone ask for.
+#: Bounds of the pause, in seconds, between two passes that wakeups alone ask for.
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.005, 0.1
 #: More slots than any task needs.
 UNLIMITED = 2**31 - 1
@@ -61,7 +61,7 @@ class Queue(Service):
         self._scheduler_id = scheduler_id
         self._prefetch_window = PrefetchWindow(settings.scheduler.queue_headroom)
         self._queued_at = 0.0
-        #: When, by this process's monotonic clock, wake-ups of this service may be taken again, see pause_s.
+        #: When, by this process's monotonic clock, wakeups of this service may be taken again, see pause_s.
         self.listens_at = SHORTEST_PAUSE_S
         self.interval_s = settings.scheduler.scheduler_idle_sleep_time
 
@@ -85,8 +85,8 @@ class Queue(Service):
 
 
 def pause_s(queued: Queued, since_last_s: float) -> float:
-    """Seconds in which wake-ups need not wake this service: about until the workers have taken half of what the longest queue
-    holds for them, at the pace at which they took the last of it. Every task that ends while others wait sends a wake-up, and a
+    """Seconds in which wakeups need not wake this service: about until the workers have taken half of what the longest queue
+    holds for them, at the pace at which they took the last of it. Every task that ends while others wait sends a wakeup, and a
     pass for each of them would queue one task at a time. If everything that waited could be queued, there may be room for whatever
     is woken for.
     """

@@ -59,7 +59,7 @@ class Rescue(TimedService):
         self._looked_at: datetime | None = None
         #: Since when every look of this scheduler has come late.
         self._late_since: datetime | None = None
-        self._turned_at = time.monotonic()
+        self._ran_at = time.monotonic()
         self._judges_from = datetime.min.replace(tzinfo=UTC)
         self.interval_s = settings.scheduler.orphaned_tasks_check_interval
 
@@ -89,9 +89,9 @@ class Rescue(TimedService):
         timeout = timedelta(seconds=self._settings.worker.heartbeat_timeout)
         away = max(timeout / 2, timedelta(seconds=3 * self._settings.scheduler.orphaned_tasks_check_interval))
         before, self._looked_at = self._looked_at or now, now
-        turned_at, self._turned_at = self._turned_at, time.monotonic()
+        ran_at, self._ran_at = self._ran_at, time.monotonic()
         # The clock of the database was set forward, so everybody looks silent.
-        jumped_s = (now - before).total_seconds() - (self._turned_at - turned_at)
+        jumped_s = (now - before).total_seconds() - (self._ran_at - ran_at)
         if now - before <= away and jumped_s <= max(JUMP * timeout.total_seconds(), SMALL_JUMP_S):
             self._late_since = None
         elif self._late_since is None or now - self._late_since <= 2 * timeout:

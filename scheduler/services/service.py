@@ -1,7 +1,8 @@
 """A service: one duty of a scheduler, declared in one file. The loop runs every service that scheduler/loop/run.py lists.
 
-A service file reads from top to bottom: name, interval, question, decision, effect. To add a duty, write such a file and add the
-service to that list.
+A service file states from top to bottom: its name, the question whether work is pending, the wakeups that make it due, its
+interval, what a pass asks of the loop (`run_once`), and how it decides. To add a duty, write such a file and add the service to
+that list.
 """
 
 from abc import ABC, abstractmethod
@@ -37,13 +38,13 @@ class _Declaration:
     #: SQL that is true whenever the service could find work now or before the next look, see store/upkeep/pending_work. Without
     #: one, the service runs at each interval.
     pending: ClassVar[str | None] = None
-    #: Kinds of wake-ups (scheduler/messaging/wakeups.py) that make the service due.
+    #: Kinds of wakeups (scheduler/messaging/wakeups.py) that make the service due.
     wakeups: ClassVar[frozenset[str]] = frozenset()
-    #: The poll, if no wake-up comes.
+    #: The poll, if no wakeup comes.
     interval_s: float
 
     def woken(self, kind: str, key: str) -> None:
-        """A wake-up of one of `wakeups` came; `key` is the part after its colon."""
+        """A wakeup of one of `wakeups` came; `key` is the part after its colon."""
 
     def skipped(self, now: datetime) -> None:
         """The interval is over, but there is no pending work, so the service does not run."""

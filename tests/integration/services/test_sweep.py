@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import event
 from support.scenario import Scenario, dag
 
-from scheduler.services import undecided
+from scheduler.services import sweep as sweep_service
 from scheduler.services.promote import Promote
 from scheduler.services.sweep import Sweep
 from scheduler.store.runs import runs
@@ -91,8 +91,8 @@ def test_what_one_sweep_does_not_get_to_comes_first_in_the_next(
     every = open_runs(scenario, 50)
     for run in every:
         end(scenario, run)
-    monkeypatch.setattr(undecided, "MOST_INSTANCES", 100)
-    monkeypatch.setattr(undecided, "RUNS_AT_ONCE", 5)
+    monkeypatch.setattr(sweep_service, "MOST_INSTANCES", 100)
+    monkeypatch.setattr(sweep_service, "RUNS_AT_ONCE", 5)
 
     def left() -> int:
         return scenario.rows("select count(*) from task_instance where task_id = 'join' and state is null")[0][0]
