@@ -419,7 +419,7 @@ def most_at_once(rows: list[tuple[datetime, datetime]]) -> int:
 
 
 def test_three_schedulers_keep_every_limit_at_every_moment(make_scenario: Callable[..., Scenario]) -> None:
-    scenario = make_scenario(schedulers=3)
+    scenario = make_scenario(schedulers=3, worker={"heartbeat_timeout": 300})  # its worker has no heartbeat
     now = scenario.rows("select date_trunc('hour', clock_timestamp())")[0][0]
     scenario.pool("small", 4)
     times = {"start_date": (now - timedelta(hours=20)).isoformat(), "end_date": (now - timedelta(hours=1)).isoformat()}
