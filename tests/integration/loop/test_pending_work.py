@@ -65,19 +65,19 @@ def look(scenario: Scenario) -> frozenset[str]:
     return pending_work.look(scenario.engine, scenario.settings, scenario.schedulers[0].questions).services
 
 
-def test_nothing_stirs_where_all_has_ended(still: Scenario) -> None:
+def test_nothing_is_pending_where_all_has_ended(still: Scenario) -> None:
     assert look(still) == frozenset()
 
 
 @pytest.mark.parametrize("cause", CAUSES)
-def test_what_a_service_would_find_stirs(cause: str, still: Scenario) -> None:
+def test_what_a_service_would_find_is_pending(cause: str, still: Scenario) -> None:
     for statement in CAUSES[cause]:
         still.sql(statement)
 
     assert cause.partition(",")[0] in look(still)
 
 
-def test_a_turn_in_which_nothing_stirs_asks_once(still: Scenario) -> None:
+def test_a_pass_without_pending_work_asks_once(still: Scenario) -> None:
     (scheduler,) = still.schedulers
     statements: list[str] = []
     event.listen(scheduler.engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
@@ -99,7 +99,7 @@ def test_a_turn_in_which_nothing_stirs_asks_once(still: Scenario) -> None:
     eventually(lambda: (become_due(), still.rows("select state from dag_run") == [("success",)])[-1])
 
 
-def test_a_service_turns_now_and_then_whatever_stirs(still: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_runs_now_and_then_whatever_is_pending(still: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
     (scheduler,) = still.schedulers
     turned: list[str] = []
     monkeypatch.setattr(scheduler.service(Queue), "run_once", lambda: turned.append("queue"))
