@@ -1,4 +1,4 @@
-"""The scheduler process: a loop that runs its services, woken by wakeups or a slow poll, until it is stopped.
+"""The scheduler process: a loop that runs its services on wakeups and on a slow poll, until it is stopped.
 
 Run as many schedulers as you like. None keeps state: any can be killed at any point, and the others go on.
 """
