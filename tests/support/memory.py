@@ -119,7 +119,12 @@ def _skipped_or_earlier(run: Run, no: int) -> bool:
     for branch in run.branched:
         if task.task_id not in branch.skip:
             continue
-        others = [state for above in run.dag.upstream[no] if above != branch.task_no for state in run.states[above].values()]
+        others = [
+            state
+            for above in run.dag.upstream[no]
+            for index, state in run.states[above].items()
+            if (above, index) != (branch.task_no, branch.map_index)
+        ]
         early = decide(task.trigger_rule, Upstream.of(others, total=len(others) + 1)).state is not None
         if branch.task_no not in run.dag.upstream[no] or early or task.is_mapped or task.setups:
             return True
