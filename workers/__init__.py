@@ -1,1 +1,1 @@
-"""The execution plane: Celery workers that claim task instances, run them, and report and follow."""
+"""The workers: Celery workers that claim task instances, run them, report their outcomes and queue the next ones."""

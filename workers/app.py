@@ -1,4 +1,4 @@
-"""A Celery worker in this process: its pool children run the pipeline of workers/execute.py."""
+"""The Celery worker. Its pool processes run tasks with workers/execute.py."""
 
 import os
 import signal
@@ -44,14 +44,14 @@ from workers.task_stopper import TaskStopper
 from workers.watchdog import Watchdog
 
 TICK_S = 0.2
-#: Seconds after which an event loop that does not tick although the broker answers is unwell; reconnecting takes some.
+#: Seconds without a tick of the event loop, while the broker answers, until it is unhealthy. Reconnecting takes some of them.
 LOOP_SILENT_S = 15.0
 
 
 def run(settings: Settings, queues: Sequence[str], concurrency: int, name: str | None = None) -> int:
-    """Work until told to stop; the exit code. CredentialsError and SchemaError if the worker cannot start.
+    """Run a worker until it is stopped, and return the exit code. CredentialsError and SchemaError if it cannot start.
 
-    Without a name it is called after its host and process.
+    The default name consists of the host name and the process ID.
     """
     settings = startup.as_worker(settings)
     role.prepare(settings.database_url)
@@ -85,7 +85,7 @@ def run(settings: Settings, queues: Sequence[str], concurrency: int, name: str |
 
 
 def _leave(killer: TaskKiller, environment: Mapping[str, str] | None) -> NoReturn:
-    """End at once; with an environment begin again."""
+    """End the process at once, or restart it if there is an environment."""
     killer.end()
     if environment is not None:
         _start_again(environment)
@@ -93,13 +93,13 @@ def _leave(killer: TaskKiller, environment: Mapping[str, str] | None) -> NoRetur
 
 
 def _start_again(environment: Mapping[str, str]) -> NoReturn:
-    """The same command in the same process."""
+    """Execute the same command in the same process."""
     os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)  # noqa: S606
 
 
 def build(settings: Settings, *, name: str, queues: Sequence[str], concurrency: int, engine: Engine,
           pidfile: Pidfile | None = None) -> "Worker":  # fmt: skip
-    """The worker, not started and not in the registry yet. Changes os.environ to what user code may see."""
+    """Create a worker that is not started or registered yet. Removes from os.environ what user code must not see."""
     scheduler.load_all()
     os.environ["PACELINE_HOME"] = str(settings.home)
     secrets_backend.take_environment()
@@ -108,7 +108,7 @@ def build(settings: Settings, *, name: str, queues: Sequence[str], concurrency: 
     message_filter.guard(app)
     app.conf.update(
         task_queues=consumed_queues(queues),
-        # A message taken early would wait behind a long task here while another worker is free.
+        # A prefetched message would wait here behind a long task while another worker is free.
         worker_disable_prefetch=True,
         worker_disable_rate_limits=True,
         worker_max_tasks_per_child=settings.worker.max_tasks_per_child or None,
@@ -124,7 +124,7 @@ def build(settings: Settings, *, name: str, queues: Sequence[str], concurrency: 
     watchdog = Watchdog(settings, tuple(queues), concurrency)
     _add_task(app, settings, running_tasks, heart)
     with warnings.catch_warnings():
-        # Whether it may run as root is for whoever starts it to know; messages here hold no code.
+        # The user decides whether it runs as root. Celery warns because pickled messages could run code; these are JSON.
         warnings.filterwarnings("ignore", message="(?s).*superuser privileges.*")
         worker = Worker(app=app, running_tasks=running_tasks, heart=heart, watchdog=watchdog, settings=settings,
                         hostname=f"{name}@{host}", concurrency=concurrency, queues=list(queues))  # fmt: skip
@@ -133,16 +133,16 @@ def build(settings: Settings, *, name: str, queues: Sequence[str], concurrency: 
 
 
 class Pool(TaskPool):  # type: ignore[misc]
-    """Celery's pool of processes, in which a child that dies while it starts is replaced like any other."""
+    """Celery's prefork pool. A pool process that dies during its start is replaced like any other."""
 
     def did_start_ok(self) -> bool:
-        """Celery would end the worker with an error if a child died before its event loop turned."""
+        """Replace dead pool processes. Celery would end the worker if one died before the event loop started."""
         self.maintain_pool()
         return True
 
 
 class Worker(CeleryWorker):  # type: ignore[misc]
-    """Celery's worker with our signals, our way to stop, and no changes to logging."""
+    """Celery's worker with Paceline's signal handlers and shutdown. It does not change the logging configuration."""
 
     def __init__(
         self, *, running_tasks: RunningTasks, heart: Heart, watchdog: Watchdog, settings: Settings, **options: Any
@@ -151,15 +151,15 @@ class Worker(CeleryWorker):  # type: ignore[misc]
         self.watchdog = watchdog
         self.killer = TaskKiller(running_tasks)
         self.stopper = TaskStopper(running_tasks, grace_s=settings.worker.grace_sec, pool=self.pool_pids, on_abort=heart.abandon)
-        #: Whether a signal came before those of `install_platform_tweaks` were in place.
+        #: Whether a stop signal arrived before `install_platform_tweaks` installed its handlers.
         self.asked_early: Callable[[], bool] = lambda: False
         signals.setup_logging.connect(_leave_logging_alone, weak=False)
-        # Its heartbeats to Flower stay on: without them Flower could not turn task events on.
+        # Heartbeats to Flower stay on: without them Flower could not enable task events.
         control.Panel.data = remote_control.commands(self.stopper.drain)
         super().__init__(pool_cls=Pool, quiet=True, without_gossip=True, without_mingle=True, **options)
 
     def install_platform_tweaks(self, worker: Any) -> None:
-        """SIGTERM and SIGINT: stop in order, the second time at once, as SIGQUIT does."""
+        """Install signal handlers: SIGTERM and SIGINT drain the worker. A second one, or SIGQUIT, ends it at once."""
         for number in stop_signals.NUMBERS:
             signal.signal(number, lambda *_: self.stopper.drain())
         signal.signal(signal.SIGQUIT, lambda *_: self.stopper.abort())
@@ -172,11 +172,11 @@ class Worker(CeleryWorker):  # type: ignore[misc]
 
     @property
     def health(self) -> Health:
-        """Without a broker it takes nothing, but goes on with what it has and comes back by itself."""
+        """The health of the worker. A missing broker only degrades it: running tasks continue, and the worker reconnects."""
         vital: dict[str, Complaint] = {
             "heartbeat": self.heart.pulse,
             "database": self.heart.database,
-            "warden": self.stopper.pulse,
+            "task_stopper": self.stopper.pulse,
             "event_loop": self._loop_complaint,
             "messages": self.watchdog.complaint,
         }
@@ -187,24 +187,24 @@ class Worker(CeleryWorker):  # type: ignore[misc]
 
     def _loop_complaint(self, now: float) -> str | None:
         silent_s = now - self.stopper.loop_seen_at
-        # While the broker is away it waits for that and for nothing else.
+        # While the broker is unreachable, the loop only waits for it.
         if silent_s <= LOOP_SILENT_S or self.watchdog.broker.since is not None:
             return None
-        return f"Its event loop has not turned for {silent_s:.0f} s."
+        return f"Its event loop has not run for {silent_s:.0f} s."
 
     def pool_pids(self) -> Collection[int]:
-        """Process ids of the pool children."""
+        """Return the process IDs of the pool processes."""
         pool = getattr(self.pool, "_pool", None)
         return [child.pid for child in list(pool._pool)] if pool is not None else []
 
     def own_pids(self) -> Collection[int]:
-        """Process ids of children that are no task's."""
+        """Return the process IDs of the worker's own children, which belong to no task."""
         return [*self.pool_pids(), *([] if self.killer.pid is None else [self.killer.pid])]
 
     def _tick(self) -> None:
         self.stopper.loop_seen_at = time.monotonic()
-        # The pool hears of a child's end when its files close, which can be before it can be waited for; then it would
-        # look again only seconds later.
+        # The pool detects the end of a process when its files close, which can be before the process can be reaped. It would
+        # check again only seconds later.
         self.pool.maintain_pool()
         if self.stopper.draining:
             if self.consumer.task_consumer is not None:
@@ -228,9 +228,9 @@ def _add_task(app: Celery, settings: Settings, running_tasks: RunningTasks, hear
         strategy.executes_with(execute)
 
     def end(**_: Any) -> None:
-        kept = sys.modules.get("workers.spark.sessions.session_pool")
-        if kept is not None:
-            kept.shutdown()
+        session_pool = sys.modules.get("workers.spark.sessions.session_pool")
+        if session_pool is not None:
+            session_pool.shutdown()
 
     signals.worker_process_init.connect(prepare, weak=False)
     signals.worker_process_shutdown.connect(end, weak=False)
@@ -258,4 +258,4 @@ def _executor(settings: Settings, running_tasks: RunningTasks) -> Executor:
 
 
 def _leave_logging_alone(**_: Any) -> None:
-    """Celery configures logging only if nobody listens to this signal."""
+    """Do nothing: Celery configures logging only if this signal has no receiver."""

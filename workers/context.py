@@ -1,4 +1,4 @@
-"""The task context of a try, made from its claim: Airflow's keys, and the `ti` through which XComs are read and written."""
+"""The task context of a try, built from its claim: Airflow's keys, and the `ti` that reads and writes XComs."""
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,12 +26,12 @@ from workers.xcom_pull import XComPull
 R = TypeVar("R")
 
 MAX_LABEL_CHARACTERS = 250
-#: Calls the database until it answers.
+#: Retries a call of the database until it answers.
 Patient = Callable[[Callable[[], R]], R]
 
 
 class TaskInstance(XComPull):
-    """What user code gets as `ti`."""
+    """The task instance that user code receives as `ti`."""
 
     def __init__(
         self,
@@ -46,16 +46,16 @@ class TaskInstance(XComPull):
         self.task_id: str = claim.task_id
         self.dag_id: str = claim.dag_id
         self.run_id: str = claim.run_id
-        #: The number that the database gave the run.
+        #: The number of the run in the database.
         self.run_key: int = claim.dag_run_id
         self.try_number: int = claim.try_number
         self.max_tries: int = claim.max_tries
         self.map_index: int = claim.map_index
-        #: The Celery task id of this dispatch, under Airflow's name.
+        #: The Celery task ID of this dispatch, under Airflow's name.
         self.external_executor_id: str = claim.dispatch_id
         self.start_date: datetime = claim.started_at
         self.resume: Mapping[str, Any] | None = claim.resume
-        #: What the try decided to skip; None for what is no branch.
+        #: The tasks that this branch skips; None if the task is not a branch.
         self.skipped: tuple[str, ...] | None = () if branches else None
         super().__init__(dag, claim.task_no, claim.map_index)
         self._claim = claim
@@ -65,35 +65,38 @@ class TaskInstance(XComPull):
         self._max_xcom_bytes = settings.core.max_xcom_bytes
 
     def pull_one(self, task_id: str, key: str, map_index: int, default: Any) -> Any:
-        """What one instance pushed."""
-        found = self._patient(lambda: self._hot.pull_xcom(self._claim.dag_run_id, task_id, key, map_index))
-        return default if found is MISSING else found
+        """Return the XCom of one task instance, or `default`."""
+        value = self._patient(lambda: self._hot.pull_xcom(self._claim.dag_run_id, task_id, key, map_index))
+        return default if value is MISSING else value
 
     def pull_all(self, task_id: str, key: str) -> list[Any]:
-        """What the instances of a mapped task pushed, in map order."""
-        found: list[Any] = self._patient(lambda: xcoms.of_instances(self._hot.read, *self._place(task_id, key)))
-        return found
+        """Return the XComs of the instances of a mapped task, in map order."""
+        values: list[Any] = self._patient(lambda: xcoms.of_instances(self._hot.read, *self._place(task_id, key)))
+        return values
 
     def xcom_entries(self, task_id: str, key: str) -> Sequence[Any]:
-        """What a task pushed as a list or dict to map over (of a mapped task one entry an instance), read as it is used."""
+        """Return the entries of a list or dict that a task pushed, or one entry for each instance of a mapped task.
+
+        Each entry is read when it is used.
+        """
         place, is_mapped = self._place(task_id, key), self.is_many(task_id)
 
         def length() -> int:
-            found = self._patient(lambda: xcoms.length(self._hot.read, *place, is_mapped=is_mapped))
-            if found is None:
+            size = self._patient(lambda: xcoms.length(self._hot.read, *place, is_mapped=is_mapped))
+            if size is None:
                 raise XComError(f"Task {task_id!r} has pushed no list or dict under {key!r} to map over.")
-            return int(found)
+            return int(size)
 
         def entry(number: int) -> Any:
-            found = self._patient(lambda: xcoms.entry(self._hot.read, *place, number, is_mapped=is_mapped))
-            if not found:
-                raise XComError(f"What task {task_id!r} pushed under {key!r} has no entry {number} any more; clear this task too.")
-            return found[0]
+            row = self._patient(lambda: xcoms.entry(self._hot.read, *place, number, is_mapped=is_mapped))
+            if not row:
+                raise XComError(f"The XCom {key!r} of task {task_id!r} has no entry {number} any more; clear this task too.")
+            return row[0]
 
         return Entries(length, entry)
 
     def set_map_label(self, label: str) -> None:
-        """Give this instance of a mapped task a name for people."""
+        """Set the display name of this instance of a mapped task."""
         self._patient(lambda: self._hot.label(self._claim, label[:MAX_LABEL_CHARACTERS]))
 
     def xcom_push(self, key: str, value: Any) -> None:
@@ -103,27 +106,29 @@ class TaskInstance(XComPull):
         self._patient(lambda: self._hot.push_xcom(self._claim, key, text))
 
     def now(self) -> datetime:
-        """The time on the database's clock."""
-        found: datetime = self._patient(self._hot.now)
-        return found
+        """Return the time of the database's clock."""
+        moment: datetime = self._patient(self._hot.now)
+        return moment
 
     def skip(self, task_ids: Iterable[str]) -> None:
-        """If this try succeeds, skip these tasks below; only for operators with `branches = True`."""
+        """Skip these downstream tasks if this try succeeds. Only for operators with `branches = True`."""
         if self.skipped is None:
-            raise PacelineError(f"Task {self.task_id!r} is no branch, so it cannot skip others; its class needs branches = True.")
+            raise PacelineError(
+                f"Task {self.task_id!r} is not a branch, so it cannot skip others; set branches = True in its class."
+            )
         self.skipped = tuple(task_ids)
 
     def states(self, targets: Sequence[Target]) -> list[Counts]:
-        """For each target how many task instances (or runs) are in which state."""
-        found: list[Counts] = self._patient(lambda: external_runs.states(self._hot.read, self._hot.dag, targets))
-        return found
+        """Return the number of task instances (or runs) in each state, for each target."""
+        counts: list[Counts] = self._patient(lambda: external_runs.states(self._hot.read, self._hot.dag, targets))
+        return counts
 
     def describe_dag(self, dag_id: str) -> Mapping[str, Sequence[str]] | None:
-        """The tasks of a DAG's newest version, each with the groups it lies in; None if there is no such DAG."""
-        found: Mapping[str, Sequence[str]] | None = self._patient(
+        """Return the tasks of a DAG's newest version, each with its task groups; None if the DAG does not exist."""
+        groups: Mapping[str, Sequence[str]] | None = self._patient(
             lambda: external_runs.describe(self._hot.read, self._hot.dag, dag_id)
         )
-        return found
+        return groups
 
     def trigger_run(
         self,
@@ -134,7 +139,10 @@ class TaskInstance(XComPull):
         conf: Mapping[str, Any] | None = None,
         reset: bool = False,
     ) -> str:
-        """Make a run of another DAG, or with `reset` clear the one there is; its run id. NotFoundError, ConflictError."""
+        """Create a run of another DAG, or clear the existing one with `reset`. Returns its run ID.
+
+        NotFoundError if the DAG does not exist; ConflictError if the run exists.
+        """
         return other_runs.trigger(
             self._settings,
             dag_id,
@@ -156,26 +164,26 @@ class TaskInstance(XComPull):
         return sum(row[2] for row in self._patient(lambda: self._hot.read(external_runs.INSTANCES, place)))
 
     def count_instances(self) -> int:
-        """Of how many instances of a mapped task this is one; asked of the database once."""
+        """Return the number of instances of this mapped task. It is read from the database once."""
         return self._instances
 
     def previous(self) -> dict[str, Any]:
-        """PREVIOUS_KEYS, each asked of the database when a template or a function first uses it, and then at once for all."""
+        """Return lazy values for PREVIOUS_KEYS. The first use of one of them reads all from the database."""
 
         @functools.cache
-        def found() -> tuple[Any, ...]:
+        def values() -> tuple[Any, ...]:
             date = self._claim.logical_date
             row = None if date is None else self._patient(lambda: self._hot.previous_success(self.dag_id, date))
             return row or (None,) * len(context.PREVIOUS_KEYS)
 
-        return {key: Proxy(lambda place=place: found()[place]) for place, key in enumerate(context.PREVIOUS_KEYS)}
+        return {key: Proxy(lambda index=index: values()[index]) for index, key in enumerate(context.PREVIOUS_KEYS)}
 
     def __repr__(self) -> str:
         return f"<TaskInstance {self.dag_id}.{self.task_id} {self.run_id} try {self.try_number}>"
 
 
 class StoredEvents:
-    """Updates of assets, read when user code looks at them."""
+    """Asset events, which are read when user code accesses them."""
 
     def __init__(self, claim: Claim, hot: HotPath, patient: Callable[[Callable[[], Any]], Any]) -> None:
         self._claim = claim
@@ -185,18 +193,18 @@ class StoredEvents:
     def of_run(self) -> list[AssetEvent]:
         if self._claim.run_type != "asset_triggered":
             return []
-        found: list[AssetEvent] = self._patient(lambda: assets.events_of_run(self._hot.read, self._claim.dag_run_id))
-        return found
+        events: list[AssetEvent] = self._patient(lambda: assets.events_of_run(self._hot.read, self._claim.dag_run_id))
+        return events
 
     def of_assets(self, uris: Sequence[str]) -> list[AssetEvent]:
-        found: list[AssetEvent] = self._patient(lambda: assets.events_of_assets(self._hot.read, uris))
-        return found
+        events: list[AssetEvent] = self._patient(lambda: assets.events_of_assets(self._hot.read, uris))
+        return events
 
 
 def build(claim: Claim, operator: AbstractOperator, ti: TaskInstance) -> context.Context:
-    """The context of the try that `claim` allows."""
-    assert operator.dag is not None, "an operator that a DAG file gave belongs to a DAG"
-    made = context.build(
+    """Build the context of the try that was claimed."""
+    assert operator.dag is not None, "an operator of a DAG file belongs to a DAG"
+    values = context.build(
         dag=operator.dag,
         task=operator,
         ti=ti,
@@ -216,4 +224,4 @@ def build(claim: Claim, operator: AbstractOperator, ti: TaskInstance) -> context
         conf_overrides_params=ti._settings.core.dag_run_conf_overrides_params,
         events=StoredEvents(claim, ti._hot, ti._patient),
     )
-    return made if claim.map_index < 0 else made | {"expanded_ti_count": Proxy(ti.count_instances)}
+    return values if claim.map_index < 0 else values | {"expanded_ti_count": Proxy(ti.count_instances)}

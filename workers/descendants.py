@@ -1,4 +1,4 @@
-"""The processes below a process: find them all, and end them so that none escapes by forking meanwhile."""
+"""Finds and ends all descendants of a process, so that none escapes by forking in the meantime."""
 
 import contextlib
 import ctypes
@@ -9,57 +9,57 @@ from collections.abc import Collection, Iterator
 
 import psutil
 
-#: Seconds between two looks at what is being ended.
+#: Seconds between two checks of processes that were killed.
 LOOK_S = 0.01
-#: Seconds that processes which were killed get to be gone.
+#: Seconds in which killed processes must end.
 WITHIN_S = 5.0
 PR_SET_CHILD_SUBREAPER = 36
 
 
 def below(pid: int) -> list[psutil.Process]:
-    """All that descend from a process; none if it is gone."""
+    """Return all descendants of a process. A process that has ended has none."""
     return _below({pid})
 
 
 def end_tree(pid: int, *, within_s: float) -> bool:
-    """SIGKILL a process and all that descends from it; whether all of them were gone in time.
+    """Kill a process and all its descendants with SIGKILL. Returns whether all of them ended within `within_s` seconds.
 
-    Everything is stopped first, since what is stopped forks no more, and only killed once a look finds nothing new.
+    All are stopped first, because a stopped process cannot fork. They are killed once no new descendant appears.
     """
     tree: dict[int, psutil.Process] = {}
     with contextlib.suppress(psutil.Error):
         tree[pid] = psutil.Process(pid)
     deadline = time.monotonic() + within_s
-    found: Collection[psutil.Process] = list(tree.values())
-    while found and time.monotonic() < deadline:
-        for one in found:
+    new: Collection[psutil.Process] = list(tree.values())
+    while new and time.monotonic() < deadline:
+        for process in new:
             with contextlib.suppress(psutil.Error):
-                one.suspend()
-        found = [one for one in _below(tree.keys()) if one.pid not in tree]
-        tree |= {one.pid: one for one in found}
-    for one in tree.values():
+                process.suspend()
+        new = [process for process in _below(tree.keys()) if process.pid not in tree]
+        tree |= {process.pid: process for process in new}
+    for process in tree.values():
         with contextlib.suppress(psutil.Error):
-            one.kill()
-    while not (gone := not any(_runs(one) for one in tree.values())) and time.monotonic() < deadline:
+            process.kill()
+    while not (gone := not any(_runs(process) for process in tree.values())) and time.monotonic() < deadline:
         time.sleep(LOOK_S)
     return gone
 
 
 @contextlib.contextmanager
 def ended_after() -> Iterator[None]:
-    """What is started below this process inside the block, daemons too, is ended with it."""
-    before = {one.pid for one in below(os.getpid())}
+    """End all descendants, including daemons, that this process gains in the block."""
+    before = {process.pid for process in below(os.getpid())}
     _adopt(orphans=True)
     try:
         yield
     finally:
-        started = [one for one in below(os.getpid()) if one.pid not in before]
-        for one in started:
-            end_tree(one.pid, within_s=WITHIN_S)
+        started = [process for process in below(os.getpid()) if process.pid not in before]
+        for process in started:
+            end_tree(process.pid, within_s=WITHIN_S)
         _adopt(orphans=False)
-        for one in started:
+        for process in started:
             with contextlib.suppress(ChildProcessError):
-                os.waitpid(one.pid, os.WNOHANG)
+                os.waitpid(process.pid, os.WNOHANG)
 
 
 def _adopt(*, orphans: bool) -> None:
@@ -68,23 +68,23 @@ def _adopt(*, orphans: bool) -> None:
 
 
 def _below(pids: Collection[int]) -> list[psutil.Process]:
-    """By one look at all processes, what descends from any of these."""
+    """Return the descendants of any of these processes, from one pass over all processes."""
     children: defaultdict[int, list[psutil.Process]] = defaultdict(list)
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             children[process.ppid()].append(process)
-    found: dict[int, psutil.Process] = {}
+    descendants: dict[int, psutil.Process] = {}
     waiting = list(pids)
     while waiting:
         for child in children[waiting.pop()]:
-            if child.pid not in found:
-                found[child.pid] = child
+            if child.pid not in descendants:
+                descendants[child.pid] = child
                 waiting.append(child.pid)
-    return list(found.values())
+    return list(descendants.values())
 
 
 def _runs(process: psutil.Process) -> bool:
-    """Whether it can still run code. A zombie cannot; one of our own is collected by whoever waits for it."""
+    """Whether it can still run code. A zombie cannot; other code of this process reaps its own zombies."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
@@ -101,10 +101,10 @@ def environment_holds(pid: int, entry: bytes) -> bool:
 
 
 def with_entry(entry: bytes) -> list[psutil.Process]:
-    """Processes of ours that were started with this entry in their environment."""
-    found = []
+    """Return the other processes of this user that were started with this entry in their environment."""
+    processes = []
     for pid in psutil.pids():
         if pid != os.getpid() and environment_holds(pid, entry):
             with contextlib.suppress(psutil.Error):
-                found.append(psutil.Process(pid))
-    return found
+                processes.append(psutil.Process(pid))
+    return processes

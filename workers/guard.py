@@ -1,4 +1,4 @@
-"""The border around user code: what may interrupt it, and the state of the process it gets and has to give back."""
+"""The guard around user code: it interrupts user code and restores the state of the process afterwards."""
 
 import _signal  # type: ignore[import-not-found]
 import contextlib
@@ -17,17 +17,17 @@ from workers.outcome import TaskStopped
 
 R = TypeVar("R")
 
-#: What a task may have changed; the others cannot be caught, or belong to the interpreter.
+#: The signals whose handlers a task may change. The others cannot be caught.
 SIGNALS = tuple(sorted(int(number) for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}))
-#: For tasks of a worker whose own working folder was deleted.
+#: The working folder of tasks if that of the worker was deleted.
 FALLBACK_FOLDER = "/"
-#: Those of the module signal make an enum member of each answer, which takes ten times as long.
+#: The functions of the module signal convert each result to an enum member, which takes ten times as long.
 handler_of: Callable[[int], Any] = _signal.getsignal
 set_handler: Callable[[int, Any], Any] = _signal.signal
 
 
 class Guard:
-    """Runs user code in the main thread of a pool child. One object a child, made before its first task."""
+    """Runs user code in the main thread of a pool process. Each pool process creates one before its first task."""
 
     def __init__(self) -> None:
         self._inside = False
@@ -43,7 +43,10 @@ class Guard:
         os.umask(self._umask)
 
     def run(self, work: Callable[[], R], *, timeout_s: float | None, why_stop: Callable[[], str | None]) -> R:
-        """`work()`. Raises TaskTimeout after `timeout_s`, TaskStopped on SIGTERM if `why_stop()` names a reason, both inside it."""
+        """Return `work()`. TaskTimeout is raised inside it after `timeout_s` seconds, TaskStopped on SIGTERM.
+
+        `why_stop()` returns the reason for a SIGTERM, or None to ignore it.
+        """
         pid = os.getpid()
         self._timeout_s, self._why_stop = timeout_s, why_stop
         try:
@@ -58,17 +61,17 @@ class Guard:
                 except (SkipTask, FailTask):
                     raise
                 except BaseException as error:
-                    # Libraries wrap what interrupts them (py4j does); the interruption is what ended the task.
+                    # Libraries such as py4j wrap the interruption, but it is what ended the task.
                     if self._interruption is None or error is self._interruption:
                         raise
                     raise self._interruption from error
                 finally:
-                    # A signal that comes before this line still raises, and the caller sees it; after it none does.
+                    # A signal before this line still raises an exception, which the caller handles. Later signals do not.
                     self._inside = False
                     if timeout_s is not None:
                         signal.setitimer(signal.ITIMER_REAL, 0)
         finally:
-            if os.getpid() != pid:  # a fork that user code made and forgot must not report for its parent
+            if os.getpid() != pid:  # a process that user code forked must not report for its parent
                 _leave()
 
     def _on_alarm(self, _signum: int, _frame: FrameType | None) -> None:
@@ -81,15 +84,15 @@ class Guard:
             self._interrupt(TaskStopped(reason))
 
     def _interrupt(self, interruption: BaseException) -> None:
-        """Once is enough: what user code does about it is not interrupted again."""
+        """Interrupt user code only once, so that its cleanup is not interrupted again."""
         self._inside, self._interruption = False, interruption
         raise interruption
 
     @contextlib.contextmanager
     def _restored(self) -> Iterator[None]:
-        """Puts working folder, environment, umask, signal handlers and logging back as they were."""
+        """Restore the working folder, environment, umask, signal handlers and logging after the block."""
         if not self._handlers:
-            # Now and not earlier: the pool changes its children's handlers after they are made.
+            # Not earlier, because the pool changes the handlers of its processes after the fork.
             self._handlers = {number: handler_of(number) for number in SIGNALS}
         self._logging.note_new()
         self._go_home()
@@ -106,7 +109,7 @@ class Guard:
             self._go_home()
 
     def _go_home(self) -> None:
-        """To the working folder; in one that was deleted neither os.getcwd() nor any Java works."""
+        """Change to the working folder. If it was deleted, use a fallback: os.getcwd() and Java would not work in it."""
         try:
             os.chdir(self._folder)
         except OSError as error:
@@ -127,21 +130,21 @@ class Guard:
 
 
 class Logging:
-    """How the loggers of this process stood before they met user code."""
+    """The state of this process's loggers before user code could change it."""
 
     def __init__(self) -> None:
         self._disabled = logging.root.manager.disable
         self._known: dict[logging.Logger, tuple[int, list[logging.Handler], bool, bool]] = {}
 
     def note_new(self) -> None:
-        """Remember those that are new since the last time."""
-        # list(): another thread may make a logger meanwhile. Placeholders have no state.
-        for one in (logging.root, *list(logging.root.manager.loggerDict.values())):
-            if one not in self._known and isinstance(one, logging.Logger):
-                self._known[one] = (one.level, list(one.handlers), one.propagate, one.disabled)
+        """Save the state of loggers that are new since the last call."""
+        # list(): another thread may create a logger in the meantime. Placeholders have no state.
+        for logger in (logging.root, *list(logging.root.manager.loggerDict.values())):
+            if logger not in self._known and isinstance(logger, logging.Logger):
+                self._known[logger] = (logger.level, list(logger.handlers), logger.propagate, logger.disabled)
 
     def restore(self) -> None:
-        """Put those that are known back as they were."""
+        """Restore the saved state of all known loggers."""
         if logging.root.manager.disable != self._disabled:
             logging.disable(self._disabled)
         for logger, (level, handlers, propagate, off) in self._known.items():
@@ -153,7 +156,7 @@ class Logging:
 
 
 def _working_folder() -> str:
-    """Where this process is; a path that leads nowhere if that was deleted."""
+    """Return the working folder of this process, or an invalid path if it was deleted."""
     try:
         return os.getcwd()  # noqa: PTH109
     except FileNotFoundError:
@@ -161,9 +164,9 @@ def _working_folder() -> str:
 
 
 def _variables() -> dict[bytes, bytes]:
-    """What os.environ stands on: comparing this is a hundred times as fast as comparing what it decodes to."""
-    found: dict[bytes, bytes] = vars(os.environ)["_data"]
-    return found
+    """Return the encoded data of os.environ. Comparing it is a hundred times as fast as comparing decoded values."""
+    data: dict[bytes, bytes] = vars(os.environ)["_data"]
+    return data
 
 
 def _leave() -> None:

@@ -1,4 +1,4 @@
-"""What the worker's parent tells the database: that it lives, which of its processes died, and that it ends."""
+"""The heartbeat thread of a worker. It writes heartbeats, reports dead pool processes and unregisters the worker."""
 
 import queue
 import re
@@ -24,19 +24,19 @@ from workers.running_tasks import Running, RunningTasks
 from workers.task_stopper import LEASE_ENDED, WORKER_STOPPED, TaskStopper
 from workers.watchdog import Watchdog
 
-#: Beats between two looks for what tasks left behind: processes, and tries that no child runs.
+#: Heartbeats between two searches for leftovers of tasks: processes, and tries that no pool process runs.
 BEATS_PER_SWEEP = 5
 NO_LONGER_CURRENT = "this try is no longer the current one"
 NOBODY_RUNS_IT = "its worker claimed it, but no process of that worker runs it"
-#: The part of worker.heartbeat_timeout after which exclusive tasks are ended, see `lease_s`.
+#: The fraction of worker.heartbeat_timeout after which exclusive tasks are ended, see `lease_s`.
 LEASE = 0.75
-#: Seconds before a dispatch that no child runs is lost: longer than a child waits between two attempts to report.
+#: Seconds until a dispatch that no pool process runs is lost. It must exceed the pause between two attempts to report.
 UNKNOWN_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """How a worker shows in the registry."""
+    """The registration data of a worker."""
 
     name: str
     host: str
@@ -47,7 +47,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
-    """A dispatch whose process ended without reporting. `at_once`: the task itself did nothing wrong, so it need not wait."""
+    """A dispatch whose process ended without a report. `at_once`: retry without delay, because the task is not the cause."""
 
     ti_id: int
     dispatch_id: str
@@ -58,7 +58,10 @@ class Lost:
 
 
 class Heart(threading.Thread):
-    """Beats every `interval_s`; reports lost dispatches at once. While the database is away both wait and are made up for."""
+    """Writes a heartbeat every `interval_s` seconds and reports lost dispatches at once.
+
+    While the database is unreachable, both wait. Reports are not lost.
+    """
 
     def __init__(
         self, engine: Engine, running_tasks: RunningTasks, identity: Identity, wakeups: Wakeups, *, interval_s: float,
@@ -83,9 +86,9 @@ class Heart(threading.Thread):
         self._watchdog: Watchdog | None = None
         self._lost_processes: LostProcesses | None = None
         self._pool: Callable[[], Collection[int]] = tuple
-        self.pulse = Pulse("Its sign of life did not reach the database", silent_s)
+        self.pulse = Pulse("Its heartbeat did not reach the database", silent_s)
         self.database = Contact()
-        #: With settings the heartbeat is renewed in a thread of its own: what this one does may have to wait for the broker.
+        #: With settings, another thread renews the heartbeat, because this one may have to wait for the broker.
         self._renewal = None if settings is None else Renewal(
             settings, process_id=lambda: self.worker_id, interval_s=min(interval_s, silent_s / 4), timeout_s=silent_s,
             application="paceline worker",
@@ -94,20 +97,20 @@ class Heart(threading.Thread):
 
     @property
     def worker_id(self) -> str:
-        """Under which id of the registry this worker works now."""
+        """The ID under which this worker is registered now."""
         return self._running_tasks.worker_id
 
     def register(self) -> str:
-        """Enter the registry; the children find the id on the board."""
-        one = self._identity
+        """Register the worker and return its ID. The pool processes read the ID from the running tasks."""
+        identity = self._identity
         self._running_tasks.worker_id = processes.register(
             self._engine,
             kind="worker",
-            name=one.name,
-            host=one.host,
-            pid=one.pid,
-            queues=one.queues,
-            concurrency=one.concurrency,
+            name=identity.name,
+            host=identity.host,
+            pid=identity.pid,
+            queues=identity.queues,
+            concurrency=identity.concurrency,
         )
         if self.settings_drift is not None:
             self.settings_drift.enter(self._running_tasks.worker_id)
@@ -118,18 +121,21 @@ class Heart(threading.Thread):
     def watch(
         self, *, stopper: TaskStopper, watchdog: Watchdog, orphans: LostProcesses, pool: Callable[[], Collection[int]]
     ) -> None:
-        """Name those it works with; before `start`."""
+        """Set the other parts of the worker that this thread uses. Call it before `start`."""
         self._stopper, self._watchdog, self._lost_processes, self._pool = stopper, watchdog, orphans, pool
 
-    def child_died(self, ti_id: int, dispatch_id: str, said: str) -> None:
-        """A pool child ended without reporting this dispatch; `said` are Celery's words. Never blocks: the event loop calls it."""
+    def child_died(self, ti_id: int, dispatch_id: str, message: str) -> None:
+        """Record that a pool process ended without a report on this dispatch. `message` is that of Celery.
+
+        Never blocks, because the event loop calls it.
+        """
         killed_for = self._stopper.killed_for(dispatch_id) if self._stopper is not None else None
         running = self._running_tasks.find(dispatch_id)
         self._lost.put(
             Lost(
                 ti_id=ti_id,
                 dispatch_id=dispatch_id,
-                reason=killed_for or cause_of_death(said),
+                reason=killed_for or cause_of_death(message),
                 log=running.log if running is not None else None,
                 at_once=killed_for in {WORKER_STOPPED, LEASE_ENDED},
                 exclusive=running is not None and running.exclusive,
@@ -137,9 +143,9 @@ class Heart(threading.Thread):
         )
 
     def abandon(self, running: list[Running]) -> None:
-        """The worker ends at once: report what ran, as far as the database answers now."""
-        for one in running:
-            self._lost.put(Lost(ti_id=one.ti_id, dispatch_id=one.dispatch_id, reason=WORKER_STOPPED, log=one.log, at_once=True))
+        """Report the running tasks before the worker ends at once, if the database answers in time."""
+        for task in running:
+            self._lost.put(Lost(ti_id=task.ti_id, dispatch_id=task.dispatch_id, reason=WORKER_STOPPED, log=task.log, at_once=True))
         self.finish(timeout_s=3.0)
 
     def start(self) -> None:
@@ -148,7 +154,7 @@ class Heart(threading.Thread):
             self._renewal.start()
 
     def finish(self, *, timeout_s: float = 10.0) -> None:
-        """Report what is still to report, leave the registry, end the threads."""
+        """Send the remaining reports, unregister the worker and end the threads."""
         self._ended.set()
         self._lost.put(None)
         if self.is_alive():
@@ -170,7 +176,7 @@ class Heart(threading.Thread):
         self._attempt(lambda: processes.stop(self._engine, self._running_tasks.worker_id))
 
     def _collect(self, timeout_s: float) -> None:
-        """Wait for a lost dispatch or the time of the next beat; take all there are."""
+        """Wait for a lost dispatch until the next heartbeat, then take all lost dispatches."""
         try:
             lost = self._lost.get(timeout=timeout_s) if timeout_s else self._lost.get_nowait()
             while True:
@@ -188,15 +194,15 @@ class Heart(threading.Thread):
         except DBAPIError as error:
             self._database_failed(error.orig)
         except Exception:
-            worker_log.exception("a heartbeat failed; the next one comes in %g s", self._interval_s)
+            worker_log.exception("a heartbeat failed; the next attempt is in %g s", self._interval_s)
         else:
             self._database_answered()
 
     def _database_failed(self, error: BaseException | None) -> None:
         if not self._away:
-            worker_log.warning("PostgreSQL does not answer (%s); heartbeats go on when it does", str(error).strip())
+            worker_log.warning("PostgreSQL does not answer (%s); heartbeats continue when it does", str(error).strip())
         self._away = True
-        self.database.failed("PostgreSQL does not answer; what ended meanwhile is reported once it does.")
+        self.database.failed("PostgreSQL does not answer; tasks that end are reported once it does.")
 
     def _database_answered(self) -> None:
         if self._away:
@@ -229,7 +235,7 @@ class Heart(threading.Thread):
     def _beat(self) -> None:
         if not self._is_registered():
             former = self._running_tasks.worker_id
-            worker_log.warning("worker %s was declared dead; it goes on as %s", former, self.register())
+            worker_log.warning("worker %s was declared lost; it continues as %s", former, self.register())
         self._expire_former()
         self._compare()
         if self.settings_drift is not None:
@@ -242,53 +248,56 @@ class Heart(threading.Thread):
         self._bark()
 
     def _expire_former(self) -> None:
-        """Have others go on with what a worker before this one left, without waiting for its signs of life."""
+        """Declare earlier workers on this machine lost that have ended, without waiting for their heartbeats to expire."""
         dead = self._pidfile.take_dead() if self._pidfile is not None else []
         if dead:
             runs = processes.expire(self._engine, dead, why="is gone from its machine")
             self._wakeups.wake("queue", *(f"run:{run}" for run in runs))
 
     def _bark(self) -> None:
-        """Start again if deaf. A worker that is stopping takes nothing on purpose."""
+        """Restart the worker if it receives no messages. A worker that is stopping takes none on purpose."""
         if self._watchdog is None or self._stopper is None or self._stopper.draining:
             return
         if self._watchdog.deaf(time.monotonic()):
-            worker_log.error("the worker takes no messages although some wait for it and it is free: it starts again")
+            worker_log.error("the worker has free slots but takes no messages although some wait: restarting it")
             self._stopper.drain()
 
     def _compare(self) -> None:
-        """Stop user code whose try was cleared, marked or declared lost meanwhile."""
-        running = {one.dispatch_id: one.ti_id for one in self._running_tasks.running()}
+        """Stop user code whose try was cleared, marked or declared lost."""
+        running = {task.dispatch_id: task.ti_id for task in self._running_tasks.running()}
         for dispatch_id in running.keys() - processes.still_held(self._engine, self._running_tasks.worker_id, running):
-            # It may have reported since it was looked at: the warden asks the board again before it acts.
+            # The task may have reported in the meantime: the task stopper checks the running tasks again before it acts.
             if self._stopper is not None:
                 self._stopper.stop(dispatch_id, NO_LONGER_CURRENT)
 
     def _find_unknown(self) -> None:
-        """Lose what stands as running here although no child runs it: the answer to a claim was lost with its connection."""
-        known = {one.dispatch_id for one in self._running_tasks.running()}
-        said = processes.said_to_run(self._engine, self._running_tasks.worker_id)
+        """Report tries as lost that the database has as running here but no pool process runs.
+
+        The cause is a claim whose answer was lost with its connection.
+        """
+        known = {task.dispatch_id for task in self._running_tasks.running()}
+        claimed = processes.said_to_run(self._engine, self._running_tasks.worker_id)
         now = time.monotonic()
-        self._unknown_since = {dispatch_id: self._unknown_since.get(dispatch_id, now) for dispatch_id in said.keys() - known}
+        self._unknown_since = {dispatch_id: self._unknown_since.get(dispatch_id, now) for dispatch_id in claimed.keys() - known}
         for dispatch_id, since in self._unknown_since.items():
             if now - since > UNKNOWN_S:
-                self._lost.put(Lost(ti_id=said[dispatch_id], dispatch_id=dispatch_id, reason=NOBODY_RUNS_IT, at_once=True))
+                self._lost.put(Lost(ti_id=claimed[dispatch_id], dispatch_id=dispatch_id, reason=NOBODY_RUNS_IT, at_once=True))
 
 
 def lease_s(heartbeat_timeout_s: float) -> float:
-    """Seconds after the sending of a heartbeat for which exclusive tasks may run.
+    """Return the seconds, from the sending of a heartbeat, for which exclusive tasks may run.
 
-    The database starts to count the timeout when the heartbeat arrives, which is later. What is left of the timeout is for ending
-    the processes, and for clocks: that of the database may be set forward by so much.
+    The timeout in the database starts later, when the heartbeat arrives. The rest of the timeout is reserved for ending the
+    processes, and for a database clock that is set forward by at most that time.
     """
     return heartbeat_timeout_s * LEASE
 
 
-def cause_of_death(said: str) -> str:
-    """What Celery says of a lost process, in words for the task's author."""
-    if by_signal := re.search(r"signal (\d+)(?: \((\w+)\))?", said):
+def cause_of_death(message: str) -> str:
+    """Translate Celery's message about a lost process into a reason for users."""
+    if by_signal := re.search(r"signal (\d+)(?: \((\w+)\))?", message):
         name = by_signal[2] or f"signal {by_signal[1]}"
         return f"the process was killed by {name}{' (possibly out of memory)' if name == 'SIGKILL' else ''}"
-    if by_itself := re.search(r"exitcode (\d+)", said):
+    if by_itself := re.search(r"exitcode (\d+)", message):
         return f"the process exited with code {by_itself[1]}"
-    return f"the worker could not report how the task ended: {said}"
+    return f"the worker could not report how the task ended: {message}"

@@ -1,7 +1,6 @@
-"""One log file for each try: everything user code prints or logs, and our words at its beginning and end.
+"""The log file of a try: all output and log records of user code, with lines of Paceline at its start and end.
 
-A log that cannot be written, because its disk is full, ends nothing: what the file does not take is dropped, and
-`TryLog.lost` says so.
+If a log cannot be written, because the disk is full, the task continues. The data is dropped, and `TryLog.lost` has the reason.
 """
 
 import io
@@ -20,7 +19,7 @@ from scheduler.masking import secrets_masker
 from scheduler.masking.output import MaskedOutput
 from scheduler.settings import log_paths
 
-#: Frames in these folders are ours, not the author's.
+#: Frames in these folders are Paceline's, not user code.
 OUR_FOLDERS = tuple(f"{Path(__file__).parent.parent / name}{os.sep}" for name in ("workers", "scheduler"))
 
 worker_log = logging.getLogger("paceline.worker")
@@ -29,7 +28,7 @@ component = log_paths.component
 
 
 class TryLog:
-    """Sends file descriptors 1 and 2, sys.stdout, sys.stderr and `logging` of a pool child to the file of a try and back."""
+    """Redirects file descriptors 1 and 2, sys.stdout, sys.stderr and `logging` of a pool process to the log of a try."""
 
     def __init__(self) -> None:
         self._worker_fds = (os.dup(1), os.dup(2))
@@ -42,7 +41,7 @@ class TryLog:
         self._masked: MaskedOutput | None = None
 
     def open(self, path: str, header: str) -> None:
-        """Everything goes to `path` from here on; a file that cannot be opened leaves it with the worker's own output."""
+        """Redirect all output to `path`. If it cannot be opened, the output goes to that of the worker."""
         self._losses.first = None
         if self._streams[0].closed or self._streams[1].closed:
             self._streams = (self._stream(1), self._stream(2))
@@ -50,7 +49,7 @@ class TryLog:
             file = log_paths.append(path)
         except OSError as error:
             self._losses.add(error)
-            worker_log.error("The log %s cannot be written (%s); its lines go here.", path, error)
+            worker_log.error("The log %s cannot be written (%s); its lines are logged here.", path, error)
         else:
             os.dup2(file, 1)
             os.dup2(file, 2)
@@ -60,12 +59,12 @@ class TryLog:
         secrets_masker.begin(self._mask)
         root = logging.root
         self._handlers, root.handlers = root.handlers, [self._handler]
-        if root.level != logging.INFO:  # setting it forgets what all loggers know
+        if root.level != logging.INFO:  # setting it clears the caches of all loggers
             root.setLevel(logging.INFO)
         self.line(header)
 
     def line(self, text: str, level: str = "INFO") -> None:
-        """Write a line of our own, after what user code has printed so far."""
+        """Write a line of Paceline after the output of user code so far."""
         self.flush()
         self._losses.write(2, f"{stamp()} {level} {text}\n".encode("utf-8", "backslashreplace"))
         if self._masked is not None:
@@ -78,7 +77,7 @@ class TryLog:
         return self._losses.first
 
     def error(self, error: BaseException) -> None:
-        """Write the traceback of `error`, see `shown`."""
+        """Write the traceback of `error`. See `shown`."""
         self.flush()
         self._losses.write(2, shown(error).encode("utf-8", "backslashreplace"))
 
@@ -90,7 +89,7 @@ class TryLog:
                 continue
 
     def close(self) -> None:
-        """Back to the worker's own output."""
+        """Restore the output of the worker."""
         self.flush()
         masked, self._masked = self._masked, None
         if masked is not None:
@@ -104,25 +103,25 @@ class TryLog:
         logging.root.handlers = self._handlers
 
     def _mask(self) -> None:
-        """Lay the masking pipe, once a try: this is called before its first secret is handed out."""
+        """Insert the masking pipe, once per try. It is called before user code receives the first secret."""
         if self._masked is None:
             self._masked = MaskedOutput(os.dup(2), (1, 2), secrets_masker.current(), write=self._losses.write)
 
     def _stream(self, fd: int) -> io.TextIOWrapper:
-        # Line by line: lines of stdout, stderr and subprocesses keep their order, and none is lost when the process dies.
+        # Line buffering keeps the lines of stdout, stderr and subprocesses in order, and loses none when the process dies.
         buffered = io.BufferedWriter(_LossyFile(fd, self._losses))
         return io.TextIOWrapper(buffered, encoding="utf-8", errors="backslashreplace", line_buffering=True)
 
 
 class Losses:
-    """What could not be written into a log; writing never raises."""
+    """Records data that could not be written to a log. Writing never raises."""
 
     def __init__(self) -> None:
-        #: Why, the first time.
+        #: The first error.
         self.first: str | None = None
 
     def write(self, fd: int, data: bytes) -> None:
-        """All of it, or as much as the file takes."""
+        """Write all of `data`, or as much as the file accepts."""
         try:
             while data:
                 data = data[os.write(fd, data) :]
@@ -130,12 +129,12 @@ class Losses:
             self.add(error)
 
     def add(self, error: OSError) -> None:
-        """Something was dropped."""
+        """Record that data was dropped."""
         self.first = self.first or os.strerror(error.errno or 0)
 
 
 class _LossyFile(io.FileIO):
-    """A descriptor that drops what it cannot take: a `print` of user code must not fail because the disk of logs is full."""
+    """A descriptor that drops data it cannot write: `print` in user code must not fail because the disk of logs is full."""
 
     def __init__(self, fd: int, losses: Losses) -> None:
         super().__init__(fd, "w", closefd=False)
@@ -147,7 +146,7 @@ class _LossyFile(io.FileIO):
 
 
 class UtcFormatter(logging.Formatter):
-    """2026-01-02T03:04:05.678Z LEVEL logger: message"""
+    """Formats records as `2026-01-02T03:04:05.678Z LEVEL logger: message`."""
 
     converter = staticmethod(time.gmtime)
 
@@ -156,7 +155,7 @@ class UtcFormatter(logging.Formatter):
 
 
 def append_reason(path: str, reason: str) -> None:
-    """Write the last line of a log whose child can no longer do it."""
+    """Write the last line of a log whose pool process has ended."""
     try:
         file = log_paths.append(path)
     except OSError:
@@ -166,7 +165,7 @@ def append_reason(path: str, reason: str) -> None:
 
 
 class DescriptorHandler(logging.Handler):
-    """Writes each record to a file descriptor at once, so that a fork finds no buffer filled and no lock of a stream held."""
+    """Writes each record to a file descriptor at once, so that a fork copies neither a filled buffer nor a held lock."""
 
     def __init__(self, fd: int) -> None:
         super().__init__()
@@ -181,7 +180,7 @@ class DescriptorHandler(logging.Handler):
 
 
 def to_stderr() -> None:
-    """Let the process's own log lines go to where its stderr is now, whatever later happens to file descriptor 2."""
+    """Send the log records of the process to its current stderr, even if file descriptor 2 is redirected later."""
     handler = DescriptorHandler(os.dup(2))
     for name, level in (("paceline", logging.INFO), ("celery", logging.WARNING), ("kombu", logging.WARNING)):
         logger = logging.getLogger(name)
@@ -190,9 +189,9 @@ def to_stderr() -> None:
 
 
 def shown(error: BaseException) -> str:
-    """The traceback of `error`, beginning at the author's frames.
+    """Format the traceback of `error`, starting at the frames of user code.
 
-    Nothing for an error of ours without any: its sentence, which is the reason of the task, tells all.
+    Empty for an error of Paceline without such frames: its message is the reason of the task, which is enough.
     """
     trace = trim(error.__traceback__)
     is_alone = error.__cause__ is None and (error.__suppress_context__ or error.__context__ is None)
@@ -202,12 +201,12 @@ def shown(error: BaseException) -> str:
 
 
 def trim(trace: TracebackType | None) -> TracebackType | None:
-    """`trace` from the first frame that is not ours; None if every frame is."""
+    """Return `trace` from the first frame of user code on, or None if there is none."""
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(OUR_FOLDERS):
         trace = trace.tb_next
     return trace
 
 
 def stamp() -> str:
-    """The time for a line of a log."""
+    """Return the current time for a line of a log."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,8 +1,8 @@
-"""What the broker hands a worker. Only what Publisher and Flower send reaches Celery; the rest is dropped and said in a line.
+"""The message filter of a worker. Only messages from Publisher and Flower reach Celery. All others are dropped and logged.
 
-Whoever may write into Redis may write anything there. Celery would end at some of it, and do what other parts ask for: start
-other tasks afterwards, kill a child after a second, wait for a year. A dispatch whose message was damaged on its way is queued
-without one, which rescue sends again.
+Every client of Redis can write any message. Some would crash Celery. Others would make it start other tasks, kill a pool process
+after a second or wait for a year. If the message of a dispatch was damaged, its task instance is queued without a message, and
+rescue publishes it again.
 """
 
 import base64
@@ -24,29 +24,29 @@ from scheduler.messaging.publisher import TASK_NAME
 from workers import remote_control
 from workers.logs import worker_log
 
-#: A body of ours has about 200.
+#: A body from Publisher has about 200.
 MAX_BODY_CHARACTERS = 4096
 LARGEST_ID = 2**63 - 1
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-#: Headers by which a message asks for more than to run once, now.
+#: Headers that must be empty: they request more than one immediate run.
 EMPTY_HEADERS = ("compression", "eta", "expires", "group", "chord", "stamps", "stamped_headers", "replaced_task_nesting")
-#: Queues by which Celery's remote control asks and answers.
+#: The suffix of the queues of Celery's remote control.
 CONTROL_SUFFIX = ".pidbox"
 #: Routing key, pattern and queue.
 BINDING_PARTS = 3
-#: Lines a minute about what was refused; how many there were beyond that is said with the next.
+#: Maximum number of log lines per minute. The number of further refused messages is logged later.
 MAX_LINES, MINUTE_S = 100, 60.0
 PAUSE_S = 0.2
 
 
 class Refusals:
-    """Says what was refused, but fills no disk with it."""
+    """Logs refused messages, with a limit so that they do not fill the disk."""
 
     def __init__(self) -> None:
         self._began = float("-inf")
         self._lines = self._silent = 0
 
-    def say(self, words: str, *arguments: object) -> None:
+    def log(self, words: str, *arguments: object) -> None:
         now = time.monotonic()
         if now - self._began > MINUTE_S:
             if self._silent:
@@ -63,45 +63,45 @@ refused = Refusals()
 
 
 class Transport(redis.Transport):  # type: ignore[misc]
-    """kombu's, with a look at each message before Celery gets it."""
+    """kombu's transport, which checks each message before Celery receives it."""
 
     def _deliver(self, message: Any, queue: str) -> None:
-        judge = remote_control.fault if queue.endswith(CONTROL_SUFFIX) else dispatch_fault
-        complaint = envelope_fault(message) or judge(message)
-        if complaint is None:
+        check = remote_control.fault if queue.endswith(CONTROL_SUFFIX) else dispatch_fault
+        fault = envelope_fault(message) or check(message)
+        if fault is None:
             super()._deliver(message, queue)
         else:
-            refused.say("refused a message in queue %s: %s", queue, complaint)
+            refused.log("refused a message in queue %s: %s", queue, fault)
 
 
 class Channel(redis.Channel):  # type: ignore[misc]
-    """kombu's; an item that is no JSON, or a key of the wrong type, is dropped instead of ending the worker."""
+    """kombu's channel. An item that is not JSON, or a key of the wrong type, is dropped and does not end the worker."""
 
     def _brpop_read(self, **options: Any) -> Any:
         try:
             return super()._brpop_read(**options)
         except (ValueError, RecursionError) as error:
-            # It is out of the list already, and the connection has read all of it.
-            refused.say("refused a message: it is not JSON (%s)", type(error).__name__)
+            # Redis has already removed it from the list, and the connection has read all of it.
+            refused.log("refused a message: it is not JSON (%s)", type(error).__name__)
             raise Empty from None
         except ResponseError as error:
             if not broker_keys.is_wrong_type(error):
                 raise
             keys = [self._q_for_pri(queue, step) for queue in self.active_queues for step in self.priority_steps]
             if not self._put_aside(error, keys, "list"):
-                # Not ours to remove. It asks again at once, so not too often.
-                refused.say("no message can be taken: one of the keys %s is no list", ", ".join(keys))
+                # The worker may not remove it. It tries again at once, so a pause limits the rate.
+                refused.log("no message can be taken: one of the keys %s is not a list", ", ".join(keys))
                 time.sleep(PAUSE_S)
             raise Empty from None
 
     def _handle_message(self, client: Any, response: Any) -> Any:
-        """A published message; what is no JSON has no data, and kombu passes over it."""
+        """Parse a published message. One that is not JSON gets no data, so that kombu ignores it."""
         payload = super()._handle_message(client, response)
         if payload["type"] in {b"message", b"pmessage"}:
             try:
                 json.loads(payload["data"])
             except (ValueError, RecursionError, TypeError) as error:
-                refused.say("refused a published message: it is not JSON (%s)", type(error).__name__)
+                refused.log("refused a published message: it is not JSON (%s)", type(error).__name__)
                 payload["data"] = None
         return payload
 
@@ -114,7 +114,7 @@ class Channel(redis.Channel):  # type: ignore[misc]
             super()._queue_bind(exchange, *arguments)
 
     def get_table(self, exchange: str) -> list[tuple[str, ...]]:
-        """The bindings of an exchange, without what is none."""
+        """Return the valid bindings of an exchange."""
         try:
             table = super().get_table(exchange)
         except ResponseError as error:
@@ -124,7 +124,7 @@ class Channel(redis.Channel):  # type: ignore[misc]
         return [row for row in table if len(row) == BINDING_PARTS]
 
     def _put_aside(self, error: ResponseError, keys: list[str], expected: str) -> bool:
-        """Whether the error was that one of the keys holds another type, and no longer does."""
+        """Move keys of another type away. Returns whether one of them was the cause of the error and was moved."""
         if not broker_keys.is_wrong_type(error):
             return False
         with self.conn_or_acquire() as client:
@@ -135,21 +135,21 @@ Transport.Channel = Channel
 
 
 class _PooledConnection(PooledConnection):  # type: ignore[misc]
-    """A connection over this transport, whatever its URL."""
+    """A pooled connection that uses this transport for any URL."""
 
     def get_transport_cls(self) -> type[Transport]:
         return Transport
 
 
 class _Pool(ConnectionPool):  # type: ignore[misc]
-    """By which Celery answers what remote control asks."""
+    """The pool of connections through which Celery replies to remote control."""
 
     def new(self) -> _PooledConnection:
         return _PooledConnection(self, **dict(self.connection._info(resolve=False)))
 
 
 class StrictConnection(Connection):  # type: ignore[misc]
-    """A connection over this transport, whatever its URL; and so are those of its pool."""
+    """A connection that uses this transport for any URL, also in its pool."""
 
     def get_transport_cls(self) -> type[Transport]:
         return Transport
@@ -159,31 +159,31 @@ class StrictConnection(Connection):  # type: ignore[misc]
 
 
 def guard(app: Celery) -> None:
-    """Let every connection of this app look at what it receives."""
+    """Make all connections of this app check the messages that they receive."""
     app.amqp.Connection = StrictConnection
 
 
 def envelope_fault(message: Any) -> str | None:
-    """What is wrong with a message as such; None if it is JSON of a size and form that Celery takes."""
+    """Return what is wrong with the format of a message; None if it is JSON in the form that Celery accepts."""
     if not isinstance(message, dict) or not isinstance(message.get("headers"), dict):
-        return "it is no message of Celery"
+        return "it is not a Celery message"
     properties = message.get("properties")
     if not isinstance(properties, dict) or not isinstance(properties.get("delivery_tag"), str):
         return "it has no delivery tag"
     if not isinstance(properties.get("delivery_info"), dict) or properties.get("body_encoding") != "base64":
-        return "it does not say how its body is encoded"
+        return "its body encoding is not base64"
     if message.get("content-type") != "application/json" or message.get("content-encoding") != "utf-8":
         return "its content is not JSON in UTF-8"
     return None
 
 
 def dispatch_fault(message: Mapping[str, Any]) -> str | None:
-    """What is wrong with it as a dispatch of a task instance; None if nothing is."""
+    """Return what is wrong with a message as a dispatch of a task instance; None if it is valid."""
     headers = message["headers"]
     if headers.get("task") != TASK_NAME:
         return f"it is for another task than {TASK_NAME}"
     if any(headers.get(name) for name in EMPTY_HEADERS) or any(headers.get("timelimit") or ()) or headers.get("retries") != 0:
-        return "its headers ask for more than to run once, now"
+        return "its headers request more than one immediate run"
     return _body_fault(message.get("body"), headers.get("id"))
 
 
@@ -195,7 +195,7 @@ def _body_fault(encoded: Any, celery_id: Any) -> str | None:
             if not UUID.fullmatch(dispatch_id) or dispatch_id != celery_id:
                 return "it names no dispatch"
             return None
-    return "its body is not the id of a task instance and that of a dispatch"
+    return "its body is not a task instance ID and a dispatch ID"
 
 
 def _decoded(encoded: Any) -> Any:

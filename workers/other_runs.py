@@ -1,4 +1,4 @@
-"""Runs of other DAGs that a task makes, over a connection of its own: the one of the hot path stays as it is."""
+"""Lets a task trigger runs of other DAGs. It uses its own connection, separate from that of the hot path."""
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -32,18 +32,18 @@ def trigger(
     now: Callable[[], datetime],
     patient: Callable[[Callable[[], Any]], Any],
 ) -> str:
-    """Make a run, or with `reset` clear the one that is there; its run id.
+    """Create a run, or clear the existing one with `reset`. Returns its run ID.
 
-    NotFoundError, ConflictError, ParamError, StaleTryError: nothing is made for a try that is not the current one.
+    Raises NotFoundError, ConflictError or ParamError. StaleTryError, without a run, if the try is no longer the current one.
     """
     engine = database.create(settings, pool_size=1, application="paceline worker")
     triggered_by = f"{claim.dag_id}.{claim.task_id}"
-    # Chosen before the first attempt: an answer may be lost with its connection, and another attempt must not make another run.
+    # Chosen before the first attempt. An answer may be lost with its connection, and the next attempt must not create another run.
     logical_date = logical_date or now()
     run_id = run_id or runs.manual_run_id(logical_date)
     attempts = 0
 
-    def make() -> str:
+    def create() -> str:
         nonlocal attempts
         attempts += 1
         try:
@@ -68,7 +68,7 @@ def trigger(
 
     def attempt() -> str:
         try:
-            return make()
+            return create()
         except DBAPIError as error:
             if isinstance(error.orig, errors.InsufficientPrivilege):
                 option = " --may-clear-runs" if reset else ""
@@ -76,19 +76,19 @@ def trigger(
             raise error.orig or error from None
 
     try:
-        made: str = patient(attempt)
-        return made
+        created: str = patient(attempt)
+        return created
     finally:
         engine.dispose()
 
 
 def _clear(engine: Engine, settings: Settings, dag_id: str, run_id: str, logical_date: datetime, *, claim: Claim) -> str:
     with engine.connect() as connection:
-        found = external_runs.run_id_of(
+        existing = external_runs.run_id_of(
             lambda statement, parameters: connection.exec_driver_sql(statement, tuple(parameters)).all(),
             dag_id,
             run_id=run_id,
             logical_date=logical_date,
         )
-    clear.clear(engine, Runs(dag_id=dag_id, run_id=found), Tasks(), core=settings.core, writer=claim.writer)
-    return found
+    clear.clear(engine, Runs(dag_id=dag_id, run_id=existing), Tasks(), core=settings.core, writer=claim.writer)
+    return existing

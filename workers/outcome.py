@@ -1,4 +1,4 @@
-"""How a try ended, as one value. Classify first, act second: nothing here touches the database, a log or a clock."""
+"""The outcomes of tries, as values. They are classified before any action: no code here uses the database, a log or a clock."""
 
 import hashlib
 import math
@@ -13,23 +13,23 @@ from scheduler.masking import secrets_masker
 from scheduler.serialized.tasks import SerializedTask
 from scheduler.store.worker.claims import Deferral
 
-#: Longest reason that is stored; a log holds the whole text.
+#: Maximum length of a stored reason. The log has the full text.
 MAX_REASON_CHARACTERS = 2000
-#: Most JSON that a deferral may carry: a waiter keeps a thousand of them.
+#: Maximum size of the JSON of a deferral. A waiter keeps a thousand of them.
 MAX_DEFERRAL_BYTES = 65_536
 
 
 class TaskStopped(BaseException):
-    """The worker told this task to stop; the message says why. Not an Exception, so that a broad except does not eat it."""
+    """The worker stops this task. The message is the reason. It is not an Exception, so that a broad `except` does not catch it."""
 
 
 class TryFailed(Exception):
-    """How a failed try ends for Celery, so that Flower shows a failure; PostgreSQL has the outcome already."""
+    """Ends a failed try in Celery, so that Flower shows a failure. PostgreSQL has the outcome already."""
 
 
 @dataclass(frozen=True, slots=True)
 class Success:
-    """The task did its work; `result` is the JSON text of what it returned, `skip` what a branch skips (None for no branch)."""
+    """The task succeeded. `result` is its return value in JSON, `skip` the tasks that a branch skips (None if not a branch)."""
 
     result: str | None = None
     skip: tuple[str, ...] | None = None
@@ -37,7 +37,7 @@ class Success:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """The try failed and another one follows after `delay_s` seconds."""
+    """The try failed, and the next one follows after `delay_s` seconds."""
 
     reason: str
     delay_s: float
@@ -45,21 +45,21 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """The task asked to be skipped."""
+    """The task requested to be skipped."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The task failed for good."""
+    """The task failed without another retry."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Reschedule:
-    """A sensor whose condition does not hold yet: the same try looks again after `delay_s` seconds, from `resume` on."""
+    """The condition of a sensor is not met yet. The same try checks again after `delay_s` seconds, with the data in `resume`."""
 
     delay_s: float
     resume: dict[str, Any]
@@ -67,7 +67,7 @@ class Reschedule:
 
 @dataclass(frozen=True, slots=True)
 class Defer:
-    """The same try goes on in a method once a trigger fires, or after `timeout_s` seconds with an error."""
+    """The same try continues in a method when a trigger fires, or with an error after `timeout_s` seconds."""
 
     deferral: Deferral
     resume: dict[str, Any]
@@ -79,7 +79,7 @@ Outcome = Success | Retry | Skip | Fail | Reschedule | Defer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Try:
-    """What the fate of a failed try depends on; `logical_date` only varies the jitter of the backoff."""
+    """The data that decides what follows a failed try. `logical_date` only varies the jitter of the backoff."""
 
     dag_id: str
     task: SerializedTask
@@ -92,7 +92,7 @@ class Try:
 
 
 def of_error(error: BaseException, attempt: Try, cause: str | None = None) -> Outcome:
-    """What an exception that left user code means for the try; `cause` says it better than its own words."""
+    """Return the outcome for an exception of user code. `cause` is a better reason than its message, if given."""
     if isinstance(error, SkipTask):
         return Skip(clean(str(error)))
     if isinstance(error, TaskRescheduled):
@@ -105,29 +105,29 @@ def of_error(error: BaseException, attempt: Try, cause: str | None = None) -> Ou
     reason = describe(error) if cause is None else clean(cause)
     if isinstance(error, FailTask | XComError) or not may_retry(attempt.try_number, attempt.max_tries):
         return Fail(reason)
-    # A task that was stopped from outside did nothing wrong, so it need not wait.
+    # A task that was stopped from outside is not the cause, so its retry needs no delay.
     return Retry(reason, 0.0 if isinstance(error, TaskStopped) else retry_delay_s(attempt))
 
 
-def _deferred(asked: TaskDeferred, file: str) -> Defer:
-    classpath, arguments = deferral.serialized(asked.trigger)
-    kwargs = deferral.encode(asked.kwargs, "kwargs of defer()")
+def _deferred(request: TaskDeferred, file: str) -> Defer:
+    classpath, arguments = deferral.serialized(request.trigger)
+    kwargs = deferral.encode(request.kwargs, "kwargs of defer()")
     xcom.encode([arguments, kwargs], MAX_DEFERRAL_BYTES, name="trigger and kwargs of defer()")
-    # A class of a DAG file, or of a module beside it, is there once the file is loaded.
+    # A class of a DAG file, or of a module in its folder, exists only after the file is loaded.
     return Defer(
         Deferral(classpath=classpath, kwargs=arguments, file=None if classpath.startswith("scheduler.") else file),
-        {"method": asked.method_name, "kwargs": kwargs},
-        asked.timeout_s,
+        {"method": request.method_name, "kwargs": kwargs},
+        request.timeout_s,
     )
 
 
 def may_retry(try_number: int, max_tries: int) -> bool:
-    """Whether a try with this number is followed by another one if it fails."""
+    """Whether another try follows a failed try with this number."""
     return max_tries != 0 and try_number <= max_tries
 
 
 def retry_delay_s(attempt: Try) -> float:
-    """Seconds to wait before the next try; with a backoff in [b, 2b), the same for the same try in any process."""
+    """Return the delay before the next try, in seconds. With backoff b it is in [b, 2b), and the same for a try in any process."""
     task = attempt.task
     multiplier = task.retry_exponential_backoff
     if multiplier in (0, 1):
@@ -143,7 +143,7 @@ def retry_delay_s(attempt: Try) -> float:
 
 
 def describe(error: BaseException) -> str:
-    """One line for people: what was raised, and what it said."""
+    """Describe an exception for users: its type and message."""
     if isinstance(error, FailTask | TaskStopped):
         return clean(str(error))
     kind = type(error).__name__
@@ -157,6 +157,6 @@ def describe(error: BaseException) -> str:
 
 
 def clean(text: str) -> str:
-    """Text that PostgreSQL can store: no secret, no NUL, no lone surrogate, not too long."""
+    """Return text that PostgreSQL can store: cut, with secrets masked, and without NUL and lone surrogates."""
     safe = secrets_masker.redact(text).replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
     return safe if len(safe) <= MAX_REASON_CHARACTERS else safe[: MAX_REASON_CHARACTERS - 1] + "…"

@@ -1,4 +1,4 @@
-"""What a Spark task has done so far: read once a second while it runs, and stored for the command line and the page."""
+"""The progress of a Spark task: it is read once a second while the task runs, and stored for the CLI and the web pages."""
 
 import contextlib
 import dataclasses
@@ -11,18 +11,18 @@ from scheduler.store.worker.claims import Claim
 from scheduler.store.worker.progress import ProgressWriter
 from workers.logs import worker_log
 
-#: A task that ends sooner is not looked at: it costs such a task a thread that only waits.
+#: Seconds until the first reading. The progress of a shorter task is not read; it costs only a waiting thread.
 FIRST_S = 1.5
 EVERY_S = 1.0
-#: Longest wait for the last look, whose JVM may hang.
+#: Maximum seconds to wait for the last reading, because the JVM may hang.
 LAST_S = 2.0
-#: Running stages that are named.
+#: Maximum number of running stages that are stored.
 NAMED = 8
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """A stage at work."""
+    """A running stage."""
 
     id: int
     name: str
@@ -32,9 +32,9 @@ class Stage:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Of one try of a task: everything its application, or its share of a warm one, has done.
+    """The progress of one try of a task: all work of its application, or its share of the work of a warm one.
 
-    `stages` counts those that have begun or ended; how many follow is not known before they are planned.
+    `stages` counts stages that have begun or ended. The number of later stages is unknown until they are planned.
     """
 
     stages: int = 0
@@ -56,7 +56,7 @@ class Progress:
         return dataclasses.asdict(self)
 
 
-#: What is known now; None if nothing is yet. Called by another thread than the task's; whatever it raises is ignored.
+#: Returns the current progress, or None if it is unknown. Another thread than that of the task calls it. Errors are ignored.
 Look = Callable[[], Progress | None]
 
 
@@ -68,7 +68,7 @@ class Writer(Protocol):
 
 @contextlib.contextmanager
 def reported(settings: Settings, claim: Claim, look: Look) -> Iterator[None]:
-    """Store what `look` finds, from FIRST_S after now on, every EVERY_S and once more at the end."""
+    """Store the results of `look` during the block: first after FIRST_S, then every EVERY_S, and once more at the end."""
     reporter = Reporter(look, ProgressWriter(settings, claim))
     reporter.start()
     try:
@@ -78,7 +78,7 @@ def reported(settings: Settings, claim: Claim, look: Look) -> Iterator[None]:
 
 
 class Reporter(threading.Thread):
-    """Looks and writes until it is closed. Losing an entry harms nobody, so no error of either reaches the task."""
+    """Reads and writes progress until it is closed. A lost entry is harmless, so errors never reach the task."""
 
     def __init__(self, look: Look, writer: Writer, *, first_s: float = FIRST_S, every_s: float = EVERY_S) -> None:
         super().__init__(name="progress", daemon=True)
@@ -106,41 +106,41 @@ class Reporter(threading.Thread):
 
     def _step(self) -> None:
         try:
-            found = self._look()
-            if found is not None and found != self._stored:
-                self._writer.write(found.as_json())
-                self._stored = found
+            progress = self._look()
+            if progress is not None and progress != self._stored:
+                self._writer.write(progress.as_json())
+                self._stored = progress
         except Exception as error:
             if not self._complained:
                 self._complained = True
-                worker_log.info("progress cannot be told just now: %s", str(error).strip().partition("\n")[0])
+                worker_log.info("the progress is not available now: %s", str(error).strip().partition("\n")[0])
 
 
 def of_stages(stages: list[dict[str, Any]], executors: list[dict[str, Any]], **about: Any) -> Progress:
-    """What Spark's REST API (/applications/<id>/stages and /allexecutors), or its own store in the same form, adds up to."""
-    begun = [one for one in stages if one["status"] in {"ACTIVE", "COMPLETE", "FAILED"}]
-    active = [one for one in begun if one["status"] == "ACTIVE"]
+    """Sum up the data of Spark's REST API (/applications/<id>/stages and /allexecutors), or of its own store in the same form."""
+    begun = [stage for stage in stages if stage["status"] in {"ACTIVE", "COMPLETE", "FAILED"}]
+    active = [stage for stage in begun if stage["status"] == "ACTIVE"]
     return Progress(
         stages=len(begun),
-        stages_done=sum(one["status"] == "COMPLETE" for one in begun),
-        tasks=sum(one["numTasks"] for one in begun),
-        tasks_done=sum(one["numCompleteTasks"] for one in begun),
-        tasks_failed=sum(one["numFailedTasks"] for one in begun),
-        rows_read=sum(one["inputRecords"] for one in begun),
-        bytes_read=sum(one["inputBytes"] for one in begun),
-        rows_written=sum(one["outputRecords"] for one in begun),
-        bytes_written=sum(one["outputBytes"] for one in begun),
-        bytes_spilled=sum(one["diskBytesSpilled"] for one in begun),
-        failed_executors=sum(_failed(one) for one in executors),
+        stages_done=sum(stage["status"] == "COMPLETE" for stage in begun),
+        tasks=sum(stage["numTasks"] for stage in begun),
+        tasks_done=sum(stage["numCompleteTasks"] for stage in begun),
+        tasks_failed=sum(stage["numFailedTasks"] for stage in begun),
+        rows_read=sum(stage["inputRecords"] for stage in begun),
+        bytes_read=sum(stage["inputBytes"] for stage in begun),
+        rows_written=sum(stage["outputRecords"] for stage in begun),
+        bytes_written=sum(stage["outputBytes"] for stage in begun),
+        bytes_spilled=sum(stage["diskBytesSpilled"] for stage in begun),
+        failed_executors=sum(_failed(executor) for executor in executors),
         running=tuple(
-            Stage(id=one["stageId"], name=one["name"][:200], tasks=one["numTasks"], tasks_done=one["numCompleteTasks"])
-            for one in sorted(active, key=lambda one: one["stageId"])[:NAMED]
+            Stage(id=stage["stageId"], name=stage["name"][:200], tasks=stage["numTasks"], tasks_done=stage["numCompleteTasks"])
+            for stage in sorted(active, key=lambda stage: stage["stageId"])[:NAMED]
         ),
         **about,
     )
 
 
 def _failed(executor: Mapping[str, Any]) -> bool:
-    """Whether an executor was lost, not given back."""
+    """Whether an executor was lost and not released."""
     reason = executor.get("removeReason") or ""
     return executor["id"] != "driver" and not executor["isActive"] and bool(reason) and "killed by driver" not in reason

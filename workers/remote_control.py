@@ -1,7 +1,7 @@
-"""Which commands of Celery's remote control a worker follows: it answers questions, sends events, and stops in order.
+"""Celery's remote control of a worker: it answers queries, sends events and shuts down cleanly.
 
-All others are refused with a sentence. They would change what PostgreSQL decides (which task runs, and where) or what a worker has
-registered (its places and queues), and the two would contradict each other.
+All other commands are refused with an error message. They would change what PostgreSQL decides (which task runs, and where) or what
+the worker has registered (its concurrency and queues), and both would then contradict each other.
 """
 
 import base64
@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from workers.logs import worker_log
 
 MAX_BODY_CHARACTERS = 64 << 10
-#: Celery's clock of events; a larger number from outside would go into every event from then on.
+#: Maximum of Celery's logical clock. A larger value from outside would be part of every later event.
 LARGEST_CLOCK = 2**53
 UUID = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 
@@ -23,9 +23,9 @@ _STOP_TASK = (
     "PostgreSQL decides what runs: `paceline tasks mark DAG RUN TASK failed` (or success, skipped) ends a task that waits or runs,"
     " `paceline tasks clear DAG RUN TASK` runs it again"
 )
-_PLACES = "a worker keeps the number of places it registered with: start it with another --concurrency, or start another worker"
-_QUEUES = "a worker keeps the queues it registered with: start it with other --queues, or start another worker"
-#: Commands that have a counterpart in Paceline, and that.
+_PLACES = "a worker keeps its registered concurrency: start it with another --concurrency, or start another worker"
+_QUEUES = "a worker keeps its registered queues: start it with other --queues, or start another worker"
+#: Refused commands and their counterparts in Paceline.
 REFUSED: Mapping[str, str] = {
     "revoke": _STOP_TASK,
     "terminate": _STOP_TASK,
@@ -67,7 +67,7 @@ class _Shutdown(_Arguments):
     msg: Annotated[str, Field(max_length=1000)] = ""
 
 
-#: Commands that are followed, by all their names, with the arguments they take.
+#: Supported commands, under all their names, with their arguments.
 FOLLOWED: Mapping[str, type[_Arguments]] = {
     **dict.fromkeys(("ping", "stats", "clock", "active_queues"), _Arguments),
     **dict.fromkeys(("scheduled", "dump_schedule", "reserved", "dump_reserved", "revoked", "dump_revoked"), _Arguments),
@@ -93,7 +93,7 @@ class _Request(BaseModel):
     method: Annotated[str, Field(pattern="^[a-z_]{1,50}$")]
     arguments: dict[str, Any] | None = None
     destination: Annotated[list[Annotated[str, Field(max_length=300)]], Field(max_length=1000)] | None = None
-    #: Celery would match its name with them, by a regular expression of the sender's.
+    #: Must be empty: Celery would match its name with a regular expression of the sender.
     pattern: None = None
     matcher: None = None
     ticket: Annotated[str, Field(pattern=UUID)] | None = None
@@ -109,41 +109,41 @@ class _Headers(BaseModel):
 
 
 def fault(message: Mapping[str, Any]) -> str | None:
-    """What is wrong with a message of remote control; None if it is a request that this worker can answer or refuse.
+    """Return what is wrong with a message of remote control; None if it is a valid request.
 
-    What is asked for is `commands`' to judge, since a refusal is an answer.
+    The method is checked in `commands`, because a refusal is an answer too.
     """
     body = message.get("body")
     if not isinstance(body, str) or len(body) > MAX_BODY_CHARACTERS:
-        return "its body is no command"
+        return "its body is not a command"
     try:
         _Headers.model_validate(message["headers"])
         request = _Request.model_validate_json(base64.b64decode(body, validate=True))
     except (ValidationError, ValueError, RecursionError):
-        return "it is no command of remote control"
+        return "it is not a command of remote control"
     followed = FOLLOWED.get(request.method)
     if followed is not None:
         try:
             followed.model_validate_json(json.dumps(request.arguments or {}))
         except (ValidationError, ValueError, RecursionError):
-            return f"it has other arguments than the command {request.method} takes"
+            return f"it has invalid arguments for the command {request.method}"
     return None
 
 
 def commands(drain: Callable[[], None]) -> dict[str, Callable[..., Any]]:
-    """What each command does; for Celery's panel. `drain` stops the worker in order."""
+    """Return the handlers of all commands for Celery's panel. `drain` shuts the worker down cleanly."""
 
     def shutdown(_state: Any, **_: Any) -> dict[str, str]:
-        worker_log.warning("told to stop by remote control")
+        worker_log.warning("stopping: remote control sent the command shutdown")
         drain()
-        return {"ok": "it takes no more tasks, and ends when those that run have ended or worker.grace_sec is over"}
+        return {"ok": "it takes no more tasks, and ends when its running tasks have ended or after worker.grace_sec"}
 
     known = {name: handler for name, handler in control.Panel.data.items() if name in FOLLOWED}
     return _Commands(known | {"shutdown": shutdown})
 
 
 class _Commands(dict[str, Callable[..., Any]]):
-    """Answers any other command with why it is refused."""
+    """Handlers of commands. Any other command is refused with a reason."""
 
     def __missing__(self, name: str) -> Callable[..., Any]:
         def refuse(_state: Any, **_: Any) -> dict[str, str]:
@@ -154,5 +154,5 @@ class _Commands(dict[str, Callable[..., Any]]):
 
 
 def refusal(name: str) -> str:
-    """Why a command is refused, and what to do instead."""
+    """Return why a command is refused, and what to do instead."""
     return f"A worker of Paceline does not follow {name}: {REFUSED.get(name, NOT_SUPPORTED)}."

@@ -1,4 +1,4 @@
-"""What a task pushes that others are mapped over: checked at once, where the mistake is."""
+"""Checks values over which other tasks are mapped when they are pushed, so that the task with the mistake fails."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,9 +9,9 @@ from scheduler.serialized.dag import SerializedDag
 
 
 def check_mapped_over(dag: SerializedDag, task_no: int, pushed: Mapping[str, Any], most: int) -> None:
-    """XComError if a task below is expanded over one of the values `pushed` and cannot be; None is what was not pushed.
+    """Raise XComError if a downstream task is mapped over one of the `pushed` values, and the value is unsuitable or too long.
 
-    Instances of a mapped task are entries themselves, so any value will do.
+    Any value of a mapped task is allowed, because each of its instances is one entry.
     """
     if dag.tasks[task_no].is_mapped:
         return

@@ -1,7 +1,7 @@
-"""What the pool children are running, in memory they share with their parent, so that it survives the death of a child.
+"""The running tasks of a worker, in memory that pool processes share with their parent, so that it survives their death.
 
-One slot a child. The child writes what user code it runs; the parent writes which dispatch it wants stopped. Neither waits
-for the other: a slot that is being written reads as empty.
+Each pool process has a slot. It writes the task that it runs, and the parent writes the dispatch to stop. Neither waits for the
+other: a slot reads as empty while it is being written.
 """
 
 import math
@@ -15,29 +15,29 @@ from typing import Any
 from scheduler.store.upkeep.heartbeats import boottime
 
 SLOT_BYTES = 8192
-#: Parts of a slot: where each starts; the last one ends with the slot.
+#: The offsets of the two parts of a slot.
 RUNNING_AT, STOP_AT = 0, 6144
 LENGTH_BYTES = 4
-#: Attempts to read what is being written.
+#: Attempts to read a slot that is being written.
 READS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """User code at work in a child. `deadline` is on the monotonic clock, which all processes of a machine share."""
+    """User code that a pool process runs. `deadline` is on the monotonic clock, which all processes of a machine share."""
 
     ti_id: int
     dispatch_id: str
     pid: int
     log: str
     deadline: float | None = None
-    #: It may run only while `worker`, under which it was claimed, has a lease.
+    #: It may run only while `worker`, which claimed it, has a lease.
     exclusive: bool = False
     worker: str = ""
 
 
 class RunningTasks:
-    """Slots for `children` pool children; make it before they are forked."""
+    """Slots for `children` pool processes. Create it before they are forked."""
 
     def __init__(self, children: int) -> None:
         self._children = children
@@ -45,56 +45,56 @@ class RunningTasks:
 
     @property
     def worker_id(self) -> str:
-        """Under which id of the registry this worker's children claim and report."""
-        found: str | None = self._read(0, STOP_AT)
-        assert found is not None, "the worker registers before it forks"
-        return found
+        """The registered ID with which the pool processes of this worker claim and report."""
+        registered: str | None = self._read(0, STOP_AT)
+        assert registered is not None, "the worker registers before it forks"
+        return registered
 
     @worker_id.setter
     def worker_id(self, worker_id: str) -> None:
         self._write(0, STOP_AT, worker_id)
 
     def lease(self, worker_id: str, until: float) -> None:
-        """Exclusive tasks of this worker may run until then, by `boottime`."""
+        """Allow exclusive tasks of this worker to run until that time of `boottime`."""
         self._write(0, RUNNING_AT, [worker_id, until])
 
     def has_lease(self, worker_id: str) -> bool:
         """Whether exclusive tasks claimed by this worker may run now."""
         for _ in range(READS):
-            if (found := self._read(0, RUNNING_AT)) is not None:
-                return bool(found[0] == worker_id and boottime() < found[1])
+            if (lease := self._read(0, RUNNING_AT)) is not None:
+                return bool(lease[0] == worker_id and boottime() < lease[1])
             time.sleep(0.001)  # it is being written
         return False
 
     def unleased(self) -> list[Running]:
-        """Exclusive tasks that run without a lease."""
-        return [one for one in self.running() if one.exclusive and not self.has_lease(one.worker)]
+        """Return the exclusive tasks that run without a lease."""
+        return [task for task in self.running() if task.exclusive and not self.has_lease(task.worker)]
 
     def slot(self, index: int) -> "Slot":
-        """The slot of the child with this number, counted from 0."""
+        """Return the slot of the pool process with this number, starting at 0."""
         return Slot(self, 1 + index % self._children)
 
     def running(self) -> list[Running]:
-        """What runs in all children now."""
-        return [found for _, found in self._each()]
+        """Return the tasks that all pool processes run now."""
+        return [task for _, task in self._each()]
 
     def find(self, dispatch_id: str) -> Running | None:
-        """The entry of a dispatch, if it is in user code; also after the death of its child."""
-        return next((found for _, found in self._each() if found.dispatch_id == dispatch_id), None)
+        """Return the entry of a dispatch whose user code runs, even if its pool process has died."""
+        return next((task for _, task in self._each() if task.dispatch_id == dispatch_id), None)
 
     def ask_stop(self, dispatch_id: str, reason: str) -> Running | None:
-        """Leave the reason for the child that runs `dispatch_id`; returns its entry if it still does."""
-        for place, found in self._each():
-            if found.dispatch_id == dispatch_id:
+        """Write the reason to stop for the pool process that runs `dispatch_id`. Returns its entry if it still runs."""
+        for place, task in self._each():
+            if task.dispatch_id == dispatch_id:
                 self._write(place, STOP_AT, [dispatch_id, reason])
-                return found
+                return task
         return None
 
     def _each(self) -> Iterator[tuple[int, Running]]:
         for place in range(1, self._children + 1):
-            found: dict[str, Any] | None = self._read(place, RUNNING_AT)
-            if found is not None:
-                yield place, Running(**found)
+            entry: dict[str, Any] | None = self._read(place, RUNNING_AT)
+            if entry is not None:
+                yield place, Running(**entry)
 
     def _read(self, place: int, part: int) -> Any:
         start = place * SLOT_BYTES + part
@@ -103,21 +103,21 @@ class RunningTasks:
             return None
         try:
             return loads(self._memory[start + LENGTH_BYTES : start + LENGTH_BYTES + length])
-        except ValueError:  # caught in the middle of a write
+        except ValueError:  # it is being written
             return None
 
     def _write(self, place: int, part: int, value: object) -> None:
         start = place * SLOT_BYTES + part
-        room = (STOP_AT if part == RUNNING_AT else SLOT_BYTES - STOP_AT) - LENGTH_BYTES
+        capacity = (STOP_AT if part == RUNNING_AT else SLOT_BYTES - STOP_AT) - LENGTH_BYTES
         data = b"" if value is None else dumps(value).encode()
-        assert len(data) <= room, f"{len(data)} bytes do not fit into a part of the board"
+        assert len(data) <= capacity, f"{len(data)} bytes do not fit into a part of a slot"
         self._memory[start : start + LENGTH_BYTES] = bytes(LENGTH_BYTES)
         self._memory[start + LENGTH_BYTES : start + LENGTH_BYTES + len(data)] = data
         self._memory[start : start + LENGTH_BYTES] = len(data).to_bytes(LENGTH_BYTES, "little")
 
 
 class Slot:
-    """The place of one child on the board."""
+    """The slot of one pool process in the running tasks."""
 
     def __init__(self, running_tasks: RunningTasks, place: int) -> None:
         self._running_tasks = running_tasks
@@ -128,23 +128,23 @@ class Slot:
         return self._running_tasks.worker_id
 
     def await_lease(self, worker_id: str, within_s: float = math.inf) -> None:
-        """Until exclusive tasks of this worker may run, or the time is over."""
+        """Wait until exclusive tasks of this worker may run, for at most `within_s` seconds."""
         deadline = time.monotonic() + within_s
         while not self._running_tasks.has_lease(worker_id) and time.monotonic() < deadline:
             time.sleep(0.02)
 
     def enter(self, running: Running) -> None:
-        """User code starts."""
+        """Record that user code starts."""
         self._running_tasks._write(self._place, RUNNING_AT, {name: getattr(running, name) for name in Running.__slots__})
 
     def leave(self) -> None:
-        """User code has ended, so nobody may stop this child for its sake any more."""
+        """Record that user code has ended, so that this pool process is not stopped for it any more."""
         self._running_tasks._write(self._place, RUNNING_AT, None)
 
     def take_stop(self, dispatch_id: str) -> str | None:
-        """Why a SIGTERM came to this child while it runs `dispatch_id`; None if it was meant for an earlier dispatch."""
-        found = self._running_tasks._read(self._place, STOP_AT)
+        """Return the reason for a SIGTERM while `dispatch_id` runs; None if the signal was sent for an earlier dispatch."""
+        request = self._running_tasks._read(self._place, STOP_AT)
         self._running_tasks._write(self._place, STOP_AT, None)
-        if found is None:
-            return "its process was told to stop (SIGTERM)"
-        return found[1] if found[0] == dispatch_id else None
+        if request is None:
+            return "its process received SIGTERM"
+        return request[1] if request[0] == dispatch_id else None

@@ -1,4 +1,4 @@
-"""What a task reads as variables and connections: those of the worker's environment first, then those of the store."""
+"""The secrets backend, which serves variables and connections to tasks: from the worker's environment, then from the database."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -12,12 +12,12 @@ from scheduler.settings.environment import CONNECTION_PREFIX, STORE_PREFIXES, VA
 from scheduler.store.worker.claims import Claim
 from scheduler.store.worker.hot_path import HotPath
 
-#: What was taken out of this process's environment, so that user code and what it starts do not print it by accident.
+#: Variables that were removed from the environment, so that user code and its child processes do not print them by accident.
 _taken: dict[str, str] = {}
 
 
 def take_environment() -> None:
-    """Move PACELINE_VAR_* and PACELINE_CONN_* from the environment to where only a secrets backend finds them."""
+    """Move PACELINE_VAR_* and PACELINE_CONN_* from the environment to this module, for the secrets backend only."""
     for name in [name for name in os.environ if name.startswith(STORE_PREFIXES)]:
         _taken[name] = os.environ[name]
         hardening.overwrite(name)
@@ -25,7 +25,7 @@ def take_environment() -> None:
 
 
 class EnvironmentBackend:
-    """Variables and connections of the environment alone."""
+    """Serves variables and connections from the environment only."""
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         self._environment = _taken if environment is None else environment
@@ -45,7 +45,7 @@ class EnvironmentBackend:
 
 
 class StoredPasswords:
-    """Passwords of connections for the worker's own parent; None for a connection that is gone."""
+    """Reads passwords of connections in the worker's parent process. None for a connection that does not exist."""
 
     def __init__(self, settings: Settings, ask: Callable[[str, Sequence[Any]], Sequence[Sequence[Any]]]) -> None:
         self._settings = settings
@@ -55,15 +55,15 @@ class StoredPasswords:
         from scheduler.store.secrets import connections
         from scheduler.store.secrets.cipher import Cipher
 
-        found = EnvironmentBackend().connection(conn_id)
-        rows = self._ask(connections.READ, (conn_id,)) if found is None else ()
+        connection = EnvironmentBackend().connection(conn_id)
+        rows = self._ask(connections.READ, (conn_id,)) if connection is None else ()
         if rows:
-            found = connections.from_row(tuple(rows[0]), Cipher.of(self._settings, make=False))
-        return None if found is None else found.password
+            connection = connections.from_row(tuple(rows[0]), Cipher.of(self._settings, make=False))
+        return None if connection is None else connection.password
 
 
 class StoreBackend(EnvironmentBackend):
-    """The environment, then the database; the encryption is loaded when something is asked of it."""
+    """Serves variables and connections from the environment, then from the database. Encryption is loaded on first use."""
 
     def __init__(self, settings: Settings, claim: Claim, hot: HotPath, patient: Callable[[Callable[[], Any]], Any]) -> None:
         super().__init__()
@@ -74,9 +74,9 @@ class StoreBackend(EnvironmentBackend):
         self._pid = os.getpid()
 
     def variable(self, key: str) -> str | None:
-        found = super().variable(key)
-        if found is not None:
-            return found
+        value = super().variable(key)
+        if value is not None:
+            return value
         from scheduler.store.secrets import variables
         from scheduler.store.secrets.cipher import Cipher
 
@@ -97,9 +97,9 @@ class StoreBackend(EnvironmentBackend):
         return self._write(variables.DELETE_OF_TASK, (key,)) > 0
 
     def connection(self, conn_id: str) -> Connection | None:
-        found = super().connection(conn_id)
-        if found is not None:
-            return found
+        connection = super().connection(conn_id)
+        if connection is not None:
+            return connection
         from scheduler.store.secrets import connections
         from scheduler.store.secrets.cipher import Cipher
 
@@ -108,8 +108,8 @@ class StoreBackend(EnvironmentBackend):
 
     def _ask(self, statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
         self._refuse_fork()
-        found: list[tuple[Any, ...]] = self._patient(lambda: self._hot.read(statement, parameters))
-        return found
+        rows: list[tuple[Any, ...]] = self._patient(lambda: self._hot.read(statement, parameters))
+        return rows
 
     def _write(self, statement: str, parameters: Sequence[Any]) -> int:
         self._refuse_fork()

@@ -1,4 +1,4 @@
-"""What a worker or waiter needs before it starts: a database of the right schema, and a broker. It waits for both."""
+"""The start of a worker or waiter: waits for a database with the right schema, and for the broker."""
 
 import time
 
@@ -14,12 +14,12 @@ PAUSE_S = 1.0
 
 
 def as_worker(settings: Settings) -> Settings:
-    """The settings with the database role of workers in place of the scheduler's."""
+    """Return the settings with the database role of workers instead of that of schedulers."""
     return settings.model_copy(update={"database": settings.database.model_copy(update={"url": settings.worker_database_url})})
 
 
 def ready(settings: Settings) -> Engine:
-    """Wait until database and broker answer. CredentialsError and SchemaError end the wait."""
+    """Wait until the database and the broker answer. CredentialsError and SchemaError end the wait."""
     engine = database.create(settings, pool_size=2, application="paceline worker")
     try:
         database.wait(engine, worker_log.warning)
@@ -32,14 +32,14 @@ def ready(settings: Settings) -> Engine:
 
 
 def _wait_for_broker(settings: Settings) -> None:
-    said = False
+    logged = False
     while True:
         try:
             return wakeups.check(settings)
         except CredentialsError:
             raise
         except UnreachableError as error:
-            if not said:
+            if not logged:
                 worker_log.warning("%s Waiting for it.", error)
-                said = True
+                logged = True
             time.sleep(PAUSE_S)

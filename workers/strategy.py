@@ -1,9 +1,10 @@
-"""How a worker hands a message to a pool child and hears of its end: Celery's strategy for this task, without what no message
-of ours asks for (ETAs, rate limits, callbacks, results), and without `revoke` (see remote_control), which is most of its work. See
-docs/adr/0012.
+"""The Celery strategy of this task, which passes messages to pool processes and receives their results.
 
-Requests stay Celery's own, so that Flower and `inspect` see what they know; what crosses to the child and back is the
-two ids and how it ended, not the whole message.
+It lacks features that no message uses (ETAs, rate limits, callbacks, results) and `revoke` (see remote_control), which are most of
+the work of Celery's strategy. See docs/adr/0012.
+
+Requests are those of Celery, so that Flower and `inspect` show them. Only the two IDs are sent to the pool process, and only the
+result is sent back, not the whole message.
 """
 
 import json
@@ -21,20 +22,20 @@ from kombu.utils.encoding import safe_repr
 
 from workers.outcome import TryFailed
 
-#: Called in the parent with the ids of a dispatch, and what is known of its death, when its child could not report.
+#: Called in the parent when a pool process could not report: with the two IDs of the dispatch, and Celery's message.
 ChildDied = Callable[[int, str, str], None]
 
 _execute: Callable[[int, str], object] | None = None
 
 
 def executes_with(execute: Callable[[int, str], object]) -> None:
-    """In a pool child, before its first message: what runs a dispatch; TryFailed means that its try failed."""
+    """Set the function that runs a dispatch in a pool process, before its first message. It raises TryFailed if the try failed."""
     global _execute  # noqa: PLW0603 - a pool child runs one dispatch at a time
     _execute = execute
 
 
 def run(ti_id: int, dispatch_id: str) -> tuple[int, object, float]:
-    """In a pool child: whether it failed, the result as text or what was raised, and seconds, as a Request wants to hear it."""
+    """Run a dispatch in a pool process. Returns what a Celery request expects: 1 on failure, the result or error, and seconds."""
     assert _execute is not None, "the child is prepared before its first message"
     started = time.monotonic()
     try:
@@ -48,11 +49,11 @@ def run(ti_id: int, dispatch_id: str) -> tuple[int, object, float]:
 
 
 def request_class(child_died: ChildDied) -> type[CeleryRequest]:
-    """A dispatch, seen from the parent."""
+    """Return the class of requests, which represent dispatches in the parent."""
 
     class Request(CeleryRequest):  # type: ignore[misc]
         def execute_using_pool(self, pool: Any, **_: Any) -> None:
-            """Send it to a free child."""
+            """Send the dispatch to a free pool process."""
             result = pool.apply_async(
                 run,
                 args=tuple(self.args),
@@ -65,7 +66,7 @@ def request_class(child_died: ChildDied) -> type[CeleryRequest]:
             self._apply_result = None if result is None else weakref.ref(result)
 
         def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> None:
-            """The try failed; or its process died, or could not report, and then nobody else knows."""
+            """Handle a failed try. If its process died or could not report, `child_died` reports it."""
             error = getattr(exc_info.exception, "exc", exc_info.exception)
             celery_state.task_ready(self)
             self.send_event("task-failed", exception=safe_repr(error), traceback=str(exc_info.traceback))
@@ -77,7 +78,7 @@ def request_class(child_died: ChildDied) -> type[CeleryRequest]:
 
 
 def strategy(task: Any, _app: Any, consumer: Any) -> Callable[..., None]:
-    """What Celery calls with each message of this task, which the inbox has let pass."""
+    """Return the handler that Celery calls with each message that the message filter accepts."""
     eventer = consumer.event_dispatcher
 
     def handle(message: Any, _body: Any, ack: Any, reject: Any, callbacks: Any) -> None:

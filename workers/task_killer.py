@@ -1,8 +1,8 @@
-"""A process beside the worker that ends tasks which the worker no longer can: when the worker was killed, or stopped for too long.
+"""The task killer: a process beside the worker that ends tasks when the worker was killed or stopped for too long.
 
-It is forked before the worker has threads or pool children, leaves the worker's group, so that no signal meant for that reaches
-it, and asks nothing of any server. While it ends processes it holds the mark of the worker (scheduler/presence), so nobody
-takes the worker for gone before what it ran is gone.
+It is forked before the worker has threads or pool processes. It leaves the worker's process group, so that it does not receive the
+signals of the group, and it uses no server. While it ends processes, it holds the lock of the worker's pidfile
+(scheduler/process/pidfile), so that the worker is not declared lost before its tasks have ended.
 
 A program that a task starts carries an entry in its environment. A process that a task forks without an exec does not, so it
 reports itself through a pipe right after the fork. Every such process holds the pipe, so end of file means that none is left.
@@ -27,18 +27,18 @@ from workers.logs import worker_log
 from workers.running_tasks import RunningTasks
 from workers.task_stopper import LEASE_ENDED
 
-#: In the environment of whatever a task starts, so that it is known when its parents are gone.
+#: In the environment of all programs that a task starts, so that they can be identified after their parents have ended.
 ENTRY = "_PACELINE_WORKER_PROCESS"
-#: Seconds between two looks at leases, and between two looks at what runs below the worker.
+#: Seconds between two checks of leases, and between two readings of the worker's descendants.
 LEASE_LOOK_S, TREE_LOOK_S = 0.1, 1.0
-#: Seconds after which processes that do not even die of SIGKILL are given up.
+#: Seconds after which it stops waiting for processes that SIGKILL does not end.
 WITHIN_S = 5.0
 PARENT_DIED = signal.SIGUSR1
 PR_SET_NAME = 15
 
 
 class TaskKiller:
-    """Start it in the main thread of the worker, before any other thread."""
+    """The task killer of a worker. Start it in the main thread of the worker, before any other thread."""
 
     def __init__(self, running_tasks: RunningTasks) -> None:
         self._running_tasks = running_tasks
@@ -48,7 +48,7 @@ class TaskKiller:
         self._forks: Forks | None = None
 
     def start(self, environment: dict[str, str] | None = None) -> None:
-        """Fork; what is started from now on carries the entry."""
+        """Fork the task killer. All programs started from now on have the entry in their environment."""
         name, _, value = self._entry.partition("=")
         (os.environ if environment is None else environment)[name] = value
         forks = self._forks = Forks()
@@ -61,7 +61,7 @@ class TaskKiller:
         forks.report()
 
     def end(self) -> None:
-        """The worker has ended in order, or begins anew."""
+        """End the task killer, because the worker has shut down cleanly or restarts."""
         pid, self.pid = self.pid, None
         if self._forks is not None:
             self._forks.stop()
@@ -79,45 +79,45 @@ class TaskKiller:
             self._end_unleased()
             forks.read()
             if (now := time.monotonic()) >= looked_at + TREE_LOOK_S and self._running_tasks.running():
-                known, looked_at = {one.pid: one for one in below(self._worker) if one.pid != os.getpid()}, now
+                known, looked_at = {process.pid: process for process in below(self._worker) if process.pid != os.getpid()}, now
         self._end_all(known, forks)
 
     def _worker_died(self, timeout_s: float) -> bool:
-        """Whether it does within `timeout_s`."""
-        told = signal.sigtimedwait({PARENT_DIED}, timeout_s) is not None
-        # A SIGCONT after that time makes Python return a signal that nobody sent.
-        return told and os.getppid() != self._worker
+        """Wait up to `timeout_s` seconds for the death of the worker. Returns whether it died."""
+        signaled = signal.sigtimedwait({PARENT_DIED}, timeout_s) is not None
+        # After a SIGCONT that arrives later than the timeout, Python returns a signal although none was sent.
+        return signaled and os.getppid() != self._worker
 
     def _leased(self) -> bool:
-        return any(one.exclusive for one in self._running_tasks.running())
+        return any(task.exclusive for task in self._running_tasks.running())
 
     def _end_unleased(self) -> None:
-        """The warden of the worker does this. It does not while the worker is stopped."""
-        for one in self._running_tasks.unleased():
-            worker_log.warning("killing process %d (dispatch %s): %s", one.pid, one.dispatch_id, LEASE_ENDED)
-            end_tree(one.pid, within_s=WITHIN_S)
+        """End exclusive tasks without a lease. The task stopper does this too, except while the worker is stopped (SIGSTOP)."""
+        for task in self._running_tasks.unleased():
+            worker_log.warning("killing process %d (dispatch %s): %s", task.pid, task.dispatch_id, LEASE_ENDED)
+            end_tree(task.pid, within_s=WITHIN_S)
 
     def _end_all(self, known: Mapping[int, psutil.Process], forks: Forks) -> NoReturn:
-        """The pool children die with the worker; what they had started or forked does not."""
+        """End the processes that pool processes have started or forked. The pool processes themselves die with the worker."""
         deadline = time.monotonic() + WITHIN_S
         quiet = 0
-        found = [one for one in known.values() if one.is_running()]
+        remaining = [process for process in known.values() if process.is_running()]
         while (quiet < 2 or not forks.gone) and time.monotonic() < deadline:
             forks.read()
-            started = {one.pid: one for one in (*found, *forks.running(), *with_entry(self._entry.encode()))}
-            for pid in started:
+            pids = {process.pid for process in (*remaining, *forks.running(), *with_entry(self._entry.encode()))}
+            for pid in pids:
                 end_tree(pid, within_s=WITHIN_S)
-            quiet = 0 if started else quiet + 1
-            found = []
+            quiet = 0 if pids else quiet + 1
+            remaining = []
             time.sleep(0.02)
         os._exit(0)
 
 
 def _leave_the_group() -> None:
-    """No signal to the group, and no connection of the worker, is this process's."""
+    """Leave the worker's process group, close its connections and ignore stop signals."""
     os.setsid()
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
-        # The servers would take the worker for connected.
+        # Otherwise the servers would keep the worker's connections after its death.
         with contextlib.suppress(OSError):
             if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
                 os.close(int(name))

@@ -1,6 +1,6 @@
-"""Stops user code: tasks that are no longer wanted or run too long, and all of them when the worker is told to stop.
+"""The task stopper: stops tasks that were cleared, marked or timed out, and all tasks when the worker stops.
 
-A thread of the worker's parent that touches neither database nor broker, so nothing that is away keeps it from acting.
+It is a thread of the worker's parent process. It uses neither the database nor the broker, so it works while they are unreachable.
 """
 
 import contextlib
@@ -19,13 +19,13 @@ from workers.lost_processes import kill_tree
 from workers.running_tasks import Running, RunningTasks
 
 LOOK_INTERVAL_S = 0.1
-#: The same while nothing runs: whatever starts meanwhile is given REACTION_S before it may have to be killed.
+#: The same while no task runs. A task that starts in between gets REACTION_S before it may be killed.
 IDLE_INTERVAL_S = 0.5
-#: Seconds after which a warden that does not look is unwell; killing a large tree of processes takes its time.
+#: Seconds without an iteration until the task stopper is unhealthy. Killing a large process tree takes long.
 SILENT_S = 10.0
-#: Seconds user code has to react to a SIGTERM, or to its own timeout, before its process is killed.
+#: Seconds for user code to react to a SIGTERM, or to its own timeout, before its process is killed.
 REACTION_S = 10.0
-#: Seconds a worker needs to end in order once its tasks have.
+#: Seconds for a worker to shut down cleanly after its tasks have ended.
 CLOSING_S = 15.0
 WORKER_STOPPED = "worker was stopped"
 LEASE_ENDED = "the lease of its worker ended: PostgreSQL was not reached in time"
@@ -39,7 +39,10 @@ class _Asked:
 
 
 class TaskStopper(threading.Thread):
-    """`pool` gives the process ids of the pool children; `on_abort` gets what ran when the worker had to end at once."""
+    """The thread that stops tasks.
+
+    `pool` returns the process IDs of the pool processes. `on_abort` receives the running tasks when the worker ends at once.
+    """
 
     def __init__(
         self,
@@ -61,10 +64,10 @@ class TaskStopper(threading.Thread):
         self._said_draining = False
         self._abort = threading.Event()
         self._done = threading.Event()
-        self.pulse = Pulse("The thread that stops tasks has not looked after them", SILENT_S)
-        #: How the process ends when it has to at once.
+        self.pulse = Pulse("The thread that stops tasks has not run", SILENT_S)
+        #: Ends the process at once.
         self.leave: Callable[[], None] = lambda: os._exit(1)
-        #: When the event loop last looked; it does not while the broker is away.
+        #: The time of the event loop's last tick. It does not tick while the broker is unreachable.
         self.loop_seen_at = time.monotonic()
 
     @property
@@ -72,21 +75,24 @@ class TaskStopper(threading.Thread):
         return self._drained_since is not None
 
     def drain(self) -> None:
-        """Take no more work, let tasks end within the grace period, stop the rest, end. Safe in a signal handler."""
+        """Take no more tasks, let running ones end within the grace period, stop the rest and end the worker.
+
+        A second call aborts. Safe in a signal handler.
+        """
         if self._drained_since is None:
             self._drained_since = time.monotonic()
         else:
             self.abort()
 
     def abort(self) -> None:
-        """End at once."""
+        """End the worker at once."""
         self._abort.set()
 
     def end(self) -> None:
         self._done.set()
 
     def stop(self, dispatch_id: str, reason: str) -> None:
-        """Ask the child that runs this dispatch to stop it; kill the child if it does not react."""
+        """Send SIGTERM to the pool process that runs this dispatch, and kill it later if it does not react."""
         with self._lock:
             if dispatch_id in self._asked:
                 return
@@ -99,7 +105,7 @@ class TaskStopper(threading.Thread):
             os.kill(running.pid, signal.SIGTERM)
 
     def killed_for(self, dispatch_id: str) -> str | None:
-        """Why this warden killed the process of a dispatch, if it did."""
+        """Return why the task stopper killed the process of a dispatch; None if it did not."""
         return self._killed.get(dispatch_id)
 
     def run(self) -> None:
@@ -109,8 +115,8 @@ class TaskStopper(threading.Thread):
             if self._abort.is_set():
                 self._end_now()
             self._kill_deaf(now)
-            for one in self._running_tasks.unleased():
-                self._kill(one, LEASE_ENDED)
+            for task in self._running_tasks.unleased():
+                self._kill(task, LEASE_ENDED)
             if self._drained_since is not None:
                 self._drain(now, self._drained_since)
 
@@ -119,15 +125,15 @@ class TaskStopper(threading.Thread):
         return LOOK_INTERVAL_S if busy else IDLE_INTERVAL_S
 
     def _kill_deaf(self, now: float) -> None:
-        running = {one.dispatch_id: one for one in self._running_tasks.running()}
+        running = {task.dispatch_id: task for task in self._running_tasks.running()}
         for dispatch_id, asked in list(self._asked.items()):
             if dispatch_id not in running:
                 del self._asked[dispatch_id]
             elif now >= asked.kill_at:
                 self._kill(running[dispatch_id], asked.reason)
-        for one in running.values():
-            if one.deadline is not None and now >= one.deadline + REACTION_S:
-                self._kill(one, f"it ran longer than its execution_timeout and did not react within {REACTION_S:g} s")
+        for task in running.values():
+            if task.deadline is not None and now >= task.deadline + REACTION_S:
+                self._kill(task, f"it ran longer than its execution_timeout and did not react within {REACTION_S:g} s")
 
     def _drain(self, now: float, since: float) -> None:
         running = self._running_tasks.running()
@@ -135,8 +141,8 @@ class TaskStopper(threading.Thread):
             self._said_draining = True
             worker_log.info("stopping: %d tasks have %g s to end; another signal ends them now", len(running), self._grace_s)
         if now >= since + self._grace_s:
-            for one in running:
-                self.stop(one.dispatch_id, WORKER_STOPPED)
+            for task in running:
+                self.stop(task.dispatch_id, WORKER_STOPPED)
         loop_is_away = now >= self.loop_seen_at + 2.0
         if loop_is_away and not running:
             celery_state.should_stop = 0

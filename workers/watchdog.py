@@ -1,4 +1,4 @@
-"""Notices a worker that has gone deaf: free slots, waiting messages, and none taken for a while."""
+"""Detects a worker that receives no messages although it has free slots and messages wait."""
 
 import redis
 from celery.worker import state as celery_state
@@ -10,7 +10,7 @@ from scheduler.settings import Settings
 
 
 class Watchdog:
-    """Looks at one worker's queues. Ask it regularly; it measures from the last sign of hearing."""
+    """Watches the queues of a worker. Call `deaf` regularly: it measures the time since the last message."""
 
     def __init__(self, settings: Settings, queues: tuple[str, ...], concurrency: int) -> None:
         self._redis = client(settings)
@@ -21,11 +21,11 @@ class Watchdog:
         self._heard_at: float | None = None
         self._deaf_s = 0.0
         self.barked = False
-        #: Whether Redis answers the watchdog, which has a connection of its own.
+        #: Whether Redis answers the watchdog, which has its own connection.
         self.broker = Contact()
 
     def deaf(self, now: float) -> bool:
-        """Whether the worker should start again; `now` is on the monotonic clock."""
+        """Whether the worker must restart. `now` is the time on the monotonic clock."""
         taken = celery_state.all_total_count[0]
         busy = len(celery_state.reserved_requests) >= self._concurrency
         waiting = self._messages_wait()
@@ -36,7 +36,7 @@ class Watchdog:
         return self.barked
 
     def complaint(self, now: float) -> str | None:
-        """What is wrong with a worker that has been deaf for half of its patience, or starts again because of it."""
+        """Report a worker that has received no messages for half of worker.deaf_timeout, or restarts for that reason."""
         if not self.barked and self._deaf_s < self._patience_s / 2:
             return None
         return f"It has taken no message for {self._deaf_s:.0f} s although some wait and it is free; it starts again by itself."
@@ -49,6 +49,6 @@ class Watchdog:
             waiting = any(self._redis.llen(key) for key in self._lists)
         except redis.RedisError:
             self.broker.failed("Redis does not answer; it takes messages once it does.")
-            return False  # without a broker there is nothing to hear
+            return False  # no messages can arrive without a broker
         self.broker.answered()
         return waiting

@@ -1,4 +1,4 @@
-"""`ti.xcom_pull`: which instances of which tasks are meant."""
+"""`ti.xcom_pull`: selects the tasks and instances whose XComs are read."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -7,7 +7,7 @@ from scheduler.serialized.dag import SerializedDag
 
 
 class XComPull:
-    """The part of a `ti` that reads XComs; subclasses say where they are."""
+    """The part of a `ti` that reads XComs. Subclasses implement the access to them."""
 
     def __init__(self, dag: SerializedDag, task_no: int, map_index: int) -> None:
         self._dag = dag
@@ -15,11 +15,11 @@ class XComPull:
         self._map_index = map_index
 
     def pull_one(self, task_id: str, key: str, map_index: int, default: Any) -> Any:
-        """What one instance pushed."""
+        """Return the XCom of one task instance, or `default`."""
         raise NotImplementedError
 
     def pull_all(self, task_id: str, key: str) -> list[Any]:
-        """What the instances of a mapped task pushed, in map order, without those that pushed nothing."""
+        """Return the XComs of the instances of a mapped task, in map order, without instances that pushed none."""
         raise NotImplementedError
 
     def xcom_pull(
@@ -29,12 +29,12 @@ class XComPull:
         map_indexes: int | Iterable[int] | None = None,
         default: Any = None,
     ) -> Any:
-        """What the tasks pushed under `key`; a list if `task_ids` is one; `default` if nothing was pushed.
+        """Return the value that a task pushed under `key`, or `default`. Returns a list of values if `task_ids` is a list.
 
-        Of a mapped task all values, of one in the own mapped group that of the own instance.
+        For a mapped task, it returns all values. In the same mapped group, it returns the value of the own instance.
         """
         if task_ids is not None and not isinstance(task_ids, str):
-            return [self.xcom_pull(one, key, map_indexes, default) for one in task_ids]
+            return [self.xcom_pull(each, key, map_indexes, default) for each in task_ids]
         task_id = self._dag.tasks[self._task_no].task_id if task_ids is None else task_ids
         if map_indexes is not None and not isinstance(map_indexes, int):
             return [self.pull_one(task_id, key, index, default) for index in map_indexes]
@@ -45,12 +45,12 @@ class XComPull:
         return self.pull_one(task_id, key, self._index_in(task_id), default)
 
     def is_many(self, task_id: str) -> bool:
-        """Whether it is a mapped task, and not one of the mapped group of this task."""
+        """Whether the task is mapped and not in the mapped group of this task."""
         no = self._dag.number.get(task_id)
         return no is not None and self._dag.tasks[no].is_mapped and not self._is_peer(no)
 
     def _index_in(self, task_id: str) -> int:
-        """The own index for this task and those of the same mapped group."""
+        """Return the own map index for this task and tasks of the same mapped group, or -1 for others."""
         no = self._dag.number.get(task_id)
         return self._map_index if no == self._task_no or (no is not None and self._is_peer(no)) else -1
 

@@ -1,7 +1,7 @@
-"""A waiter: one asyncio process that awaits the triggers of deferred tasks, a thousand at once.
+"""The waiter: an asyncio process that awaits the triggers of deferred tasks, a thousand at once.
 
-It keeps nothing that matters: a trigger whose waiter is gone is started again by another one, and a task is woken by the
-first of them that fires.
+It has no state of its own. If a waiter ends, another one starts its triggers again. If a trigger runs twice, the first that fires
+wakes the task.
 """
 
 import asyncio
@@ -40,18 +40,18 @@ R = TypeVar("R")
 
 log = logging.getLogger("paceline.waiter")
 
-#: Triggers claimed, and fired ones written, in one transaction.
+#: Maximum number of triggers that are claimed, or written after they fired, in one transaction.
 BATCH = 500
-#: A lost ring costs so many seconds.
+#: Seconds between two polls, and so the cost of a lost wakeup.
 POLL_S = 1.0
 ANSWER_S = 1.0
 PAUSE_S = 1.0
-#: A loop that did not turn for so long is blocked by a trigger.
+#: Seconds without an iteration of the event loop after which a trigger is blocking it.
 BLOCKED_S = 1.0
 
 
 def run(settings: Settings, *, name: str | None = None) -> int:
-    """Await triggers until SIGTERM or SIGINT; the exit code. CredentialsError and SchemaError if it cannot start."""
+    """Run a waiter until SIGTERM or SIGINT, and return the exit code. CredentialsError and SchemaError if it cannot start."""
     settings = startup.as_worker(settings)
     role.prepare(settings.database_url)
     secrets_backend.take_environment()
@@ -64,21 +64,21 @@ def run(settings: Settings, *, name: str | None = None) -> int:
         process.serve_health(waiter.health, settings.waiter.health_address, settings.waiter.health_port)
         asyncio.run(_until_signalled(waiter, process.stop))
     logging.shutdown()
-    # Threads that a trigger or a DAG file blocks for ever must not keep the process.
+    # Threads that a trigger or a DAG file blocks forever must not keep the process running.
     os._exit(0)
 
 
-async def _until_signalled(waiter: "Waiter", asked: threading.Event) -> None:
+async def _until_signalled(waiter: "Waiter", stopped_early: threading.Event) -> None:
     stop = asyncio.Event()
     for number in stop_signals.NUMBERS:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    if asked.is_set():
+    if stopped_early.is_set():
         stop.set()
     await waiter.run(stop)
 
 
 class Waiter:
-    """Claims triggers, awaits each as a task of the event loop, and writes what fired back in batches."""
+    """Claims triggers, awaits each in its own asyncio task, and writes fired triggers in batches."""
 
     def __init__(self, engine: Engine, settings: Settings, *, name: str | None = None, pidfile: Pidfile | None = None) -> None:
         host = socket.gethostname()
@@ -88,7 +88,7 @@ class Waiter:
         self._pidfile = pidfile
         silent_s = settings.waiter.heartbeat_timeout
         self._loop = Pulse("A trigger blocks the loop", silent_s)
-        self._heartbeat = Pulse("Its sign of life did not reach the database", silent_s)
+        self._heartbeat = Pulse("Its heartbeat did not reach the database", silent_s)
         self._claims = Pulse("It has claimed no triggers", silent_s)
         self._store, self._broker = Contact(), Contact()
         vital: dict[str, Complaint] = {
@@ -104,24 +104,24 @@ class Waiter:
         self._outside = Outside(self._states, self._clock())
         self._triggers = Triggers(settings, self._outside)
         self._versions = Versions()
-        #: By dispatch id: whom a trigger is awaited for, and the asyncio task that does.
+        #: By dispatch ID: the claimed trigger, and the asyncio task that awaits it.
         self._running: dict[str, tuple[Awaited, asyncio.Task[None]]] = {}
         self._fired: list[Fired] = []
         self._something_fired = asyncio.Event()
-        self._wakeups, self._bell = Wakeups(settings), Wakeups(settings, WAITERS_KEY)
+        self._wakeups, self._own_wakeups = Wakeups(settings), Wakeups(settings, WAITERS_KEY)
         self._database = ThreadPoolExecutor(2, thread_name_prefix="database")
-        self._bell_thread = ThreadPoolExecutor(1, thread_name_prefix="wakeups")
-        self._turned_at = time.monotonic()
+        self._wakeup_thread = ThreadPoolExecutor(1, thread_name_prefix="wakeups")
+        self._ticked_at = time.monotonic()
         limits = settings.waiter
         self._renewal = Renewal(
             settings, process_id=lambda: self.waiter_id, interval_s=limits.heartbeat_sec, timeout_s=limits.heartbeat_timeout,
             application="paceline waiter", renewed=lambda *_: self._heartbeat.beat(),
-            # What a trigger blocks for good is others' to await.
+            # While a trigger blocks the loop, the heartbeat must expire, so that other waiters take over.
             wanted=lambda: self._loop(time.monotonic()) is None,
         )  # fmt: skip
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Turn until `stop`, then give back what is still awaited."""
+        """Run all duties until `stop`, then release the remaining triggers."""
         ended = threading.Event()
         threading.Thread(target=self._watch, args=(asyncio.get_running_loop(), ended), daemon=True).start()
         self._renewal.start()
@@ -129,7 +129,7 @@ class Waiter:
         duties = [
             asyncio.create_task(self._steadily(duty), name=name)
             for name, duty in (
-                ("claim", self._claim), ("fire", self._fire), ("answer", self._answer), ("beat", self._beat), ("turn", self._turn)
+                ("claim", self._claim), ("fire", self._fire), ("answer", self._answer), ("beat", self._beat), ("tick", self._tick)
             )
         ]  # fmt: skip
         try:
@@ -144,7 +144,7 @@ class Waiter:
             log.info("%s stopped", self.waiter_id)
 
     async def _steadily(self, duty: Callable[[], Any]) -> None:
-        """Repeat a duty; an error ends one turn of it, never the waiter."""
+        """Repeat a duty. An error ends one iteration of it, never the waiter."""
         away = False
         while True:
             try:
@@ -153,7 +153,7 @@ class Waiter:
                 if not away:
                     log.warning("PostgreSQL does not answer (%s); trying until it does", str(error.orig).strip())
                 away = True
-                self._store.failed("PostgreSQL does not answer; what fired meanwhile is kept until it does.")
+                self._store.failed("PostgreSQL does not answer; fired triggers are kept until it does.")
                 await asyncio.sleep(PAUSE_S)
             except Exception:
                 log.exception("A duty of the waiter failed and will be tried again")
@@ -164,27 +164,27 @@ class Waiter:
                 away = False
 
     async def _claim(self) -> None:
-        """Take free triggers while there is room, then wait for a ring or the next poll."""
-        room = min(self._settings.waiter.capacity - len(self._running), BATCH)
-        if room > 0:
+        """Claim free triggers up to the capacity, then wait for a wakeup or the next poll."""
+        capacity = min(self._settings.waiter.capacity - len(self._running), BATCH)
+        if capacity > 0:
             waiter = self.waiter_id
-            claimed = await self._ask(functools.partial(deferrals.claim, self._engine, waiter, limit=room))
-            if waiter == self.waiter_id:  # else it was declared dead meanwhile, and they are free again
-                for one in claimed:
-                    self._start(one)
-            if len(claimed) == room:
+            claimed = await self._ask(functools.partial(deferrals.claim, self._engine, waiter, limit=capacity))
+            if waiter == self.waiter_id:  # otherwise it was declared lost in the meantime, and they are free again
+                for trigger in claimed:
+                    self._start(trigger)
+            if len(claimed) == capacity:
                 self._claims.beat()
                 return
         self._claims.beat()
-        rung = await asyncio.get_running_loop().run_in_executor(self._bell_thread, self._bell.wait, POLL_S)
-        if rung is not None:
+        tokens = await asyncio.get_running_loop().run_in_executor(self._wakeup_thread, self._own_wakeups.wait, POLL_S)
+        if tokens is not None:
             self._broker.answered()
         else:
             self._broker.failed("Redis does not answer; it looks for triggers every second until it does.")
             await asyncio.sleep(POLL_S)
 
     async def _fire(self) -> None:
-        """Write what fired, many at once; it is kept until the database has taken it."""
+        """Write fired triggers in batches. They are kept until the database has stored them."""
         await self._something_fired.wait()
         batch = self._fired[:BATCH]
         if batch:
@@ -201,39 +201,39 @@ class Waiter:
         await self._outside.answer()
 
     async def _beat(self) -> None:
-        """Register anew if declared dead, and end triggers that nobody waits for any more."""
+        """Register again if declared lost, and end triggers whose tasks no longer wait for them."""
         if self._renewal.is_refused(self.waiter_id):
             former, self.waiter_id = self.waiter_id, await self._ask(self._register)
-            log.warning("waiter %s was declared dead; it goes on as %s", former, self.waiter_id)
+            log.warning("waiter %s was declared lost; it continues as %s", former, self.waiter_id)
             self._drop(list(self._running))
         await self._ask(lambda: self._settings_drift.look(self.waiter_id))
         self._outside.set_clock(await self._ask(self._clock))
-        waiter, mine = self.waiter_id, [(one.ti_id, one.dispatch_id) for one, _ in self._running.values()]
+        waiter, mine = self.waiter_id, [(trigger.ti_id, trigger.dispatch_id) for trigger, _ in self._running.values()]
         if mine:
             awaited = await self._ask(functools.partial(deferrals.still_awaited, self._engine, waiter, mine))
             self._drop([dispatch_id for _, dispatch_id in mine if dispatch_id not in awaited])
         await asyncio.sleep(self._settings.waiter.heartbeat_sec)
 
-    async def _turn(self) -> None:
-        self._turned_at = time.monotonic()
+    async def _tick(self) -> None:
+        self._ticked_at = time.monotonic()
         self._loop.beat()
         await asyncio.sleep(BLOCKED_S / 10)
 
-    def _start(self, one: Awaited) -> None:
-        if one.dispatch_id not in self._running:
-            name = f"{one.classpath} of {one.dag_id}.{one.task_id}, run {one.run_id}"
-            self._running[one.dispatch_id] = (one, asyncio.create_task(self._wait(one), name=name))
+    def _start(self, trigger: Awaited) -> None:
+        if trigger.dispatch_id not in self._running:
+            name = f"{trigger.classpath} of {trigger.dag_id}.{trigger.task_id}, run {trigger.run_id}"
+            self._running[trigger.dispatch_id] = (trigger, asyncio.create_task(self._wait(trigger), name=name))
 
-    async def _wait(self, one: Awaited) -> None:
-        fired = await self._triggers.run(one)
-        if self._running.pop(one.dispatch_id, None) is not None:
+    async def _wait(self, trigger: Awaited) -> None:
+        fired = await self._triggers.run(trigger)
+        if self._running.pop(trigger.dispatch_id, None) is not None:
             self._fired.append(fired)
             self._something_fired.set()
 
     def _drop(self, dispatch_ids: Sequence[str]) -> None:
         for dispatch_id in dispatch_ids:
-            if (found := self._running.pop(dispatch_id, None)) is not None:
-                found[1].cancel()
+            if (running := self._running.pop(dispatch_id, None)) is not None:
+                running[1].cancel()
 
     async def _give_back(self) -> None:
         try:
@@ -262,25 +262,25 @@ class Waiter:
             return clock.now(connection)
 
     async def _ask(self, work: Callable[[], R]) -> R:
-        """`work()` in a thread, so that the database never holds up the triggers."""
+        """Return `work()`, run in a thread, so that the database never blocks the triggers."""
         return await asyncio.get_running_loop().run_in_executor(self._database, work)
 
     def _register(self) -> str:
         host = socket.gethostname()
-        made = processes.register(self._engine, kind="waiter", name=self._name, host=host, pid=os.getpid())
-        self._settings_drift.enter(made)
+        waiter_id = processes.register(self._engine, kind="waiter", name=self._name, host=host, pid=os.getpid())
+        self._settings_drift.enter(waiter_id)
         if self._pidfile is not None:
-            self._pidfile.note(made)
+            self._pidfile.note(waiter_id)
             if dead := self._pidfile.take_dead():
                 processes.expire(self._engine, dead, why="is gone from its machine")
-        return made
+        return waiter_id
 
     def _watch(self, loop: asyncio.AbstractEventLoop, ended: threading.Event) -> None:
-        """A thread that names the trigger which blocks all others."""
-        said: asyncio.Task[Any] | None = None
+        """Log the name of a trigger that blocks all others. Runs in a thread."""
+        logged: asyncio.Task[Any] | None = None
         while not ended.wait(BLOCKED_S / 4):
-            blocked_s = time.monotonic() - self._turned_at
+            blocked_s = time.monotonic() - self._ticked_at
             culprit = asyncio.current_task(loop) if blocked_s > BLOCKED_S else None
-            if culprit is not None and culprit is not said:
+            if culprit is not None and culprit is not logged:
                 log.error("%s blocks all other triggers (%.1f s so far): it must await, not wait", culprit.get_name(), blocked_s)
-            said = culprit
+            logged = culprit

@@ -117,7 +117,7 @@ def test_some_endings_are_final_whatever_retries_remain(bench: Any, body: str, s
         ("os._exit(0)", "the process exited with code 0"),
         ("os.kill(os.getpid(), 9)", "killed by SIGKILL (possibly out of memory)"),
         ("import ctypes; ctypes.string_at(0)", "killed by SIGSEGV"),
-        ("os.kill(os.getpid(), signal.SIGTERM); time.sleep(9)", "its process was told to stop (SIGTERM)"),
+        ("os.kill(os.getpid(), signal.SIGTERM); time.sleep(9)", "its process received SIGTERM"),
     ],
 )
 def test_whatever_user_code_does_to_its_process_fails_the_task_and_not_the_worker(bench: Any, body: str, reason: str) -> None:

@@ -132,7 +132,7 @@ def test_a_task_goes_on_while_the_database_is_away_and_reports_later(bench: Any)
     bench.scenario.rows("select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'paceline worker'")
     (bench.folder / "go").touch()
     eventually(lambda: "trying until it does" in worker.said)
-    eventually(lambda: "heartbeats go on when it does" in worker.said)
+    eventually(lambda: "heartbeats continue when it does" in worker.said)
     assert bench.column("t", "state") == "running"
     link.symlink_to(real)
 
@@ -148,7 +148,7 @@ def test_a_worker_declared_dead_registers_anew(bench: Any) -> None:
     bench.scenario.sql("update process set stopped_at = now() where name like 'w0@%%'")
 
     eventually(lambda: bench.scenario.rows("select 1 from process where name like 'w0@%%' and stopped_at is null"))
-    eventually(lambda: "was declared dead; it goes on as" in worker.said)
+    eventually(lambda: "was declared lost; it continues as" in worker.said)
     bench.run("""
         with DAG("d", schedule=None):
             EmptyOperator(task_id="t")

@@ -48,7 +48,7 @@ def test_a_stop_reaches_only_the_dispatch_it_was_meant_for() -> None:
 
 
 def test_a_signal_nobody_asked_for_has_a_reason_of_its_own() -> None:
-    assert RunningTasks(1).slot(0).take_stop("a") == "its process was told to stop (SIGTERM)"
+    assert RunningTasks(1).slot(0).take_stop("a") == "its process received SIGTERM"
 
 
 def test_children_read_a_new_worker_id() -> None:
