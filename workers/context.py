@@ -16,9 +16,9 @@ from scheduler.exceptions import PacelineError, XComError
 from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Settings
 from scheduler.store.dags import assets
-from scheduler.store.worker import external_runs, xcoms
+from scheduler.store.worker import dispatches, external_runs, xcoms
 from scheduler.store.worker.claims import Claim
-from scheduler.store.worker.hot_path import MISSING, HotPath
+from scheduler.store.worker.worker_connection import WorkerConnection
 from workers import other_runs, results
 from workers.secrets_backend import StoreBackend
 from workers.xcom_pull import XComPull
@@ -37,7 +37,7 @@ class TaskInstance(XComPull):
         self,
         claim: Claim,
         dag: SerializedDag,
-        hot: HotPath,
+        hot: WorkerConnection,
         *,
         patient: Callable[[Callable[[], Any]], Any],
         settings: Settings,
@@ -66,12 +66,12 @@ class TaskInstance(XComPull):
 
     def pull_one(self, task_id: str, key: str, map_index: int, default: Any) -> Any:
         """Return the XCom of one task instance, or `default`."""
-        value = self._patient(lambda: self._hot.pull_xcom(self._claim.dag_run_id, task_id, key, map_index))
-        return default if value is MISSING else value
+        value = self._patient(lambda: xcoms.pull(self._hot, self._claim.dag_run_id, task_id, key, map_index))
+        return default if value is xcoms.MISSING else value
 
     def pull_all(self, task_id: str, key: str) -> list[Any]:
         """Return the XComs of the instances of a mapped task, in map order."""
-        values: list[Any] = self._patient(lambda: xcoms.of_instances(self._hot.read, *self._place(task_id, key)))
+        values: list[Any] = self._patient(lambda: xcoms.of_instances(self._hot, *self._place(task_id, key)))
         return values
 
     def xcom_entries(self, task_id: str, key: str) -> Sequence[Any]:
@@ -82,13 +82,13 @@ class TaskInstance(XComPull):
         place, is_mapped = self._place(task_id, key), self.is_many(task_id)
 
         def length() -> int:
-            size = self._patient(lambda: xcoms.length(self._hot.read, *place, is_mapped=is_mapped))
+            size = self._patient(lambda: xcoms.length(self._hot, *place, is_mapped=is_mapped))
             if size is None:
                 raise XComError(f"Task {task_id!r} has pushed no list or dict under {key!r} to map over.")
             return int(size)
 
         def entry(number: int) -> Any:
-            row = self._patient(lambda: xcoms.entry(self._hot.read, *place, number, is_mapped=is_mapped))
+            row = self._patient(lambda: xcoms.entry(self._hot, *place, number, is_mapped=is_mapped))
             if not row:
                 raise XComError(f"The XCom {key!r} of task {task_id!r} has no entry {number} any more; clear this task too.")
             return row[0]
@@ -97,13 +97,13 @@ class TaskInstance(XComPull):
 
     def set_map_label(self, label: str) -> None:
         """Set the display name of this instance of a mapped task."""
-        self._patient(lambda: self._hot.label(self._claim, label[:MAX_LABEL_CHARACTERS]))
+        self._patient(lambda: dispatches.label(self._hot, self._claim, label[:MAX_LABEL_CHARACTERS]))
 
     def xcom_push(self, key: str, value: Any) -> None:
         """Store `value` (JSON) under `key` for this task instance."""
         results.check_mapped_over(self._dag, self._claim.task_no, {key: value}, self._settings.core.max_map_length)
         text = xcom.encode(value, self._max_xcom_bytes, name=f"value of XCom {key!r}")
-        self._patient(lambda: self._hot.push_xcom(self._claim, key, text))
+        self._patient(lambda: xcoms.push(self._hot, self._claim, key, text))
 
     def now(self) -> datetime:
         """Return the time of the database's clock."""
@@ -173,7 +173,7 @@ class TaskInstance(XComPull):
         @functools.cache
         def values() -> tuple[Any, ...]:
             date = self._claim.logical_date
-            row = None if date is None else self._patient(lambda: self._hot.previous_success(self.dag_id, date))
+            row = None if date is None else self._patient(lambda: external_runs.previous_success(self._hot.read, self.dag_id, date))
             return row or (None,) * len(context.PREVIOUS_KEYS)
 
         return {key: Proxy(lambda index=index: values()[index]) for index, key in enumerate(context.PREVIOUS_KEYS)}
@@ -185,7 +185,7 @@ class TaskInstance(XComPull):
 class StoredEvents:
     """Asset events, which are read when user code accesses them."""
 
-    def __init__(self, claim: Claim, hot: HotPath, patient: Callable[[Callable[[], Any]], Any]) -> None:
+    def __init__(self, claim: Claim, hot: WorkerConnection, patient: Callable[[Callable[[], Any]], Any]) -> None:
         self._claim = claim
         self._hot = hot
         self._patient = patient

@@ -22,6 +22,7 @@ from scheduler.serialized.tasks import SerializedTask
 from scheduler.settings import Settings, log_paths
 from scheduler.states import TaskState
 from scheduler.store.db import sqlstates
+from scheduler.store.worker import dispatches, xcoms
 from scheduler.store.worker.claims import Claim, Ending
 from scheduler.store.worker.hot_path import HotPath
 from workers import context, logs, outcome, results
@@ -151,7 +152,7 @@ class Executor:
     def _user_code(self, claim: Claim, dag: SerializedDag, task: SerializedTask) -> Success:
         """What the task returned, as JSON text, and what it skips; XComError if it is not JSON."""
         if claim.try_number > 1 and claim.resume is None:
-            self.patient(lambda: self.hot.clear_xcoms(claim))
+            self.patient(lambda: xcoms.clear(self.hot, claim))
         operator = self.files.task(dag.file, claim.dag_id, claim.task_id)
         ti = context.TaskInstance(claim, dag, self.hot, patient=self.patient, settings=self.settings, branches=operator.branches)
         values = context.build(claim, operator, ti)
@@ -175,7 +176,7 @@ class Executor:
         }
         result = texts.pop(RETURN_KEY)
         for key, text in texts.items():
-            self.patient(lambda key=key, text=text: self.hot.push_xcom(claim, key, text))  # type: ignore[misc]
+            self.patient(lambda key=key, text=text: xcoms.push(self.hot, claim, key, text))  # type: ignore[misc]
         return result
 
     def _execute(self, claim: Claim, task: SerializedTask, operator: AbstractOperator, values: dict[str, Any]) -> object:
@@ -201,7 +202,7 @@ class Executor:
         """Keep the outcome until the database takes it, or says that it is too late; then do what was asked of the task."""
         fault_points.point("report.before")
         accepted = self.patient(lambda: self.follower.report(claim, ending))
-        if not accepted and self.patient(lambda: self.hot.claim_again(claim)):
+        if not accepted and self.patient(lambda: dispatches.claim_again(self.hot, claim)):
             # The heartbeat asserts only what is in user code; without this the task would run a second time.
             worker_log.warning("dispatch %s was claimed again: a crash of PostgreSQL undid the claim", claim.dispatch_id)
             accepted = self.patient(lambda: self.follower.report(claim, ending))

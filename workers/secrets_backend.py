@@ -10,7 +10,7 @@ from scheduler.process import hardening
 from scheduler.settings import Settings
 from scheduler.settings.environment import CONNECTION_PREFIX, STORE_PREFIXES, VARIABLE_PREFIX
 from scheduler.store.worker.claims import Claim
-from scheduler.store.worker.hot_path import HotPath
+from scheduler.store.worker.worker_connection import WorkerConnection
 
 #: Variables that were removed from the environment, so that user code and its child processes do not print them by accident.
 _taken: dict[str, str] = {}
@@ -65,7 +65,9 @@ class StoredPasswords:
 class StoreBackend(EnvironmentBackend):
     """Serves variables and connections from the environment, then from the database. Encryption is loaded on first use."""
 
-    def __init__(self, settings: Settings, claim: Claim, hot: HotPath, patient: Callable[[Callable[[], Any]], Any]) -> None:
+    def __init__(
+        self, settings: Settings, claim: Claim, hot: WorkerConnection, patient: Callable[[Callable[[], Any]], Any]
+    ) -> None:
         super().__init__()
         self._writer = claim.writer
         self._settings = settings

@@ -4,6 +4,7 @@ They are those of Airflow (airflow/ti_deps/deps/trigger_rule_dep.py), with the s
 state can change its result.
 """
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,8 @@ from scheduler.states import TaskState as S
 
 #: Maximum number of tasks named in a reason. The others are counted.
 MOST_NAMES = 5
+#: More upstream task instances than any task has: only what is decided "at once" is decided under it.
+MANY = 2**31
 SKIPS = frozenset({S.SKIPPED})
 
 
@@ -86,6 +89,12 @@ def decide(rule: str, upstream: Upstream) -> Verdict:
     if upstream.total == 0 or rule == "always":
         return Verdict(S.SCHEDULED, "nothing to wait for")
     return RULES[rule](upstream)
+
+
+@functools.cache
+def settled_by(rule: str, state: S, *, alone: bool) -> Verdict:
+    """What one ended upstream task says, whatever the others do; `alone`: there are no others."""
+    return decide(rule, Upstream.of([state], 1 if alone else MANY))
 
 
 def needs_setups(setups: Upstream) -> Verdict | None:

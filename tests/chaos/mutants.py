@@ -64,7 +64,7 @@ ALL_SUCCESS, RUNS = (
     "def _all_success(u: Upstream) -> Verdict:\n",
     "    return _run() if u.all_done else _wait(u)\n\n\ndef _all_failed",
 )
-CLAIM = "coalesce(t.state, '') = 'queued' and t.dispatch_id = $2"
+CLAIM = "coalesce(t.state, '') = 'queued' and t.dispatch_id = $dispatch_id"
 PULL = "where t.dag_run_id = %s and t.task_id = %s and t.map_index"
 BEAT = "    beat = connection.exec_driver_sql(\n"
 ANY_ROW = "select pg_sleep(0.4) from (select id from process where stopped_at is null order by random() limit 1 for update) p"
@@ -115,7 +115,7 @@ MUTANTS = (
     _mutant(
         "reads_the_values_of_another_run",
         "wrong_xcoms",
-        "scheduler/store/worker/hot_path.py",
+        "scheduler/store/worker/xcoms.py",
         PULL,
         PULL.replace("run_id =", "run_id <="),
     ),

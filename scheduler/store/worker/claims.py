@@ -1,11 +1,10 @@
-"""What a worker and the store hand each other about one dispatch: the claim, how it ended, what moved because of it."""
+"""What a worker and the store exchange about one dispatch: the claim, how it ended, and what moved because of it."""
 
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from scheduler.states import Decision, TaskState
+from scheduler.states import TaskState
 from scheduler.store.db.fencing import Writer
 
 
@@ -71,24 +70,6 @@ class Ending:
     deferral: Deferral | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moves:
-    """What to move together with a report; `heir` is the place in `decisions` of the one that inherits the slots.
-
-    `dispatch_id` is that of whoever gets the slots, the heir or the next that waits for them; None gives them to nobody.
-    """
-
-    decisions: Sequence[Decision] = ()
-    successor: int | None = None
-    dispatch_id: str | None = None
-    #: Numbers of tasks that some branch may skip.
-    below_branch: Collection[int] = frozenset()
-    #: Tasks below, of which is asked whether they wait for a task that no worker has. If one of the first does not, nothing is
-    #: stored: it may be ready, and is decided under locks.
-    joins: Sequence[int] = ()
-    left: Sequence[int] = ()
-
-
 @dataclass(frozen=True, slots=True)
 class Moved:
     """A task instance of the run that a report moved, and to which state."""
@@ -106,15 +87,15 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """What a report did: others wait for slots of the pool; task instances of the run no worker has; what moved below it; and
-    which one, that waited before, the slots were handed on to.
+    """What a report did: whether others wait for slots of the pool; whether the run has task instances that no worker has; what
+    moved below it; and which task instance, that was waiting before, got the slots.
     """
 
     pool_has_waiting: bool
     others_wait: bool
     moved: tuple[Moved, ...]
     handed_on: Moved | None = None
-    #: Those of Moves.joins and Moves.left that wait for a task which no worker has.
+    #: Those of Moves.asked that wait for a task which no worker has.
     waiting: frozenset[int] = frozenset()
     #: Whether each of Moves.decisions moved something.
     all_moved: bool = True
@@ -125,3 +106,32 @@ class Undecided:
     """Nothing was stored: one of Moves.joins is not among these, which wait for a task that no worker has."""
 
     waiting: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportRow(Moved):
+    """A row of the report statement: what moved (all NULL if nothing did), and what is the same in each row."""
+
+    waiting: list[int]
+    pool_has_waiting: bool
+    #: None if the report was refused.
+    others_wait: bool | None
+    #: Whether it waited before, and got the slots.
+    was_waiting: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamCount:
+    """How many upstream task instances of a join are in one state."""
+
+    task_no: int
+    state: TaskState
+    instances: int
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The state of a task instance with the same map index in the same mapped group."""
+
+    task_no: int
+    state: TaskState

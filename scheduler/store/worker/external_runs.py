@@ -28,6 +28,10 @@ select n.place, coalesce(t.state, 'none'), count(*)
 RUN_ID = """
 select run_id from dag_run where dag_id = %s and (run_id = %s or logical_date = %s) order by run_id = %s desc nulls last limit 1
 """
+PREVIOUS_SUCCESS = """
+select data_interval_start, data_interval_end, started_at, ended_at from dag_run
+ where dag_id = %s and logical_date < %s and state = 'success' order by logical_date desc limit 1
+"""
 NEWEST = "select version_id from dag where dag_id = %s and is_active"
 
 
@@ -69,6 +73,12 @@ def run_id_of(ask: Ask, dag_id: str, *, run_id: str | None, logical_date: dateti
     if not found:
         raise NotFoundError(f"DAG {dag_id!r} has no run {run_id or logical_date} any more.")
     return str(found[0][0])
+
+
+def previous_success(ask: Ask, dag_id: str, before: datetime) -> Sequence[datetime | None] | None:
+    """Data interval and start and end of the DAG's last successful run of an earlier logical date."""
+    found = ask(PREVIOUS_SUCCESS, (dag_id, before))
+    return found[0] if found else None
 
 
 def _around(group: str | None, parents: dict[str, str | None]) -> list[str]:

@@ -1,97 +1,148 @@
-"""The SQL of the hot path, prepared once on each connection of a pool child; hot.py calls it."""
+"""The SQL of the hot path, prepared once on each connection of a pool child; hot_path.py calls it."""
 
 from scheduler.states import IDLE, States, TaskState
+from scheduler.store.db.prepared import Prepared
 
 #: Ends that are decided without a worker.
 NEVER_RUN = States({TaskState.SKIPPED, TaskState.UPSTREAM_FAILED})
-#: Where a row is known by its id, its state is asked for as coalesce(state, ''): written plainly, it would let the planner take a
-#: partial index that it believes to be empty, and read all of it, dead entries and all, for that one row.
-STATEMENTS = f"""
-prepare claim (bigint, uuid, text, double precision) as
+# Where a row is known by its id, its state is asked for as coalesce(state, ''): written plainly, it would let the planner take a
+# partial index that it believes to be empty, and read all of it, dead entries and all, for that one row.
+
+CLAIM = Prepared(
+    "claim",
+    {"ti_id": "bigint", "dispatch_id": "uuid", "worker": "text", "lost_after_s": "double precision"},
+    """
 update task_instance t
-   set state = 'running', worker = $3, reason = null,
+   set state = 'running', worker = $worker, reason = null,
        started_at = case when t.resume is null then clock_timestamp() else coalesce(t.started_at, clock_timestamp()) end
   from dag_run r
- where t.id = $1 and coalesce(t.state, '') = 'queued' and t.dispatch_id = $2 and r.id = t.dag_run_id
-   -- Nobody would miss what runs under the name of a worker that was declared dead.
-   and exists (select from process p where p.id = $3 and p.stopped_at is null)
-   -- For $4 seconds after a crash of PostgreSQL nothing that was queued before: the crash may have undone its claim, which its
-   -- worker asserts again. Rescue sends the message anew.
+ where t.id = $ti_id and coalesce(t.state, '') = 'queued' and t.dispatch_id = $dispatch_id and r.id = t.dag_run_id
+   -- Work of a worker that was declared lost would never be recovered.
+   and exists (select from process p where p.id = $worker and p.stopped_at is null)
+   -- For `lost_after_s` seconds after a crash of PostgreSQL, nothing that was queued before it: the crash may have undone its
+   -- claim, which its worker then repeats. The rescue service sends the message again.
    and exists (select from crash_free c
-                where c.one and (t.queued_at > c.since or c.since < clock_timestamp() - $4 * interval '1 second'))
+                where c.one and (t.queued_at > c.since or c.since < clock_timestamp() - $lost_after_s * interval '1 second'))
 returning t.id, t.dispatch_id::text, t.task_id, t.map_index, t.task_no, t.try_number, t.max_tries, t.queue, t.pool, t.pool_slots,
-          t.priority_weight, t.started_at, t.resume, r.id, r.dag_id, r.run_id, r.run_type, r.logical_date, r.data_interval_start,
-          r.data_interval_end, r.run_after, r.started_at, r.conf, r.version_id;
+          t.priority_weight, t.started_at, t.resume, r.id as dag_run_id, r.dag_id, r.run_id, r.run_type, r.logical_date,
+          r.data_interval_start, r.data_interval_end, r.run_after, r.started_at as run_started_at, r.conf, r.version_id
+""",
+)
 
--- Joins of $2 (task numbers, one row a range of their upstream tasks) with an upstream task that no worker has yet.
--- Read from the high end: tasks are queued from the low end, so the first row met is nearly always the answer.
-prepare unstarted (bigint, int[], int[], int[]) as
+#: Those of `tasks` (one element for each range of their upstream tasks) with an upstream task that no worker has yet.
+#: Read from the high end: tasks are queued from the low end, so the first row met is nearly always the answer.
+UNSTARTED = Prepared(
+    "unstarted",
+    {"dag_run_id": "bigint", "tasks": "int[]", "lows": "int[]", "highs": "int[]"},
+    f"""
 select distinct n.task_no
-  from unnest($2, $3, $4) n (task_no, low, high)
+  from unnest($tasks, $lows, $highs) n (task_no, low, high)
  cross join lateral (
        select 1 from task_instance t
-        where t.dag_run_id = $1 and t.task_no between n.low and n.high
+        where t.dag_run_id = $dag_run_id and t.task_no between n.low and n.high
           and (t.state is null or t.state in {IDLE.sql})
-        order by t.task_no desc limit 1) found;
+        order by t.task_no desc limit 1) found
+""",
+)
 
--- Two last siblings must not each think the other unfinished: whoever gets these rows second sees the first's result.
-prepare lock_joins (bigint, bigint, int[], int) as
+#: Two last siblings must not each take the other for unfinished: the second to get these locks sees the result of the first.
+LOCK_JOINS = Prepared(
+    "lock_joins",
+    {"ti_id": "bigint", "dag_run_id": "bigint", "tasks": "int[]", "map_index": "int"},
+    """
 select id from task_instance
- where id = any (array (select $1 union all
+ where id = any (array (select $ti_id union all
                         select t.id from task_instance t
-                         where t.dag_run_id = $2 and t.task_no = any($3) and t.map_index in (-1, $4)))
- order by id for no key update;
+                         where t.dag_run_id = $dag_run_id and t.task_no = any($tasks) and t.map_index in (-1, $map_index)))
+ order by id for no key update
+""",
+)
 
-prepare upstream_states (bigint, int[], int[], int[], bigint) as
-select n.task_no, t.state, count(*)
-  from unnest($2, $3, $4) n (task_no, low, high)
-  join task_instance t on t.dag_run_id = $1 and t.task_no between n.low and n.high and t.id <> $5
- group by 1, 2;
+UPSTREAM_STATES = Prepared(
+    "upstream_states",
+    {"dag_run_id": "bigint", "tasks": "int[]", "lows": "int[]", "highs": "int[]", "ti_id": "bigint"},
+    """
+select n.task_no, coalesce(t.state, 'none') as state, count(*) as instances
+  from unnest($tasks, $lows, $highs) n (task_no, low, high)
+  join task_instance t on t.dag_run_id = $dag_run_id and t.task_no between n.low and n.high and t.id <> $ti_id
+ group by 1, 2
+""",
+)
 
--- Of the tasks $2 of one mapped group, the instances of one index.
-prepare peer_states (bigint, int[], int) as
-select task_no, state from task_instance where dag_run_id = $1 and task_no = any($2) and map_index = $3;
+#: Of these tasks of one mapped group, the instances with one map index.
+PEER_STATES = Prepared(
+    "peer_states",
+    {"dag_run_id": "bigint", "tasks": "int[]", "map_index": "int"},
+    """
+select task_no, coalesce(state, 'none') as state
+  from task_instance where dag_run_id = $dag_run_id and task_no = any($tasks) and map_index = $map_index
+""",
+)
 
--- $1 id, $2 dispatch id, $3 state, $4 reason, $5 seconds until due, $6 return value, $7 worker, $8 what a branch decided,
--- $9 the version that was followed, $10 whether rank rises with age; what to move: $11 task numbers, $12 map indexes,
--- $13 verdicts, $14 reasons, $15 whether a branch lies above; $16 which of them is the heir (NULL: none), $17 the dispatch id of
--- whoever gets the slots: the heir, or else the next that waits for them (NULL: nobody); $18 the run, and as in unstarted the tasks
--- $19-$21 that are asked about. Nothing is stored if one of $22, the joins, waits for no task that a worker does not have: it may
--- be ready, which is decided under locks.
-prepare report (bigint, uuid, text, text, double precision, json, text, jsonb, bigint, boolean,
-                int[], int[], text[], text[], boolean[], bigint, uuid, bigint, int[], int[], int[], int[]) as
+#: The end of a try, and with it the moves of task instances below it. `successor` is the place, from 1, of the move that gets the
+#: slots. `next_dispatch_id` is the dispatch ID of the task instance that gets them: the successor, or else the first one waiting.
+#: Nothing is stored if one of `joins` has all its upstream tasks with a worker: it may be ready, which is decided under locks.
+REPORT = Prepared(
+    "report",
+    {
+        "ti_id": "bigint",
+        "dispatch_id": "uuid",
+        "state": "text",
+        "reason": "text",
+        "due_in_s": "double precision",
+        "result": "json",
+        "worker": "text",
+        "decision": "jsonb",
+        "version_id": "bigint",
+        "aging": "boolean",
+        "task_nos": "int[]",
+        "map_indexes": "int[]",
+        "verdicts": "text[]",
+        "reasons": "text[]",
+        "below_branch": "boolean[]",
+        "successor": "bigint",
+        "next_dispatch_id": "uuid",
+        "dag_run_id": "bigint",
+        "asked": "int[]",
+        "lows": "int[]",
+        "highs": "int[]",
+        "joins": "int[]",
+    },
+    f"""
 with probe as materialized (
     select coalesce(array_agg(n.task_no), '{{}}') as waiting
-      from unnest($19, $20, $21) n (task_no, low, high)
+      from unnest($asked, $lows, $highs) n (task_no, low, high)
      cross join lateral (
            select 1 from task_instance t
-            where t.dag_run_id = $18 and t.task_no between n.low and n.high
+            where t.dag_run_id = $dag_run_id and t.task_no between n.low and n.high
               and (t.state is null or t.state in {IDLE.sql})
             order by t.task_no desc limit 1) found
 ), below as materialized (
     select t.*, n.state, n.reason, n.below_branch, n.place
-      from unnest($11, $12, $13, $14, $15) with ordinality n (task_no, map_index, state, reason, below_branch, place)
+      from unnest($task_nos, $map_indexes, $verdicts, $reasons, $below_branch)
+           with ordinality n (task_no, map_index, state, reason, below_branch, place)
      cross join lateral (  -- "offset 0": one look by number for each, never the whole run with the numbers picked out of it
            select id, pool, pool_slots, rank, reason as was from task_instance
-            where dag_run_id = $18 and task_no = n.task_no and map_index = n.map_index and state is null offset 0) t
+            where dag_run_id = $dag_run_id and task_no = n.task_no and map_index = n.map_index and state is null offset 0) t
 ), first as materialized (
     -- Locks are taken in id order, also where a task was added to the run after what comes below it.
     select count(*) from (
         select id from task_instance
-         where id = any (array (select id from below where id < $1)) order by id for no key update) held
+         where id = any (array (select id from below where id < $ti_id)) order by id for no key update) held
 ), done as (
     update task_instance
-       set state = $3, ended_at = clock_timestamp(), reason = $4, due_at = clock_timestamp() + $5 * interval '1 second',
-           resume = null, decision = $8
-     where id = $1 and dispatch_id = $2 and coalesce(state, '') = 'running' and (select waiting @> $22 from probe)
+       set state = $state, ended_at = clock_timestamp(), reason = $reason, resume = null, decision = $decision,
+           due_at = clock_timestamp() + $due_in_s * interval '1 second'
+     where id = $ti_id and dispatch_id = $dispatch_id and coalesce(state, '') = 'running' and (select waiting @> $joins from probe)
        and (select count >= 0 from first)
  returning id, dag_run_id, pool, pool_slots, queue
 ), stored as (
-    insert into xcom (task_instance_id, key, value) select id, 'return_value', $6 from done where $6 is not null
+    insert into xcom (task_instance_id, key, value) select id, 'return_value', $result from done where $result is not null
     on conflict (task_instance_id, key) do update set value = excluded.value, created_at = now()
 ), around as (
-    select done.dag_run_id, done.pool, done.pool_slots, done.queue, r.state = 'running' and r.version_id = $9 as run_goes_on,
-           s.is_paused, next.id as first_id, next.rank as first_rank, next.dag_run_id = done.dag_run_id as first_is_ours,
+    select done.dag_run_id, done.pool, done.pool_slots, done.queue, s.is_paused,
+           r.state = 'running' and r.version_id = $version_id as run_goes_on,
+           next.id as first_id, next.rank as first_rank, next.dag_run_id = done.dag_run_id as first_is_ours,
            other.waits is not null as others_wait
       from done
       join dag_run r on r.id = done.dag_run_id
@@ -107,9 +158,9 @@ with probe as materialized (
             order by o.task_no desc limit 1) other on true
 ), verdict as (
     select b.id, b.state, b.reason,
-           b.place = $16 and not a.is_paused and b.pool = a.pool and b.pool_slots <= a.pool_slots
+           b.place = $successor and not a.is_paused and b.pool = a.pool and b.pool_slots <= a.pool_slots
            and (a.first_id is null
-                or (not $10 and (b.rank > a.first_rank or (b.rank = a.first_rank and b.id < a.first_id)))) as inherits
+                or (not $aging and (b.rank > a.first_rank or (b.rank = a.first_rank and b.id < a.first_id)))) as inherits
       from around a cross join below b
      -- A cleared task below a branch is the scheduler's: it knows what the branch decided.
      where a.run_goes_on and (b.was is null or not b.below_branch)
@@ -121,8 +172,8 @@ with probe as materialized (
            try_number = t.try_number + case when v.state = 'scheduled' then 1 else 0 end,
            scheduled_at = case when v.state = 'scheduled' then clock_timestamp() end,
            queued_at = case when v.inherits then clock_timestamp() end,
-           queued_by = case when v.inherits then $7 end,
-           dispatch_id = case when v.inherits then $17 end,
+           queued_by = case when v.inherits then $worker end,
+           dispatch_id = case when v.inherits then $next_dispatch_id end,
            ended_at = case when v.state in {NEVER_RUN.sql} then clock_timestamp() end
       from verdict v
      where t.id = v.id and coalesce(t.state, '') = ''
@@ -137,7 +188,7 @@ with probe as materialized (
              from task_instance w
             where w.pool = a.pool and w.state = 'scheduled'
             order by w.rank desc, w.id limit 8) w
-     where $17 is not null and not $10 and a.first_is_ours and a.run_goes_on and not a.is_paused
+     where $next_dispatch_id is not null and not $aging and a.first_is_ours and a.run_goes_on and not a.is_paused
        and exists (select from pool p where p.name = a.pool and p.hands_on)
        -- Asked of `moved`, so that this comes after it: whoever holds the next in line waits for nobody any more.
        and not exists (select from moved m
@@ -152,33 +203,55 @@ with probe as materialized (
        for no key update of t skip locked
 ), handed as (
     update task_instance t
-       set state = 'queued', dispatch_id = $17, queued_at = clock_timestamp(), queued_by = $7, dispatched_at = null
+       set state = 'queued', dispatch_id = $next_dispatch_id, queued_at = clock_timestamp(), queued_by = $worker,
+           dispatched_at = null
       from next
      where t.id = next.id and coalesce(t.state, '') = 'scheduled'
  returning t.id, t.task_id, t.map_index, t.queue, t.priority_weight, t.dispatch_id::text, t.state, t.pool,
            t.pool_slots
 )
-select probe.waiting, a.first_id is not null, a.others_wait, m.*
+select probe.waiting, a.first_id is not null as pool_has_waiting, a.others_wait, m.*
   from probe
   left join around a on true
-  left join (select false, id, task_id, map_index, queue, priority_weight, dispatch_id, state, pool, pool_slots from moved
+  left join (select false as was_waiting, id, task_id, map_index, queue, priority_weight, dispatch_id, state, pool, pool_slots
+               from moved
              union all
              select true, id, task_id, map_index, queue, priority_weight, dispatch_id, state, pool, pool_slots from handed) m
-    on true;
+    on true
+""",
+)
 
--- $3 up_for_reschedule or deferred, $4 reason, $5 seconds until due, $6 what the next dispatch goes on from, $7-$9 the trigger.
-prepare suspend (bigint, uuid, text, text, double precision, jsonb, text, jsonb, text) as
+#: A try that goes on later: when it is due, what its next dispatch resumes from, and the trigger of a deferral.
+SUSPEND = Prepared(
+    "suspend",
+    {
+        "ti_id": "bigint",
+        "dispatch_id": "uuid",
+        "state": "text",
+        "reason": "text",
+        "due_in_s": "double precision",
+        "resume": "jsonb",
+        "classpath": "text",
+        "kwargs": "jsonb",
+        "file": "text",
+    },
+    """
 with done as (
     update task_instance
-       set state = $3, reason = $4, due_at = clock_timestamp() + $5 * interval '1 second', resume = $6
-     where id = $1 and dispatch_id = $2 and coalesce(state, '') = 'running'
+       set state = $state, reason = $reason, due_at = clock_timestamp() + $due_in_s * interval '1 second', resume = $resume
+     where id = $ti_id and dispatch_id = $dispatch_id and coalesce(state, '') = 'running'
  returning id, dispatch_id, pool
 ), deferred as (
     insert into deferral as d (task_instance_id, dispatch_id, classpath, kwargs, file)
-    select id, dispatch_id, $7, $8, $9 from done where $7 is not null
+    select id, dispatch_id, $classpath, $kwargs, $file from done where $classpath is not null
     on conflict (task_instance_id) do update
        set dispatch_id = excluded.dispatch_id, classpath = excluded.classpath, kwargs = excluded.kwargs, file = excluded.file,
            created_at = now(), waiter = null
 )
-select exists (select 1 from task_instance w where w.pool = done.pool and w.state = 'scheduled') from done;
-"""
+select exists (select 1 from task_instance w where w.pool = done.pool and w.state = 'scheduled') as pool_has_waiting from done
+""",
+)
+
+ALL = (CLAIM, UNSTARTED, LOCK_JOINS, UPSTREAM_STATES, PEER_STATES, REPORT, SUSPEND)
+#: What a connection runs when it is opened.
+STATEMENTS = "".join(f"\n{one.prepare}" for one in ALL)

@@ -1,9 +1,22 @@
-"""Values that mapped tasks take from others: one entry of a long list without reading the list, or what all instances pushed."""
+"""XComs as a worker reads and writes them; of a long list that others are mapped over, one entry without reading the list."""
 
 from typing import Any
 
-from scheduler.store.worker.external_runs import Ask
+from scheduler.store.db import fencing
+from scheduler.store.worker.claims import Claim
+from scheduler.store.worker.worker_connection import WorkerConnection
 
+#: Returned by `pull` where nothing was stored (None is a value).
+MISSING = object()
+PUSH = fencing.guarded(
+    "insert into xcom (task_instance_id, key, value) select id, %s, %s from current"
+    " on conflict (task_instance_id, key) do update set value = excluded.value, created_at = now() returning key"
+)
+CLEAR = fencing.guarded("delete from xcom x using current where x.task_instance_id = current.id returning x.key")
+PULL = """
+select x.value from task_instance t join xcom x on x.task_instance_id = t.id
+ where t.dag_run_id = %s and t.task_id = %s and t.map_index = %s and x.key = %s
+"""
 #: Of a mapped task, in map order; instances that pushed nothing are left out.
 ALL = """
 select x.value from task_instance t join xcom x on x.task_instance_id = t.id and x.key = %s
@@ -32,19 +45,35 @@ select case json_typeof(x.value)
 """
 
 
-def of_instances(ask: Ask, dag_run_id: int, task_no: int, key: str) -> list[Any]:
+def push(connection: WorkerConnection, claim: Claim, key: str, json_text: str) -> None:
+    """Store one value for a running task instance; StaleTryError."""
+    connection.write(claim.writer, PUSH, (key, json_text))
+
+
+def clear(connection: WorkerConnection, claim: Claim) -> None:
+    """Delete what earlier tries stored; StaleTryError."""
+    connection.write(claim.writer, CLEAR, ())
+
+
+def pull(connection: WorkerConnection, dag_run_id: int, task_id: str, key: str = "return_value", map_index: int = -1) -> Any:
+    """The stored value, MISSING if there is none."""
+    stored = connection.read(PULL, (dag_run_id, task_id, map_index, key))
+    return stored[0][0] if stored else MISSING
+
+
+def of_instances(connection: WorkerConnection, dag_run_id: int, task_no: int, key: str) -> list[Any]:
     """What the instances of a mapped task pushed, in map order."""
-    return [row[0] for row in ask(ALL, (key, dag_run_id, task_no))]
+    return [value for (value,) in connection.read(ALL, (key, dag_run_id, task_no))]
 
 
-def length(ask: Ask, dag_run_id: int, task_no: int, key: str, *, is_mapped: bool) -> int | None:
+def length(connection: WorkerConnection, dag_run_id: int, task_no: int, key: str, *, is_mapped: bool) -> int | None:
     """How many entries there are to map over; None if there is no list or dict."""
-    rows = ask(COUNT_INSTANCES if is_mapped else COUNT_ENTRIES, (key, dag_run_id, task_no))
+    rows = connection.read(COUNT_INSTANCES if is_mapped else COUNT_ENTRIES, (key, dag_run_id, task_no))
     return rows[0][0] if rows else None
 
 
-def entry(ask: Ask, dag_run_id: int, task_no: int, key: str, place: int, *, is_mapped: bool) -> list[Any]:
+def entry(connection: WorkerConnection, dag_run_id: int, task_no: int, key: str, place: int, *, is_mapped: bool) -> list[Any]:
     """The entry at `place`, alone in a list; an empty list if there is none."""
     if is_mapped:
-        return [row[0] for row in ask(INSTANCE, (key, dag_run_id, task_no, place))]
-    return [row[0] for row in ask(ENTRY, (place, place, key, dag_run_id, task_no, place))]
+        return [value for (value,) in connection.read(INSTANCE, (key, dag_run_id, task_no, place))]
+    return [value for (value,) in connection.read(ENTRY, (place, place, key, dag_run_id, task_no, place))]

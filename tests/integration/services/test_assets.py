@@ -15,6 +15,7 @@ from scheduler.services.assets import Assets
 from scheduler.services.plan import Plan
 from scheduler.store.dags import assets, dags
 from scheduler.store.dags.versions import Versions
+from scheduler.store.worker import xcoms
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 A, B, C = Asset("a", "s3://a"), Asset("b", "s3://b"), Asset("c", "s3://c")
@@ -98,7 +99,7 @@ def test_the_extra_a_task_gives_is_part_of_the_event(scenario: Scenario) -> None
     (message,) = scenario.messages()
     claim = scenario.claim(message)
     assert claim is not None
-    scenario.hot.push_xcom(claim, "outlet_events", '{"s3://a": {"extra": {"rows": 7}}, "s3://elsewhere": {"extra": {}}, "x": 3}')
+    xcoms.push(scenario.hot, claim, "outlet_events", '{"s3://a": {"extra": {"rows": 7}}, "s3://elsewhere": {"extra": {}}, "x": 3}')
     from scheduler.following.follow import Ending
     from scheduler.states import TaskState
 

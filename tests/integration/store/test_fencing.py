@@ -13,6 +13,7 @@ from scheduler.services.rescue import Rescue
 from scheduler.states import TaskState
 from scheduler.store.dags import files
 from scheduler.store.upkeep import processes
+from scheduler.store.worker import xcoms
 from scheduler.store.worker.claims import Ending
 
 Make = Callable[..., Scenario]
@@ -155,22 +156,22 @@ def test_two_dispatches_of_a_task_instance_never_name_one_result(make_scenario: 
     scenario.turn()
     [first] = [scenario.claim(message) for message in scenario.messages()]
     assert first is not None
-    scenario.hot.push_xcom(first, "part", '"first"')
+    xcoms.push(scenario.hot, first, "part", '"first"')
     scenario.sql("update task_instance set state = 'up_for_retry', due_at = clock_timestamp()")
     scenario.turn()
     [second] = [scenario.claim(message) for message in scenario.messages()]
     assert second is not None and second.try_number == first.try_number + 1
-    xcoms = "select key, value #>> '{}' from xcom order by key"
+    stored = "select key, value #>> '{}' from xcom order by key"
 
-    scenario.hot.clear_xcoms(second)
+    xcoms.clear(scenario.hot, second)
     with pytest.raises(StaleTryError):
-        scenario.hot.push_xcom(first, "part", '"first"')
+        xcoms.push(scenario.hot, first, "part", '"first"')
     assert not scenario.follower.report(first, Ending(TaskState.SUCCESS, result='"first"'))
-    assert scenario.rows(xcoms) == []
-    scenario.hot.push_xcom(second, "part", '"second"')
+    assert scenario.rows(stored) == []
+    xcoms.push(scenario.hot, second, "part", '"second"')
     assert scenario.follower.report(second, Ending(TaskState.SUCCESS, result='"second"'))
     with pytest.raises(StaleTryError):
-        scenario.hot.push_xcom(first, "part", '"first"')
+        xcoms.push(scenario.hot, first, "part", '"first"')
     assert not scenario.follower.report(first, Ending(TaskState.SUCCESS, result='"first"'))
 
-    assert scenario.rows(xcoms) == [("part", "second"), ("return_value", "second")]
+    assert scenario.rows(stored) == [("part", "second"), ("return_value", "second")]

@@ -10,12 +10,13 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 from support.scenario import Scenario, chain, dag
 
+from scheduler.deciding.following import Moves
 from scheduler.states import REQUIRES, TRANSITIONS, Actor, Decision, TaskState
 from scheduler.store.actions import clear, mark
 from scheduler.store.runs import instances, integrity, selection
 from scheduler.store.runs.selection import Runs, Tasks
 from scheduler.store.worker import deferrals
-from scheduler.store.worker.claims import Claim, Deferral, Ending, Moves
+from scheduler.store.worker.claims import Claim, Deferral, Ending
 
 S = TaskState
 MINE = str(uuid4())

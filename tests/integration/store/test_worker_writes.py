@@ -14,7 +14,7 @@ from scheduler.exceptions import StaleTryError
 from scheduler.states import TaskState
 from scheduler.store.secrets import variables
 from scheduler.store.upkeep import processes
-from scheduler.store.worker import deferrals, external_jobs
+from scheduler.store.worker import deferrals, dispatches, external_jobs, xcoms
 from scheduler.store.worker.claims import Claim, Deferral, Ending
 from scheduler.store.worker.deferrals import Fired
 from scheduler.store.worker.progress import ProgressWriter
@@ -48,16 +48,16 @@ def with_job(scenario: Scenario, do: Callable[[external_jobs.ExternalJob], objec
 
 
 WRITES: Mapping[str, Write] = {
-    "push_xcom": lambda s, c: s.hot.push_xcom(c, "key", f'"{c.dispatch_id}"'),
-    "clear_xcoms": lambda s, c: s.hot.clear_xcoms(c),
-    "label": lambda s, c: s.hot.label(c, c.dispatch_id),
+    "push_xcom": lambda s, c: xcoms.push(s.hot, c, "key", f'"{c.dispatch_id}"'),
+    "clear_xcoms": lambda s, c: xcoms.clear(s.hot, c),
+    "label": lambda s, c: dispatches.label(s.hot, c, c.dispatch_id),
     "report": lambda s, c: s.follower.report(c, Ending(TaskState.SUCCESS, result=f'"{c.dispatch_id}"')),
     "report a failure": lambda s, c: s.follower.report(c, Ending(TaskState.FAILED, reason="late")),
     "reschedule": lambda s, c: s.follower.report(c, Ending(TaskState.UP_FOR_RESCHEDULE, delay_s=9, resume={"late": 1})),
     "defer": lambda s, c: s.follower.report(c, Ending(TaskState.DEFERRED, resume={"late": 1}, deferral=DEFERRAL)),
     "obey": lambda s, c: s.follower.obey(c),
     "claim": lambda s, c: s.hot.claim(c.id, c.dispatch_id),
-    "claim_again": lambda s, c: s.hot.claim_again(c),
+    "claim_again": lambda s, c: dispatches.claim_again(s.hot, c),
     "set a variable": lambda s, c: s.hot.write(c.writer, variables.WRITE_OF_TASK, ("kept", c.dispatch_id, None)),
     "delete a variable": lambda s, c: s.hot.write(c.writer, variables.DELETE_OF_TASK, ("kept",)),
     "progress": write_progress,
@@ -102,7 +102,7 @@ def next_try(scenario: Scenario, first: Claim) -> Claim:
     claims = [claim for message in scenario.messages() if (claim := scenario.claim(message)) is not None]
     (second,) = [one for one in claims if one.id == first.id]
     assert second.try_number == first.try_number + 1
-    scenario.hot.clear_xcoms(second)
+    xcoms.clear(scenario.hot, second)
     for name in ("push_xcom", "label", "set a variable", "progress", "take an application over"):
         WRITES[name](scenario, second)
     return second

@@ -18,7 +18,7 @@ from scheduler.services.rescue import Rescue
 from scheduler.settings import Settings
 from scheduler.store.secrets import variables
 from scheduler.store.upkeep import processes
-from scheduler.store.worker import crashes, external_jobs
+from scheduler.store.worker import crashes, external_jobs, xcoms
 from scheduler.store.worker.hot_path import HotPath
 
 #: What does not wait for the disk is written long after.
@@ -172,7 +172,7 @@ def test_what_a_task_stored_outlives_a_crash_of_the_server(server: PostgresServe
     (message,) = scenario.messages()
     claim = scenario.claim(message)
     assert claim is not None
-    scenario.hot.push_xcom(claim, "key", '"value"')
+    xcoms.push(scenario.hot, claim, "key", '"value"')
     scenario.hot.write(claim.writer, variables.WRITE_OF_TASK, ("name", "text", None))
     job = external_jobs.add(
         scenario.hot.read, claim.writer, max_tries=0, queue="spark", tag="tag", kind="standalone", deploy_mode="cluster",

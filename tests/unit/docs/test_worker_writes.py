@@ -8,8 +8,6 @@ from pathlib import Path
 
 from unit.docs.test_parity import functions_in
 
-from scheduler.store.worker.hot_statements import STATEMENTS
-
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "explanation" / "worker-writes.md"
 #: The modules of the store by name: no two rooms have one of the same name.
@@ -17,10 +15,12 @@ STORE = {path.stem: path for path in sorted((ROOT / "scheduler" / "store").glob(
 #: What runs in workers and waiters: their package, and what reports for them.
 WORKER_FILES = [*sorted((ROOT / "workers").rglob("*.py")), *sorted((ROOT / "scheduler" / "following").glob("*.py"))]
 WRITES = re.compile(r"insert into |delete from |(?<!key )(?<!for )(?<!do )update \w+ (as )?(\w+ )?set ")
-#: What a HotPath does when it connects is no write of its methods; crashes.NOTE changes nothing but after a crash.
-CONNECTING = "HotPath._open"
+#: What a WorkerConnection does when it connects is no write of its methods; crashes.NOTE changes nothing but after a crash.
+CONNECTING = "WorkerConnection._open"
 #: These run statements of others, which stand for themselves.
-CARRIERS = {"hot_path.HotPath.read", "hot_path.HotPath.write", "hot_path.HotPath"}
+CARRIERS = {f"worker_connection.WorkerConnection{one}" for one in ("", ".read", ".write", ".run", ".objects")} | {
+    "hot_path.HotPath"
+}
 
 
 @cache
@@ -80,17 +80,10 @@ def writes(module: str, part: str, above: frozenset[tuple[str, str]] = frozenset
     texts = [one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)]
     if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) is not None:
         texts = texts[1:]
-    texts += [prepared()[name] for text in texts for name in re.findall(r"execute (\w+)\(", text)]
     text = re.sub(r"\s+", " ", " ".join(texts))
     return bool(WRITES.search(f"{text} ")) or any(
         writes(*one, above | {(module, part)}) for one in used(node, modules(STORE[module]), module)
     )
-
-
-@cache
-def prepared() -> dict[str, str]:
-    """The prepared statements of the hot path, by name."""
-    return {one.partition(" ")[0]: one for one in STATEMENTS.split("prepare ")[1:]}
 
 
 def written_by_workers() -> set[str]:
@@ -119,8 +112,8 @@ def test_each_write_of_a_worker_or_waiter_has_a_row() -> None:
 def test_the_walk_finds_what_it_has_to() -> None:
     found = written_by_workers()
 
-    assert {"hot_path.HotPath.push_xcom", "hot_path.HotPath.report", "external_jobs.add", "deferrals.fire", "runs.trigger"} <= found
-    assert not found & {"hot_path.HotPath.pull_xcom", "external_runs.states", "xcoms.entry", "hot_path.HotPath.ended_as"}
+    assert {"xcoms.push", "hot_path.HotPath.report", "external_jobs.add", "deferrals.fire", "runs.trigger"} <= found
+    assert not found & {"xcoms.pull", "external_runs.states", "xcoms.entry", "dispatches.ended_as"}
 
 
 def test_each_row_names_tests_that_are_there() -> None:

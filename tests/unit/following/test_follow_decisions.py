@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 from support.scenario import dag
 
-from scheduler.following.follow import choose_successor, rings, settle
+from scheduler.deciding.following import choose_successor, settle
+from scheduler.following.announce import wakeup_tokens
 from scheduler.serialized.dag import SerializedDag
 from scheduler.states import Decision, TaskState
-from scheduler.store.worker.claims import Claim, Ending, Moved, Reported
+from scheduler.store.worker.claims import Claim, Moved, Reported
 
 S = TaskState
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -40,7 +41,7 @@ def claim(plan: SerializedDag, task_id: str, pool_slots: int = 1, map_index: int
 def test_one_result_settles_a_join_only_if_nothing_else_can_change_it(rule: str, ending: S, settled: S | None) -> None:
     plan = dag("d", {"a": [], "b": [], "join": ["a", "b"]}, rules={"join": rule})
 
-    below = settle(plan, claim(plan, "a"), Ending(ending))
+    below = settle(plan, claim(plan, "a"), ending)
 
     assert [one.state for one in below.settled] == ([settled] if settled else [])
     assert below.joins == ([] if settled else [plan.number["join"]])
@@ -49,7 +50,7 @@ def test_one_result_settles_a_join_only_if_nothing_else_can_change_it(rule: str,
 def test_a_single_upstream_task_settles_what_comes_after_it() -> None:
     plan = dag("d", {"a": [], "b": ["a"], "c": ["a"]}, rules={"c": "all_failed"})
 
-    below = settle(plan, claim(plan, "a"), Ending(S.SUCCESS))
+    below = settle(plan, claim(plan, "a"), S.SUCCESS)
 
     assert by_task(plan, below.settled) == {"b": S.SCHEDULED, "c": S.SKIPPED}
     assert below.joins == below.left == []
@@ -58,7 +59,7 @@ def test_a_single_upstream_task_settles_what_comes_after_it() -> None:
 def test_what_a_branch_decided_is_settled_however_far_down_it_lies() -> None:
     plan = dag("d", {"a": [], "b": ["a"], "c": ["a"], "e": ["c"]}, options={"a": {"branches": True}})
 
-    below = settle(plan, claim(plan, "a"), Ending(S.SUCCESS, skip=("c", "e")))
+    below = settle(plan, claim(plan, "a"), S.SUCCESS, ("c", "e"))
 
     assert by_task(plan, below.settled) == {"b": S.SCHEDULED, "c": S.SKIPPED, "e": S.SKIPPED}
     assert plan.below_branch == {plan.number[name] for name in "bce"}
@@ -76,7 +77,7 @@ def test_what_a_branch_decided_is_settled_however_far_down_it_lies() -> None:
 def test_a_task_that_needs_more_than_its_upstream_states_is_left_to_the_scheduler(option: dict[str, Any]) -> None:
     plan = dag("d", {"a": [], "b": ["a"]}, options={"b": option})
 
-    below = settle(plan, claim(plan, "a"), Ending(S.SUCCESS))
+    below = settle(plan, claim(plan, "a"), S.SUCCESS)
 
     assert (below.settled, below.joins, below.left) == ([], [], [plan.number["b"]])
 
@@ -86,11 +87,11 @@ def test_instances_of_a_mapped_group_follow_those_of_their_own_index() -> None:
     group = {"expand": spec, "mapped_group": "g"}
     plan = dag("d", {"a": [], "b": ["a"], "c": ["a", "b"], "d": ["b"]}, options=dict.fromkeys("abc", group))
 
-    below = settle(plan, claim(plan, "b", map_index=2), Ending(S.SUCCESS))
+    below = settle(plan, claim(plan, "b", map_index=2), S.SUCCESS)
 
     assert below.peer_joins == [plan.number["c"]]  # its other upstream task counts with index 2 only
     assert below.joins == [plan.number["d"]]  # outside of the group every instance counts
-    below = settle(plan, claim(plan, "a", map_index=2), Ending(S.SUCCESS))
+    below = settle(plan, claim(plan, "a", map_index=2), S.SUCCESS)
     assert [(one.task_no, one.map_index) for one in below.settled] == [(plan.number["b"], 2)]
 
 
@@ -139,29 +140,29 @@ def moved(task_id: str, state: S, *, queue: str = "default", pool: str = "defaul
 def test_rings_wake_whoever_has_something_to_do(reported: Reported, expected: list[str]) -> None:
     plan = dag("d", {"a": [], "b": ["a"], "c": ["b"]})
 
-    assert rings(claim(plan, "a"), plan, reported, left=False) == expected
+    assert wakeup_tokens(claim(plan, "a"), plan, reported, needs_scheduler=False) == expected
 
 
 def test_slots_that_nobody_got_are_rung_for() -> None:
     plan = dag("d", {"a": [], "b": ["a"]})
     big = claim(plan, "a", pool_slots=2)
 
-    assert rings(big, plan, Reported(True, True, (moved("b", S.QUEUED),)), left=False) == ["queue"]
-    assert rings(big, plan, Reported(True, True, (), moved("w", S.QUEUED)), left=False) == ["queue"]
-    assert rings(big, plan, Reported(True, True, (), moved("w", S.QUEUED, slots=2)), left=False) == []
-    assert rings(big, plan, Reported(False, True, (moved("b", S.QUEUED),)), left=False) == []
+    assert wakeup_tokens(big, plan, Reported(True, True, (moved("b", S.QUEUED),)), needs_scheduler=False) == ["queue"]
+    assert wakeup_tokens(big, plan, Reported(True, True, (), moved("w", S.QUEUED)), needs_scheduler=False) == ["queue"]
+    assert wakeup_tokens(big, plan, Reported(True, True, (), moved("w", S.QUEUED, slots=2)), needs_scheduler=False) == []
+    assert wakeup_tokens(big, plan, Reported(False, True, (moved("b", S.QUEUED),)), needs_scheduler=False) == []
 
 
 def test_what_is_left_to_the_scheduler_and_the_next_run_is_rung_for() -> None:
     plan = dag("d", {"a": [], "b": ["a"]}, options={"b": {"depends_on_past": True}})
 
-    assert rings(claim(plan, "a"), plan, Reported(False, True, ()), left=True) == ["run:7", "next:7"]
+    assert wakeup_tokens(claim(plan, "a"), plan, Reported(False, True, ()), needs_scheduler=True) == ["run:7", "next:7"]
 
 
 def test_a_notice_and_an_updated_asset_are_rung_for() -> None:
     plan = dag("d", {"a": []}, options={"a": {"notify": ("on_failure", "asset"), "outlets": ("s3://x",)}})
 
-    assert rings(claim(plan, "a"), plan, Reported(False, True, ()), left=False) == ["notify", "plan"]
+    assert wakeup_tokens(claim(plan, "a"), plan, Reported(False, True, ()), needs_scheduler=False) == ["notify", "plan"]
 
 
 def by_task(plan: SerializedDag, decisions: list[Decision]) -> dict[str, S]:
@@ -171,6 +172,6 @@ def by_task(plan: SerializedDag, decisions: list[Decision]) -> dict[str, S]:
 def test_what_a_failure_settles_names_the_task_that_failed() -> None:
     plan = dag("d", {"a": [], "b": ["a"]})
 
-    (settled,) = settle(plan, claim(plan, "a"), Ending(S.FAILED)).settled
+    (settled,) = settle(plan, claim(plan, "a"), S.FAILED).settled
 
     assert settled.reason == "1 upstream task failed: a"

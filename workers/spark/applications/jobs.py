@@ -10,7 +10,7 @@ from scheduler.settings import Settings
 from scheduler.store.worker import external_jobs
 from scheduler.store.worker.claims import Claim
 from scheduler.store.worker.external_jobs import ExternalJob
-from scheduler.store.worker.hot_path import HotPath
+from scheduler.store.worker.worker_connection import WorkerConnection
 from workers import progress
 from workers.spark.clusters.command import Submission
 from workers.spark.clusters.status import Ids, Status
@@ -58,7 +58,9 @@ class Jobs(Protocol):
 class StoredJobs:
     """In the database."""
 
-    def __init__(self, settings: Settings, claim: Claim, hot: HotPath, patient: Callable[[Callable[[], Any]], Any]) -> None:
+    def __init__(
+        self, settings: Settings, claim: Claim, hot: WorkerConnection, patient: Callable[[Callable[[], Any]], Any]
+    ) -> None:
         self._settings = settings
         self._claim = claim
         self._ask: external_jobs.Ask = lambda statement, row: patient(lambda: hot.read(statement, row))

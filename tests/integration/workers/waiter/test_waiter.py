@@ -13,7 +13,7 @@ from scheduler.authoring import deferral
 from scheduler.settings import Settings
 from scheduler.states import TaskState
 from scheduler.store.upkeep import processes
-from scheduler.store.worker import deferrals
+from scheduler.store.worker import deferrals, xcoms
 from scheduler.store.worker.claims import Claim, Deferral, Ending
 from scheduler.triggers import DateTimeTrigger, ExternalTrigger
 
@@ -56,7 +56,7 @@ def defer_one(scenario: Scenario, trigger: Any, *, push: Mapping[str, str] | Non
     scenario.turn()
     (claim,) = claim_all(scenario)
     for key, text in (push or {}).items():
-        scenario.hot.push_xcom(claim, key, text)
+        xcoms.push(scenario.hot, claim, key, text)
     assert scenario.follower.report(claim, deferred(trigger, **options))
     return claim
 

@@ -1,0 +1,54 @@
+"""Rows of a result as dataclasses, matched by column name, so that no code depends on the order of columns."""
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import MISSING, fields
+from enum import Enum
+from operator import itemgetter
+from typing import Any, TypeVar, get_type_hints
+
+from psycopg2.extensions import cursor as Cursor
+from sqlalchemy import CursorResult
+
+T = TypeVar("T")
+
+
+def of_cursor(kind: type[T], cursor: Cursor) -> list[T]:
+    """All rows of a psycopg2 cursor; see `objects`."""
+    return objects(kind, [column.name for column in cursor.description or ()], cursor.fetchall())
+
+
+def of_result(kind: type[T], result: CursorResult[Any]) -> list[T]:
+    """All rows of an SQLAlchemy result; see `objects`."""
+    return objects(kind, list(result.keys()), result)
+
+
+def objects(kind: type[T], columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[T]:
+    """Each row as a `kind`. TypeError if the row has no column, or two, for one of its fields.
+
+    The text of a column becomes an enum member where the field is one; NULL stays None.
+    """
+    make: Callable[[Sequence[Any]], T] = _maker(kind, tuple(columns))  # type: ignore[arg-type]  # a class is hashable
+    return [make(row) for row in rows]
+
+
+@functools.cache
+def _maker(kind: type[T], columns: tuple[str, ...]) -> Callable[[Sequence[Any]], T]:
+    wanted = [one for one in fields(kind) if one.init]  # type: ignore[arg-type]  # a dataclass
+    names = [one.name for one in wanted if one.name in columns or (one.default is MISSING and one.default_factory is MISSING)]
+    wrong = [name for name in names if columns.count(name) != 1]
+    if wrong:
+        raise TypeError(f"A row with the columns {', '.join(columns)} is no {kind.__name__}: {', '.join(wrong)}.")
+    places = [columns.index(name) for name in names]
+    hints = get_type_hints(kind)
+    enums = {name: hints[name] for name in names if isinstance(hints[name], type) and issubclass(hints[name], Enum)}
+    pick = itemgetter(*places) if len(places) > 1 else lambda row: (row[places[0]],)
+
+    def make(row: Sequence[Any]) -> T:
+        values = dict(zip(names, pick(row), strict=True))
+        for name, enum in enums.items():
+            if values[name] is not None:
+                values[name] = enum(values[name])
+        return kind(**values)
+
+    return make

@@ -1,0 +1,38 @@
+"""Statements of a pool child about its own dispatch that are no part of every task: label, stop, lost answers, undone claims."""
+
+from scheduler.states import TaskState
+from scheduler.store.db import fencing
+from scheduler.store.worker import shutdown
+from scheduler.store.worker.claims import Claim
+from scheduler.store.worker.worker_connection import WorkerConnection
+
+LABEL = fencing.guarded("update task_instance t set map_label = %s from current where t.id = current.id returning t.id")
+
+
+def label(connection: WorkerConnection, claim: Claim, text: str) -> None:
+    """Store the rendered map_index_template of a running task instance; StaleTryError."""
+    connection.write(claim.writer, LABEL, (text,))
+
+
+def obey(connection: WorkerConnection, claim: Claim) -> bool:
+    """shutdown -> what was asked, once the user code has ended; False if this dispatch is not being stopped."""
+    return bool(connection.read(shutdown.OBEY.format(which="id = %s and dispatch_id = %s"), (claim.id, claim.dispatch_id)))
+
+
+def ended_as(connection: WorkerConnection, claim: Claim, state: TaskState) -> bool:
+    """Whether this dispatch is already stored as ended so: an earlier report succeeded although its answer was lost."""
+    ended = connection.read(
+        "select 1 from task_instance where id = %s and dispatch_id = %s and state = %s",
+        (claim.id, claim.dispatch_id, state.value),
+    )
+    return bool(ended)
+
+
+def claim_again(connection: WorkerConnection, claim: Claim) -> bool:
+    """queued -> running once more for this dispatch, because a crash of PostgreSQL undid the claim; False if it did not."""
+    claimed = connection.read(
+        "update task_instance set state = 'running', worker = %s, reason = null, started_at = %s"
+        " where id = %s and dispatch_id = %s and state = 'queued' returning id",
+        (connection.worker_id, claim.started_at, claim.id, claim.dispatch_id),
+    )
+    return bool(claimed)

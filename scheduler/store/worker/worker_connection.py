@@ -1,0 +1,100 @@
+"""The connection of a pool child: autocommit, with the statements of the hot path prepared, opened again after an error."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+import psycopg2
+from psycopg2.extensions import connection as Connection
+from psycopg2.extensions import cursor as Cursor
+from psycopg2.extras import register_default_json
+
+from scheduler.authoring import xcom
+from scheduler.serialized.dag import SerializedDag
+from scheduler.settings import Settings
+from scheduler.store.dags import versions
+from scheduler.store.db import fencing, rows, sqlstates
+from scheduler.store.db.database import connect
+from scheduler.store.db.fencing import Writer
+from scheduler.store.worker import crashes
+from scheduler.store.worker.hot_statements import STATEMENTS
+
+T = TypeVar("T")
+
+#: What is stored here outlives a crash also where the server's own setting would not have it so; a stricter one stays.
+DURABLE = "select set_config('synchronous_commit', 'on', false) where current_setting('synchronous_commit') = 'off'"
+OPTIONS = (
+    # The task instances that a stopped child has locked must be free when its worker is declared lost.
+    "-c idle_in_transaction_session_timeout=5s"
+    # Statistics of a young or emptied table are worthless and every statement has its index, in the order it asks for: look rows
+    # up one by one, and never plan again.
+    " -c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c enable_sort=off"
+    " -c plan_cache_mode=force_generic_plan -c jit=off"
+)
+
+
+class WorkerConnection:
+    """One connection for the life of a pool child, without engine and ORM; after an error the next call opens a new one."""
+
+    def __init__(self, settings: Settings, worker_id: str) -> None:
+        self.worker_id = worker_id
+        self.settings = settings
+        self._acts_as: str | None = None
+        self._connection: Connection | None = None
+        self._cursor: Cursor | None = None
+        self._versions = versions.Versions()
+
+    def dag(self, version_id: int) -> SerializedDag:
+        """The DAG of a version, cached."""
+        return self._versions.get(version_id, lambda: self.read(versions.READ, (version_id,))[0][0])
+
+    def now(self) -> datetime:
+        """The database's clock."""
+        found: datetime = self.read("select clock_timestamp()", ())[0][0]
+        return found
+
+    def read(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        """The rows of a statement."""
+        return self.run(statement, parameters).fetchall()
+
+    def objects(self, kind: type[T], statement: str, parameters: Sequence[Any] | Mapping[str, Any]) -> list[T]:
+        """The rows of a statement as dataclasses, see store/db/rows.py."""
+        return rows.of_cursor(kind, self.run(statement, parameters))
+
+    def write(self, writer: Writer, statement: str, parameters: Sequence[Any]) -> int:
+        """Run a statement that `fencing.guarded` made; how many rows it wrote. StaleTryError if it was refused."""
+        written = self.read(statement, (*writer.key, *parameters))
+        if not written:
+            raise fencing.stale(writer)
+        return int(written[0][0])
+
+    def run(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> Cursor:
+        """Run one statement; after an error nothing of this connection is used again."""
+        try:
+            cursor = self._cursor
+            if cursor is None or self._acts_as != self.worker_id:
+                cursor = self._open()
+            cursor.execute(statement, parameters)
+        except psycopg2.Error as error:
+            self.close()
+            raise sqlstates.lost(error) or error from None
+        return cursor
+
+    def close(self) -> None:
+        connection, self._connection, self._cursor = self._connection, None, None
+        if connection is not None:
+            connection.close()
+
+    def _open(self) -> Cursor:
+        if self._cursor is None:
+            self._connection = connect(self.settings, "paceline worker", OPTIONS)
+            self._connection.autocommit = True
+            # The only columns of type json hold XComs; others are jsonb.
+            register_default_json(self._connection, loads=xcom.decode)
+            cursor = self._connection.cursor()
+            cursor.execute(f"{DURABLE};{crashes.NOTE};{STATEMENTS}")
+            self._cursor, self._acts_as = cursor, None
+        if self._acts_as != self.worker_id:
+            self._cursor.execute("select set_config('paceline.actor', %s, false)", (self.worker_id,))
+            self._acts_as = self.worker_id
+        return self._cursor
