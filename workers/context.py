@@ -220,7 +220,7 @@ def build(claim: Claim, operator: AbstractOperator, ti: TaskInstance) -> context
             conf=claim.conf,
         ),
         previous=ti.previous(),
-        backend=StoreBackend(ti._settings, claim, ti._hot, ti._patient),
+        backend=StoreBackend(settings=ti._settings, claim=claim, hot=ti._hot, patient=ti._patient),
         conf_overrides_params=ti._settings.core.dag_run_conf_overrides_params,
         events=StoredEvents(claim, ti._hot, ti._patient),
     )

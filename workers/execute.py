@@ -158,7 +158,7 @@ class Executor:
         values = context.build(claim, operator, ti)
         operator = values["task"] = operator.unmap(values, claim.map_index)
         value = self._execute(claim, task, operator, values)
-        if said := values["outlet_events"].to_xcom():
+        if operator.outlets and (said := values["outlet_events"].to_xcom()):
             ti.xcom_push("outlet_events", said)
         return Success(self._stored(claim, dag, operator, value), ti.skipped)
 
@@ -166,7 +166,8 @@ class Executor:
         """The JSON text of a return value; with multiple_outputs its parts are stored at once."""
         value = value if operator.do_xcom_push else None
         pushed = {} if value is None else xcom.outputs(value, multiple_outputs=operator.multiple_outputs)
-        results.check_mapped_over(dag, claim.task_no, {RETURN_KEY: None, **pushed}, self.settings.core.max_map_length)
+        if claim.task_no in dag.above_mapped:
+            results.check_mapped_over(dag, claim.task_no, {RETURN_KEY: None, **pushed}, self.settings.core.max_map_length)
         if not pushed:
             return None
         limit = self.settings.core.max_xcom_bytes

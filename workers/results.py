@@ -13,7 +13,7 @@ def check_mapped_over(dag: SerializedDag, task_no: int, pushed: Mapping[str, Any
 
     Any value of a mapped task is allowed, because each of its instances is one entry.
     """
-    if dag.tasks[task_no].is_mapped:
+    if task_no in dag.mapped:
         return
     task_id = dag.tasks[task_no].task_id
     readers = {

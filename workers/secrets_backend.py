@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from scheduler.authoring.connection import Connection
@@ -24,11 +25,16 @@ def take_environment() -> None:
         del os.environ[name]
 
 
+@dataclass(eq=False, repr=False)
 class EnvironmentBackend:
     """Serves variables and connections from the environment only."""
 
-    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
-        self._environment = _taken if environment is None else environment
+    #: Names with values; None: those that `take_environment` has moved.
+    environment: Mapping[str, str] | None = None
+
+    @property
+    def _environment(self) -> Mapping[str, str]:
+        return _taken if self.environment is None else self.environment
 
     def variable(self, key: str) -> str | None:
         return self._environment.get(f"{VARIABLE_PREFIX}{key.upper()}")
@@ -62,18 +68,15 @@ class StoredPasswords:
         return None if connection is None else connection.password
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class StoreBackend(EnvironmentBackend):
     """Serves variables and connections from the environment, then from the database. Encryption is loaded on first use."""
 
-    def __init__(
-        self, settings: Settings, claim: Claim, hot: WorkerConnection, patient: Callable[[Callable[[], Any]], Any]
-    ) -> None:
-        super().__init__()
-        self._writer = claim.writer
-        self._settings = settings
-        self._hot = hot
-        self._patient = patient
-        self._pid = os.getpid()
+    settings: Settings
+    claim: Claim
+    hot: WorkerConnection
+    patient: Callable[[Callable[[], Any]], Any]
+    pid: int = field(default_factory=os.getpid)
 
     def variable(self, key: str) -> str | None:
         value = super().variable(key)
@@ -83,14 +86,14 @@ class StoreBackend(EnvironmentBackend):
         from scheduler.store.secrets.cipher import Cipher
 
         rows = self._ask(variables.READ, (key,))
-        return Cipher.of(self._settings, make=False).decrypt(rows[0][0], f"Variable {key!r}") if rows else None
+        return Cipher.of(self.settings, make=False).decrypt(rows[0][0], f"Variable {key!r}") if rows else None
 
     def set_variable(self, key: str, value: str, description: str | None) -> None:
         from scheduler.store.secrets import variables
         from scheduler.store.secrets.cipher import Cipher
 
         variables.check_key(key)
-        value = Cipher.of(self._settings, make=True).encrypt(value)
+        value = Cipher.of(self.settings, make=True).encrypt(value)
         self._write(variables.WRITE_OF_TASK, (key, value, description))
 
     def delete_variable(self, key: str) -> bool:
@@ -106,20 +109,20 @@ class StoreBackend(EnvironmentBackend):
         from scheduler.store.secrets.cipher import Cipher
 
         rows = self._ask(connections.READ, (conn_id,))
-        return connections.from_row(rows[0], Cipher.of(self._settings, make=False)) if rows else None
+        return connections.from_row(rows[0], Cipher.of(self.settings, make=False)) if rows else None
 
     def _ask(self, statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
         self._refuse_fork()
-        rows: list[tuple[Any, ...]] = self._patient(lambda: self._hot.read(statement, parameters))
+        rows: list[tuple[Any, ...]] = self.patient(lambda: self.hot.read(statement, parameters))
         return rows
 
     def _write(self, statement: str, parameters: Sequence[Any]) -> int:
         self._refuse_fork()
-        written: int = self._patient(lambda: self._hot.write(self._writer, statement, parameters))
+        written: int = self.patient(lambda: self.hot.write(self.claim.writer, statement, parameters))
         return written
 
     def _refuse_fork(self) -> None:
-        if os.getpid() != self._pid:
+        if os.getpid() != self.pid:
             raise PacelineError(
                 "Variables and connections cannot be read in a process that the task has forked: read them before the fork."
             )

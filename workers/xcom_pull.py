@@ -1,18 +1,19 @@
 """`ti.xcom_pull`: selects the tasks and instances whose XComs are read."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from scheduler.serialized.dag import SerializedDag
 
 
+@dataclass(eq=False, repr=False)
 class XComPull:
     """The part of a `ti` that reads XComs. Subclasses implement the access to them."""
 
-    def __init__(self, dag: SerializedDag, task_no: int, map_index: int) -> None:
-        self._dag = dag
-        self._task_no = task_no
-        self._map_index = map_index
+    _dag: SerializedDag
+    _task_no: int
+    _map_index: int
 
     def pull_one(self, task_id: str, key: str, map_index: int, default: Any) -> Any:
         """Return the XCom of one task instance, or `default`."""

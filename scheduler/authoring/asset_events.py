@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import Any, Protocol
 
 from scheduler.authoring.asset import Asset
@@ -50,32 +51,29 @@ class NoEvents:
 NO_EVENTS = NoEvents()
 
 
+@dataclass(eq=False, repr=False)
 class AssetEvents(Mapping[Asset, Sequence[AssetEvent]]):
     """Events by asset, oldest first, read when first looked at; a key may be an Asset, its URI or its name."""
 
-    def __init__(self, read: Callable[[], Iterable[AssetEvent]], assets: Iterable[Asset] = ()) -> None:
-        self._read = read
-        self._assets = list(assets)
-        self._found: dict[str, tuple[Asset, list[AssetEvent]]] | None = None
+    _read: Callable[[], Iterable[AssetEvent]]
+    _assets: Sequence[Asset] = ()
 
     def __getitem__(self, key: Asset | str) -> Sequence[AssetEvent]:
-        found = self._events()
-        uri = _uri(key, [asset for asset, _ in found.values()])
-        return found[uri][1]
+        uri = _uri(key, [asset for asset, _ in self._events.values()])
+        return self._events[uri][1]
 
     def __iter__(self) -> Iterator[Asset]:
-        return (asset for asset, _ in self._events().values())
+        return (asset for asset, _ in self._events.values())
 
     def __len__(self) -> int:
-        return len(self._events())
+        return len(self._events)
 
+    @cached_property
     def _events(self) -> dict[str, tuple[Asset, list[AssetEvent]]]:
-        if self._found is None:
-            found: dict[str, tuple[Asset, list[AssetEvent]]] = {asset.uri: (asset, []) for asset in self._assets}
-            for event in self._read():
-                found.setdefault(event.uri, (event.asset, []))[1].append(event)
-            self._found = found
-        return self._found
+        events: dict[str, tuple[Asset, list[AssetEvent]]] = {asset.uri: (asset, []) for asset in self._assets}
+        for event in self._read():
+            events.setdefault(event.uri, (event.asset, []))[1].append(event)
+        return events
 
 
 class OutletEvent:
@@ -90,11 +88,15 @@ class OutletEvent:
         self.extra |= extra
 
 
+@dataclass(eq=False, repr=False)
 class OutletEvents(Mapping[Asset, OutletEvent]):
     """`outlet_events[asset].extra = {...}`, for each outlet of the task."""
 
-    def __init__(self, outlets: Iterable[Asset]) -> None:
-        self._events = {asset.uri: OutletEvent(asset) for asset in outlets}
+    _outlets: Sequence[Asset]
+
+    @cached_property
+    def _events(self) -> dict[str, OutletEvent]:
+        return {asset.uri: OutletEvent(asset) for asset in self._outlets}
 
     def __getitem__(self, key: Asset | str) -> OutletEvent:
         return self._events[_uri(key, [event.asset for event in self._events.values()])]

@@ -135,11 +135,11 @@ class ConnectionBackend(Protocol):
         """The connection of that id; None if there is none."""
 
 
+@dataclass(eq=False, repr=False)
 class Connections:
     """`conn` of a context: `conn.id`, `conn.get(id, default)`."""
 
-    def __init__(self, source: ConnectionBackend) -> None:
-        self._backend = source
+    _backend: ConnectionBackend
 
     def get(self, conn_id: str, default_conn: Any = None) -> Any:
         try:

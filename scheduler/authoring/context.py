@@ -152,6 +152,9 @@ def build(
     """
     backend = backend or NoBackend()
     known = dict(dates(dag_run.logical_date))
+    try_params = params.Params()
+    if dag.params or task.params or dag_run.conf:
+        try_params = params.of_try(dag, task, dag_run.conf, conf_overrides=conf_overrides_params)
     return {
         **known,
         **(previous or dict.fromkeys(PREVIOUS_KEYS)),
@@ -165,7 +168,7 @@ def build(
         "dag_run": dag_run,
         "run_id": dag_run.run_id,
         "conf": dag_run.conf,
-        "params": params.of_try(dag, task, dag_run.conf, conf_overrides=conf_overrides_params),
+        "params": try_params,
         "data_interval_start": dag_run.data_interval_start,
         "data_interval_end": dag_run.data_interval_end,
         "map_index": ti.map_index,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 from scheduler.authoring import running
@@ -45,13 +47,21 @@ class VariableBackend(Protocol):
         """Delete one; whether it was there."""
 
 
+@dataclass(eq=False, repr=False)
 class Variables:
     """`var` of a context: `var.value.key` and `var.json.key`, each also with `.get(key, default)`."""
 
-    def __init__(self, source: VariableBackend) -> None:
-        self.backend = source
-        self.value = Accessor(source, as_json=False)
-        self.json = Accessor(source, as_json=True)
+    backend: VariableBackend
+
+    @cached_property
+    def value(self) -> Accessor:
+        """Variables as text."""
+        return Accessor(self.backend, as_json=False)
+
+    @cached_property
+    def json(self) -> Accessor:
+        """Variables as JSON values."""
+        return Accessor(self.backend, as_json=True)
 
 
 class Accessor:

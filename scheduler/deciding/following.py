@@ -126,10 +126,10 @@ def settle(dag: SerializedDag, ended: Ended, state: TaskState, skip: Collection[
         peers = below.mapped_group is not None and below.mapped_group == task.mapped_group
         if below.task_id in skip:
             continue
-        if not dag.follows(ended.task_no, no):
+        if no not in dag.followed:
             plan.left.append(no)
             continue
-        alone = len(dag.upstream[no]) == 1 and (peers or not task.is_mapped)
+        alone = len(dag.upstream[no]) == 1 and (peers or ended.task_no not in dag.mapped)
         verdict = settled_by(below.trigger_rule, state, alone=alone)
         if verdict.state is not None:
             plan.settled.append(Decision(no, verdict.state, _reason(verdict, ended, state), ended.map_index if peers else -1))
@@ -193,7 +193,7 @@ def choose_successor(dag: SerializedDag, ended: Ended, decisions: Sequence[Decis
         if one.state is TaskState.SCHEDULED
         and dag.tasks[one.task_no].pool == ended.pool
         and dag.tasks[one.task_no].pool_slots <= ended.pool_slots
-        and not dag.tasks[one.task_no].is_limited
+        and one.task_no not in dag.limited
     ]
     return min(fitting, key=lambda at: (-dag.tasks[decisions[at].task_no].priority_weight, at), default=None)
 

@@ -136,13 +136,38 @@ class SerializedDag:
         Not if it looks at other runs or at setups further up, or has to be expanded first. Instances of a mapped group follow
         each other where nothing outside the group is waited for.
         """
-        if below in self._looks_further:
-            return False
-        task = self.tasks[below]
-        if not task.is_mapped:
-            return True
-        group = task.mapped_group
-        return group is not None and all(self.tasks[no].mapped_group == group for no in self.upstream[below])
+        return below in self.followed
+
+    @cached_property
+    def followed(self) -> frozenset[int]:
+        """The tasks of which `follows` is true, whichever task above them ends."""
+        return frozenset(
+            no
+            for no, task in enumerate(self.tasks)
+            if no not in self._looks_further
+            and (
+                not task.is_mapped
+                or (
+                    task.mapped_group is not None
+                    and all(self.tasks[above].mapped_group == task.mapped_group for above in self.upstream[no])
+                )
+            )
+        )
+
+    @cached_property
+    def mapped(self) -> frozenset[int]:
+        """The mapped tasks."""
+        return frozenset(no for no, task in enumerate(self.tasks) if task.is_mapped)
+
+    @cached_property
+    def above_mapped(self) -> frozenset[int]:
+        """The tasks with a mapped task directly below: it may be mapped over what they push."""
+        return frozenset(above for no in self.mapped for above in self.upstream[no])
+
+    @cached_property
+    def limited(self) -> frozenset[int]:
+        """The tasks with a limit over their own instances."""
+        return frozenset(no for no, task in enumerate(self.tasks) if task.is_limited)
 
     @cached_property
     def _looks_further(self) -> frozenset[int]:
