@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 
 from scheduler.deciding.limits import RUN, TASK, TASK_IN_RUN, Limit, Place
 from scheduler.states import Waiting
+from scheduler.store.db import rows
 from scheduler.store.queueing.limits import COUNTS, HOLDS
 
 #: Whether a task instance waits for slots, see store/upkeep/pending_work.
@@ -206,12 +207,13 @@ def waiting(
     slots than `largest`, none that is `full`, none of a paused DAG. Each pool has a share of its own: a full one starves nobody.
     """
     rank = BY_AGED_RANK if aging_s else BY_RANK
-    rows = connection.exec_driver_sql(
+    best = connection.exec_driver_sql(
         f"""
         select w.* from unnest(%(pools)s::text[], %(free)s::int[], %(largest)s::int[]) p (name, free, largest)
          cross join lateral (
-               select t.id, {rank}, r.dag_id, t.dag_run_id, t.task_id, t.pool, t.pool_slots, t.queue, v.max_active_tasks,
-                      t.max_active_tis_per_dag, t.max_active_tis_per_dagrun
+               select t.id, ({rank})::double precision as rank, r.dag_id, t.dag_run_id, t.task_id, t.pool, t.pool_slots, t.queue,
+                      v.max_active_tasks as run_limit, t.max_active_tis_per_dag as task_limit,
+                      t.max_active_tis_per_dagrun as task_in_run_limit
                  from task_instance t
                  join dag_run r on r.id = t.dag_run_id and r.state = 'running'
                  join dag_version v on v.id = r.version_id
@@ -236,10 +238,4 @@ def waiting(
             "aging_s": aging_s,
         },
     )
-    return [
-        Waiting(
-            id=row[0], rank=float(row[1]), dag_id=row[2], dag_run_id=row[3], task_id=row[4], pool=row[5], pool_slots=row[6],
-            queue=row[7], run_limit=row[8], task_limit=row[9], task_in_run_limit=row[10],
-        )
-        for row in rows
-    ]  # fmt: skip
+    return rows.of_result(Waiting, best)

@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 from scheduler.exceptions import NotFoundError, PacelineError
 from scheduler.serialized.dag import SerializedDag
 from scheduler.states import RunState, TaskState
+from scheduler.store.db import rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +99,7 @@ class Instance:
 
 def run_keys(connection: Connection, runs: Runs) -> list[int]:
     """The keys of the runs meant, oldest first. NotFoundError if the DAG or the run named does not exist."""
-    rows = connection.exec_driver_sql(
+    keys = connection.exec_driver_sql(
         """
         with named as (
             select id, logical_date from dag_run where dag_id = %(dag_id)s and run_id = %(run_id)s
@@ -121,7 +122,7 @@ def run_keys(connection: Connection, runs: Runs) -> list[int]:
             "to": runs.to_date,
         },
     )
-    found = [row[0] for row in rows]
+    found = list(keys.scalars())
     if runs.run_id is not None and not found:
         raise NotFoundError(f"DAG {runs.dag_id!r} has no run {runs.run_id!r}; `paceline runs list --dag {runs.dag_id}` shows all.")
     if not found:
@@ -133,33 +134,23 @@ def run_keys(connection: Connection, runs: Runs) -> list[int]:
 
 def hold_run(connection: Connection, key: int) -> Run | None:
     """Lock a run in any state; None if it was deleted meanwhile."""
-    row = connection.exec_driver_sql(
-        "select id, dag_id, run_id, state, version_id, logical_date, run_type from dag_run where id = %s for no key update", (key,)
-    ).first()
-    if row is None:
-        return None
-    return Run(
-        id=row[0],
-        dag_id=row[1],
-        run_id=row[2],
-        state=RunState(row[3]),
-        version_id=row[4],
-        logical_date=row[5],
-        is_backfill=row[6] == "backfill",
+    held = connection.exec_driver_sql(
+        "select id, dag_id, run_id, state, version_id, logical_date, run_type = 'backfill' as is_backfill"
+        " from dag_run where id = %s for no key update",
+        (key,),
     )
+    return next(iter(rows.of_result(Run, held)), None)
 
 
 def hold_instances(connection: Connection, run: Run) -> list[Instance]:
     """Lock the task instances of a held run in id order, then read them: nobody can move them until the commit."""
     connection.exec_driver_sql("select 1 from task_instance where dag_run_id = %s order by id for no key update", (run.id,))
-    rows = connection.exec_driver_sql(
-        "select id, task_no, task_id, map_index, state, asked from task_instance where dag_run_id = %s order by task_no, map_index",
+    held = connection.exec_driver_sql(
+        "select id, task_no, task_id, map_index, coalesce(state, 'none') as state, asked"
+        " from task_instance where dag_run_id = %s order by task_no, map_index",
         (run.id,),
     )
-    return [
-        Instance(id=row[0], task_no=row[1], task_id=row[2], map_index=row[3], state=TaskState(row[4] or "none"), asked=row[5])
-        for row in rows
-    ]
+    return rows.of_result(Instance, held)
 
 
 def pick(dag: SerializedDag, instances: Sequence[Instance], tasks: Tasks) -> list[Instance]:

@@ -10,6 +10,7 @@ from typing import Any
 from psycopg2.extras import Json
 from sqlalchemy import Connection
 
+from scheduler.store.db import rows
 from scheduler.store.db.database import transaction, transaction_at
 
 
@@ -43,7 +44,7 @@ def claim(connection: Connection, waiter: str, *, limit: int) -> list[Awaited]:
     alive = connection.exec_driver_sql("select 1 from process where id = %s and stopped_at is null for share", (waiter,))
     if alive.first() is None:
         return []
-    rows = connection.exec_driver_sql(
+    taken = connection.exec_driver_sql(
         """
         with free as (
             select task_instance_id from deferral where waiter is null
@@ -52,20 +53,14 @@ def claim(connection: Connection, waiter: str, *, limit: int) -> list[Awaited]:
             update deferral d set waiter = %(waiter)s from free where d.task_instance_id = free.task_instance_id
             returning d.task_instance_id, d.dispatch_id, d.classpath, d.kwargs, d.file
         )
-        select d.task_instance_id, d.dispatch_id::text, d.classpath, d.kwargs, d.file, r.dag_id, r.run_id, t.task_id
+        select d.task_instance_id as ti_id, d.dispatch_id::text, d.classpath, d.kwargs, d.file, r.dag_id, r.run_id, t.task_id
           from taken d
           join task_instance t on t.id = d.task_instance_id
           join dag_run r on r.id = t.dag_run_id
         """,
         {"waiter": waiter, "limit": limit},
     )
-    return [
-        Awaited(
-            ti_id=row[0], dispatch_id=row[1], classpath=row[2], kwargs=row[3], file=row[4], dag_id=row[5], run_id=row[6],
-            task_id=row[7],
-        )
-        for row in rows
-    ]  # fmt: skip
+    return rows.of_result(Awaited, taken)
 
 
 @transaction
@@ -118,7 +113,7 @@ def fire(connection: Connection, fired: Sequence[Fired]) -> int:
 @transaction
 def still_awaited(connection: Connection, waiter: str, mine: Sequence[tuple[int, str]]) -> set[str]:
     """Those dispatches of `mine` that still wait for this waiter's trigger; the others were cleared, marked or timed out."""
-    rows = connection.exec_driver_sql(
+    awaited = connection.exec_driver_sql(
         """
         with mine as (
             select * from unnest(%(ids)s::bigint[], %(dispatch_ids)s::uuid[]) n (id, dispatch_id)
@@ -136,9 +131,9 @@ def still_awaited(connection: Connection, waiter: str, mine: Sequence[tuple[int,
           join deferral d on d.task_instance_id = n.id and d.dispatch_id = n.dispatch_id and d.waiter = %(waiter)s
           join task_instance t on t.id = n.id and t.dispatch_id = n.dispatch_id and t.state = 'deferred'
         """,
-        {"ids": [one[0] for one in mine], "dispatch_ids": [one[1] for one in mine], "waiter": waiter},
+        {"ids": [ti_id for ti_id, _ in mine], "dispatch_ids": [dispatch_id for _, dispatch_id in mine], "waiter": waiter},
     )
-    return {row[0] for row in rows}
+    return set(awaited.scalars())
 
 
 def forget(connection: Connection, ti_ids: Sequence[int]) -> None:

@@ -39,6 +39,10 @@ REVIEWED: dict[tuple[str, str], str] = {
     ("invariants.py", "what"): "each of the constants of the module",
     ("invariants.py", "over(limit)"): "made of constants",
     ("pending_work.py", "asked"): "constants of the store, which the services name",
+    ("prepared.py", "self.name"): "of a constant of the modules that use it",
+    ("prepared.py", "', '.join(self.parameters.values())"): "types of a constant of the modules that use it",
+    ("prepared.py", "numbered"): "the body of a constant of the modules that use it",
+    ("prepared.py", "', '.join(values)"): "placeholders",
     ("why.py", "_in_front(rank)"): "made of constants of the module",
     ("why.py", "rank"): "one of two constants of the module",
     ("delete.py", "table"): "each of a tuple of names in the function",
@@ -64,8 +68,8 @@ def statements(tree: ast.AST) -> Iterator[ast.JoinedStr]:
 
 
 def is_constant(name: str) -> bool:
-    """CONSTANT or module.CONSTANT, or the SQL of such a set of states."""
-    return name.removesuffix(".sql").rpartition(".")[2].strip("_").isupper()
+    """CONSTANT or module.CONSTANT, or the SQL of such a set of states or prepared statement."""
+    return name.removesuffix(".sql").removesuffix(".execute").rpartition(".")[2].strip("_").isupper()
 
 
 def interpolations() -> Iterator[tuple[str, str, int]]:
