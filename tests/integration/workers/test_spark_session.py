@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from py4j.protocol import Py4JError
 from support.faulty import full_only
@@ -345,6 +346,20 @@ def test_added_files_and_errors_of_the_jvm_end_it(jvm: Warm, tmp_path: Path) -> 
     session_pool.release(jvm, LIMITS)
     assert not jvm.jvm.alive
     assert not written.exists()
+
+
+def test_a_jvm_whose_python_daemon_was_killed_serves_no_other_task(jvm: Warm, configuration: dict[str, str]) -> None:
+    with session.opened(jvm, {}, name="kills") as spark:
+        assert spark.sparkContext.parallelize([1, 2]).map(lambda number: number + 1).sum() == 5
+        (daemon,) = psutil.Process(jvm.jvm.pid).children()
+    jvm.tasks += 1
+    assert session_pool.take(configuration, {}, LIMITS) is jvm
+
+    daemon.kill()
+
+    with session.opened(session_pool.take(configuration, {}, LIMITS), {}, name="next") as spark:
+        assert spark.sparkContext.parallelize([1, 2]).map(lambda number: number + 1).sum() == 5
+    assert not jvm.jvm.alive
 
 
 def test_an_ended_jvm_leaves_no_thread_and_no_stack_trace(

@@ -17,7 +17,7 @@ from scheduler.exceptions import FailTask, PacelineError
 from scheduler.settings.sections import Spark
 from workers.logs import worker_log
 from workers.spark import causes, reachable
-from workers.spark.sessions import threads, words
+from workers.spark.sessions import python_daemons, threads, words
 from workers.spark.sessions.jvm import Jvm, JvmError
 from workers.spark.sessions.log_levels import LogLevels
 from workers.spark.sessions.python_side import PythonSide, restore_modules
@@ -142,6 +142,8 @@ def _is_fit(found: Warm, limits: Spark) -> bool:
                 activate(found)
                 if found.stopped:
                     found.renew()
+                why = python_daemons.ended(found.classes)
+        if why is None:
             return True
     except BaseException as error:
         if words.is_interruption(error) or not isinstance(error, Exception):
