@@ -16,9 +16,9 @@ SIGKILL = 1 << (signal.SIGKILL - 1)
 NOT_RUNNING = "TtZX"
 
 
-def ended(classes: Any) -> str | None:
-    """Why the JVM cannot run Python any more; None if it can, or has not yet."""
-    return None if all(map(is_running, _pids(classes))) else "one of its Python daemons has ended"
+def ended(classes: Any, context: Any) -> str | None:
+    """Why the JVM of a SparkContext cannot run Python any more; None if it can, or has not yet."""
+    return None if all(map(is_running, _pids(classes, context))) else "one of its Python daemons has ended"
 
 
 def is_running(pid: int) -> bool:
@@ -31,19 +31,20 @@ def is_running(pid: int) -> bool:
     return said["State"][0] not in NOT_RUNNING and not int(said["ShdPnd"], 16) & SIGKILL
 
 
-def _pids(classes: Any) -> Iterator[int]:
+def _pids(classes: Any, context: Any) -> Iterator[int]:
     """Spark tells of them nowhere, so its fields are read; another version may have others, and is then taken for sound."""
-    from py4j.protocol import Py4JJavaError
+    from py4j.protocol import Py4JError
 
-    with contextlib.suppress(Py4JJavaError, AttributeError, TypeError):
-        factories = _field(classes.org.apache.spark.SparkEnv.get(), "pythonWorkers").valuesIterator()
+    with contextlib.suppress(Py4JError, AttributeError, TypeError):
+        factories = _field(classes, "org.apache.spark.SparkEnv", "pythonWorkers").get(context.env()).valuesIterator()
         while factories.hasNext():
-            daemon = _field(factories.next(), "daemon")
+            daemon = _field(classes, "org.apache.spark.api.python.PythonWorkerFactory", "daemon").get(factories.next())
             if daemon is not None:
                 yield int(daemon.pid())
 
 
-def _field(owner: Any, name: str) -> Any:
-    field = owner.getClass().getDeclaredField(name)
+def _field(classes: Any, owner: str, name: str) -> Any:
+    """By the name of its class: asked for methods of an object, py4j wants all classes that they speak of, and some are missing."""
+    field = classes.java.lang.Class.forName(owner).getDeclaredField(name)
     field.setAccessible(True)
-    return field.get(owner)
+    return field

@@ -142,7 +142,7 @@ def _is_fit(found: Warm, limits: Spark) -> bool:
                 activate(found)
                 if found.stopped:
                     found.renew()
-                why = python_daemons.ended(found.classes)
+                why = python_daemons.ended(found.classes, found.context)
         if why is None:
             return True
     except BaseException as error:
