@@ -13,7 +13,7 @@ import pytest
 if TYPE_CHECKING:
     import pandas as pd
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1000)]
 
 TESTS = Path(__file__).parents[2]
 # As Paceline writes it; the colons and the plus are what Spark and Hadoop could stumble over.
@@ -80,7 +80,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, RUN_ID, ",".join(TABLES)],
         env={**os.environ, "PACELINE_HOME": str(home), "PACELINE_DAGS_FOLDER": str(TESTS.parent / "dags")},
-        cwd=home, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=250, check=False,
+        cwd=home, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout.splitlines()[-1])
