@@ -1,4 +1,4 @@
-"""The `paceline` command: one module a noun, imported only when its noun is used."""
+"""The `paceline` command. Each command has its own module, which is imported on first use."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ import click
 
 from scheduler.cli.lazy import LazyGroup
 
-#: Every noun with the line `paceline --help` shows; `scheduler.cli.<noun>` holds the click command of the same name.
+#: Each command and its line in `paceline --help`. `scheduler.cli.<command>` holds the click command of the same name.
 COMMANDS = {
     "demo": "Run the flights pipeline on a temporary stack and show the result.",
     "standalone": "Run all components on this machine until Ctrl-C.",
@@ -48,5 +48,5 @@ def paceline(context: click.Context, debug: bool) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The console script; ends the process with the exit code."""
+    """Run the console script, and end the process with its exit code."""
     paceline.main(args=arguments, prog_name="paceline")

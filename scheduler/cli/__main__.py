@@ -1,4 +1,4 @@
-"""`python -P -m scheduler.cli` is the `paceline` command without a console script."""
+"""Runs the `paceline` command as `python -P -m scheduler.cli`, without the console script."""
 
 from scheduler.cli import main
 

@@ -1,4 +1,4 @@
-"""`paceline assets`: what tasks update and DAGs wait for."""
+"""`paceline assets`: lists assets and records updates."""
 
 from typing import TYPE_CHECKING, Any
 

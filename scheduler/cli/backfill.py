@@ -1,4 +1,4 @@
-"""`paceline backfill`: runs of past dates, made within limits of their own."""
+"""`paceline backfill`: creates and manages backfills."""
 
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ else:
 COLUMNS = ["id", "dag_id", "state", "from_date", "to_date", "total", "waiting", "left_out", "queued", "running", "success",
            "failed"]  # fmt: skip
 DATES = ["ordinal", "logical_date", "state", "run_id", "started_at", "ended_at", "reason"]
-#: Backfills and dates a person sees without --limit; scripts (--json) get all.
+#: Backfills and dates in a table without --limit. --json prints all.
 SCREENFUL = 50
 
 backfill_id = click.argument("backfill_id", metavar="ID", type=click.IntRange(1, 2**63 - 1))
@@ -66,7 +66,7 @@ def create(
 ) -> None:
     """Create the missing scheduled runs of a DAG between two dates, both included."""
     engine = options.engine()
-    # Read first: a DAG that does not exist is told with a near match.
+    # Read first: if the DAG does not exist, the error message suggests a similar name.
     dag = reads.dag(engine, dag_id)
     wanted = store.Wanted(
         dag_id=dag_id,
@@ -82,15 +82,15 @@ def create(
     if dry_run:
         _show_dates(store.dry_run(engine, wanted), json_wanted=json_wanted)
         return
-    made = store.create(engine, wanted)
+    created = store.create(engine, wanted)
     options.wake("plan")
     if dag["is_paused"]:
         output.say(f"DAG {dag_id} is paused: the backfill waits until `paceline dags unpause {dag_id}`.")
     if json_wanted:
-        output.print_json(made)
+        output.print_json(created)
     else:
-        left_out = f", {made['left_out']} left out" if made["left_out"] else ""
-        click.echo(f"Backfill {made['id']} of DAG {dag_id}: {made['waiting']} runs to make{left_out}.")
+        left_out = f", {created['left_out']} left out" if created["left_out"] else ""
+        click.echo(f"Backfill {created['id']} of DAG {dag_id}: {created['waiting']} runs to create{left_out}.")
 
 
 @backfill.command("list")
@@ -111,12 +111,12 @@ def list_(dag_id: str | None, limit: int | None, json_wanted: bool) -> None:
 @options.as_json
 def show(backfill_id: int, json_wanted: bool) -> None:
     """Show the progress of a backfill and the result for each date."""
-    found = store.backfill(options.engine(), backfill_id)
+    row = store.backfill(options.engine(), backfill_id)
     if json_wanted:
-        output.print_json(found)
+        output.print_json(row)
         return
-    output.facts({name: value for name, value in found.items() if name != "runs"} | {"progress": progress(found)})
-    _show_dates(found["runs"], json_wanted=False)
+    output.facts({name: value for name, value in row.items() if name != "runs"} | {"progress": progress(row)})
+    _show_dates(row["runs"], json_wanted=False)
 
 
 @backfill.command()
@@ -135,7 +135,7 @@ def resume(backfill_id: int, json_wanted: bool) -> None:
     """Resume a paused backfill."""
     changed = store.resume(options.engine(), backfill_id)
     options.wake("plan")
-    _say(backfill_id, "goes on" if changed else "was not paused", json_wanted=json_wanted)
+    _say(backfill_id, "continues" if changed else "was not paused", json_wanted=json_wanted)
 
 
 @backfill.command()
@@ -143,16 +143,16 @@ def resume(backfill_id: int, json_wanted: bool) -> None:
 @options.as_json
 def cancel(backfill_id: int, json_wanted: bool) -> None:
     """Cancel a backfill: drop its pending dates and fail its queued runs. Running runs continue."""
-    found = store.cancel(options.engine(), backfill_id)
-    running = f"; {found['running']} runs go on" if found["running"] else ""
-    _say(backfill_id, f"is cancelled{running}", json_wanted=json_wanted)
+    row = store.cancel(options.engine(), backfill_id)
+    running = f"; {row['running']} runs continue" if row["running"] else ""
+    _say(backfill_id, f"is canceled{running}", json_wanted=json_wanted)
 
 
-def progress(found: dict[str, Any]) -> str:
-    """How far a backfill is: `12 of 20 done (60 %), 1 failed, 3 left out`."""
-    done = found["success"] + found["failed"] + found["left_out"]
-    parts = [f"{done} of {found['total']} done ({100 * done // max(found['total'], 1)} %)"]
-    parts += [f"{found[name]} {name.replace('_', ' ')}" for name in ("failed", "left_out", "running", "queued") if found[name]]
+def progress(row: dict[str, Any]) -> str:
+    """Describe the progress of a backfill: `12 of 20 done (60 %), 1 failed, 3 left out`."""
+    done = row["success"] + row["failed"] + row["left_out"]
+    parts = [f"{done} of {row['total']} done ({100 * done // max(row['total'], 1)} %)"]
+    parts += [f"{row[name]} {name.replace('_', ' ')}" for name in ("failed", "left_out", "running", "queued") if row[name]]
     return ", ".join(parts)
 
 

@@ -1,4 +1,4 @@
-"""What `paceline doctor` looks at: each check gives findings, a problem with what to do about it."""
+"""The checks of `paceline doctor`. Each yields findings: a good result, or a problem with a fix."""
 
 import importlib.metadata
 import os
@@ -18,17 +18,17 @@ from scheduler.store.secrets import connections, variables
 from scheduler.store.upkeep import settings_drift
 from scheduler.store.worker import deferrals
 
-#: Whose versions matter when something behaves oddly.
+#: Libraries whose versions are shown.
 LIBRARIES = ("paceline", "celery", "kombu", "redis", "sqlalchemy", "psycopg2-binary", "pyspark", "flower")
 OLDEST_POSTGRES = 14
 OLDEST_REDIS = (6, 2)
-#: At most so many import errors and the like are spelled out.
+#: Maximum number of import errors and similar problems that are listed one by one.
 SPELLED_OUT = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that was looked at; if not `ok`, `fix` says what to do."""
+    """The result of a check. If it is not `ok`, `fix` is the instruction to solve the problem."""
 
     check: str
     ok: bool
@@ -48,7 +48,7 @@ def bad(check: str, message: str, fix: str) -> Finding:
 
 
 def examine(settings: Settings) -> list[Finding]:
-    """Every check there is; what cannot be checked because the database is away is left out."""
+    """Run all checks. Checks that need the database are skipped if it is unreachable."""
     findings = [*machine(settings), *java(settings), *broker(settings)]
     engine = database.create(settings, pool_size=1, application="paceline doctor")
     try:
@@ -62,18 +62,18 @@ def examine(settings: Settings) -> list[Finding]:
 
 
 def versions() -> dict[str, str]:
-    """What is installed here."""
-    found = {"python": platform.python_version()}
+    """Return the installed versions."""
+    installed = {"python": platform.python_version()}
     for name in LIBRARIES:
         try:
-            found[name] = importlib.metadata.version(name)
+            installed[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+            installed[name] = "not installed"
+    return installed
 
 
 def machine(settings: Settings) -> Iterator[Finding]:
-    """Folders this process reads and writes."""
+    """Check the folders that this process reads and writes."""
     folder = settings.dags_folder
     if not folder.is_dir():
         yield bad("dags folder", f"{folder} is not a folder.", "Make it, or set PACELINE_DAGS_FOLDER.")
@@ -108,12 +108,12 @@ def java(settings: Settings) -> Iterator[Finding]:
 
 
 def broker(settings: Settings) -> Iterator[Finding]:
-    """Redis."""
+    """Check Redis."""
     yield from _guarded("broker", lambda: _redis(settings))
 
 
 def postgres(engine: Engine) -> Iterator[Finding]:
-    """The database server and the schema."""
+    """Check the database server and the schema."""
     database.check(engine)
     version = overview.server_version(engine)
     if int(version.split(".")[0].split()[0]) < OLDEST_POSTGRES:
@@ -125,13 +125,13 @@ def postgres(engine: Engine) -> Iterator[Finding]:
 
 
 def running(engine: Engine, settings: Settings) -> Iterator[Finding]:
-    """Who is alive, and what cannot go on as things stand."""
+    """Check the running processes, and find work that cannot continue."""
     yield from _alive(engine, "scheduler", settings.scheduler.scheduler_health_check_threshold)
     yield from _alive(engine, "worker", settings.worker.heartbeat_timeout)
     deferred = deferrals.waiting(engine)
     yield from _alive(engine, "waiter", settings.waiter.heartbeat_timeout, needed=deferred > 0)
-    for one in settings_drift.differences(engine, silent_s=settings.worker.heartbeat_timeout):
-        yield bad("settings", f"{one}.", "Give all processes the same value, and start those with another one again.")
+    for difference in settings_drift.differences(engine, silent_s=settings.worker.heartbeat_timeout):
+        yield bad("settings", f"{difference}.", "Give all processes the same value, and start those with another one again.")
     yield from secrets(engine, settings)
     for role, right, statement in roles.excesses(engine):
         yield bad(
@@ -182,7 +182,7 @@ def running(engine: Engine, settings: Settings) -> Iterator[Finding]:
 
 
 def secrets(engine: Engine, settings: Settings) -> Iterator[Finding]:
-    """Whether the key of this process reads every variable and connection that is stored."""
+    """Check that the key of this process can decrypt all stored variables and connections."""
     stored = {"variable": variables.tokens(engine), "connection": connections.tokens(engine)}
     if not any(stored.values()):
         return
@@ -235,7 +235,7 @@ def _redis(settings: Settings) -> Iterator[Finding]:
 
 
 def _guarded(check: str, look: Callable[[], Iterator[Finding]]) -> list[Finding]:
-    """The findings of `look`; an error of database or broker is one, with its own advice."""
+    """Return the findings of `look`. An error of the database or broker becomes a finding with its own fix."""
     findings: list[Finding] = []
     try:
         findings.extend(look())
@@ -243,7 +243,7 @@ def _guarded(check: str, look: Callable[[], Iterator[Finding]]) -> list[Finding]
         known = lazy.as_paceline_error(error)
         if known is None:
             raise
-        # Our errors end with what to do: the last sentence, else what follows the last colon.
+        # Paceline's error messages end with the fix: the last sentence, or the text after the last colon.
         text = str(known)
         message, _, fix = text.rpartition(". " if ". " in text else ": ")
         findings.append(bad(check, f"{message}.", _sentence(fix)))

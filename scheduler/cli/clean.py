@@ -1,4 +1,4 @@
-"""`paceline db clean`: delete what ended long ago, batch by batch, beside everything that runs."""
+"""`paceline db clean`: deletes old records in batches, while other processes run."""
 
 import sys
 from collections import Counter
@@ -18,7 +18,7 @@ else:
     prune = Later("scheduler.services.prune")
     retention = Later("scheduler.store.upkeep.retention")
 
-#: Tables that are named although nothing of them is deleted.
+#: Kinds of records that are listed even if none is deleted.
 ALWAYS = ("runs", "task_instances")
 
 
@@ -36,11 +36,11 @@ def clean(*, before: datetime, logs: bool, dry_run: bool, yes: bool, json_wanted
     """
     engine = options.engine()
     if dry_run or not (yes or json_wanted or not sys.stdin.isatty()):
-        found = retention.count(engine, before)
+        counts = retention.count(engine, before)
         if dry_run:
-            _print(found, before, json_wanted=json_wanted, done=False)
+            _print(counts, before, json_wanted=json_wanted, done=False)
             return
-        _print(found, before, json_wanted=False, done=False)
+        _print(counts, before, json_wanted=False, done=False)
         click.confirm("Delete them?", abort=True)
     deleted: Counter[str] = Counter(dict.fromkeys((*ALWAYS, *retention.KINDS), 0))
     for kind, batch in prune.everything(engine, before):

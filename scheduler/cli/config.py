@@ -1,4 +1,4 @@
-"""`paceline config`: every setting, where its value comes from, and whether all are allowed."""
+"""`paceline config`: shows and validates the settings."""
 
 from __future__ import annotations
 
@@ -69,14 +69,14 @@ def check(json_wanted: bool) -> None:
     if json_wanted:
         output.print_json({"ok": True, "set": origin})
     else:
-        click.echo(f"All settings are fine; {len(origin)} of {len(keys())} are set, the others have their defaults.")
+        click.echo(f"All settings are valid; {len(origin)} of {len(keys())} are set, the others have their defaults.")
 
 
 def effective(settings: Settings, key: str) -> Any:
-    """The value in force: embedded URLs and full paths filled in, passwords masked."""
+    """Return the effective value of a setting: with embedded URLs and full paths filled in, and passwords masked."""
     from scheduler.settings import shown
 
-    in_force = {
+    derived = {
         "paths.home": settings.home,
         "paths.dags_folder": settings.dags_folder,
         "paths.logs_folder": settings.logs_folder,
@@ -84,5 +84,5 @@ def effective(settings: Settings, key: str) -> Any:
         "broker.url": settings.broker_url,
         "worker.database_url": settings.worker_database_url,
     }
-    value = shown(key, in_force.get(key, settings.value(key)))
+    value = shown(key, derived.get(key, settings.value(key)))
     return str(value) if isinstance(value, Path) else value

@@ -1,4 +1,4 @@
-"""`paceline connections`: where other systems are and how to log in there; passwords and extras are stored encrypted."""
+"""`paceline connections`: manages connections to other systems. Passwords and extras are stored encrypted."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ def list_(json_wanted: bool) -> None:
 @options.as_json
 def get(conn_id: str, show: bool, json_wanted: bool) -> None:
     """Show a connection."""
-    found = store.connection(options.engine(), conn_id, _cipher())
-    values = found.as_dict()
+    connection = store.connection(options.engine(), conn_id, _cipher())
+    values = connection.as_dict()
     if not show:
         values |= {
-            "password": secrets_masker.hidden(found.password, secret=True),
-            "extra": secrets_masker.hidden(found.extra_dejson, secret=True),
+            "password": secrets_masker.hidden(connection.password, secret=True),
+            "extra": secrets_masker.hidden(connection.extra_dejson, secret=True),
         }
     if json_wanted:
-        output.print_json(values | {"uri": found.get_uri() if show else None})
+        output.print_json(values | {"uri": connection.get_uri() if show else None})
     else:
         output.facts(values | {"extra": json.dumps(values["extra"], ensure_ascii=False)})
 
@@ -77,18 +77,18 @@ def add(conn_id: str, *, conn_uri: str | None, conn_json: str | None, overwrite:
     if sum([conn_uri is not None, conn_json is not None, bool(given)]) != 1:
         raise click.UsageError("Give one of --conn-uri, --conn-json, or --conn-type with the other fields.")
     if conn_uri is not None:
-        made = Connection.from_uri(conn_id, _typed(conn_uri))
+        connection = Connection.from_uri(conn_id, _typed(conn_uri))
     elif conn_json is not None:
-        made = Connection.from_json(conn_id, _typed(conn_json))
+        connection = Connection.from_json(conn_id, _typed(conn_json))
     else:
         if "conn_type" not in given:
             raise click.UsageError("--conn-type is missing.")
         if "conn_password" in given:
             given["conn_password"] = _typed(given["conn_password"])
-        made = Connection.from_json(
-            conn_id, {name.removeprefix("conn_") if name != "conn_type" else name: one for name, one in given.items()}
+        connection = Connection.from_json(
+            conn_id, {name.removeprefix("conn_") if name != "conn_type" else name: value for name, value in given.items()}
         )
-    store.add(options.engine(), [made], _cipher(make=True), existing="overwrite" if overwrite else "fail")
+    store.add(options.engine(), [connection], _cipher(make=True), existing="overwrite" if overwrite else "fail")
     click.echo(f"Connection {conn_id} is stored.")
 
 
@@ -105,8 +105,8 @@ def delete(conn_id: str) -> None:
 def export(file: Path) -> None:
     """Write all connections, unencrypted, to a JSON file that only you can read. Use - for standard output."""
     engine, cipher = options.engine(), _cipher()
-    found = [store.connection(engine, row["conn_id"], cipher).as_dict() for row in store.connections(engine)]
-    values = {one.pop("conn_id"): one for one in found}
+    exported = [store.connection(engine, row["conn_id"], cipher).as_dict() for row in store.connections(engine)]
+    values = {connection.pop("conn_id"): connection for connection in exported}
     options.write_private(file, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
     output.say(f"{len(values)} connections are exported.")
 
@@ -116,8 +116,8 @@ def export(file: Path) -> None:
 @click.option("--existing", type=click.Choice(["fail", "skip", "overwrite"]), default="fail", show_default=True)
 def import_(file: Path, existing: str) -> None:
     """Import connections from a JSON file: {"id": "URI"} or {"id": {"conn_type": ..., ...}}. All are stored, or none."""
-    made = [_imported(conn_id, one) for conn_id, one in options.read_object(file).items()]
-    written = store.add(options.engine(), made, _cipher(make=True), existing=existing)
+    imported = [_imported(conn_id, given) for conn_id, given in options.read_object(file).items()]
+    written = store.add(options.engine(), imported, _cipher(make=True), existing=existing)
     click.echo(f"{len(written)} connections are stored.")
 
 

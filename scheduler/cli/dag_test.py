@@ -1,4 +1,4 @@
-"""Run a DAG in this process: no database, no broker, no workers."""
+"""Runs a DAG in this process, without a database, broker or workers."""
 
 import contextlib
 import os
@@ -23,9 +23,9 @@ from scheduler.settings import Settings, data_folder
 
 
 def run(settings: Settings, dag_id: str, *, logical_date: datetime, conf: dict[str, Any], quiet: bool = False) -> dict[str, Any]:
-    """Run the DAG of the DAGs folder and return its state and, by task, state, seconds, result and reason.
+    """Run a DAG of the DAGs folder. Returns its state, and the state, seconds, result and reason of each task.
 
-    `quiet` keeps stdout free of what tasks print. NotFoundError, or DagError if the file cannot be loaded.
+    With `quiet`, the output of tasks goes to stderr. NotFoundError if there is no such DAG; DagError if its file cannot be loaded.
     """
     dag, file = find(settings, dag_id)
     plan = from_dag(dag, file=file, core=settings.core, scheduler=settings.scheduler)
@@ -61,7 +61,7 @@ def run(settings: Settings, dag_id: str, *, logical_date: datetime, conf: dict[s
 
 
 def find(settings: Settings, dag_id: str) -> tuple[DAG, str]:
-    """The DAG and its file in the DAGs folder; files that mention the id are read first."""
+    """Return a DAG and its file in the DAGs folder. Files that mention its ID are loaded first."""
     zones.set_default(settings.core.default_timezone)
     folder = settings.dags_folder
     with contextlib.closing(Watch(folder, list_interval_s=1)) as watch:
@@ -92,7 +92,7 @@ def _mentions(path: Path, dag_id: str) -> bool:
 
 @contextlib.contextmanager
 def _data_deleted_afterwards(settings: Settings, dag_run: context.DagRun) -> Iterator[None]:
-    """Nobody else knows of this run, so nobody would delete the DataFrames that its tasks returned."""
+    """Delete the returned DataFrames after the block: the run is not in the database, so they would never be deleted."""
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""`paceline dags`: DAGs, their errors, pausing, testing and triggering."""
+"""`paceline dags`: lists, shows, pauses, tests and triggers DAGs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def list_(all_: bool, json_wanted: bool) -> None:
     output.table(rows, columns, empty=f"No DAGs; the DAGs folder is {options.settings().dags_folder}.")
     failed = len(reads.import_errors(engine))
     if failed:
-        output.say(f"{failed} DAG files cannot be read: `paceline dags errors` says why.")
+        output.say(f"{failed} DAG files cannot be read: `paceline dags errors` lists the errors.")
 
 
 @dags.command()
@@ -130,7 +130,7 @@ def unpause(dag_id: str) -> None:
     """Unpause a DAG."""
     changed = store.unpause(options.engine(), dag_id)
     options.wake("plan", "queue")
-    click.echo(f"DAG {dag_id} goes on." if changed else f"DAG {dag_id} was not paused.")
+    click.echo(f"DAG {dag_id} is unpaused." if changed else f"DAG {dag_id} was not paused.")
 
 
 @dags.command()
@@ -157,9 +157,9 @@ def trigger(
     if timeout_s is not None and not wait:
         raise click.UsageError("--timeout needs --wait.")
     engine = options.engine()
-    # Its newest version is read first: a DAG that does not exist is told with a near match.
+    # Read first: if the DAG does not exist, the error message suggests a similar name.
     dag = reads.dag(engine, dag_id)
-    made = runs_store.trigger(
+    run = runs_store.trigger(
         engine,
         dag_id,
         run_id=run_id,
@@ -169,14 +169,14 @@ def trigger(
         conf_overrides_params=options.settings().core.dag_run_conf_overrides_params,
         max_conf_bytes=options.settings().core.max_conf_bytes,
     )
-    options.wake("plan", f"run:{made.id}")
+    options.wake("plan", f"run:{run.id}")
     _warn(engine, dag)
     if wait:
-        runs_cli.end_with(dag_id, made.run_id, timeout_s=timeout_s, json_wanted=json_wanted)
+        runs_cli.end_with(dag_id, run.run_id, timeout_s=timeout_s, json_wanted=json_wanted)
     elif json_wanted:
-        output.print_json(reads.run(engine, dag_id, made.run_id))
+        output.print_json(reads.run(engine, dag_id, run.run_id))
     else:
-        click.echo(f"Run {made.run_id} of DAG {dag_id} is queued.")
+        click.echo(f"Run {run.run_id} of DAG {dag_id} is queued.")
 
 
 @dags.command()
@@ -204,15 +204,15 @@ def test(dag_id: str, logical_date: datetime | None, conf: dict[str, Any] | None
 
 
 def _params(spec: dict[str, Any]) -> list[dict[str, Any]]:
-    """The params as rows: what has no default must be given."""
+    """Return the params as rows. A param without a default is required."""
     return [
         {
             "param": name,
-            "default": json.dumps(one["value"], ensure_ascii=False) if "value" in one else "required",
-            "schema": json.dumps(one["schema"], ensure_ascii=False) if one["schema"] else "any",
-            "description": one["description"],
+            "default": json.dumps(param["value"], ensure_ascii=False) if "value" in param else "required",
+            "schema": json.dumps(param["schema"], ensure_ascii=False) if param["schema"] else "any",
+            "description": param["description"],
         }
-        for name, one in spec.items()
+        for name, param in spec.items()
     ]
 
 

@@ -1,4 +1,4 @@
-"""`paceline db`: make the schema, and check it."""
+"""`paceline db`: migrates and checks the schema, and manages roles and keys."""
 
 from typing import TYPE_CHECKING
 
@@ -36,7 +36,7 @@ def rotate_fernet_key() -> None:
     engine = options.engine()
     cipher = Cipher.of(options.settings(), make=True)
     count = variables.rotate(engine, cipher) + connections.rotate(engine, cipher)
-    click.echo(f"{count} variables and connections are encrypted with the first key; the others can go.")
+    click.echo(f"{count} variables and connections are encrypted with the first key; you can remove the others.")
 
 
 @db.command()

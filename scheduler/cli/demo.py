@@ -1,4 +1,4 @@
-"""`paceline demo`: the flights pipeline on a throw-away stack, with its result."""
+"""`paceline demo`: runs the flights pipeline on a temporary stack and shows its result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from scheduler.settings import Settings
 
 DAG_ID = "flights"
-#: Seconds until the DAG file must have been read.
+#: Seconds in which the DAG file must be parsed.
 PARSE_LIMIT_S = 120.0
 POLL_S = 0.2
 LOG_LINES = 15
@@ -75,7 +75,7 @@ def demo(keep: bool) -> None:
 
 
 def _demo_settings(settings: Settings) -> Settings:
-    """The user's settings, but with embedded servers, a home of the demo's own and the folder that holds the flights DAG."""
+    """Return the user's settings with embedded servers, a separate home and the folder of the flights DAG."""
     from scheduler.settings import Paths
     from scheduler.settings.sections import Broker, Database
 
@@ -86,16 +86,16 @@ def _demo_settings(settings: Settings) -> Settings:
 
 
 def _dags_folder(settings: Settings) -> Path:
-    """The configured DAGs folder if it has the flights DAG, else the one beside the installed package."""
-    beside = Path(__file__).resolve().parents[2] / "dags"
-    for folder in (settings.dags_folder, beside):
+    """Return the configured DAGs folder if it has the flights DAG, or else that of the checkout."""
+    checkout = Path(__file__).resolve().parents[2] / "dags"
+    for folder in (settings.dags_folder, checkout):
         if (folder / f"{DAG_ID}.py").is_file():
             return folder
     raise NotFoundError(f"{settings.dags_folder} holds no {DAG_ID}.py: run `paceline demo` in a checkout of Paceline.")
 
 
 def _forget(settings: Settings) -> None:
-    """Remove the database and logs of an earlier demo; its results stay."""
+    """Remove the database and logs of an earlier demo. Its results stay."""
     from scheduler.embedded import servers
 
     servers.end_orphans(settings.home / "postgres")
@@ -119,7 +119,7 @@ def _run_flights(engine: Engine, settings: Settings, screen: Console) -> dict[st
 
 
 def _wait_for_dag(engine: Engine) -> None:
-    """Until a scheduler has read the DAG file; its import error, should it have one, is ours."""
+    """Wait until a scheduler has parsed the DAG file. DemoFailedError if the file has an import error."""
     from scheduler.store.queries import reads
 
     deadline = time.monotonic() + PARSE_LIMIT_S
@@ -133,7 +133,7 @@ def _wait_for_dag(engine: Engine) -> None:
         except NotFoundError:
             pass
         time.sleep(POLL_S)
-    raise WaitTimeoutError(f"No scheduler has read {DAG_ID}.py within {PARSE_LIMIT_S:.0f} s; its log says why.")
+    raise WaitTimeoutError(f"No scheduler has read {DAG_ID}.py within {PARSE_LIMIT_S:.0f} s: see its log.")
 
 
 def _show_result(settings: Settings, run: dict[str, Any], screen: Console) -> None:
@@ -161,7 +161,7 @@ def _show_result(settings: Settings, run: dict[str, Any], screen: Console) -> No
 
 
 def _show_failures(settings: Settings, run: dict[str, Any], screen: Console) -> None:
-    """The tasks that failed, each with the end of its last try's log."""
+    """Print the failed tasks, each with the end of its newest log."""
     from rich.text import Text
 
     from workers import logs

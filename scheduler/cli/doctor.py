@@ -1,4 +1,4 @@
-"""`paceline doctor`: what is reachable, which versions run, and what to fix."""
+"""`paceline doctor`: checks servers, versions and configuration, and shows fixes."""
 
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ def doctor(role: str | None, deep_wanted: bool, json_wanted: bool) -> None:
     the command lists each row that violates an invariant for longer than schedulers need to repair it.
     """
     if role is not None and not deep_wanted:
-        # Asked every few seconds as the health check of a container: what the others need is not imported for it.
+        # This is the health check of containers, every few seconds, so it does not import the modules of the other checks.
         health.examine(role, json_wanted=json_wanted)
         return
     from scheduler.cli import checks, deep
@@ -32,11 +32,11 @@ def doctor(role: str | None, deep_wanted: bool, json_wanted: bool) -> None:
     try:
         findings = checks.examine(options.settings())
     except SettingsError as error:
-        findings = [checks.bad("settings", str(error), "Correct it; `paceline config check` tells when all are fine.")]
+        findings = [checks.bad("settings", str(error), "Correct it; `paceline config check` validates all settings.")]
     healthy = all(finding.ok for finding in findings)
     if json_wanted:
-        found = [finding.to_dict() for finding in findings]
-        output.print_json({"ok": healthy, "versions": checks.versions(), "checks": found})
+        rows = [finding.to_dict() for finding in findings]
+        output.print_json({"ok": healthy, "versions": checks.versions(), "checks": rows})
     else:
         _print(findings, checks.versions(), healthy=healthy)
     click.get_current_context().exit(0 if healthy else 1)

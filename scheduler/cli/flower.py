@@ -1,4 +1,4 @@
-"""`paceline flower`: Flower for our broker, in this process, so that no password stands on a command line."""
+"""`paceline flower`: runs Flower in this process, so that no password is on a command line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scheduler.flower import access
 if TYPE_CHECKING:
     from scheduler.settings import Settings
 
-#: Tasks are named dag.task (the message's shadow); their args are the run.
+#: The name of a task is dag.task (the shadow of its message), and its args are the run.
 TASK_COLUMNS = "name,args,state,worker,received,started,runtime,uuid"
 
 
@@ -46,7 +46,7 @@ def flower() -> None:
         "enable_events": True,
         "purge_offline_workers": 600,
     }
-    # The environment speaks last in Flower: ours must not be overruled by a FLOWER_PORT that somebody exported elsewhere.
+    # In Flower, the environment overrides options: an exported FLOWER_PORT must not override Paceline's settings.
     for name in arguments:
         os.environ.pop(f"FLOWER_{name}".upper(), None)
     from scheduler.flower import queues
@@ -59,13 +59,13 @@ def flower() -> None:
 
 
 def _refuse_taken_port(settings: Settings) -> None:
-    """ConflictError now instead of a stack trace later; another process may still be quicker."""
+    """Raise ConflictError if the port is in use, to avoid a traceback later. Another process may still take it in between."""
     address, port = settings.flower.address, settings.flower.port
     try:
-        found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        with contextlib.closing(socket.socket(found[0][0], socket.SOCK_STREAM)) as probe:
+        addresses = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        with contextlib.closing(socket.socket(addresses[0][0], socket.SOCK_STREAM)) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(found[0][4])
+            probe.bind(addresses[0][4])
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise ConflictError(f"Port {port} of {address} is taken: set PACELINE_FLOWER_PORT to another.") from None

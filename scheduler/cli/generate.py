@@ -1,4 +1,4 @@
-"""`python -m scheduler.cli.generate`: writes the files that are generated from the code; --check lists the stale ones."""
+"""`python -m scheduler.cli.generate`: writes the files that are generated from the code. --check lists stale ones."""
 
 import sys
 import tomllib
@@ -39,7 +39,7 @@ def generate(check: bool, root: Path) -> None:
 
 
 def toml_file() -> str:
-    """config/paceline.toml: every setting as a comment, with its default and its meaning."""
+    """Return config/paceline.toml: every setting as a comment, with its default and description."""
     lines = [
         "# Every setting of Paceline with its default. To change a setting, remove the # and edit the value.",
         "# The environment variable PACELINE_<SECTION>_<KEY> overrides this file. `paceline config check` validates it.",
@@ -57,7 +57,7 @@ def toml_file() -> str:
 
 
 def settings_page() -> str:
-    """docs/reference/settings.md."""
+    """Return docs/reference/settings.md."""
     lines = [
         "# Settings",
         "",
@@ -81,7 +81,7 @@ def settings_page() -> str:
 
 
 def cli_page() -> str:
-    """docs/reference/cli.md: the help of every command."""
+    """Return docs/reference/cli.md: the help of every command."""
     lines = ["# Command line", "", f"<!-- {NOTE} -->", ""]
     lines += [
         "Every command that reads data accepts `--json`. An error is one sentence on stderr. `paceline --debug` adds a traceback."
@@ -92,7 +92,7 @@ def cli_page() -> str:
 
 
 def states_page() -> str:
-    """docs/reference/states.md: the table of transitions, and the same as a chart."""
+    """Return docs/reference/states.md: the transitions as a chart and as a table."""
     by_edge: dict[tuple[str, str], dict[str, str]] = {}
     for move in states.TRANSITIONS:
         by_edge.setdefault((move.source.value, move.target.value), {})[move.actor.value] = move.reason
@@ -115,7 +115,7 @@ def states_page() -> str:
 
 
 def fault_points_page() -> str:
-    """docs/reference/fault-points.md."""
+    """Return docs/reference/fault-points.md."""
     lines = ["# Fault points", "", f"<!-- {NOTE} -->", ""]
     lines += [
         "A fault point is a step at which a test can kill, stop, delay or fail a process; see `scheduler/process/fault_points.py`.",
@@ -130,7 +130,7 @@ def fault_points_page() -> str:
 
 
 def redis_file() -> str:
-    """config/redis.conf: what docker-compose.yml starts Redis with, its users among it."""
+    """Return config/redis.conf: the configuration of Redis in docker-compose.yml, with its users."""
     lines = [
         "# Redis configuration for docker-compose.yml, which fills in the passwords. There is one user for each role.",
         f"# {NOTE}",
@@ -164,9 +164,9 @@ def _help(command: click.Command, name: str, parent: click.Context | None) -> It
     yield context.command_path, command.get_help(context)
     if isinstance(command, click.Group):
         for child in command.list_commands(context):
-            found = command.get_command(context, child)
-            assert found is not None
-            yield from _help(found, child, context)
+            subcommand = command.get_command(context, child)
+            assert subcommand is not None
+            yield from _help(subcommand, child, context)
 
 
 def _default(field: Any) -> Any:

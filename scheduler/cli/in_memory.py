@@ -1,4 +1,4 @@
-"""A run in this process, decided as the scheduler decides it: states and XComs in memory, tries one after the other."""
+"""A run in this process: it is decided as in the scheduler, with states and XComs in memory, and runs one try at a time."""
 
 import asyncio
 import contextlib
@@ -31,13 +31,13 @@ from workers.xcom_pull import XComPull
 
 #: JSON texts by task number, map index and key.
 XComs = dict[tuple[int, int, str], str]
-#: In place of the number that the database gives each run.
+#: Used instead of the number of a run in the database.
 NO_NUMBER = 0
 
 
 @dataclass(slots=True)
 class MemoryRun:
-    """One run of `dag`, whose data is `plan`."""
+    """A run of `dag`. `plan` is its serialized form."""
 
     settings: Settings
     dag: DAG
@@ -48,7 +48,7 @@ class MemoryRun:
     branched: list[Branched] = field(default_factory=list)
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Run to the end; a row for each task instance as it ends."""
+        """Run to the end, and yield a row for each task instance when it ends."""
         self.states = {no: {-1: TaskState.NONE} for no in range(len(self.plan.tasks))}
         while True:
             evaluation = evaluate(self.plan, self.states, Facts(branched=tuple(self.branched)))
@@ -56,33 +56,33 @@ class MemoryRun:
                 for no in evaluation.expand:
                     yield from self._expand(no)
                 continue
-            ended = [one for one in evaluation.decisions if one.state is not TaskState.SCHEDULED]
-            ready = [one for one in evaluation.decisions if one.state is TaskState.SCHEDULED]
-            for one in ended:
-                yield self._row(one, one.state, one.reason)
-            # All instances of one task, before what follows on it is decided.
-            for one in ready:
-                if one.task_no == ready[0].task_no and self.states[one.task_no][one.map_index] is TaskState.NONE:
-                    yield from self._run(one)
+            ended = [decision for decision in evaluation.decisions if decision.state is not TaskState.SCHEDULED]
+            ready = [decision for decision in evaluation.decisions if decision.state is TaskState.SCHEDULED]
+            for decision in ended:
+                yield self._row(decision, decision.state, decision.reason)
+            # Run all instances of one task before its downstream tasks are decided.
+            for decision in ready:
+                if decision.task_no == ready[0].task_no and self.states[decision.task_no][decision.map_index] is TaskState.NONE:
+                    yield from self._run(decision)
             if not evaluation.decisions:
                 return
 
     def _expand(self, no: int) -> Iterator[dict[str, Any]]:
-        """Make the instances of a mapped task."""
+        """Create the instances of a mapped task."""
         spec = self.plan.tasks[no].expand
         assert spec is not None
         keys = expansion.reads(spec)
         lengths = {(name, key): length for name, key in keys if (length := self._length(name, key)) is not None}
         count, most = expansion.count(spec, lengths), self.settings.core.max_map_length
-        one = Decision(no, TaskState.NONE, "")
+        decision = Decision(no, TaskState.NONE, "")
         if count is None:
             names = ", ".join(sorted(name for name, _ in keys))
-            yield self._row(one, TaskState.UPSTREAM_FAILED, f"{names} returned no list or dict to map over")
+            yield self._row(decision, TaskState.UPSTREAM_FAILED, f"{names} returned no list or dict to map over")
         elif count > most:
             reason = f"it would become {count} instances; core.max_map_length allows {most}"
-            yield self._row(one, TaskState.UPSTREAM_FAILED, reason)
+            yield self._row(decision, TaskState.UPSTREAM_FAILED, reason)
         elif count == 0:
-            yield self._row(one, TaskState.SKIPPED, "there is nothing to map over")
+            yield self._row(decision, TaskState.SKIPPED, "there is nothing to map over")
         else:
             self.states[no] = dict.fromkeys(range(count), TaskState.NONE)
 
@@ -94,14 +94,14 @@ class MemoryRun:
         value = None if text is None else xcom.decode(text)
         return len(value) if isinstance(value, list | dict) else None
 
-    def _run(self, one: Decision) -> Iterator[dict[str, Any]]:
-        task = self.plan.tasks[one.task_no]
-        ti = MemoryTaskInstance(self, one.task_no, one.map_index)
+    def _run(self, decision: Decision) -> Iterator[dict[str, Any]]:
+        task = self.plan.tasks[decision.task_no]
+        ti = MemoryTaskInstance(self, decision.task_no, decision.map_index)
         started = time.monotonic()
         state, reason = _try(self.settings, self.dag.task_dict[task.task_id], ti)
         if state is TaskState.SUCCESS and task.branches:
-            self.branched.append(Branched(task_no=one.task_no, map_index=one.map_index, skip=frozenset(ti.skipped)))
-        yield self._row(one, state, reason, time.monotonic() - started, ti.map_label)
+            self.branched.append(Branched(task_no=decision.task_no, map_index=decision.map_index, skip=frozenset(ti.skipped)))
+        yield self._row(decision, state, reason, time.monotonic() - started, ti.map_label)
         if state is TaskState.FAILED and self.plan.fail_fast:
             rest = [(no, index) for no, instances in self.states.items() for index in instances]
             for no, index in rest:
@@ -109,12 +109,14 @@ class MemoryRun:
                     reason = "fail_fast: another task failed"
                     yield self._row(Decision(no, TaskState.SKIPPED, reason, index), TaskState.SKIPPED, reason)
 
-    def _row(self, one: Decision, state: TaskState, reason: str, took_s: float = 0.0, label: str | None = None) -> dict[str, Any]:
-        self.states[one.task_no][one.map_index] = state
-        result = self.xcoms.get((one.task_no, one.map_index, RETURN_KEY))
+    def _row(
+        self, decision: Decision, state: TaskState, reason: str, took_s: float = 0.0, label: str | None = None
+    ) -> dict[str, Any]:
+        self.states[decision.task_no][decision.map_index] = state
+        result = self.xcoms.get((decision.task_no, decision.map_index, RETURN_KEY))
         return {
-            "task_id": self.plan.tasks[one.task_no].task_id,
-            "map_index": one.map_index,
+            "task_id": self.plan.tasks[decision.task_no].task_id,
+            "map_index": decision.map_index,
             "map_label": label,
             "state": state.value,
             "took_s": round(took_s, 3),
@@ -124,7 +126,7 @@ class MemoryRun:
 
 
 class MemoryTaskInstance(XComPull):
-    """What user code gets as `ti`: XComs are kept as JSON, so that what a worker refuses is refused here."""
+    """The task instance that user code receives as `ti`. It stores XComs as JSON, so it rejects the same values as a worker."""
 
     def __init__(self, run: MemoryRun, task_no: int, map_index: int) -> None:
         super().__init__(run.plan, task_no, map_index)
@@ -139,56 +141,56 @@ class MemoryTaskInstance(XComPull):
         self.map_label: str | None = None
 
     def now(self) -> datetime:
-        """The time on this machine's clock."""
+        """Return the time of this machine's clock."""
         return datetime.now(UTC)
 
     def skip(self, task_ids: Iterable[str]) -> None:
-        """Skip these tasks below."""
+        """Skip these downstream tasks."""
         self.skipped = tuple(task_ids)
 
     def states(self, targets: Sequence[Target]) -> list[Counts]:
-        """There is no other DAG here."""
+        """Raise PacelineError, because there are no other DAGs."""
         raise PacelineError(f"`paceline dags test` has no database, so it cannot look at DAG {targets[0].dag_id!r}.")
 
     def describe_dag(self, dag_id: str) -> None:
-        """There is no other DAG here."""
+        """Return None, because there are no other DAGs."""
 
     def trigger_run(self, dag_id: str, **_: Any) -> str:
-        """There is no other DAG here."""
+        """Raise PacelineError, because there are no other DAGs."""
         raise PacelineError(f"`paceline dags test` has no database, so it cannot trigger DAG {dag_id!r}.")
 
     def pull_one(self, task_id: str, key: str, map_index: int, default: Any) -> Any:
-        """What one instance pushed."""
+        """Return the XCom of one task instance, or `default`."""
         text = self.run.xcoms.get((self._dag.number.get(task_id, -1), map_index, key))
         return default if text is None else xcom.decode(text)
 
     def pull_all(self, task_id: str, key: str) -> list[Any]:
-        """What the instances of a mapped task pushed, in map order."""
+        """Return the XComs of the instances of a mapped task, in map order."""
         no = self._dag.number[task_id]
-        found = ((index, text) for (task, index, name), text in self.run.xcoms.items() if (task, name) == (no, key))
-        return [xcom.decode(text) for _, text in sorted(found)]
+        texts = ((index, text) for (task, index, name), text in self.run.xcoms.items() if (task, name) == (no, key))
+        return [xcom.decode(text) for _, text in sorted(texts)]
 
     def xcom_entries(self, task_id: str, key: str) -> Sequence[Any]:
-        """What a task pushed as a list or dict to map over."""
+        """Return the entries of a list or dict that a task pushed."""
         value = self.xcom_pull(task_id, key)
         if value is None:
             raise XComError(f"Task {task_id!r} has pushed no list or dict under {key!r} to map over.")
         return listed(value, f"The XCom {key!r} of task {task_id!r}")
 
     def xcom_push(self, key: str, value: Any) -> None:
-        """Keep `value` (JSON) under `key` for the tasks after this one."""
+        """Store `value` (JSON) under `key` for later tasks."""
         core = self.run.settings.core
         results.check_mapped_over(self._dag, self._task_no, {key: value}, core.max_map_length)
         text = xcom.encode(value, core.max_xcom_bytes, name=f"value of XCom {key!r}")
         self.run.xcoms[self._task_no, self.map_index, key] = text
 
     def set_map_label(self, label: str) -> None:
-        """Give this instance of a mapped task a name for people."""
+        """Set the display name of this instance of a mapped task."""
         self.map_label = label
 
 
 def _try(settings: Settings, operator: AbstractOperator, ti: MemoryTaskInstance) -> tuple[TaskState, str]:
-    """One try: how it ended and, unless well, why."""
+    """Run one try. Returns its final state, and a reason unless it succeeded."""
     from workers.spark.sessions import task as spark
 
     run = ti.run
@@ -221,7 +223,7 @@ def _try(settings: Settings, operator: AbstractOperator, ti: MemoryTaskInstance)
 
 
 def _run_through(operator: AbstractOperator, ti: MemoryTaskInstance, values: context.Context, settings: Settings) -> object:
-    """Run a task to its end: what waits without a worker elsewhere waits here."""
+    """Run a task to its end. Reschedules and deferrals wait in this process."""
     from workers.runtimes import python
     from workers.spark.applications import submitter
     from workers.spark.applications.jobs import NoJobs

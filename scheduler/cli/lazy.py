@@ -1,4 +1,4 @@
-"""The root group: finds a noun's module when it is asked for, and turns every error into one sentence and an exit code."""
+"""The root command group: it imports commands on first use, and turns every error into a message and an exit code."""
 
 import difflib
 import importlib
@@ -15,7 +15,7 @@ INTERRUPTED = 130
 
 
 class Later:
-    """A module that is imported when something of it is first used, so that `--help` loads no database and no terminal code."""
+    """A module that is imported on first use, so that `--help` loads neither the database nor the terminal libraries."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -25,7 +25,7 @@ class Later:
 
 
 class LazyGroup(click.Group):
-    """Knows its commands by name and help line; `scheduler.cli.<name>.<name>` is imported at first use."""
+    """A group with the names and help lines of its commands. It imports `scheduler.cli.<name>.<name>` on first use."""
 
     def __init__(self, *args: Any, commands_by_module: Mapping[str, str], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -68,7 +68,7 @@ class LazyGroup(click.Group):
 
 
 def _refusal(message: str, exit_code: int) -> click.ClickException:
-    """An error as the user sees it."""
+    """Return the exception that click prints."""
     refusal = click.ClickException(message)
     refusal.exit_code = exit_code  # type: ignore[misc]
     return refusal
@@ -86,10 +86,10 @@ def _end(error: Exception, *, debug: bool) -> NoReturn:
 
 
 def as_paceline_error(error: Exception) -> PacelineError | None:
-    """The error as one of ours: database and broker errors say what does not answer. None if it is none of these."""
+    """Convert an error of the database or broker into a PacelineError. None for other errors."""
     if isinstance(error, PacelineError):
         return error
-    # A library that was never imported raised nothing; importing it here would slow every error down.
+    # A library that is not imported cannot have raised the error, and importing it here would slow down every error.
     libraries = {base.__module__.partition(".")[0] for base in type(error).__mro__}
     if "sqlalchemy" in libraries or "psycopg2" in libraries:
         return _of_database(error)

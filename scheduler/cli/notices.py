@@ -1,4 +1,4 @@
-"""`paceline notices`: callbacks and mails that wait, or that failed."""
+"""`paceline notices`: lists pending and failed callbacks and emails."""
 
 from typing import TYPE_CHECKING
 
@@ -30,4 +30,4 @@ def list_(dag_id: str | None, *, failed: bool, limit: int, json_wanted: bool) ->
         output.print_json(rows)
     else:
         columns = ["kind", "dag_id", "run_id", "task_id", "map_index", "try_number", "created_at", "attempts", "error"]
-        output.table(rows, columns, empty="No callback or mail failed." if failed else "No callback or mail waits.")
+        output.table(rows, columns, empty="No callback or email failed." if failed else "No callback or email is pending.")

@@ -1,4 +1,4 @@
-"""What the commands share: settings and engine on demand, and the types and options that check what a person typed."""
+"""Shared parts of the commands: settings and engine on demand, and types and options that check arguments."""
 
 import json
 import os
@@ -18,36 +18,36 @@ if TYPE_CHECKING:
 as_json = click.option("--json", "json_wanted", is_flag=True, help="Print JSON.")
 
 
-#: How long a command waits for a server that takes no writes just now, as during a failover.
+#: Seconds for which a command waits for a server that accepts no writes, as during a failover.
 PATIENCE_S = 10.0
 
 
 def settings() -> "Settings":
-    """The settings of this command, read once."""
+    """Return the settings of this command. They are read once."""
     from scheduler.settings import Settings
 
     root = click.get_current_context().find_root()
-    found = root.meta.get("paceline.settings")
-    if not isinstance(found, Settings):
-        found = root.meta["paceline.settings"] = Settings.load()
-    return found
+    loaded = root.meta.get("paceline.settings")
+    if not isinstance(loaded, Settings):
+        loaded = root.meta["paceline.settings"] = Settings.load()
+    return loaded
 
 
 def engine(*, check_schema: bool = True, as_owner: bool = False) -> "Engine":
-    """An engine whose database answers and has this version's schema; it closes with the command."""
+    """Return an engine that is closed with the command, after checking that the database answers and has the right schema."""
     from scheduler.store.db import database, migrate
 
     chosen = settings().as_owner() if as_owner else settings()
-    made = database.create(chosen, pool_size=1, application="paceline cli", patience_s=PATIENCE_S)
-    click.get_current_context().find_root().call_on_close(made.dispose)
-    database.check(made)
+    new_engine = database.create(chosen, pool_size=1, application="paceline cli", patience_s=PATIENCE_S)
+    click.get_current_context().find_root().call_on_close(new_engine.dispose)
+    database.check(new_engine)
     if check_schema:
-        migrate.check(made)
-    return made
+        migrate.check(new_engine)
+    return new_engine
 
 
 def wake(*tokens: str) -> None:
-    """Wake a scheduler; without Redis it notices by itself a second later."""
+    """Wake a scheduler. Without Redis, the next poll a second later has the same effect."""
     from scheduler.messaging.wakeups import Wakeups
 
     wakeups = Wakeups(settings())
@@ -56,25 +56,28 @@ def wake(*tokens: str) -> None:
 
 
 def standard_input() -> str:
-    """All of standard input, without a last line's end."""
+    """Return standard input without the final newline."""
     return sys.stdin.read().removesuffix("\n")
 
 
 def read_object(file: Path) -> dict[str, Any]:
-    """The JSON object in a file; - is standard input. UsageError, which quotes nothing of it: it may be secret."""
+    """Read a JSON object from a file, or from standard input for `-`.
+
+    UsageError if it is invalid. The message does not quote the content, which may be secret.
+    """
     try:
-        found = json.loads(standard_input() if str(file) == "-" else file.read_text(encoding="utf-8"))
+        value = json.loads(standard_input() if str(file) == "-" else file.read_text(encoding="utf-8"))
     except OSError as error:
         raise click.UsageError(f"{file} cannot be read: {error.strerror}.") from None
     except ValueError:
         raise click.UsageError(f"{file} is not JSON.") from None
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise click.UsageError(f"{file} must hold a JSON object.")
-    return found
+    return value
 
 
 def write_private(file: Path, text: str) -> None:
-    """Write a file that only its owner can read; - is standard output."""
+    """Write a file that only its owner can read, or to standard output for `-`."""
     if str(file) == "-":
         click.echo(text, nl=False)
         return
@@ -87,7 +90,7 @@ def write_private(file: Path, text: str) -> None:
 
 
 class JsonObject(click.ParamType[Any]):
-    """A JSON object."""
+    """The type of an option with a JSON object."""
 
     name = "json"
 
@@ -95,18 +98,18 @@ class JsonObject(click.ParamType[Any]):
         if isinstance(value, dict):
             return value
         try:
-            found = json.loads(value, parse_constant=_refuse_constant)
+            parsed = json.loads(value, parse_constant=_refuse_constant)
         except (ValueError, RecursionError) as error:
             self.fail(f"{_short(value)} is not JSON: {error}; write an object such as '{{\"day\": 1}}'.", param, ctx)
-        if not isinstance(found, dict):
+        if not isinstance(parsed, dict):
             self.fail(f"{_short(value)} is JSON, but not an object such as '{{\"day\": 1}}'.", param, ctx)
-        if "\\u0000" in json.dumps(found):
+        if "\\u0000" in json.dumps(parsed):
             self.fail("NUL characters cannot be stored; leave them out.", param, ctx)
-        return found
+        return parsed
 
 
 class Moment(click.ParamType[Any]):
-    """A moment; without an offset from UTC it is meant on the clocks of core.default_timezone, as schedules are."""
+    """The type of an option with a time. Without a UTC offset, it is in core.default_timezone, like schedules."""
 
     name = "timestamp"
 
@@ -114,16 +117,16 @@ class Moment(click.ParamType[Any]):
         if isinstance(value, datetime):
             return value
         try:
-            found = datetime.fromisoformat(value)
+            moment = datetime.fromisoformat(value)
         except ValueError:
             self.fail(f"{value!r} is not an ISO 8601 time such as 2025-01-31T06:00:00+00:00.", param, ctx)
-        if found.tzinfo is None:
-            found = found.replace(tzinfo=ZoneInfo(settings().core.default_timezone))
-        return found
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=ZoneInfo(settings().core.default_timezone))
+        return moment
 
 
 class RunId(click.ParamType[Any]):
-    """What may stand as a run id: it becomes a folder name."""
+    """The type of an option with a run ID. It becomes the name of a folder, so its characters are limited."""
 
     name = "run id"
 

@@ -1,4 +1,4 @@
-"""How results are printed: JSON for machines, tables for people, moments in ISO 8601 with offset."""
+"""Prints results: JSON for scripts, tables for users, and times in ISO 8601 with a UTC offset."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-#: How states look on a terminal.
+#: The styles of states on a terminal.
 STYLES = {
     "success": "green", "failed": "bold red", "running": "cyan", "queued": "blue", "scheduled": "blue",
     "up_for_retry": "yellow", "up_for_reschedule": "yellow", "upstream_failed": "red", "skipped": "magenta",
     "none": "dim", "removed": "dim", "alive": "green", "silent": "bold red", "stopped": "dim",
 }  # fmt: skip
-#: Without a terminal nothing is cut off or wrapped, so that lines can be searched and split.
+#: The width without a terminal: no line is cut or wrapped, so that scripts can search and split lines.
 UNBOUNDED = 10_000
-#: Columns whose text may be wrapped, to so many characters at least.
+#: Columns whose text may be wrapped, to at least TEXT_WIDTH characters.
 FREE_TEXT = frozenset(
     {
         "reason",
@@ -41,9 +41,9 @@ FREE_TEXT = frozenset(
     }
 )
 TEXT_WIDTH = 16
-#: Between two columns: the padding and the line under the head.
+#: The width between two columns, for the padding and the separator.
 COLUMN_GAP = 3
-#: What a narrow terminal leaves out, the first ones first. The others name a thing or say how it is.
+#: Columns that a narrow terminal omits, in this order. The other columns are names and states.
 LEAST_IMPORTANT = (
     "content_hash", "pid", "host", "priority_weight", "has_extra", "has_password", "login", "port", "trigger_rule", "pool",
     "operator", "file", "queue", "run_type", "task_count", "heartbeat_at", "updated_at", "created_at", "data_interval_end",
@@ -54,7 +54,7 @@ LEAST_IMPORTANT = (
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console on stdout or stderr; plain and of unlimited width if nobody looks at it."""
+    """Return a console for stdout or stderr. Without a terminal, it has no styles and unlimited width."""
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
@@ -62,20 +62,20 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def print_json(value: Any) -> None:
-    """One JSON value on stdout."""
+    """Print a JSON value to stdout."""
     click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=_plain))
 
 
 def say(message: str) -> None:
-    """A word to the person, on stderr."""
+    """Print a message for the user to stderr."""
     click.echo(message, err=True)
 
 
 def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, empty: str) -> None:
-    """Rows as a table, one column a key; `empty` is said if there are none.
+    """Print rows as a table with one column for each key, or the message `empty` if there are no rows.
 
-    On a terminal it takes the width there is: times are short, free text is wrapped, and the least important columns are left
-    out. Ids are never broken: if they alone are too wide, so is the table.
+    On a terminal, the table fits the width: times are short, free text is wrapped, and the least important columns are omitted.
+    IDs are never wrapped. If they alone are too wide, so is the table.
     """
     from rich import box
     from rich.console import Console
@@ -108,11 +108,11 @@ def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, empty: s
         say(f"Not shown, for lack of room: {', '.join(map(_title, left_out))}; --json has them.")
 
 
-def fitting(widths: Mapping[str, int], room: int) -> list[str]:
-    """The columns that a terminal shows: all, without the least important ones as long as the others are too wide."""
+def fitting(widths: Mapping[str, int], max_width: int) -> list[str]:
+    """Return the columns that fit on a terminal. The least important columns are omitted until the others fit."""
     kept = list(widths)
     for column in LEAST_IMPORTANT:
-        if _width(widths, kept) <= room:
+        if _width(widths, kept) <= max_width:
             break
         if column in kept:
             kept.remove(column)
@@ -132,7 +132,7 @@ def _title(column: str) -> str:
 
 
 def cell(value: Any, *, state: bool = False, now: datetime | None = None) -> Text:
-    """One value as a person reads it; with `now` a moment is short, in UTC, without the date if that is today's."""
+    """Format a value for a table. With `now`, a time is short, in UTC, and without the date of today."""
     from rich.text import Text
 
     if state:
@@ -156,7 +156,7 @@ def _short(moment: datetime, now: datetime) -> str:
 
 
 def facts(values: Mapping[str, Any]) -> None:
-    """Names and values, one a line."""
+    """Print names and values, one pair on each line."""
     from rich.text import Text
 
     width = max(map(len, values)) + 2

@@ -1,4 +1,4 @@
-"""`paceline pools`: slots that limit how many task instances run at once."""
+"""`paceline pools`: manages pools, which limit the number of active task instances."""
 
 from typing import TYPE_CHECKING
 
@@ -30,7 +30,7 @@ def list_(json_wanted: bool) -> None:
         output.table(rows, ["name", "slots", "used_slots", "free_slots", "waiting", "queue", "description"], empty="No pools.")
 
 
-# Without ignore_unknown_options -1 (no limit) would be taken for an option.
+# Without ignore_unknown_options, click would parse -1 (no limit) as an option.
 @pools.command("set", context_settings={"ignore_unknown_options": True})
 @click.argument("name")
 @click.argument("slots", type=click.IntRange(-1, 2**31 - 1))

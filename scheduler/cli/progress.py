@@ -1,4 +1,4 @@
-"""Watch a run: live bars on a terminal, one plain line a change anywhere else."""
+"""Watches a run: with live bars on a terminal, or else with one line for each change."""
 
 import time
 from collections.abc import Callable
@@ -20,15 +20,15 @@ from scheduler.store.db import database
 from scheduler.store.queries import reads
 
 POLL_S = 0.3
-#: Lines of running and of ended task instances a terminal shows.
+#: Maximum lines of running and of ended task instances on a terminal.
 SHOWN = 8
 DONE_STATES = ("success", "failed", "skipped", "upstream_failed", "removed")
 
 
 def watch_run(engine: Engine, dag_id: str, run_id: str, *, console: Console, timeout_s: float | None = None) -> dict[str, Any]:
-    """Show a run until it ends and return it with its tasks; WaitTimeoutError when `timeout_s` is over.
+    """Show a run until it ends, and return it with its tasks. WaitTimeoutError after `timeout_s` seconds.
 
-    A database that goes away meanwhile is waited for.
+    If the database becomes unreachable, the command waits for it.
     """
     deadline = float("inf") if timeout_s is None else time.monotonic() + timeout_s
     view: _View = _Bars(console) if console.is_terminal else _Lines(console)
@@ -43,7 +43,7 @@ def watch_run(engine: Engine, dag_id: str, run_id: str, *, console: Console, tim
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 raise WaitTimeoutError(
-                    f"Run {run_id!r} of DAG {dag_id!r} is {now['run']['state']} after {timeout_s:g} s and goes on: "
+                    f"Run {run_id!r} of DAG {dag_id!r} is {now['run']['state']} after {timeout_s:g} s and continues: "
                     f"`paceline runs watch {dag_id} '{run_id}'` shows it."
                 )
             time.sleep(min(POLL_S, left_s))
@@ -52,18 +52,18 @@ def watch_run(engine: Engine, dag_id: str, run_id: str, *, console: Console, tim
 
 
 def verdict(run: dict[str, Any]) -> str:
-    """How a run ended, in one sentence."""
+    """Describe the result of a run in one sentence."""
     counts: dict[str, int] = {}
     for task in run["tasks"]:
         name = task["state"] or "none"
         counts[name] = counts.get(name, 0) + 1
-    told = ", ".join(f"{count} {name}" for name, count in counts.items()) or "no tasks"
+    summary = ", ".join(f"{count} {name}" for name, count in counts.items()) or "no tasks"
     took = f" after {duration(run['started_at'], run['ended_at'])}" if run["started_at"] and run["ended_at"] else ""
-    return f"Run {run['run_id']} of {run['dag_id']}: {run['state']}{took} ({told})."
+    return f"Run {run['run_id']} of {run['dag_id']}: {run['state']}{took} ({summary})."
 
 
 def duration(start: datetime | None, end: datetime | None = None) -> str:
-    """From `start` to `end` (None: now): 0.4 s, 12 s, 3 min 05 s."""
+    """Format the time from `start` to `end` (None: now) as 0.4 s, 12 s or 3 min 05 s."""
     if start is None:
         return "-"
     seconds = max(0.0, ((end or datetime.now(UTC)) - start).total_seconds())
@@ -87,7 +87,7 @@ class _View(Protocol):
 
 
 class _Lines:
-    """A line when the run, or one of its task instances, moves on."""
+    """Prints a line when the run, or one of its task instances, changes its state."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -109,8 +109,8 @@ class _Lines:
             if key not in self._seen and task["state"] != "queued":
                 self._seen.add(key)
                 self._say(f"  {_name(task)}: {task['state']}{_detail(task)}")
-            if task["state"] == "running" and (told := self._tenths.told(task)):
-                self._say(f"  {_name(task)}: {told}")
+            if task["state"] == "running" and (words := self._tenths.words_if_new(task)):
+                self._say(f"  {_name(task)}: {words}")
 
     def close(self) -> None:
         pass
@@ -120,7 +120,7 @@ class _Lines:
 
 
 class _Bars:
-    """A bar for the run, what runs now, and what ended last."""
+    """Draws a bar for the run, the running task instances, and those that ended last."""
 
     def __init__(self, console: Console) -> None:
         self._live = Live(console=console, refresh_per_second=8, transient=False)
@@ -132,8 +132,8 @@ class _Bars:
             self._ended.setdefault((task["id"], task["try_number"]), task)
         self._ended = dict(list(self._ended.items())[-200:])
         error = now["run"]["scheduling_error"]
-        told = [Text(_undecidable(now["run"]), style="bold red")] if error else []
-        self._live.update(Group(_bar(now), *told, self._tasks(now["active"])))
+        problem = [Text(_undecidable(now["run"]), style="bold red")] if error else []
+        self._live.update(Group(_bar(now), *problem, self._tasks(now["active"])))
 
     def close(self) -> None:
         self._live.stop()
@@ -145,8 +145,8 @@ class _Bars:
             detail = Text(_detail(task).lstrip(" ,"), style="dim", overflow="ellipsis", no_wrap=True)
             grid.add_row(Text(f"  {_name(task)}"), state, detail)
             if task["state"] == "running" and task["progress"]:
-                bar, told = spark_progress.bar(task["progress"])
-                grid.add_row(Text(""), bar, told)
+                bar, words = spark_progress.bar(task["progress"])
+                grid.add_row(Text(""), bar, words)
         if len(active) > SHOWN:
             grid.add_row(Text(f"  and {len(active) - SHOWN} more", style="dim"))
         return grid
@@ -160,7 +160,7 @@ def _bar(now: dict[str, Any]) -> RenderableType:
     run, counts = now["run"], now["counts"]
     total = sum(counts.values())
     done = sum(counts.get(state, 0) for state in DONE_STATES)
-    told = ", ".join(f"{count} {state}" for state, count in counts.items() if state != "none")
+    summary = ", ".join(f"{count} {state}" for state, count in counts.items() if state != "none")
     grid = Table.grid(padding=(0, 1))
     grid.add_row(
         Text(f"{run['dag_id']} {run['run_id']}", style="bold"),
@@ -168,7 +168,7 @@ def _bar(now: dict[str, Any]) -> RenderableType:
         ProgressBar(total=max(total, 1), completed=done, width=30),
         Text(f"{done}/{total}"),
         Text(duration(run["started_at"], run["ended_at"])),
-        Text(told, style="dim"),
+        Text(summary, style="dim"),
     )
     return grid
 

@@ -1,4 +1,4 @@
-"""`paceline queues`: what waits where, and who serves it."""
+"""`paceline queues`: lists queues with their waiting tasks and workers."""
 
 import contextlib
 from datetime import UTC, datetime
@@ -30,8 +30,8 @@ def list_(json_wanted: bool) -> None:
     The command lists every queue that has waiting tasks or a live worker, with the counts waiting in PostgreSQL and in Redis.
     """
     settings = options.settings()
-    found = overview.queues(options.engine(), silent_after_s=settings.worker.heartbeat_timeout)
-    held = _in_redis([row["queue"] for row in found])
+    stored = overview.queues(options.engine(), silent_after_s=settings.worker.heartbeat_timeout)
+    held = _in_redis([row["queue"] for row in stored])
     rows = [
         {
             "queue": row["queue"],
@@ -42,7 +42,7 @@ def list_(json_wanted: bool) -> None:
             "workers": row["worker_names"],
             "places": row["concurrency"],
         }
-        for row in found
+        for row in stored
     ]
     if json_wanted:
         output.print_json(rows)
@@ -52,7 +52,7 @@ def list_(json_wanted: bool) -> None:
 
 
 def _in_redis(names: list[str]) -> dict[str, int]:
-    """Messages by queue; nothing, with a word to the person, if Redis does not answer."""
+    """Return the number of messages by queue. If Redis does not answer, print a message and return nothing."""
     import redis
 
     from scheduler.messaging import wakeups

@@ -1,4 +1,4 @@
-"""The commands by which a person takes a hand in runs: clear, mark and delete, under the nouns runs, tasks and dags."""
+"""The commands that change runs: clear, mark and delete, in the groups runs, tasks and dags."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ else:
 
 F = TypeVar("F", bound=Callable[..., Any])
 COLUMNS = ["run_id", "task_id", "map_index", "state", "becomes"]
-#: More runs than this are left to the next look of a scheduler, a second later.
-MOST_RINGS = 500
+#: Maximum number of wakeups. The next poll of a scheduler, a second later, examines the other runs.
+MOST_WAKEUPS = 500
 
 _dag = click.argument("dag_id", metavar="DAG")
 _run = click.argument("run_id", metavar="RUN")
@@ -180,9 +180,9 @@ def mark_run(dag_id: str, run_id: str, state: str, *, dry_run: bool, json_wanted
     run = reads.run(engine, dag_id, run_id)
     changes = mark.mark_run(engine, dag_id, run_id, RunState(state), dry_run=dry_run)
     if not dry_run:
-        _ring({run["id"]})
+        _wake({run["id"]})
     if json_wanted:
-        output.print_json({"dry_run": dry_run, "state": state, "changes": [asdict(one) for one in changes]})
+        output.print_json({"dry_run": dry_run, "state": state, "changes": [asdict(change) for change in changes]})
         return
     if changes:
         _table(changes)
@@ -262,7 +262,7 @@ def delete_dag(dag_id: str, *, yes: bool, json_wanted: bool) -> None:
         return
     click.echo(f"DAG {dag_id} and {_count(deleted.runs, 'run')} are deleted.")
     if deleted.file is not None:
-        output.say(f"Its file {deleted.file} is still there: the DAG comes back, as a new one. Remove the file to be rid of it.")
+        output.say(f"Its file {deleted.file} still exists, so the DAG is created again. Remove the file to prevent that.")
 
 
 def _clear(
@@ -276,7 +276,7 @@ def _clear(
     json_wanted: bool,
 ) -> None:
     core = options.settings().core
-    if not dry_run and not yes and not json_wanted and _somebody_there():
+    if not dry_run and not yes and not json_wanted and _is_interactive():
         planned = clear.clear(engine, runs, tasks, core=core, latest=latest, dry_run=True)
         _table(planned)
         if planned:
@@ -286,11 +286,11 @@ def _clear(
 
 
 def _show(changes: Sequence[selection.Change], done: str, *, dry_run: bool, json_wanted: bool) -> None:
-    """Wake the schedulers, and say what changed."""
+    """Wake the schedulers, and print the changes."""
     if changes and not dry_run:
-        _ring({one.dag_run_id for one in changes})
+        _wake({change.dag_run_id for change in changes})
     if json_wanted:
-        output.print_json({"dry_run": dry_run, "changes": [asdict(one) for one in changes]})
+        output.print_json({"dry_run": dry_run, "changes": [asdict(change) for change in changes]})
         return
     _table(changes)
     if changes:
@@ -298,11 +298,11 @@ def _show(changes: Sequence[selection.Change], done: str, *, dry_run: bool, json
 
 
 def _table(changes: Sequence[selection.Change]) -> None:
-    output.table([asdict(one) for one in changes], COLUMNS, empty="Nothing to change.")
+    output.table([asdict(change) for change in changes], COLUMNS, empty="Nothing to change.")
 
 
-def _ring(runs: Collection[int]) -> None:
-    options.wake("queue", *(f"run:{run}" for run in sorted(runs)[:MOST_RINGS]))
+def _wake(runs: Collection[int]) -> None:
+    options.wake("queue", *(f"run:{run}" for run in sorted(runs)[:MOST_WAKEUPS]))
 
 
 def _kept(*, only_failed: bool, only_running: bool) -> Collection[TaskState] | None:
@@ -311,13 +311,13 @@ def _kept(*, only_failed: bool, only_running: bool) -> Collection[TaskState] | N
     return states.FAILURES if only_failed else states.STARTED if only_running else None
 
 
-def _somebody_there() -> bool:
+def _is_interactive() -> bool:
     return sys.stdin.isatty()
 
 
 def _ask(question: str, agreed: bool) -> None:
-    """Ask before what cannot be undone, if there is a person to ask; a script is taken at its word."""
-    if not agreed and _somebody_there() and not click.confirm(question):
+    """Ask for confirmation on a terminal before a change that cannot be undone. Scripts are not asked."""
+    if not agreed and _is_interactive() and not click.confirm(question):
         output.say("Nothing was changed.")
         click.get_current_context().exit(1)
 

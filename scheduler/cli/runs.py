@@ -1,4 +1,4 @@
-"""`paceline runs`: DAG runs, and how one of them is getting on."""
+"""`paceline runs`: lists, shows, watches and changes DAG runs."""
 
 from typing import TYPE_CHECKING
 
@@ -16,10 +16,10 @@ else:
     events = Later("scheduler.store.queries.events")
     reads = Later("scheduler.store.queries.reads")
 
-#: Runs a person sees without --limit; scripts (--json) get all.
+#: Runs in a table without --limit. --json prints all.
 SCREENFUL = 50
 COLUMNS = ["dag_id", "run_id", "run_type", "state", "logical_date", "started_at", "ended_at"]
-#: Shown only of runs that cannot be decided, which is rare.
+#: A column that is shown only if a run cannot be decided, which is rare.
 ERROR = "scheduling_error"
 
 
@@ -88,7 +88,7 @@ def watch(dag_id: str, run_id: str, timeout_s: float | None, json_wanted: bool) 
 
 
 def end_with(dag_id: str, run_id: str, *, timeout_s: float | None, json_wanted: bool) -> None:
-    """Watch a run to its end, print how it ended, and exit 0 or 1 by it."""
+    """Watch a run until it ends, and print the result. Exit 0 on success, 1 on failure."""
     engine = options.engine()
     run = progress.watch_run(engine, dag_id, run_id, console=output.console(stderr=json_wanted), timeout_s=timeout_s)
     if json_wanted:

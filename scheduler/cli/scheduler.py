@@ -1,4 +1,4 @@
-"""`paceline scheduler`: one of any number of schedulers."""
+"""`paceline scheduler`: starts a scheduler."""
 
 import click
 

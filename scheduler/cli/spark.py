@@ -1,4 +1,4 @@
-"""`paceline spark`: what a machine is prepared with for Spark tasks."""
+"""`paceline spark`: prepares a machine for Spark tasks."""
 
 import click
 

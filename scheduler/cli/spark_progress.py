@@ -1,4 +1,4 @@
-"""How far a Spark task is, in words and as a bar."""
+"""Shows the progress of a Spark task as text and as a bar."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,13 +11,13 @@ UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def bar(progress: Mapping[str, Any]) -> tuple[ProgressBar, Text]:
-    """Spark's tasks done of all that are known yet, and the words beside it."""
+    """Return a bar of the finished Spark tasks among those known so far, and the text beside it."""
     shown = ProgressBar(total=max(progress["tasks"], 1), completed=progress["tasks_done"], width=BAR_WIDTH)
     return shown, Text(words(progress), style="dim", overflow="ellipsis", no_wrap=True)
 
 
 def words(progress: Mapping[str, Any]) -> str:
-    """3 of 8 stages, 120 of 200 tasks, read 1,200 rows (3.4 MB)."""
+    """Describe the progress, such as `3 of 8 stages, 120 of 200 tasks, read 1,200 rows (3.4 MB)`."""
     parts = [
         f"{progress['stages_done']} of {progress['stages']} stages",
         f"{progress['tasks_done']:,} of {progress['tasks']:,} tasks",
@@ -37,7 +37,7 @@ def words(progress: Mapping[str, Any]) -> str:
 
 
 def size(count: int) -> str:
-    """999 B, 1.2 kB, 34 MB."""
+    """Format a number of bytes as 999 B, 1.2 kB or 34 MB."""
     amount, unit = float(count), 0
     while amount >= 1000 and unit < len(UNITS) - 1:
         amount, unit = amount / 1000, unit + 1
@@ -45,19 +45,19 @@ def size(count: int) -> str:
 
 
 class Tenths:
-    """Words only when a task has come a tenth further, or to another stage: for where each line stays."""
+    """Describes the progress of tasks only after each further tenth or stage, for output in which every line stays."""
 
     def __init__(self) -> None:
-        self._said: dict[tuple[int, int], tuple[int, int]] = {}
+        self._shown: dict[tuple[int, int], tuple[int, int]] = {}
 
-    def told(self, task: Mapping[str, Any]) -> str:
-        """The words, or nothing."""
+    def words_if_new(self, task: Mapping[str, Any]) -> str:
+        """Return the progress of a task, or an empty string if there is no further tenth or stage."""
         progress = task["progress"]
         if not progress or not progress["tasks"]:
             return ""
-        place = (progress["stages"], 10 * progress["tasks_done"] // progress["tasks"])
+        step = (progress["stages"], 10 * progress["tasks_done"] // progress["tasks"])
         key = (task["id"], task["try_number"])
-        if self._said.get(key) == place:
+        if self._shown.get(key) == step:
             return ""
-        self._said[key] = place
+        self._shown[key] = step
         return words(progress)

@@ -1,4 +1,4 @@
-"""`paceline standalone`: everything on this machine, until Ctrl-C."""
+"""`paceline standalone`: runs a stack on this machine until Ctrl-C."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""`paceline tasks`: task instances and the logs of their tries."""
+"""`paceline tasks`: lists and changes task instances, and prints the logs of their tries."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ else:
 
 CHUNK_BYTES = 64 * 1024
 FOLLOW_POLL_S = 0.3
-#: What a task instance that has never been in a run yet has no value for.
+#: The columns of a task instance that are empty for a task without a run.
 NO_RUN = ("run_id", "state", "worker", "queued_by", "scheduled_at", "queued_at", "started_at", "ended_at", "progress")
-#: A try in one of these may still write to its log, or has not begun.
+#: States in which a try has not begun, or may still write to its log.
 GOING_ON = frozenset({None, "scheduled", "queued", "running", "shutdown"})
-#: A try in one of these has not begun.
+#: States in which a try has not begun.
 WAITING = frozenset({"none", "scheduled", "queued"})
 
 
@@ -123,7 +123,7 @@ class _TryLog:
         self._engine = engine
         self._key = key
         self._instance = self._read()
-        #: A task instance that nobody has decided yet has no try; its first will be 1.
+        #: An undecided task instance has no try. Its first will be 1.
         self.number = number or max(1, self._instance["try_number"])
 
     @property
@@ -140,11 +140,11 @@ class _TryLog:
         return self.path.is_file()
 
     def incomplete(self) -> str | None:
-        """Why lines are missing in it; None if none are, or the try goes on."""
+        """Return why lines are missing in the log; None if it is complete or the try still runs."""
         return log_paths.why_incomplete(reads.reason_of_try(self._engine, self._instance["id"], self.number))
 
     def missing(self) -> NoReturn:
-        """NotFoundError that says why there is no log."""
+        """Raise NotFoundError with the reason why there is no log."""
         _, run_id, task_id, _ = self._key
         tries, state = self._instance["try_number"], self._instance["state"] or "none"
         which = f"Try {self.number} of task {task_id!r} of run {run_id!r}"
@@ -155,29 +155,29 @@ class _TryLog:
         raise NotFoundError(f"{which} (now {state}) has no log at {self.path}: look on the machine of its worker.")
 
     def follow(self) -> None:
-        """Print what is there and what comes, until the try has ended."""
-        place = 0
+        """Print the log as it grows, until the try has ended."""
+        offset = 0
         while True:
-            # Asked before reading: whatever an ended try wrote is then in the file.
+            # Checked before reading, so that the file then has all lines of an ended try.
             ended = self._ended()
             if self.exists():
-                place = self.print_from(place)
+                offset = self.print_from(offset)
             if ended:
-                if place == 0 and not self.exists():
+                if offset == 0 and not self.exists():
                     self.missing()
                 return
             time.sleep(FOLLOW_POLL_S)
 
-    def print_from(self, place: int) -> int:
-        """Print the file from byte `place` on, in pieces; where it ended."""
+    def print_from(self, offset: int) -> int:
+        """Print the file from a byte offset on, in chunks. Returns the offset of its end."""
         stream = sys.stdout.buffer
         with self.path.open("rb") as file:
-            file.seek(place)
+            file.seek(offset)
             while chunk := file.read(CHUNK_BYTES):
                 stream.write(chunk)
-                place += len(chunk)
+                offset += len(chunk)
         stream.flush()
-        return place
+        return offset
 
     def _ended(self) -> bool:
         self._instance = now = self._read()
@@ -193,7 +193,7 @@ class _TryLog:
 
 
 def _defined(dag: dict[str, Any]) -> list[dict[str, Any]]:
-    """The tasks of a DAG in the shape of task instances that no run has yet."""
+    """Return the tasks of a DAG as rows of task instances without a run."""
     return [
         {"dag_id": dag["dag_id"], "task_id": task["task_id"], "map_index": -1, "try_number": 0, "max_tries": task["retries"]}
         | dict.fromkeys(NO_RUN)

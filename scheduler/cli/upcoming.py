@@ -1,4 +1,4 @@
-"""`paceline dags next`: the runs that a schedule makes next."""
+"""`paceline dags next`: shows the next runs of a schedule."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -26,4 +26,4 @@ def next_runs(dag_id: str, count: int, json_wanted: bool) -> None:
     if json_wanted:
         output.print_json(rows)
     else:
-        output.table(rows, COLUMNS, empty=f"The schedule of DAG {dag_id} makes no further run.")
+        output.table(rows, COLUMNS, empty=f"The schedule of DAG {dag_id} creates no further runs.")

@@ -1,4 +1,4 @@
-"""`paceline variables`: texts and JSON values that tasks read, stored encrypted."""
+"""`paceline variables`: manages variables: texts and JSON values for tasks, stored encrypted."""
 
 from __future__ import annotations
 
@@ -87,15 +87,13 @@ def export(file: Path) -> None:
 @click.option("--skip-existing", is_flag=True, help="Keep the values of existing variables.")
 def import_(file: Path, skip_existing: bool) -> None:
     """Import variables from a JSON file: {"key": "text"}, {"key": any JSON} or an export. All are stored, or none."""
-    found = options.read_object(file)
-    written = store.set_variables(
-        options.engine(), [_entry(key, one) for key, one in found.items()], _cipher(make=True), replace=not skip_existing
-    )
+    entries = [_entry(key, given) for key, given in options.read_object(file).items()]
+    written = store.set_variables(options.engine(), entries, _cipher(make=True), replace=not skip_existing)
     click.echo(f"{len(written)} variables are set.")
 
 
 def _entry(key: str, given: Any) -> tuple[str, str, str | None]:
-    """Key, value and description of one entry; what is no text becomes JSON, as in Airflow."""
+    """Return the key, value and description of an entry. A value that is not a text becomes JSON, as in Airflow."""
     description = None
     if isinstance(given, dict) and "value" in given and set(given) <= {"value", "description"}:
         given, description = given["value"], given.get("description")

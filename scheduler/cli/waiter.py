@@ -1,4 +1,4 @@
-"""`paceline waiter`: awaits the triggers of deferred task instances."""
+"""`paceline waiter`: starts a waiter."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""`paceline worker`: takes task instances from queues and runs them."""
+"""`paceline worker`: starts a worker."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def worker(queues: str | None, concurrency: int | None, name: str | None) -> Non
 
 
 def default_concurrency(settings: Settings, queues: Collection[str]) -> int:
-    """One for a worker of heavy Spark tasks, unless worker.concurrency is set: each of them takes most of a machine."""
+    """Return worker.concurrency, or 1 for heavy Spark tasks if it is not set: each of them uses most of a machine."""
     if settings.core.heavy_spark_queue in queues and "concurrency" not in settings.worker.model_fields_set:
         return 1
     return settings.worker.concurrency

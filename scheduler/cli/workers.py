@@ -1,4 +1,4 @@
-"""`paceline workers`: who takes work."""
+"""`paceline workers`: lists workers."""
 
 from typing import TYPE_CHECKING
 

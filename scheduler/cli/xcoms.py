@@ -1,4 +1,4 @@
-"""`paceline tasks xcoms`: what a task instance pushed, with the rows and columns of the DataFrames it returned."""
+"""`paceline tasks xcoms`: prints the XComs of a task instance, with the rows and columns of returned DataFrames."""
 
 import json
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 else:
     reads = Later("scheduler.store.queries.reads")
 
-#: Most characters of a value in the table; --json has all.
+#: Maximum characters of a value in the table. --json prints all.
 SHOWN_CHARACTERS = 200
 
 
@@ -49,6 +49,6 @@ def _shown(value: Any) -> str:
 
 
 def describe(frame: DataFrameReference) -> str:
-    """A DataFrame in one line."""
+    """Describe a DataFrame in one line."""
     columns = ", ".join(f"{name} {kind}" for name, kind in frame.columns.items())
     return f"DataFrame of {frame.rows:,} rows ({columns}), {frame.bytes:,} bytes at {frame.url}"

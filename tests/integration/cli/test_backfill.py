@@ -37,7 +37,7 @@ def test_the_life_of_a_backfill(cli: Cli, scenario: Scenario) -> None:
     assert "2 of 4 done (50 %)" in text
     assert "backfill__2026-03-01T00:00:00+00:00" in text
     scenario.sql("update dag_run set state = 'queued', started_at = null where state = 'running'")
-    assert cli("backfill", "cancel", "1").stdout == "Backfill 1 is cancelled.\n"
+    assert cli("backfill", "cancel", "1").stdout == "Backfill 1 is canceled.\n"
 
     (row,) = cli.json("backfill", "list", "--dag", "hourly")
     assert (row["state"], row["left_out"] + row["failed"], row["success"]) == ("cancelled", 2, 2)
@@ -61,7 +61,7 @@ def test_a_paused_dag_is_told(cli: Cli, scenario: Scenario) -> None:
 
     done = cli("backfill", "create", "hourly", *DATES)
 
-    assert done.stdout == "Backfill 1 of DAG hourly: 4 runs to make.\n"
+    assert done.stdout == "Backfill 1 of DAG hourly: 4 runs to create.\n"
     assert "the backfill waits until `paceline dags unpause hourly`" in done.stderr
 
 

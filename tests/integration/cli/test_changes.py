@@ -121,7 +121,7 @@ def test_pause_and_unpause(cli: Cli, scenario: Scenario) -> None:
     assert cli("dags", "pause", "pair").stdout == "DAG pair is paused.\n"
     assert cli("dags", "pause", "pair").stdout == "DAG pair was paused already.\n"
     assert cli.json("dags", "show", "pair")["is_paused"] is True
-    assert cli("dags", "unpause", "pair").stdout == "DAG pair goes on.\n"
+    assert cli("dags", "unpause", "pair").stdout == "DAG pair is unpaused.\n"
     assert cli.json("dags", "show", "pair")["is_paused"] is False
 
 

@@ -112,7 +112,7 @@ def test_the_key_is_rotated_and_a_missing_one_is_told(cli: Cli, scenario: Scenar
     old, new = file.read_text().strip(), Fernet.generate_key().decode()
 
     rotated = cli("db", "rotate-fernet-key", PACELINE_CORE_FERNET_KEY=f"{new},{old}")
-    assert rotated.stdout == "1 variables and connections are encrypted with the first key; the others can go.\n"
+    assert rotated.stdout == "1 variables and connections are encrypted with the first key; you can remove the others.\n"
     assert cli("variables", "get", "a", PACELINE_CORE_FERNET_KEY=new).stdout == "1\n"
     assert "Variable 'a' was encrypted with another key" in cli("variables", "get", "a").stderr
     file.unlink()

@@ -28,7 +28,7 @@ def test_the_next_runs_of_a_schedule(cli: Cli, scenario: Scenario) -> None:
 
 def test_a_schedule_that_makes_no_run_says_so(cli: Cli, scenario: Scenario) -> None:
     assert cli.json("dags", "next", "pair") == []
-    assert "makes no further run" in cli("dags", "next", "pair").stderr
+    assert "creates no further runs" in cli("dags", "next", "pair").stderr
     assert cli("dags", "next", "nobody").exit_code == 3
 
 

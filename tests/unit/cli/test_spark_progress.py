@@ -32,7 +32,7 @@ def test_a_line_is_said_a_tenth_further_or_in_another_stage() -> None:
 
     def told(done: int, stages: int = 1) -> bool:
         progress = Progress(stages=stages, tasks=100, tasks_done=done).as_json()
-        return bool(tenths.told({"id": 1, "try_number": 1, "progress": progress}))
+        return bool(tenths.words_if_new({"id": 1, "try_number": 1, "progress": progress}))
 
     assert [told(0), told(0), told(9), told(10), told(15), told(15, stages=2)] == [True, False, False, True, False, True]
-    assert tenths.told({"id": 1, "try_number": 1, "progress": None}) == ""
+    assert tenths.words_if_new({"id": 1, "try_number": 1, "progress": None}) == ""
