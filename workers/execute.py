@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import psycopg2
 
@@ -30,7 +30,10 @@ from workers.guard import Guard
 from workers.logs import worker_log
 from workers.outcome import Defer, Fail, Outcome, Reschedule, Retry, Skip, Success
 from workers.running_tasks import Running, Slot
-from workers.runtimes import python
+from workers.runtimes.registry import RUNTIMES
+
+if TYPE_CHECKING:
+    from workers.spark.applications.jobs import Jobs
 
 R = TypeVar("R")
 
@@ -107,8 +110,8 @@ class Executor:
             accepted = self._report(claim, self._complete(_ending(result)))
             if not accepted:
                 self.log.line(REFUSED, "WARNING")
-            if task.runtime == "pyspark" and not (accepted and isinstance(result, Success)):
-                self._discard_data(claim)
+            if not (accepted and isinstance(result, Success)):
+                RUNTIMES[task.runtime].discard(claim, self.settings)
             return result
         finally:
             self.log.close()
@@ -130,8 +133,7 @@ class Executor:
 
         # In vain only if there is none; then this child is ended from outside.
         self.slot.await_lease(self.hot.worker_id)
-        # A warm JVM stays: it runs nothing of a task that has ended.
-        with contextlib.nullcontext() if task.runtime == "pyspark" else descendants.ended_after():
+        with contextlib.nullcontext() if RUNTIMES[task.runtime].keeps_processes else descendants.ended_after():
             yield
 
     def _try(self, claim: Claim, dag: SerializedDag, task: SerializedTask) -> Outcome:
@@ -143,7 +145,7 @@ class Executor:
                 why_stop=lambda: self.slot.take_stop(claim.dispatch_id),
             )
         except BaseException as error:
-            found = outcome.of_error(error, _attempt(claim, dag, task), _cause(task, error))
+            found = outcome.of_error(error, _attempt(claim, dag, task), RUNTIMES[task.runtime].explain(error))
             if isinstance(found, Fail | Retry):
                 self.log.error(error)
             return found
@@ -157,7 +159,7 @@ class Executor:
         ti = context.TaskInstance(claim, dag, self.hot, patient=self.patient, settings=self.settings, branches=operator.branches)
         values = context.build(claim, operator, ti)
         operator = values["task"] = operator.unmap(values, claim.map_index)
-        value = self._execute(claim, task, operator, values)
+        value = RUNTIMES[task.runtime].run(operator, values, self.settings, lambda: self._jobs(claim))
         if operator.outlets and (said := values["outlet_events"].to_xcom()):
             ti.xcom_push("outlet_events", said)
         return Success(self._stored(claim, dag, operator, value), ti.skipped)
@@ -180,24 +182,10 @@ class Executor:
             self.patient(lambda key=key, text=text: xcoms.push(self.hot, claim, key, text))  # type: ignore[misc]
         return result
 
-    def _execute(self, claim: Claim, task: SerializedTask, operator: AbstractOperator, values: dict[str, Any]) -> object:
-        if task.runtime == "pyspark":
-            from workers import progress
-            from workers.spark.sessions import task as spark
+    def _jobs(self, claim: Claim) -> "Jobs":
+        from workers.spark.applications.jobs import StoredJobs
 
-            return spark.run(operator, values, self.settings, lambda look: progress.reported(self.settings, claim, look))
-        if task.runtime == "spark_submit":
-            from workers.spark.applications import submitter
-            from workers.spark.applications.jobs import StoredJobs
-
-            return submitter.run(operator, values, self.settings, StoredJobs(self.settings, claim, self.hot, self.patient))
-        return python.run(operator, values)
-
-    def _discard_data(self, claim: Claim) -> None:
-        """No XCom names what this try wrote."""
-        from workers.spark import frames
-
-        frames.discard(claim, self.settings)
+        return StoredJobs(self.settings, claim, self.hot, self.patient)
 
     def _report(self, claim: Claim, ending: Ending) -> bool:
         """Keep the outcome until the database takes it, or says that it is too late; then do what was asked of the task."""
@@ -230,15 +218,6 @@ class Executor:
                 self.hot.close()
                 time.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311
                 pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
-
-
-def _cause(task: SerializedTask, error: BaseException) -> str | None:
-    """Why a task on Spark failed, in words that its exception does not have."""
-    if task.runtime != "pyspark":
-        return None
-    from workers.spark.sessions import task as spark
-
-    return spark.cause(error)
 
 
 def _attempt(claim: Claim, dag: SerializedDag, task: SerializedTask) -> outcome.Try:

@@ -26,6 +26,7 @@ from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Settings
 from scheduler.states import Branched, Decision, TaskState
 from workers import results
+from workers.runtimes.protocol import Runtime
 from workers.secrets_backend import EnvironmentBackend
 from workers.xcom_pull import XComPull
 
@@ -191,9 +192,9 @@ class MemoryTaskInstance(XComPull):
 
 def _try(settings: Settings, operator: AbstractOperator, ti: MemoryTaskInstance) -> tuple[TaskState, str]:
     """Run one try. Returns its final state, and a reason unless it succeeded."""
-    from workers.spark.sessions import task as spark
+    from workers.runtimes.registry import RUNTIMES
 
-    run = ti.run
+    run, runtime = ti.run, RUNTIMES[operator.runtime]
     try:
         values = context.build(
             dag=run.dag,
@@ -204,8 +205,7 @@ def _try(settings: Settings, operator: AbstractOperator, ti: MemoryTaskInstance)
             conf_overrides_params=settings.core.dag_run_conf_overrides_params,
         )
         operator = values["task"] = operator.unmap(values, ti.map_index)
-        on_spark = operator.runtime == "pyspark"
-        value = spark.run(operator, values, settings) if on_spark else _run_through(operator, ti, values, settings)
+        value = _run_through(runtime, operator, ti, values, settings)
         value = value if operator.do_xcom_push else None
         pushed = {} if value is None else xcom.outputs(value, multiple_outputs=operator.multiple_outputs)
         if operator.runtime != "empty":
@@ -217,22 +217,20 @@ def _try(settings: Settings, operator: AbstractOperator, ti: MemoryTaskInstance)
         return TaskState.SKIPPED, secrets_masker.redact(str(skip))
     except (Exception, SystemExit) as error:
         traceback.print_exc()
-        cause = spark.cause(error) if operator.runtime == "pyspark" else None
+        cause = runtime.explain(error)
         return TaskState.FAILED, secrets_masker.redact(cause or f"{type(error).__name__}: {error}")
     return TaskState.SUCCESS, ""
 
 
-def _run_through(operator: AbstractOperator, ti: MemoryTaskInstance, values: context.Context, settings: Settings) -> object:
+def _run_through(
+    runtime: Runtime, operator: AbstractOperator, ti: MemoryTaskInstance, values: context.Context, settings: Settings
+) -> object:
     """Run a task to its end. Reschedules and deferrals wait in this process."""
-    from workers.runtimes import python
-    from workers.spark.applications import submitter
     from workers.spark.applications.jobs import NoJobs
 
-    if operator.runtime == "spark_submit":
-        return submitter.run(operator, values, settings, NoJobs(ti.now()))
     while True:
         try:
-            return python.run(operator, values)
+            return runtime.run(operator, values, settings, lambda: NoJobs(ti.now()))
         except TaskRescheduled as later:
             time.sleep(later.delay_s)
             ti.resume = later.resume

@@ -1,1 +1,1 @@
-"""How plain tasks are run; those on Spark are in workers/spark."""
+"""How user code runs: one runtime for each kind of task."""
