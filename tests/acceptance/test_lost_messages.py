@@ -25,9 +25,9 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 #: A worker whose broker connection says that what is not acknowledged within five seconds may go to another.
 IMPATIENT = """
 import sys
-from scheduler import dispatch
-shipped = dispatch.transport_options
-dispatch.transport_options = lambda url: {**shipped(url), "visibility_timeout": 5}
+from scheduler.messaging import publisher
+shipped = publisher.transport_options
+publisher.transport_options = lambda url: {**shipped(url), "visibility_timeout": 5}
 from scheduler.settings import Settings
 from workers import app
 sys.exit(app.run(Settings.load(), queues=["default"], concurrency=1, name=sys.argv[1]))

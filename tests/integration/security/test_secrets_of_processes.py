@@ -198,15 +198,15 @@ def test_errors_about_urls_hold_no_password(wrong: dict[str, str], code: int, se
 #: Another user's process as if it had been started by that user: the change of user itself closes it.
 AS_NOBODY = f"""
 import ctypes, os, sys
-from scheduler import secrecy
+from scheduler.process import hardening
 os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
-ctypes.CDLL(None).prctl(secrecy.PR_SET_DUMPABLE, 1, 0, 0, 0)
+ctypes.CDLL(None).prctl(hardening.PR_SET_DUMPABLE, 1, 0, 0, 0)
 """
 CONCEALED = """
 if sys.argv[1] == "closed":
-    secrecy.close()
+    hardening.close()
 if sys.argv[2] == "forget":
-    secrecy.forget()
+    hardening.forget()
 print("ready", flush=True)
 sys.stdin.read()
 """
