@@ -41,7 +41,7 @@ def ledger(postgres_server: PostgresServer) -> Iterator[Ledger]:
 
 
 def test_tasks_that_run_while_a_standby_is_promoted_succeed_in_their_first_try(
-    short_folder: Path, settings: Settings, ledger: Ledger, tmp_path: Path
+    short_folder: Path, settings: Settings, ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     short_folder.chmod(0o755)
     with running_postgres(short_folder / "a", PRIMARY) as primary:
@@ -50,13 +50,18 @@ def test_tasks_that_run_while_a_standby_is_promoted_succeed_in_their_first_try(
         (short_folder / "b").mkdir()
         (short_folder / "b").chmod(0o755)
         with running_standby(primary, short_folder / "b") as standby:
-            hosts = f"{primary.embedded.run_folder},{standby.embedded.run_folder}"
+            # The standby comes first, as a former primary does after a failover: each process has to ask for a server that takes
+            # writes. For the test's own connections the environment does.
+            monkeypatch.setenv("PGTARGETSESSIONATTRS", "read-write")
+            hosts = f"{standby.embedded.run_folder},{primary.embedded.run_folder}"
             database = settings.database.model_copy(update={"url": f"postgresql://postgres@/work?host={hosts}"})
             files = {
                 "long.py": ledger.dag("long", BODY),
                 "short.py": ledger.dag("short", "work_task = task(task_id='t')(lambda: work())()"),
             }
-            options = {"files": files, "workers": [("default", 2)] * 2, "waiters": 1}
+            options = {
+                "files": files, "workers": [("default", 2)] * 2, "waiters": 1, "env": {"PGTARGETSESSIONATTRS": "any"},
+            }  # fmt: skip
             with (
                 StackFactory(settings.model_copy(update={"database": database})) as factory,
                 faulty_stack(factory, ledger, tmp_path / "faults", **options) as faulty,
@@ -70,6 +75,7 @@ def test_tasks_that_run_while_a_standby_is_promoted_succeed_in_their_first_try(
                 )
 
                 lose(primary)
+                monkeypatch.delenv("PGTARGETSESSIONATTRS")
                 promote(standby)
                 faulty.engine.dispose()
 

@@ -73,16 +73,21 @@ def create(
     return made
 
 
-def connect(settings: Settings, application: str, more_options: str = "") -> psycopg2.extensions.connection:
+def connect(
+    settings: Settings, application: str, more_options: str = "", *, connect_timeout_s: int | None = None
+) -> psycopg2.extensions.connection:
     """A connection of its own to the server that takes writes, with the limits that every connection asks for."""
     dsn = settings.database_url.replace("postgres://", "postgresql://", 1)
     named = psycopg2.extensions.parse_dsn(dsn)
+    limits = socket_options(settings)
+    if connect_timeout_s is not None:
+        limits["connect_timeout"] = connect_timeout_s
     made: psycopg2.extensions.connection = psycopg2.connect(
         dsn,
         application_name=application,
         options=f"{options(settings)} {more_options}",
         target_session_attrs=named.get("target_session_attrs", WRITABLE),
-        **socket_options(settings),
+        **limits,
     )
     return made
 

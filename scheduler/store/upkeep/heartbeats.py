@@ -16,7 +16,7 @@ from psycopg2.extensions import connection as Connection
 
 from scheduler.process import fault_points
 from scheduler.settings import Settings
-from scheduler.store.db.database import options, socket_options
+from scheduler.store.db.database import connect
 
 log = logging.getLogger("paceline.heartbeat")
 
@@ -63,12 +63,7 @@ class HeartbeatConnection:
                 connection.close()
 
     def _connect(self) -> Connection:
-        made: Connection = psycopg2.connect(
-            self._settings.database_url,
-            application_name=self._application,
-            options=f"{options(self._settings)} -c synchronous_commit=off",
-            **(socket_options(self._settings) | {"connect_timeout": CONNECT_TIMEOUT_S}),
-        )
+        made = connect(self._settings, self._application, "-c synchronous_commit=off", connect_timeout_s=CONNECT_TIMEOUT_S)
         made.autocommit = True
         return made
 
