@@ -37,13 +37,13 @@ def worker_kill(act: Act) -> Recovery:
 
 
 def _busy(act: Act) -> tuple[str, dict[int, int]]:
-    """One of the workers that run something whose next try can be measured; any, if none does for a while."""
+    """The worker that runs most of what has a next try that can be measured; any, if none runs such a thing for a while."""
     order = act.dice.sample(act.stage.workers, len(act.stage.workers))
     deadline = time.monotonic() + LOOK_S
     while time.monotonic() < deadline:
-        for worker in order:
-            if tries := act.meter.running_on(worker):
-                return worker, tries
+        tries = {worker: act.meter.running_on(worker) for worker in order}
+        if any(tries.values()):
+            return max(tries.items(), key=lambda one: len(one[1]))
         time.sleep(0.05)
     return order[0], {}
 
