@@ -119,6 +119,21 @@ def test_what_a_task_forked_just_before_its_worker_was_killed_dies_with_it(bench
             os.kill(pid, signal.SIGKILL)
 
 
+def test_the_pool_children_of_an_idle_worker_die_with_it(bench: Any) -> None:
+    worker = bench.worker(concurrency=2)
+
+    def below() -> list[int]:
+        return [child.pid for child in psutil.Process(worker.process.pid).children(recursive=True)]
+
+    eventually(lambda: len(below()) >= 3, timeout=30, message="two pool children, and what ends the tasks")
+    left = below()
+
+    worker.signal(signal.SIGKILL)
+    worker.process.wait()
+
+    eventually(lambda: not any(runs(pid) for pid in left), timeout=15)
+
+
 def test_a_worker_that_ends_in_order_leaves_no_process(bench: Any) -> None:
     worker = bench.worker(concurrency=2)
     below = [child.pid for child in psutil.Process(worker.process.pid).children(recursive=True)]

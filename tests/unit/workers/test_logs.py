@@ -1,6 +1,8 @@
 """Where logs are, and what is cut from a traceback."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -95,3 +97,28 @@ def test_an_error_of_ours_shows_its_traceback_only_if_code_of_the_author_came_to
     assert "Traceback" in logs.shown(authors)
     assert logs.shown(ours) == ""
     assert "Traceback" in logs.shown(unforeseen)
+
+
+#: A log whose disk fills up after its first line; then the first secret is read.
+FILLS_UP = """
+import os, sys
+from scheduler.masking.secrets_masker import mask_secret
+from workers import logs
+log = logs.TryLog()
+log.open(sys.argv[1], "header")
+full = os.open("/dev/full", os.O_WRONLY)
+os.dup2(full, 1), os.dup2(full, 2)
+before = log.lost
+mask_secret("hunter2")
+print("this is hunter2")
+log.line("footer")
+after = log.lost
+log.close()
+print(before, after, sep="\\n")
+"""
+
+
+def test_lines_that_are_lost_behind_the_masking_pipe_are_noted(tmp_path: Path) -> None:
+    said = subprocess.run([sys.executable, "-P", "-c", FILLS_UP, tmp_path / "log"], capture_output=True, text=True, check=True)
+
+    assert said.stdout.splitlines() == ["None", "No space left on device"], said.stderr
