@@ -3,12 +3,14 @@
 import contextlib
 import threading
 import time
+from collections.abc import Sequence
 from random import Random
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
 from chaos.book import Book
+from chaos.plan import PlannedDag
 from scheduler.exceptions import ConflictError
 from scheduler.settings import Settings
 from scheduler.store.db import database
@@ -24,12 +26,12 @@ class Load(threading.Thread):
     """`tis_per_second` for `seconds`; each DAG in turn, in an order of the seed's."""
 
     def __init__(
-        self, settings: Settings, book: Book, dag_ids: list[str], seed: int, *, seconds: float, tis_per_second: float
+        self, settings: Settings, book: Book, dags: Sequence[PlannedDag], seed: int, *, seconds: float, tis_per_second: float
     ) -> None:
         super().__init__(name="load", daemon=True)
         self._settings = settings
         self._book = book
-        self._dag_ids = dag_ids
+        self._dags = dags
         self._dice = Random(f"{seed} load")
         self._seconds = seconds
         self._rate = tis_per_second
@@ -42,7 +44,7 @@ class Load(threading.Thread):
         turn: list[str] = []
         try:
             while (passed := time.monotonic() - started) < self._seconds and not self._done.wait(PAUSE_S):
-                turn = turn or self._dice.sample(self._dag_ids, len(self._dag_ids))
+                turn = turn or self._next_turn()
                 try:
                     with engine.connect() as connection:
                         tis, unfinished = connection.exec_driver_sql(OPEN).one()
@@ -54,6 +56,11 @@ class Load(threading.Thread):
                     continue  # away, as it shall be now and then; one that got through unseen is refused next time
         finally:
             engine.dispose()
+
+    def _next_turn(self) -> list[str]:
+        """A DAG that runs one at a time comes twice, so that one of the two runs has to wait."""
+        dags = self._dice.sample(self._dags, len(self._dags))
+        return [one.dag_id for one in dags for _ in range(2 if one.max_active_runs == 1 else 1)]
 
     def _trigger(self, engine: Engine, dag_id: str, run_id: str) -> None:
         self._book.asked_for(dag_id, run_id, sure=False)

@@ -124,7 +124,7 @@ def chaos(
     with stage(folder, planned, quick=quick, packages=packages) as found:
         say(f"seed {seed}: {len(found.lines)} processes, logs in {folder / 'logs'}")
         watch = Watch(found.settings.database_url, found.book)
-        triggered = sorted(one.dag_id for one in planned.dags.values() if one.schedule is None and one not in MEASURES)
+        triggered = [one for _, one in sorted(planned.dags.items()) if one.schedule is None and one not in MEASURES]
         load = Load(found.settings, found.book, triggered, seed, seconds=seconds, tis_per_second=tis_per_second)
         watch.start()
         load.start()
