@@ -45,6 +45,8 @@ def test_what_a_read_only_server_refuses_a_worker_may_ask_again(scenario: Scenar
 
     with pytest.raises(psycopg2.Error) as refused:
         eventually(lambda: scenario.follower.report(claimed, ending))
+    # As the server said it: it is no error of following, after which the report would be made again by itself.
+    assert refused.value.pgcode == "25006"
     assert sqlstates.is_passing(refused.value)
     with pytest.raises(psycopg2.OperationalError) as unreachable:
         HotPath(scenario.settings, scenario.worker_id).now()
