@@ -66,8 +66,12 @@ ALL_SUCCESS, RUNS = (
 )
 CLAIM = "coalesce(t.state, '') = 'queued' and t.dispatch_id = $dispatch_id"
 PULL = "where t.dag_run_id = %s and t.task_id = %s and t.map_index"
-BEAT = "    beat = connection.exec_driver_sql(\n"
-ANY_ROW = "select pg_sleep(0.4) from (select id from process where stopped_at is null order by random() limit 1 for update) p"
+HOLD_POOLS = '    rows = connection.exec_driver_sql(\n        """\n        with wanted as materialized ('
+#: Takes its time from one to the next.
+LOCK_ALL = (
+    "select pg_sleep(0.2) from"
+    " (select id from process where kind = 'scheduler' and stopped_at is null order by random() for update) p"
+)
 #: Now and then a worker that is well counts as silent.
 HASTY = Change(PROCESSES, "case kind when 'worker' then %(worker)s", "case kind when 'worker' then %(worker)s * random()")
 
@@ -169,8 +173,8 @@ MUTANTS = (
     _mutant(
         "locks_in_any_order",
         "deadlocks",
-        PROCESSES,
-        BEAT,
-        f'    for _ in range(2):\n        connection.exec_driver_sql("{ANY_ROW}")\n{BEAT}',
+        "scheduler/store/queueing/capacity.py",
+        HOLD_POOLS,
+        f'    connection.exec_driver_sql("{LOCK_ALL}")\n{HOLD_POOLS}',
     ),
 )
