@@ -142,7 +142,13 @@ MUTANTS = (
         "created = runs.create(",
         "created = None if upcoming.logical_date.minute % 2 else runs.create(",
     ),
-    _mutant("ignores_parallelism", "parallelism_overruns", QUEUE, "settings.core.parallelism - active.total()", "999"),
+    _mutant(
+        "ignores_parallelism",
+        "parallelism_overruns",
+        QUEUE,
+        "settings.core.parallelism - sum(one.instances for one in counts.held)",
+        "999",
+    ),
     _mutant("ignores_pools", "pool_overruns", QUEUE, "slots[one.pool] -= one.slots", "slots[one.pool] -= 0"),
     _mutant(
         "ignores_max_active_runs",
