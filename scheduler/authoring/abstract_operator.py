@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import copy
-import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import cache
 from types import TracebackType
-from typing import Any, ClassVar, NoReturn, Self
+from typing import Any, ClassVar, NoReturn, Self, Unpack
 
 from scheduler.authoring import params as params_
 from scheduler.authoring import scope, source, templates
 from scheduler.authoring.arguments import LATER_FOR_TASKS, Arguments
+from scheduler.authoring.asset import Asset
 from scheduler.authoring.deferral import TaskDeferred
-from scheduler.authoring.graph import Graph, Group, Node, link, owner_of
+from scheduler.authoring.fields import checked
+from scheduler.authoring.graph import Graph, Node, link, owner_of
 from scheduler.authoring.setup_teardown import Block, close_block, mark_setup, mark_teardown, open_block
-from scheduler.authoring.trigger_rule import TriggerRule
-from scheduler.authoring.weights import RULES
+from scheduler.authoring.signatures import construct, parameters, required, with_defaults
+from scheduler.authoring.task_arguments import CALLBACKS, HOOKS, TaskArguments
 from scheduler.authoring.xcom_arg import XComArg, results_in
 from scheduler.exceptions import PacelineError, TaskDeferralError, TaskDeferralTimeout
-
-DEFAULT_POOL = "default_pool"
-Callbacks = Callable[..., Any] | Sequence[Callable[..., Any]] | None
 
 
 class OperatorMeta(type):
@@ -61,117 +58,61 @@ class AbstractOperator(Node, metaclass=OperatorMeta):
     #: A template field that ends so is the path of a template file.
     template_ext: Sequence[str] = ()
 
-    at: source.Location
+    #: The arguments that it takes.
+    declared: ClassVar[type] = TaskArguments
+
+    # What became of them:
+    owner: str
+    doc: str | None
+    doc_md: str | None
+    retries: int | None
+    retry_delay: timedelta | None
+    retry_exponential_backoff: float
+    max_retry_delay: timedelta | None
+    execution_timeout: timedelta | None
+    exclusive: bool
+    queue: str | None
+    pool: str
+    pool_slots: int
+    do_xcom_push: bool
+    multiple_outputs: bool
+    depends_on_past: bool
+    wait_for_downstream: bool
+    ignore_first_depends_on_past: bool
+    wait_for_past_depends_before_skipping: bool
+    start_date: datetime | None
+    end_date: datetime | None
+    max_active_tis_per_dag: int | None
+    max_active_tis_per_dagrun: int | None
+    email: tuple[str, ...]
+    email_on_failure: bool
+    email_on_retry: bool
+    sla: timedelta | None
+    inlets: tuple[Asset, ...]
+    outlets: tuple[Asset, ...]
+    map_index_template: str | None
+    task_display_name: str | None
     #: Values that came from other tasks, in which nothing is a template; only of an instance of a mapped task.
     resolved: Sequence[Any] = ()
 
-    def __init__(
-        self,
-        *,
-        task_id: str | None = None,
-        dag: Graph[Any] | None = None,
-        task_group: Group | None = None,
-        default_args: Mapping[str, Any] | None = None,
-        owner: str = "airflow",
-        retries: int | None = None,
-        retry_delay: timedelta | float | None = None,
-        retry_exponential_backoff: bool | float = False,
-        max_retry_delay: timedelta | float | None = None,
-        execution_timeout: timedelta | None = None,
-        exclusive: bool = False,
-        queue: str | None = None,
-        pool: str | None = None,
-        pool_slots: int = 1,
-        priority_weight: int = 1,
-        weight_rule: str = "downstream",
-        trigger_rule: str = TriggerRule.ALL_SUCCESS,
-        do_xcom_push: bool = True,
-        multiple_outputs: bool = False,
-        depends_on_past: bool = False,
-        wait_for_downstream: bool = False,
-        ignore_first_depends_on_past: bool = True,
-        wait_for_past_depends_before_skipping: bool = False,
-        start_date: datetime | None = None,
-        end_date: datetime | None = None,
-        max_active_tis_per_dag: int | None = None,
-        max_active_tis_per_dagrun: int | None = None,
-        on_execute_callback: Callbacks = None,
-        on_success_callback: Callbacks = None,
-        on_failure_callback: Callbacks = None,
-        on_retry_callback: Callbacks = None,
-        on_skipped_callback: Callbacks = None,
-        email: str | Iterable[str] | None = None,
-        email_on_failure: bool = True,
-        email_on_retry: bool = True,
-        sla: timedelta | None = None,
-        inlets: Any = None,
-        outlets: Any = None,
-        params: Mapping[str, Any] | None = None,
-        map_index_template: str | None = None,
-        task_display_name: str | None = None,
-        doc: str | None = None,
-        doc_md: str | None = None,
-        pre_execute: Callable[..., Any] | None = None,
-        post_execute: Callable[..., Any] | None = None,
-        **others: Any,
-    ) -> None:
-        found = dag or (task_group.dag if task_group is not None else scope.current_dag())
+    def __init__(self, **given: Unpack[TaskArguments]) -> None:
+        task_id, group = given.get("task_id"), given.get("task_group")
+        found = given.get("dag") or (group.dag if group is not None else scope.current_dag())
         checks = Arguments(owner_of(task_id, found), self.at)
+        others = {name: value for name, value in given.items() if name not in TaskArguments.__annotations__}
         checks.others(others, known=parameters(type(self)), later=LATER_FOR_TASKS)
         if task_id is None:
             raise checks.refuse(f"{type(self).__name__} needs the argument 'task_id'.")
-        self.task_group = task_group if task_group is not None else scope.current_group(found)
+        self.task_group = group if group is not None else scope.current_group(found)
         self.label = checks.identifier("task_id", task_id)
         self.task_id = self.label if self.task_group is None else checks.identifier("task_id", self.task_group.child_id(self.label))
         self.dag: Graph[Any] | None = None
         self.upstream_task_ids: set[str] = set()
         self.downstream_task_ids: set[str] = set()
-        self.owner, self.doc, self.doc_md = owner, doc, doc_md
-        self.retries = None if retries is None else checks.integer("retries", retries, least=0)
-        self.retry_delay = None if retry_delay is None else checks.duration("retry_delay", retry_delay, zero_allowed=True)
-        self.retry_exponential_backoff = _multiplier(checks, retry_exponential_backoff)
-        self.max_retry_delay = None if max_retry_delay is None else checks.duration("max_retry_delay", max_retry_delay)
-        self.execution_timeout = (
-            None if execution_timeout is None else checks.duration("execution_timeout", execution_timeout, seconds_allowed=False)
-        )
-        self.exclusive = checks.boolean("exclusive", exclusive)
-        self.queue = None if queue is None else checks.queue("queue", queue)
-        self.pool = DEFAULT_POOL if pool is None else checks.text("pool", pool)
-        self.pool_slots = checks.integer("pool_slots", pool_slots, least=1)
-        self.priority_weight = checks.integer("priority_weight", priority_weight)
-        self.weight_rule = checks.choice("weight_rule", weight_rule, RULES)
-        self.trigger_rule = checks.choice("trigger_rule", trigger_rule, TriggerRule)
-        self.do_xcom_push = checks.boolean("do_xcom_push", do_xcom_push)
-        self.multiple_outputs = checks.boolean("multiple_outputs", multiple_outputs)
-        self.depends_on_past = checks.boolean("depends_on_past", depends_on_past)
-        self.wait_for_downstream = checks.boolean("wait_for_downstream", wait_for_downstream)
-        self.ignore_first_depends_on_past = checks.boolean("ignore_first_depends_on_past", ignore_first_depends_on_past)
-        self.wait_for_past_depends_before_skipping = checks.boolean(
-            "wait_for_past_depends_before_skipping", wait_for_past_depends_before_skipping
-        )
-        self.start_date = None if start_date is None else checks.moment("start_date", start_date)
-        self.end_date = None if end_date is None else checks.moment("end_date", end_date)
-        self.max_active_tis_per_dag = checks.limit("max_active_tis_per_dag", max_active_tis_per_dag)
-        self.max_active_tis_per_dagrun = checks.limit("max_active_tis_per_dagrun", max_active_tis_per_dagrun)
-        self.callbacks = {
-            "on_execute": checks.callbacks("on_execute_callback", on_execute_callback),
-            "on_success": checks.callbacks("on_success_callback", on_success_callback),
-            "on_failure": checks.callbacks("on_failure_callback", on_failure_callback),
-            "on_retry": checks.callbacks("on_retry_callback", on_retry_callback),
-            "on_skipped": checks.callbacks("on_skipped_callback", on_skipped_callback),
-        }
-        self.email = tuple(checks.texts("email", [email] if isinstance(email, str) else email or ()))
-        self.email_on_failure = checks.boolean("email_on_failure", email_on_failure)
-        self.email_on_retry = checks.boolean("email_on_retry", email_on_retry)
-        self.sla = None if sla is None else checks.duration("sla", sla, seconds_allowed=False)
-        self.inlets, self.outlets = checks.assets("inlets", inlets), checks.assets("outlets", outlets)
-        self.params = params_.authored(checks.mapping("params", params or {}), checks)
-        self.map_index_template = None if map_index_template is None else checks.text("map_index_template", map_index_template)
-        self.task_display_name = task_display_name
-        self.hooks = {
-            "pre_execute": checks.callbacks("pre_execute", pre_execute),
-            "post_execute": checks.callbacks("post_execute", post_execute),
-        }
+        values = checked(TaskArguments, given, checks)
+        self.callbacks = {event: values.pop(name) for event, name in CALLBACKS.items()}
+        self.hooks = {name: values.pop(name) for name in HOOKS}
+        vars(self).update(values)
         self.is_setup = self.is_teardown = self.on_failure_fail_dagrun = False
         self.blocks: list[Block] = []
 
@@ -284,55 +225,3 @@ class AbstractOperator(Node, metaclass=OperatorMeta):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.task_id}>"
-
-
-@cache
-def parameters(kind: type) -> tuple[str, ...]:
-    """Every argument `kind` takes: its own and, as far as **kwargs reach, those of its bases."""
-    names: dict[str, None] = {}
-    for base in kind.__mro__:
-        own = base.__dict__.get("__init__")
-        if own is None:
-            continue
-        signature = inspect.signature(own).parameters.values()
-        names |= {p.name: None for p in signature if p.kind in {p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD}}
-        if not any(p.kind is p.VAR_KEYWORD for p in signature):
-            break
-    names.pop("self", None)
-    return tuple(names)
-
-
-def construct(kind: type, at: source.Location, arguments: Mapping[str, Any]) -> Any:
-    """An operator by itself, in no DAG."""
-    new: Any = kind
-    task = new.__new__(new)
-    task.at = at
-    task.__init__(**arguments)
-    return task
-
-
-@cache
-def required(kind: type) -> tuple[str, ...]:
-    own = list(inspect.signature(kind.__init__).parameters.values())[1:]  # type: ignore[misc]
-    return tuple(p.name for p in own if p.default is p.empty and p.kind in {p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD})
-
-
-def with_defaults(
-    kind: type, kwargs: Mapping[str, Any], *, dag: Graph[Any] | None, group: Group | None, checks: Arguments
-) -> dict[str, Any]:
-    """`kwargs` and, where they are silent, the default_args of the task, its groups and its DAG, in this order."""
-    defaults = (dict(dag.default_args) if dag is not None else {}) | (group.default_args if group is not None else {})
-    own = kwargs.get("default_args")
-    if own is not None:
-        defaults |= checks.mapping("default_args", own)
-    known = parameters(kind)
-    return {name: value for name, value in defaults.items() if name in known and name != "task_id"} | dict(kwargs)
-
-
-def _multiplier(checks: Arguments, value: object) -> float:
-    """0.0 is no backoff, True the doubling of Airflow, a number of at least 1 its own factor."""
-    if isinstance(value, bool):
-        return 2.0 if value else 0.0
-    if isinstance(value, int | float) and (value == 0 or 1 <= value < float("inf")):
-        return float(value)
-    raise checks.refuse(f"retry_exponential_backoff must be True, False or a factor of at least 1, not {value!r}.")

@@ -4,113 +4,66 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Self, Unpack, overload
 
 from scheduler.authoring import params as params_
 from scheduler.authoring import scope, source, timetable, zones
-from scheduler.authoring.abstract_operator import AbstractOperator, Callbacks, parameters
+from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.arguments import LATER_FOR_DAGS, LATER_FOR_TASKS, Arguments, near
 from scheduler.authoring.cycles import find_cycle
-from scheduler.authoring.deadline import alerts
+from scheduler.authoring.dag_arguments import CALLBACKS, DagArguments
+from scheduler.authoring.deadline import DeadlineAlert
+from scheduler.authoring.fields import checked
 from scheduler.authoring.graph import Graph, Group, Unfinished
+from scheduler.authoring.signatures import parameters
 from scheduler.exceptions import DagCycleError, DagError, DuplicateTaskError, NotFoundError
 
 if TYPE_CHECKING:
     from scheduler.authoring.timetable import Timetable
 
-TAG_MAX_LENGTH = 100
-RUN_TYPES = ("scheduled", "manual", "backfill", "asset_triggered")
-
 
 class DAG(Graph[AbstractOperator]):
     """The tasks of a pipeline, when it runs, and its limits; None leaves a limit to the settings."""
 
-    def __init__(
-        self,
-        dag_id: str,
-        *,
-        description: str | None = None,
-        schedule: Any = None,
-        start_date: datetime | None = None,
-        end_date: datetime | None = None,
-        catchup: bool | None = None,
-        max_active_runs: int | None = None,
-        max_active_tasks: int | None = None,
-        default_args: Mapping[str, Any] | None = None,
-        tags: Iterable[str] = (),
-        doc_md: str | None = None,
-        render_template_as_native_obj: bool = False,
-        user_defined_macros: Mapping[str, Any] | None = None,
-        user_defined_filters: Mapping[str, Callable[..., Any]] | None = None,
-        template_searchpath: str | Iterable[str] | None = None,
-        template_undefined: type | None = None,
-        jinja_environment_kwargs: Mapping[str, Any] | None = None,
-        is_paused_upon_creation: bool | None = None,
-        params: Mapping[str, Any] | None = None,
-        dagrun_timeout: timedelta | None = None,
-        fail_fast: bool = False,
-        max_consecutive_failed_dag_runs: int | None = None,
-        on_success_callback: Callbacks = None,
-        on_failure_callback: Callbacks = None,
-        sla_miss_callback: Callable[..., Any] | None = None,
-        deadline: Any = None,
-        disable_bundle_versioning: bool = False,
-        rerun_with_latest_version: bool | None = None,
-        allowed_run_types: Iterable[str] | None = None,
-        **others: Any,
-    ) -> None:
+    #: The arguments that it takes beside dag_id.
+    declared: ClassVar[type] = DagArguments
+
+    # What became of them:
+    description: str | None
+    doc_md: str | None
+    catchup: bool | None
+    max_active_tasks: int | None
+    tags: list[str]
+    is_paused_upon_creation: bool | None
+    dagrun_timeout: timedelta | None
+    fail_fast: bool
+    max_consecutive_failed_dag_runs: int | None
+    sla_miss_callback: Callable[..., Any] | None
+    deadline: tuple[DeadlineAlert, ...]
+    disable_bundle_versioning: bool
+    rerun_with_latest_version: bool | None
+    allowed_run_types: tuple[str, ...]
+
+    def __init__(self, dag_id: str, **given: Unpack[DagArguments]) -> None:
         self.at = source.here()
         checks = Arguments(f"DAG {dag_id!r}", self.at)
+        others = {name: value for name, value in given.items() if name not in DagArguments.__annotations__}
         checks.others(others, known=parameters(DAG), later=LATER_FOR_DAGS)
         self.dag_id = checks.identifier("dag_id", dag_id)
-        self.description, self.doc_md = description, doc_md
-        self.default_args = self._checked_defaults(checks, default_args)
-        self.start_date, self.end_date = self._checked_dates(checks, start_date, end_date)
+        self.default_args = self._checked_defaults(checks, given.get("default_args"))
+        self.start_date, self.end_date = self._checked_dates(checks, given.get("start_date"), given.get("end_date"))
         self.timezone = self._checked_zone(checks)
-        self.schedule = schedule
-        self.timetable: Timetable = timetable.from_schedule(schedule, timezone=self.timezone, checks=checks)
-        self.catchup = None if catchup is None else checks.boolean("catchup", catchup)
-        self.max_active_runs = self._checked_max_active_runs(checks, max_active_runs)
-        self.max_active_tasks = _limit(checks, "max_active_tasks", max_active_tasks)
-        self.tags = self._checked_tags(checks, tags)
-        self.render_template_as_native_obj = checks.boolean("render_template_as_native_obj", render_template_as_native_obj)
-        self.user_defined_macros = checks.mapping("user_defined_macros", user_defined_macros or {})
-        self.user_defined_filters = checks.mapping("user_defined_filters", user_defined_filters or {})
-        paths = [template_searchpath] if isinstance(template_searchpath, str) else template_searchpath or ()
-        self.template_searchpath = checks.texts("template_searchpath", paths)
-        self.template_undefined = template_undefined
-        self.jinja_environment_kwargs = checks.mapping("jinja_environment_kwargs", jinja_environment_kwargs or {})
-        self.is_paused_upon_creation = (
-            None if is_paused_upon_creation is None else checks.boolean("is_paused_upon_creation", is_paused_upon_creation)
-        )
-        self.params = params_.authored(checks.mapping("params", params or {}), checks)
-        self.dagrun_timeout = None if dagrun_timeout is None else checks.duration("dagrun_timeout", dagrun_timeout)
-        self.fail_fast = checks.boolean("fail_fast", fail_fast)
-        self.max_consecutive_failed_dag_runs = (
-            None
-            if max_consecutive_failed_dag_runs is None
-            else checks.integer("max_consecutive_failed_dag_runs", max_consecutive_failed_dag_runs, least=0)
-        )
-        self.callbacks = {
-            "dag_success": checks.callbacks("on_success_callback", on_success_callback),
-            "dag_failure": checks.callbacks("on_failure_callback", on_failure_callback),
-        }
-        self.sla_miss_callback = None if sla_miss_callback is None else checks.function("sla_miss_callback", sla_miss_callback)
-        self.deadline = alerts(checks, deadline)
-        self.disable_bundle_versioning = checks.boolean("disable_bundle_versioning", disable_bundle_versioning)
-        self.rerun_with_latest_version = (
-            None if rerun_with_latest_version is None else checks.boolean("rerun_with_latest_version", rerun_with_latest_version)
-        )
-        self.allowed_run_types = tuple(
-            checks.choice("allowed_run_types", kind, RUN_TYPES)
-            for kind in checks.texts("allowed_run_types", allowed_run_types or ())
-        )
+        self.schedule = given.get("schedule")
+        self.timetable: Timetable = timetable.from_schedule(self.schedule, timezone=self.timezone, checks=checks)
+        self.max_active_runs = self._checked_max_active_runs(checks, given.get("max_active_runs"))
+        values = checked(DagArguments, given, checks)
+        self.callbacks = {event: values.pop(name) for event, name in CALLBACKS.items()}
+        vars(self).update(values)
         self.task_dict: dict[str, AbstractOperator] = {}
         self.task_group_dict: dict[str, Group] = {}
-        #: Notes on edges, by the ids of the tasks they join.
         self.edge_labels: dict[tuple[str, str], str] = {}
         self.partials: list[Unfinished] = []
         self._suffixes: dict[str, int] = {}
@@ -278,18 +231,10 @@ class DAG(Graph[AbstractOperator]):
 
     def _checked_max_active_runs(self, checks: Arguments, value: object) -> int | None:
         if not self.timetable.is_continuous:
-            return _limit(checks, "max_active_runs", value)
+            return checks.limit("max_active_runs", value)
         if value not in {None, 1}:
             raise checks.refuse(f"max_active_runs must be 1 with schedule='@continuous', not {value!r}.")
         return 1
-
-    @staticmethod
-    def _checked_tags(checks: Arguments, tags: object) -> list[str]:
-        names = checks.texts("tags", () if tags is None else tags)
-        for name in names:
-            if not name.strip() or len(name) > TAG_MAX_LENGTH:
-                raise checks.refuse(f"the tag {name!r} must have 1 to {TAG_MAX_LENGTH} characters.")
-        return names
 
 
 @overload
@@ -331,7 +276,3 @@ def _factory(function: Callable[..., Any], dag_id: str, arguments: Mapping[str, 
         return made
 
     return make
-
-
-def _limit(checks: Arguments, name: str, value: object) -> int | None:
-    return None if value is None else checks.integer(name, value, least=1)

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
 from scheduler.authoring import scope, source
-from scheduler.authoring.abstract_operator import AbstractOperator, construct, parameters, required, with_defaults
+from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.arguments import LATER_FOR_TASKS, Arguments, near
 from scheduler.authoring.expansion import Entries, Expansion, Product, Values, refuse_repeated
 from scheduler.authoring.graph import Graph, Group, link, owner_of
+from scheduler.authoring.signatures import construct, parameters, required, with_defaults
 from scheduler.authoring.xcom_arg import XComArg, results_in
 
 #: The worker needs these before it knows an instance's values, or they say what the DAG looks like.

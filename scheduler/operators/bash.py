@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 from scheduler.authoring import templates
 from scheduler.authoring.operator import Operator
 from scheduler.authoring.params import DagParam
+from scheduler.authoring.task_arguments import TaskArguments
 from scheduler.authoring.xcom_arg import XComArg
 from scheduler.exceptions import PacelineError, SkipTask
 from scheduler.operators import process
@@ -44,7 +45,7 @@ class BashOperator(Operator):
         skip_on_exit_code: int | Iterable[int] | None = 99,
         cwd: str | XComArg | None = None,
         output_processor: Callable[[str], Any] = lambda line: line,
-        **kwargs: Any,
+        **kwargs: Unpack[TaskArguments],
     ) -> None:
         super().__init__(**kwargs)
         checks = self.checks()
@@ -94,7 +95,7 @@ class DecoratedBashOperator(PythonOperator, BashOperator):
     template_ext: Sequence[str] = ()
 
     def __init__(self, *, python_callable: Callable[..., Any], **kwargs: Any) -> None:
-        super().__init__(python_callable=python_callable, bash_command="(what the function returns)", **kwargs)
+        super().__init__(python_callable=python_callable, **kwargs | {"bash_command": "(what the function returns)"})
 
     def execute(self, context: Mapping[str, Any]) -> object:
         command = self.call(context)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
-from typing import Any
+from typing import Any, Unpack
 from zoneinfo import ZoneInfo
 
 from scheduler.authoring.arguments import Arguments, near
+from scheduler.authoring.task_arguments import TaskArguments
 from scheduler.operators.branch import BaseBranchOperator, Choice, dag_of
 
 WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
@@ -26,7 +27,7 @@ class BranchDateTimeOperator(BaseBranchOperator):
         target_lower: datetime | time | None,
         target_upper: datetime | time | None,
         use_task_logical_date: bool = False,
-        **kwargs: Any,
+        **kwargs: Unpack[TaskArguments],
     ) -> None:
         super().__init__(**kwargs)
         checks = self.checks()
@@ -61,7 +62,7 @@ class BranchDayOfWeekOperator(BaseBranchOperator):
         follow_task_ids_if_false: str | Sequence[str],
         week_day: str | Iterable[str],
         use_task_logical_date: bool = False,
-        **kwargs: Any,
+        **kwargs: Unpack[TaskArguments],
     ) -> None:
         super().__init__(**kwargs)
         checks = self.checks()

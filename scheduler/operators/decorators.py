@@ -58,7 +58,8 @@ class TaskFunction:
         self._mark = mark
 
     def __call__(self, *args: Any, **kwargs: Any) -> XComArg:
-        task: Operator = self._kind(op_args=args, op_kwargs=kwargs, **self._for_task())
+        kind: Any = self._kind
+        task: Operator = kind(op_args=args, op_kwargs=kwargs, **self._for_task())
         if self._mark is not None:
             self._mark(task)
         return task.output

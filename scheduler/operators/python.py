@@ -6,10 +6,11 @@ import functools
 import inspect
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 from scheduler.authoring import context as task_context
 from scheduler.authoring.operator import Operator
+from scheduler.authoring.task_arguments import TaskArguments
 from scheduler.authoring.xcom_arg import XComArg
 
 _POSITIONAL = frozenset({inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD})
@@ -33,7 +34,7 @@ class PythonOperator(Operator):
         templates_dict: Mapping[str, Any] | None = None,
         templates_exts: Sequence[str] | None = None,
         show_return_value_in_logs: bool = True,
-        **kwargs: Any,
+        **kwargs: Unpack[TaskArguments],
     ) -> None:
         super().__init__(**kwargs)
         self.python_callable = python_callable

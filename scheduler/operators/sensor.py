@@ -1,17 +1,18 @@
 """Tasks that wait until something is true: what every sensor shares, and the one that asks a Python function."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, ClassVar, NoReturn
+from typing import Annotated, Any, ClassVar, NoReturn, Unpack
 
+from scheduler.authoring.arguments import Arguments
 from scheduler.authoring.deferral import TaskRescheduled
+from scheduler.authoring.fields import Field, boolean, checked, choice, optional
 from scheduler.authoring.operator import Operator
+from scheduler.authoring.task_arguments import TaskArguments
 from scheduler.exceptions import FailTask, SensorTimeout, SkipTask, TaskDeferralError, TaskDeferralTimeout, TaskTimeout
 from scheduler.operators.python import PythonOperator
 
@@ -32,6 +33,27 @@ class PokeReturnValue:
         return self.is_done
 
 
+def _seconds(checks: Arguments, name: str, value: object) -> float:
+    return checks.duration(name, value, zero_allowed=True).total_seconds()
+
+
+def _longest_wait(checks: Arguments, name: str, value: object) -> float:
+    return checks.duration(name, value).total_seconds()
+
+
+class SensorArguments(TaskArguments, total=False):
+    """What every sensor takes beside the arguments of all operators."""
+
+    poke_interval: Annotated[timedelta | float, Field(60.0, _seconds)]
+    timeout: Annotated[timedelta | float, Field(WEEK_S, _seconds)]
+    mode: Annotated[str, Field("poke", choice(MODES))]
+    soft_fail: Annotated[bool, Field(False, boolean)]
+    never_fail: Annotated[bool, Field(False, boolean)]
+    silent_fail: Annotated[bool, Field(False, boolean)]
+    exponential_backoff: Annotated[bool, Field(False, boolean)]
+    max_wait: Annotated[timedelta | float | None, Field(None, optional(_longest_wait))]
+
+
 class BaseSensorOperator(Operator):
     """Calls `poke` until it returns something true or `timeout` seconds are over since the first poke of the try.
 
@@ -40,31 +62,25 @@ class BaseSensorOperator(Operator):
     an error for "not yet".
     """
 
-    def __init__(
-        self,
-        *,
-        poke_interval: timedelta | float = 60.0,
-        timeout: timedelta | float = WEEK_S,
-        mode: str = "poke",
-        soft_fail: bool = False,
-        never_fail: bool = False,
-        silent_fail: bool = False,
-        exponential_backoff: bool = False,
-        max_wait: timedelta | float | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
+    declared: ClassVar[type] = SensorArguments
+
+    poke_interval: float
+    timeout: float
+    mode: str
+    soft_fail: bool
+    never_fail: bool
+    silent_fail: bool
+    exponential_backoff: bool
+    max_wait: float | None
+
+    def __init__(self, **kwargs: Unpack[SensorArguments]) -> None:
+        own = SensorArguments.__annotations__.keys() - TaskArguments.__annotations__.keys()
+        others: dict[str, Any] = {name: value for name, value in kwargs.items() if name not in own}
+        super().__init__(**others)
         checks = self.checks()
-        self.poke_interval = checks.duration("poke_interval", poke_interval, zero_allowed=True).total_seconds()
-        self.timeout = checks.duration("timeout", timeout, zero_allowed=True).total_seconds()
-        self.mode = checks.choice("mode", mode, MODES)
-        self.soft_fail = checks.boolean("soft_fail", soft_fail)
-        self.never_fail = checks.boolean("never_fail", never_fail)
-        self.silent_fail = checks.boolean("silent_fail", silent_fail)
+        vars(self).update(checked(SensorArguments, kwargs, checks, but=TaskArguments))
         if sum((self.soft_fail, self.never_fail, self.silent_fail)) > 1:
             raise checks.refuse("only one of soft_fail, never_fail and silent_fail can be True.")
-        self.exponential_backoff = checks.boolean("exponential_backoff", exponential_backoff)
-        self.max_wait = None if max_wait is None else checks.duration("max_wait", max_wait).total_seconds()
 
     @property
     def reschedule(self) -> bool:
@@ -145,7 +161,7 @@ class PythonSensor(BaseSensorOperator, PythonOperator):
     runtime: ClassVar[str] = "python"
 
     def __init__(self, *, python_callable: Callable[..., Any], **kwargs: Any) -> None:
-        super().__init__(python_callable=python_callable, **kwargs)
+        super().__init__(**kwargs | {"python_callable": python_callable})
 
     def poke(self, context: Mapping[str, Any]) -> Any:
         return self.call(context)

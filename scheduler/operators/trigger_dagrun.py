@@ -6,12 +6,13 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Unpack
 
 from scheduler.authoring import xcom
 from scheduler.authoring.external import Target, Verdict, judge
 from scheduler.authoring.operator import Operator
 from scheduler.authoring.params import DagParam
+from scheduler.authoring.task_arguments import TaskArguments
 from scheduler.authoring.xcom_arg import XComArg
 from scheduler.exceptions import ConflictError, FailTask, SkipTask
 from scheduler.states import RunState
@@ -42,7 +43,7 @@ class TriggerDagRunOperator(Operator):
         failed_states: Iterable[str] | None = None,
         skip_when_already_exists: bool = False,
         deferrable: bool = False,
-        **kwargs: Any,
+        **kwargs: Unpack[TaskArguments],
     ) -> None:
         super().__init__(**kwargs)
         checks = self.checks()

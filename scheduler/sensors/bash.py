@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from scheduler.authoring.params import DagParam
 from scheduler.authoring.xcom_arg import XComArg
 from scheduler.exceptions import FailTask
 from scheduler.operators import process
 from scheduler.operators.bash import context_variables
-from scheduler.operators.sensor import BaseSensorOperator
+from scheduler.operators.sensor import BaseSensorOperator, SensorArguments
 
 
 class BashSensor(BaseSensorOperator):
@@ -28,7 +28,7 @@ class BashSensor(BaseSensorOperator):
         env: Mapping[str, str] | XComArg | None = None,
         output_encoding: str = "utf-8",
         retry_exit_code: int | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[SensorArguments],
     ) -> None:
         super().__init__(**kwargs)
         checks = self.checks()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Unpack
 
 from scheduler.authoring.external import Target, Verdict, judge
 from scheduler.exceptions import FailTask, SkipTask
-from scheduler.operators.sensor import BaseSensorOperator
+from scheduler.operators.sensor import BaseSensorOperator, SensorArguments
 from scheduler.states import RunState, TaskState
 from scheduler.triggers import ExternalTrigger
 
@@ -37,7 +37,7 @@ class ExternalTaskSensor(BaseSensorOperator):
         check_existence: bool = False,
         poll_interval: float = 2.0,
         deferrable: bool = False,
-        **kwargs: Any,
+        **kwargs: Unpack[SensorArguments],
     ) -> None:
         super().__init__(**kwargs)
         checks = self.checks()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Unpack
 
 from scheduler.authoring.params import DagParam
 from scheduler.authoring.xcom_arg import XComArg
-from scheduler.operators.sensor import BaseSensorOperator
+from scheduler.operators.sensor import BaseSensorOperator, SensorArguments
 from scheduler.triggers import FileTrigger, find_file
 
 
@@ -30,7 +30,7 @@ class FileSensor(BaseSensorOperator):
         deferrable: bool = False,
         start_from_trigger: bool = False,
         trigger_kwargs: Mapping[str, Any] | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[SensorArguments],
     ) -> None:
         super().__init__(**kwargs)
         checks = self.checks()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, time, timedelta
-from typing import Any
+from typing import Any, Unpack
 from zoneinfo import ZoneInfo
 
 from scheduler.authoring.params import DagParam
@@ -13,7 +13,7 @@ from scheduler.authoring.xcom_arg import XComArg
 from scheduler.exceptions import FailTask
 from scheduler.operators.branch import dag_of
 from scheduler.operators.calendar import moment_of, weekdays
-from scheduler.operators.sensor import BaseSensorOperator
+from scheduler.operators.sensor import BaseSensorOperator, SensorArguments
 from scheduler.triggers import DateTimeTrigger
 
 
@@ -27,7 +27,7 @@ class _MomentSensor(BaseSensorOperator):
         start_from_trigger: bool = False,
         end_from_trigger: bool = False,
         trigger_kwargs: Mapping[str, Any] | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[SensorArguments],
     ) -> None:
         super().__init__(**kwargs)
         self.deferrable = self.checks().boolean("deferrable", deferrable)
@@ -57,7 +57,7 @@ class DateTimeSensor(_MomentSensor):
 
     template_fields: Sequence[str] = ("target_time",)
 
-    def __init__(self, *, target_time: datetime | str | XComArg, **kwargs: Any) -> None:
+    def __init__(self, *, target_time: datetime | str | XComArg, **kwargs: Unpack[SensorArguments]) -> None:
         super().__init__(**kwargs)
         if not isinstance(target_time, datetime | str | XComArg | DagParam):
             raise self.checks().refuse(f"target_time must be a datetime or an ISO text, not {target_time!r}.")
@@ -74,7 +74,7 @@ class DateTimeSensor(_MomentSensor):
 class TimeSensor(_MomentSensor):
     """Waits until a time of the day the try starts on, on the clocks of the DAG."""
 
-    def __init__(self, *, target_time: time, **kwargs: Any) -> None:
+    def __init__(self, *, target_time: time, **kwargs: Unpack[SensorArguments]) -> None:
         super().__init__(**kwargs)
         if not isinstance(target_time, time):
             raise self.checks().refuse(f"target_time must be a datetime.time, not {target_time!r}.")
@@ -89,7 +89,7 @@ class TimeSensor(_MomentSensor):
 class TimeDeltaSensor(_MomentSensor):
     """Waits until `delta` after the end of the run's data interval."""
 
-    def __init__(self, *, delta: timedelta, **kwargs: Any) -> None:
+    def __init__(self, *, delta: timedelta, **kwargs: Unpack[SensorArguments]) -> None:
         super().__init__(**kwargs)
         self.delta = self.checks().duration("delta", delta, seconds_allowed=False, zero_allowed=True)
 
@@ -101,7 +101,7 @@ class TimeDeltaSensor(_MomentSensor):
 class WaitSensor(_MomentSensor):
     """Waits for `time_to_wait`, counted from the start of the try."""
 
-    def __init__(self, *, time_to_wait: timedelta | int, **kwargs: Any) -> None:
+    def __init__(self, *, time_to_wait: timedelta | int, **kwargs: Unpack[SensorArguments]) -> None:
         super().__init__(**kwargs)
         minutes = timedelta(minutes=time_to_wait) if isinstance(time_to_wait, int) else time_to_wait
         self.time_to_wait = self.checks().duration("time_to_wait", minutes, seconds_allowed=False, zero_allowed=True)
@@ -114,7 +114,9 @@ class WaitSensor(_MomentSensor):
 class DayOfWeekSensor(BaseSensorOperator):
     """Waits until it is one of some days of the week."""
 
-    def __init__(self, *, week_day: str | Iterable[str], use_task_logical_date: bool = False, **kwargs: Any) -> None:
+    def __init__(
+        self, *, week_day: str | Iterable[str], use_task_logical_date: bool = False, **kwargs: Unpack[SensorArguments]
+    ) -> None:
         super().__init__(**kwargs)
         checks = self.checks()
         self.week_day = weekdays(checks, week_day)

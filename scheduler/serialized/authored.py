@@ -4,9 +4,10 @@ from collections import deque
 from datetime import datetime, timedelta
 
 from scheduler.authoring import timetable, weights
-from scheduler.authoring.abstract_operator import DEFAULT_POOL, AbstractOperator
+from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.dag import DAG
 from scheduler.authoring.setup_teardown import Scopes, setup_scopes
+from scheduler.authoring.task_arguments import DEFAULT_POOL
 from scheduler.operators import routing
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask

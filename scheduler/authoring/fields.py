@@ -1,0 +1,90 @@
+"""Arguments that are declared in one place: name, type, default and check are one line of a TypedDict.
+
+    class Some(TypedDict, total=False):
+        retries: Annotated[int, Field(0, integer(least=0))]
+
+A function that takes `**given: Unpack[Some]` then has keyword arguments that editors know, and `checked` gives their values.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from scheduler.authoring.arguments import Arguments
+from scheduler.authoring.params import Param, authored
+from scheduler.authoring.source import Location
+
+#: Takes the checks of the DAG or task, the name of the argument and what was given; gives the value or raises.
+Check = Callable[[Arguments, str, Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """The default of an argument, which is checked once like any other value, and its check."""
+
+    default: Any
+    check: Check
+
+
+@cache
+def fields_of(declared: type, but: type | None = None) -> Mapping[str, Field]:
+    """The arguments of a TypedDict that have a Field, those of its bases first, without those of its base `but`."""
+    known = fields_of(but) if but is not None else {}
+    hints = {name: hint for name, hint in declared.__annotations__.items() if hasattr(hint, "__metadata__")}
+    return {name: hint.__metadata__[0] for name, hint in hints.items() if name not in known}
+
+
+def checked(declared: type, given: Mapping[str, Any], checks: Arguments, *, but: type | None = None) -> dict[str, Any]:
+    """The value of each argument of `declared`, without those of its base `but`."""
+    values = {name: value.copy() if value.__class__ in {dict, list} else value for name, value in _defaults(declared, but).items()}
+    for name, field in fields_of(declared, but).items():
+        if name in given:
+            values[name] = field.check(checks, name, given[name])
+    return values
+
+
+@cache
+def _defaults(declared: type, but: type | None) -> Mapping[str, Any]:
+    """The values of all defaults."""
+    checks = Arguments("A default", Location(__file__, 0))
+    return {name: field.check(checks, name, field.default) for name, field in fields_of(declared, but).items()}
+
+
+def anything(_checks: Arguments, _name: str, value: Any) -> Any:
+    """No check."""
+    return value
+
+
+def optional(check: Check) -> Check:
+    """None, or what `check` takes."""
+    return lambda checks, name, value: None if value is None else check(checks, name, value)
+
+
+def integer(*, least: int | None = None) -> Check:
+    return lambda checks, name, value: checks.integer(name, value, least=least)
+
+
+def duration(*, seconds_allowed: bool = True, zero_allowed: bool = False) -> Check:
+    return lambda checks, name, value: checks.duration(name, value, seconds_allowed=seconds_allowed, zero_allowed=zero_allowed)
+
+
+def choice(allowed: Any) -> Check:
+    return lambda checks, name, value: checks.choice(name, value, allowed)
+
+
+def mapping(checks: Arguments, name: str, value: Any) -> dict[str, object]:
+    """A dict; None is an empty one."""
+    return checks.mapping(name, value or {})
+
+
+def params(checks: Arguments, name: str, value: Any) -> dict[str, Param]:
+    """Params by name; None are none."""
+    return authored(checks.mapping(name, value or {}), checks)
+
+
+boolean: Check = Arguments.boolean
+text: Check = Arguments.text
+moment: Check = Arguments.moment
+limit: Check = Arguments.limit
+callbacks: Check = Arguments.callbacks

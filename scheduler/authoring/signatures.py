@@ -1,0 +1,57 @@
+"""What arguments operators and DAGs take, where their defaults come from, and how operators are made."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from scheduler.authoring import source
+from scheduler.authoring.arguments import Arguments
+from scheduler.authoring.graph import Graph, Group
+
+
+@cache
+def parameters(kind: type) -> tuple[str, ...]:
+    """Every argument `kind` takes: its own and, as far as **kwargs reach, those of its bases."""
+    names: dict[str, None] = {}
+    for base in kind.__mro__:
+        own = base.__dict__.get("__init__")
+        if own is None:
+            continue
+        signature = inspect.signature(own).parameters.values()
+        names |= {p.name: None for p in signature if p.kind in {p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD}}
+        if "declared" in base.__dict__:  # in a TypedDict, and taken as **kwargs
+            names |= dict.fromkeys(base.__dict__["declared"].__annotations__)
+        if not any(p.kind is p.VAR_KEYWORD for p in signature):
+            break
+    names.pop("self", None)
+    return tuple(names)
+
+
+def construct(kind: type, at: source.Location, arguments: Mapping[str, Any]) -> Any:
+    """An operator by itself, in no DAG."""
+    new: Any = kind
+    task = new.__new__(new)
+    task.at = at
+    task.__init__(**arguments)
+    return task
+
+
+@cache
+def required(kind: type) -> tuple[str, ...]:
+    own = list(inspect.signature(kind.__init__).parameters.values())[1:]  # type: ignore[misc]
+    return tuple(p.name for p in own if p.default is p.empty and p.kind in {p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD})
+
+
+def with_defaults(
+    kind: type, kwargs: Mapping[str, Any], *, dag: Graph[Any] | None, group: Group | None, checks: Arguments
+) -> dict[str, Any]:
+    """`kwargs` and, where they are silent, the default_args of the task, its groups and its DAG, in this order."""
+    defaults = (dict(dag.default_args) if dag is not None else {}) | (group.default_args if group is not None else {})
+    own = kwargs.get("default_args")
+    if own is not None:
+        defaults |= checks.mapping("default_args", own)
+    known = parameters(kind)
+    return {name: value for name, value in defaults.items() if name in known and name != "task_id"} | dict(kwargs)

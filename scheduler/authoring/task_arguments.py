@@ -1,0 +1,87 @@
+"""The arguments that all operators share."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Annotated, Any, TypedDict
+
+from scheduler.authoring import fields
+from scheduler.authoring.arguments import Arguments
+from scheduler.authoring.fields import Field, anything, boolean, callbacks, choice, duration, integer, limit, moment, optional, text
+from scheduler.authoring.graph import Graph, Group
+from scheduler.authoring.trigger_rule import TriggerRule
+from scheduler.authoring.weights import RULES
+
+DEFAULT_POOL = "default_pool"
+Callbacks = Callable[..., Any] | Sequence[Callable[..., Any]] | None
+
+
+def _multiplier(checks: Arguments, name: str, value: object) -> float:
+    """0.0 is no backoff, True the doubling of Airflow, a number of at least 1 its own factor."""
+    if isinstance(value, bool):
+        return 2.0 if value else 0.0
+    if isinstance(value, int | float) and (value == 0 or 1 <= value < float("inf")):
+        return float(value)
+    raise checks.refuse(f"{name} must be True, False or a factor of at least 1, not {value!r}.")
+
+
+def _pool(checks: Arguments, name: str, value: object) -> str:
+    return DEFAULT_POOL if value is None else checks.text(name, value)
+
+
+def _addresses(checks: Arguments, name: str, value: Any) -> tuple[str, ...]:
+    return tuple(checks.texts(name, [value] if isinstance(value, str) else value or ()))
+
+
+class TaskArguments(TypedDict, total=False):
+    """What every operator takes; None leaves a value to the settings. Those without a Field say where the task belongs."""
+
+    task_id: str
+    dag: Graph[Any] | None
+    task_group: Group | None
+    default_args: Mapping[str, Any] | None
+    owner: Annotated[str, Field("airflow", anything)]
+    doc: Annotated[str | None, Field(None, anything)]
+    doc_md: Annotated[str | None, Field(None, anything)]
+    retries: Annotated[int | None, Field(None, optional(integer(least=0)))]
+    retry_delay: Annotated[timedelta | float | None, Field(None, optional(duration(zero_allowed=True)))]
+    retry_exponential_backoff: Annotated[bool | float, Field(False, _multiplier)]
+    max_retry_delay: Annotated[timedelta | float | None, Field(None, optional(duration()))]
+    execution_timeout: Annotated[timedelta | None, Field(None, optional(duration(seconds_allowed=False)))]
+    exclusive: Annotated[bool, Field(False, boolean)]
+    queue: Annotated[str | None, Field(None, optional(Arguments.queue))]
+    pool: Annotated[str | None, Field(None, _pool)]
+    pool_slots: Annotated[int, Field(1, integer(least=1))]
+    priority_weight: Annotated[int, Field(1, integer())]
+    weight_rule: Annotated[str, Field("downstream", choice(RULES))]
+    trigger_rule: Annotated[str, Field(TriggerRule.ALL_SUCCESS, choice(TriggerRule))]
+    do_xcom_push: Annotated[bool, Field(True, boolean)]
+    multiple_outputs: Annotated[bool, Field(False, boolean)]
+    depends_on_past: Annotated[bool, Field(False, boolean)]
+    wait_for_downstream: Annotated[bool, Field(False, boolean)]
+    ignore_first_depends_on_past: Annotated[bool, Field(True, boolean)]
+    wait_for_past_depends_before_skipping: Annotated[bool, Field(False, boolean)]
+    start_date: Annotated[datetime | None, Field(None, optional(moment))]
+    end_date: Annotated[datetime | None, Field(None, optional(moment))]
+    max_active_tis_per_dag: Annotated[int | None, Field(None, limit)]
+    max_active_tis_per_dagrun: Annotated[int | None, Field(None, limit)]
+    on_execute_callback: Annotated[Callbacks, Field(None, callbacks)]
+    on_success_callback: Annotated[Callbacks, Field(None, callbacks)]
+    on_failure_callback: Annotated[Callbacks, Field(None, callbacks)]
+    on_retry_callback: Annotated[Callbacks, Field(None, callbacks)]
+    on_skipped_callback: Annotated[Callbacks, Field(None, callbacks)]
+    email: Annotated[str | Iterable[str] | None, Field(None, _addresses)]
+    email_on_failure: Annotated[bool, Field(True, boolean)]
+    email_on_retry: Annotated[bool, Field(True, boolean)]
+    sla: Annotated[timedelta | None, Field(None, optional(duration(seconds_allowed=False)))]
+    inlets: Annotated[Any, Field(None, Arguments.assets)]
+    outlets: Annotated[Any, Field(None, Arguments.assets)]
+    params: Annotated[Mapping[str, Any] | None, Field(None, fields.params)]
+    map_index_template: Annotated[str | None, Field(None, optional(text))]
+    task_display_name: Annotated[str | None, Field(None, anything)]
+    pre_execute: Annotated[Callable[..., Any] | None, Field(None, callbacks)]
+    post_execute: Annotated[Callable[..., Any] | None, Field(None, callbacks)]
+
+
+#: Those that become a list of functions each, by the name of their event.
+CALLBACKS = {f"on_{event}": f"on_{event}_callback" for event in ("execute", "success", "failure", "retry", "skipped")}
+HOOKS = ("pre_execute", "post_execute")
