@@ -35,8 +35,8 @@ class Evaluation:
 
 
 NO_FACTS = Facts()
-#: Rules that a single upstream task instance can satisfy.
-FAST_RULES = frozenset({"one_success", "one_failed", "one_done"})
+#: Rules that a few upstream task instances can decide.
+FAST_RULES = frozenset({"one_success", "one_failed", "one_done", "none_failed_min_one_success"})
 NONE_ABOVE = Upstream(total=0)
 ROOT = decide("all_success", NONE_ABOVE)
 

@@ -82,6 +82,25 @@ def test_a_mapped_task_is_expanded_once_it_may_run_and_what_it_reads_has_ended()
     assert evaluate(plan, states(plan, a=S.SUCCESS, other=S.SUCCESS)).expand == [plan.number["b"]]
 
 
+@pytest.mark.parametrize("group", [None, "g"])
+@pytest.mark.parametrize("source", [S.NONE, S.UPSTREAM_FAILED])
+def test_a_task_whose_mapped_source_failed_is_upstream_failed_even_if_its_rule_would_skip_it(group: str | None, source: S) -> None:
+    """Whether the source is decided in the same pass or was before."""
+    own: dict[str, Any] = {
+        "expand": {"kind": "product", "inputs": [{"task": "source", "key": "return_value"}]}, "mapped_group": group
+    }  # fmt: skip
+    plan = dag(
+        "d",
+        {"above": [], "source": ["above"], "mapped": ["source", "above"]},
+        rules={"mapped": "all_skipped"},
+        options={"mapped": own},
+    )
+
+    found = decided(plan, evaluate(plan, states(plan, above=S.FAILED, source=source)))
+
+    assert found["mapped"] == S.UPSTREAM_FAILED
+
+
 @pytest.mark.parametrize(
     ("rule", "expand", "decision"), [("all_success", [2], {}), ("one_failed", [2], {}), ("one_success", [], {})]
 )
