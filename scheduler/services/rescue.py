@@ -118,9 +118,11 @@ class Rescue(TimedService):
         except redis.RedisError:
             return []
         try:
+            again = self._dispatch_again()
+            send(self._engine, self._publisher, again, step="rescue")
             lost = self._lost_messages()
             send(self._engine, self._publisher, lost, step="rescue")
-            return lost
+            return again + lost
         finally:
             with contextlib.suppress(redis.RedisError):
                 self._end_turn(turn)
@@ -134,6 +136,10 @@ class Rescue(TimedService):
                 pipe.multi()
                 pipe.delete(TURN_KEY)
                 pipe.execute()
+
+    def _dispatch_again(self) -> list[Message]:
+        """What was queued before a crash of PostgreSQL, once the workers had time to repeat the claims that it undid."""
+        return _dispatch_again(self._engine, self._settings.worker.heartbeat_timeout)
 
     def _lost_messages(self) -> list[Message]:
         """Queued task instances whose message is not in the broker. One that a worker holds in memory may be sent twice; the
@@ -160,6 +166,11 @@ class Rescue(TimedService):
                 break
             last_id = suspects[-1].ti_id
         return missing
+
+
+@transaction
+def _dispatch_again(connection: Connection, settled_s: float) -> list[Message]:
+    return instances.dispatch_again(connection) if crashes.settled(connection, seconds=settled_s) else []
 
 
 @transaction

@@ -224,6 +224,29 @@ def queue(connection: Connection, ids: Sequence[int], queued_by: str) -> list[Me
     return sorted((_message(row) for row in rows), key=lambda m: (-m.priority_weight, m.ti_id))
 
 
+def dispatch_again(connection: Connection) -> list[Message]:
+    """A fresh dispatch id for all that was queued before the last crash of PostgreSQL; the messages to send after the commit.
+
+    The crash may have undone a claim of the dispatch before, so it must not be claimed by another worker: what a worker that was
+    away for long still runs or stores under it has no effect.
+    """
+    rows = connection.exec_driver_sql(
+        """
+        with chosen as (
+            select t.id from task_instance t
+             where t.state = 'queued' and t.queued_at <= (select since from crash_free)
+             order by t.id for no key update of t skip locked
+        )
+        update task_instance t
+           set dispatch_id = gen_random_uuid(), queued_at = clock_timestamp(), dispatched_at = null
+          from chosen c, dag_run r
+         where t.id = c.id and t.state = 'queued' and r.id = t.dag_run_id
+        returning t.id, t.dispatch_id::text, t.queue, r.dag_id, r.run_id, t.task_id, t.map_index, t.priority_weight
+        """
+    )
+    return sorted((_message(row) for row in rows), key=lambda m: (-m.priority_weight, m.ti_id))
+
+
 def stamp_dispatched(connection: Connection, messages: Sequence[Message]) -> None:
     """Note that the broker has these messages. Losing this in a crash only makes rescue look at them again."""
     connection.exec_driver_sql("set local synchronous_commit = off")

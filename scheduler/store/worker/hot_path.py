@@ -26,12 +26,7 @@ class HotPath(WorkerConnection):
             Claim,
             # For this transaction alone: two statements sent at once are one.
             f"set local synchronous_commit = off; {sql.CLAIM.execute}",
-            {
-                "ti_id": ti_id,
-                "dispatch_id": dispatch_id,
-                "worker": self.worker_id,
-                "lost_after_s": self.settings.worker.heartbeat_timeout,
-            },
+            {"ti_id": ti_id, "dispatch_id": dispatch_id, "worker": self.worker_id},
         )
         return claimed[0] if claimed else None
 

@@ -10,7 +10,7 @@ NEVER_RUN = States({TaskState.SKIPPED, TaskState.UPSTREAM_FAILED})
 
 CLAIM = Prepared(
     "claim",
-    {"ti_id": "bigint", "dispatch_id": "uuid", "worker": "text", "lost_after_s": "double precision"},
+    {"ti_id": "bigint", "dispatch_id": "uuid", "worker": "text"},
     """
 update task_instance t
    set state = 'running', worker = $worker, reason = null,
@@ -19,10 +19,9 @@ update task_instance t
  where t.id = $ti_id and coalesce(t.state, '') = 'queued' and t.dispatch_id = $dispatch_id and r.id = t.dag_run_id
    -- Work of a worker that was declared lost would never be recovered.
    and exists (select from process p where p.id = $worker and p.stopped_at is null)
-   -- For `lost_after_s` seconds after a crash of PostgreSQL, nothing that was queued before it: the crash may have undone its
-   -- claim, which its worker then repeats. The rescue service sends the message again.
-   and exists (select from crash_free c
-                where c.one and (t.queued_at > c.since or c.since < clock_timestamp() - $lost_after_s * interval '1 second'))
+   -- Nothing that was queued before a crash of PostgreSQL: the crash may have undone its claim, which its worker then repeats. If
+   -- no worker does, the rescue service sends it under a new dispatch ID.
+   and exists (select from crash_free c where c.one and t.queued_at > c.since)
 returning t.id, t.dispatch_id::text, t.task_id, t.map_index, t.task_no, t.try_number, t.max_tries, t.queue, t.pool, t.pool_slots,
           t.priority_weight, t.started_at, t.resume, r.id as dag_run_id, r.dag_id, r.run_id, r.run_type, r.logical_date,
           r.data_interval_start, r.data_interval_end, r.run_after, r.started_at as run_started_at, r.conf, r.version_id

@@ -99,6 +99,7 @@ def test_rescue_looks_past_what_is_no_message(scenario: Scenario) -> None:
     for item in hostile.items("x").values():
         scenario.broker.lpush("default", item)
     scenario.sql("update task_instance set queued_at = queued_at - interval '1 hour', dispatched_at = null")
+    scenario.sql("update crash_free set since = since - interval '2 hours'")
 
     rescue = Rescue(scenario.engine, scenario.settings, Publisher(scenario.settings), scenario.broker)
     rescued = rescue.rescue(datetime.now(UTC))

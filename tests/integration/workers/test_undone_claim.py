@@ -14,11 +14,14 @@ from support.scenario import Scenario, chain
 from support.servers import DURABLE, PostgresServer, running_postgres
 from support.waiting import eventually
 
+from scheduler.exceptions import StaleTryError
 from scheduler.services.rescue import Rescue
 from scheduler.settings import Settings
+from scheduler.states import TaskState
 from scheduler.store.secrets import variables
 from scheduler.store.upkeep import processes
 from scheduler.store.worker import crashes, external_jobs, xcoms
+from scheduler.store.worker.claims import Ending
 from scheduler.store.worker.hot_path import HotPath
 
 #: What does not wait for the disk is written long after.
@@ -200,8 +203,38 @@ def test_what_nobody_asserts_is_sent_and_claimed_once_every_live_worker_had_time
     # As if so much time had passed.
     scenario.sql("update crash_free set since = since - make_interval(secs => %s)", scenario.settings.worker.heartbeat_timeout)
 
-    assert [one.dispatch_id for one in rescue.rescue(now).sent_again] == [message[1]]
-    assert scenario.claim(message) is not None
+    (sent,) = rescue.rescue(now).sent_again
+    assert (sent.ti_id, sent.dispatch_id) != message, "it has a dispatch id of its own"
+    assert scenario.claim(message) is None
+    assert scenario.claim((sent.ti_id, sent.dispatch_id)) is not None
+    assert rescue.rescue(now).sent_again == []
+
+
+def test_a_worker_that_returns_after_its_undone_claim_was_given_away_changes_nothing(
+    server: PostgresServer, scenario: Scenario
+) -> None:
+    """It was stopped since before the crash for longer than the others waited for it, and its task has ended meanwhile."""
+    (message,) = scenario.messages()
+    away = scenario.claim(message)
+    assert away is not None
+    crash_backend(server, scenario)
+    scenario.hot.now()  # connects, which notes the crash
+    scenario.sql("update task_instance set queued_at = queued_at - interval '1 hour' where state = 'queued'")
+    scenario.sql("update crash_free set since = since - make_interval(secs => %s)", scenario.settings.worker.heartbeat_timeout)
+    scenario.schedulers[0].service(Rescue).rescue(scenario.rows("select clock_timestamp()")[0][0])
+    other = processes.register(scenario.engine, kind="worker", name="other", host="h", pid=2, queues=["default"], concurrency=1)
+    elsewhere = HotPath(scenario.settings, other)
+    claimed = [elsewhere.claim(*one) for one in dict.fromkeys([message, *scenario.messages()])]
+    assert [one is not None for one in claimed].count(True) == 1
+
+    assert processes.still_held(scenario.engine, scenario.worker_id, {away.dispatch_id: away.id}) == set()
+    with pytest.raises(StaleTryError):
+        scenario.hot.push_xcom(away, "key", '"late"')
+    assert not scenario.hot.claim_again(away)
+    assert not scenario.follower.report(away, Ending(TaskState.SUCCESS))
+
+    assert scenario.rows("select state, worker from task_instance where task_id = 't000'") == [("running", other)]
+    elsewhere.close()
 
 
 def test_what_is_queued_after_a_crash_is_claimed_at_once(server: PostgresServer, scenario: Scenario) -> None:
