@@ -20,7 +20,7 @@ from scheduler.settings import Settings
 from scheduler.states import TaskState
 from scheduler.store.secrets import variables
 from scheduler.store.upkeep import processes
-from scheduler.store.worker import crashes, external_jobs, xcoms
+from scheduler.store.worker import crashes, dispatches, external_jobs, xcoms
 from scheduler.store.worker.claims import Ending
 from scheduler.store.worker.hot_path import HotPath
 
@@ -241,8 +241,8 @@ def test_a_worker_that_returns_after_its_undone_claim_was_given_away_changes_not
 
     assert processes.still_held(scenario.engine, scenario.worker_id, {away.dispatch_id: away.id}) == set()
     with pytest.raises(StaleTryError):
-        scenario.hot.push_xcom(away, "key", '"late"')
-    assert not scenario.hot.claim_again(away)
+        xcoms.push(scenario.hot, away, "key", '"late"')
+    assert not dispatches.claim_again(scenario.hot, away)
     assert not scenario.follower.report(away, Ending(TaskState.SUCCESS))
 
     assert scenario.rows("select state, worker from task_instance where task_id = 't000'") == [("running", other)]
