@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 from scheduler.exceptions import FailTask, PacelineError
 
 PAUSE_S = 0.5
+LARGEST_PORT = 65_535
 #: Masters that are one process, or several of which one is active, at addresses of their own.
 SCHEMES = ("spark://", "sc://")
 
@@ -37,7 +38,8 @@ def check_master(master: str, *, timeout_s: float, correct: str) -> None:
 
 def _address(master: str, part: str) -> tuple[str, int]:
     host, _, port = part.rpartition(":")
-    if not host or not port.isdigit():
+    # getaddrinfo takes a larger port modulo 65536, and another server may listen there.
+    if not host or not port.isdigit() or int(port) > LARGEST_PORT:
         raise FailTask(f"The Spark master {master} needs a host and a port, as in spark://host:7077.")
     return host.strip("[]"), int(port)
 

@@ -32,7 +32,7 @@ def test_masters_without_an_address_of_their_own_are_let_through() -> None:
         check(master)
 
 
-@pytest.mark.parametrize("address", [NOBODY, f"{NOBODY},{NOBODY}", "no.such.host.invalid:7077", "127.0.0.1:99999"])
+@pytest.mark.parametrize("address", [NOBODY, f"{NOBODY},{NOBODY}", "no.such.host.invalid:7077"])
 def test_one_that_is_not_there_is_one_sentence_that_says_what_to_do(address: str) -> None:
     with pytest.raises(reachable.MasterUnreachableError) as caught:
         check(f"spark://{address}")
@@ -42,7 +42,7 @@ def test_one_that_is_not_there_is_one_sentence_that_says_what_to_do(address: str
     assert re.fullmatch(r"[^\n]*: start it, or correct the connection\.", said)
 
 
-@pytest.mark.parametrize("address", ["host", "host:", "host:port", ":7077"])
+@pytest.mark.parametrize("address", ["host", "host:", "host:port", ":7077", "127.0.0.1:99999"])
 def test_an_address_without_host_or_port_is_refused(address: str) -> None:
     with pytest.raises(FailTask, match="needs a host and a port, as in spark://host:7077"):
         check(f"spark://{address}")
