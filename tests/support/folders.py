@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 MEMORY = Path("/dev/shm")
+PREFIX = "pl-"
 #: Containers often have 64 MB there; the servers of two sessions stay below this.
 ROOM_BYTES = 4 << 30
 
@@ -15,9 +16,17 @@ ROOM_BYTES = 4 << 30
 @contextlib.contextmanager
 def short_folder(*, memory: bool = True) -> Iterator[Path]:
     """A temporary folder with a name short enough for Unix sockets; on the disk without `memory`, or if memory lacks room."""
-    folder = Path(tempfile.mkdtemp(prefix="pl-", dir=MEMORY if memory and _has_room() else None))
+    _remove_abandoned()
+    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=MEMORY if memory and _has_room() else None))
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_abandoned() -> None:
+    """A test session that is killed removes nothing, and memory is scarcer than disk."""
+    for folder in MEMORY.glob(f"{PREFIX}[0-9]*-*"):
+        if not Path("/proc", folder.name.split("-")[1]).exists():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _has_room() -> bool:

@@ -1,10 +1,13 @@
 """The shared fixtures give each test servers, a database and a broker of its own."""
 
 import contextlib
+import os
+import subprocess
 
 import psycopg2
 import pytest
 import redis
+from support import folders
 from support.waiting import eventually
 
 from scheduler.messaging.wakeups import client
@@ -16,6 +19,18 @@ def test_each_database_starts_with_the_schema_and_without_rows(database_url):
         assert cursor.fetchall() == [("default_pool",)]
         cursor.execute("select count(*) from dag")
         assert cursor.fetchone() == (0,)
+
+
+def test_what_a_killed_session_left_in_memory_is_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr(folders, "MEMORY", tmp_path)
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    left, used = tmp_path / f"pl-{ended.pid}-a", tmp_path / f"pl-{os.getpid()}-b"
+    left.mkdir()
+    used.mkdir()
+
+    with folders.short_folder(memory=False):
+        assert list(tmp_path.iterdir()) == [used]
 
 
 def test_databases_of_two_tests_are_apart(postgres_server):
