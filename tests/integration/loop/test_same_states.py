@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import memory
+from support.faulty import FULL
 from support.random_dags import POOLS, Plan, random_plan
 from support.scenario import Scenario
 
@@ -14,7 +15,7 @@ from scheduler.states import FINISHED, RUN_FINISHED
 from scheduler.states import TaskState as S
 from scheduler.store.worker.claims import Claim
 
-ENGINES = settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+ENGINES = settings(max_examples=6 if FULL else 4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 MOST_TURNS = 40
 #: Claims of this test are held for longer than a worker may be silent.
 PATIENT = {"worker": {"heartbeat_timeout": 3600.0}}

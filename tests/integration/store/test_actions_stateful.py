@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from support.faulty import FULL
 from support.hands import clear_, end, mark_
 from support.scenario import Scenario, chain, dag
 
@@ -191,7 +192,7 @@ def test_clear_and_mark_at_random_moments(make_scenario: Callable[..., Scenario]
     scenario = make_scenario(follow=follow)
     scenario.add(SHAPE)
     chosen = settings(
-        max_examples=10 if follow else 5,
+        max_examples=(10 if follow else 5) if FULL else (6 if follow else 3),
         stateful_step_count=25,
         deadline=None,
         database=None,
