@@ -113,7 +113,7 @@ def test_no_hot_statement_scans_a_table(scenario: Scenario) -> None:
     hot = HotPath(scenario.settings, scenario.worker_id)
     cursor = hot._open()
     nothing = {
-        "claim": f"1, '{uuid4()}', 'w', 1",
+        "claim": f"1, '{uuid4()}', 'w'",
         "unstarted": "1, '{1}', '{0}', '{5}'",
         "lock_joins": "1, 1, '{1}', -1",
         "upstream_states": "1, '{1}', '{0}', '{5}', 1",
