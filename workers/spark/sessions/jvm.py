@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import os
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -206,6 +207,10 @@ def _disconnect(gateway: Any) -> None:
         client = gateway._gateway_client
         client.is_connected = False
         client.finalizer_deque.appendleft(SHUTDOWN_FINALIZER_WORKER)
+        for connection in list(client.deque):
+            # A thread may read from it. Closing its stream would wait for that thread, which waits for the JVM.
+            with contextlib.suppress(Exception):
+                connection.socket.shutdown(socket.SHUT_RDWR)
         client.close()
     with contextlib.suppress(Exception):
         gateway.shutdown_callback_server()
