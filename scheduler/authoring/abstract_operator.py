@@ -206,7 +206,7 @@ class AbstractOperator(Node, metaclass=OperatorMeta):
         return rendered
 
     def link_results(self) -> None:
-        """Make an edge from every task whose result stands in a template field; elsewhere a result is refused."""
+        """Add an edge from every task whose result is used in a template field. A result anywhere else is an error."""
         for field in self.template_fields:
             if not hasattr(self, field):
                 raise self.checks().refuse(f"{type(self).__name__} lists the template field {field!r} but never sets it.")

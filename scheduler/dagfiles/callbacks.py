@@ -24,7 +24,7 @@ from pydantic import ValidationError
 
 from scheduler.authoring import zones
 from scheduler.authoring.dag import DAG
-from scheduler.dagfiles import callback_context, keeper, limits, lines, load, problem, process_tree
+from scheduler.dagfiles import callback_context, keeper, limits, lines, load, pipes, problem, process_tree
 from scheduler.dagfiles.answers import (
     CALLBACK_ANSWER,
     MAX_CALL_ANSWER_BYTES,
@@ -36,7 +36,6 @@ from scheduler.dagfiles.answers import (
     fault,
 )  # fmt: skip
 from scheduler.masking import output, secrets_masker
-from scheduler.process import hardening
 from scheduler.settings import log_paths
 
 PRELOADED = ("scheduler.operators", "croniter", "zoneinfo")
@@ -139,7 +138,7 @@ class Server:
             return False
         child.asked = True
         with contextlib.suppress(BrokenPipeError):  # the child is ending, which `_attend` detects
-            _write(child.requests_fd, request + b"\n")
+            pipes.write(child.requests_fd, request + b"\n")
         return True
 
     def _pass_answers(self, child: _Child, answers: lines.LineReader) -> bool:
@@ -160,7 +159,7 @@ class Server:
         return data != b""
 
     def _send(self, answer: Opened | Called | Ended) -> None:
-        _write(self._output_fd, answer.model_dump_json().encode() + b"\n")
+        pipes.write(self._output_fd, answer.model_dump_json().encode() + b"\n")
 
 
 def _child(request: dict[str, Any], parent: int, processes: int | None, input_fd: int, output_fd: int) -> NoReturn:
@@ -262,25 +261,12 @@ def _receive(fd: int, requests: lines.LineReader) -> dict[str, Any] | None:
 
 
 def _send(fd: int, answer: Opened | Called) -> None:
-    _write(fd, answer.model_dump_json().encode() + b"\n")
-
-
-def _write(fd: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(fd, left) :]
+    pipes.write(fd, answer.model_dump_json().encode() + b"\n")
 
 
 def main() -> None:
-    """Run the callback process. Its pipes are moved, so that user code has no input and cannot write into the answers."""
-    input_fd, output_fd = os.dup(0), os.dup(1)
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.dup2(2, 1)
-    os.close(null)
-    # Children inherit it, so that none can write into the pipes of this process.
-    hardening.close()
-    process_tree.become_reaper()
+    """Run the callback process."""
+    input_fd, output_fd = pipes.take()
     with contextlib.suppress(BrokenPipeError):
         Server(input_fd, output_fd).serve()
     os._exit(0)

@@ -20,10 +20,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 import scheduler
-from scheduler.dagfiles import keeper, lines, parse, problem, process_tree
+from scheduler.dagfiles import keeper, lines, parse, pipes, problem, process_tree
 from scheduler.dagfiles.answers import MAX_RESULT_BYTES, Answer, FileProblem, Reading, fault
 from scheduler.dagfiles.limits import ProcessCount
-from scheduler.process import hardening
 from scheduler.settings import Core, Scheduler
 
 #: Modules that most files need, but that are imported lazily. They are imported once here instead of in each child.
@@ -172,7 +171,7 @@ class ForkServer:
         code = self._expire(child)
         reading = self._reading(child, code)
         answer = Answer(file=child.file, duration_s=time.monotonic() - child.started, **dict(reading))
-        _write(self._answers_fd, answer.model_dump_json().encode() + b"\n")
+        pipes.write(self._answers_fd, answer.model_dump_json().encode() + b"\n")
 
     def _expire(self, child: _Child) -> int:
         """Reap a keeper that has ended. Returns its exit code, negative for a signal."""
@@ -211,22 +210,9 @@ def _failed(reason: problem.Problem) -> Reading:
     return Reading(problem=FileProblem(**reason.to_dict()))
 
 
-def _write(fd: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(fd, left) :]
-
-
 def main() -> None:
-    """Run the fork server. Its pipes are moved, so that a child has no input and cannot write into the answers."""
-    requests_fd, answers_fd = os.dup(0), os.dup(1)
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.dup2(2, 1)
-    os.close(null)
-    # Children inherit it, so that none can write into the pipes of another child or of this process.
-    hardening.close()
-    process_tree.become_reaper()
+    """Run the fork server."""
+    requests_fd, answers_fd = pipes.take()
     with contextlib.suppress(BrokenPipeError):
         ForkServer(requests_fd, answers_fd).serve()
     sys.exit(0)

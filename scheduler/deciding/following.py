@@ -110,7 +110,7 @@ def plan_of(
     dag: SerializedDag, ended: Ended, state: TaskState, skip: Collection[str] | None = None, *, enabled: bool = True
 ) -> Plan:
     """What a try that ended in `state`, and decided to skip the tasks `skip`, means for the tasks below. Not `enabled`: nothing."""
-    # A version with fewer tasks: its run goes on with a newer one than the task was queued from.
+    # The run moved to a newer version, which has fewer tasks than the version the task was queued from.
     if not enabled or ended.task_no >= len(dag.tasks) or (dag.fail_fast and state is TaskState.FAILED):
         return Plan(needs_scheduler=True, passes_slots=False)
     if state not in FINISHED:

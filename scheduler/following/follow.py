@@ -59,7 +59,7 @@ class Follower:
             return self._report_alone(claim, ending)
 
     def obey(self, claim: Claim) -> bool:
-        """The user code was stopped because this was asked for: do what was asked. False if it was not."""
+        """Apply the state that a clear or mark requested, once the user code has stopped. False if none was requested."""
         obeyed = dispatches.obey(self._hot, claim)
         if obeyed:
             self._wakeups.wake(f"run:{claim.dag_run_id}", "queue")

@@ -60,7 +60,7 @@ class Heartbeat(Service):
 
     def run_once(self) -> Result:
         if not self._is_registered():
-            log.warning("%s was taken for dead and registers anew", self.scheduler_id)
+            log.warning("%s was declared lost and registers again", self.scheduler_id)
             self.scheduler_id = self._register()
             self.on_new_id(self.scheduler_id)
         left_behind, self._left_behind = self._left_behind, []

@@ -89,7 +89,7 @@ def test_a_stopped_scheduler_is_not_missed_and_does_no_harm_on_return(
     assert verdict.ok and not verdict.overtaken, verdict
     assert states == [("success",)]
     assert spent == []
-    assert "was taken for dead and registers anew" in logs_
+    assert "was declared lost and registers again" in logs_
 
 
 def test_a_stopped_worker_loses_its_tasks_and_its_late_reports_are_refused(

@@ -68,7 +68,12 @@ def without(*names: str) -> dict[str, Any]:
 def items(bomb: str) -> dict[str, bytes]:
     """Hostile items of a Redis list, each with what it is."""
     pickled = base64.b64encode(pickle.dumps([[1, Bomb(bomb)], {}, {}])).decode()
-    many: dict[str, Any] = {
+    return {name: raw(one) for name, one in (_envelopes(pickled) | _documents(bomb)).items()}
+
+
+def _envelopes(pickled: str) -> dict[str, Any]:
+    """Messages of which one part is wrong."""
+    return {
         "a pickle": message(body=pickled, content_type="application/x-python-serialize", content_encoding="binary"),
         "a pickle that says it is JSON": message(body=pickled),
         "yaml": message(body=base64.b64encode(b"!!python/object/apply:os.system ['true']").decode(),
@@ -119,6 +124,12 @@ def items(bomb: str) -> dict[str, bytes]:
         "properties that are a list": message(properties=[]),
         "no delivery tag": message(properties={"delivery_tag": None}),
         "no delivery info": message(properties={"delivery_info": None}),
+    }  # fmt: skip
+
+
+def _documents(bomb: str) -> dict[str, Any]:
+    """Items that are no message at all."""
+    return {
         "a list": [],
         "a number": 1,
         "null": None,
@@ -128,5 +139,4 @@ def items(bomb: str) -> dict[str, bytes]:
         "deep": b"[" * 200_000,
         "huge": message(body="A" * 20_000_000),
         "a bare pickle": pickle.dumps(Bomb(bomb)),
-    }  # fmt: skip
-    return {name: raw(one) for name, one in many.items()}
+    }

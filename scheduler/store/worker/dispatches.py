@@ -15,7 +15,7 @@ def label(connection: WorkerConnection, claim: Claim, text: str) -> None:
 
 
 def obey(connection: WorkerConnection, claim: Claim) -> bool:
-    """shutdown -> what was asked, once the user code has ended; False if this dispatch is not being stopped."""
+    """Move `shutdown` to the requested state, once the user code has ended. False if this dispatch is not being stopped."""
     return bool(connection.read(shutdown.OBEY.format(which="id = %s and dispatch_id = %s"), (claim.id, claim.dispatch_id)))
 
 

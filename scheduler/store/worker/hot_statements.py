@@ -189,7 +189,7 @@ with probe as materialized (
             order by w.rank desc, w.id limit 8) w
      where $next_dispatch_id is not null and not $aging and a.first_is_ours and a.run_goes_on and not a.is_paused
        and exists (select from pool p where p.name = a.pool and p.hands_on)
-       -- Asked of `moved`, so that this comes after it: whoever holds the next in line waits for nobody any more.
+       -- Reads `moved`, so that this runs after it: a transaction that locks the next in line then waits for no other lock.
        and not exists (select from moved m
                         where m.dispatch_id is not null
                            or (m.state = 'scheduled' and m.pool = a.pool

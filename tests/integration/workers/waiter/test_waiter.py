@@ -278,8 +278,14 @@ def test_a_waiter_that_was_declared_dead_goes_on_under_a_new_id(settings: Settin
     with running_waiter(quick) as waiter:
         eventually(lambda: len(waiter._running) == 1)
         former = waiter.waiter_id
-        scenario.sql("update process set heartbeat_at = now() - interval '1 hour' where id = %s", former)
-        eventually(lambda: scenario.turn() or waiter.waiter_id != former)
+
+        def is_declared_dead() -> bool:
+            # Repeated, since a heartbeat may come between the update and the turn.
+            scenario.sql("update process set heartbeat_at = now() - interval '1 hour' where id = %s", former)
+            scenario.turn()
+            return waiter.waiter_id != former
+
+        eventually(is_declared_dead)
         eventually(lambda: scenario.rows("select waiter from deferral") == [(waiter.waiter_id,)])
 
     assert scenario.rows("select waiter from deferral") == [(None,)], "an orderly end gives back what was awaited"
