@@ -1,4 +1,4 @@
-"""Paceline: what a DAG file imports. Loads authoring only, each part when it is first used: no database, broker or Spark code."""
+"""The names that DAG files import. Each module is loaded at first use; none loads database, broker or Spark code."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -116,8 +116,8 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(importlib.import_module(_MODULES[name]), name)
-    return found
+    value = globals()[name] = getattr(importlib.import_module(_MODULES[name]), name)
+    return value
 
 
 def __dir__() -> list[str]:
@@ -125,6 +125,6 @@ def __dir__() -> list[str]:
 
 
 def load_all() -> None:
-    """Import all that DAG files may: for a process that forks others, so that these need not."""
+    """Import every public name, for a process that forks others: they then need not import it themselves."""
     for name in __all__:
         getattr(importlib.import_module(__name__), name)

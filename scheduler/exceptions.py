@@ -1,4 +1,4 @@
-"""Every error Paceline raises: the class docstring is the default message, `exit_code` what the command line returns."""
+"""Every error that Paceline raises. The docstring of a class is its default message, `exit_code` that of a command."""
 
 
 class PacelineError(Exception):
@@ -35,10 +35,10 @@ class TaskDeferralTimeout(TaskDeferralError):
 
 
 class DagError(PacelineError):
-    """A DAG file asks for something impossible; the message names the DAG, the task and what to write instead."""
+    """A DAG file contains a mistake; the message names the DAG, the task and what to write instead."""
 
     exit_code = 2
-    #: Where in the author's file; authoring/source.py fills them in.
+    #: The place in the author's file; set by authoring/source.py.
     file: str | None = None
     line: int | None = None
 
@@ -48,11 +48,11 @@ class DagCycleError(DagError):
 
 
 class DuplicateTaskError(DagError):
-    """A DAG holds two tasks of the same id."""
+    """A DAG contains two tasks with the same ID."""
 
 
 class TimetableError(DagError):
-    """A schedule cannot be understood."""
+    """A schedule is not valid."""
 
 
 class XComError(PacelineError):
@@ -86,7 +86,7 @@ class UnreadableVersionError(PacelineError):
 
 
 class ConflictError(PacelineError):
-    """What was asked for collides with what is there."""
+    """The request conflicts with something that exists."""
 
     exit_code = 1
 
@@ -98,10 +98,10 @@ class BackfillError(PacelineError):
 
 
 class StaleTryError(PacelineError):
-    """A task wrote something after its try had ended for the scheduler: cleared, declared lost, or begun anew elsewhere."""
+    """A task wrote something after its try had ended: it was cleared, declared lost, or started again by another worker."""
 
 
-#: What to do if nothing listens on a socket file: so the embedded servers are reached.
+#: The advice if no server listens on a socket file, which is how the embedded servers are reached.
 START_EMBEDDED = "Start everything on this machine with `paceline standalone`, or set PACELINE_{}_URL."
 
 
@@ -112,11 +112,11 @@ class UnreachableError(PacelineError):
 
 
 class ReadOnlyError(UnreachableError):
-    """The database answers and takes no writes: it is a standby, or was set read-only."""
+    """The database accepts no writes: it is a standby, or was set read-only."""
 
 
 class CredentialsError(UnreachableError):
-    """The database or the broker refused the user name or password; correct the URL and start again."""
+    """The database or the broker rejected the user name or password; correct the URL and start again."""
 
 
 class SchemaError(UnreachableError):

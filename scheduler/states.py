@@ -1,4 +1,4 @@
-"""States, the ONE table of transitions (from, to, and who may do it), and what deciding and the store hand each other.
+"""States, the ONE table of transitions (from, to, actor), and the records that deciding and the store exchange.
 
 The database constraints, the chart in docs/reference/states.md and the test of every pair of states are views of this file.
 """
@@ -10,12 +10,12 @@ from typing import Self, TypeVar
 
 
 class TaskState(StrEnum):
-    """Where a task instance (TI) is; the comment says who moves it on. NONE is stored as SQL NULL."""
+    """The state of a task instance (TI). The comment names what moves it to another state. NONE is stored as SQL NULL."""
 
     NONE = "none"  # the scheduler or a following worker, once its trigger rule decides
-    SCHEDULED = "scheduled"  # the scheduler, once its pool has room; a following worker skips this stop
+    SCHEDULED = "scheduled"  # the scheduler, once its pool has capacity; fast-follow can go from none to queued directly
     QUEUED = "queued"  # the worker that claims it; the scheduler, if the message is lost for good
-    RUNNING = "running"  # its worker; the scheduler only when that worker is dead
+    RUNNING = "running"  # its worker; the scheduler only when that worker is lost
     SUCCESS = "success"  # a person, by clearing
     FAILED = "failed"  # a person, by clearing
     UP_FOR_RETRY = "up_for_retry"  # the scheduler, when the delay is over
@@ -24,11 +24,11 @@ class TaskState(StrEnum):
     UPSTREAM_FAILED = "upstream_failed"  # a person, by clearing
     SKIPPED = "skipped"  # a person, by clearing
     REMOVED = "removed"  # the scheduler, if the task comes back
-    SHUTDOWN = "shutdown"  # its worker, which stops it and does what was asked; the scheduler if that worker is dead
+    SHUTDOWN = "shutdown"  # its worker, which stops it and sets the requested state; the scheduler if that worker is lost
 
 
 class RunState(StrEnum):
-    """Where a DAG run is."""
+    """The state of a DAG run."""
 
     QUEUED = "queued"  # promote starts it within max_active_runs
     RUNNING = "running"  # promote closes it when no task instance is left to finish
@@ -37,7 +37,7 @@ class RunState(StrEnum):
 
 
 class Actor(StrEnum):
-    """Who may move a task instance."""
+    """The parts of Paceline that change the state of a task instance, and the person who clears or marks it."""
 
     SCHEDULER = "scheduler"
     WORKER = "worker"
@@ -51,7 +51,7 @@ T = TypeVar("T", bound=StrEnum)
 
 
 class States(frozenset[T]):
-    """A set of states with its SQL: `sql` is the list that follows `state in`, in the order of the enum."""
+    """A set of states. `sql` is its SQL list, as in `state in (...)`, in the order of the enum."""
 
     sql: str
 
@@ -64,7 +64,7 @@ class States(frozenset[T]):
         return self
 
 
-#: No worker has a TI in one of these, and it goes on: a person may clear or mark it at once, as they may one that is undecided.
+#: Unfinished states in which no worker has the TI: a person can clear or mark it at once, like an undecided one.
 _IDLE = "scheduled queued up_for_retry up_for_reschedule deferred"
 _ENDED = "success failed skipped upstream_failed"
 
@@ -73,22 +73,22 @@ UNFINISHED = frozenset(S) - FINISHED
 #: UNFINISHED without NONE.
 OPEN = States(UNFINISHED - {S.NONE})
 IDLE = States(map(S, _IDLE.split()))
-#: A TI in one of these is moved on by the scheduler when its due_at has come.
+#: The scheduler moves a TI in one of these at its due_at.
 DUE = States({S.UP_FOR_RETRY, S.UP_FOR_RESCHEDULE, S.DEFERRED})
 #: A TI in one of these holds `pool_slots` of its pool.
 HOLDS_SLOTS = States({S.QUEUED, S.RUNNING, S.SHUTDOWN})
 #: A TI in one of these counts towards max_active_tis_per_dag and max_active_tis_per_dagrun.
 ACTIVE = States(HOLDS_SLOTS | {S.DEFERRED})
-#: A TI in one of these is with a worker, so it can end at any moment.
+#: A worker has a TI in one of these, so it can end at any moment.
 STARTED = States({S.RUNNING, S.SHUTDOWN})
 #: Clearing or marking a TI in one of these does not move it at once: its worker stops it first, or its task is gone.
 NOT_CLEARABLE = States(STARTED | {S.REMOVED})
 FAILURES = frozenset({S.FAILED, S.UPSTREAM_FAILED})
 RUN_FINISHED = States({RunState.SUCCESS, RunState.FAILED})
 RUN_UNFINISHED = States({RunState.QUEUED, RunState.RUNNING})
-#: Runs of a backfill at once, unless it says otherwise.
+#: The default of max_active_runs of a backfill.
 BACKFILL_MAX_ACTIVE_RUNS = 10
-#: Which existing runs of its dates a backfill runs again, by the name of the choice; every other one is left as it is.
+#: By the value of `--reprocess`: the states of existing runs that a backfill runs again. Every other run stays as it is.
 REPROCESS: Mapping[str, frozenset[RunState]] = {
     "none": frozenset(),
     "failed": frozenset({RunState.FAILED}),
@@ -98,7 +98,7 @@ REPROCESS: Mapping[str, frozenset[RunState]] = {
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One allowed move of a task instance."""
+    """One allowed change of state of a task instance."""
 
     source: TaskState
     target: TaskState
@@ -137,7 +137,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Branched:
-    """A branch that succeeded, and the ids of the tasks it decided to skip."""
+    """A branch task that succeeded, and the IDs of the tasks that it decided to skip."""
 
     task_no: int
     map_index: int = -1
@@ -146,11 +146,11 @@ class Branched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Before:
-    """The run before: the states of its task instances (every map index) by task_id."""
+    """The previous run of the DAG: the states of its task instances (every map index) by task_id."""
 
     run_id: str
     states: Mapping[str, Collection[TaskState]]
-    #: Those of the tasks it does not have that some still earlier run had.
+    #: Tasks that the previous run does not have, but an earlier run had.
     ran_earlier: frozenset[str] = frozenset()
 
 
@@ -202,5 +202,5 @@ REQUIRES: dict[TaskState, tuple[str, ...]] = {
 
 
 def allowed(source: TaskState, target: TaskState) -> frozenset[Actor]:
-    """Who may move a TI from `source` to `target`; empty if nobody may."""
+    """The actors that may move a TI from `source` to `target`; empty if the transition is not allowed."""
     return frozenset(move.actor for move in TRANSITIONS if (move.source, move.target) == (source, target))

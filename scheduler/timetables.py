@@ -1,4 +1,4 @@
-"""Timetables a DAG file may give as `schedule`, under the names and with the arguments they have in Airflow."""
+"""Timetables for `schedule=`, with the names and arguments that they have in Airflow. TimetableError if one is wrong."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -25,10 +25,11 @@ NO_TIME = timedelta(0)
 def CronTriggerTimetable(
     cron: str, *, timezone: Zone, interval: timedelta = NO_TIME, run_immediately: bool | timedelta | None = True
 ) -> timetable.Timetable:
-    """A run at each tick of `cron`; its data interval is the time `interval` before the tick.
+    """A run at each tick of `cron`; its data interval is the time span of length `interval` before the tick.
 
-    `run_immediately` says how a DAG without start_date begins: True with the newest due tick, False with the next one unless
-    a tick was just now, a timedelta with a tick that is not longer ago.
+    `run_immediately` chooses the first run of a DAG without start_date. True: the last tick. A timedelta: the last tick if
+    it is not longer ago than that, else the next one. False or None: the last tick if it is not longer ago than the longer
+    of 5 minutes and a tenth of the time between ticks, else the next one.
     """
     return MultipleCronTriggerTimetable(cron, timezone=timezone, interval=interval, run_immediately=run_immediately)
 
@@ -36,11 +37,11 @@ def CronTriggerTimetable(
 def MultipleCronTriggerTimetable(
     *crons: str, timezone: Zone, interval: timedelta = NO_TIME, run_immediately: bool | timedelta | None = True
 ) -> timetable.Timetable:
-    """A run at each tick of any of `crons`."""
+    """A run at each tick of any of `crons`; the other arguments are those of CronTriggerTimetable."""
     zone = _zone(timezone)
     if not crons:
         raise _refusal("MultipleCronTriggerTimetable needs one cron expression or more.")
-    first, *more = dict.fromkeys(_cron(one, zone) for one in crons)
+    first, *more = dict.fromkeys(_cron(expression, zone) for expression in crons)
     return timetable.Cron(
         first,
         zone,
@@ -51,41 +52,50 @@ def MultipleCronTriggerTimetable(
 
 
 def CronDataIntervalTimetable(cron: str, timezone: Zone) -> timetable.Timetable:
-    """A run for each data interval from one tick of `cron` to the next, when it is over."""
+    """A run at the end of each data interval, which lasts from one tick of `cron` to the next."""
     zone = _zone(timezone)
     return timetable.CronInterval(_cron(cron, zone), zone)
 
 
 def DeltaTriggerTimetable(delta: timedelta, *, interval: timedelta = NO_TIME) -> timetable.Timetable:
-    """A run at start_date and after every `delta` (a timedelta or relativedelta) from then on."""
+    """A run at start_date and then every `delta` (a timedelta or relativedelta).
+
+    Its data interval is the time span of length `interval` before the run.
+    """
     return timetable.Delta(**_step(delta), interval_s=_interval(interval))
 
 
 def DeltaDataIntervalTimetable(delta: timedelta) -> timetable.Timetable:
-    """A run for each data interval of the length `delta` (a timedelta or relativedelta), when it is over."""
+    """A run at the end of each data interval of the length `delta` (a timedelta or relativedelta), from start_date on."""
     return timetable.DeltaInterval(**_step(delta))
 
 
 def EventsTimetable(
     event_dates: Iterable[datetime], restrict_to_events: bool = False, presorted: bool = False, description: str | None = None
 ) -> timetable.Timetable:
-    """A run at each of these moments; with `restrict_to_events` a run by hand gets the moment of the last event."""
+    """A run at each of `event_dates`; with `restrict_to_events` a manual run gets the date of the last event.
+
+    `presorted` and `description` are accepted as in Airflow and have no effect.
+    """
     dates = list(event_dates)
-    if not dates or not all(isinstance(one, datetime) and one.utcoffset() is not None for one in dates):
-        raise _refusal(f"EventsTimetable needs datetimes with a time zone, one or more, not {dates!r}.")
-    moments = sorted({one.astimezone(UTC) for one in dates})
-    return timetable.Events(tuple(one.isoformat() for one in moments), restrict_to_events)
+    if not dates or not all(isinstance(event, datetime) and event.utcoffset() is not None for event in dates):
+        raise _refusal(f"EventsTimetable needs one or more datetimes with a time zone, not {dates!r}.")
+    moments = sorted({event.astimezone(UTC) for event in dates})
+    return timetable.Events(tuple(moment.isoformat() for moment in moments), restrict_to_events)
 
 
 def AssetOrTimeSchedule(*, timetable: timetable.Timetable, assets: object) -> timetable.Timetable:
-    """Runs of `timetable`, and one whenever the assets (one, a list of which all count, `a & b`, `a | b`) were updated."""
+    """The runs of `timetable`, and a run each time the assets have been updated.
+
+    `assets` is an Asset, a list of which all must be updated, `a & b` or `a | b`.
+    """
     return _asset_or_time(timetable, assets)
 
 
 def _asset_or_time(table: object, assets: object) -> timetable.Timetable:
     if not isinstance(table, timetable.Timetable) or table.condition is not None or isinstance(table, timetable.Never):
         raise _refusal(f"AssetOrTimeSchedule: timetable must be a timetable such as CronTriggerTimetable(...), not {table!r}.")
-    if isinstance(assets, list | tuple) and assets and all(isinstance(one, asset.Condition) for one in assets):
+    if isinstance(assets, list | tuple) and assets and all(isinstance(part, asset.Condition) for part in assets):
         assets = assets[0] if len(assets) == 1 else asset.AssetAll(*assets)
     if not isinstance(assets, asset.Condition):
         raise _refusal(f"AssetOrTimeSchedule: assets must be an Asset, a list of them, `a & b` or `a | b`, not {assets!r}.")
@@ -94,7 +104,7 @@ def _asset_or_time(table: object, assets: object) -> timetable.Timetable:
 
 def _cron(expression: object, zone: str) -> str:
     if not isinstance(expression, str):
-        raise _refusal(f"A cron expression is a str, not {expression!r}.")
+        raise _refusal(f"A cron expression must be a str, not {expression!r}.")
     try:
         return timetable.checked(expression, zone)
     except TimetableError as error:
@@ -118,7 +128,7 @@ def _zone(given: object) -> str:
 
 def _interval(interval: object) -> float:
     if not isinstance(interval, timedelta) or interval < NO_TIME:
-        raise _refusal(f"interval must be a timedelta that is not negative, not {interval!r}.")
+        raise _refusal(f"interval must be a timedelta of zero or more, not {interval!r}.")
     return interval.total_seconds()
 
 
@@ -129,5 +139,5 @@ def _step(delta: object) -> dict[str, Any]:
         raise _refusal(str(error)) from None
 
 
-def _refusal(sentence: str) -> Exception:
-    return source.fault(sentence, kind=TimetableError)
+def _refusal(message: str) -> Exception:
+    return source.fault(message, kind=TimetableError)

@@ -1,4 +1,4 @@
-"""The triggers a DAG file imports, and what its own are made of. They run in a waiter process, see workers/waiter/run.py."""
+"""Triggers that DAG files import, and the base class of their own triggers. A waiter process awaits them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ LONGEST_SLEEP_S = 30.0
 
 
 class DateTimeTrigger(BaseTrigger):
-    """Fires once `moment` has come."""
+    """Fires at `moment`, a datetime with a time zone (else TypeError).
+
+    `end_from_trigger` is accepted as in Airflow and has no effect: a worker always ends the task.
+    """
 
     def __init__(self, moment: datetime, *, end_from_trigger: bool = False) -> None:
         if not isinstance(moment, datetime) or moment.utcoffset() is None:
@@ -45,22 +48,25 @@ class DateTimeTrigger(BaseTrigger):
         yield TriggerEvent(self.moment)
 
     def _now(self) -> datetime:
-        """PostgreSQL's clock, which tells all waiters the same."""
-        found: datetime = datetime.now(UTC) if self.outside is None else self.outside.now()
-        return found
+        """The time by PostgreSQL's clock, which is the same for all waiters."""
+        now: datetime = datetime.now(UTC) if self.outside is None else self.outside.now()
+        return now
 
 
 class TimeDeltaTrigger(DateTimeTrigger):
-    """Fires `delta` after it was made."""
+    """Fires `delta` after its creation."""
 
     def __init__(self, delta: timedelta, *, end_from_trigger: bool = False) -> None:
-        # Made by a task on one machine and awaited on another: both go by PostgreSQL's clock.
-        made_at: datetime = running.get_current_context()["ti"].now() if running.is_running() else datetime.now(UTC)
-        super().__init__(made_at + delta, end_from_trigger=end_from_trigger)
+        # A task creates it on one machine and a waiter awaits it on another: both use PostgreSQL's clock.
+        created_at: datetime = running.get_current_context()["ti"].now() if running.is_running() else datetime.now(UTC)
+        super().__init__(created_at + delta, end_from_trigger=end_from_trigger)
 
 
 class FileTrigger(BaseTrigger):
-    """Fires once a file matches `filepath` (a path or glob), or a folder of that name holds a file."""
+    """Fires once `filepath` (a path or glob) matches a file, or a folder with a file somewhere below it.
+
+    The payload is the path that matched. `recursive` lets `**` match folders at any depth; `poke_interval` is in seconds.
+    """
 
     def __init__(self, filepath: str, *, recursive: bool = False, poke_interval: float = 5.0) -> None:
         self.filepath, self.recursive, self.poke_interval = filepath, recursive, poke_interval
@@ -76,7 +82,11 @@ class FileTrigger(BaseTrigger):
 
 
 class ExternalTrigger(BaseTrigger):
-    """Fires once runs or tasks of another DAG are in the states asked for; all of a waiter share one query a second."""
+    """Fires once runs or tasks of other DAGs are in the given states; all triggers of a waiter share one query a second.
+
+    `targets` are the arguments of `Target` (scheduler/authoring/external.py). The payload is a dict: `verdict` ("done",
+    "skipped" or "failed") and `states`, for each target the number of its task instances or runs by state.
+    """
 
     def __init__(
         self,
@@ -86,7 +96,7 @@ class ExternalTrigger(BaseTrigger):
         skipped_states: Sequence[str] = (),
         failed_states: Sequence[str] = (),
     ) -> None:
-        self.targets = [Target(**one) for one in targets]
+        self.targets = [Target(**target) for target in targets]
         self.states = {
             "allowed_states": list(allowed_states),
             "skipped_states": list(skipped_states),
@@ -94,7 +104,7 @@ class ExternalTrigger(BaseTrigger):
         }
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        return f"{__name__}.ExternalTrigger", {"targets": [one.to_dict() for one in self.targets], **self.states}
+        return f"{__name__}.ExternalTrigger", {"targets": [target.to_dict() for target in self.targets], **self.states}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         allowed, skipped, failed = self.states.values()
@@ -102,14 +112,14 @@ class ExternalTrigger(BaseTrigger):
             answers = await self.outside.states(self.targets)
             verdict = judge(answers, allowed=allowed, skipped=skipped, failed=failed)
             if verdict is not Verdict.WAITING:
-                yield TriggerEvent({"verdict": verdict.value, "states": [dict(one) for one in answers]})
+                yield TriggerEvent({"verdict": verdict.value, "states": [dict(counts) for counts in answers]})
                 return
 
 
 def find_file(filepath: str, *, recursive: bool = False) -> str | None:
-    """A file that matches, or a folder that matches and holds one somewhere below it; a relative path starts at /."""
+    """The first match that is a file, or a folder with a file somewhere below it; a relative path starts at /."""
     for match in sorted(glob.iglob(str(Path("/") / filepath), recursive=recursive)):  # noqa: PTH207 - it knows **
         path = Path(match)
-        if path.is_file() or (path.is_dir() and any(one.is_file() for one in path.rglob("*"))):
+        if path.is_file() or (path.is_dir() and any(inner.is_file() for inner in path.rglob("*"))):
             return match
     return None

@@ -1,1 +1,1 @@
-"""What a DAG file is written with: pure Python, no I/O; `scheduler` itself exports the public names."""
+"""The classes and functions that DAG files use: pure Python without I/O. `scheduler` exports the public names."""

@@ -1,4 +1,4 @@
-"""What every task is: the arguments all operators share, default_args, edges, and rendering before a try."""
+"""The base of every operator: the common arguments, default_args, edges, and the rendering of templates before a try."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from scheduler.exceptions import PacelineError, TaskDeferralError, TaskDeferralT
 
 
 class OperatorMeta(type):
-    """Fills in default_args, refuses unknown arguments, and puts the finished task into its DAG."""
+    """Creates operators: applies default_args, rejects unknown arguments, and adds the task to its DAG."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         at = source.here()
@@ -48,20 +48,20 @@ class OperatorMeta(type):
 
 
 class AbstractOperator(Node, metaclass=OperatorMeta):
-    """One task of a DAG. Subclasses write `execute`, list `template_fields`, and pass **kwargs on for these arguments."""
+    """One task of a DAG. Subclasses implement `execute`, list `template_fields`, and pass **kwargs on to this class."""
 
-    #: Which part of a worker runs it: python, bash, empty or pyspark.
+    #: The part of a worker that runs it: python, bash, empty or pyspark.
     runtime: ClassVar[str] = "python"
-    #: It may decide to skip tasks below it.
+    #: Whether it can decide to skip downstream tasks.
     branches: ClassVar[bool] = False
     template_fields: Sequence[str] = ()
-    #: A template field that ends so is the path of a template file.
+    #: A template field that ends with one of these is the path of a template file.
     template_ext: Sequence[str] = ()
 
     #: The arguments that it takes.
     declared: ClassVar[type] = TaskArguments
 
-    # What became of them:
+    # Their checked values:
     owner: str
     doc: str | None
     doc_md: str | None
@@ -92,7 +92,7 @@ class AbstractOperator(Node, metaclass=OperatorMeta):
     outlets: tuple[Asset, ...]
     map_index_template: str | None
     task_display_name: str | None
-    #: Values that came from other tasks, in which nothing is a template; only of an instance of a mapped task.
+    #: Values that came from other tasks, which are never templates; only for an instance of a mapped task.
     resolved: Sequence[Any] = ()
 
     def __init__(self, **given: Unpack[TaskArguments]) -> None:
@@ -118,11 +118,11 @@ class AbstractOperator(Node, metaclass=OperatorMeta):
 
     @property
     def notify(self) -> tuple[str, ...]:
-        """What of this task gives a notice, see SerializedTask.notify."""
-        mails = {"email_failure": self.email_on_failure, "email_retry": self.email_on_retry}
+        """The events of this task that create a notice, see SerializedTask.notify."""
+        emails = {"email_failure": self.email_on_failure, "email_retry": self.email_on_retry}
         return (
             *(name for name, functions in self.callbacks.items() if functions),
-            *(name for name, wanted in mails.items() if wanted and self.email),
+            *(name for name, wanted in emails.items() if wanted and self.email),
             *(("asset",) if self.outlets else ()),
         )
 
@@ -132,12 +132,12 @@ class AbstractOperator(Node, metaclass=OperatorMeta):
 
     @property
     def operator_class(self) -> type[AbstractOperator]:
-        """What runs: for a mapped task the class of its instances."""
+        """The class that runs: for a mapped task that of its instances."""
         return type(self)
 
     @property
     def output(self) -> XComArg:
-        """The result of this task, to pass on."""
+        """The result of this task, to pass to other tasks."""
         return XComArg(self)
 
     def unmap(self, context: Mapping[str, Any], map_index: int) -> AbstractOperator:
@@ -145,33 +145,33 @@ class AbstractOperator(Node, metaclass=OperatorMeta):
         return self
 
     def as_setup(self) -> Self:
-        """Make this task a setup: what lies between it and its teardowns runs only if it succeeded."""
+        """Make this task a setup: the tasks between it and its teardowns run only if it succeeds."""
         mark_setup(self)
         return self
 
     def as_teardown(self, *, setups: Any = None, on_failure_fail_dagrun: bool | None = None) -> Self:
-        """Make this task the teardown of `setups`; its failure fails the run only with `on_failure_fail_dagrun`."""
+        """Make this task the teardown of `setups` (a task or a list). Its failure fails the run if `on_failure_fail_dagrun`."""
         mark_teardown(self, setups=setups, on_failure_fail_dagrun=on_failure_fail_dagrun)
         return self
 
     def __enter__(self) -> Block:
-        """`with setup >> teardown:` puts the tasks made inside between the two."""
+        """`with setup >> teardown:` puts the tasks created inside between the two."""
         return open_block(self)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         close_block(self, link_tasks=kind is None)
 
     def execute(self, context: Mapping[str, Any]) -> object:
-        """Do the work of one try; what is returned becomes the XCom `return_value`."""
+        """Do the work of one try; the return value becomes the XCom `return_value`."""
         raise NotImplementedError(f"{type(self).__name__} has no execute().")
 
     def pre_execute(self, context: Mapping[str, Any]) -> None:
-        """Called before `execute`, with the template fields rendered; SkipTask skips the task."""
+        """Called before `execute`, with rendered template fields. Raise SkipTask to skip the task."""
         for hook in self.hooks["pre_execute"]:
             hook(context)
 
     def post_execute(self, context: Mapping[str, Any], result: object = None) -> None:
-        """Called after `execute` with what it returned."""
+        """Called after `execute`, with its return value."""
         for hook in self.hooks["post_execute"]:
             hook(context, result)
 
@@ -183,13 +183,16 @@ class AbstractOperator(Node, metaclass=OperatorMeta):
         kwargs: Mapping[str, Any] | None = None,
         timeout: timedelta | float | None = None,
     ) -> NoReturn:
-        """Give the worker back until `trigger` fires; this try then goes on in `method_name(context, event=..., **kwargs)`."""
+        """Release the worker until `trigger` fires; this try then continues in `method_name(context, event=..., **kwargs)`.
+
+        `timeout` is a timedelta or seconds; when it has passed, the method is not called and TaskDeferralTimeout is raised.
+        """
         if not callable(getattr(self, method_name, None)):
             raise PacelineError(f"defer(method_name={method_name!r}): {type(self).__name__} has no such method.")
         raise TaskDeferred(trigger=trigger, method_name=method_name, kwargs=kwargs, timeout=timeout)
 
     def resume_execution(self, next_method: str, next_kwargs: Mapping[str, Any] | None, context: Mapping[str, Any]) -> object:
-        """Go on after a deferral; TaskDeferralError and TaskDeferralTimeout if its trigger failed, or did not fire in time."""
+        """Continue after a deferral. TaskDeferralError if its trigger failed, TaskDeferralTimeout if it fired too late."""
         arguments = dict(next_kwargs or {})
         if next_method == "__timeout__":
             raise TaskDeferralTimeout
@@ -198,7 +201,7 @@ class AbstractOperator(Node, metaclass=OperatorMeta):
         return getattr(self, next_method)(context, **arguments)
 
     def render(self, context: Mapping[str, Any]) -> AbstractOperator:
-        """A copy whose template fields hold the values for this try; TemplateError names the field."""
+        """A copy whose template fields have the values for this try; TemplateError names the field."""
         rendered = copy.copy(self)
         renderer = templates.Renderer(self.dag, self.template_ext, owner=f"Task {self.task_id!r}", resolved=self.resolved)
         for field in self.template_fields:
@@ -206,7 +209,7 @@ class AbstractOperator(Node, metaclass=OperatorMeta):
         return rendered
 
     def link_results(self) -> None:
-        """Add an edge from every task whose result is used in a template field. A result anywhere else is an error."""
+        """Add an edge from every task whose result is used in a template field. A result in another argument is a DagError."""
         for field in self.template_fields:
             if not hasattr(self, field):
                 raise self.checks().refuse(f"{type(self).__name__} lists the template field {field!r} but never sets it.")
@@ -220,7 +223,7 @@ class AbstractOperator(Node, metaclass=OperatorMeta):
                 raise self.checks().refuse(f"{name} cannot take {what}; template fields can ({fields}).")
 
     def checks(self) -> Arguments:
-        """Argument checks that speak of this task and its line."""
+        """Argument checks whose errors name this task and its line."""
         return Arguments(owner_of(self.task_id, self.dag or scope.current_dag()), self.at)
 
     def __repr__(self) -> str:

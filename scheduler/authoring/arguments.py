@@ -1,4 +1,4 @@
-"""Checks of what authors pass to DAGs and operators: each failure is one sentence with the author's line."""
+"""Checks of the arguments of DAGs and operators. Each failure is a DagError of one sentence, with the author's line."""
 
 import difflib
 import re
@@ -13,12 +13,12 @@ from scheduler.exceptions import DagError
 
 ID_MAX_LENGTH = 250
 _ID = re.compile(r"[\w.-]+")
-#: A queue is a Redis list of its name: these are keys of Paceline and Celery, and those of the lists by priority.
+#: A queue is a Redis list with its name. These names are keys of Paceline and Celery, and the lists of other priorities.
 _RESERVED_QUEUE = re.compile(r"paceline:.*|_kombu\..*|unacked.*|celeryev.*|/.*|.*\.pidbox|.*:[369]", re.DOTALL)
 
 _OFF: tuple[object, ...] = (None, False, (), [], {})
 _ON: tuple[object, ...] = (None, True)
-#: Airflow's arguments that Paceline does not honor yet, with the values that ask for nothing.
+#: Airflow's arguments that Paceline does not support yet, with the values that request nothing.
 LATER_FOR_TASKS: Mapping[str, tuple[object, ...]] = {
     **dict.fromkeys(
         ("executor", "executor_config", "resources", "run_as_user", "retry_policy",
@@ -36,29 +36,29 @@ LATER_FOR_DAGS: Mapping[str, tuple[object, ...]] = {
 
 
 def is_reserved_queue(name: str) -> bool:
-    """Whether a queue may not have this name, because its list in Redis would be in the way of something else."""
+    """Whether a queue cannot have this name, because Redis has another key of that name."""
     return len(name) > ID_MAX_LENGTH or _RESERVED_QUEUE.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """Checks of one DAG's or task's arguments; `owner` opens every sentence, `at` is the line it is about."""
+    """Checks of the arguments of one DAG or task. Every error message starts with `owner`; `at` is the line of the error."""
 
     owner: str
     at: Location
 
     def refuse(self, complaint: str) -> DagError:
-        """The error to raise."""
+        """The error to raise, with the owner before the complaint."""
         return fault(f"{self.owner}: {complaint}", at=self.at)
 
     def identifier(self, name: str, value: object) -> str:
-        """Letters, digits, dashes, dots and underscores, at most 250; not only dots, for it names a folder of logs."""
+        """An ID: at most 250 letters, digits, dashes, dots and underscores; not only dots, since it names a folder of logs."""
         if not isinstance(value, str):
             raise self.refuse(f"{name} must be a str, not {_shown(value)}.")
         if len(value) > ID_MAX_LENGTH:
             raise self.refuse(f"{name} has {len(value)} characters; {ID_MAX_LENGTH} are allowed.")
         if not _ID.fullmatch(value) or not value.strip("."):
-            raise self.refuse(f"{name} {value!r} may hold only letters, digits, dashes, dots and underscores.")
+            raise self.refuse(f"{name} {value!r} may contain only letters, digits, dashes, dots and underscores.")
         return value
 
     def text(self, name: str, value: object) -> str:
@@ -67,14 +67,14 @@ class Arguments:
         return value
 
     def queue(self, name: str, value: object) -> str:
-        """The name of a queue: a text that is no other key of the broker."""
+        """The name of a queue: a str that is not another key of the broker."""
         text = self.text(name, value)
         if is_reserved_queue(text):
             raise self.refuse(f"{name} {text!r} is a key that Paceline or Celery keeps in Redis; choose another name.")
         return text
 
     def texts(self, name: str, value: object) -> list[str]:
-        """A list, tuple or set of str; a single str is refused, for it would be read letter by letter."""
+        """A list, tuple or set of str. A single str is rejected: it would be read letter by letter."""
         if isinstance(value, str) or not isinstance(value, Collection) or not all(isinstance(v, str) for v in value):
             raise self.refuse(f"{name} must be a list of str, not {_shown(value)}.")
         return sorted(value) if isinstance(value, set | frozenset) else list(value)
@@ -90,12 +90,12 @@ class Arguments:
         return value
 
     def integer(self, name: str, value: object, *, least: int | None = None) -> int:
-        """An int within what the database stores; a bool is none."""
+        """An int of 32 bits, not a bool."""
         if not isinstance(value, int) or isinstance(value, bool) or (least is not None and value < least):
             bound = "" if least is None else f" of at least {least}"
             raise self.refuse(f"{name} must be an int{bound}, not {_shown(value)}.")
         if abs(value) >= 2**31:
-            raise self.refuse(f"{name} must lie within 32 bits, not {value}.")
+            raise self.refuse(f"{name} must fit into 32 bits, not {value}.")
         return value
 
     def limit(self, name: str, value: object) -> int | None:
@@ -105,7 +105,7 @@ class Arguments:
     def callbacks(self, name: str, value: object) -> tuple[Callable[..., Any], ...]:
         """A function that takes the context, or a list of them."""
         functions = () if value is None else (value,) if callable(value) else value
-        if not isinstance(functions, list | tuple) or not all(callable(one) for one in functions):
+        if not isinstance(functions, list | tuple) or not all(callable(function) for function in functions):
             raise self.refuse(f"{name} must be a function that takes the context, or a list of them, not {_shown(value)}.")
         return tuple(functions)
 
@@ -116,10 +116,10 @@ class Arguments:
 
     def assets(self, name: str, value: object) -> tuple[Asset, ...]:
         """An Asset or a list of them."""
-        found = () if value is None else (value,) if isinstance(value, Asset) else value
-        if not isinstance(found, list | tuple) or not all(isinstance(one, Asset) for one in found):
+        assets = () if value is None else (value,) if isinstance(value, Asset) else value
+        if not isinstance(assets, list | tuple) or not all(isinstance(asset, Asset) for asset in assets):
             raise self.refuse(f"{name} must be a list of Asset, not {_shown(value)}.")
-        return tuple(found)
+        return tuple(assets)
 
     def duration(self, name: str, value: object, *, seconds_allowed: bool = True, zero_allowed: bool = False) -> timedelta:
         """A timedelta, or a number of seconds where Airflow takes one."""
@@ -132,18 +132,18 @@ class Arguments:
             hint = f"timedelta(seconds={value})" if isinstance(value, int | float) else "timedelta(minutes=5)"
             raise self.refuse(f"{name} must be a timedelta such as {hint}, not {_shown(value)}.")
         if value < timedelta(0) or (not value and not zero_allowed):
-            raise self.refuse(f"{name} must {'not be negative' if zero_allowed else 'be longer than zero'}, not {value}.")
+            raise self.refuse(f"{name} must {'be zero or more' if zero_allowed else 'be longer than zero'}, not {value}.")
         return value
 
     def choice(self, name: str, value: object, allowed: Iterable[str]) -> str:
-        """One of `allowed`; the sentence offers the nearest one."""
+        """One of `allowed`; the error suggests the nearest one."""
         known = [str(name) for name in allowed]
         if not isinstance(value, str) or value not in known:
             raise self.refuse(f"{name} cannot be {value!r}{near(str(value), known)}")
         return str(value)
 
     def moment(self, name: str, value: object) -> datetime:
-        """A datetime with a time zone that really occurs on that zone's clocks."""
+        """A datetime with a time zone, and a wall-clock time that exists in that zone."""
         if not isinstance(value, datetime):
             kind = "a date; write datetime" if isinstance(value, date) else f"{_shown(value)}; write datetime"
             raise self.refuse(f"{name} must be a datetime with a time zone, not {kind}(2026, 1, 1, tzinfo=UTC).")
@@ -158,7 +158,7 @@ class Arguments:
         return value
 
     def others(self, given: Mapping[str, object], *, known: Iterable[str], later: Mapping[str, tuple[object, ...]]) -> None:
-        """Refuse what is in no signature: what is not supported yet, and what nobody knows."""
+        """Reject arguments that are in no signature: those that are not supported yet, and unknown ones."""
         for name, value in given.items():
             if name not in later:
                 raise self.refuse(f"unknown argument {name!r}{near(name, [*known, *later])}")
@@ -167,11 +167,11 @@ class Arguments:
 
 
 def near(name: str, known: Iterable[str]) -> str:
-    """The end of a sentence about an unknown name: the nearest known one, else all if they are few."""
+    """The end of an error message about an unknown name: the nearest known one, else all if they are few."""
     names = sorted(set(known))
-    found = difflib.get_close_matches(name, names, 1, cutoff=0.6)
-    if found:
-        return f"; did you mean {found[0]!r}?"
+    nearest = difflib.get_close_matches(name, names, 1, cutoff=0.6)
+    if nearest:
+        return f"; did you mean {nearest[0]!r}?"
     return f"; known are {', '.join(names)}." if names and len(names) <= 15 else "."
 
 

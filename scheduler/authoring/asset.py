@@ -13,7 +13,7 @@ _PASSWORD = re.compile(r"^[a-z][a-z0-9+.-]*://[^/@]*:[^/@]*@", re.IGNORECASE)
 
 
 class Condition:
-    """What a DAG waits for: an asset, all of several conditions, or any of them. Immutable."""
+    """A condition on updates of assets: one asset, all of several conditions, or any of them. Immutable."""
 
     def __and__(self, other: object) -> AssetAll:
         return AssetAll(*_parts(AssetAll, self), *_parts(AssetAll, other)) if isinstance(other, Condition) else NotImplemented
@@ -22,11 +22,11 @@ class Condition:
         return AssetAny(*_parts(AssetAny, self), *_parts(AssetAny, other)) if isinstance(other, Condition) else NotImplemented
 
     def is_met(self, updated: Collection[str]) -> bool:
-        """Whether updates of the assets with the URIs `updated` are enough."""
+        """Whether updates of the assets with the URIs `updated` meet the condition."""
         raise NotImplementedError
 
     def assets(self) -> Iterator[Asset]:
-        """Every asset it names."""
+        """Every asset in the condition."""
         raise NotImplementedError
 
     def to_spec(self) -> dict[str, Any]:
@@ -40,7 +40,7 @@ class Condition:
 
     @property
     def summary(self) -> str:
-        """The condition as people read it."""
+        """The condition as text for people."""
         raise NotImplementedError
 
     def __eq__(self, other: object) -> bool:
@@ -54,7 +54,12 @@ class Condition:
 
 
 class Asset(Condition):
-    """A piece of data by its URI; nothing is read from there. Either of name and uri stands for the other."""
+    """A piece of data that tasks update, identified by its URI; Paceline never reads from there.
+
+    `name` defaults to `uri`, and `uri` to `name`. Both have 1 to 1500 ASCII characters, and a URI must not contain a
+    password. `group` and `extra` are accepted as in Airflow and not used; `watchers` is not supported. DagError if an
+    argument is wrong.
+    """
 
     def __init__(
         self,
@@ -87,14 +92,14 @@ class Asset(Condition):
 
 
 class _Several(Condition):
-    """Conditions joined by one word."""
+    """Conditions joined by "and" or "or"."""
 
     word: str
     key: str
 
     def __init__(self, *parts: Condition) -> None:
         if not parts or not all(isinstance(part, Condition) for part in parts):
-            raise fault(f"{type(self).__name__} takes one or more assets, not {parts!r}.")
+            raise fault(f"{type(self).__name__} needs one or more assets, not {parts!r}.")
         self.parts = parts
 
     def assets(self) -> Iterator[Asset]:
@@ -112,7 +117,7 @@ class _Several(Condition):
 
 
 class AssetAll(_Several):
-    """Every one of its conditions is met."""
+    """Met when all of its conditions are met: `a & b`."""
 
     word, key = "and", "all"
 
@@ -121,7 +126,7 @@ class AssetAll(_Several):
 
 
 class AssetAny(_Several):
-    """One of its conditions is met."""
+    """Met when one of its conditions is met: `a | b`."""
 
     word, key = "or", "any"
 
@@ -130,7 +135,7 @@ class AssetAny(_Several):
 
 
 class AssetAlias:
-    """Refused: an asset has one name here."""
+    """Not supported: creating one raises a DagError."""
 
     def __init__(self, *given: object, **others: object) -> None:
         raise fault("AssetAlias is not supported; name the assets themselves.")
@@ -150,9 +155,9 @@ def _parts(kind: type[_Several], condition: Condition) -> tuple[Condition, ...]:
 
 def _checked(what: str, value: object) -> str:
     if not isinstance(value, str) or not value.strip() or len(value) > MAX_LENGTH or not value.isascii():
-        raise fault(f"The {what} of an asset must be 1 to {MAX_LENGTH} ASCII characters and not only blanks, not {value!r}.")
+        raise fault(f"The {what} of an asset must have 1 to {MAX_LENGTH} ASCII characters and not only blanks, not {value!r}.")
     if not value.isprintable():
-        raise fault(f"The {what} of an asset must not hold control characters, as {value!r} does.")
+        raise fault(f"The {what} of an asset must not contain control characters, as {value!r} does.")
     if what == "uri" and _PASSWORD.match(value):
-        raise fault("The uri of an asset must not hold a password: it is stored and shown to everybody. Leave it out.")
+        raise fault("The uri of an asset must not contain a password, because it is stored and shown in clear; remove it.")
     return value

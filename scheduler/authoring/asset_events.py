@@ -1,4 +1,4 @@
-"""Updates of assets as user code meets them: those that made its run, those of its inlets, and what it says of its outlets."""
+"""Asset events in the context of a task: those that triggered its run, those of its inlets, and the extras of its outlets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scheduler.authoring.asset import Asset
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssetEvent:
-    """One update: by a task, or by a person, and then without a source."""
+    """One update of an asset. The source is the task instance that made it, or None for an update by a person."""
 
     asset: Asset
     extra: Mapping[str, Any]
@@ -29,17 +29,17 @@ class AssetEvent:
 
 
 class EventReads(Protocol):
-    """Where events are read from; the worker gives it."""
+    """The source of asset events; the worker passes it in."""
 
     def of_run(self) -> list[AssetEvent]:
-        """Those that made the run, oldest first."""
+        """The events that triggered the run, oldest first."""
 
     def of_assets(self, uris: Sequence[str]) -> list[AssetEvent]:
-        """The newest of each of these assets, oldest first."""
+        """The newest events of each of these assets, oldest first."""
 
 
 class NoEvents:
-    """Without a database there are none."""
+    """No events, for a context without a database."""
 
     def of_run(self) -> list[AssetEvent]:
         return []
@@ -53,7 +53,7 @@ NO_EVENTS = NoEvents()
 
 @dataclass(eq=False, repr=False)
 class AssetEvents(Mapping[Asset, Sequence[AssetEvent]]):
-    """Events by asset, oldest first, read when first looked at; a key may be an Asset, its URI or its name."""
+    """Events by asset, oldest first, read at first access; a key can be an Asset, its URI or its name."""
 
     _read: Callable[[], Iterable[AssetEvent]]
     _assets: Sequence[Asset] = ()
@@ -77,14 +77,14 @@ class AssetEvents(Mapping[Asset, Sequence[AssetEvent]]):
 
 
 class OutletEvent:
-    """What a task says of its update of one outlet: `extra` is stored with the event if the task succeeds."""
+    """The event of one outlet of the running task: `extra` is stored with it if the task succeeds."""
 
     def __init__(self, asset: Asset) -> None:
         self.asset = asset
         self.extra: dict[str, Any] = {}
 
     def add(self, extra: Mapping[str, Any]) -> None:
-        """Add to `extra`."""
+        """Add keys to `extra`."""
         self.extra |= extra
 
 
@@ -108,7 +108,7 @@ class OutletEvents(Mapping[Asset, OutletEvent]):
         return len(self._events)
 
     def to_xcom(self) -> dict[str, Any]:
-        """{uri: {"extra": ...}} of those of which something was said, see store/assets."""
+        """{uri: {"extra": ...}} for the outlets that have an extra, see store/dags/assets."""
         return {uri: {"extra": dict(event.extra)} for uri, event in self._events.items() if event.extra}
 
 
@@ -116,4 +116,4 @@ def _uri(key: Asset | str, known: Iterable[Asset]) -> str:
     for asset in known:
         if key in {asset.uri, asset.name} or (isinstance(key, Asset) and key.uri == asset.uri):
             return asset.uri
-    raise KeyError(f"{getattr(key, 'uri', key)}: this task has no such asset here; it has {[one.uri for one in known]}")
+    raise KeyError(f"{getattr(key, 'uri', key)}: this task has no such asset here; it has {[asset.uri for asset in known]}")

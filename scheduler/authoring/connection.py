@@ -11,14 +11,14 @@ from scheduler.authoring import running
 from scheduler.exceptions import NotFoundError, PacelineError
 from scheduler.masking import secrets_masker
 
-#: As in Airflow: the key under which a URI carries an extra that is no flat dict of texts.
+#: As in Airflow: the query key of a URI for an extra that is not a flat dict of strings.
 EXTRA_KEY = "__extra__"
 FIELDS = ("conn_type", "description", "host", "login", "password", "schema", "port", "extra")
 
 
 @dataclass(kw_only=True)
 class Connection:
-    """One connection. `Connection.get("id")` inside a task; templates write `{{ conn.id.host }}`."""
+    """One connection. A task reads it with `Connection.get("id")`, a template with `{{ conn.id.host }}`."""
 
     conn_id: str
     conn_type: str
@@ -33,24 +33,27 @@ class Connection:
 
     @staticmethod
     def get(conn_id: str) -> Connection:
-        """The connection of that id; NotFoundError."""
-        return _found(running.secrets_backend("Connection.get()"), conn_id)
+        """The connection with that ID; NotFoundError if there is none. PacelineError outside a running task."""
+        return _read(running.secrets_backend("Connection.get()"), conn_id)
 
     @classmethod
     def from_uri(cls, conn_id: str, uri: str) -> Self:
-        """type://login:password@host:port/schema?key=value, each part percent-encoded; PacelineError, which holds no secret."""
+        """From type://login:password@host:port/schema?key=value with percent-encoded parts.
+
+        PacelineError, without secrets, if it is not valid.
+        """
         try:
             parts = urlsplit(uri)
             port = parts.port
         except ValueError:
             raise PacelineError(f"The URI of connection {conn_id!r} cannot be read: percent-encode its parts.") from None
         if not parts.scheme:
-            raise PacelineError(f"The URI of connection {conn_id!r} must begin with its type, as in postgres://login@host/db.")
+            raise PacelineError(f"The URI of connection {conn_id!r} must start with its type, as in postgres://login@host/db.")
         query = dict(parse_qsl(parts.query, keep_blank_values=True))
         extra = query.pop(EXTRA_KEY, None)
         if extra is None and query:
             extra = json.dumps(query)
-        made = cls(
+        connection = cls(
             conn_id=conn_id,
             conn_type="postgres" if parts.scheme == "postgresql" else parts.scheme.replace("-", "_"),
             host=_unquoted(_host(parts.netloc)),
@@ -60,16 +63,19 @@ class Connection:
             port=port,
             extra=extra,
         )
-        made.check()
-        return made
+        connection.check()
+        return connection
 
     @classmethod
     def from_json(cls, conn_id: str, text: str | dict[str, Any]) -> Self:
-        """An object with conn_type and any of host, login, password, schema, port, extra, description; PacelineError."""
+        """From a JSON object with conn_type and any of host, login, password, schema, port, extra, description.
+
+        PacelineError, without secrets, if it is not valid.
+        """
         try:
             values = json.loads(text) if isinstance(text, str) else dict(text)
         except ValueError:
-            raise PacelineError(f"Connection {conn_id!r} is not JSON; write an object with conn_type, host, login ...") from None
+            raise PacelineError(f"Connection {conn_id!r} is not JSON; write an object with conn_type, host, login...") from None
         if not isinstance(values, dict) or not isinstance(values.get("conn_type"), str) or not values["conn_type"]:
             raise PacelineError(f"Connection {conn_id!r} must be a JSON object with conn_type.")
         values.pop("conn_id", None)
@@ -78,39 +84,39 @@ class Connection:
             raise PacelineError(f"Connection {conn_id!r} has no field {unknown[0]!r}; known are {', '.join(FIELDS)}.")
         if isinstance(values.get("extra"), dict):
             values["extra"] = json.dumps(values["extra"], ensure_ascii=False)
-        made = cls(conn_id=conn_id, **values)
-        made.check()
-        return made
+        connection = cls(conn_id=conn_id, **values)
+        connection.check()
+        return connection
 
     @classmethod
     def parse(cls, conn_id: str, text: str) -> Self:
-        """A URI, or a JSON object if it begins with a brace."""
+        """From a JSON object if the text starts with a brace, else from a URI."""
         return cls.from_json(conn_id, text) if text.lstrip().startswith("{") else cls.from_uri(conn_id, text)
 
     def check(self) -> None:
-        """PacelineError if a field cannot be what it is; nothing secret is part of it."""
+        """Check every field. PacelineError, without secrets, names the first that is wrong."""
         for name in ("conn_id", *FIELDS):
             value = getattr(self, name)
             if name == "port":
                 if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 65535):
                     raise PacelineError(f"The port of connection {self.conn_id!r} must be a whole number from 0 to 65535.")
             elif value is not None and (not isinstance(value, str) or "\0" in value):
-                raise PacelineError(f"The field {name} of connection {self.conn_id!r} must be a text without NUL characters.")
+                raise PacelineError(f"The field {name} of connection {self.conn_id!r} must be a string without NUL characters.")
         try:
-            fits = self.extra is None or not self.extra.strip() or isinstance(json.loads(self.extra), dict)
+            is_object = self.extra is None or not self.extra.strip() or isinstance(json.loads(self.extra), dict)
         except ValueError:
-            fits = False
-        if not fits:
+            is_object = False
+        if not is_object:
             raise PacelineError(f"The extra of connection {self.conn_id!r} must be a JSON object.")
 
     @property
     def extra_dejson(self) -> dict[str, Any]:
         """`extra` as a dict."""
-        found: dict[str, Any] = json.loads(self.extra) if self.extra and self.extra.strip() else {}
-        return found
+        extra: dict[str, Any] = json.loads(self.extra) if self.extra and self.extra.strip() else {}
+        return extra
 
     def get_uri(self) -> str:
-        """All of it as one URI, the password included."""
+        """The whole connection as one URI, including the password."""
         login = quote(self.login or "", safe="")
         if self.password is not None:
             login += ":" + quote(self.password, safe="")
@@ -124,51 +130,52 @@ class Connection:
         return f"{uri}?{urlencode(extra if flat else {EXTRA_KEY: self.extra})}"
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it with `extra` as a dict."""
+        """All fields, including the password, with `extra` as a dict."""
         return {"conn_id": self.conn_id} | {name: getattr(self, name) for name in FIELDS} | {"extra": self.extra_dejson}
 
 
 class ConnectionBackend(Protocol):
-    """Where connections are found."""
+    """The source of connections."""
 
     def connection(self, conn_id: str) -> Connection | None:
-        """The connection of that id; None if there is none."""
+        """The connection with that ID; None if there is none."""
 
 
 @dataclass(eq=False, repr=False)
 class Connections:
-    """`conn` of a context: `conn.id`, `conn.get(id, default)`."""
+    """`conn` of a context: `conn.id`, `conn["id"]`, `conn.get(id, default)`."""
 
     _backend: ConnectionBackend
 
     def get(self, conn_id: str, default_conn: Any = None) -> Any:
         try:
-            return _found(self._backend, conn_id)
+            return _read(self._backend, conn_id)
         except NotFoundError:
             return default_conn
 
     def __getattr__(self, conn_id: str) -> Connection:
         if conn_id.startswith("__"):
             raise AttributeError(conn_id)
-        return _found(self._backend, conn_id)
+        return _read(self._backend, conn_id)
 
     def __getitem__(self, conn_id: str) -> Connection:
-        return _found(self._backend, conn_id)
+        return _read(self._backend, conn_id)
 
 
-def _found(backend: ConnectionBackend, conn_id: str) -> Connection:
-    """A connection, its password and what is secret in its extra masked in the task's log first; NotFoundError."""
-    found = backend.connection(conn_id)
-    if found is None:
-        raise NotFoundError(f"There is no connection {conn_id!r}: `paceline connections add {conn_id} --conn-uri URI` makes it.")
-    secrets_masker.mask_secret(found.password)
-    for secret in secrets_masker.secrets_in(found.extra_dejson):
+def _read(backend: ConnectionBackend, conn_id: str) -> Connection:
+    """Read a connection, and mask its password and the secrets in its extra in the log of the task; NotFoundError."""
+    connection = backend.connection(conn_id)
+    if connection is None:
+        command = f"paceline connections add {conn_id} --conn-uri URI"
+        raise NotFoundError(f"There is no connection {conn_id!r}; create it with `{command}`.")
+    secrets_masker.mask_secret(connection.password)
+    for secret in secrets_masker.secrets_in(connection.extra_dejson):
         secrets_masker.mask_secret(secret)
-    return found
+    return connection
 
 
 def _host(netloc: str) -> str:
-    """The host as it is written: urlsplit makes it lower case."""
+    """The host in its original case, which urlsplit changes to lower case."""
     host = netloc.rpartition("@")[2]
     if host.startswith("["):
         return host[1:].partition("]")[0]

@@ -19,7 +19,7 @@ from scheduler.authoring.variable import Variables
 
 Context = running.Context
 
-#: The logical date in its usual spellings; absent, like the date itself, for a run that has none.
+#: The logical date in its usual formats; absent for a run without a logical date.
 DATE_KEYS = ("logical_date", "ds", "ds_nodash", "ts", "ts_nodash", "ts_nodash_with_tz")
 #: Of the DAG's last successful run before this one; None if there is none.
 PREVIOUS_KEYS = (
@@ -61,7 +61,7 @@ KEYS = frozenset(
 
 
 class TaskInstance(Protocol):
-    """What user code gets as `ti`; the worker gives it."""
+    """The task instance as user code sees it, in the context as `ti`; the worker implements it."""
 
     task_id: str
     dag_id: str
@@ -78,32 +78,32 @@ class TaskInstance(Protocol):
         map_indexes: int | Iterable[int] | None = None,
         default: Any = None,
     ) -> Any:
-        """What the tasks pushed under `key`; a list if `task_ids` is one; `default` if nothing was pushed."""
+        """The values that the tasks pushed under `key`: a list if `task_ids` is one; `default` if nothing was pushed."""
 
     def xcom_push(self, key: str, value: Any) -> None:
-        """Store `value` (JSON) under `key` for this task instance."""
+        """Store `value` under `key` for this task instance; XComError if it cannot be stored as JSON."""
 
     def xcom_entries(self, task_id: str, key: str) -> Sequence[Any]:
-        """What a task pushed as a list or dict to map over (of a mapped task one entry an instance), read as it is used."""
+        """The list or dict that a task pushed to be mapped over (for a mapped task one entry per instance), read lazily."""
 
     def set_map_label(self, label: str) -> None:
-        """Give this instance of a mapped task a name for people."""
+        """Name this instance of a mapped task, for people."""
 
     @property
     def resume(self) -> Mapping[str, Any] | None:
-        """What an earlier dispatch of this try left behind: the pokes of a sensor, the event of a trigger."""
+        """The data that an earlier dispatch of this try stored: the pokes of a sensor, or the event of a trigger."""
 
     def now(self) -> datetime:
-        """The time on the clock that all of Paceline goes by."""
+        """The time by PostgreSQL's clock, which all of Paceline uses."""
 
     def skip(self, task_ids: Iterable[str]) -> None:
-        """If this try succeeds, skip these tasks below; only for operators with `branches = True`."""
+        """Skip these downstream tasks if this try succeeds; only for operators with `branches = True`."""
 
     def states(self, targets: Sequence[Target]) -> list[Counts]:
-        """For each target how many task instances (or runs) are in which state."""
+        """For each target, the number of its task instances (or runs) by state."""
 
     def describe_dag(self, dag_id: str) -> Mapping[str, Sequence[str]] | None:
-        """The tasks of a DAG's newest version, each with the groups it lies in; None if there is no such DAG."""
+        """The tasks of the newest version of a DAG, each with its task groups; None if there is no such DAG."""
 
     def trigger_run(
         self,
@@ -114,15 +114,15 @@ class TaskInstance(Protocol):
         conf: Mapping[str, Any] | None = None,
         reset: bool = False,
     ) -> str:
-        """Make a run of another DAG; its run id. NotFoundError if there is no such DAG.
+        """Create a run of another DAG, and return its run ID. NotFoundError if there is no such DAG.
 
-        If there is such a run, ConflictError, or with `reset` that run is cleared.
+        If the run exists already, `reset` clears it; without `reset` it is a ConflictError.
         """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DagRun:
-    """What user code gets as `dag_run`."""
+    """The run of a task as user code sees it, in the context as `dag_run`."""
 
     dag_id: str
     run_id: str
@@ -146,9 +146,9 @@ def build(
     conf_overrides_params: bool = True,
     events: EventReads = NO_EVENTS,
 ) -> Context:
-    """The context of one try; the worker adds what only it has, such as `spark`. `previous` are the values of PREVIOUS_KEYS.
+    """The context of one try, without the keys that only the worker can add, such as `spark`.
 
-    ParamError if the run's conf does not fit the task's own params.
+    `previous` holds the values of PREVIOUS_KEYS. ParamError if the conf of the run does not fit the params of the task.
     """
     backend = backend or NoBackend()
     known = dict(dates(dag_run.logical_date))
@@ -185,7 +185,7 @@ def build(
     }
 
 
-@lru_cache(maxsize=64)  # the tasks of a run have the same
+@lru_cache(maxsize=64)  # the tasks of a run share their date
 def dates(logical_date: datetime | None) -> Mapping[str, Any]:
     """The values of DATE_KEYS, in UTC as in Airflow."""
     if logical_date is None:

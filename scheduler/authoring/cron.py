@@ -1,8 +1,8 @@
-"""Cron expressions on the clocks of a time zone, exact over changes of the clocks.
+"""Cron expressions in a time zone, exact when the clocks change (daylight saving time).
 
-An expression that names hours means wall-clock times: each one once a day. One that the clocks skip comes when they
-have jumped, one that they show twice comes the first time. An expression of every hour means every moment at which the
-clocks show a matching time, so it goes on through a repeated hour.
+An expression that names hours means wall-clock times, each once a day. A time that the clocks skip occurs right after
+the change; a time that they show twice occurs the first time. An expression for every hour means every moment at which
+the clocks show a matching time, so it also runs through a repeated hour.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ if TYPE_CHECKING:
 _RANDOM = re.compile(r"(?i)(?<![a-z])[rh](?![a-z])")
 #: Ticks lie on whole seconds.
 _SECOND = timedelta(seconds=1)
-#: No zone has moved its clocks further than this (Samoa left out a day).
+#: No zone has moved its clocks further than this (Samoa skipped a day).
 _FURTHEST = timedelta(hours=25)
 _BACK = timedelta(days=2)
 
 
 def check(expression: str, timezone: str) -> None:
-    """TimetableError unless `expression` has 5 fields (or 6: seconds last) and names times that come."""
+    """TimetableError unless `expression` has 5 fields (or 6: seconds last) and names times that occur."""
     from croniter import CroniterError
 
     fields = expression.split()
     if len(fields) not in {5, 6}:
         raise TimetableError(f"schedule {expression!r} has {len(fields)} fields; cron has 5: minute, hour, day, month, weekday.")
     if _RANDOM.search(expression):
-        raise TimetableError(f"schedule {expression!r} uses H or R, which would differ from reading to reading; write numbers.")
+        raise TimetableError(f"schedule {expression!r} uses H or R, which would differ at each parsing; write numbers.")
     try:
-        found = Clock(expression, zones.load(timezone)).after(datetime(2000, 1, 1, tzinfo=UTC))
+        first_tick = Clock(expression, zones.load(timezone)).after(datetime(2000, 1, 1, tzinfo=UTC))
     except (CroniterError, ValueError, KeyError) as error:
         raise TimetableError(f"schedule {expression!r} is not a cron expression: {error}.") from None
-    if found is None:
-        raise TimetableError(f"schedule {expression!r} names a day that never comes.")
+    if first_tick is None:
+        raise TimetableError(f"schedule {expression!r} names a day that never occurs; correct its day or month.")
 
 
 class Clock:
-    """The ticks of one expression in one zone; every moment is aware, every answer in UTC."""
+    """The ticks of one expression in one zone. Every moment has a time zone, and every result is in UTC."""
 
     def __init__(self, expression: str, zone: tzinfo) -> None:
         self._expression = expression
@@ -54,7 +54,7 @@ class Clock:
         self._croniter: croniter | None = None
 
     def after(self, moment: datetime) -> datetime | None:
-        """The first tick later than `moment`; None if none comes."""
+        """The first tick later than `moment`; None if there is none."""
         moment = moment.astimezone(UTC).replace(microsecond=0)
         return self._shown_after(moment) if self._every_hour else self._named_after(moment)
 
@@ -71,13 +71,13 @@ class Clock:
         tick = self._at(wall)
         if self._steady(tick - _FURTHEST, moment):
             return tick
-        # The clocks were changed near by: walk forward from where no later tick can be missed.
+        # The clocks changed near this time: walk forward from a point from which no later tick can be missed.
         jump = self._jump(tick - _BACK, moment)
         start = self._before(wall - jump) or wall
-        found, following = None, self.from_on(self._at(start) - jump)
+        newest, following = None, self.from_on(self._at(start) - jump)
         while following is not None and following <= moment:
-            found, following = following, self.after(following)
-        return found
+            newest, following = following, self.after(following)
+        return newest
 
     def _shown_after(self, moment: datetime) -> datetime | None:
         wall = next(self._walls_after(self._wall(moment)), None)
@@ -99,7 +99,7 @@ class Clock:
         tick = self._at(wall)
         if self._steady(moment - _FURTHEST, moment) and self._wall(tick) == wall:
             return tick
-        # A skipped time may come after one that the clocks show later than it: take the earliest of all near by.
+        # A skipped time can occur after a later wall-clock time: take the earliest moment of all candidates nearby.
         jump = max(self._jump(moment - _BACK, moment), self._jump(tick - _BACK, tick + _BACK))
         best: datetime | None = None
         for candidate in self._walls_after(here - jump):
@@ -111,7 +111,7 @@ class Clock:
         return best
 
     def _change_between(self, before: datetime, after: datetime) -> datetime:
-        """The first second of the new offset; the offsets at the two moments differ."""
+        """The first second of the new offset, given that the offsets at the two moments differ."""
         offset = self._offset(before)
         while after - before > timedelta(seconds=1):
             middle = before + (after - before) / 2
@@ -131,7 +131,7 @@ class Clock:
         return moment.astimezone(self._zone).replace(tzinfo=None, fold=0)
 
     def _at(self, wall: datetime) -> datetime:
-        """The first moment at which the clocks show `wall`; one they skip counts as if they were not changed yet."""
+        """The first moment at which the clocks show `wall`; a skipped time uses the offset before the change."""
         return wall.replace(tzinfo=self._zone, fold=0).astimezone(UTC)
 
     def _walls_after(self, wall: datetime) -> Iterator[datetime]:
@@ -153,7 +153,7 @@ class Clock:
             return None
 
     def _from(self, wall: datetime) -> croniter:
-        """One croniter for the life of this clock, since reading the expression takes longest; whoever asks last has it."""
+        """The croniter of this clock, set to `wall`. There is one, since parsing takes longest; only its last user may read on."""
         if self._croniter is None:
             self._croniter = _croniter(self._expression, wall)
         else:

@@ -1,10 +1,10 @@
-"""Cycles in a graph of task ids."""
+"""Cycles in a graph of task IDs."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
 
 def find_cycle(downstream: Mapping[str, Iterable[str]]) -> list[str]:
-    """The path of one cycle, its first id again at the end; empty if there is none. Equal graphs give equal paths."""
+    """The path of one cycle, with its first ID again at the end; empty if there is none. Equal graphs give equal paths."""
     finished: set[str] = set()
     for root in downstream:
         if root in finished:

@@ -1,4 +1,4 @@
-"""A DAG as its author writes it: `with DAG(...)` or `@dag`, its arguments checked, its tasks in order of definition."""
+"""The DAG of a DAG file: `with DAG(...)` or `@dag`."""
 
 from __future__ import annotations
 
@@ -26,12 +26,24 @@ if TYPE_CHECKING:
 
 
 class DAG(Graph[AbstractOperator]):
-    """The tasks of a pipeline, when it runs, and its limits; None leaves a limit to the settings."""
+    """A pipeline: its tasks in order of definition, its schedule and its limits.
+
+    The arguments have Airflow's names and meaning, and DagArguments lists them. The most common ones:
+
+    - `schedule`: a cron expression, a preset such as "@daily", a timedelta, assets, a timetable, or None for manual runs.
+    - `start_date`, `end_date`: datetimes with a time zone, the first and last possible run. `catchup` (False) also
+      creates the runs that were missed.
+    - `max_active_runs`, `max_active_tasks` (per run): limits, at least 1; None takes the value from the settings.
+    - `dagrun_timeout`: a timedelta or seconds, after which an unfinished run fails.
+    - `default_args`: arguments for every task of the DAG. `params`: the inputs of a run, see Param.
+
+    A wrong argument raises DagError (TimetableError for `schedule`) with the line of the author.
+    """
 
     #: The arguments that it takes beside dag_id.
     declared: ClassVar[type] = DagArguments
 
-    # What became of them:
+    # Their checked values:
     description: str | None
     doc_md: str | None
     catchup: bool | None
@@ -70,7 +82,7 @@ class DAG(Graph[AbstractOperator]):
 
     @property
     def notify(self) -> tuple[str, ...]:
-        """What of its runs gives a notice, see SerializedDag.notify."""
+        """The events of its runs that create a notice, see SerializedDag.notify."""
         return tuple(name for name, functions in self.callbacks.items() if functions)
 
     @property
@@ -79,7 +91,7 @@ class DAG(Graph[AbstractOperator]):
         return params_.spec(self.params)
 
     def param(self, name: str, default: Any = params_.NOTSET) -> params_.DagParam:
-        """A param to pass to tasks; with `default` it is made, or gets another default."""
+        """A param to pass to tasks; `default` creates it or changes its default. DagError if there is no such param."""
         if default is not params_.NOTSET:
             self.params |= params_.authored({name: default}, Arguments(f"DAG {self.dag_id!r}", self.at))
         elif name not in self.params:
@@ -98,14 +110,14 @@ class DAG(Graph[AbstractOperator]):
 
     @property
     def asset_names(self) -> dict[str, str]:
-        """{uri: name} of the assets of its schedule and tasks, as far as the name is another."""
+        """{uri: name} of the assets of its schedule and tasks whose name is not their URI."""
         assets = [asset for task in self.task_dict.values() for asset in (*task.outlets, *task.inlets)]
         assets += self.timetable.condition.assets() if self.timetable.condition else ()
         return {asset.uri: asset.name for asset in assets if asset.name != asset.uri}
 
     @property
     def line(self) -> int:
-        """The line of `fileloc` that made this DAG."""
+        """The line of `fileloc` that defines this DAG."""
         return self.at.line
 
     @property
@@ -117,30 +129,30 @@ class DAG(Graph[AbstractOperator]):
         return list(self.task_dict)
 
     def get_task(self, task_id: str) -> AbstractOperator:
-        """The task of that id; NotFoundError offers the nearest id."""
+        """The task with that ID; NotFoundError suggests the nearest ID."""
         if task_id not in self.task_dict:
             raise NotFoundError(f"DAG {self.dag_id!r} has no task {task_id!r}{near(task_id, self.task_dict)}")
         return self.task_dict[task_id]
 
     def add_task(self, task: AbstractOperator) -> None:
-        """Take `task` in; DuplicateTaskError names the lines of both tasks of the same id."""
+        """Add `task`. DuplicateTaskError names the lines of two tasks with the same ID."""
         known = self.task_dict.get(task.task_id)
         if known is not None and known is not task:
             raise source.fault(
-                f"DAG {self.dag_id!r} has two tasks {task.task_id!r}, made in lines {known.line} and {task.line}; "
+                f"DAG {self.dag_id!r} has two tasks {task.task_id!r}, defined in lines {known.line} and {task.line}; "
                 "give one of them another task_id.",
                 kind=DuplicateTaskError,
                 at=task.at,
             )
         if task.task_id in self.task_group_dict:
-            raise task.checks().refuse("there is a task group of this id; give the task another task_id.")
+            raise task.checks().refuse("a task group has the same ID; give the task another task_id.")
         self.task_dict[task.task_id] = task
         task.dag = self
         if task.task_group is not None:
             task.task_group.add(task)
 
     def add_group(self, group: Group) -> None:
-        """Take `group` in, unless its id is taken."""
+        """Add `group`; DuplicateTaskError if a task or group has its ID."""
         if group.group_id in self.task_group_dict or group.group_id in self.task_dict:
             raise source.fault(
                 f"DAG {self.dag_id!r} has another task or task group {group.group_id!r}; give this group another group_id.",
@@ -152,7 +164,7 @@ class DAG(Graph[AbstractOperator]):
             group.parent_group.add(group)
 
     def unique_id(self, label: str, group: Group | None) -> str:
-        """`label`, or with `__1`, `__2`, ... after it where a function becomes a task or group of `group` again."""
+        """`label` if it is free in `group`, else with the suffix `__1`, `__2`, ... for a function that is used again."""
         prefix = "" if group is None else group.child_id("")
 
         def is_free(name: str) -> bool:
@@ -167,7 +179,7 @@ class DAG(Graph[AbstractOperator]):
         return f"{label}__{number}"
 
     def validate(self) -> None:
-        """Check what only the whole DAG shows: cycles, late results, and misspelt default_args."""
+        """Run the checks that need the whole DAG: unfinished partials, cycles, params without a default, default_args."""
         for partial in self.partials:
             partial.validate()
         for task in self.task_dict.values():
@@ -182,13 +194,13 @@ class DAG(Graph[AbstractOperator]):
         lacking = params_.required(self.params_spec) if self.schedule is not None else []
         if lacking:
             raise Arguments(f"DAG {self.dag_id!r}", self.at).refuse(
-                f"param {lacking[0]!r} has no default that fits its schema, which a run of the schedule cannot give; "
+                f"param {lacking[0]!r} has no default that fits its schema, so a scheduled run has no value for it; "
                 "write a default, or schedule=None."
             )
         known = {name for task in self.task_dict.values() for name in parameters(task.operator_class)}
         known |= {*parameters(AbstractOperator), *LATER_FOR_TASKS}
         for name in self.default_args.keys() - known:
-            # Without a near match it may be meant for an operator that this DAG happens not to use.
+            # Without a near match it may be for an operator that this DAG does not use.
             if (hint := near(name, known)) != ".":
                 raise Arguments(f"DAG {self.dag_id!r}", self.at).refuse(f"unknown argument {name!r} in default_args{hint}")
 
@@ -217,7 +229,7 @@ class DAG(Graph[AbstractOperator]):
         first = None if start is None else checks.moment("start_date", start)
         last = None if end is None else checks.moment("end_date", end)
         if first and last and last < first:
-            raise checks.refuse(f"end_date {last} lies before start_date {first}.")
+            raise checks.refuse(f"end_date {last} is before start_date {first}.")
         return first, last
 
     def _checked_zone(self, checks: Arguments) -> str:
@@ -242,9 +254,10 @@ def dag(dag_id: Callable[..., Any], /) -> Callable[..., DAG]: ...
 @overload
 def dag(dag_id: str | None = None, /, **arguments: Any) -> Callable[[Callable[..., Any]], Callable[..., DAG]]: ...
 def dag(dag_id: Any = None, /, **arguments: Any) -> Any:
-    """Make a function the body of a DAG; calling it makes the DAG. Takes DAG's arguments; dag_id is its name if left out.
+    """Decorate the function that defines a DAG; each call creates the DAG.
 
-    The function's own arguments are params of the DAG.
+    Takes the arguments of DAG; dag_id defaults to the name of the function, doc_md to its docstring. The function's own
+    arguments become params of the DAG.
     """
     if callable(dag_id):
         return _factory(dag_id, dag_id.__name__, {})
@@ -261,18 +274,18 @@ def _factory(function: Callable[..., Any], dag_id: str, arguments: Mapping[str, 
             given = inspect.signature(function).bind(*args, **kwargs)
         except TypeError as error:
             raise source.fault(
-                f"DAG {dag_id!r}: {error}; give it a default, or pass a value where the DAG is made.", at=at
+                f"DAG {dag_id!r}: {error}; give it a default, or pass a value where the DAG function is called.", at=at
             ) from None
         given.apply_defaults()
         try:
-            made = DAG(dag_id, **{"doc_md": function.__doc__, **arguments})
-            made.at = at
-            values = {name: made.param(name, value) for name, value in given.arguments.items()}
+            new = DAG(dag_id, **{"doc_md": function.__doc__, **arguments})
+            new.at = at
+            values = {name: new.param(name, value) for name, value in given.arguments.items()}
         except DagError as error:
             error.file, error.line = at.file, at.line
             raise
-        with made:
+        with new:
             function(**values)
-        return made
+        return new
 
     return make

@@ -35,7 +35,7 @@ def _run_types(checks: Arguments, name: str, value: Any) -> tuple[str, ...]:
 
 
 class DagArguments(TypedDict, total=False):
-    """What a DAG takes beside its dag_id; None leaves a limit to the settings. Those without a Field are checked together."""
+    """The arguments of a DAG beside dag_id; None takes a limit from the settings. Those without a Field are checked together."""
 
     schedule: Any
     start_date: datetime | None
@@ -67,5 +67,5 @@ class DagArguments(TypedDict, total=False):
     allowed_run_types: Annotated[Iterable[str] | None, Field(None, _run_types)]
 
 
-#: Those that become a list of functions each, by the name of their event.
+#: The arguments that take callbacks, by the name of their event.
 CALLBACKS = {"dag_success": "on_success_callback", "dag_failure": "on_failure_callback"}

@@ -15,7 +15,7 @@ DEFAULT_MAX_RUNS = 10
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The moment a deadline counts from; see `DeadlineReference`."""
+    """The moment from which a deadline counts; see `DeadlineReference`."""
 
     kind: str
     at: datetime | None = None
@@ -24,21 +24,24 @@ class Reference:
 
 
 class DeadlineReference:
-    """The moments a deadline may count from."""
+    """The moments from which a deadline can count."""
 
     #: The logical date of the run; a run without one gets no deadline.
     DAGRUN_LOGICAL_DATE = Reference("dagrun_logical_date")
-    #: When the run was queued: made, or cleared.
+    #: When the run was queued: when it was created or last cleared.
     DAGRUN_QUEUED_AT = Reference("dagrun_queued_at")
 
     @staticmethod
     def FIXED_DATETIME(dt: datetime) -> Reference:
-        """One moment for every run."""
+        """The same moment for every run: a datetime with a time zone."""
         return Reference("fixed_datetime", at=_checks().moment("DeadlineReference.FIXED_DATETIME", dt))
 
     @staticmethod
     def AVERAGE_RUNTIME(max_runs: int = 0, min_runs: int | None = None) -> Reference:
-        """When the run was queued plus the mean duration of the last `max_runs` that ended; none with fewer than `min_runs`."""
+        """When the run was queued, plus the mean duration of the last `max_runs` (0: 10) finished runs.
+
+        There is no deadline with fewer than `min_runs` finished runs; `min_runs` defaults to `max_runs`.
+        """
         checks = _checks()
         most = checks.integer("max_runs", max_runs, least=0) or DEFAULT_MAX_RUNS
         least = most if min_runs is None else checks.integer("min_runs", min_runs, least=1)
@@ -48,21 +51,24 @@ class DeadlineReference:
 
 
 class SyncCallback:
-    """A function with arguments of its own; it is called with them and `context`."""
+    """A callback with arguments: the function is called with `kwargs` and with `context`."""
 
     def __init__(self, callback_callable: Callable[..., Any], kwargs: Mapping[str, Any] | None = None) -> None:
         if not callable(callback_callable):
-            raise _checks().refuse(f"a callback must be a function, not {callback_callable!r}; pass it itself, not its path.")
+            raise _checks().refuse(f"a callback must be a function, not {callback_callable!r}; pass the function, not its path.")
         self.callback_callable = callback_callable
         self.kwargs = dict(kwargs or {})
 
 
 class AsyncCallback(SyncCallback):
-    """The same for an `async def` function."""
+    """A SyncCallback for an `async def` function."""
 
 
 class DeadlineAlert:
-    """A run that has not succeeded `interval` after `reference` gives one call of `callback`; a negative interval lies before."""
+    """Calls `callback` once for each run that has not succeeded by `interval` (may be negative) after `reference`.
+
+    `callback` is a function that takes the context, or a SyncCallback. DagError if an argument is wrong.
+    """
 
     def __init__(
         self,
@@ -96,11 +102,11 @@ class DeadlineAlert:
 
 
 def alerts(checks: Arguments, value: object) -> tuple[DeadlineAlert, ...]:
-    """What a DAG's `deadline` holds: nothing, one, or a list."""
-    found = () if value is None else (value,) if isinstance(value, DeadlineAlert) else value
-    if not isinstance(found, list | tuple) or not all(isinstance(one, DeadlineAlert) for one in found):
+    """The checked argument `deadline` of a DAG: None, one alert, or a list."""
+    given = () if value is None else (value,) if isinstance(value, DeadlineAlert) else value
+    if not isinstance(given, list | tuple) or not all(isinstance(alert, DeadlineAlert) for alert in given):
         raise checks.refuse(f"deadline must be a DeadlineAlert or a list of them, not {value!r}.")
-    return tuple(found)
+    return tuple(given)
 
 
 def _checks() -> Arguments:

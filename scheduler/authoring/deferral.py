@@ -1,4 +1,4 @@
-"""Waiting without a worker: what an operator raises to give its place back, and the triggers that a waiter awaits for it."""
+"""Waiting without a worker: the exceptions that release it, and the base class of the triggers that a waiter awaits."""
 
 from __future__ import annotations
 
@@ -9,21 +9,24 @@ from typing import Any
 
 from scheduler.exceptions import PacelineError
 
-#: Marks a value that JSON does not know.
+#: The key of an encoded value whose type JSON does not have.
 _TAG = "__type__"
 
 
 class TaskRescheduled(BaseException):
-    """Raised by a sensor: look again in `delay_s` seconds. Not an Exception, so that a broad except does not eat it."""
+    """Raised by a sensor: poke again in `delay_s` seconds. Not an Exception, so that `except Exception` does not catch it."""
 
     def __init__(self, delay_s: float, resume: Mapping[str, Any]) -> None:
-        super().__init__(f"to be looked at again in {delay_s:g} s")
+        super().__init__(f"next poke in {delay_s:g} s")
         self.delay_s = delay_s
         self.resume = dict(resume)
 
 
 class TaskDeferred(BaseException):
-    """Raised by `self.defer(...)`: go on in `method_name` when `trigger` fires. Not an Exception, so that no except eats it."""
+    """Raised by `self.defer(...)`: continue in `method_name` when `trigger` fires. `timeout` is a timedelta or seconds.
+
+    Not an Exception, so that `except Exception` does not catch it.
+    """
 
     def __init__(
         self,
@@ -41,7 +44,7 @@ class TaskDeferred(BaseException):
 
 
 class TriggerEvent:
-    """What a trigger fires with; the payload is JSON, or a date, datetime or timedelta within it."""
+    """The result of a trigger. The payload is JSON, in which dates, datetimes and timedeltas are also allowed."""
 
     def __init__(self, payload: Any = None) -> None:
         self.payload = payload
@@ -57,17 +60,17 @@ class TriggerEvent:
 
 
 class BaseTrigger:
-    """A condition that a waiter process awaits for a deferred task, beside a thousand others: never block in it.
+    """An asynchronous condition of a deferred task. A waiter process awaits a thousand of them: never block in `run`.
 
-    Subclasses take their arguments by name, give them back in `serialize`, and yield TriggerEvents from `run`; the first
-    one wakes the task. `outside` is filled in by the waiter.
+    Subclasses take their arguments by name, return them from `serialize`, and yield TriggerEvents from `run`; the first
+    event continues the task.
     """
 
-    #: Answers questions about other runs, see scheduler/authoring/external.
+    #: Set by the waiter: reads the states of other runs, see scheduler/authoring/external, and the clock.
     outside: Any = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """The path of the class and the arguments that make this trigger again."""
+        """The import path of the class, and the arguments that create this trigger again."""
         raise NotImplementedError(f"{type(self).__name__} has no serialize().")
 
     def run(self) -> AsyncIterator[TriggerEvent]:
@@ -75,11 +78,14 @@ class BaseTrigger:
         raise NotImplementedError(f"{type(self).__name__} has no run().")
 
     async def cleanup(self) -> None:
-        """Called when the trigger ends or is moved to another waiter."""
+        """Called when the trigger ends or another waiter takes it over."""
 
 
 def serialized(trigger: Any) -> tuple[str, dict[str, Any]]:
-    """Class path and arguments, ready for JSON, of a trigger or of any object with an async `wait()`."""
+    """The class path and the arguments, as JSON, of a trigger or of any object with an async `wait()`.
+
+    PacelineError if a waiter could not create it from them.
+    """
     kind = type(trigger)
     path = f"{kind.__module__}.{kind.__qualname__}"
     if isinstance(trigger, type):
@@ -87,17 +93,18 @@ def serialized(trigger: Any) -> tuple[str, dict[str, Any]]:
     if callable(getattr(trigger, "serialize", None)):
         path, arguments = trigger.serialize()
     elif callable(getattr(trigger, "wait", None)):
-        names = [one.name for one in dataclasses.fields(trigger)] if dataclasses.is_dataclass(trigger) else list(vars(trigger))
+        is_dataclass = dataclasses.is_dataclass(trigger)
+        names = [field.name for field in dataclasses.fields(trigger)] if is_dataclass else list(vars(trigger))
         arguments = {name: getattr(trigger, name) for name in names}
     else:
         raise PacelineError(f"defer() takes a BaseTrigger or an object with an async wait(), not {trigger!r}.")
     if "<locals>" in path:
-        raise PacelineError(f"The trigger class {path} is made inside a function; a waiter can find only classes of a module.")
+        raise PacelineError(f"The trigger class {path} is defined inside a function; define it at the top level of a module.")
     return path, encode(arguments, f"arguments of {kind.__name__}")
 
 
 async def first_event(trigger: Any) -> Any:
-    """What a trigger, or an object with an async `wait()`, fires with; PacelineError if it ends without an event."""
+    """The payload of the first event of a trigger, or the result of an async `wait()`; PacelineError if there is no event."""
     if not isinstance(trigger, BaseTrigger) and callable(getattr(trigger, "wait", None)):
         return await trigger.wait()
     events = trigger.run()
@@ -110,7 +117,7 @@ async def first_event(trigger: Any) -> Any:
 
 
 def encode(value: Any, name: str) -> Any:
-    """`value` as JSON knows it; PacelineError names the type that has no place in it."""
+    """`value` as JSON; PacelineError names a type that cannot be stored. `name` is the subject of the error."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, datetime | date):
@@ -121,11 +128,11 @@ def encode(value: Any, name: str) -> Any:
         return {key: encode(item, name) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [encode(item, name) for item in value]
-    raise PacelineError(f"The {name} hold a {type(value).__name__}, which cannot be stored as JSON; pass text or numbers.")
+    raise PacelineError(f"The {name} contain a {type(value).__name__}, which cannot be stored as JSON; pass text or numbers.")
 
 
 def decode(value: Any) -> Any:
-    """What `encode` was given, tuples as lists."""
+    """The value that `encode` received, with tuples as lists."""
     if isinstance(value, list):
         return [decode(item) for item in value]
     if not isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Edges between tasks: labels, `chain` and its like, for tasks, results of tasks, task groups, and lists of them."""
+"""Edges between tasks, results of tasks, task groups and lists of them: labels, `chain` and similar functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scheduler.authoring.source import fault
 
 
 class Label(Linkable):
-    """A note on the edges it stands in: `branch >> Label("no data") >> stop`."""
+    """A note on an edge: `branch >> Label("no data") >> stop`."""
 
     def __init__(self, label: str) -> None:
         if not isinstance(label, str) or not label.strip():
@@ -40,12 +40,15 @@ class Label(Linkable):
         for one in before:
             for other in after:
                 if isinstance(one, Label) or isinstance(other, Label):
-                    raise fault(f"Label {self.label!r} stands beside another label; an edge takes one.")
+                    raise fault(f"Label {self.label!r} is next to another label; an edge takes only one.")
                 join(one, other, self.label)
 
 
 def chain(*steps: Any) -> None:
-    """`chain(a, [b, c], [d, e], f)`: each step before the next; two lists of equal length are joined pair by pair."""
+    """`chain(a, [b, c], [d, e], f)`: each step before the next.
+
+    Neighboring lists are joined pair by pair and must have the same length, else DagError.
+    """
     for before, after in pairwise(steps):
         if isinstance(before, Linkable) or isinstance(after, Linkable):
             cross_downstream(before, after)
@@ -58,10 +61,10 @@ def chain(*steps: Any) -> None:
 
 
 def chain_linear(*steps: Any) -> None:
-    """`chain_linear(a, [b, c], [d, e, f])`: every task of a step before every task of the next one; empty steps do not count."""
+    """`chain_linear(a, [b, c], [d, e, f])`: every task of a step before every task of the next; empty steps are ignored."""
     levels = [level for level in map(flat, steps) if level]
     if len(levels) < 2:
-        raise fault("chain_linear() joins at least two steps that are not empty.")
+        raise fault("chain_linear() needs at least two steps that are not empty.")
     for before, after in pairwise(levels):
         cross_downstream(before, after)
 

@@ -1,4 +1,4 @@
-"""What a mapped task or group is expanded over: the values of each instance, and how their number is found."""
+"""The expansion of a mapped task or group: the values of each instance, and where their number comes from."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Refuse = Callable[[str], DagError]
 
 @dataclass(slots=True)
 class Values:
-    """The arguments of one instance; `results` are those that came from tasks, in which nothing is a template."""
+    """The arguments of one instance; `results` are those that came from tasks, which are never templates."""
 
     arguments: dict[str, Any] = field(default_factory=dict)
     results: list[Any] = field(default_factory=list)
@@ -32,15 +32,15 @@ class Expansion:
     """How a mapped task or group gets its arguments."""
 
     def spec(self) -> dict[str, Any]:
-        """As data, see SerializedTask.expand."""
+        """The expansion as data, see SerializedTask.expand."""
         raise NotImplementedError
 
     def results(self) -> Iterator[XComArg]:
-        """The results of tasks that it reads."""
+        """The task results that it reads."""
         raise NotImplementedError
 
     def names(self) -> set[str]:
-        """The argument names that are known while the DAG file is read."""
+        """The argument names that are known when the DAG file is parsed."""
         raise NotImplementedError
 
     def values(self, context: Mapping[str, Any], map_index: int) -> Values:
@@ -49,7 +49,7 @@ class Expansion:
 
 
 class Product(Expansion):
-    """`.expand(a=..., b=...)`: each combination of the values; the last argument varies fastest."""
+    """`.expand(a=..., b=...)`: one instance for each combination of the values; the last argument varies fastest."""
 
     def __init__(self, inputs: Mapping[str, Any], refuse: Refuse) -> None:
         if not inputs:
@@ -80,7 +80,7 @@ class Product(Expansion):
             entries = value.entries(context) if isinstance(value, XComArg) else listed(value, name)
             place = rest
             if name != first:
-                # A length costs a look at the database; the argument that varies slowest needs none.
+                # A length can cost a query; the argument that varies slowest does not need it.
                 rest, place = divmod(rest, _counted(entries, name))
             _take(found, name, entries[place], context, is_result=isinstance(value, XComArg))
         return found
@@ -95,16 +95,18 @@ class Entries(Expansion):
         if not isinstance(inputs, XComArg):
             if not isinstance(inputs, Sequence) or isinstance(inputs, str | bytes):
                 raise refuse(f"expand_kwargs() takes a list of dicts or the result of a task, not {inputs!r}.")
-            for one in inputs:
-                if not isinstance(one, XComArg) and not (isinstance(one, Mapping) and all(isinstance(key, str) for key in one)):
-                    raise refuse(f"expand_kwargs() takes a list of dicts with str keys, but {one!r} is in it.")
+            for entry in inputs:
+                if isinstance(entry, XComArg):
+                    continue
+                if not isinstance(entry, Mapping) or not all(isinstance(key, str) for key in entry):
+                    raise refuse(f"expand_kwargs() takes a list of dicts with str keys, but {entry!r} is in it.")
         self.inputs: XComArg | Sequence[Any] = inputs
         self._refs = [_ref(inputs)]
 
     @property
     def literals(self) -> list[Mapping[str, Any]]:
-        """The dicts that stand in the DAG file."""
-        return [] if isinstance(self.inputs, XComArg) else [one for one in self.inputs if isinstance(one, Mapping)]
+        """The dicts that are written in the DAG file."""
+        return [] if isinstance(self.inputs, XComArg) else [entry for entry in self.inputs if isinstance(entry, Mapping)]
 
     def spec(self) -> dict[str, Any]:
         return {"kind": "list", "inputs": self._refs}
@@ -113,7 +115,7 @@ class Entries(Expansion):
         yield from results_in(self.inputs)
 
     def names(self) -> set[str]:
-        return {name for one in self.literals for name in one}
+        return {name for entry in self.literals for name in entry}
 
     def values(self, context: Mapping[str, Any], map_index: int) -> Values:
         entries = self.inputs.entries(context) if isinstance(self.inputs, XComArg) else self.inputs
@@ -130,7 +132,7 @@ class Entries(Expansion):
 
 
 class MappedArgument(XComArg):
-    """An argument of a mapped group inside the group: in each instance its own value."""
+    """An argument of a mapped group, used inside the group: it has a value of its own in each instance."""
 
     __slots__ = ("expansion", "name")
 
@@ -145,7 +147,7 @@ class MappedArgument(XComArg):
         raise fault(f"The argument {self.name!r} of a mapped group takes no subscript; pass it to a task that does [{item!r}].")
 
     def __str__(self) -> str:
-        raise fault(f"The argument {self.name!r} of a mapped group cannot stand in a text; pass it as an argument of its own.")
+        raise fault(f"The argument {self.name!r} of a mapped group cannot be part of a string; pass it as an argument of its own.")
 
     def _shown(self) -> str:
         return f"argument {self.name!r} of a mapped group"
@@ -161,10 +163,10 @@ class MappedArgument(XComArg):
 
 
 def refuse_repeated(names: Iterable[str], given: Collection[str], refuse: Refuse) -> None:
-    """An argument is either the same for every instance or different."""
+    """Reject an argument that is both in partial() and in expand()."""
     for name in names:
         if name in given:
-            raise refuse(f"the argument {name!r} stands in partial() already; leave it out of one of the two.")
+            raise refuse(f"the argument {name!r} is in partial() already; remove it from one of the two.")
 
 
 def _ref(value: Any) -> dict[str, Any]:
@@ -180,5 +182,5 @@ def _take(found: Values, name: str, entry: Any, context: Mapping[str, Any], *, i
 
 def _counted(entries: Sequence[Any], name: str) -> int:
     if not (length := len(entries)):
-        raise XComError(f"The values of {name!r} are gone: the list that it was expanded over is empty now.")
+        raise XComError(f"There are no values for {name!r}: the list that it was expanded over is now empty.")
     return length

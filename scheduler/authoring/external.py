@@ -1,4 +1,4 @@
-"""Questions about runs of other DAGs, and what the answers mean. Pure: whoever holds a database answers them."""
+"""Conditions on the runs of other DAGs: the targets, and the verdict on their states. Pure: the caller reads the states."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-#: How many task instances (or runs) are in which state; empty for a target that does not exist.
+#: The number of task instances (or runs) by state; empty for a target that does not exist.
 Counts = Mapping[str, int]
 
 
 class Verdict(StrEnum):
-    """What the states of all targets say together."""
+    """The result of a condition on all of its targets."""
 
     WAITING = "waiting"
     DONE = "done"
@@ -23,7 +23,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A run of a DAG, by logical date or by run id, or one task of it."""
+    """A run of a DAG, by logical date or by run ID, or one task of it."""
 
     dag_id: str
     logical_date: datetime | None = None
@@ -37,7 +37,7 @@ class Target:
 def judge(
     answers: Sequence[Counts], *, allowed: Collection[str], skipped: Collection[str] = (), failed: Collection[str] = ()
 ) -> Verdict:
-    """FAILED or SKIPPED as soon as one target is; DONE when all of all targets is in an allowed state."""
+    """FAILED or SKIPPED if an instance of any target is in such a state; DONE if all of them are in an allowed state."""
     for states, verdict in ((failed, Verdict.FAILED), (skipped, Verdict.SKIPPED)):
         if any(state in states for counts in answers for state in counts):
             return verdict

@@ -1,9 +1,9 @@
-"""Arguments that are declared in one place: name, type, default and check are one line of a TypedDict.
+"""Declared arguments: the name, type, default and check of an argument are one line of a TypedDict.
 
     class Some(TypedDict, total=False):
         retries: Annotated[int, Field(0, integer(least=0))]
 
-A function that takes `**given: Unpack[Some]` then has keyword arguments that editors know, and `checked` gives their values.
+Editors then know the keyword arguments of a function with `**given: Unpack[Some]`, and `checked` returns their values.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,13 +15,13 @@ from scheduler.authoring.arguments import Arguments
 from scheduler.authoring.params import Param, authored
 from scheduler.authoring.source import Location
 
-#: Takes the checks of the DAG or task, the name of the argument and what was given; gives the value or raises.
+#: Takes the checks of the DAG or task, and the name and value of the argument; returns the checked value or raises.
 Check = Callable[[Arguments, str, Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """The default of an argument, which is checked once like any other value, and its check."""
+    """The default of an argument and its check. The default is checked once, like any other value."""
 
     default: Any
     check: Check
@@ -29,7 +29,7 @@ class Field:
 
 @cache
 def fields_of(declared: type, but: type | None = None) -> Mapping[str, Field]:
-    """The arguments of a TypedDict that have a Field, those of its bases first, without those of its base `but`."""
+    """The arguments of a TypedDict that have a Field, those of its base classes first, without those of its base `but`."""
     known = fields_of(but) if but is not None else {}
     hints = {name: hint for name, hint in declared.__annotations__.items() if hasattr(hint, "__metadata__")}
     return {name: hint.__metadata__[0] for name, hint in hints.items() if name not in known}
@@ -52,12 +52,12 @@ def _defaults(declared: type, but: type | None) -> Mapping[str, Any]:
 
 
 def anything(_checks: Arguments, _name: str, value: Any) -> Any:
-    """No check."""
+    """Accept every value."""
     return value
 
 
 def optional(check: Check) -> Check:
-    """None, or what `check` takes."""
+    """Accept None, and what `check` accepts."""
     return lambda checks, name, value: None if value is None else check(checks, name, value)
 
 
@@ -74,12 +74,12 @@ def choice(allowed: Any) -> Check:
 
 
 def mapping(checks: Arguments, name: str, value: Any) -> dict[str, object]:
-    """A dict; None is an empty one."""
+    """A dict; None stands for an empty one."""
     return checks.mapping(name, value or {})
 
 
 def params(checks: Arguments, name: str, value: Any) -> dict[str, Param]:
-    """Params by name; None are none."""
+    """Params by name; None stands for none."""
     return authored(checks.mapping(name, value or {}), checks)
 
 

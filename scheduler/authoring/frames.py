@@ -1,4 +1,4 @@
-"""DataFrames that tasks return: what is passed on is a small reference to the data, which the next task opens."""
+"""References to DataFrames: the small XCom value of a task that returns a DataFrame. The next task opens it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import DataFrame, SparkSession
 
-#: The key, in JSON, that tells a reference from any other object.
+#: The JSON key that marks a reference.
 MARK = "__dataframe__"
 VERSION = 1
 _LOCAL = "file://"
@@ -19,10 +19,10 @@ _LOCAL = "file://"
 
 @dataclass(frozen=True)
 class DataFrameReference:
-    """Where a DataFrame lies that a task returned, and what is in it. As text it is its URL."""
+    """The location and schema of a DataFrame that a task returned. `str(reference)` is its URL."""
 
     url: str
-    #: Its schema as Spark writes it: {"type": "struct", "fields": [...]}.
+    #: The schema in Spark's JSON form: {"type": "struct", "fields": [...]}.
     schema: Mapping[str, Any]
     rows: int
     bytes: int
@@ -30,18 +30,18 @@ class DataFrameReference:
 
     @property
     def columns(self) -> dict[str, str]:
-        """Column names, each with its type."""
+        """The type of each column, by name."""
         return {field["name"]: _type_name(field["type"]) for field in self.schema["fields"]}
 
     @property
     def path(self) -> str:
-        """The folder, if it is one of this machine; else the URL."""
+        """The path of a local folder; the URL of any other."""
         return self.url.removeprefix(_LOCAL)
 
     def to_pandas(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
-        """All of it, or some columns, in the memory of this process.
+        """All columns, or the given ones, in the memory of this process.
 
-        A value is never changed to fit: integers with nulls become float64, as pandas has it, and Int64 if that would round one.
+        No value is rounded: integers with nulls become float64 as usual in pandas, or Int64 if float64 would round one.
         Intervals of days become timedelta64, those of months the number of months.
         """
         from scheduler.authoring import pandas_frames
@@ -49,7 +49,7 @@ class DataFrameReference:
         return pandas_frames.read(self.path, self.schema, columns)
 
     def to_spark(self, spark: SparkSession) -> DataFrame:
-        """As a DataFrame of a session; no job runs, since the schema is known."""
+        """A lazy DataFrame of the session; no job runs, since the schema is known."""
         return _open(spark, self.schema, [self.url])
 
     def to_json(self) -> dict[str, Any]:
@@ -67,23 +67,23 @@ class DataFrameReference:
 
 
 class DataFrames(Sequence["DataFrame"]):
-    """The DataFrames that a mapped task, or a list, passed on to a PySpark task; each is opened when it is looked at."""
+    """The DataFrames of a mapped task or a list, as an argument of a PySpark task. Each is opened at first access."""
 
     def __init__(self, references: Sequence[DataFrameReference], spark: SparkSession) -> None:
         self.references = tuple(references)
         self._spark = spark
 
     def union(self) -> DataFrame:
-        """All rows as one DataFrame; ValueError if their schemas differ. One read, however many they are."""
+        """All rows as one DataFrame, in one read; ValueError if the schemas differ, or if there is no DataFrame."""
         if not self.references:
-            raise ValueError("There is no DataFrame to read: the list is empty, so nothing says which columns it would have.")
+            raise ValueError("There is no DataFrame to read: the list is empty, so the columns are unknown.")
         first = self.references[0]
         for other in self.references:
             if other.columns != first.columns:
                 raise ValueError(
-                    f"{other} has the columns {other.columns}, but {first} has {first.columns}; union() needs the same."
+                    f"{other} has the columns {other.columns}, but {first} has {first.columns}; union() needs equal columns."
                 )
-        return _open(self._spark, first.schema, [one.url for one in self.references])
+        return _open(self._spark, first.schema, [reference.url for reference in self.references])
 
     def __len__(self) -> int:
         return len(self.references)
@@ -101,7 +101,7 @@ class DataFrames(Sequence["DataFrame"]):
         return (self._opened[place] for place in range(len(self)))
 
     def __repr__(self) -> str:
-        return f"DataFrames({[one.url for one in self.references]!r})"
+        return f"DataFrames({[reference.url for reference in self.references]!r})"
 
     @cached_property
     def _opened(self) -> _Opened:
@@ -124,7 +124,7 @@ class _Opened:
 
 
 def revived(value: Any) -> Any:
-    """A value from JSON, with a reference in place of each object that stands for one."""
+    """A JSON value in which each object that represents a reference is replaced by one."""
     if isinstance(value, dict):
         if value.get(MARK) == VERSION:
             return _reference(value)
@@ -135,7 +135,7 @@ def revived(value: Any) -> Any:
 
 
 def opened(value: Any, spark: SparkSession) -> Any:
-    """An argument of a PySpark task: references inside it become DataFrames."""
+    """An argument of a PySpark task, with the references inside it opened as DataFrames."""
     if isinstance(value, DataFrameReference):
         return value.to_spark(spark)
     if isinstance(value, list | tuple):
@@ -148,7 +148,7 @@ def opened(value: Any, spark: SparkSession) -> Any:
 
 
 def _reference(value: Mapping[str, Any]) -> Any:
-    """The reference, or what was there if somebody made an object with our key."""
+    """The reference, or the object itself if user code used our key for something else."""
     names = ("url", "schema", "rows", "bytes", "format")
     return DataFrameReference(**{name: value[name] for name in names}) if all(name in value for name in names) else dict(value)
 
@@ -160,7 +160,7 @@ def _open(spark: SparkSession, schema: Mapping[str, Any], urls: Sequence[str]) -
 
 
 def _type_name(kind: Any) -> str:
-    """Spark's short name of a type: of its JSON form, `{"type": "array", "elementType": "long", ...}`, that is array<long>."""
+    """Spark's short name of a type in JSON form: array<long> for `{"type": "array", "elementType": "long", ...}`."""
     if not isinstance(kind, Mapping):
         return str(kind)
     match kind.get("type"):

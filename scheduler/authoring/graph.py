@@ -1,6 +1,6 @@
-"""What the parts of a DAG know of each other: nodes (its tasks), groups of nodes, the graph itself, and what edges join.
+"""The base classes of DAGs, tasks and task groups, and the edges between tasks.
 
-Operators, task groups and DAGs are built on these classes, so that none of their modules needs another of them for that.
+The modules of operators, task groups and DAGs build on these classes, so that they need not import each other.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ NodeT = TypeVar("NodeT", bound="Node")
 
 
 class Linkable:
-    """What may stand on a side of `>>`: an operator, the result of one, a task group, or a label."""
+    """An operand of `>>` and `<<`: an operator, its result, a task group, or a label."""
 
     __slots__ = ()
 
     def roots(self) -> Sequence[Node]:
-        """The nodes that an edge to this one goes to."""
+        """The nodes at which an edge to this operand ends."""
         raise NotImplementedError
 
     def leaves(self) -> Sequence[Node]:
-        """The nodes that an edge from this one comes from."""
+        """The nodes at which an edge from this operand starts."""
         raise NotImplementedError
 
     def set_downstream(self, others: Any) -> None:
@@ -40,11 +40,11 @@ class Linkable:
             other.put_before(self)
 
     def put_after(self, before: Linkable) -> None:
-        """Make the edges from `before` to this one."""
+        """Add the edges from `before` to this operand."""
         join(before, self)
 
     def put_before(self, after: Linkable) -> None:
-        """Make the edges from this one to `after`."""
+        """Add the edges from this operand to `after`."""
         join(self, after)
 
     def __rshift__(self, other: Any) -> Any:
@@ -65,7 +65,7 @@ class Linkable:
 
 
 class Node(Linkable):
-    """A task as far as edges, groups, results and weights are concerned."""
+    """A task as a node of the graph: its edges, groups, weights and flags."""
 
     at: Location
     task_id: str
@@ -86,24 +86,24 @@ class Node(Linkable):
 
     @property
     def expand_spec(self) -> dict[str, Any] | None:
-        """How many instances it becomes, see deciding/expansion; None unless it is mapped, by itself or with its group."""
+        """How many instances it has, see deciding/expansion; None unless it or its group is mapped."""
         group = None if self.task_group is None else self.task_group.mapped_group
         return None if group is None else group.expand_spec
 
     @property
     def group_id(self) -> str | None:
-        """The innermost task group it was made in."""
+        """The innermost task group around it."""
         return None if self.task_group is None else self.task_group.group_id
 
     @property
     def mapped_group_id(self) -> str | None:
-        """The mapped task group it was made in."""
+        """The mapped task group around it."""
         group = None if self.task_group is None else self.task_group.mapped_group
         return None if group is None else group.group_id
 
     @property
     def line(self) -> int:
-        """The line of the DAG file that made this task."""
+        """The line of the DAG file that defines this task."""
         return self.at.line
 
     def roots(self) -> Sequence[Node]:
@@ -113,12 +113,12 @@ class Node(Linkable):
         return (self,)
 
     def checks(self) -> Arguments:
-        """Argument checks that speak of this task and its line."""
+        """Argument checks whose errors name this task and its line."""
         raise NotImplementedError
 
 
 class Group(Linkable):
-    """A task group as its tasks, its DAG and the groups inside it know it."""
+    """A task group, as its tasks, its DAG and inner groups see it."""
 
     at: Location
     dag: Graph[Any]
@@ -128,12 +128,12 @@ class Group(Linkable):
 
     @property
     def mapped_group(self) -> Group | None:
-        """This group, or the nearest one around it, that is mapped."""
+        """The innermost mapped group: this one, or one around it."""
         raise NotImplementedError
 
     @property
     def expand_spec(self) -> dict[str, Any] | None:
-        """How many instances each of its tasks becomes; None unless this very group is mapped."""
+        """How many instances each of its tasks has; None unless this group itself is mapped."""
         raise NotImplementedError
 
     @property
@@ -142,11 +142,11 @@ class Group(Linkable):
         raise NotImplementedError
 
     def child_id(self, label: str) -> str:
-        """The id of a task or group of this name in the group."""
+        """The ID of a task or group with this label in the group."""
         raise NotImplementedError
 
     def add(self, child: Node | Group) -> None:
-        """Take in a task or group whose id is free."""
+        """Add a task or group whose ID is free."""
         raise NotImplementedError
 
     def iter_tasks(self) -> Iterator[Node]:
@@ -155,13 +155,13 @@ class Group(Linkable):
 
 
 class Unfinished(Protocol):
-    """What may still become a task when the DAG is checked."""
+    """A definition that can still become a task, such as a partial()."""
 
     def validate(self) -> None: ...
 
 
 class Graph(Generic[NodeT]):
-    """A DAG as its tasks and groups know it."""
+    """A DAG, as its tasks and groups see it."""
 
     dag_id: str
     at: Location
@@ -169,7 +169,7 @@ class Graph(Generic[NodeT]):
     params: dict[str, Param]
     task_dict: dict[str, NodeT]
     task_group_dict: dict[str, Group]
-    #: Notes on edges, by the ids of the tasks they join.
+    #: Labels of edges, by the IDs of the two tasks.
     edge_labels: dict[tuple[str, str], str]
     partials: list[Unfinished]
     # For templates:
@@ -182,35 +182,35 @@ class Graph(Generic[NodeT]):
 
     @property
     def fileloc(self) -> str:
-        """The file that made this DAG."""
+        """The file that defines this DAG."""
         return self.at.file
 
     def add_task(self, task: NodeT) -> None:
-        """Take `task` in, unless its id is taken."""
+        """Add `task`; DuplicateTaskError if its ID is taken."""
         raise NotImplementedError
 
     def add_group(self, group: Group) -> None:
-        """Take `group` in, unless its id is taken."""
+        """Add `group`; DuplicateTaskError if its ID is taken."""
         raise NotImplementedError
 
     def unique_id(self, label: str, group: Group | None) -> str:
-        """`label`, or with `__1`, `__2`, ... after it where a function becomes a task or group of `group` again."""
+        """`label` if it is free in `group`, else with the suffix `__1`, `__2`, ... for a function that is used again."""
         raise NotImplementedError
 
 
 def owner_of(task_id: object, dag: Graph[Any] | None) -> str:
-    """The task of an error message."""
+    """The subject of an error message about a task."""
     task = f"Task {task_id!r}" if task_id is not None else "A task"
     return f"{task} of DAG {dag.dag_id!r}" if dag is not None else task
 
 
 def link(upstream: Node, downstream: Node) -> None:
-    """The edge itself; a task without a DAG joins the DAG of its neighbor."""
+    """Add one edge. A task without a DAG is added to the DAG of its neighbor."""
     if upstream is downstream:
         raise fault(f"Task {upstream.task_id!r} cannot come after itself.", kind=DagCycleError)
     dag = upstream.dag or downstream.dag
     if dag is None:
-        raise fault(f"Tasks {upstream.task_id!r} and {downstream.task_id!r} are in no DAG; make them inside `with DAG(...)`.")
+        raise fault(f"Tasks {upstream.task_id!r} and {downstream.task_id!r} are in no DAG; define them inside `with DAG(...)`.")
     for task in (upstream, downstream):
         if task.dag is None:
             dag.add_task(task)
@@ -224,19 +224,19 @@ def link(upstream: Node, downstream: Node) -> None:
 
 
 def flat(value: Any) -> list[Linkable]:
-    """What can be joined, out of lists of any depth."""
+    """All operands in nested lists of any depth."""
     if isinstance(value, Linkable):
         return [value]
     if isinstance(value, Iterable) and not isinstance(value, str | bytes | dict):
-        return [one for item in value for one in flat(item)]
+        return [operand for item in value for operand in flat(item)]
     raise fault(f"An edge joins tasks, results of tasks, groups, or lists of them, not {value!r} ({type(value).__name__}).")
 
 
 def join(before: Linkable, after: Linkable, label: str | None = None) -> None:
-    """All edges from one to the other, with a note on each."""
-    downstream = after.roots()
-    for one in before.leaves():
-        for other in downstream:
-            link(one, other)
-            if label is not None and one.dag is not None:
-                one.dag.edge_labels[one.task_id, other.task_id] = label
+    """Add all edges from one operand to the other, each with the label."""
+    roots = after.roots()
+    for upstream in before.leaves():
+        for downstream in roots:
+            link(upstream, downstream)
+            if label is not None and upstream.dag is not None:
+                upstream.dag.edge_labels[upstream.task_id, downstream.task_id] = label

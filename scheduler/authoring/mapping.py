@@ -1,4 +1,4 @@
-"""Mapped tasks: `.partial(...).expand(...)` makes one task of the DAG that becomes an instance for each value at run time."""
+"""Mapped tasks: `.partial(...).expand(...)` defines one task that gets an instance for each value at run time."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from scheduler.authoring.graph import Graph, Group, link, owner_of
 from scheduler.authoring.signatures import construct, parameters, required, with_defaults
 from scheduler.authoring.xcom_arg import XComArg, results_in
 
-#: The worker needs these before it knows an instance's values, or they say what the DAG looks like.
+#: The worker needs these arguments before it knows the values of an instance, or they define the shape of the DAG.
 _FOR_ALL = "is the same for every instance of a task; set it in partial()"
 
 
 class OperatorPartial:
-    """The arguments that all instances share, until `expand` or `expand_kwargs` adds the others.
+    """The arguments that all instances share. `expand` or `expand_kwargs` adds the others and creates the task.
 
-    `into` is the argument that takes the expanded ones as a dict: op_kwargs of a decorated function.
+    `into` is the argument that receives the expanded ones as a dict: op_kwargs of a decorated function.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class OperatorPartial:
             self._dag.partials.append(self)
 
     def expand(self, **mapped: Any) -> AbstractOperator:
-        """An instance for each value; for several arguments each combination, the last argument varying fastest."""
+        """One instance for each value, or for each combination of several arguments; the last one varies fastest."""
         self._expanded = True
         product = Product(mapped, self._refuse)
         self._check_expanded(mapped)
@@ -56,7 +56,7 @@ class OperatorPartial:
         return self._make(product)
 
     def expand_kwargs(self, kwargs: Any, *, strict: bool = True) -> AbstractOperator:
-        """An instance for each dict of arguments."""
+        """One instance for each dict of arguments."""
         self._expanded = True
         entries = Entries(kwargs, self._refuse)
         self._check_expanded(entries.names())
@@ -64,21 +64,21 @@ class OperatorPartial:
         return self._make(entries)
 
     def validate(self) -> None:
-        """Refuse one that was never expanded: it would make no task at all."""
+        """Reject a partial() that was never expanded: it defines no task."""
         if not self._expanded:
-            raise self._refuse("partial() makes no task by itself; add .expand(...) or .expand_kwargs(...).")
+            raise self._refuse("partial() defines no task by itself; add .expand(...) or .expand_kwargs(...).")
 
     def _make(self, expansion: Expansion) -> AbstractOperator:
         base = {
             name: value for name, value in self._given.items() if name in parameters(AbstractOperator) or name in LATER_FOR_TASKS
         }
         arguments = base | {"dag": self._dag, "task_group": self._group}
-        made: AbstractOperator = MappedOperator(
+        task: AbstractOperator = MappedOperator(
             kind=self._kind, given=self._given, expansion=expansion, into=self._into, **arguments
         )
         if self._mark is not None:
-            self._mark(made)
-        return made
+            self._mark(task)
+        return task
 
     def _check_given(self) -> None:
         unknown = {name: value for name, value in self._given.items() if name not in parameters(self._kind)}
@@ -87,7 +87,7 @@ class OperatorPartial:
             self._check_names(self._given.get(self._into) or {})
 
     def _check_expanded(self, names: Iterable[str]) -> None:
-        """No argument twice, none that must be the same for all, none that the operator does not know."""
+        """Reject arguments that are given twice, must be the same for all instances, or are unknown to the operator."""
         if self._into is not None:
             refuse_repeated(names, self._given.get(self._into) or {}, self._refuse)
             self._check_names(names)
@@ -101,7 +101,7 @@ class OperatorPartial:
                 raise self._refuse(f"unknown argument {name!r} in expand(){near(name, known)}")
 
     def _check_names(self, names: Iterable[str]) -> None:
-        """Arguments of a decorated function must be in its signature."""
+        """Reject arguments that are not in the signature of the decorated function."""
         function = self._given["python_callable"]
         known = inspect.signature(function).parameters
         if any(p.kind is p.VAR_KEYWORD for p in known.values()):
@@ -111,7 +111,7 @@ class OperatorPartial:
                 raise self._refuse(f"{function.__name__}() has no argument {name!r}{near(name, known)}")
 
     def _check_call(self, expanded: Iterable[Iterable[str]]) -> None:
-        """That nothing is missing, where the DAG file says which arguments there are."""
+        """Reject a missing argument, as far as the DAG file shows which arguments there are."""
         for names in expanded:
             if self._into is not None:
                 stand_ins = {self._into: {**(self._given.get(self._into) or {}), **dict.fromkeys(names)}}
@@ -125,13 +125,13 @@ class OperatorPartial:
         return self._checks.refuse(complaint)
 
     def __rshift__(self, other: Any) -> NoReturn:
-        raise self._refuse("partial() makes no task by itself; add .expand(...) before joining it to others.")
+        raise self._refuse("partial() defines no task by itself; add .expand(...) before joining it to others.")
 
     __lshift__ = __rrshift__ = __rlshift__ = __rshift__
 
 
 class MappedOperator(AbstractOperator):
-    """A task of the DAG that stands for all its instances; `unmap` gives the operator of one of them."""
+    """The task of a DAG that represents all its instances; `unmap` returns the operator of one of them."""
 
     def __init__(
         self,
@@ -148,11 +148,11 @@ class MappedOperator(AbstractOperator):
         self.expansion = expansion
         self.into = into
         self.template_fields = tuple(kind.template_fields)
-        # Of the operator that each instance will be.
+        # Those of the operator of each instance.
         self.runtime, self.branches = kind.runtime, kind.branches  # type: ignore[misc]
         group = None if self.task_group is None else self.task_group.mapped_group
         if group is not None:
-            raise self.checks().refuse(f"it lies in the mapped group {group.group_id!r} and cannot be mapped again.")
+            raise self.checks().refuse(f"it is in the mapped group {group.group_id!r} and cannot be mapped again.")
 
     @property
     def operator_class(self) -> type[AbstractOperator]:
@@ -163,36 +163,36 @@ class MappedOperator(AbstractOperator):
         return self.expansion.spec()
 
     def link_results(self) -> None:
-        """Make an edge from every task whose result is expanded over or shared by all instances."""
-        taken = {name: value for name, value in self.given.items() if name in self.template_fields}
+        """Add an edge from every task whose result is expanded over or shared by all instances."""
+        templated = {name: value for name, value in self.given.items() if name in self.template_fields}
         for name, value in self.given.items():
-            if name not in taken and isinstance(value, XComArg):
+            if name not in templated and isinstance(value, XComArg):
                 fields = ", ".join(self.template_fields) or "none"
                 raise self.checks().refuse(f"{name} cannot take the result of a task; template fields can ({fields}).")
-        for result in (*results_in(taken), *self.expansion.results()):
+        for result in (*results_in(templated), *self.expansion.results()):
             for upstream in result.leaves():
                 link(upstream, self)
 
     def unmap(self, context: Mapping[str, Any], map_index: int) -> AbstractOperator:
-        """The operator of one instance, with its values; those that came from tasks are not rendered as templates."""
+        """The operator of one instance with its values, of which results of tasks are not rendered as templates."""
         values: Values = self.expansion.values(context, map_index)
         arguments = _own(self.given)
         if self.into is None:
             arguments |= values.arguments
         else:
             arguments[self.into] = {**(arguments.get(self.into) or {}), **values.arguments}
-        made: AbstractOperator = construct(self.kind, self.at, arguments)
-        made.resolved = tuple(values.results)
-        made.dag, made.task_id, made.task_group = self.dag, self.task_id, self.task_group
-        made.upstream_task_ids, made.downstream_task_ids = self.upstream_task_ids, self.downstream_task_ids
-        made.is_setup, made.is_teardown = self.is_setup, self.is_teardown
-        made.on_failure_fail_dagrun = self.on_failure_fail_dagrun
-        return made
+        task: AbstractOperator = construct(self.kind, self.at, arguments)
+        task.resolved = tuple(values.results)
+        task.dag, task.task_id, task.task_group = self.dag, self.task_id, self.task_group
+        task.upstream_task_ids, task.downstream_task_ids = self.upstream_task_ids, self.downstream_task_ids
+        task.is_setup, task.is_teardown = self.is_setup, self.is_teardown
+        task.on_failure_fail_dagrun = self.on_failure_fail_dagrun
+        return task
 
     def execute(self, context: Mapping[str, Any]) -> object:
         raise NotImplementedError("A mapped task is unmapped before it runs.")
 
 
 def _own(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what only puts a task into its DAG."""
+    """The arguments of the operator itself, without those that only add it to a DAG."""
     return {name: value for name, value in given.items() if name not in {"dag", "task_group", "default_args"}}

@@ -1,21 +1,21 @@
-"""How deep JSON may be nested: what one process writes, another must be able to read wherever in its own work it is."""
+"""The limit on the depth of JSON: every process must be able to read it, however deep its own call stack is."""
 
 MAX_DEPTH = 100
 
 
 def is_too_deep(value: object) -> bool:
-    """Whether lists and dicts lie in each other more than MAX_DEPTH deep, or one contains itself."""
+    """Whether lists and dicts are nested more than MAX_DEPTH deep, or one contains itself."""
     level = [value]
     for _ in range(MAX_DEPTH + 1):
         inside = [
             item
-            for one in level
-            if isinstance(one, dict | list | tuple)
-            for item in (one.values() if isinstance(one, dict) else one)
+            for outer in level
+            if isinstance(outer, dict | list | tuple)
+            for item in (outer.values() if isinstance(outer, dict) else outer)
             if isinstance(item, dict | list | tuple)
         ]
         if not inside:
             return False
-        # Each once, or what contains itself twice would double with each level.
+        # Each only once: a list that contains itself twice would double with each level.
         level = list({id(item): item for item in inside}.values())
     return True

@@ -1,4 +1,4 @@
-"""Parquet of Spark as a pandas DataFrame, where pandas by itself would change a value or its meaning."""
+"""Spark's Parquet files as a pandas DataFrame, without the conversions that change a value or its meaning."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EXACT = 2**53
 
 
 def read(path: str, schema: Mapping[str, Any], columns: Sequence[str] | None = None) -> pd.DataFrame:
-    """The rows of a folder of Parquet files whose columns have the types of a schema of Spark's."""
+    """The rows of a folder of Parquet files, whose columns have the types of a Spark schema."""
     import pandas as pd
     import pyarrow as pa
     from fsspec.core import url_to_fs
@@ -37,7 +37,7 @@ def read(path: str, schema: Mapping[str, Any], columns: Sequence[str] | None = N
 
 
 def _would_be_rounded(column: pa.ChunkedArray) -> bool:
-    """Whether float64, which pandas takes for integers with nulls, cannot hold all of them."""
+    """Whether float64, which pandas uses for integers with nulls, cannot represent all values."""
     import pyarrow as pa
     from pyarrow import compute
 
@@ -48,7 +48,7 @@ def _would_be_rounded(column: pa.ChunkedArray) -> bool:
 
 
 def _would_change_inside(array: pa.Array) -> bool:
-    """Whether the numpy arrays that pandas has for arrays would make floats of integers, or lose the zone of times."""
+    """Whether the numpy arrays inside pandas would turn integers into floats, or drop the time zone of times."""
     import pyarrow as pa
 
     if not pa.types.is_list(array.type):

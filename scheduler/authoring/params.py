@@ -1,4 +1,4 @@
-"""Params: the values a DAG or task takes from whoever triggers it, with a default and a JSON schema each."""
+"""Params: the inputs of a run, each with a default and a JSON schema."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ NOTSET: Any = type("NotSet", (), {"__repr__": lambda _: "NOTSET"})()
 
 
 class Param:
-    """A param: its default, and as keywords the JSON schema of its values (type, enum, minimum, format ...).
+    """An input of a run: its default, and as keywords the JSON schema of its values (type, enum, minimum, format...).
 
-    Without a default that fits its schema it must be given at each trigger.
+    A param without a default must be given for each run. None is a default only if the schema allows it.
     """
 
     def __init__(self, default: Any = NOTSET, description: str | None = None, **json_schema: Any) -> None:
         self.value = default
         self.description = description
-        #: Airflow also takes the whole schema as one argument.
+        #: Airflow also accepts the whole schema as one argument.
         self.schema: dict[str, Any] = json_schema.pop("schema", json_schema)
 
     @property
@@ -35,10 +35,10 @@ class Param:
 
 
 class Params(dict[str, Any]):
-    """The values of a try, as `params["x"]` and `params.x`."""
+    """The params of a try, as `params["x"]` and `params.x`."""
 
     def __missing__(self, name: str) -> NoReturn:
-        # A KeyError, so that a template may write `params.x | default(1)`.
+        # A KeyError, so that `params.x | default(1)` works in a template.
         raise KeyError(f"There is no param {name!r}{near(name, self)}")
 
     def __getattr__(self, name: str) -> Any:
@@ -48,7 +48,7 @@ class Params(dict[str, Any]):
 
 
 class DagParam:
-    """A param of `dag` as a value in the DAG file: template fields and arguments of @task functions get the run's value."""
+    """A param as a value in the DAG file, for template fields and arguments of @task functions. A run replaces it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -57,7 +57,7 @@ class DagParam:
         return context["params"][self.name]
 
     def __str__(self) -> str:
-        """The same value as a template, so that a param may stand in an f-string."""
+        """The param as a template, so that it can be used in an f-string."""
         return f"{{{{ params[{self.name!r}] }}}}"
 
     def __repr__(self) -> str:
@@ -79,19 +79,19 @@ class HasDagParams(HasParams, Protocol):
 
 
 def authored(given: Mapping[str, Any], checks: Arguments) -> dict[str, Param]:
-    """What an author wrote as `params`: plain values become Params, each default fits its schema and can be stored."""
+    """The checked `params` of an author: plain values become Params, and each default fits its schema and is JSON."""
     found = {name: one if isinstance(one, Param) else Param(one) for name, one in given.items()}
     for name, param in found.items():
         if not name.strip():
-            raise checks.refuse("a param needs a name.")
+            raise checks.refuse("the name of a param must not be empty.")
         for what, value in (("default", param.value if param.has_value else None), ("schema", param.schema)):
             try:
                 json.dumps(value, allow_nan=False)
             except (TypeError, ValueError, RecursionError) as error:
                 raise checks.refuse(f"the {what} of param {name!r} is not JSON: {error}.") from None
         if complaint := _schema_complaint(param.schema):
-            raise checks.refuse(f"the schema of param {name!r} is wrong: {complaint}.")
-        # None that does not fit stands for "no default", as in Airflow.
+            raise checks.refuse(f"the schema of param {name!r} is not valid: {complaint}.")
+        # A None that does not fit the schema means "no default", as in Airflow.
         if param.value is None and _complaint(None, param.schema):
             param.value = NOTSET
         if param.has_value and (complaint := _complaint(param.value, param.schema)):
@@ -113,23 +113,23 @@ def required(spec: Mapping[str, Any]) -> list[str]:
 
 
 def check(spec: Mapping[str, Any], conf: Mapping[str, Any], *, dag_id: str, conf_overrides: bool = True) -> None:
-    """Whether a run of `conf` has every param of `spec`, and each fits; ParamError names the first that does not."""
+    """Check that `conf` has every param of `spec`, and that each fits its schema; ParamError names the first that does not."""
     _check_depth(conf, dag_id=dag_id)
     given = conf if conf_overrides else {}
     for name, one in spec.items():
         if name not in given and "value" not in one:
             hint = f"give it in the conf, as {{{json.dumps(name)}: ...}}"
-            way = hint if conf_overrides else "core.dag_run_conf_overrides_params is off, so the DAG must give it a default"
-            raise ParamError(f"DAG {dag_id!r} needs a value for param {name!r}: {way}.")
+            fix = hint if conf_overrides else "core.dag_run_conf_overrides_params is off, so the DAG must give it a default"
+            raise ParamError(f"DAG {dag_id!r} needs a value for param {name!r}: {fix}.")
         if name in given and (complaint := _complaint(given[name], one["schema"])):
             raise ParamError(f"Param {name!r} of DAG {dag_id!r} cannot be {_shown(given[name])}: {complaint}.")
 
 
 def of_try(dag: HasDagParams, task: HasParams, conf: Mapping[str, Any], *, conf_overrides: bool = True) -> Params:
-    """The values for one try: the DAG's, replaced by the task's own, replaced by the run's conf."""
+    """The params of one try: those of the DAG, overridden by those of the task, overridden by the conf of the run."""
     params: dict[str, Param] = {**dag.params, **task.params}
     given = conf if conf_overrides else {}
-    # The DAG's own were checked when the run was made.
+    # Those of the DAG were checked when the run was created.
     check(
         {name: one for name, one in spec(task.params).items() if one["schema"] or "value" not in one},
         conf,
@@ -140,14 +140,14 @@ def of_try(dag: HasDagParams, task: HasParams, conf: Mapping[str, Any], *, conf_
 
 
 def _complaint(value: Any, schema: Mapping[str, Any]) -> str | None:
-    """What is wrong with `value`; None if nothing is."""
+    """What is wrong with `value`; None if it fits."""
     if not schema:
         return None
     from jsonschema import Draft202012Validator
     from referencing import Registry
     from referencing.exceptions import Unresolvable
 
-    # An empty registry: a schema never makes us read from the network.
+    # An empty registry, so that no schema is loaded from the network.
     validator = Draft202012Validator(schema, registry=Registry(), format_checker=_format_checker())
     try:
         error = next(iter(validator.iter_errors(value)), None)
@@ -176,7 +176,7 @@ def _schema_complaint(schema: Any) -> str | None:
 
 
 def _format_checker() -> Any:
-    """The usual formats, and dates and times by the standard library."""
+    """The formats of jsonschema, with dates and times parsed by the standard library."""
     from jsonschema import FormatChecker
 
     checker = FormatChecker()
@@ -202,16 +202,16 @@ def _shown(value: Any) -> str:
 
 
 def check_size(conf: Mapping[str, Any], most_bytes: int | None, *, dag_id: str) -> None:
-    """ParamError if the conf of a run is nested too deep, or larger than core.max_conf_bytes; None is no limit."""
-    _check_depth(conf, dag_id=dag_id)  # first: what is too deep cannot be written as JSON
+    """ParamError if the conf of a run is nested too deeply or has more than `most_bytes` of JSON (None: no limit)."""
+    _check_depth(conf, dag_id=dag_id)  # first: a conf that is too deep cannot be written as JSON
     size = len(json.dumps(conf, ensure_ascii=False, separators=(",", ":"), default=str).encode(errors="surrogatepass"))
     if most_bytes is not None and size > most_bytes:
         raise ParamError(
             f"The conf for DAG {dag_id!r} has {size:,} bytes of JSON, and core.max_conf_bytes allows {most_bytes:,}:"
-            " write the data to a file and put its path into the conf."
+            " write the data to a file and pass its path in the conf."
         )
 
 
 def _check_depth(conf: object, *, dag_id: str) -> None:
     if is_too_deep(conf):
-        raise ParamError(f"The conf for DAG {dag_id!r} is nested more than {MAX_DEPTH} deep: write it flatter.")
+        raise ParamError(f"The conf for DAG {dag_id!r} is nested more than {MAX_DEPTH} levels deep; make it flatter.")

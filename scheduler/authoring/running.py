@@ -8,13 +8,13 @@ from scheduler.exceptions import PacelineError
 
 Context = dict[str, Any]
 
-# A plain list and no ContextVar: threads that user code starts see the context of their task too.
+# A list and not a ContextVar, so that threads of user code see the context of their task too.
 _stack: list[Context] = []
 
 
 @contextmanager
 def current(context: Context) -> Iterator[Context]:
-    """While open, `get_current_context()` gives `context`."""
+    """Make `get_current_context()` return `context` inside the `with` block."""
     _stack.append(context)
     try:
         yield context
@@ -23,22 +23,22 @@ def current(context: Context) -> Iterator[Context]:
 
 
 def is_running() -> bool:
-    """Whether a task runs in this process."""
+    """Whether a task is running in this process."""
     return bool(_stack)
 
 
 def get_current_context() -> Context:
-    """The context of the running task; PacelineError outside of one."""
+    """The context of the running task: a dict with the keys of templates. PacelineError outside a running task."""
     if not _stack:
         raise PacelineError("get_current_context() works only while a task runs; call it inside the task's function.")
     return _stack[-1]
 
 
 def secrets_backend(what: str) -> Any:
-    """The secrets backend of the running task, see authoring/secrets_backend; PacelineError outside of one."""
+    """The secrets backend of the running task, see authoring/secrets_backend; PacelineError outside a running task."""
     if not is_running():
         raise PacelineError(
             f"{what} works only while a task runs: use it inside the task's function, or a template such as "
-            "{{ var.value.name }} or {{ conn.name.host }}, so that reading a DAG file asks no database."
+            "{{ var.value.name }} or {{ conn.name.host }}, so that parsing a DAG file needs no database."
         )
     return get_current_context()["var"].backend

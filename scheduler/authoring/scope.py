@@ -1,4 +1,4 @@
-"""Which DAG and task group are being written: the `with` blocks that are open, and who collects the finished DAGs."""
+"""The open `with` blocks of DAGs, task groups and setups, and the collectors of DAGs."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,12 +17,12 @@ def current_dag() -> Graph[Any] | None:
 
 
 def current_group(dag: Graph[Any] | None) -> Group | None:
-    """The task group of the innermost open `with` block, if that is a block of `dag`."""
+    """The task group of the innermost open `with` block, if that block belongs to `dag`."""
     return _open[-1][1] if _open and _open[-1][0] is dag else None
 
 
 def enter(dag: Graph[Any]) -> None:
-    """Make `dag` the current one; every open `collect()` gets it."""
+    """Make `dag` the current DAG, and add it to every open `collect()`."""
     _open.append((dag, None))
     for collected in _collectors:
         if not any(known is dag for known in collected):
@@ -30,7 +30,7 @@ def enter(dag: Graph[Any]) -> None:
 
 
 def enter_group(group: Group) -> None:
-    """Make `group`, and its DAG, the current one."""
+    """Make `group` and its DAG the current ones."""
     _open.append((group.dag, group))
 
 
@@ -40,24 +40,24 @@ def leave() -> None:
 
 
 def open_block() -> None:
-    """From now on `made` collects the tasks between a setup and its teardown."""
+    """Start to collect the tasks between a setup and its teardown, see `made`."""
     _blocks.append([])
 
 
 def close_block() -> list[Node]:
-    """The tasks made since the innermost `open_block`."""
+    """Close the innermost block, and return the tasks created in it."""
     return _blocks.pop()
 
 
 def made(*tasks: Node) -> None:
-    """Put new tasks into the innermost open block."""
+    """Add new tasks to the innermost open block."""
     if _blocks:
         _blocks[-1].extend(task for task in tasks if not any(known is task for known in _blocks[-1]))
 
 
 @contextmanager
 def collect() -> Iterator[list[Graph[Any]]]:
-    """While open, the yielded list receives every DAG that is entered, also those no module variable names."""
+    """Collect every DAG that is entered inside the `with` block, even if no module variable refers to it."""
     collected: list[Graph[Any]] = []
     _collectors.append(collected)
     try:

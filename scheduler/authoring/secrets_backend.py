@@ -1,4 +1,4 @@
-"""Where a running task finds variables and connections."""
+"""The source of variables and connections of a running task."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from scheduler.exceptions import PacelineError
 
 
 class SecretsBackend(VariableBackend, ConnectionBackend, Protocol):
-    """What a worker gives its tasks; None stands for something that is not there."""
+    """The variables and connections that a worker serves to its tasks; None for one that does not exist."""
 
 
 class NoBackend:
-    """Stands where a context was made without a secrets backend."""
+    """The backend of a context without secrets: every access is a PacelineError."""
 
     def variable(self, key: str) -> str | None:
         raise PacelineError(f"Variable {key!r}: variables cannot be read here.")

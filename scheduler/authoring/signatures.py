@@ -1,4 +1,4 @@
-"""What arguments operators and DAGs take, where their defaults come from, and how operators are made."""
+"""The arguments of operators and DAGs: their names, their defaults, and the creation of an operator from them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scheduler.authoring.graph import Graph, Group
 
 @cache
 def parameters(kind: type) -> tuple[str, ...]:
-    """Every argument `kind` takes: its own and, as far as **kwargs reach, those of its bases."""
+    """Every argument of `kind`: its own and, if it takes **kwargs, those of its base classes."""
     names: dict[str, None] = {}
     for base in kind.__mro__:
         own = base.__dict__.get("__init__")
@@ -22,7 +22,7 @@ def parameters(kind: type) -> tuple[str, ...]:
             continue
         signature = inspect.signature(own).parameters.values()
         names |= {p.name: None for p in signature if p.kind in {p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD}}
-        if "declared" in base.__dict__:  # in a TypedDict, and taken as **kwargs
+        if "declared" in base.__dict__:  # declared in a TypedDict, and passed as **kwargs
             names |= dict.fromkeys(base.__dict__["declared"].__annotations__)
         if not any(p.kind is p.VAR_KEYWORD for p in signature):
             break
@@ -31,7 +31,7 @@ def parameters(kind: type) -> tuple[str, ...]:
 
 
 def construct(kind: type, at: source.Location, arguments: Mapping[str, Any]) -> Any:
-    """An operator by itself, in no DAG."""
+    """Create an operator without adding it to a DAG."""
     new: Any = kind
     task = new.__new__(new)
     task.at = at
@@ -48,7 +48,7 @@ def required(kind: type) -> tuple[str, ...]:
 def with_defaults(
     kind: type, kwargs: Mapping[str, Any], *, dag: Graph[Any] | None, group: Group | None, checks: Arguments
 ) -> dict[str, Any]:
-    """`kwargs` and, where they are silent, the default_args of the task, its groups and its DAG, in this order."""
+    """`kwargs`, completed by the default_args of the task, else of its groups, else of its DAG."""
     defaults = (dict(dag.default_args) if dag is not None else {}) | (group.default_args if group is not None else {})
     own = kwargs.get("default_args")
     if own is not None:

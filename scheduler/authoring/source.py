@@ -1,4 +1,4 @@
-"""Where in the author's file something was written, so that every error of a DAG file names its line."""
+"""The file and line of the author's code, so that every error of a DAG file names its line."""
 
 import sys
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from scheduler.exceptions import DagError
 
-#: Code objects compiled from below this folder are ours.
+#: The folder of Paceline's own code.
 PACKAGE = f"{Path(__file__).parent.parent}/"
 
 
@@ -19,7 +19,7 @@ class Location:
 
 
 def here() -> Location:
-    """The innermost line of the calling stack that is outside this package."""
+    """The innermost line of the call stack that is outside this package."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
         frame = frame.f_back

@@ -16,7 +16,7 @@ Callbacks = Callable[..., Any] | Sequence[Callable[..., Any]] | None
 
 
 def _multiplier(checks: Arguments, name: str, value: object) -> float:
-    """0.0 is no backoff, True the doubling of Airflow, a number of at least 1 its own factor."""
+    """The factor of the backoff: 0.0 for none, 2.0 for True as in Airflow, or a number of at least 1."""
     if isinstance(value, bool):
         return 2.0 if value else 0.0
     if isinstance(value, int | float) and (value == 0 or 1 <= value < float("inf")):
@@ -33,7 +33,7 @@ def _addresses(checks: Arguments, name: str, value: Any) -> tuple[str, ...]:
 
 
 class TaskArguments(TypedDict, total=False):
-    """What every operator takes; None leaves a value to the settings. Those without a Field say where the task belongs."""
+    """The arguments of every operator; None takes a value from the settings. Those without a Field place the task in a DAG."""
 
     task_id: str
     dag: Graph[Any] | None
@@ -82,6 +82,6 @@ class TaskArguments(TypedDict, total=False):
     post_execute: Annotated[Callable[..., Any] | None, Field(None, callbacks)]
 
 
-#: Those that become a list of functions each, by the name of their event.
+#: The arguments that take callbacks, by the name of their event.
 CALLBACKS = {f"on_{event}": f"on_{event}_callback" for event in ("execute", "success", "failure", "retry", "skipped")}
 HOOKS = ("pre_execute", "post_execute")

@@ -1,4 +1,4 @@
-"""Task groups: tasks under one name, which edges take for one thing and which can be mapped as a whole."""
+"""Task groups: named groups of tasks, which edges join as one and which can be mapped as a whole."""
 
 from __future__ import annotations
 
@@ -20,7 +20,12 @@ _KEY = re.compile(r"[\w-]{1,200}")
 
 
 class TaskGroup(Group):
-    """Tasks made in `with TaskGroup("load"):` get ids like `load.copy`; edges to the group go to its first tasks."""
+    """A named group of tasks: tasks created in `with TaskGroup("load"):` get IDs such as `load.copy`.
+
+    An edge to the group goes to its first tasks, an edge from it starts at its last ones. `prefix_group_id=False` keeps
+    the IDs of its tasks as they are. `default_args` are for all of its tasks. `add_suffix_on_collision` adds `__1`, ...
+    to an ID that is taken. The colors, `tooltip` and `doc_md` are for display. DagError if an argument is wrong.
+    """
 
     def __init__(
         self,
@@ -41,12 +46,12 @@ class TaskGroup(Group):
         self.at = source.here()
         found = dag or (parent_group.dag if parent_group is not None else scope.current_dag())
         if found is None:
-            raise source.fault(f"Task group {group_id!r} is in no DAG; make it inside `with DAG(...)`.", at=self.at)
+            raise source.fault(f"Task group {group_id!r} is in no DAG; define it inside `with DAG(...)`.", at=self.at)
         self.dag: Graph[Any] = found
         self.parent_group = parent_group if parent_group is not None else scope.current_group(found)
         checks = Arguments(f"Task group {group_id!r} of DAG {found.dag_id!r}", self.at)
         if not isinstance(group_id, str) or not _KEY.fullmatch(group_id):
-            raise checks.refuse("group_id may hold only letters, digits, dashes and underscores, 200 at most.")
+            raise checks.refuse("group_id must have 1 to 200 characters: letters, digits, dashes and underscores.")
         self.prefix_group_id = checks.boolean("prefix_group_id", prefix_group_id)
         if add_suffix_on_collision:
             group_id = found.unique_id(group_id, self.parent_group)
@@ -59,20 +64,20 @@ class TaskGroup(Group):
         self.expansion = expansion
         outer = None if self.parent_group is None else self.parent_group.mapped_group
         if expansion is not None and outer is not None:
-            raise checks.refuse(f"it lies in the mapped group {outer.group_id!r} and cannot be mapped again.")
+            raise checks.refuse(f"it is in the mapped group {outer.group_id!r} and cannot be mapped again.")
         self.children: dict[str, Node | Group] = {}
         found.add_group(self)
 
     @property
     def mapped_group(self) -> Group | None:
-        """This group, or the nearest one around it, that is mapped."""
+        """The innermost mapped group: this one, or one around it."""
         if self.expansion is not None:
             return self
         return None if self.parent_group is None else self.parent_group.mapped_group
 
     @property
     def expand_spec(self) -> dict[str, Any] | None:
-        """How many instances each of its tasks becomes; None unless this very group is mapped."""
+        """How many instances each of its tasks has; None unless this group itself is mapped."""
         return None if self.expansion is None else self.expansion.spec()
 
     @property
@@ -82,7 +87,7 @@ class TaskGroup(Group):
         return {"group_id": self.group_id, "parent": parent, "tooltip": self.tooltip}
 
     def child_id(self, label: str) -> str:
-        """The id of a task or group of this name in the group."""
+        """The ID of a task or group with this label in the group."""
         return f"{self.group_id}.{label}" if self.prefix_group_id else label
 
     def iter_tasks(self) -> Iterator[Node]:
@@ -97,27 +102,27 @@ class TaskGroup(Group):
         return any(one is task for one in self.iter_tasks())
 
     def get_child_by_label(self, label: str) -> Node | Group:
-        """The child made as `label`; KeyError if there is none."""
+        """The task or group with this label; KeyError if there is none."""
         return self.children[self.child_id(label)]
 
     def add(self, child: Node | Group) -> None:
-        """Take in a task or group; DAG.add_task and DAG.add_group look for ids that are taken."""
+        """Add a task or group; DAG.add_task and DAG.add_group reject an ID that is taken."""
         self.children[child.group_id if isinstance(child, Group) else child.task_id] = child
         if not isinstance(child, Group):
             child.task_group = self
 
     def roots(self) -> Sequence[Node]:
-        """The tasks with nothing of the group before them."""
+        """The tasks without an upstream task in the group."""
         tasks = list(self.iter_tasks())
         ids = {task.task_id for task in tasks}
         return [task for task in tasks if not task.upstream_task_ids & ids]
 
     def leaves(self) -> Sequence[Node]:
-        """The tasks with nothing but teardowns of the group after them: what follows on the group waits for no teardown."""
+        """The tasks with only teardowns of the group after them: a task after the group does not wait for teardowns."""
         tasks = {task.task_id: task for task in self.iter_tasks()}
         work = {name for name, task in tasks.items() if not task.is_teardown}
         ends = [tasks[name] for name in tasks if name in work and not tasks[name].downstream_task_ids & work]
-        # A setup with nothing but its teardown after it belongs to the work beside it.
+        # A setup with only its teardown after it is not an end, if there are others.
         return [task for task in ends if not (task.is_setup and task.downstream_task_ids & tasks.keys())] or ends
 
     def __enter__(self) -> Self:
@@ -130,7 +135,7 @@ class TaskGroup(Group):
             for task in self.iter_tasks():
                 if task.trigger_rule == TriggerRule.ALWAYS:
                     raise task.checks().refuse(
-                        "a task of a mapped group cannot have trigger_rule='always'; it waits for its group."
+                        "a task of a mapped group cannot have trigger_rule='always', because it must wait for the expansion."
                     )
             for result in self.expansion.results():
                 for upstream in result.leaves():
@@ -142,39 +147,39 @@ class TaskGroup(Group):
 
 
 class GroupFunction:
-    """A function that makes a task group each time it is called in a DAG."""
+    """A decorated function that creates a task group each time it is called in a DAG."""
 
     def __init__(self, function: Callable[..., Any], arguments: Mapping[str, Any], given: Mapping[str, Any] | None = None) -> None:
         if not inspect.isfunction(function):
-            raise source.fault(f"@task_group decorates a function, not {function!r}; give arguments by name.")
+            raise source.fault(f"@task_group decorates a function, not {function!r}; pass its arguments by name.")
         functools.update_wrapper(self, function)
         self.function = function
         self._arguments = dict(arguments)
         self._given = dict(given or {})
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Make the group; what the function returns, or the group if it returns nothing."""
+        """Create the group. Returns the return value of the function, or the group if that is None."""
         return self._make(None, args, {**self._given, **kwargs})
 
     def override(self, **arguments: Any) -> GroupFunction:
-        """The same function with other arguments for its groups."""
+        """The same function, with other arguments of TaskGroup."""
         return GroupFunction(self.function, {**self._arguments, **arguments}, self._given)
 
     def partial(self, **given: Any) -> GroupFunction:
-        """Arguments that are the same for every instance."""
+        """The same function, with arguments that are the same for every instance of a mapped group."""
         self._refuse_repeated(given)
         self._check_names(given)
         return GroupFunction(self.function, self._arguments, {**self._given, **given})
 
     def expand(self, **mapped: Any) -> Any:
-        """An instance of the group for each value; for several arguments each combination of their values."""
+        """One instance of the group for each value, or for each combination of several arguments."""
         self._refuse_repeated(mapped)
         self._check_names(mapped)
         product = Product(mapped, self._refuse)
         return self._make(product, (), {**self._given, **{name: MappedArgument(product, name) for name in mapped}})
 
     def expand_kwargs(self, kwargs: Any) -> Any:
-        """An instance of the group for each dict of arguments."""
+        """One instance of the group for each dict of arguments."""
         entries = Entries(kwargs, self._refuse)
         names = entries.names()
         self._refuse_repeated(names)
@@ -220,7 +225,10 @@ def task_group(group_id: Callable[..., Any], /) -> GroupFunction: ...
 @overload
 def task_group(group_id: str | None = None, /, **arguments: Any) -> Callable[[Callable[..., Any]], GroupFunction]: ...
 def task_group(group_id: Any = None, /, **arguments: Any) -> Any:
-    """Make a function the body of a task group. Takes TaskGroup's arguments; group_id is its name if left out."""
+    """Decorate the function that defines a task group; each call creates a group.
+
+    Takes the arguments of TaskGroup; group_id defaults to the name of the function, tooltip to its docstring.
+    """
     if callable(group_id):
         return GroupFunction(group_id, {})
     if group_id is not None:

@@ -1,4 +1,4 @@
-"""Jinja templates of task fields: rendered for one try, with an error that names the field and the undefined name."""
+"""Jinja templates in the fields of a task, rendered for one try. An error names the field and the undefined name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _UNDEFINED = re.compile(r"'(\w+)' is undefined")
 
 
 class Renderer:
-    """Renders the fields of one task of `dag`; a str that ends with one of `extensions` is a template file's path."""
+    """Renders the fields of one task of `dag`. A str that ends with one of `extensions` is the path of a template file."""
 
     def __init__(
         self, dag: Graph[Any] | None, extensions: Sequence[str] = (), *, owner: str = "The task", resolved: Sequence[Any] = ()
@@ -36,7 +36,10 @@ class Renderer:
         self._native = dag is not None and dag.render_template_as_native_obj
 
     def render(self, value: Any, context: Mapping[str, Any], field: str) -> Any:
-        """`value` with every template and task result in it replaced, however deep in lists, tuples, sets and dicts."""
+        """`value` with every template and task result replaced, at any depth of lists, tuples, sets and dicts.
+
+        TemplateError names the field.
+        """
         return value if id(value) in self._resolved else self._render(value, context, field)
 
     def _render(self, value: Any, context: Mapping[str, Any], field: str) -> Any:
@@ -54,7 +57,7 @@ class Renderer:
 
     @functools.cached_property
     def environment(self) -> Environment:
-        """The Jinja environment, made only when a field needs it."""
+        """The Jinja environment, created only when a field needs it."""
         return environment(self._dag)
 
     def _render_items(self, items: Any, context: Mapping[str, Any], field: str) -> list[Any]:
@@ -69,7 +72,7 @@ class Renderer:
         try:
             template = self.environment.get_template(text) if is_file else self.environment.from_string(text)
             rendered = template.render(context)
-            # A native template that is one undefined name gives that object instead of raising.
+            # A native template that is only an undefined name returns that object instead of raising.
             return str(rendered) if isinstance(rendered, StrictUndefined) else rendered
         except PacelineError:
             raise
@@ -79,8 +82,7 @@ class Renderer:
             folders = ", ".join(folders_of(self._dag))
             raise self._error(
                 field,
-                f"the template file {error.name!r} is in none of {folders}; a text that only looks like a file name is "
-                "kept as it is if a space ends it.",
+                f"the template file {error.name!r} is in none of {folders}; if it is not a file name, put a space at its end.",
             ) from None
         except Exception as error:
             raise self._error(field, f"the template cannot be rendered: {type(error).__name__}: {error}.") from error
@@ -96,15 +98,15 @@ class Renderer:
 def environment(dag: Graph[Any] | None) -> Environment:
     """A Jinja environment with the macros, filters and folders of `dag`, in which an undefined name is an error.
 
-    It is sandboxed: templates reach what they are given, and nothing that begins with an underscore, so neither the connection
-    and settings behind `ti` nor the globals behind a function.
+    It is sandboxed: templates cannot access names that start with an underscore, so neither the connection and settings
+    behind `ti` nor the globals of a function.
     """
     from jinja2 import FileSystemLoader, StrictUndefined
     from jinja2.nativetypes import NativeEnvironment
     from jinja2.sandbox import SandboxedEnvironment
 
     class SandboxedNative(SandboxedEnvironment, NativeEnvironment):
-        """Both."""
+        """Sandboxed, with native Python objects as results."""
 
     native = dag is not None and dag.render_template_as_native_obj
     options: dict[str, Any] = {
@@ -115,16 +117,16 @@ def environment(dag: Graph[Any] | None) -> Environment:
     }
     if dag is not None:
         options |= {"undefined": dag.template_undefined or StrictUndefined, **dag.jinja_environment_kwargs}
-    made = (SandboxedNative if native else SandboxedEnvironment)(**options)
-    made.filters |= _FILTERS
+    jinja = (SandboxedNative if native else SandboxedEnvironment)(**options)
+    jinja.filters |= _FILTERS
     if dag is not None:
-        made.globals |= dag.user_defined_macros
-        made.filters |= dag.user_defined_filters
-    return made
+        jinja.globals |= dag.user_defined_macros
+        jinja.filters |= dag.user_defined_filters
+    return jinja
 
 
 def folders_of(dag: Graph[Any] | None) -> list[str]:
-    """Where template files are searched: beside the DAG file, then template_searchpath."""
+    """The folders that are searched for template files: that of the DAG file, then template_searchpath."""
     return [str(Path(dag.fileloc).parent), *dag.template_searchpath] if dag is not None else []
 
 

@@ -1,4 +1,4 @@
-"""When a DAG runs, made from its `schedule` or from its stored spec. Pure: the time comes in as an argument."""
+"""Creates the timetable of a DAG from its `schedule` or from its stored spec. Pure: the time is an argument."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ PRESETS: Mapping[str, str] = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
 }
-#: Kinds whose spec holds their arguments.
+#: The kinds whose spec contains exactly their arguments.
 _PLAIN: Mapping[str, type[Timetable]] = {
     "never": Never,
     "once": Once,
@@ -59,17 +59,17 @@ _PLAIN: Mapping[str, type[Timetable]] = {
 
 
 def from_schedule(schedule: object, *, timezone: str, checks: Arguments) -> Timetable:
-    """The timetable of a DAG's `schedule`; TimetableError with the DAG's line if it cannot be understood."""
+    """The timetable of the `schedule` of a DAG; TimetableError with the line of the DAG if it is not valid."""
     try:
-        return _understood(schedule, timezone)
+        return _parsed(schedule, timezone)
     except TimetableError as error:
-        refused = TimetableError(f"{checks.owner}: {error}")
-        refused.file, refused.line = checks.at.file, checks.at.line
-        raise refused from None
+        located = TimetableError(f"{checks.owner}: {error}")
+        located.file, located.line = checks.at.file, checks.at.line
+        raise located from None
 
 
 def configured(schedule: object, table: Timetable, *, cron_intervals: bool, delta_intervals: bool) -> Timetable:
-    """`table`, or the data intervals that the settings make of a `schedule` that is a plain cron expression or timedelta."""
+    """`table`, or a timetable with data intervals if the settings ask for them for a plain cron expression or timedelta."""
     if cron_intervals and isinstance(schedule, str) and isinstance(table, Cron):
         return CronInterval(table.expression, table.timezone)
     if delta_intervals and not isinstance(schedule, Timetable) and isinstance(table, Delta):
@@ -78,7 +78,7 @@ def configured(schedule: object, table: Timetable, *, cron_intervals: bool, delt
 
 
 def from_spec(spec: Mapping[str, Any]) -> Timetable:
-    """The timetable that `to_spec` described."""
+    """The timetable whose `to_spec` this is."""
     kind = spec["kind"]
     if kind in {"assets", "asset_or_time"}:
         condition = asset.from_spec(spec["condition"])
@@ -88,7 +88,7 @@ def from_spec(spec: Mapping[str, Any]) -> Timetable:
 
 
 def summary(spec: Mapping[str, Any]) -> str:
-    """The stored schedule as people read it, also one that only another version of Paceline understands."""
+    """A stored schedule as text for people, even if only another version of Paceline can read it."""
     try:
         return from_spec(spec).summary
     except (KeyError, TypeError, ValueError, PacelineError):
@@ -96,16 +96,16 @@ def summary(spec: Mapping[str, Any]) -> str:
 
 
 def checked(text: str, timezone: str) -> str:
-    """The cron expression of a text or preset; TimetableError if it is none."""
+    """The cron expression of a preset or expression; TimetableError if it is neither."""
     text = " ".join(text.split())
     if text.startswith("@") and text not in PRESETS:
-        raise TimetableError(f"schedule {text!r} is no preset{near(text, [*PRESETS, ONCE, CONTINUOUS])}")
+        raise TimetableError(f"schedule {text!r} is not a preset{near(text, [*PRESETS, ONCE, CONTINUOUS])}")
     expression = PRESETS.get(text, text)
     cron.check(expression, timezone)
     return expression
 
 
-def _understood(schedule: object, timezone: str) -> Timetable:
+def _parsed(schedule: object, timezone: str) -> Timetable:
     match schedule:
         case None:
             table: Timetable = Never()
@@ -114,9 +114,9 @@ def _understood(schedule: object, timezone: str) -> Timetable:
         case asset.Condition():
             table = WhenUpdated(schedule)
         case str():
-            table = _of_text(" ".join(schedule.split()), timezone)
+            table = _from_text(" ".join(schedule.split()), timezone)
         case [_, *_]:
-            table = _of_several(list(schedule), timezone)
+            table = _from_list(list(schedule), timezone)
         case _ if isinstance(schedule, timedelta) or type(schedule).__name__ == "relativedelta":
             table = Delta(**fields_of(schedule))
         case _:
@@ -127,21 +127,21 @@ def _understood(schedule: object, timezone: str) -> Timetable:
     return table
 
 
-def _of_text(text: str, timezone: str) -> Timetable:
+def _from_text(text: str, timezone: str) -> Timetable:
     if text in {ONCE, CONTINUOUS}:
         return Once() if text == ONCE else Continuous()
     return Cron(checked(text, timezone), timezone)
 
 
-def _of_several(schedule: list[object], timezone: str) -> Timetable:
-    assets = [one for one in schedule if isinstance(one, asset.Condition)]
-    texts = [one for one in schedule if isinstance(one, str)]
+def _from_list(schedule: list[object], timezone: str) -> Timetable:
+    assets = [item for item in schedule if isinstance(item, asset.Condition)]
+    texts = [item for item in schedule if isinstance(item, str)]
     if len(assets) == len(schedule):
         return WhenUpdated(assets[0] if len(assets) == 1 else asset.AssetAll(*assets))
     if len(texts) == len(schedule):
         first, *more = dict.fromkeys(checked(text, timezone) for text in texts)
         return Cron(first, timezone, more=tuple(more))
-    raise TimetableError(f"a list as schedule holds assets only, or cron expressions only, not {schedule!r}.")
+    raise TimetableError(f"a schedule that is a list must contain only assets, or only cron expressions, not {schedule!r}.")
 
 
 def _frozen(value: object) -> object:

@@ -1,10 +1,10 @@
-"""The trigger rules by name; deciding/ holds what they mean."""
+"""The names of the trigger rules; deciding/rules.py evaluates them."""
 
 from enum import StrEnum
 
 
 class TriggerRule(StrEnum):
-    """When a task may run, given the states of the tasks directly before it."""
+    """The condition on the states of the direct upstream tasks under which a task runs."""
 
     ALL_SUCCESS = "all_success"
     ALL_FAILED = "all_failed"

@@ -1,4 +1,4 @@
-"""Variables: texts or JSON values that tasks read, kept encrypted."""
+"""Variables: strings or JSON values that tasks read. They are stored encrypted."""
 
 from __future__ import annotations
 
@@ -15,36 +15,39 @@ NOTSET: Any = object()
 
 
 class Variable:
-    """`Variable.get("key")` inside a task; templates write `{{ var.value.key }}`."""
+    """Access to variables in a running task: `Variable.get("key")`. Templates use `{{ var.value.key }}`."""
 
     @staticmethod
     def get(key: str, default: Any = NOTSET, deserialize_json: bool = False) -> Any:
-        """The text, or with `deserialize_json` its value; `default` if there is none, else NotFoundError."""
+        """The string, or with `deserialize_json` the JSON value in it.
+
+        `default` if there is no such variable; without `default`, NotFoundError. PacelineError outside a running task.
+        """
         return _get(running.secrets_backend("Variable.get()"), key, default, as_json=deserialize_json)
 
     @staticmethod
     def set(key: str, value: Any, description: str | None = None, serialize_json: bool = False) -> None:
-        """Make or change a variable; with `serialize_json` any JSON value, else its text."""
+        """Create or change a variable; `serialize_json` stores `value` as JSON, otherwise `str(value)` is stored."""
         text = json.dumps(value, ensure_ascii=False) if serialize_json else str(value)
         running.secrets_backend("Variable.set()").set_variable(key, text, description)
 
     @staticmethod
     def delete(key: str) -> None:
-        """Delete a variable, if it is there."""
+        """Delete a variable, if it exists."""
         running.secrets_backend("Variable.delete()").delete_variable(key)
 
 
 class VariableBackend(Protocol):
-    """Where variables are found."""
+    """The source of variables."""
 
     def variable(self, key: str) -> str | None:
-        """The text of a variable; None if there is none."""
+        """The string of a variable; None if there is none."""
 
     def set_variable(self, key: str, value: str, description: str | None) -> None:
-        """Make or change one."""
+        """Create or change a variable."""
 
     def delete_variable(self, key: str) -> bool:
-        """Delete one; whether it was there."""
+        """Delete a variable; False if it does not exist."""
 
 
 @dataclass(eq=False, repr=False)
@@ -55,7 +58,7 @@ class Variables:
 
     @cached_property
     def value(self) -> Accessor:
-        """Variables as text."""
+        """Variables as strings."""
         return Accessor(self.backend, as_json=False)
 
     @cached_property
@@ -65,7 +68,7 @@ class Variables:
 
 
 class Accessor:
-    """Variables by name."""
+    """Variables by name, as strings or as JSON values."""
 
     def __init__(self, source: VariableBackend, *, as_json: bool) -> None:
         self._backend = source
@@ -85,7 +88,7 @@ class Accessor:
 
 def _get(source: VariableBackend, key: str, default: Any, *, as_json: bool) -> Any:
     try:
-        text = _found(source, key)
+        text = _read(source, key)
     except NotFoundError:
         if default is NOTSET:
             raise
@@ -95,15 +98,15 @@ def _get(source: VariableBackend, key: str, default: Any, *, as_json: bool) -> A
     try:
         return json.loads(text)
     except ValueError:
-        # Its text is no part of the sentence: it may be a secret.
-        raise PacelineError(f"Variable {key!r} is not JSON: read it as text, or set it to JSON.") from None
+        # The message must not contain the value: it may be a secret.
+        raise PacelineError(f"Variable {key!r} is not JSON: read it as a string, or set it to JSON.") from None
 
 
-def _found(backend: VariableBackend, key: str) -> str:
-    """The text of a variable, masked in the task's log first if its name looks secret; NotFoundError."""
+def _read(backend: VariableBackend, key: str) -> str:
+    """Read a variable, and mask it in the log of the task if its name looks secret; NotFoundError."""
     text = backend.variable(key)
     if text is None:
-        raise NotFoundError(f"There is no variable {key!r}: `paceline variables set {key} VALUE` makes it.")
+        raise NotFoundError(f"There is no variable {key!r}; create it with `paceline variables set {key} VALUE`.")
     if secrets_masker.looks_secret(key):
         secrets_masker.mask_secret(text)
     value = _json_or_none(text)

@@ -1,4 +1,4 @@
-"""The effective priority of every task of a DAG: its own weight, plus those downstream or upstream of it."""
+"""The effective priority of every task of a DAG: its own weight, plus those of its downstream or upstream tasks."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def effective(dag: Graph[Any]) -> dict[str, int]:
 def effective_weights(
     own: Mapping[str, int], *, rules: Mapping[str, str], downstream: Mapping[str, Iterable[str]]
 ) -> dict[str, int]:
-    """Per task: own weight (absolute), plus all transitive downstream (default) or upstream ones; kept within 32 bits.
+    """The effective priority by task: its own weight (rule absolute), plus all transitive downstream or upstream weights.
 
-    `downstream` holds the direct edges of a DAG without cycles; a task that is missing there has none.
+    It is limited to 32 bits. `downstream` holds the direct edges of a DAG without cycles; a task may be missing in it.
     """
     below = {task: list(downstream.get(task, ())) for task in own}
     above: dict[str, list[str]] = {task: [] for task in own}
@@ -47,7 +47,7 @@ def effective_weights(
 def _topological(below: Mapping[str, list[str]], above: Mapping[str, list[str]]) -> list[str]:
     waiting = {task: len(parents) for task, parents in above.items()}
     order = [task for task, count in waiting.items() if count == 0]
-    for task in order:  # grows while it is walked
+    for task in order:  # grows during the loop
         for child in below[task]:
             waiting[child] -= 1
             if waiting[child] == 0:
@@ -56,7 +56,7 @@ def _topological(below: Mapping[str, list[str]], above: Mapping[str, list[str]])
 
 
 def _closures(edges: Mapping[str, list[str]], walk: Iterable[str], number: Mapping[str, int]) -> dict[str, int]:
-    """A bit set per task: itself and everything its edges reach."""
+    """A bit set for each task: itself and every task that its edges reach."""
     closures: dict[str, int] = {}
     for task in walk:
         reached = 1 << number[task]
@@ -67,7 +67,7 @@ def _closures(edges: Mapping[str, list[str]], walk: Iterable[str], number: Mappi
 
 
 class _Sum:
-    """Adds up the weights of a bit set of tasks bit by bit of the weight: some 32 popcounts, however many tasks."""
+    """Sums the weights of a bit set of tasks, one bit of the weights at a time: about 32 popcounts for any number of tasks."""
 
     def __init__(self, own: Mapping[str, int], number: Mapping[str, int]) -> None:
         self._least = min(0, *own.values()) if own else 0

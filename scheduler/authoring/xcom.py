@@ -1,4 +1,4 @@
-"""XCom values as JSON text: what cannot be JSON is refused with its type and its place; a DataFrame is a reference to its data."""
+"""XCom values as JSON. A value that is not JSON is rejected with its type and path; a DataFrame becomes a reference."""
 
 import json
 import math
@@ -11,7 +11,7 @@ from scheduler.authoring.nesting import MAX_DEPTH
 from scheduler.authoring.xcom_arg import RETURN_KEY
 from scheduler.exceptions import XComError
 
-#: What to do instead, by the name of the type (any module).
+#: What to return instead, by the name of the type (in any module).
 _ADVICE = {
     "DataFrame": "write it to a file and return its path",
     "Series": "return .tolist()",
@@ -30,7 +30,7 @@ _ADVICE = {
 
 
 def encode(value: object, limit_bytes: int, *, name: str = "return value") -> str:
-    """`value` as JSON; tuples become lists. XComError names type and path, or size and limit, and what to do."""
+    """`value` as JSON; tuples become lists. XComError names the type and path, or the size and limit, and the fix."""
     try:
         _check(value, name, ())
         text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=DataFrameReference.to_json)
@@ -48,17 +48,17 @@ def encode(value: object, limit_bytes: int, *, name: str = "return value") -> st
 
 
 def decode(text: str) -> Any:
-    """What `encode` was given, tuples as lists."""
+    """The value that `encode` received, with tuples as lists."""
     value = json.loads(text)
     return frames.revived(value) if frames.MARK in text else value
 
 
 def outputs(value: object, *, multiple_outputs: bool) -> dict[str, object]:
-    """The XComs of a return value by key; with multiple_outputs each entry of the returned dict is one of its own."""
+    """The XComs of a return value by key; with multiple_outputs, each entry of the returned dict is also an XCom."""
     if not multiple_outputs or value is None:
         return {RETURN_KEY: value}
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise XComError(f"With multiple_outputs a task returns a dict with str keys, not {_kind(value)}.")
+        raise XComError(f"A task with multiple_outputs must return a dict with str keys, not {_kind(value)}.")
     return {**value, RETURN_KEY: value}
 
 
@@ -71,7 +71,7 @@ def _check(value: object, name: str, path: tuple[str | int, ...]) -> None:
         _check_text(value, name, path)
     elif isinstance(value, float):
         if not math.isfinite(value):
-            raise XComError(f"{_place(name, path)} is {value}, which JSON cannot hold; return None instead.")
+            raise XComError(f"{_place(name, path)} is {value}, which JSON cannot represent; return None instead.")
     elif isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):
@@ -88,12 +88,12 @@ def _check(value: object, name: str, path: tuple[str | int, ...]) -> None:
 
 def _check_text(text: str, name: str, path: tuple[str | int, ...]) -> None:
     if "\0" in text:
-        raise XComError(f"{_place(name, path)} contains a NUL character, which the database cannot hold; remove it.")
+        raise XComError(f"{_place(name, path)} contains a NUL character, which the database cannot store; remove it.")
     if not text.isascii():
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise XComError(f"{_place(name, path)} contains half a surrogate pair, which is not text; decode it first.") from None
+            raise XComError(f"{_place(name, path)} contains half a surrogate pair, which is not valid text; decode it.") from None
 
 
 def _place(name: str, path: tuple[str | int, ...]) -> str:

@@ -1,4 +1,4 @@
-"""The result of a task as a value in the DAG file: passing it on makes the edge, the worker puts the real value in."""
+"""The result of a task as a value in the DAG file. Using it adds an edge; the worker replaces it by the real value."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ _MISSING: Any = object()
 
 
 class XComArg(Linkable):
-    """What `operator` will have pushed under `key`, followed down `path` (`result["rows"][0]`)."""
+    """The future result of a task: the XCom that `operator` pushes under `key`, or the part of it at `path`.
+
+    `result["rows"][0]` has the path ("rows", 0). Use it in template fields and arguments of @task functions, or map over
+    it. The DAG file cannot loop over it, because the value is known only at run time.
+    """
 
     __slots__ = ("key", "operator", "path")
 
@@ -34,15 +38,15 @@ class XComArg(Linkable):
         return (self.operator,)
 
     def map(self, function: Callable[[Any], Any]) -> XComArg:
-        """This result, with a plain function applied to each entry; if it raises SkipTask, that instance is skipped."""
+        """The result with a plain function applied to each entry. If that raises SkipTask, the instance is skipped."""
         return MappedResult(self, function)
 
     def zip(self, *others: XComArg, fillvalue: Any = _MISSING) -> XComArg:
-        """Tuples of the entries of this result and others; as many as the shortest has, with `fillvalue` as the longest."""
+        """Tuples of the entries of this result and others: as many as the shortest has, or with `fillvalue` the longest."""
         return ZippedResult((self, *others), () if fillvalue is _MISSING else (fillvalue,))
 
     def concat(self, *others: XComArg) -> XComArg:
-        """The entries of this result, then those of the others."""
+        """The entries of this result, followed by those of the others."""
         return JoinedResult((self, *others))
 
     def as_setup(self) -> Self:
@@ -79,29 +83,29 @@ class XComArg(Linkable):
         return f"XComArg({self._shown()})"
 
     def __str__(self) -> str:
-        """The same value as a template, so that a result may stand in an f-string (which makes no edge)."""
+        """The result as a template, so that it can be used in an f-string (which adds no edge)."""
         path = "".join(f"[{item!r}]" for item in self.path)
         return f"{{{{ ti.xcom_pull(task_ids={self.operator.task_id!r}, key={self.key!r}){path} }}}}"
 
     def length_ref(self) -> dict[str, Any]:
-        """Where its length comes from, see deciding/expansion."""
+        """The source of its length, see deciding/expansion."""
         if len(self.path) > 1 or (self.path and (self.key != RETURN_KEY or not isinstance(self.path[0], str))):
             raise fault(f"The {self._shown()} cannot be mapped over; only a whole result or one key of it can.")
         return {"task": self.operator.task_id, "key": self.path[0] if self.path else self.key}
 
     def entries(self, context: Mapping[str, Any]) -> Sequence[Any]:
-        """What an expansion takes its values from; only those that are used are read from the database."""
+        """The entries to expand over; only those that are used are read from the database."""
         ref = self.length_ref()
-        found: Sequence[Any] = context["ti"].xcom_entries(ref["task"], ref["key"])
-        return found
+        entries: Sequence[Any] = context["ti"].xcom_entries(ref["task"], ref["key"])
+        return entries
 
     def resolve(self, context: Mapping[str, Any]) -> Any:
-        """The value, from `context["ti"]`; a missing return value is None, any other missing key an XComError."""
+        """The value at run time; None for a missing return value, XComError for any other missing key."""
         pull = context["ti"].xcom_pull
         task_id = self.operator.task_id
         path = self.path
         if self.key == RETURN_KEY and path and isinstance(path[0], str):
-            # A key of its own first: pushed with multiple_outputs, or by hand as `ti.xcom_push(key, ...)`.
+            # An XCom with that key comes first, from multiple_outputs or from `ti.xcom_push(key, ...)`.
             value = pull(task_ids=task_id, key=path[0], default=_MISSING)
             if value is not _MISSING and not (self._is_many(context) and value == []):
                 return self._each(value, path[1:], context)
@@ -113,14 +117,14 @@ class XComArg(Linkable):
         return self._each(value, path, context)
 
     def _is_many(self, context: Mapping[str, Any]) -> bool:
-        """Whether the result is the list of what all instances of a mapped task returned."""
+        """Whether the result is a list with the results of all instances of a mapped task."""
         if self.operator.expand_spec is None:
             return False
         group = self.operator.mapped_group_id
         return group is None or context["task"].mapped_group_id != group
 
     def _each(self, value: Any, path: tuple[str | int, ...], context: Mapping[str, Any]) -> Any:
-        return [self._follow(one, path) for one in value] if path and self._is_many(context) else self._follow(value, path)
+        return [self._follow(item, path) for item in value] if path and self._is_many(context) else self._follow(value, path)
 
     def _follow(self, value: Any, path: tuple[str | int, ...]) -> Any:
         for item in path:
@@ -136,7 +140,7 @@ class XComArg(Linkable):
 
 
 def results_in(value: object) -> Iterator[XComArg]:
-    """Every task result inside `value`, however deep in lists, tuples, sets and dicts."""
+    """Every task result inside `value`, at any depth of lists, tuples, sets and dicts."""
     if isinstance(value, XComArg):
         yield value
     elif isinstance(value, Mapping):
@@ -148,7 +152,7 @@ def results_in(value: object) -> Iterator[XComArg]:
 
 
 class CombinedResult(XComArg):
-    """What can be passed on as a result but belongs to no single task."""
+    """A value made from the results of one or more tasks."""
 
     __slots__ = ("parts",)
 
@@ -165,20 +169,20 @@ class CombinedResult(XComArg):
         raise fault(f"{self!r} takes no subscript; use .map(lambda entry: entry[{item!r}]).")
 
     def __str__(self) -> str:
-        raise fault(f"{self!r} cannot stand in a text; pass it as an argument of its own.")
+        raise fault(f"{self!r} cannot be part of a string; pass it as an argument of its own.")
 
     def _shown(self) -> str:
         return ", ".join(part._shown() for part in self.parts)
 
 
 class MappedResult(CombinedResult):
-    """Each entry of one result through a function."""
+    """A result with a function applied to each entry."""
 
     __slots__ = ("function",)
 
     def __init__(self, part: XComArg, function: Callable[[Any], Any]) -> None:
         super().__init__((part,))
-        # The decorated functions of operators/decorators wrap the function that they make tasks of.
+        # A function with @task is callable too, and would create a task for each entry.
         if not callable(function) or hasattr(function, "expand_kwargs"):
             raise fault(f"map() takes a plain function, not {function!r}; to run a task for each entry use .expand().")
         self.function = function
@@ -187,15 +191,15 @@ class MappedResult(CombinedResult):
         return self.parts[0].length_ref()
 
     def entries(self, context: Mapping[str, Any]) -> Sequence[Any]:
-        found = self.parts[0].entries(context)
-        return Entries(lambda: len(found), lambda place: self.function(found[place]))
+        entries = self.parts[0].entries(context)
+        return Entries(lambda: len(entries), lambda place: self.function(entries[place]))
 
     def resolve(self, context: Mapping[str, Any]) -> Any:
         return [self.function(entry) for entry in listed(self.parts[0].resolve(context), self.parts[0])]
 
 
 class ZippedResult(CombinedResult):
-    """Tuples of entries; `fill` holds the fill value, or nothing to end with the shortest."""
+    """Tuples of the entries of several results; `fill` holds the fill value, or is empty to end with the shortest."""
 
     __slots__ = ("fill",)
 
@@ -207,20 +211,20 @@ class ZippedResult(CombinedResult):
         return {"zip": [part.length_ref() for part in self.parts], "longest": bool(self.fill)}
 
     def entries(self, context: Mapping[str, Any]) -> Sequence[Any]:
-        found = [part.entries(context) for part in self.parts]
+        parts = [part.entries(context) for part in self.parts]
 
         def tuple_at(place: int) -> tuple[Any, ...]:
-            return tuple(one[place] if not self.fill or place < len(one) else self.fill[0] for one in found)
+            return tuple(part[place] if not self.fill or place < len(part) else self.fill[0] for part in parts)
 
-        return Entries(lambda: (max if self.fill else min)(len(one) for one in found), tuple_at)
+        return Entries(lambda: (max if self.fill else min)(len(part) for part in parts), tuple_at)
 
     def resolve(self, context: Mapping[str, Any]) -> Any:
-        found = [listed(part.resolve(context), part) for part in self.parts]
-        return list(itertools.zip_longest(*found, fillvalue=self.fill[0]) if self.fill else zip(*found, strict=False))
+        parts = [listed(part.resolve(context), part) for part in self.parts]
+        return list(itertools.zip_longest(*parts, fillvalue=self.fill[0]) if self.fill else zip(*parts, strict=False))
 
 
 class JoinedResult(CombinedResult):
-    """One result after the other."""
+    """The entries of several results, one result after the other."""
 
     __slots__ = ()
 
@@ -228,16 +232,16 @@ class JoinedResult(CombinedResult):
         return {"concat": [part.length_ref() for part in self.parts]}
 
     def entries(self, context: Mapping[str, Any]) -> Sequence[Any]:
-        found = [part.entries(context) for part in self.parts]
+        parts = [part.entries(context) for part in self.parts]
 
         def entry_at(place: int) -> Any:
-            for one in found[:-1]:
-                if place < len(one):
-                    return one[place]
-                place -= len(one)
-            return found[-1][place]
+            for part in parts[:-1]:
+                if place < len(part):
+                    return part[place]
+                place -= len(part)
+            return parts[-1][place]
 
-        return Entries(lambda: sum(len(one) for one in found), entry_at)
+        return Entries(lambda: sum(len(part) for part in parts), entry_at)
 
     def resolve(self, context: Mapping[str, Any]) -> Any:
         return [entry for part in self.parts for entry in listed(part.resolve(context), part)]

@@ -1,4 +1,4 @@
-"""What can be mapped over: lists, dicts as their pairs, and sequences that are read entry by entry."""
+"""Sequences to map over: lists, the pairs of a dict, and sequences that are read entry by entry."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scheduler.exceptions import XComError
 
 
 class Entries(Sequence[Any]):
-    """A sequence whose length and entries are asked for when they are used."""
+    """A lazy sequence: its length and entries are read when they are used."""
 
     def __init__(self, length: Callable[[], int], entry: Callable[[int], Any]) -> None:
         self._length = length
@@ -24,12 +24,12 @@ class Entries(Sequence[Any]):
     def __getitem__(self, place: slice) -> Sequence[Any]: ...
     def __getitem__(self, place: int | slice) -> Any:
         if isinstance(place, slice):
-            return [self[one] for one in range(*place.indices(len(self)))]
+            return [self[index] for index in range(*place.indices(len(self)))]
         return self._entry(place)
 
 
 def listed(value: Any, where: object) -> Sequence[Any]:
-    """A list as it is, a dict as its (key, value) pairs; XComError for what cannot be mapped over."""
+    """A list as it is, a dict as its (key, value) pairs; XComError for a value that cannot be mapped over."""
     if isinstance(value, Mapping):
         return list(value.items())
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):

@@ -10,19 +10,19 @@ _default = ["UTC"]
 
 
 def default_name() -> str:
-    """The zone of a schedule whose start_date names none."""
+    """The time zone of a schedule without a start_date."""
     return _default[0]
 
 
 def set_default(name: str) -> None:
-    """Change what `default_name` gives: to the setting core.default_timezone, before a DAG file is loaded."""
+    """Set the default to core.default_timezone, before a DAG file is loaded."""
     load(name)
     _default[0] = name
 
 
 @cache
 def load(name: str) -> tzinfo:
-    """The zone of that name; ValueError if there is none."""
+    """The time zone with that name; ValueError if there is none."""
     if name == "UTC":
         return UTC
     if offset := _OFFSET.fullmatch(name):
@@ -36,7 +36,7 @@ def load(name: str) -> tzinfo:
 
 
 def name_of(moment: datetime) -> str | None:
-    """The name `load` gives an equal zone for, whichever library made the tzinfo; None if it has none."""
+    """The name with which `load` returns an equal zone, for the tzinfo of any library; None if it has no such name."""
     zone = moment.tzinfo
     if isinstance(zone, timezone):
         return _offset_name(zone.utcoffset(None))

@@ -1,1 +1,1 @@
-"""The kinds of timetables; `authoring/timetable` makes one of them from a DAG's schedule, or from its stored spec."""
+"""The kinds of timetables; `authoring/timetable` creates one from the schedule of a DAG, or from its stored spec."""

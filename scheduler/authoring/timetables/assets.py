@@ -1,4 +1,4 @@
-"""Schedules that wait for updates of assets, alone or beside a timetable."""
+"""Schedules on updates of assets, alone or together with a timetable."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scheduler.authoring.timetables.base import Asked, RunTimes, Timetable
 
 @dataclass(frozen=True, slots=True)
 class WhenUpdated(Timetable):
-    """schedule=[asset, ...], `a & b`, `a | b`: when the assets of the condition have been updated."""
+    """schedule=[asset, ...], `a & b`, `a | b`: a run each time the assets of the condition have been updated."""
 
     assets: Condition
 
@@ -34,7 +34,7 @@ class WhenUpdated(Timetable):
 
 @dataclass(frozen=True, slots=True)
 class UpdatedOrTime(Timetable):
-    """AssetOrTimeSchedule: when the assets have been updated, and by the timetable."""
+    """AssetOrTimeSchedule: the runs of a timetable, and a run each time the assets have been updated."""
 
     timetable: Timetable
     assets: Condition

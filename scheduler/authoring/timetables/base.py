@@ -1,4 +1,4 @@
-"""What every timetable answers: which run comes next, which ones lie in a range, and the newest that is due."""
+"""The base class of timetables: the next run, the runs in a range, and the newest run that is due."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RunTimes:
-    """The times of one scheduled run, in UTC; it may be made once `run_after` has come."""
+    """The times of one scheduled run, in UTC; it can be created from `run_after` on."""
 
     logical_date: datetime
     data_interval_start: datetime
@@ -24,7 +24,7 @@ class RunTimes:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The arguments of Timetable.next_run."""
+    """The arguments of Timetable.next_run, which describes them."""
 
     last: datetime | None
     start: datetime | None
@@ -35,7 +35,7 @@ class Asked:
 
 
 class Timetable(ABC):
-    """A schedule. Frozen, and equal if its spec is."""
+    """A schedule. Immutable; timetables with equal specs are equal."""
 
     __slots__ = ()
 
@@ -49,52 +49,54 @@ class Timetable(ABC):
         now: datetime,
         covered: datetime | None = None,
     ) -> RunTimes | None:
-        """The run after that of logical date `last` (None: the first), which may lie in the future; None if none follows.
+        """The run after the one with the logical date `last` (None: the first run), due or not; None if there is none.
 
-        `covered` is the end of that last run's data interval, if it is known: another timetable may have made the run.
-        Without `catchup` it is the newest one that is due, however many were missed before it. Always later than
-        `last`, never before `start` nor after `end`. Without `start` the schedule begins with the newest one that is due.
+        It is always later than `last`, and not before `start` or after `end`. Without `catchup` it is the newest run
+        that is due, and the missed ones before it are left out. Without `start` the schedule begins with the newest run
+        that is due. `covered` is the end of the data interval of the last run, if known: another timetable may have
+        created that run.
         """
         return self._following(Asked(last, start, end, catchup, now, covered))
 
     @abstractmethod
     def _following(self, asked: Asked) -> RunTimes | None:
-        """What `next_run` answers."""
+        """The result of `next_run`."""
 
     @abstractmethod
     def to_spec(self) -> dict[str, Any]:
-        """JSON that `from_spec` reads."""
+        """The timetable as JSON, which `from_spec` reads."""
 
     @property
     @abstractmethod
     def summary(self) -> str:
-        """The schedule as people read it."""
+        """The schedule as text for people."""
 
     @property
     def is_periodic(self) -> bool:
-        """Whether its runs lie at moments known beforehand, so that a backfill can make them."""
+        """Whether the times of its runs are known beforehand, so that a backfill can create them."""
         return False
 
     @property
     def is_continuous(self) -> bool:
-        """Whether a run follows as soon as the one before has ended; its times are those of its making."""
+        """Whether each run starts as soon as the previous one has ended."""
         return False
 
     @property
     def condition(self) -> Condition | None:
-        """The updates of assets that make a run, if any do."""
+        """The condition on updates of assets that creates a run, if there is one."""
         return None
 
     def runs_between(self, first: datetime, last: datetime, *, anchor: datetime | None = None) -> Iterator[RunTimes]:
-        """The runs of logical dates from `first` to `last`, both included, in order; none unless it is periodic.
+        """The runs with logical dates from `first` to `last`, both included, in order; none unless it is periodic.
 
-        A timedelta counts from `anchor`, the DAG's start_date, else from `first`.
+        A timedelta counts from `anchor`, the start_date of the DAG, else from `first`.
         """
         return iter(())
 
     def latest(self, now: datetime, *, anchor: datetime | None = None) -> RunTimes | None:
-        """The newest run that is due. `anchor` is the logical date of any of its runs: a timedelta counts from there, and has
-        no answer without it.
+        """The newest run that is due; None if there is none.
+
+        `anchor` is the logical date of any run: a timedelta counts from there, and gives None without it.
         """
         if not self.is_periodic:
             return None
@@ -102,17 +104,17 @@ class Timetable(ABC):
         return run if run is not None and run.run_after <= now else None
 
     def manual_interval(self, moment: datetime) -> tuple[datetime, datetime]:
-        """The data interval of a run that a person makes for `moment`."""
+        """The data interval of a manual run for `moment`."""
         return moment, moment
 
 
 def exact(moment: datetime) -> RunTimes:
-    """A run of one moment, with a data interval of no length."""
+    """A run at `moment`, with an empty data interval."""
     moment = moment.astimezone(UTC)
     return RunTimes(moment, moment, moment, moment)
 
 
 def of_interval(start: datetime, end: datetime) -> RunTimes:
-    """A run of a data interval, due when it is over."""
+    """A run of a data interval, due at its end."""
     start, end = start.astimezone(UTC), end.astimezone(UTC)
     return RunTimes(start, start, end, end)

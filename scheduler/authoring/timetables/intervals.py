@@ -1,4 +1,4 @@
-"""Schedules of data intervals without gaps: each run comes when its interval is over."""
+"""Schedules with data intervals without gaps: each run is due at the end of its interval."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LEAST = timedelta(microseconds=1)
 
 
 class _Intervals(Timetable):
-    """From each tick to the next; the tick at which it begins is the logical date."""
+    """Data intervals from each tick to the next; the tick at the start is the logical date."""
 
     __slots__ = ()
 
@@ -25,14 +25,14 @@ class _Intervals(Timetable):
 
     @abstractmethod
     def _ticks(self, last: datetime | None, start: datetime | None, now: datetime) -> Ticks:
-        """The ticks, for a schedule of which `last` and `start` are known."""
+        """The ticks, given the last run and the start_date, as far as they are known."""
 
     def _following(self, asked: Asked) -> RunTimes | None:
         last, start, end, now = asked.last, asked.start, asked.end, asked.now
         ticks = self._ticks(asked.covered or last, start, now)
         floors = []
         if last is not None:
-            floors.append(_goes_on(ticks, last, asked.covered))
+            floors.append(_next_start(ticks, last, asked.covered))
         if start is not None and (last is None or start > last):
             floors.append(ticks.from_on(start))
         if not asked.catchup or not floors:
@@ -44,22 +44,22 @@ class _Intervals(Timetable):
         if None in floors:
             return None
         begin = max(tick for tick in floors if tick is not None)
-        over = ticks.after(begin)
-        return None if over is None or (end is not None and begin > end) else of_interval(begin, over)
+        finish = ticks.after(begin)
+        return None if finish is None or (end is not None and begin > end) else of_interval(begin, finish)
 
     def runs_between(self, first: datetime, last: datetime, *, anchor: datetime | None = None) -> Iterator[RunTimes]:
         ticks = self._ticks(None, anchor or first, first)
         begin = ticks.from_on(first)
-        while begin is not None and begin <= last and (over := ticks.after(begin)) is not None:
-            yield of_interval(begin, over)
-            begin = over
+        while begin is not None and begin <= last and (finish := ticks.after(begin)) is not None:
+            yield of_interval(begin, finish)
+            begin = finish
 
     def manual_interval(self, moment: datetime) -> tuple[datetime, datetime]:
-        """The last interval that is over then."""
+        """The last interval that has ended at `moment`."""
         ticks = self._ticks(None, None, moment)
         begin = _latest_complete(ticks, moment)
-        over = begin and ticks.after(begin)
-        return (begin, over) if begin and over else (moment, moment)
+        finish = begin and ticks.after(begin)
+        return (begin, finish) if begin and finish else (moment, moment)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class CronInterval(_Intervals):
 
 @dataclass(frozen=True, slots=True)
 class DeltaInterval(_Intervals):
-    """Data intervals of a fixed length, or of so many months, counted from start_date."""
+    """Data intervals of a fixed length or of a number of months, counted from start_date."""
 
     seconds: float = 0.0
     relative: tuple[tuple[str, int], ...] = ()
@@ -105,14 +105,14 @@ class DeltaInterval(_Intervals):
         return Steps(anchor, step)
 
 
-def _goes_on(ticks: Ticks, last: datetime, covered: datetime | None) -> datetime | None:
-    """Where the interval after the last run's begins: at its end, or, after an edit of the schedule, at the tick before that."""
+def _next_start(ticks: Ticks, last: datetime, covered: datetime | None) -> datetime | None:
+    """The start of the next interval: the end of the last one, or the tick before that if the schedule was edited."""
     aligned = None if covered is None else ticks.up_to(covered)
-    # An edit from hourly to daily would lead back to a run that is already there, for ever.
+    # An edit from hourly to daily would otherwise lead back to an existing run, again and again.
     return aligned if aligned is not None and aligned > last else ticks.after(last)
 
 
 def _latest_complete(ticks: Ticks, now: datetime) -> datetime | None:
-    """The begin of the last interval that is over."""
-    over = ticks.up_to(now)
-    return None if over is None else ticks.up_to(over - _LEAST)
+    """The start of the last interval that has ended."""
+    finish = ticks.up_to(now)
+    return None if finish is None else ticks.up_to(finish - _LEAST)

@@ -1,4 +1,4 @@
-"""Endless rows of moments: those of several cron expressions, and those of a fixed or calendar step from an anchor."""
+"""Endless sequences of ticks: those of cron expressions, and those at a fixed or calendar step from an anchor."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Any, Protocol
 from scheduler.authoring import cron, zones
 from scheduler.exceptions import TimetableError
 
-#: What of a dateutil relativedelta is stored.
+#: The fields of a dateutil relativedelta that are stored.
 RELATIVE = ("years", "months", "days", "hours", "minutes", "seconds", "microseconds")
 ABSOLUTE = ("year", "month", "day", "hour", "minute", "second", "microsecond")
 
 
 class Ticks(Protocol):
-    """A row of moments in UTC."""
+    """A sequence of moments in UTC."""
 
     def after(self, moment: datetime) -> datetime | None:
-        """The first later than `moment`."""
+        """The first tick after `moment`."""
 
     def from_on(self, moment: datetime) -> datetime | None:
-        """The first at or after `moment`."""
+        """The first tick at or after `moment`."""
 
     def up_to(self, moment: datetime) -> datetime | None:
-        """The last at or before `moment`."""
+        """The last tick at or before `moment`."""
 
 
 class Clocks:
-    """The ticks of several cron expressions in one zone; a moment that several name is one tick."""
+    """The ticks of several cron expressions in one zone; a moment that several of them match is one tick."""
 
     def __init__(self, expressions: Iterable[str], timezone: str) -> None:
         zone = zones.load(timezone)
@@ -63,7 +63,7 @@ class Steps:
         return self._step.tick(self._anchor, self._number(moment))
 
     def _number(self, moment: datetime) -> int:
-        """Which tick is the last at or before `moment`."""
+        """The number of the last tick at or before `moment`."""
         if self._step.fixed is not None:
             return (moment - self._anchor) // self._step.fixed
         return _last_true(lambda number: self._reached(number, moment))
@@ -74,14 +74,14 @@ class Steps:
 
 
 class Step:
-    """A timedelta, or a dateutil relativedelta as the numbers of its fields."""
+    """A timedelta, or a dateutil relativedelta as the values of its fields."""
 
     def __init__(self, seconds: float, relative: Iterable[tuple[str, int]]) -> None:
         self.fixed = None if relative else timedelta(seconds=seconds)
         self._relative = dict(relative)
 
     def tick(self, anchor: datetime, number: int) -> datetime | None:
-        """`number` steps from `anchor`; None outside the years that can be written."""
+        """The tick `number` steps from `anchor`; None outside the years 1 to 9999."""
         try:
             if self.fixed is not None:
                 return anchor + number * self.fixed
@@ -99,10 +99,10 @@ class Step:
 
 
 def grid(step: Step, *, last: datetime | None, start: datetime | None) -> datetime:
-    """The anchor of the ticks after `last` and from `start` on, one of which is given.
+    """The anchor of the ticks after `last` and from `start` on; at least one of the two is given.
 
-    It is `start` as long as `last` is a tick of it, so that months of 31 days do not wear off. An edit of `start`, or one
-    that every reading of the file moves on, must not bring the next tick nearer than a step.
+    It is `start` if `last` is one of its ticks, so that steps of months keep their day, such as the 31st. Otherwise it is
+    `last`, so that the next tick is a whole step away even if `start` was edited or changes with each parsing.
     """
     if start is None or (last is not None and last >= start and Steps(start, step).from_on(last) != last):
         assert last is not None
@@ -111,7 +111,7 @@ def grid(step: Step, *, last: datetime | None, start: datetime | None) -> dateti
 
 
 def fields_of(delta: object) -> dict[str, Any]:
-    """A timedelta or relativedelta as arguments of a timetable: `seconds`, or `relative`. TimetableError says what is wrong."""
+    """The arguments of a timetable, `seconds` or `relative`, for a timedelta or relativedelta; TimetableError if not valid."""
     if isinstance(delta, timedelta):
         if delta <= timedelta(0):
             raise TimetableError(f"schedule must be longer than zero, not {delta!r}.")
@@ -127,14 +127,14 @@ def fields_of(delta: object) -> dict[str, Any]:
     relative = tuple(sorted(found.items()))
     step = Step(0, relative)
     for anchor in (datetime(2024, 1, 1, tzinfo=UTC), datetime(2024, 1, 31, tzinfo=UTC), datetime(2023, 12, 31, 23, tzinfo=UTC)):
-        row = [step.tick(anchor, number) for number in range(1, 4)]
-        if None in row or any(a is None or b is None or a >= b for a, b in zip([anchor, *row], row, strict=False)):
-            raise TimetableError(f"schedule must lead on with every step, and {delta!r} does not.")
+        ticks = [step.tick(anchor, number) for number in range(1, 4)]
+        if None in ticks or any(a is None or b is None or a >= b for a, b in zip([anchor, *ticks], ticks, strict=False)):
+            raise TimetableError(f"every step of a schedule must lead to a later time, and those of {delta!r} do not.")
     return {"relative": relative}
 
 
 def _last_true(holds: Callable[[int], bool]) -> int:
-    """The largest number for which `holds`, which is true for all smaller ones and false for all larger ones."""
+    """The largest number for which `holds` is true; it is true for all smaller and false for all larger numbers."""
     low, high = (0, 1) if holds(0) else (-1, 0)
     width = 1
     while holds(high):

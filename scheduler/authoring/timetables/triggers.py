@@ -1,4 +1,4 @@
-"""Schedules whose runs start at their ticks: cron, several crons, a step, and a list of events."""
+"""Schedules whose runs are due at their ticks: cron expressions, a step, and a list of events."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from typing import Any
 from scheduler.authoring.timetables.base import Asked, RunTimes, Timetable, exact
 from scheduler.authoring.timetables.ticks import Clocks, Step, Steps, Ticks, grid
 
-#: How near the last tick must be for a DAG without start_date to begin with it, if run_immediately is None or False.
+#: With run_immediately None or False, a DAG without start_date begins with the last tick if that is not longer ago than
+#: the longer of this time and this fraction of the time between ticks.
 _NEAR_SHARE, _NEAR = 10, timedelta(minutes=5)
 
 
 class _Trigger(Timetable):
-    """Runs start at ticks; the data interval is the time `interval_s` before, by default none."""
+    """Runs are due at ticks; the data interval is the time span of `interval_s` seconds before the tick, empty by default."""
 
     __slots__ = ()
     interval_s: float
@@ -32,7 +33,7 @@ class _Trigger(Timetable):
 
     @abstractmethod
     def _ticks(self, last: datetime | None, start: datetime | None, now: datetime) -> Ticks:
-        """The ticks, for a schedule whose newest tick is `last` and whose first is at or after `start`."""
+        """The ticks, given the tick of the last run and the start_date, as far as they are known."""
 
     def runs_between(self, first: datetime, last: datetime, *, anchor: datetime | None = None) -> Iterator[RunTimes]:
         ticks = self._ticks(None, anchor or first + self.interval, first)
@@ -45,7 +46,7 @@ class _Trigger(Timetable):
         return moment - self.interval, moment
 
     def _tick_of(self, asked: Asked) -> datetime | None:
-        """The tick of the last run, or the least later one that gives the next run a later logical date."""
+        """The tick of the last run, moved if needed so that the next run has a later logical date."""
         return None if asked.last is None else max(asked.covered or asked.last, asked.last + self.interval)
 
     def _next(self, ticks: Ticks, last: datetime | None, asked: Asked) -> RunTimes | None:
@@ -68,10 +69,10 @@ class _Trigger(Timetable):
 
 @dataclass(frozen=True, slots=True)
 class Cron(_Trigger):
-    """A cron expression, or several, on the clocks of a time zone.
+    """One or more cron expressions in a time zone.
 
-    `run_immediately` says how a DAG without start_date begins: True with the newest due tick; a number with that tick if it
-    is not more seconds ago; None or False only if it is about now; else with the next tick.
+    `run_immediately` chooses the first run of a DAG without start_date: the last tick for True, for a number of seconds
+    only if it is not longer ago, for None or False only if it is about now; otherwise the next tick.
     """
 
     expression: str
@@ -121,7 +122,7 @@ class Cron(_Trigger):
 
 @dataclass(frozen=True, slots=True)
 class Delta(_Trigger):
-    """Every so many seconds of elapsed time, or every so many months, counted from start_date."""
+    """A run every `seconds` of elapsed time, or at each step of a relativedelta, counted from start_date."""
 
     seconds: float = 0.0
     relative: tuple[tuple[str, int], ...] = ()
@@ -152,7 +153,7 @@ class Delta(_Trigger):
 
 @dataclass(frozen=True, slots=True)
 class Events(Timetable):
-    """At these moments, ascending. Without catchup a new DAG begins with the first one to come."""
+    """A run at each of these moments, in ascending order. Without catchup, a new DAG begins with the next one."""
 
     event_dates: tuple[str, ...]
     restrict_to_events: bool = False

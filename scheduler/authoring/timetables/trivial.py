@@ -1,4 +1,4 @@
-"""Schedules without a rhythm: never, once, and again as soon as the run before has ended."""
+"""Schedules without ticks: never, once, and continuously."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LEAST = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Never(Timetable):
-    """schedule=None: only by hand."""
+    """schedule=None: only manual runs."""
 
     def _following(self, asked: Asked) -> RunTimes | None:
         return None
@@ -29,7 +29,7 @@ class Never(Timetable):
 
 @dataclass(frozen=True, slots=True)
 class Once(Timetable):
-    """schedule="@once": at start_date, or at once without one."""
+    """schedule="@once": one run at start_date, or immediately without one."""
 
     def _following(self, asked: Asked) -> RunTimes | None:
         moment = asked.start or asked.now
@@ -45,7 +45,7 @@ class Once(Timetable):
 
 @dataclass(frozen=True, slots=True)
 class Continuous(Timetable):
-    """schedule="@continuous": each run as soon as the one before has ended, for the time since that one's data interval."""
+    """schedule="@continuous": a run as soon as the previous one has ended; its data interval starts where that one ended."""
 
     def _following(self, asked: Asked) -> RunTimes | None:
         begin = asked.start or asked.now

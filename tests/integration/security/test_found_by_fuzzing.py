@@ -30,7 +30,7 @@ def nested(depth: int) -> dict[str, Any]:
 
 
 def test_a_conf_that_no_worker_could_read_is_refused(scenario: Scenario) -> None:
-    with pytest.raises(ParamError, match="nested more than 100 deep"):
+    with pytest.raises(ParamError, match="nested more than 100 levels deep"):
         runs.trigger(scenario.engine, "c", conf=nested(950))
     runs.trigger(scenario.engine, "c", conf=nested(nesting.MAX_DEPTH - 2))
 

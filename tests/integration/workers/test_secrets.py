@@ -136,9 +136,9 @@ def test_what_is_not_there_is_told_in_a_sentence(bench: Any) -> None:
 
     reasons = [str(bench.column(name, "reason")) for name in ("variable", "connection", "no_json")]
     assert reasons == [
-        "NotFoundError: There is no variable 'nothing': `paceline variables set nothing VALUE` makes it.",
-        "NotFoundError: There is no connection 'nothing': `paceline connections add nothing --conn-uri URI` makes it.",
-        "PacelineError: Variable 'plain' is not JSON: read it as text, or set it to JSON.",
+        "NotFoundError: There is no variable 'nothing'; create it with `paceline variables set nothing VALUE`.",
+        "NotFoundError: There is no connection 'nothing'; create it with `paceline connections add nothing --conn-uri URI`.",
+        "PacelineError: Variable 'plain' is not JSON: read it as a string, or set it to JSON.",
     ]
 
 

@@ -125,9 +125,9 @@ def test_a_moment_between_seconds_rounds_neither_way(seconds: float) -> None:
         ("61 * * * *", "is not a cron expression"),
         ("* * * * * * *", "has 7 fields"),
         ("a b c d e", "is not a cron expression"),
-        ("0 0 31 2 *", "never comes"),
-        ("R R * * *", "differ from reading to reading"),
-        ("H 3 * * *", "differ from reading to reading"),
+        ("0 0 31 2 *", "never occurs"),
+        ("R R * * *", "differ at each parsing"),
+        ("H 3 * * *", "differ at each parsing"),
     ],
 )
 def test_a_bad_expression_is_refused(expression: str, words: str) -> None:

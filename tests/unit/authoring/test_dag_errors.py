@@ -38,7 +38,7 @@ def refused(write: Callable[[], Any], words: str, *, kind: type[DagError] = DagE
         ({"start_date": "2026-01-01"}, "must be a datetime"),
         ({"start_date": datetime(2026, 3, 29, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"))}, "does not exist"),
         ({"end_date": datetime.max.replace(tzinfo=ZoneInfo("America/New_York"))}, "outside the years"),
-        ({"start_date": START, "end_date": START - timedelta(days=1)}, "lies before start_date"),
+        ({"start_date": START, "end_date": START - timedelta(days=1)}, "is before start_date"),
         ({"default_args": {"start_date": datetime(2026, 1, 1)}}, "has no time zone"),
         ({"catchup": "no"}, "catchup must be True or False"),
         ({"max_active_runs": 0}, "max_active_runs must be an int of at least 1"),
@@ -61,7 +61,7 @@ def test_a_bad_dag_argument_is_refused(arguments: dict[str, Any], words: str) ->
         ({"retrys": 2}, "Task 't' of DAG 'd': unknown argument 'retrys'; did you mean 'retries'"),
         ({"retries": -1}, "retries must be an int of at least 0, not -1"),
         ({"retries": "3"}, "retries must be an int"),
-        ({"retry_delay": timedelta(-1)}, "retry_delay must not be negative"),
+        ({"retry_delay": timedelta(-1)}, "retry_delay must be zero or more"),
         ({"retry_delay": "5m"}, "retry_delay must be a timedelta"),
         ({"retry_delay": float("nan")}, "retry_delay cannot be nan"),
         ({"retry_exponential_backoff": 0.5}, "a factor of at least 1"),
@@ -75,7 +75,7 @@ def test_a_bad_dag_argument_is_refused(arguments: dict[str, Any], words: str) ->
         ({"queue": "w@h.celery.pidbox"}, "is a key that Paceline or Celery keeps in Redis"),
         ({"queue": "default:6"}, "is a key that Paceline or Celery keeps in Redis"),
         ({"priority_weight": 1.5}, "priority_weight must be an int"),
-        ({"priority_weight": 2**31}, "within 32 bits"),
+        ({"priority_weight": 2**31}, "into 32 bits"),
         ({"weight_rule": "downstreem"}, "did you mean 'downstream'"),
         ({"trigger_rule": "all_sucess"}, "did you mean 'all_success'"),
         ({"do_xcom_push": None}, "do_xcom_push must be True or False"),
@@ -133,7 +133,7 @@ def test_two_tasks_of_one_id_are_named_with_both_lines() -> None:
             EmptyOperator(task_id="load")
 
     first = write.__code__.co_firstlineno
-    refused(write, f"two tasks 'load', made in lines {first + 2} and {first + 3}", kind=DuplicateTaskError, line=3)
+    refused(write, f"two tasks 'load', defined in lines {first + 2} and {first + 3}", kind=DuplicateTaskError, line=3)
 
 
 def test_a_mistake_in_an_operator_of_ones_own_names_the_line_that_makes_it() -> None:

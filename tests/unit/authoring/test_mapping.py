@@ -226,10 +226,10 @@ def test_a_key_of_a_mapped_result_is_taken_from_each_instance() -> None:
         (lambda: add.expand(), "nothing to expand over"),
         (lambda: add.expand(x=3), r"expand\(x=...\) takes a list, a dict or the result of a task, not 3 \(int\)"),
         (lambda: add.expand(x="abc"), "takes a list, a dict or the result"),
-        (lambda: add.partial(x=1).expand(x=[1]), "'x' stands in partial"),
-        (lambda: add.partial(x=1).partial(x=2), "'x' stands in partial"),
+        (lambda: add.partial(x=1).expand(x=[1]), "'x' is in partial"),
+        (lambda: add.partial(x=1).partial(x=2), "'x' is in partial"),
         (lambda: add.partial(z=1).expand(x=[1]), r"add\(\) has no argument 'z'"),
-        (lambda: add.partial(y=1).expand(y=[1]), "'y' stands in partial"),
+        (lambda: add.partial(y=1).expand(y=[1]), "'y' is in partial"),
         (lambda: add.expand(y=[1]), "missing a required (keyword-only )?argument: 'x'"),
         (lambda: add.expand_kwargs([{"x": 1}, {"y": 1}]), "missing a required (keyword-only )?argument: 'x'"),
         (lambda: add.expand_kwargs([1]), "takes a list of dicts with str keys, but 1 is in it"),
@@ -243,7 +243,7 @@ def test_a_key_of_a_mapped_result_is_taken_from_each_instance() -> None:
         ),
         (lambda: BashOperator.partial(task_id="b", bash_comand="x"), "unknown argument 'bash_comand'"),
         (lambda: BashOperator.partial(task_id="b").expand(env=[{}]), "needs the argument 'bash_command', in partial"),
-        (lambda: BashOperator.partial(task_id="b", bash_command="x").expand(bash_command=["x"]), "'bash_command' stands in"),
+        (lambda: BashOperator.partial(task_id="b", bash_command="x").expand(bash_command=["x"]), "'bash_command' is in"),
         (lambda: BashOperator.partial(bash_command="x").expand(env=[{}]), "needs the argument 'task_id'"),
         (lambda: BashOperator.partial(task_id="b") >> EmptyOperator(task_id="e"), "add .expand"),
         (lambda: BashOperator.partial(task_id="b", bash_command="x", cwd=numbers(), pool=numbers()).expand(env=[{}]), "pool"),
@@ -251,18 +251,18 @@ def test_a_key_of_a_mapped_result_is_taken_from_each_instance() -> None:
         (lambda: numbers().map(add), "takes a plain function"),
         (lambda: numbers().zip([1]), "Only results of tasks can be joined"),
         (lambda: numbers().map(str)["x"], "takes no subscript"),
-        (lambda: f"{numbers().concat(numbers())}", "cannot stand in a text"),
+        (lambda: f"{numbers().concat(numbers())}", "cannot be part of a string"),
         (lambda: add.expand(x=numbers()["a"]["b"]), "cannot be mapped over; only a whole result or one key"),
-        (lambda: group(lambda x: add.expand(x=[x])).expand(x=[1]), "lies in the mapped group"),
+        (lambda: group(lambda x: add.expand(x=[x])).expand(x=[1]), "is in the mapped group"),
         (lambda: group(lambda x: add.expand(x=x)).expand(x=[1]), "mapping does not nest"),
-        (lambda: group(lambda x: group(lambda y: add(y)).expand(y=[1])).expand(x=[1]), "lies in the mapped group"),
+        (lambda: group(lambda x: group(lambda y: add(y)).expand(y=[1])).expand(x=[1]), "is in the mapped group"),
         (lambda: group(lambda x: add.override(trigger_rule="always")(x)).expand(x=[1]), "cannot have trigger_rule='always'"),
         (lambda: group(lambda x: x).expand(x=[1]), "returns one of its own arguments"),
         (lambda: group(lambda x: None).expand(), "nothing to expand over"),
         (lambda: group(lambda x: None).expand(y=[1]), "no argument 'y'"),
-        (lambda: group(lambda x: None).partial(x=1).expand(x=[1]), "stands in partial"),
+        (lambda: group(lambda x: None).partial(x=1).expand(x=[1]), "is in partial"),
         (lambda: group(lambda x, y: None).expand(x=[1]), "missing a required (keyword-only )?argument: 'y'"),
-        (lambda: group(lambda x: f"{x}").expand(x=[1]), "cannot stand in a text"),
+        (lambda: group(lambda x: f"{x}").expand(x=[1]), "cannot be part of a string"),
     ],
 )
 def test_mistakes(write: Callable[[], Any], words: str) -> None:
@@ -277,5 +277,5 @@ def test_mistakes(write: Callable[[], Any], words: str) -> None:
 
 
 def test_a_partial_that_is_never_expanded_is_refused() -> None:
-    with pytest.raises(DagError, match=r"partial\(\) makes no task by itself"), DAG("d"):
+    with pytest.raises(DagError, match=r"partial\(\) defines no task by itself"), DAG("d"):
         BashOperator.partial(task_id="b", bash_command="x")

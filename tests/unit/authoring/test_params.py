@@ -32,14 +32,14 @@ def test_none_that_does_not_fit_is_no_default() -> None:
     [
         ({"n": Param("x", type="integer")}, "the default of param 'n' does not fit its schema: 'x' is not of type 'integer'"),
         ({"n": Param({"a": ["b"]}, properties={"a": {"items": {"type": "integer"}}})}, r"schema: \['a'\]\[0\]: 'b' is not of type"),
-        ({"n": Param(1, type="whole")}, "the schema of param 'n' is wrong: type: 'whole' is not valid"),
-        ({"n": Param(1, schema=[])}, "the schema of param 'n' is wrong: it is a list and must be a dict"),
+        ({"n": Param(1, type="whole")}, "the schema of param 'n' is not valid: type: 'whole' is not valid"),
+        ({"n": Param(1, schema=[])}, "the schema of param 'n' is not valid: it is a list and must be a dict"),
         ({"n": Param("2026-13-01", type="string", format="date")}, "'2026-13-01' is not a 'date'"),
         ({"n": Param("2026-01-01T00:00:00", type="string", format="date-time")}, "is not a 'date-time'"),
         ({"n": datetime(2026, 1, 1, tzinfo=UTC)}, "the default of param 'n' is not JSON"),
         ({"n": float("nan")}, "the default of param 'n' is not JSON"),
         ({"n": Param(1, **{"$ref": "http://127.0.0.1:9/none.json"})}, "its schema refers to 'http://127.0.0.1:9/none.json'"),
-        ({" ": 1}, "a param needs a name"),
+        ({" ": 1}, "the name of a param must not be empty"),
     ],
 )
 def test_a_wrong_param_is_refused_when_the_file_is_read(given: dict[str, Any], words: str) -> None:

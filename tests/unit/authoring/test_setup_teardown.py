@@ -181,7 +181,7 @@ def test_scopes_of_a_long_chain() -> None:
         (lambda: empty("t").as_teardown().as_setup(), "a teardown cannot be a setup too"),
         (lambda: empty("t").as_setup().as_teardown(), "a setup cannot be a teardown too"),
         (lambda: empty("t").as_teardown(on_failure_fail_dagrun=1), "must be True or False"),
-        (lambda: empty("t").__enter__(), "only a setup or a teardown opens"),
+        (lambda: empty("t").__enter__(), "only a setup or a teardown can open"),
         (lambda: setup(task_group(lambda: None)), "@setup decorates a function"),
         (lambda: teardown(3), "@teardown decorates a function"),
     ],

@@ -171,16 +171,16 @@ def test_a_group_belongs_to_the_dag_it_is_given_and_to_no_other() -> None:
 @pytest.mark.parametrize(
     ("write", "words"),
     [
-        (lambda: TaskGroup("a.b"), "only letters, digits"),
+        (lambda: TaskGroup("a.b"), "200 characters: letters, digits"),
         (lambda: TaskGroup("g", prefix_group_id=1), "prefix_group_id must be True or False"),
         (lambda: [TaskGroup("g"), TaskGroup("g")], "another task or task group 'g'"),
-        (lambda: [TaskGroup("g"), empty("g")], "there is a task group of this id"),
+        (lambda: [TaskGroup("g"), empty("g")], "a task group has the same ID"),
         (lambda: [empty("g"), TaskGroup("g")], "another task or task group 'g'"),
         (lambda: task_group(print), "decorates a function"),
-        (lambda: task_group(3)(lambda: None)(), "only letters, digits"),
+        (lambda: task_group(3)(lambda: None)(), "200 characters: letters, digits"),
         (lambda: task_group(lambda x: None)(), "missing a required argument: 'x'"),
         (lambda: Label(""), "the text of the label"),
-        (lambda: empty("a") >> Label("x") >> Label("y"), "beside another label"),
+        (lambda: empty("a") >> Label("x") >> Label("y"), "next to another label"),
     ],
 )
 def test_mistakes(write: Callable[[], Any], words: str) -> None:

@@ -62,9 +62,9 @@ def test_values_of_templates(template: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("template", "kind", "words"),
     [
-        ("{{ var.value.none }}", NotFoundError, "There is no variable 'none': `paceline variables set none VALUE`"),
-        ("{{ conn.none.host }}", NotFoundError, "There is no connection 'none': `paceline connections add none"),
-        ("{{ var.json.wrong }}", PacelineError, "Variable 'wrong' is not JSON: read it as text, or set it to JSON."),
+        ("{{ var.value.none }}", NotFoundError, "There is no variable 'none'; create it with `paceline variables set none VALUE`"),
+        ("{{ conn.none.host }}", NotFoundError, "There is no connection 'none'; create it with `paceline connections add none"),
+        ("{{ var.json.wrong }}", PacelineError, "Variable 'wrong' is not JSON: read it as a string, or set it to JSON."),
         ("{{ ds }}", TemplateError, "'ds' is undefined"),
         ("{{ params.m }}", TemplateError, "has no attribute 'm'"),
     ],
@@ -125,13 +125,13 @@ def test_a_connection_is_its_uri(uri: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("no-type-hunter2", "must begin with its type"),
+        ("no-type-hunter2", "must start with its type"),
         ("x://u:hunter2@host:99999/", "cannot be read: percent-encode its parts"),
         ("x://host/?__extra__=hunter2", "The extra of connection 'c' must be a JSON object"),
         ('{"conn_type": "x", "pasword": "hunter2"}', "has no field 'pasword'; known are conn_type"),
         ('{"host": "hunter2"}', "must be a JSON object with conn_type"),
         ('{"conn_type": "x", "port": "hunter2"}', "The port of connection 'c' must be a whole number from 0 to 65535"),
-        ('{"conn_type": "x", "password": 5}', "The field password of connection 'c' must be a text"),
+        ('{"conn_type": "x", "password": 5}', "The field password of connection 'c' must be a string"),
         ('{"hunter2', "is not JSON"),
     ],
 )

@@ -112,7 +112,7 @@ def test_a_schedule_becomes_a_timetable_that_survives_its_spec(schedule: object,
     [
         ("@dayly", "did you mean '@daily'"),
         ("every day", "has 2 fields"),
-        ("0 0 31 2 *", "never comes"),
+        ("0 0 31 2 *", "never occurs"),
         (timedelta(0), "longer than zero"),
         (timedelta(days=-1), "longer than zero"),
         (5, r"cannot be 5 \(int\)"),

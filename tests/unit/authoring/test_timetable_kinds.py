@@ -279,12 +279,12 @@ def test_a_schedule_becomes_a_timetable_that_survives_its_spec(schedule: object,
     ("schedule", "words"),
     [
         ([], r"schedule cannot be \[\]"),
-        ([A, "@daily"], "assets only, or cron expressions only"),
-        (["@daily", "0 0 31 2 *"], "never comes"),
-        ([1], "assets only, or cron expressions only"),
+        ([A, "@daily"], "only assets, or only cron expressions"),
+        (["@daily", "0 0 31 2 *"], "never occurs"),
+        ([1], "only assets, or only cron expressions"),
         (relativedelta(weekday=1), "names a weekday"),
-        (relativedelta(months=-1), "does not"),
-        (relativedelta(day=1), "does not"),
+        (relativedelta(months=-1), "do not"),
+        (relativedelta(day=1), "do not"),
         (relativedelta(hours=-1), "longer than zero"),
     ],
 )
@@ -298,7 +298,7 @@ def test_a_schedule_that_cannot_be_understood_is_refused(schedule: object, words
     [
         (lambda: CronTriggerTimetable("@dayly", timezone="UTC"), "did you mean '@daily'"),
         (lambda: CronTriggerTimetable(DAILY, timezone="Mars"), "There is no time zone 'Mars'"),
-        (lambda: CronTriggerTimetable(DAILY, timezone="UTC", interval=-DAY), "not negative"),
+        (lambda: CronTriggerTimetable(DAILY, timezone="UTC", interval=-DAY), "zero or more"),
         (lambda: MultipleCronTriggerTimetable(timezone="UTC"), "one cron expression or more"),
         (lambda: DeltaTriggerTimetable(timedelta(0)), "longer than zero"),
         (lambda: DeltaDataIntervalTimetable(5), "must be a timedelta or a relativedelta"),  # type: ignore[arg-type]
@@ -309,10 +309,10 @@ def test_a_schedule_that_cannot_be_understood_is_refused(schedule: object, words
         (lambda: Asset(""), "1 to 1500 ASCII characters"),
         (lambda: Asset("ä"), "1 to 1500 ASCII characters"),
         (lambda: Asset("a\nb"), "control characters"),
-        (lambda: Asset("s3://user:secret@host/x"), "must not hold a password"),
+        (lambda: Asset("s3://user:secret@host/x"), "must not contain a password"),
         (lambda: Asset("a", watchers=[1]), "watchers are not supported"),
         (lambda: AssetAlias("a"), "AssetAlias is not supported"),
-        (lambda: AssetAll(), "takes one or more assets"),
+        (lambda: AssetAll(), "needs one or more assets"),
     ],
 )  # fmt: skip
 def test_what_a_timetable_or_asset_cannot_be_is_one_sentence_with_its_line(make: object, words: str) -> None:

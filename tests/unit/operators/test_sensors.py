@@ -125,7 +125,7 @@ def test_the_backoff_doubles_with_jitter_up_to_max_wait_and_the_timeout() -> Non
     ("arguments", "said"),
     [
         ({"mode": "rescedule"}, "mode cannot be 'rescedule'; did you mean 'reschedule'"),
-        ({"poke_interval": -1}, "poke_interval must not be negative"),
+        ({"poke_interval": -1}, "poke_interval must be zero or more"),
         ({"soft_fail": True, "never_fail": True}, "only one of soft_fail"),
     ],
 )
@@ -354,7 +354,7 @@ def test_what_can_be_deferred_to() -> None:
     for wrong, said in (
         (Waits, "not the class Waits"),
         (7, "not 7"),
-        (Unstorable(), "arguments of Unstorable hold a set"),
+        (Unstorable(), "arguments of Unstorable contain a set"),
         (type("Local", (Waits,), {"__qualname__": "f.<locals>.Local"})(1), "inside a function"),
     ):
         with pytest.raises(PacelineError, match=said):
