@@ -1,4 +1,4 @@
-"""The operators a DAG file imports."""
+"""The operators that DAG files import."""
 
 from scheduler.authoring.operator import BaseOperator
 from scheduler.operators.bash import BashOperator

@@ -1,4 +1,4 @@
-"""`@asset`: a function that makes one asset, as a DAG of one task."""
+"""`@asset`: a function that updates one asset, as a DAG with one task."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OURS = frozenset({"self", "context"})
 
 
 class AssetOperator(PythonOperator):
-    """Calls the function of an `@asset`: `self` receives the asset, `context` all context variables."""
+    """Calls the function of an `@asset`. Its parameter `self` receives the asset, `context` all context variables."""
 
     injected: ClassVar[frozenset[str]] = task_context.KEYS | _OURS
     reserved: ClassVar[frozenset[str]] = _OURS
@@ -33,12 +33,15 @@ def asset(
     extra: Mapping[str, Any] | None = None,
     **dag_arguments: Any,
 ) -> Callable[[Callable[..., Any]], Asset]:
-    """Make a function the task of a DAG of its name that updates the asset of its name; gives the Asset."""
+    """Decorate the function that updates an asset: it becomes the only task of a DAG. The decorated name is the Asset.
+
+    The DAG, the task and by default the asset have the name of the function. `dag_arguments` are further arguments of DAG.
+    """
 
     def make(function: Callable[..., Any]) -> Asset:
-        made = assets.Asset(name=name or function.__name__, uri=uri, group=group, extra=extra)
+        outlet = assets.Asset(name=name or function.__name__, uri=uri, group=group, extra=extra)
         with DAG(function.__name__, **{"schedule": schedule, "doc_md": function.__doc__, **dag_arguments}):
-            AssetOperator(task_id=function.__name__, python_callable=function, outlets=[made])
-        return made
+            AssetOperator(task_id=function.__name__, python_callable=function, outlets=[outlet])
+        return outlet
 
     return make

@@ -29,7 +29,12 @@ class BashError(PacelineError):
 
 
 class BashOperator(Operator):
-    """Runs `bash -c bash_command`; the last line it prints is the result. Exit code 99 skips, other codes fail."""
+    """Runs `bash -c bash_command`. Its last line of output, after `output_processor`, is the result of the task.
+
+    Exit code 0 is success, `skip_on_exit_code` (99, a list, or None) skips the task, and any other code fails the try.
+    `env` replaces the environment of the worker, or extends it with `append_env=True`. `cwd` must exist on the worker and
+    defaults to a temporary folder. Context values are in the environment as PACELINE_CTX_*.
+    """
 
     runtime: ClassVar[str] = "bash"
     template_fields: Sequence[str] = ("bash_command", "env", "cwd")
@@ -64,7 +69,7 @@ class BashOperator(Operator):
         return self.run(self.bash_command, context)
 
     def run(self, command: str, context: Mapping[str, Any]) -> object:
-        """Run `command`; SkipTask and BashError tell how it ended otherwise than well."""
+        """Run `command`; SkipTask for an exit code that skips, BashError for any other except 0."""
         with ExitStack() as stack:
             folder = self._folder() or stack.enter_context(tempfile.TemporaryDirectory(prefix="paceline-"))
             ended = process.run(["bash", "-c", command], env=self._environment(context), cwd=folder, encoding=self.output_encoding)
@@ -78,7 +83,7 @@ class BashOperator(Operator):
         if self.cwd is None:
             return None
         if not Path(self.cwd).is_dir():
-            raise BashError(f"The cwd {self.cwd!r} of the bash command is no folder on this machine; create it.")
+            raise BashError(f"The cwd {self.cwd!r} of the bash command is not a folder on this machine; create it.")
         return str(self.cwd)
 
     def _environment(self, context: Mapping[str, Any]) -> dict[str, str]:
@@ -88,7 +93,7 @@ class BashOperator(Operator):
 
 
 class DecoratedBashOperator(PythonOperator, BashOperator):
-    """`@task.bash`: the function returns the command, which is a template too."""
+    """`@task.bash`: the function returns the command, which is rendered as a template."""
 
     runtime: ClassVar[str] = "bash"
     template_fields: Sequence[str] = (*PythonOperator.template_fields, "env", "cwd")
@@ -100,14 +105,14 @@ class DecoratedBashOperator(PythonOperator, BashOperator):
     def execute(self, context: Mapping[str, Any]) -> object:
         command = self.call(context)
         if not isinstance(command, str) or not command.strip():
-            raise BashError(f"A @task.bash function returns the command as a non-empty str, not {command!r}.")
+            raise BashError(f"A @task.bash function must return the command as a non-empty str, not {command!r}.")
         renderer = templates.Renderer(self.dag, BashOperator.template_ext, owner=f"Task {self.task_id!r}")
         self.bash_command = renderer.render(command, context, "bash_command")
         return self.run(self.bash_command, context)
 
 
 def context_variables(context: Mapping[str, Any]) -> dict[str, str]:
-    """What a command finds of its context in the environment, as PACELINE_CTX_*."""
+    """The context values in the environment of a command, named PACELINE_CTX_*."""
     ti = context.get("ti")
     values = {
         "DAG_ID": getattr(ti, "dag_id", None),

@@ -1,4 +1,4 @@
-"""Tasks that choose which of the tasks below them run; the others are skipped."""
+"""Branches: tasks that choose which of their downstream tasks run. The others are skipped."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from scheduler.authoring.operator import Operator
 from scheduler.exceptions import FailTask
 from scheduler.operators.python import PythonOperator
 
-#: A task id, the id of a task group (its first tasks), a list of both, or None for none.
+#: A task ID, the ID of a task group (for its first tasks), a list of these, or None for no task.
 Choice = str | Iterable[str] | None
 
 
 class BaseBranchOperator(Operator):
-    """Subclasses write `choose_branch`; the direct downstream tasks that it does not name are skipped."""
+    """Base class of branches. Subclasses implement `choose_branch`; direct downstream tasks that it does not name are skipped."""
 
     branches: ClassVar[bool] = True
 
     def choose_branch(self, context: Mapping[str, Any]) -> Choice:
-        """The tasks to go on with."""
+        """The direct downstream tasks to run: an ID of a task or task group, a list of them, or None."""
         raise NotImplementedError(f"{type(self).__name__} has no choose_branch().")
 
     def execute(self, context: Mapping[str, Any]) -> object:
@@ -30,7 +30,7 @@ class BaseBranchOperator(Operator):
 
 
 class BranchPythonOperator(PythonOperator, BaseBranchOperator):
-    """The function returns the id of the task or task group to go on with, a list of them, or None for none."""
+    """A branch whose function returns the ID of the task or task group to run, a list of them, or None for no task."""
 
     def choose_branch(self, context: Mapping[str, Any]) -> Choice:
         chosen: Choice = self.call(context)
@@ -41,10 +41,10 @@ class BranchPythonOperator(PythonOperator, BaseBranchOperator):
 
 
 class ShortCircuitOperator(PythonOperator):
-    """Goes on if the function returns something true, else skips everything below it.
+    """Skips all transitive downstream tasks if the function returns a false value.
 
-    With `ignore_downstream_trigger_rules=False` only the direct downstream tasks are skipped; the trigger rules of the
-    others decide. Teardowns are never skipped.
+    With `ignore_downstream_trigger_rules=False`, only the direct downstream tasks are skipped, and the trigger rules of
+    the others apply. Teardowns are never skipped. The return value is the result of the task.
     """
 
     branches: ClassVar[bool] = True
@@ -60,46 +60,46 @@ class ShortCircuitOperator(PythonOperator):
         if not condition:
             dag = dag_of(self)
             below = transitive(dag, self.task_id) if self.ignore_downstream_trigger_rules else self.downstream_task_ids
-            context["ti"].skip(sorted(one for one in below if not dag.task_dict[one].is_teardown))
+            context["ti"].skip(sorted(name for name in below if not dag.task_dict[name].is_teardown))
         return condition
 
 
 def follow(operator: Operator, choice: Choice, context: Mapping[str, Any]) -> object:
-    """Skip what is directly below `operator` and not chosen; what is chosen, as task ids."""
+    """Skip the direct downstream tasks that are not chosen. Returns the choice, a list of it as sorted task IDs."""
     dag = dag_of(operator)
     chosen = resolve(operator, choice)
-    # A join below both the branch and a chosen task goes on: its trigger rule sees the others skipped.
-    going_on = chosen.union(*(transitive(dag, one) for one in chosen))
-    context["ti"].skip(sorted(operator.downstream_task_ids - going_on))
+    # A join below both the branch and a chosen task is not skipped: its trigger rule sees the skipped tasks.
+    kept = chosen.union(*(transitive(dag, name) for name in chosen))
+    context["ti"].skip(sorted(operator.downstream_task_ids - kept))
     return choice if choice is None or isinstance(choice, str) else sorted(chosen)
 
 
 def resolve(operator: Operator, choice: Choice) -> set[str]:
-    """The task ids of a choice, groups as their first tasks; FailTask names what cannot be chosen."""
+    """The task IDs of a choice, in which a group stands for its first tasks; FailTask names what cannot be chosen."""
     if choice is not None and not isinstance(choice, str | list | tuple | set | frozenset):
-        raise FailTask(f"A branch returns a task id, a list of them or None, not {choice!r} ({type(choice).__name__}).")
+        raise FailTask(f"A branch must return a task ID, a list of them or None, not {choice!r} ({type(choice).__name__}).")
     names = [] if choice is None else [choice] if isinstance(choice, str) else list(choice)
     dag, direct = dag_of(operator), operator.downstream_task_ids
     chosen: set[str] = set()
     for name in names:
         if not isinstance(name, str):
-            raise FailTask(f"A branch returns task ids, not {name!r} ({type(name).__name__}).")
-        found = {name} if name in dag.task_dict else first_tasks(dag, name)
-        if not found:
+            raise FailTask(f"A branch must return task IDs, not {name!r} ({type(name).__name__}).")
+        tasks = {name} if name in dag.task_dict else first_tasks(dag, name)
+        if not tasks:
             raise FailTask(
-                f"The branch {operator.task_id!r} chose {name!r}, which is no task or task group{near(name, dag.task_dict)}"
+                f"The branch {operator.task_id!r} chose {name!r}, which is not a task or task group{near(name, dag.task_dict)}"
             )
-        if not found <= direct:
+        if not tasks <= direct:
             raise FailTask(
                 f"The branch {operator.task_id!r} chose {name!r}, which is not directly below it; "
                 f"it can choose {', '.join(sorted(direct)) or 'nothing'}."
             )
-        chosen |= found
+        chosen |= tasks
     return chosen
 
 
 def first_tasks(dag: DAG, group_id: str) -> set[str]:
-    """The tasks of a group, and of groups within it, that follow on no other task of the group."""
+    """The tasks of a group, including inner groups, without an upstream task in the group."""
     within = {group_id}
     for group in dag.group_specs:  # outer groups first
         if group.get("parent") in within:
@@ -109,16 +109,16 @@ def first_tasks(dag: DAG, group_id: str) -> set[str]:
 
 
 def transitive(dag: DAG, task_id: str) -> set[str]:
-    """Everything below a task."""
-    found: set[str] = set()
-    waiting: Collection[str] = dag.task_dict[task_id].downstream_task_ids
-    while waiting:
-        found |= set(waiting)
-        waiting = {below for name in waiting for below in dag.task_dict[name].downstream_task_ids} - found
-    return found
+    """All transitive downstream tasks of a task."""
+    downstream: set[str] = set()
+    added: Collection[str] = dag.task_dict[task_id].downstream_task_ids
+    while added:
+        downstream |= set(added)
+        added = {below for name in added for below in dag.task_dict[name].downstream_task_ids} - downstream
+    return downstream
 
 
 def dag_of(operator: AbstractOperator) -> DAG:
-    """The DAG of a task that runs."""
-    assert isinstance(operator.dag, DAG), "a task that runs belongs to a DAG"
+    """The DAG of a running task."""
+    assert isinstance(operator.dag, DAG), "a running task belongs to a DAG"
     return operator.dag

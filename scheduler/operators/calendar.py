@@ -1,4 +1,4 @@
-"""Branches that the calendar decides: date and time, day of the week, and whether the run is the latest."""
+"""Branches on the date and time, on the day of the week, and on whether the run is the latest."""
 
 from __future__ import annotations
 
@@ -12,12 +12,17 @@ from scheduler.authoring.task_arguments import TaskArguments
 from scheduler.operators.branch import BaseBranchOperator, Choice, dag_of
 
 WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
-#: Runs that a person made are always wanted.
-BY_HAND = "manual"
+#: LatestOnlyOperator never skips in a manual run.
+MANUAL = "manual"
 
 
 class BranchDateTimeOperator(BaseBranchOperator):
-    """Follows one list of tasks while the time lies between two moments (or times of the day), else the other."""
+    """Runs one list of tasks if the time is between `target_lower` and `target_upper`, both included, else the other list.
+
+    The targets are datetimes or times of day, in the time zone of the DAG unless they have their own; None is no limit.
+    An upper time of day before the lower one is that of the next day. The time is now, or the logical date of the run with
+    `use_task_logical_date`.
+    """
 
     def __init__(
         self,
@@ -45,7 +50,7 @@ class BranchDateTimeOperator(BaseBranchOperator):
         now = moment_of(context, logical=self.use_task_logical_date)
         zone = ZoneInfo(dag_of(self).timezone)
         lower, upper = (placed(target, now, zone) for target in (self.target_lower, self.target_upper))
-        # Two times of the day of which the upper is the earlier one span midnight.
+        # An upper time of day before the lower one means a span over midnight.
         if lower and upper and upper < lower and isinstance(self.target_upper, time):
             upper += timedelta(days=1)
         inside = (lower is None or lower <= now) and (upper is None or now <= upper)
@@ -53,7 +58,11 @@ class BranchDateTimeOperator(BaseBranchOperator):
 
 
 class BranchDayOfWeekOperator(BaseBranchOperator):
-    """Follows one list of tasks on some days of the week, else the other."""
+    """Runs one list of tasks if today is one of the days `week_day`, else the other list.
+
+    `week_day` is a name such as "monday", or a list of names. Today is in the time zone of the DAG, or is the logical date
+    of the run with `use_task_logical_date`.
+    """
 
     def __init__(
         self,
@@ -77,11 +86,11 @@ class BranchDayOfWeekOperator(BaseBranchOperator):
 
 
 class LatestOnlyOperator(BaseBranchOperator):
-    """Skips what is directly below unless the run is the latest of its schedule; a run made by hand always goes on."""
+    """Skips the direct downstream tasks unless the run is the latest of its schedule. It never skips in a manual run."""
 
     def choose_branch(self, context: Mapping[str, Any]) -> Choice:
         run = context["dag_run"]
-        if run.run_type == BY_HAND or run.logical_date is None or self._is_latest(context):
+        if run.run_type == MANUAL or run.logical_date is None or self._is_latest(context):
             return sorted(self.downstream_task_ids)
         return None
 
@@ -93,13 +102,13 @@ class LatestOnlyOperator(BaseBranchOperator):
 
 
 def moment_of(context: Mapping[str, Any], *, logical: bool) -> datetime:
-    """The logical date of the run, if asked for and there is one, else now."""
-    found: datetime = (context.get("logical_date") if logical else None) or context["ti"].now()
-    return found.astimezone(UTC)
+    """The logical date of the run if `logical` and if it has one, else now; in UTC."""
+    moment: datetime = (context.get("logical_date") if logical else None) or context["ti"].now()
+    return moment.astimezone(UTC)
 
 
 def placed(target: datetime | time | None, now: datetime, zone: ZoneInfo) -> datetime | None:
-    """A moment as it is; a time of the day as today's, on the clocks of the DAG."""
+    """A datetime as it is; a time of day as that of today, in the time zone of the DAG unless it has its own."""
     if target is None:
         return None
     if isinstance(target, datetime):
@@ -110,14 +119,14 @@ def placed(target: datetime | time | None, now: datetime, zone: ZoneInfo) -> dat
 
 
 def weekdays(checks: Arguments, given: object) -> frozenset[int]:
-    """Days of the week by name, also as an enum whose members are so called: Monday is 0."""
+    """Days of the week by name, or as members of an enum with these names, as numbers: Monday is 0."""
     days = [given] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
-    found = set()
+    numbers = set()
     for day in days:
         name = str(getattr(day, "name", day)).lower()
         if name not in WEEKDAYS:
             raise checks.refuse(f"week_day cannot be {day!r}{near(name, WEEKDAYS)}")
-        found.add(WEEKDAYS.index(name))
-    if not found:
-        raise checks.refuse("week_day names no day; write week_day='monday' or a list of days.")
-    return frozenset(found)
+        numbers.add(WEEKDAYS.index(name))
+    if not numbers:
+        raise checks.refuse("week_day must not be empty; write week_day='monday' or a list of days.")
+    return frozenset(numbers)

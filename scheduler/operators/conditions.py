@@ -1,4 +1,4 @@
-"""`@task.run_if` and `@task.skip_if`: a condition, asked before each try, that skips the task."""
+"""`@task.run_if` and `@task.skip_if`: a condition that is evaluated before each try and can skip the task."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 from scheduler.authoring import source
 from scheduler.exceptions import SkipTask
 
-#: Takes the context and returns whether it holds, or a pair of that and the reason to show.
+#: Takes the context. Returns whether it is true, or a pair of that and a reason.
 Condition = Callable[[Mapping[str, Any]], "bool | tuple[bool, str | None]"]
 
 
 def hook(condition: Condition, *, wanted: bool, skip_message: str | None) -> Callable[[Mapping[str, Any]], None]:
-    """A pre_execute that skips unless the condition is as `wanted`."""
+    """A pre_execute hook that skips the task unless the condition is `wanted`."""
     if not callable(condition):
         raise source.fault(f"@task.run_if and @task.skip_if take a function of the context, not {condition!r}.")
 
     def skip_unless(context: Mapping[str, Any]) -> None:
-        found = condition(context)
-        holds, why = found if isinstance(found, tuple) else (found, None)
-        if bool(holds) is not wanted:
+        result = condition(context)
+        is_true, why = result if isinstance(result, tuple) else (result, None)
+        if bool(is_true) is not wanted:
             name = getattr(condition, "__name__", "the condition")
-            raise SkipTask(why or skip_message or f"{name} is {'true' if holds else 'false'}")
+            raise SkipTask(why or skip_message or f"{name} is {'true' if is_true else 'false'}")
 
     return skip_unless

@@ -1,4 +1,4 @@
-"""`@task`, `@task.bash`, `@task.branch` and the like: a function becomes a task each time it is called in a DAG."""
+"""`@task`, `@task.bash`, `@task.branch` and similar: a decorated function creates a task each time it is called in a DAG."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _KINDS: Mapping[str, type[Operator]] = {
 
 
 class TaskFunction:
-    """A function that makes a task of the open DAG when it is called, and gives its result to pass on."""
+    """A decorated function. A call creates a task in the current DAG and returns its future result, an XComArg."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class TaskFunction:
         mark: Callable[[AbstractOperator], None] | None = None,
     ) -> None:
         if not callable(function):
-            raise source.fault(f"@task decorates a function, not {function!r}; give arguments by name.")
+            raise source.fault(f"@task decorates a function, not {function!r}; pass its arguments by name.")
         functools.update_wrapper(self, function)
         self.function = function
         self._kind = kind
@@ -65,39 +65,39 @@ class TaskFunction:
         return task.output
 
     def override(self, **arguments: Any) -> TaskFunction:
-        """The same function with other arguments for its tasks."""
+        """The same function, with other arguments of the operator."""
         return TaskFunction(self.function, self._kind, {**self._arguments, **arguments}, self._mark)
 
     def marked(self, mark: Callable[[AbstractOperator], None]) -> TaskFunction:
-        """The same function; `mark` is called with each task it makes."""
+        """The same function; `mark` is called with each task that it creates."""
         return TaskFunction(self.function, self._kind, self._arguments, mark)
 
-    def only(self, hook: Callable[..., Any]) -> TaskFunction:
-        """The same function with one more hook before it."""
-        known = self._arguments.get("pre_execute") or ()
-        return self.override(pre_execute=[hook, *([known] if callable(known) else known)])
+    def hooked(self, hook: Callable[..., Any]) -> TaskFunction:
+        """The same function, with `hook` as the first pre_execute hook."""
+        others = self._arguments.get("pre_execute") or ()
+        return self.override(pre_execute=[hook, *([others] if callable(others) else others)])
 
     def partial(self, **given: Any) -> MappedFunction:
-        """Arguments that are the same for every instance of a mapped task."""
+        """The same function, with arguments that are the same for every instance of a mapped task."""
         return MappedFunction(self.shared, given)
 
     def expand(self, **mapped: Any) -> XComArg:
-        """A mapped task: an instance for each value; for several arguments each combination of their values."""
+        """Create a mapped task: one instance for each value, or for each combination of several arguments."""
         return self.shared({}).expand(**mapped).output
 
     def expand_kwargs(self, kwargs: Any, *, strict: bool = True) -> XComArg:
-        """A mapped task: an instance for each dict of arguments."""
+        """Create a mapped task: one instance for each dict of arguments."""
         return self.shared({}).expand_kwargs(kwargs, strict=strict).output
 
     def shared(self, given: Mapping[str, Any]) -> OperatorPartial:
-        """The mapped task to be, with what all its instances share."""
+        """The mapped task before its expansion, with the arguments that all its instances share."""
         return OperatorPartial(self._kind, {"op_kwargs": dict(given), **self._for_task()}, into="op_kwargs", mark=self._mark)
 
     def _for_task(self) -> dict[str, Any]:
-        """What the operator needs beside the arguments of the function; the id is one that is still free."""
+        """The arguments of the operator, with a task ID that is still free."""
         name = self.function.__name__
         if running.is_running():
-            raise source.fault(f"{name}() was called while a task runs; {name}.function() is the plain function.")
+            raise source.fault(f"{name}() was called inside a running task; call {name}.function(), the plain function.")
         arguments = {
             "multiple_outputs": returns_mapping(self.function),
             "doc_md": self.function.__doc__,
@@ -120,16 +120,16 @@ class MappedFunction:
         self._given = dict(given)
 
     def partial(self, **given: Any) -> MappedFunction:
-        """With further arguments."""
+        """The same function, with further arguments that all instances share."""
         refuse_repeated(given, self._given, source.fault)
         return MappedFunction(self._shared, {**self._given, **given})
 
     def expand(self, **mapped: Any) -> XComArg:
-        """A mapped task: an instance for each value; for several arguments each combination of their values."""
+        """Create a mapped task: one instance for each value, or for each combination of several arguments."""
         return self._shared(self._given).expand(**mapped).output
 
     def expand_kwargs(self, kwargs: Any, *, strict: bool = True) -> XComArg:
-        """A mapped task: an instance for each dict of arguments."""
+        """Create a mapped task: one instance for each dict of arguments."""
         return self._shared(self._given).expand_kwargs(kwargs, strict=strict).output
 
     def __call__(self, *_: Any, **__: Any) -> NoReturn:
@@ -137,7 +137,10 @@ class MappedFunction:
 
 
 class TaskDecorator:
-    """Usable plain, with parentheses, or with the arguments of the operator: `@task`, `@task()`, `@task(retries=2)`."""
+    """A decorator for functions that become tasks: `@task`, `@task()`, or with arguments of the operator, `@task(retries=2)`.
+
+    `@task.bash`, `@task.branch`, `@task.short_circuit`, `@task.sensor` and `@task.pyspark` use other operators.
+    """
 
     def __init__(self, kind: type[Operator]) -> None:
         self._kind = kind
@@ -148,12 +151,12 @@ class TaskDecorator:
         return TaskFunction(function, self._kind, arguments)
 
     def run_if(self, condition: conditions.Condition, skip_message: str | None = None) -> Callable[[TaskFunction], TaskFunction]:
-        """Written above @task: skip the task unless `condition(context)` is true."""
-        return _only(conditions.hook(condition, wanted=True, skip_message=skip_message))
+        """Decorator above @task: skip the task unless `condition(context)` is true."""
+        return _hooked(conditions.hook(condition, wanted=True, skip_message=skip_message))
 
     def skip_if(self, condition: conditions.Condition, skip_message: str | None = None) -> Callable[[TaskFunction], TaskFunction]:
-        """Written above @task: skip the task if `condition(context)` is true."""
-        return _only(conditions.hook(condition, wanted=False, skip_message=skip_message))
+        """Decorator above @task: skip the task if `condition(context)` is true."""
+        return _hooked(conditions.hook(condition, wanted=False, skip_message=skip_message))
 
     def __getattr__(self, name: str) -> TaskDecorator:
         if name.startswith("_"):
@@ -161,16 +164,16 @@ class TaskDecorator:
         if name in _KINDS:
             return TaskDecorator(_KINDS[name])
         if name in _LATER:
-            known = ", ".join(f"@task.{one}" for one in _KINDS)
-            raise source.fault(f"@task.{name} is not supported yet; known are {known}.")
+            supported = ", ".join(f"@task.{kind}" for kind in _KINDS)
+            raise source.fault(f"@task.{name} is not supported yet; use one of {supported}.")
         raise source.fault(f"There is no @task.{name}{near(name, [*_KINDS, *_LATER])}")
 
 
-def _only(hook: Callable[..., Any]) -> Callable[[TaskFunction], TaskFunction]:
+def _hooked(hook: Callable[..., Any]) -> Callable[[TaskFunction], TaskFunction]:
     def decorate(function: TaskFunction) -> TaskFunction:
         if not isinstance(function, TaskFunction):
-            raise source.fault("@task.run_if and @task.skip_if stand above another @task decorator.")
-        return function.only(hook)
+            raise source.fault("@task.run_if and @task.skip_if must be above another @task decorator.")
+        return function.hooked(hook)
 
     return decorate
 

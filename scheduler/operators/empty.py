@@ -1,4 +1,4 @@
-"""A task that does nothing: a joint between other tasks."""
+"""A task that does nothing, such as a join of other tasks."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -7,7 +7,7 @@ from scheduler.authoring.operator import Operator
 
 
 class EmptyOperator(Operator):
-    """Succeeds without doing anything; its DAG file is not needed to run it."""
+    """Succeeds without doing anything. A worker does not need its DAG file."""
 
     runtime: ClassVar[str] = "empty"
 

@@ -1,4 +1,4 @@
-"""A child process of a task in its own process group; nothing of it outlives a stopped task or a dead worker."""
+"""A child process of a task, in a process group of its own that ends with the task or its worker."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-#: Between SIGTERM and SIGKILL of the group.
+#: Seconds between SIGTERM and SIGKILL of the group.
 GRACE_S = 5.0
 _CHUNK_BYTES = 65536
-#: Reads until the worker's end of the pipe closes, which also kill -9 of the worker does, then ends its group.
+#: Reads until the worker's end of the pipe closes, which kill -9 of the worker also does, and then kills its group.
 _WATCH = "trap '' TERM; read -r _; kill -KILL 0"
 
 
@@ -31,11 +31,11 @@ def run(
     env: Mapping[str, str],
     cwd: str,
     encoding: str = "utf-8",
-    hear: Callable[[str], None] = lambda line: None,
+    on_line: Callable[[str], None] = lambda line: None,
 ) -> Ended:
-    """Run `command`, passing its stdout and stderr on to ours line by line; any exception here ends its whole group.
+    """Run `command`, and copy its stdout and stderr to our stdout line by line.
 
-    `hear` gets each line, or piece of a long one.
+    `on_line` is called with each line, or part of a long line. Any exception here ends the whole process group.
     """
     with _watched_group() as group:
         child = subprocess.Popen(
@@ -48,7 +48,7 @@ def run(
             process_group=group,
         )
         try:
-            last_line = _pass_on(child, encoding, hear)
+            last_line = _copy_output(child, encoding, on_line)
             return Ended(child.wait(), last_line)
         except BaseException:
             _end_group(group, child)
@@ -59,7 +59,7 @@ def run(
 
 
 def describe(exit_code: int) -> str:
-    """An exit code for people, with the name of the signal behind it."""
+    """An exit code for people, with the name of the signal that caused it."""
     number = -exit_code if exit_code < 0 else exit_code - 128
     if exit_code < 0 or exit_code > 128:
         with suppress(ValueError):
@@ -69,12 +69,12 @@ def describe(exit_code: int) -> str:
 
 @contextmanager
 def _watched_group() -> Iterator[int]:
-    """A new process group, led by a watcher that outlives us only to kill the group."""
+    """A new process group. Its leader, a watcher, outlives this process only to kill the group."""
     watcher = subprocess.Popen(["sh", "-c", _WATCH], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, process_group=0)
     try:
         yield watcher.pid
     except BaseException:
-        # Also of a command that was started by a Popen which an interruption kept from returning it.
+        # This also kills a command whose Popen was interrupted before it returned.
         with suppress(ProcessLookupError):
             os.killpg(watcher.pid, signal.SIGKILL)
         raise
@@ -85,7 +85,7 @@ def _watched_group() -> Iterator[int]:
             watcher.stdin.close()
 
 
-def _pass_on(child: subprocess.Popen[bytes], encoding: str, hear: Callable[[str], None]) -> str:
+def _copy_output(child: subprocess.Popen[bytes], encoding: str, on_line: Callable[[str], None]) -> str:
     assert child.stdout is not None
     line = bytearray()
     complete = True
@@ -97,7 +97,7 @@ def _pass_on(child: subprocess.Popen[bytes], encoding: str, hear: Callable[[str]
         text = chunk.decode(encoding, "backslashreplace")
         sys.stdout.write(text)
         sys.stdout.flush()
-        hear(text)
+        on_line(text)
     return line.decode(encoding, "backslashreplace").rstrip()
 
 

@@ -1,4 +1,4 @@
-"""Tasks whose function works with a SparkSession; nothing here imports Spark."""
+"""Tasks whose function uses a SparkSession. This module does not import Spark."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from scheduler.operators.python import PythonOperator
 
 
 class PySparkOperator(PythonOperator):
-    """Calls a function with `spark` (and `sc`) filled in by the worker; `heavy` asks for a worker with more memory.
+    """Calls a function whose parameters `spark` and `sc` receive a SparkSession and its SparkContext.
 
-    The session is a new one in a JVM that is kept for tasks of the same `conf`; with `warm=False` the JVM is new too. Keys of
-    `conf` that a session can take (spark.sql.*) need no JVM of their own.
+    The session is new, in a warm JVM that is shared by tasks with the same static `conf`; `warm=False` starts a new JVM.
+    Keys of `conf` that a session accepts (spark.sql.*) need no JVM of their own. `heavy` sends the task to the queue of
+    heavy tasks.
 
-    A DataFrame it returns is written, and what is passed on is a reference to it; a reference among its arguments is a DataFrame.
+    A DataFrame that the function returns is written to storage, and other tasks receive a reference to it. A reference in
+    the arguments of the function is opened as a DataFrame.
     """
 
     runtime: ClassVar[str] = "pyspark"

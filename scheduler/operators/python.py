@@ -1,4 +1,4 @@
-"""Tasks that call a Python function, with context variables filled in by the names of its parameters."""
+"""Tasks that call a Python function, whose parameters with the name of a context variable receive its value."""
 
 from __future__ import annotations
 
@@ -17,12 +17,17 @@ _POSITIONAL = frozenset({inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.PO
 
 
 class PythonOperator(Operator):
-    """Calls `python_callable(*op_args, **op_kwargs)`; what it returns is the result of the task."""
+    """Calls `python_callable(*op_args, **op_kwargs)`; its return value is the result of the task.
+
+    Parameters of the function with the name of a context variable, such as `ds` or `ti`, receive its value; with **kwargs
+    it receives all. `templates_dict` is a dict of templates, and `templates_exts` the extensions of template files.
+    `show_return_value_in_logs=False` keeps the result out of the log. DagError if the arguments do not fit the function.
+    """
 
     template_fields: Sequence[str] = ("templates_dict", "op_args", "op_kwargs")
-    #: Context variables that a parameter of the same name receives.
+    #: The context variables for parameters of the same name.
     injected: ClassVar[frozenset[str]] = task_context.KEYS
-    #: Those of them that an author never passes: positional arguments go to the other parameters.
+    #: Those that an author never passes: positional arguments go to the other parameters.
     reserved: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(
@@ -50,7 +55,7 @@ class PythonOperator(Operator):
         return self.call(context)
 
     def call(self, context: Mapping[str, Any]) -> Any:
-        """Call the function with its arguments and the context variables it names (all of them if it takes **kwargs)."""
+        """Call the function with its arguments and the context variables that it has parameters for."""
         offered = {**context, "templates_dict": self.templates_dict}
         parameters = _parameters(self.python_callable)
         args = self._placed(parameters, offered)
@@ -63,7 +68,7 @@ class PythonOperator(Operator):
         return self.python_callable(*args, **filled | dict(self.op_kwargs))
 
     def _placed(self, parameters: list[inspect.Parameter], offered: Mapping[str, Any]) -> list[Any]:
-        """The positional arguments, with the reserved ones in their places."""
+        """The positional arguments, with the reserved ones inserted at their positions."""
         given, placed = list(self.op_args), list[Any]()
         for p in parameters:
             if p.kind not in _POSITIONAL or not (given or p.name in self.reserved):
@@ -89,9 +94,9 @@ class PythonOperator(Operator):
         try:
             signature = inspect.signature(self.python_callable)
         except ValueError:
-            return  # a function in C may not tell its parameters
+            return  # a function in C may have no signature
         placed = self._placed(list(signature.parameters.values()), {})
-        # The worker fills these in; a default lets the rest be checked without them.
+        # The worker passes these; with a default, the others can be checked without them.
         relaxed = [
             inspect.Parameter(p.name, p.KEYWORD_ONLY, default=None)
             if p.name in self.injected and p.kind is p.KEYWORD_ONLY
@@ -104,15 +109,15 @@ class PythonOperator(Operator):
             inspect.Signature(_movable(relaxed, len(placed))).bind(*placed, **kwargs)
         except TypeError as error:
             name = getattr(self.python_callable, "__name__", "python_callable")
-            raise self.checks().refuse(f"{name}{signature} cannot be called so: {error}.") from None
+            raise self.checks().refuse(f"{name}{signature} cannot be called with these arguments: {error}.") from None
 
 
 def returns_mapping(function: Callable[..., Any]) -> bool:
-    """Whether the return annotation of `function` is a dict or the like, which splits its result into several XComs."""
+    """Whether the return annotation of `function` is a mapping, whose entries become XComs of their own."""
     try:
         hint = typing.get_type_hints(function).get("return")
     except Exception:
-        return False  # annotations may name what exists only for a type checker
+        return False  # annotations can use names that exist only for a type checker
     kind = typing.get_origin(hint) or hint
     return isinstance(kind, type) and issubclass(kind, Mapping)
 
@@ -120,7 +125,7 @@ def returns_mapping(function: Callable[..., Any]) -> bool:
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     try:
         return _signed(function)
-    except TypeError:  # it cannot be hashed
+    except TypeError:  # the function is not hashable
         return _signed.__wrapped__(function)
 
 
@@ -133,7 +138,7 @@ def _signed(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def _movable(parameters: list[inspect.Parameter], given: int) -> list[inspect.Parameter]:
-    """Those past the positional arguments as keyword-only: one with a default may stand before one without."""
+    """The parameters, with those after the positional arguments as keyword-only, so that defaults can be in any order."""
     fixed, moved, last = [], [], []
     for place, p in enumerate(parameters):
         if p.kind is p.VAR_KEYWORD:

@@ -1,4 +1,4 @@
-"""Which queue a Spark task goes to if it names none: the one of heavy tasks for those that say so, or ask for much."""
+"""The default queue of a Spark task: that of heavy tasks if it is `heavy` or has large executors, else that of Spark."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.mapping import MappedOperator
 
 RUNTIMES = frozenset({"pyspark", "spark_submit"})
-#: The size of Spark's units of memory in MiB; a number without a unit is MiB for spark.executor.memory.
+#: Spark's units of memory in MiB; a number without a unit is MiB for spark.executor.memory.
 _UNITS = {"b": 1 / 2**20, "k": 1 / 2**10, "m": 1.0, "g": 2.0**10, "t": 2.0**20, "p": 2.0**30}
 _MEMORY = re.compile(r"(\d+)\s*([bkmgtp])?b?", re.IGNORECASE)
 
 
 class Rule(Protocol):
-    """The settings that decide, section [core]."""
+    """The settings of the section [core] that decide the queue."""
 
     @property
     def default_spark_queue(self) -> str: ...
@@ -29,14 +29,14 @@ class Rule(Protocol):
 
 
 def default_queue(task: AbstractOperator, rule: Rule) -> str | None:
-    """The queue of a Spark task that names none; None for a task that is no Spark task."""
+    """The queue of a Spark task without a queue of its own; None for other tasks."""
     if task.runtime not in RUNTIMES:
         return None
     return rule.heavy_spark_queue if is_heavy(arguments(task), rule) else rule.default_spark_queue
 
 
 def cluster(task: AbstractOperator) -> str | None:
-    """The connection of the cluster that a submitted application goes to: a pool of this name, if there is one, is its pool."""
+    """The connection ID of the cluster of a submitted application. A pool with the same name limits that cluster."""
     if task.runtime != "spark_submit":
         return None
     given = arguments(task).get("conn_id")
@@ -44,7 +44,7 @@ def cluster(task: AbstractOperator) -> str | None:
 
 
 def is_heavy(given: Mapping[str, Any], rule: Rule) -> bool:
-    """Whether these arguments of a Spark operator say `heavy`, or ask for executors that the rule calls heavy."""
+    """Whether these arguments of a Spark operator have `heavy`, or executors at or above a limit of the rule."""
     if given.get("heavy"):
         return True
     conf = given.get("conf")
@@ -55,18 +55,18 @@ def is_heavy(given: Mapping[str, Any], rule: Rule) -> bool:
 
 
 def megabytes(text: object) -> float:
-    """A size as Spark writes it (512m, 8g, 1024) in MiB; 0 for what is none, such as a template."""
-    found = _MEMORY.fullmatch(str(text).strip()) if text is not None else None
-    return 0.0 if found is None else int(found[1]) * _UNITS[(found[2] or "m").lower()]
+    """A Spark size (512m, 8g, 1024) in MiB; 0 for any other text, such as a template."""
+    size = _MEMORY.fullmatch(str(text).strip()) if text is not None else None
+    return 0.0 if size is None else int(size[1]) * _UNITS[(size[2] or "m").lower()]
 
 
 def arguments(task: AbstractOperator) -> dict[str, Any]:
-    """What the author gave to a Spark task; of a mapped one what all instances share."""
+    """The arguments of a Spark task; of a mapped task, those that all instances share."""
     if isinstance(task, MappedOperator):
         return task.given
     names = ("heavy", "executor_memory", "executor_cores", "conn_id")
-    found = {name: getattr(task, name, None) for name in names}
-    return found | {"conf": getattr(task, "spark_conf", None) or getattr(task, "conf", None)}
+    values = {name: getattr(task, name, None) for name in names}
+    return values | {"conf": getattr(task, "spark_conf", None) or getattr(task, "conf", None)}
 
 
 def _whole(value: object) -> int:

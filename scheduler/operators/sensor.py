@@ -1,4 +1,4 @@
-"""Tasks that wait until something is true: what every sensor shares, and the one that asks a Python function."""
+"""Sensors, the tasks that wait for a condition: the base class, and the sensor with a Python function."""
 
 import hashlib
 import logging
@@ -24,7 +24,7 @@ MODES = ("poke", "reschedule")
 
 @dataclass(frozen=True, slots=True)
 class PokeReturnValue:
-    """What a poke may return instead of a bool: whether it is done, and the result of the task if so."""
+    """A result of `poke` with more than a bool: whether the sensor is done, and then the result of the task."""
 
     is_done: bool
     xcom_value: Any = None
@@ -42,7 +42,7 @@ def _longest_wait(checks: Arguments, name: str, value: object) -> float:
 
 
 class SensorArguments(TaskArguments, total=False):
-    """What every sensor takes beside the arguments of all operators."""
+    """The arguments of every sensor beside those of all operators."""
 
     poke_interval: Annotated[timedelta | float, Field(60.0, _seconds)]
     timeout: Annotated[timedelta | float, Field(WEEK_S, _seconds)]
@@ -55,11 +55,15 @@ class SensorArguments(TaskArguments, total=False):
 
 
 class BaseSensorOperator(Operator):
-    """Calls `poke` until it returns something true or `timeout` seconds are over since the first poke of the try.
+    """Base class of sensors: calls `poke` until it returns a true value, or `timeout` has passed since the try started.
 
-    In mode `poke` it keeps its worker between two pokes, in mode `reschedule` it gives worker and slots back. A timeout is
-    not retried. `soft_fail` skips instead of failing on a timeout, `never_fail` on any error of a poke; `silent_fail` takes
-    an error for "not yet".
+    - `poke_interval` (60), `timeout` (7 days) and `max_wait`: seconds or timedeltas. `max_wait` limits the interval.
+    - `mode`: "poke" keeps the worker and the slots between two pokes, "reschedule" releases them.
+    - `exponential_backoff`: double the interval after each poke, with jitter.
+    - `soft_fail`: skip instead of failing on a timeout or FailTask. `never_fail`: skip on any error.
+      `silent_fail`: log an error of a poke and poke again. Only one of the three can be True.
+
+    A timeout raises SensorTimeout and is not retried.
     """
 
     declared: ClassVar[type] = SensorArguments
@@ -84,7 +88,7 @@ class BaseSensorOperator(Operator):
 
     @property
     def reschedule(self) -> bool:
-        """Whether it gives its worker back between two pokes."""
+        """Whether it releases its worker between two pokes."""
         return self.mode == "reschedule"
 
     def poke(self, context: Mapping[str, Any]) -> Any:
@@ -94,23 +98,23 @@ class BaseSensorOperator(Operator):
     def execute(self, context: Mapping[str, Any]) -> object:
         ti = context["ti"]
         pokes = (ti.resume or {}).get("pokes", 0)
-        # A rescheduled sensor started on another worker, so both ends are taken from the one clock.
+        # A rescheduled sensor may have started on another worker, so both times are from PostgreSQL's clock.
         before_s = (ti.now() - ti.start_date).total_seconds() if pokes else 0.0
         started = time.monotonic()
         while True:
             pokes += 1
-            if found := self._poke(context):
-                return found.xcom_value if isinstance(found, PokeReturnValue) else None
+            if result := self._poke(context):
+                return result.xcom_value if isinstance(result, PokeReturnValue) else None
             elapsed_s = before_s + time.monotonic() - started
             if elapsed_s > self.timeout:
-                self._give_up(f"The condition was not true within {self.timeout:g} s (looked {pokes} times in {elapsed_s:.0f} s).")
+                self._give_up(f"The condition was not true within {self.timeout:g} s ({pokes} pokes in {elapsed_s:.0f} s).")
             wait_s = self.wait_s(pokes, elapsed_s, f"{ti.dag_id}#{ti.task_id}#{ti.start_date.isoformat()}")
             if self.reschedule:
                 raise TaskRescheduled(wait_s, {"pokes": pokes})
             time.sleep(wait_s)
 
     def wait_s(self, pokes: int, elapsed_s: float, name: str) -> float:
-        """Seconds until the next poke, after so many; `name` varies the jitter of the backoff."""
+        """Seconds until the next poke, after `pokes` of them; `name` varies the jitter of the backoff."""
         if not self.exponential_backoff:
             return self.poke_interval
         try:
@@ -138,14 +142,14 @@ class BaseSensorOperator(Operator):
             raise
         except (FailTask, TaskTimeout) as error:
             if self.soft_fail or self.never_fail:
-                raise SkipTask(f"A sensor that may not fail is skipped: {error}") from error
+                raise SkipTask(f"The sensor is skipped instead of failing: {error}") from error
             raise
         except Exception as error:
             if self.never_fail:
-                raise SkipTask(f"A sensor that may not fail is skipped: {type(error).__name__}: {error}") from error
+                raise SkipTask(f"The sensor is skipped instead of failing: {type(error).__name__}: {error}") from error
             if not self.silent_fail:
                 raise
-            log.warning("A poke failed and counts as not yet (silent_fail)", exc_info=True)
+            log.warning("A poke failed; the sensor pokes again (silent_fail)", exc_info=True)
             return False
 
     def _give_up(self, message: str) -> NoReturn:
@@ -155,7 +159,7 @@ class BaseSensorOperator(Operator):
 
 
 class PythonSensor(BaseSensorOperator, PythonOperator):
-    """Waits until the function returns something true, or a PokeReturnValue that is done."""
+    """Waits until the function returns a true value, or a PokeReturnValue that is done."""
 
     template_fields: Sequence[str] = PythonOperator.template_fields
     runtime: ClassVar[str] = "python"

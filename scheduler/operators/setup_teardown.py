@@ -1,4 +1,4 @@
-"""`@setup` and `@teardown`: decorated functions whose tasks set up what others need, and take it down again."""
+"""`@setup` and `@teardown`: decorated functions whose tasks prepare a resource for other tasks, and clean it up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scheduler.operators.decorators import TaskFunction, task
 
 
 def setup(function: Callable[..., Any]) -> TaskFunction:
-    """Make the tasks of a function (or of one that @task decorates) setups."""
+    """Decorate a function, or a @task function, whose tasks are setups."""
     return _task_function(function, "setup").marked(mark_setup)
 
 
@@ -22,7 +22,10 @@ def teardown(function: Callable[..., Any], /) -> TaskFunction: ...
 @overload
 def teardown(*, on_failure_fail_dagrun: bool = False) -> Callable[[Callable[..., Any]], TaskFunction]: ...
 def teardown(function: Any = None, /, *, on_failure_fail_dagrun: bool = False) -> Any:
-    """Make the tasks of a function (or of one that @task decorates) teardowns."""
+    """Decorate a function, or a @task function, whose tasks are teardowns.
+
+    The failure of a teardown fails the run only with `on_failure_fail_dagrun=True`.
+    """
     if function is None:
         return partial(_teardown, on_failure_fail_dagrun=on_failure_fail_dagrun)
     return _teardown(function, on_failure_fail_dagrun=on_failure_fail_dagrun)
@@ -34,7 +37,7 @@ def _teardown(function: Callable[..., Any], *, on_failure_fail_dagrun: bool) -> 
 
 
 def _task_function(function: Any, name: str) -> TaskFunction:
-    made = task(function) if inspect.isfunction(function) else function
-    if not isinstance(made, TaskFunction):
+    decorated = task(function) if inspect.isfunction(function) else function
+    if not isinstance(decorated, TaskFunction):
         raise source.fault(f"@{name} decorates a function or a @task function, not {function!r}.")
-    return made
+    return decorated

@@ -1,4 +1,4 @@
-"""Tasks that submit an application, or SQL, to a Spark cluster; nothing here imports Spark."""
+"""Tasks that submit an application or SQL to a Spark cluster. This module does not import Spark."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ from scheduler.authoring.xcom_arg import XComArg
 from scheduler.exceptions import PacelineError
 
 DEPLOY_MODES = ("client", "cluster")
-#: Under this name the worker hands the operators here what submits an application and follows it to its end.
+#: The context variable with the function of the worker that submits an application and follows it to its end.
 SUBMITTER = "spark_submitter"
 
 
 class SparkOperator(Operator):
-    """What both have: where the application runs, with which conf, how large, and whether a retry attaches to it."""
+    """Base class of the two operators: the cluster, the conf and the size of an application, and whether a retry resumes it.
+
+    `conn_id` is the connection of the cluster, unless `master` has its URL. `heavy` sends the task to the queue of heavy
+    tasks. With `reattach`, a retry after a lost worker resumes the application instead of submitting it again.
+    """
 
     runtime: ClassVar[str] = "spark_submit"
     conn_id_default: ClassVar[str] = "spark_default"
@@ -62,15 +66,15 @@ class SparkOperator(Operator):
     def execute(self, context: Mapping[str, Any]) -> object:
         submitter = context.get(SUBMITTER)
         if submitter is None:
-            raise PacelineError(f"{type(self).__name__} runs in a worker only: nothing here submits to Spark.")
+            raise PacelineError(f"{type(self).__name__} runs only in a worker, because only workers submit to Spark.")
         return submitter(self)
 
 
 class SparkSubmitOperator(SparkOperator):
-    """Submits `application` (a .py file, a .jar with `java_class`) to the master that `conn_id` names, or to `master`.
+    """Submits `application` (a .py file, or a .jar with `java_class`) to the cluster of `conn_id`, or to `master`.
 
-    A cluster-mode application outlives its worker: with `reattach` a retry after a lost worker goes on with it. `heavy` sends
-    the task to workers of the heavy queue.
+    The arguments have Airflow's names. `deploy_mode` is "client" or "cluster"; an application in cluster mode outlives its
+    worker, and with `reattach` a retry resumes it.
     """
 
     template_fields: Sequence[str] = (
@@ -125,7 +129,7 @@ class SparkSubmitOperator(SparkOperator):
 
 
 class SparkSqlOperator(SparkOperator):
-    """Runs `sql` (statements, or the path of a .sql or .hql file beside the DAG) with spark-sql on a Spark cluster."""
+    """Runs `sql` with spark-sql on a Spark cluster: statements, or the path of a .sql or .hql file beside the DAG file."""
 
     template_fields: Sequence[str] = ("sql", "conf", "master", "name", "yarn_queue", "keytab", "principal")
     template_ext: Sequence[str] = (".sql", ".hql")
@@ -139,7 +143,7 @@ class SparkSqlOperator(SparkOperator):
 
 
 def _later(value: object) -> bool:
-    """Whether it is known only when the task runs."""
+    """Whether the value is known only at run time."""
     return isinstance(value, XComArg | DagParam)
 
 

@@ -1,4 +1,4 @@
-"""Tasks that make a run of another DAG, and may wait for its end."""
+"""Tasks that create a run of another DAG, and can wait for its end."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from scheduler.triggers import ExternalTrigger
 
 
 class TriggerDagRunOperator(Operator):
-    """Makes a run of `trigger_dag_id`; its run id is the XCom `trigger_run_id`.
+    """Creates a run of `trigger_dag_id`; its run ID is the XCom `trigger_run_id`.
 
-    If there is such a run already, it fails, is skipped (`skip_when_already_exists`), or clears that run (`reset_dag_run`).
-    With `wait_for_completion` it ends when that run is in one of `allowed_states` or fails when it is in one of
-    `failed_states`; with `deferrable=True` a waiter looks meanwhile, and no worker is held.
+    `logical_date` is a datetime or ISO text with a time zone, `conf` a dict of JSON values. If the run exists already, the
+    task fails, is skipped (`skip_when_already_exists`), or clears that run (`reset_dag_run`). With `wait_for_completion` it
+    succeeds when that run is in one of `allowed_states` (success) and fails when it is in one of `failed_states` (failed);
+    it checks every `poke_interval` (seconds or a timedelta), or without occupying a worker with `deferrable=True`.
     """
 
     template_fields: Sequence[str] = ("trigger_dag_id", "trigger_run_id", "logical_date", "conf")
@@ -79,7 +80,7 @@ class TriggerDagRunOperator(Operator):
             time.sleep(self.poke_interval)
 
     def execute_complete(self, context: Mapping[str, Any], event: Any = None, run_id: str = "") -> None:
-        """The run that was triggered has ended."""
+        """Continue after the deferral: the triggered run has ended."""
         self._conclude(Verdict(event["verdict"]), run_id)
 
     def _trigger(self, ti: Any) -> str:
@@ -101,17 +102,19 @@ class TriggerDagRunOperator(Operator):
         if self.logical_date is None:
             return None
         try:
-            found = datetime.fromisoformat(str(self.logical_date))
+            date = datetime.fromisoformat(str(self.logical_date))
         except ValueError:
-            found = None
-        if found is None or found.utcoffset() is None:
-            raise FailTask(f"logical_date {self.logical_date!r} is no ISO time with a zone, such as 2026-01-01T06:00:00+00:00.")
-        return found
+            date = None
+        if date is None or date.utcoffset() is None:
+            raise FailTask(
+                f"logical_date {self.logical_date!r} must be an ISO time with an offset, such as 2026-01-01T06:00:00+00:00."
+            )
+        return date
 
     def _conf(self) -> dict[str, Any]:
         if not isinstance(self.conf, Mapping | None):
             raise FailTask(f"conf must be a dict, not {self.conf!r}.")
-        # Its size is checked against core.max_conf_bytes where the run is made.
+        # Its size is checked against core.max_conf_bytes when the run is created.
         xcom.encode(dict(self.conf or {}), sys.maxsize, name="conf")
         return dict(self.conf or {})
 
@@ -121,4 +124,4 @@ class TriggerDagRunOperator(Operator):
 
 
 def _states(checks: Any, name: str, given: Iterable[str] | None, default: RunState) -> list[str]:
-    return [str(default)] if given is None else [checks.choice(name, str(one), RunState) for one in given]
+    return [str(default)] if given is None else [checks.choice(name, str(state), RunState) for state in given]

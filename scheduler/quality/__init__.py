@@ -1,6 +1,6 @@
-"""What must hold of a DataFrame: `expect(frame).not_null("id").unique("id").check()`, all of it as one Spark job.
+"""Data quality checks of DataFrames, run as one Spark job: `expect(frame).not_null("id").unique("id").check()`.
 
-Pure Python to import; PySpark is needed where the checks run, in a PySpark task.
+The import is pure Python; PySpark is needed only where the checks run, in a PySpark task.
 """
 
 from scheduler.quality.report import ExpectationError, Report, Result

@@ -1,8 +1,8 @@
-"""All checks of a suite as one Spark job: one pass for what each row decides, and a branch for each key that is compared.
+"""The Spark job of all checks: one pass for all checks of single rows, and one branch for each comparison of keys.
 
-A branch is grouped by its key first, so that of many rows only the different keys are shuffled. All branches are one union, and
-that is one job: nothing is broadcast, and the plan is not adapted on the way, since each of these is a job of its own.
-Rows that break a check are asked for in the same way, of those checks alone, once it is known that there are such.
+A branch groups by its key first, so that only distinct keys are shuffled. The union of all branches is one job: broadcasts
+and adaptive plans are off, because each would start a job of its own. A second job of the same form reads sample rows,
+only for the checks that rows break.
 """
 
 import json
@@ -16,19 +16,19 @@ from pyspark.sql import functions as F
 
 from scheduler.quality.checks import Check
 
-#: Failing rows that are kept of each check, and the most characters of one, as JSON.
+#: Sample rows per check, and the maximum length in characters of one as JSON.
 SAMPLE_ROWS = 5
 SAMPLE_CHARACTERS = 2000
-#: Names that no column of a user has.
+#: Column names that do not occur in user data.
 _ROWS, _SAMPLE = "__paceline_rows", "__paceline_sample"
 _ONE_JOB = {"spark.sql.adaptive.enabled": "false", "spark.sql.autoBroadcastJoinThreshold": "-1"}
 
-#: The place of a suite, the number of a check in it, the DataFrame, the check.
-Asked = tuple[int, int, DataFrame, Check]
+#: The index of a suite, the number of a check in it, the DataFrame, the check.
+Numbered = tuple[int, int, DataFrame, Check]
 
 
 def column(name: str) -> Column:
-    """A column by its very name, dots and all."""
+    """A column by its exact name, in which dots have no meaning."""
     return F.col(f"`{name.replace('`', '``')}`")
 
 
@@ -36,72 +36,72 @@ def condition(text: str) -> Column:
     return F.expr(text)
 
 
-def count(asked: Sequence[Asked]) -> dict[tuple[int, int], int]:
-    """For each check the rows that break it (for a number of rows: that)."""
-    return {key: found or 0 for key, found in _collected(asked, sampled=False).items()}
+def count(checks: Sequence[Numbered]) -> dict[tuple[int, int], int]:
+    """The number of rows that break each check; for a check of kind "rows", the number of all rows."""
+    return {key: value or 0 for key, value in _collected(checks, sampled=False).items()}
 
 
-def sample(asked: Sequence[Asked]) -> dict[tuple[int, int], list[Any]]:
-    """For each check some of the rows that break it."""
-    return {key: [_parsed(text) for text in found or ()] for key, found in _collected(asked, sampled=True).items()}
+def sample(checks: Sequence[Numbered]) -> dict[tuple[int, int], list[Any]]:
+    """Some of the rows that break each check."""
+    return {key: [_parsed(text) for text in value or ()] for key, value in _collected(checks, sampled=True).items()}
 
 
-def _collected(asked: Sequence[Asked], *, sampled: bool) -> dict[tuple[int, int], Any]:
-    with _settings(asked[0][2].sparkSession, _ONE_JOB):
-        rows = reduce(DataFrame.unionByName, _branches(asked, sampled)).collect()
-    return {(row["place"], row["number"]): row["found"] for row in rows}
+def _collected(checks: Sequence[Numbered], *, sampled: bool) -> dict[tuple[int, int], Any]:
+    with _settings(checks[0][2].sparkSession, _ONE_JOB):
+        rows = reduce(DataFrame.unionByName, _branches(checks, sampled)).collect()
+    return {(row["place"], row["number"]): row["value"] for row in rows}
 
 
-def _branches(asked: Sequence[Asked], sampled: bool) -> Iterator[DataFrame]:
-    for place in dict.fromkeys(one[0] for one in asked):
-        of_suite = [one for one in asked if one[0] == place]
-        passing_by = [one for one in of_suite if one[3].kind in {"row", "rows"}]
-        if passing_by:
-            yield _one_pass(passing_by, sampled)
+def _branches(checks: Sequence[Numbered], sampled: bool) -> Iterator[DataFrame]:
+    for place in dict.fromkeys(numbered[0] for numbered in checks):
+        of_suite = [numbered for numbered in checks if numbered[0] == place]
+        of_rows = [numbered for numbered in of_suite if numbered[3].kind in {"row", "rows"}]
+        if of_rows:
+            yield _one_pass(of_rows, sampled)
         for _, number, frame, check in of_suite:
             if check.kind == "unique":
-                yield _shaped(place, number, _doubled(frame, check), sampled)
+                yield _shaped(place, number, _duplicates(frame, check), sampled)
             elif check.kind == "foreign_key":
-                yield _shaped(place, number, _lost_processes(frame, check), sampled)
+                yield _shaped(place, number, _orphans(frame, check), sampled)
 
 
-def _one_pass(asked: Sequence[Asked], sampled: bool) -> DataFrame:
-    """All checks that look at one row at a time, and the number of rows."""
-    frame = asked[0][2]
+def _one_pass(checks: Sequence[Numbered], sampled: bool) -> DataFrame:
+    """All checks of single rows, and the number of rows."""
+    frame = checks[0][2]
     whole = F.to_json(F.struct(*(column(name) for name in frame.columns)), {"ignoreNullFields": "false"})
 
-    def found(check: Check) -> Column:
+    def value(check: Check) -> Column:
         if check.kind == "rows":
             return F.count(F.lit(1))
         return _some(F.when(check.broken_if, whole)) if sampled else F.count_if(check.broken_if)
 
     structs = [
-        F.struct(F.lit(place).alias("place"), F.lit(number).alias("number"), F.col(f"n{number}").alias("found"))
-        for place, number, _, _ in asked
+        F.struct(F.lit(place).alias("place"), F.lit(number).alias("number"), F.col(f"n{number}").alias("value"))
+        for place, number, _, _ in checks
     ]
-    return frame.agg(*(found(check).alias(f"n{number}") for _, number, _, check in asked)).select(F.inline(F.array(*structs)))
+    return frame.agg(*(value(check).alias(f"n{number}") for _, number, _, check in checks)).select(F.inline(F.array(*structs)))
 
 
-def _doubled(frame: DataFrame, check: Check) -> DataFrame:
-    """The keys that several rows have; of each, the rows too many."""
+def _duplicates(frame: DataFrame, check: Check) -> DataFrame:
+    """The keys of more than one row, each with the number of its rows beyond the first."""
     keys = [column(name) for name in check.needs]
     grouped = frame.groupBy(*keys).agg(F.count(F.lit(1)).alias(_ROWS)).where(F.col(_ROWS) > 1)
     return grouped.select((F.col(_ROWS) - 1).alias(_ROWS), _keyed(check, F.col(_ROWS).alias("copies")).alias(_SAMPLE))
 
 
-def _lost_processes(frame: DataFrame, check: Check) -> DataFrame:
-    """The keys that the other DataFrame lacks, with the rows that have them."""
+def _orphans(frame: DataFrame, check: Check) -> DataFrame:
+    """The keys that the other DataFrame does not have, each with the number of its rows."""
     keys = [column(name) for name in check.needs]
     mine = frame.dropna(subset=[f"`{name}`" for name in check.needs]).groupBy(*keys).agg(F.count(F.lit(1)).alias(_ROWS))
     theirs = check.target.select(*(column(name).alias(f"__key{place}") for place, name in enumerate(check.target_columns)))
     equal = reduce(Column.__and__, (column(name) == F.col(f"__key{place}") for place, name in enumerate(check.needs)))
-    lost = mine.join(theirs.distinct(), equal, "left_anti")
-    return lost.select(_ROWS, _keyed(check, F.col(_ROWS).alias("rows")).alias(_SAMPLE))
+    orphans = mine.join(theirs.distinct(), equal, "left_anti")
+    return orphans.select(_ROWS, _keyed(check, F.col(_ROWS).alias("rows")).alias(_SAMPLE))
 
 
 def _shaped(place: int, number: int, broken: DataFrame, sampled: bool) -> DataFrame:
-    found = _some(F.col(_SAMPLE)) if sampled else F.sum(_ROWS)
-    return broken.agg(found.alias("found")).select(F.lit(place).alias("place"), F.lit(number).alias("number"), "found")
+    value = _some(F.col(_SAMPLE)) if sampled else F.sum(_ROWS)
+    return broken.agg(value.alias("value")).select(F.lit(place).alias("place"), F.lit(number).alias("number"), "value")
 
 
 def _keyed(check: Check, more: Column) -> Column:
@@ -109,14 +109,14 @@ def _keyed(check: Check, more: Column) -> Column:
 
 
 def _some(texts: Column) -> Column:
-    """Some of the texts that are not null; never more than SAMPLE_ROWS are held."""
+    """Some of the texts that are not null; at most SAMPLE_ROWS are in memory."""
     return F.min_by(F.left(texts, F.lit(SAMPLE_CHARACTERS)), F.when(texts.isNotNull(), 0), SAMPLE_ROWS)
 
 
 def _parsed(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:  # one that was cut
+    except ValueError:  # a truncated row
         return text
 
 

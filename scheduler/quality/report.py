@@ -1,4 +1,4 @@
-"""What the checks found: in words, in the log, as an XCom."""
+"""The report of the checks: as text, in the log, and as an XCom."""
 
 import logging
 from collections.abc import Mapping
@@ -10,13 +10,13 @@ from scheduler.exceptions import FailTask, XComError
 
 log = logging.getLogger("paceline.quality")
 
-#: The XCom that holds what all checks of a try found.
+#: The key of the XCom with the results of all checks of a try.
 KEY = "expectations"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """How one check ended: the rows that break it, and some of them as dicts (as text if they are long)."""
+    """The result of one check: the number of rows that break it, and some of them as dicts (as text if they are long)."""
 
     frame: str
     promise: str
@@ -41,7 +41,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How every check ended."""
+    """The results of all checks."""
 
     results: tuple[Result, ...]
 
@@ -54,13 +54,13 @@ class Report:
         return tuple(result for result in self.results if result.status == "failed")
 
     def __str__(self) -> str:
-        """Those that did not pass, with rows that break them."""
+        """The checks that did not pass, with sample rows."""
         broken = [result for result in self.results if result.status != "passed"]
-        return "\n".join(f"  {one}" + "".join(f"\n    {row}" for row in one.sample) for one in broken)
+        return "\n".join(f"  {result}" + "".join(f"\n    {row}" for row in result.sample) for result in broken)
 
 
 class ExpectationError(FailTask):
-    """The data is not what it must be."""
+    """The data does not pass its checks. `report` has the results of all of them."""
 
     def __init__(self, report: Report) -> None:
         self.report = report
@@ -69,14 +69,15 @@ class ExpectationError(FailTask):
 
 
 def finish(report: Report, *, fail: bool) -> Report:
-    """Keep the report with the task that runs, say what did not pass; ExpectationError if something failed."""
+    """Store the report as an XCom of the running task, and log the checks that did not pass; ExpectationError if one failed."""
     try:
         values: Mapping[str, Any] | None = running.get_current_context()
-    except Exception:  # no task runs: a test, or a notebook
+    except Exception:  # no running task: a test, or a notebook
         values = None
     if values is not None:
         _keep(report, values["ti"])
-    others = Report(tuple(one for one in report.results if one.status == "warned" or (one.status == "failed" and not fail)))
+    logged = {"warned"} if fail else {"warned", "failed"}
+    others = Report(tuple(result for result in report.results if result.status in logged))
     if others.results:
         log.warning("Checks that did not pass:\n%s", others)
     if fail and report.failed:
@@ -85,10 +86,10 @@ def finish(report: Report, *, fail: bool) -> Report:
 
 
 def _keep(report: Report, ti: Any) -> None:
-    """After those of earlier checks of this try; without the sample rows if they are too many for an XCom."""
-    known = ti.xcom_pull(key=KEY, default=[])
-    found = [result.to_json() for result in report.results]
+    """Append to the results of earlier checks of this try; without sample rows if they are too large for an XCom."""
+    earlier = ti.xcom_pull(key=KEY, default=[])
+    results = [result.to_json() for result in report.results]
     try:
-        ti.xcom_push(KEY, [*known, *found])
+        ti.xcom_push(KEY, [*earlier, *results])
     except XComError:
-        ti.xcom_push(KEY, [*known, *(result | {"sample": []} for result in found)])
+        ti.xcom_push(KEY, [*earlier, *(result | {"sample": []} for result in results)])

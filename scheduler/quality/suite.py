@@ -1,4 +1,4 @@
-"""The checks of a DataFrame: how they are written, and how they are run."""
+"""Suites of checks of a DataFrame: how they are defined and run."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from scheduler.quality.report import Report, Result
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-#: What Spark also calls a type, by the name that `df.dtypes` has.
+#: Other names of Spark types, with the name in `df.dtypes`.
 _ALIASES = {"integer": "int", "long": "bigint", "short": "smallint", "byte": "tinyint", "bool": "boolean", "str": "string"}
 
 
 class Suite:
-    """The checks of one DataFrame. Each method adds one and returns the suite.
+    """The checks of one DataFrame. Each method adds a check and returns the suite.
 
-    `tolerate` is how many rows may break the check, `warn=True` makes it a warning in the log instead of a failure.
+    `tolerate` is the number of rows that may break the check. `warn=True` logs a warning instead of failing.
     """
 
     def __init__(self, frame: DataFrame, name: str = "") -> None:
@@ -29,15 +29,15 @@ class Suite:
         self.checks: list[Check] = []
 
     def columns(self, types: Mapping[str, str | None] | Sequence[str], *, exact: bool = False, warn: bool = False) -> Self:
-        """It has these columns, each of its type (`{"id": "bigint"}`; None is any); `exact` allows no others."""
+        """The DataFrame has these columns with these types (`{"id": "bigint"}`; None is any); `exact` allows no others."""
         wanted = dict(types) if isinstance(types, Mapping) else dict.fromkeys(types)
         shown = ", ".join(name if kind is None else f"{name} {kind}" for name, kind in wanted.items())
         return self._add(promise=f"has the columns {shown}", kind="columns", types=wanted, exact=exact, warn=warn)
 
     def rows(self, least: int | None = None, most: int | None = None, *, warn: bool = False) -> Self:
-        """It has at least and at most so many rows; `rows(7, 7)` is exactly 7."""
+        """The number of rows is from `least` to `most`, both included; ValueError without either. `rows(7, 7)` is exactly 7."""
         if least is None and most is None:
-            raise ValueError("rows() needs the least number of rows, the most, or both.")
+            raise ValueError("rows() needs a least number of rows, a greatest one, or both.")
         if least is None:
             promise = f"has at most {most:,} rows"
         elif most is None:
@@ -52,26 +52,29 @@ class Suite:
         return self._row(f"({', '.join(columns)}) is never null", columns, broken, tolerate, warn)
 
     def between(self, column: str, low: Any, high: Any, *, tolerate: int = 0, warn: bool = False) -> Self:
-        """The column, where it has a value, is from `low` to `high`."""
+        """The values of the column that are not null are from `low` to `high`, both included."""
         return self._row(f"{column} is between {low} and {high}", (column,), ~_col(column).between(low, high), tolerate, warn)
 
     def accepted_values(self, column: str, values: Sequence[Any], *, tolerate: int = 0, warn: bool = False) -> Self:
-        """The column, where it has a value, has one of these."""
+        """The values of the column that are not null are among `values`."""
         shown = ", ".join(map(str, values[:10])) + (", ..." if len(values) > 10 else "")
         return self._row(f"{column} is one of {shown}", (column,), ~_col(column).isin(list(values)), tolerate, warn)
 
     def matches(self, column: str, pattern: str, *, tolerate: int = 0, warn: bool = False) -> Self:
-        """The column, where it has a value, contains a match of the (Java) regular expression; use ^ and $ for the whole value."""
+        """The values of the column that are not null contain a match of the (Java) regular expression.
+
+        Use ^ and $ to match the whole value.
+        """
         return self._row(f"{column} matches {pattern}", (column,), ~_col(column).rlike(pattern), tolerate, warn)
 
     def satisfies(self, condition: str, promise: str = "", *, tolerate: int = 0, warn: bool = False) -> Self:
-        """The SQL condition is true, or null, in every row."""
+        """The SQL condition is true or null in every row; `promise` describes it in the report."""
         from scheduler.quality import query
 
         return self._row(promise or condition, (), ~query.condition(condition), tolerate, warn)
 
     def unique(self, *columns: str, tolerate: int = 0, warn: bool = False) -> Self:
-        """No two rows have the same values in these columns; nulls are the same value. Counted are the rows too many."""
+        """No two rows have the same values in these columns; nulls are equal. Rows beyond the first of a key break it."""
         promise = f"({', '.join(columns)}) is unique"
         return self._add(promise=promise, kind="unique", needs=columns, tolerate=tolerate, warn=warn)
 
@@ -79,18 +82,18 @@ class Suite:
         self, columns: str | Sequence[str], target: DataFrame, target_columns: str | Sequence[str] | None = None,
         *, name: str = "", tolerate: int = 0, warn: bool = False,
     ) -> Self:  # fmt: skip
-        """The values of these columns, where none is null, are found in the other DataFrame."""
+        """The values of these columns, in rows where none is null, exist in `target`; `name` names it in the report."""
         here = (columns,) if isinstance(columns, str) else tuple(columns)
         there = here if target_columns is None else (target_columns,) if isinstance(target_columns, str) else tuple(target_columns)
         if len(here) != len(there):
-            raise ValueError(f"foreign_key() compares {len(here)} columns with {len(there)}; name as many on both sides.")
+            raise ValueError(f"foreign_key() compares {len(here)} columns with {len(there)}; name equally many on both sides.")
         promise = f"{', '.join(here)} is found in {name or ', '.join(there)}"
         return self._add(
             promise=promise, kind="foreign_key", needs=here, target=target, target_columns=there, tolerate=tolerate, warn=warn
         )
 
     def check(self, *, fail: bool = True) -> Report:
-        """Run all checks as one Spark job. ExpectationError, which is not tried again, if one fails, unless `fail=False`."""
+        """Run all checks as one Spark job. ExpectationError, which is not retried, if one fails, unless `fail=False`."""
         return check(self, fail=fail)
 
     def _row(self, promise: str, needs: Sequence[str], broken: Column, tolerate: int, warn: bool) -> Self:
@@ -102,51 +105,51 @@ class Suite:
 
 
 def expect(frame: DataFrame, name: str = "") -> Suite:
-    """What must hold of a DataFrame; `name` stands in front of its checks in the report."""
+    """Start a suite of checks of a DataFrame; `name` precedes its checks in the report."""
     return Suite(frame, name)
 
 
 def check(*suites: Suite, fail: bool = True) -> Report:
-    """Run the checks of several DataFrames as one Spark job; the report is also the XCom `expectations` of the task.
+    """Run the checks of several suites as one Spark job; the report is also the XCom `expectations` of the task.
 
-    If rows break some of them, a second job looks for a few of these rows; what is tolerated is only counted.
-    ExpectationError with every check that failed, unless `fail=False`. What may fail is written to the log in any case.
+    If rows break a check, a second job reads some of them; tolerated rows are only counted. ExpectationError with every
+    check that failed, unless `fail=False`. Checks that did not pass without failing the task are logged.
     """
     from scheduler.quality import query
 
     settled = {(place, number): result for place, suite in enumerate(suites) for number, result in _known(suite).items()}
-    asked = [
-        (place, number, suite.frame, one)
+    open_checks = [
+        (place, number, suite.frame, each)
         for place, suite in enumerate(suites)
-        for number, one in enumerate(suite.checks)
+        for number, each in enumerate(suite.checks)
         if (place, number) not in settled
     ]
-    counted = query.count(asked) if asked else {}
+    counted = query.count(open_checks) if open_checks else {}
     results = {
-        (place, number): settled.get((place, number)) or _result(suite, one, counted[place, number])
+        (place, number): settled.get((place, number)) or _result(suite, each, counted[place, number])
         for place, suite in enumerate(suites)
-        for number, one in enumerate(suite.checks)
+        for number, each in enumerate(suite.checks)
     }
-    broken = [one for one in asked if results[one[:2]].status != "passed" and results[one[:2]].failing]
+    broken = [each for each in open_checks if results[each[:2]].status != "passed" and results[each[:2]].failing]
     for key, sample in (query.sample(broken) if broken else {}).items():
         results[key] = replace(results[key], sample=tuple(sample))
     return report.finish(Report(tuple(results.values())), fail=fail)
 
 
 def _known(suite: Suite) -> dict[int, Result]:
-    """What the schema alone decides: checks of columns, and those that lack one."""
+    """The results that the schema alone decides: checks of columns, and checks whose columns are missing."""
     types = dict(suite.frame.dtypes)
-    found: dict[int, Result] = {}
-    for number, one in enumerate(suite.checks):
-        if one.kind == "columns":
-            found[number] = _result(suite, one, 0, note=wrong_columns(types, one.types, exact=one.exact))
-        elif missing := [name for name in one.needs if name not in types]:
-            found[number] = _result(suite, one, 0, note=f"there is no column {', '.join(missing)}; it has {', '.join(types)}")
-    return found
+    known: dict[int, Result] = {}
+    for number, each in enumerate(suite.checks):
+        if each.kind == "columns":
+            known[number] = _result(suite, each, 0, note=wrong_columns(types, each.types, exact=each.exact))
+        elif missing := [name for name in each.needs if name not in types]:
+            known[number] = _result(suite, each, 0, note=f"there is no column {', '.join(missing)}; it has {', '.join(types)}")
+    return known
 
 
 def wrong_columns(types: Mapping[str, str], wanted: Mapping[str, str | None], *, exact: bool) -> str:
-    """What is wrong with the columns of a DataFrame, by their types; an empty text if nothing is."""
+    """What is wrong with the columns of a DataFrame; an empty string if nothing is."""
     wrong = []
     for name, kind in wanted.items():
         if name not in types:
@@ -158,17 +161,17 @@ def wrong_columns(types: Mapping[str, str], wanted: Mapping[str, str | None], *,
     return ", ".join(wrong)
 
 
-def _result(suite: Suite, one: Check, failing: int, note: str = "") -> Result:
-    if one.kind == "rows":
-        note = f"it has {failing:,}" if not (one.least or 0) <= failing <= (failing if one.most is None else one.most) else ""
+def _result(suite: Suite, of: Check, failing: int, note: str = "") -> Result:
+    if of.kind == "rows":
+        note = f"it has {failing:,}" if not (of.least or 0) <= failing <= (failing if of.most is None else of.most) else ""
         failing = 0
     return Result(
         frame=suite.name,
-        promise=one.promise,
+        promise=of.promise,
         failing=failing,
-        tolerated=one.tolerate,
+        tolerated=of.tolerate,
         note=note,
-        status="passed" if not note and failing <= one.tolerate else "warned" if one.warn else "failed",
+        status="passed" if not note and failing <= of.tolerate else "warned" if of.warn else "failed",
     )
 
 

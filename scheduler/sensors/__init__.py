@@ -1,4 +1,4 @@
-"""The sensors a DAG file imports."""
+"""The sensors that DAG files import."""
 
 from scheduler.operators.sensor import BaseSensorOperator, PokeReturnValue, PythonSensor
 from scheduler.sensors.bash import BashSensor

@@ -1,4 +1,4 @@
-"""A sensor that asks a bash command."""
+"""A sensor with a bash command."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ from scheduler.operators.sensor import BaseSensorOperator, SensorArguments
 
 
 class BashSensor(BaseSensorOperator):
-    """Waits until `bash -c bash_command` exits with 0; with `retry_exit_code` only that code means "not yet", others fail."""
+    """Waits until `bash -c bash_command` exits with 0.
+
+    Any other code means "not yet"; with `retry_exit_code`, only that code does, and the others fail the task. `env`
+    replaces the environment of the worker.
+    """
 
     template_fields: Sequence[str] = ("bash_command", "env")
     template_ext: Sequence[str] = (".sh", ".bash")

@@ -1,4 +1,4 @@
-"""A sensor that waits for runs or tasks of another DAG."""
+"""A sensor on runs or tasks of another DAG."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from scheduler.triggers import ExternalTrigger
 
 
 class ExternalTaskSensor(BaseSensorOperator):
-    """Waits until tasks, a task group, or (with neither) the run of another DAG are in an allowed state.
+    """Waits until tasks, a task group, or (with neither) the run of another DAG are in one of `allowed_states` (success).
 
-    The other run is the one of the same logical date, of `execution_delta` before it, or of the dates that
-    `execution_date_fn(logical_date)` returns.
+    The other run has the same logical date, or that minus `execution_delta` (a timedelta), or the dates that
+    `execution_date_fn(logical_date)` returns. The sensor is skipped or fails if one of them is in one of `skipped_states`
+    or `failed_states`. With `check_existence` it fails if there is no such DAG or task. `deferrable=True` waits without a
+    worker.
     """
 
     template_fields: Sequence[str] = ("external_dag_id", "external_task_id", "external_task_ids", "external_task_group_id")
@@ -43,7 +45,7 @@ class ExternalTaskSensor(BaseSensorOperator):
         checks = self.checks()
         self.external_dag_id = checks.text("external_dag_id", external_dag_id)
         ways = (external_task_id, external_task_ids, external_task_group_id)
-        if sum(one is not None for one in ways) > 1:
+        if sum(way is not None for way in ways) > 1:
             raise checks.refuse("give only one of external_task_id, external_task_ids and external_task_group_id.")
         self.external_task_id = external_task_id
         self.external_task_ids: Any = None if external_task_ids is None else checks.texts("external_task_ids", external_task_ids)
@@ -52,9 +54,9 @@ class ExternalTaskSensor(BaseSensorOperator):
         self.allowed_states = _states(checks, "allowed_states", allowed_states, states) or [str(TaskState.SUCCESS)]
         self.skipped_states = _states(checks, "skipped_states", skipped_states, states)
         self.failed_states = _states(checks, "failed_states", failed_states, states)
-        twice = [one for one in self.allowed_states if one in {*self.skipped_states, *self.failed_states}]
+        twice = [state for state in self.allowed_states if state in {*self.skipped_states, *self.failed_states}]
         if twice or set(self.skipped_states) & set(self.failed_states):
-            raise checks.refuse("a state may stand in only one of allowed_states, skipped_states and failed_states.")
+            raise checks.refuse("a state can be in only one of allowed_states, skipped_states and failed_states.")
         if execution_delta is not None and execution_date_fn is not None:
             raise checks.refuse("give only one of execution_delta and execution_date_fn.")
         if execution_delta is not None and not isinstance(execution_delta, timedelta):
@@ -70,7 +72,7 @@ class ExternalTaskSensor(BaseSensorOperator):
             return super().execute(context)
         if not self.poke(context):
             trigger = ExternalTrigger(
-                [one.to_dict() for one in self._targets(context)],
+                [target.to_dict() for target in self._targets(context)],
                 allowed_states=self.allowed_states,
                 skipped_states=self.skipped_states,
                 failed_states=self.failed_states,
@@ -79,7 +81,7 @@ class ExternalTaskSensor(BaseSensorOperator):
         return None
 
     def execute_complete(self, context: Mapping[str, Any], event: Any = None) -> None:
-        """The other run is where it should be, or never will be."""
+        """Continue after the deferral: the other run is in one of the given states."""
         self._conclude(Verdict(event["verdict"]))
 
     def poke(self, context: Mapping[str, Any]) -> bool:
@@ -106,21 +108,21 @@ class ExternalTaskSensor(BaseSensorOperator):
         if self.external_task_group_id is None:
             return [self.external_task_id] if self.external_task_id else list(self.external_task_ids or ())
         tasks = context["ti"].describe_dag(self.external_dag_id) or {}
-        found = [name for name, groups in tasks.items() if self.external_task_group_id in groups]
-        if not found:
+        members = [name for name, groups in tasks.items() if self.external_task_group_id in groups]
+        if not members:
             raise FailTask(f"DAG {self.external_dag_id!r} has no task group {self.external_task_group_id!r}.")
-        return found
+        return members
 
     def _dates(self, context: Mapping[str, Any]) -> list[datetime]:
         own = context.get("logical_date")
         if own is None:
-            raise FailTask("ExternalTaskSensor looks for a run of the same logical date, but this run has none.")
+            raise FailTask("ExternalTaskSensor waits for a run with the same logical date, but this run has none.")
         if self.execution_delta is not None:
             return [own - self.execution_delta]
         if self.execution_date_fn is None:
             return [own]
-        found = _called(self.execution_date_fn, own, context)
-        return list(found) if isinstance(found, list | tuple | set) else [found]
+        dates = _called(self.execution_date_fn, own, context)
+        return list(dates) if isinstance(dates, list | tuple | set) else [dates]
 
     def _check_existence(self, context: Mapping[str, Any]) -> None:
         if not self.check_existence:
@@ -138,11 +140,11 @@ class ExternalTaskSensor(BaseSensorOperator):
 
 
 def _called(function: Callable[..., Any], own: datetime, context: Mapping[str, Any]) -> Any:
-    """`execution_date_fn(logical_date)`, with the context too if it takes a second argument."""
+    """The result of `execution_date_fn(logical_date)`, with the context as second argument if it takes one."""
     code = getattr(function, "__code__", None)
     wants_context = code is not None and code.co_argcount - len(getattr(function, "__defaults__", None) or ()) > 1
     return function(own, context) if wants_context else function(own)
 
 
 def _states(checks: Any, name: str, given: Iterable[str] | None, kinds: type[TaskState] | type[RunState]) -> list[str]:
-    return [checks.choice(name, str(one), kinds) for one in given or ()]
+    return [checks.choice(name, str(state), kinds) for state in given or ()]

@@ -1,4 +1,4 @@
-"""A sensor that waits for a file."""
+"""A sensor on a file."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from scheduler.triggers import FileTrigger, find_file
 
 
 class FileSensor(BaseSensorOperator):
-    """Waits until a file matches `filepath`, a path or glob; a folder counts once it holds a file.
+    """Waits until `filepath` (a path or glob) matches a file, or a folder with a file somewhere below it.
 
-    A relative path starts at /. With `recursive`, ** in a glob means any folders. With `deferrable=True` a waiter looks, on
-    its own machine.
+    A relative path starts at /. With `recursive`, ** in a glob matches folders at any depth. With `deferrable=True` a
+    waiter checks, on its own machine. `fs_conn_id` is not supported.
     """
 
     template_fields: Sequence[str] = ("filepath",)
@@ -54,4 +54,4 @@ class FileSensor(BaseSensorOperator):
         return None
 
     def execute_complete(self, context: Mapping[str, Any], event: Any = None) -> None:
-        """The file is there."""
+        """Continue after the deferral: the file exists."""

@@ -1,4 +1,4 @@
-"""Sensors that wait for a moment; with `deferrable=True` a waiter does, and no worker is held."""
+"""Sensors on a moment. With `deferrable=True` they wait without a worker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from scheduler.triggers import DateTimeTrigger
 
 
 class _MomentSensor(BaseSensorOperator):
-    """Waits until `moment` has come."""
+    """Waits until `moment`. `start_from_trigger`, `end_from_trigger` and `trigger_kwargs` are accepted and have no effect."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class _MomentSensor(BaseSensorOperator):
 
     @abstractmethod
     def moment(self, context: Mapping[str, Any]) -> datetime:
-        """When it is done."""
+        """The moment at which the sensor is done."""
 
     def poke(self, context: Mapping[str, Any]) -> bool:
         now: datetime = context["ti"].now()
@@ -49,30 +49,33 @@ class _MomentSensor(BaseSensorOperator):
         return None
 
     def execute_complete(self, context: Mapping[str, Any], event: Any = None) -> None:
-        """The moment has come."""
+        """Continue after the deferral, at the moment."""
 
 
 class DateTimeSensor(_MomentSensor):
-    """Waits until `target_time`, a datetime or its ISO text, which may be a template."""
+    """Waits until `target_time`, a datetime or ISO text, which can be a template.
+
+    Text without an offset is in the time zone of the DAG.
+    """
 
     template_fields: Sequence[str] = ("target_time",)
 
     def __init__(self, *, target_time: datetime | str | XComArg, **kwargs: Unpack[SensorArguments]) -> None:
         super().__init__(**kwargs)
         if not isinstance(target_time, datetime | str | XComArg | DagParam):
-            raise self.checks().refuse(f"target_time must be a datetime or an ISO text, not {target_time!r}.")
+            raise self.checks().refuse(f"target_time must be a datetime or ISO text, not {target_time!r}.")
         self.target_time: Any = target_time.isoformat() if isinstance(target_time, datetime) else target_time
 
     def moment(self, context: Mapping[str, Any]) -> datetime:
         try:
-            found = datetime.fromisoformat(str(self.target_time))
+            target = datetime.fromisoformat(str(self.target_time))
         except ValueError:
-            raise FailTask(f"target_time {self.target_time!r} is no ISO time such as 2026-01-01T06:00:00+00:00.") from None
-        return found if found.utcoffset() is not None else found.replace(tzinfo=ZoneInfo(dag_of(self).timezone))
+            raise FailTask(f"target_time {self.target_time!r} must be an ISO time such as 2026-01-01T06:00:00+00:00.") from None
+        return target if target.utcoffset() is not None else target.replace(tzinfo=ZoneInfo(dag_of(self).timezone))
 
 
 class TimeSensor(_MomentSensor):
-    """Waits until a time of the day the try starts on, on the clocks of the DAG."""
+    """Waits until `target_time` (a datetime.time) on the day on which the try starts, in the time zone of the DAG."""
 
     def __init__(self, *, target_time: time, **kwargs: Unpack[SensorArguments]) -> None:
         super().__init__(**kwargs)
@@ -87,7 +90,7 @@ class TimeSensor(_MomentSensor):
 
 
 class TimeDeltaSensor(_MomentSensor):
-    """Waits until `delta` after the end of the run's data interval."""
+    """Waits until `delta` (a timedelta) after the end of the data interval of the run."""
 
     def __init__(self, *, delta: timedelta, **kwargs: Unpack[SensorArguments]) -> None:
         super().__init__(**kwargs)
@@ -99,7 +102,7 @@ class TimeDeltaSensor(_MomentSensor):
 
 
 class WaitSensor(_MomentSensor):
-    """Waits for `time_to_wait`, counted from the start of the try."""
+    """Waits for `time_to_wait`, a timedelta or a number of minutes, from the start of the try."""
 
     def __init__(self, *, time_to_wait: timedelta | int, **kwargs: Unpack[SensorArguments]) -> None:
         super().__init__(**kwargs)
@@ -112,7 +115,10 @@ class WaitSensor(_MomentSensor):
 
 
 class DayOfWeekSensor(BaseSensorOperator):
-    """Waits until it is one of some days of the week."""
+    """Waits until today is one of the days `week_day`, a name such as "monday" or a list of names.
+
+    Today is in the time zone of the DAG, or is the logical date of the run with `use_task_logical_date`.
+    """
 
     def __init__(
         self, *, week_day: str | Iterable[str], use_task_logical_date: bool = False, **kwargs: Unpack[SensorArguments]

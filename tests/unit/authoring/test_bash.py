@@ -93,7 +93,7 @@ def test_the_folder(tmp_path: Path) -> None:
     temporary = Path(bash("pwd"))
     assert temporary != Path.cwd()
     assert not temporary.exists()
-    with pytest.raises(BashError, match="is no folder on this machine"):
+    with pytest.raises(BashError, match="is not a folder on this machine"):
         bash("pwd", cwd=str(tmp_path / "none"))
 
 
@@ -112,7 +112,7 @@ def test_a_function_that_returns_no_command_fails() -> None:
     with DAG("d") as dag:
         task.bash(task_id="t")(lambda: 5)()
 
-    with pytest.raises(PacelineError, match="returns the command as a non-empty str, not 5"):
+    with pytest.raises(PacelineError, match="must return the command as a non-empty str, not 5"):
         dag.tasks[0].execute({})
 
 

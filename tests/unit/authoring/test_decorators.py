@@ -139,7 +139,7 @@ def test_calling_a_task_inside_a_running_task_is_refused() -> None:
     @task
     def load() -> None: ...
 
-    with running.current({}), pytest.raises(DagError, match=r"load\.function\(\) is the plain function"):
+    with running.current({}), pytest.raises(DagError, match=r"call load\.function\(\), the plain function"):
         load()
 
 

@@ -182,7 +182,7 @@ def test_expand_kwargs_of_a_task_gives_each_its_dict() -> None:
     assert rendered(dag, "classic", Stored(numbers__1=[{"op_args": [7]}]), "op_args") == [7]
     with pytest.raises(XComError, match="got 3 for map index 0; it takes a dict"):
         unmapped(dag, "add", Stored(numbers=[3]))
-    with pytest.raises(DagError, match="cannot be called so"):
+    with pytest.raises(DagError, match="cannot be called with these arguments"):
         unmapped(dag, "add", Stored(numbers=[{"z": 1}]))
 
 

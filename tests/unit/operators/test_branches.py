@@ -49,10 +49,10 @@ def test_the_result_of_a_branch_is_what_it_chose() -> None:
 @pytest.mark.parametrize(
     ("choice", "said"),
     [
-        ("aa", "no task or task group; did you mean 'a'"),
+        ("aa", "not a task or task group; did you mean 'a'"),
         ("far", "'far', which is not directly below it; it can choose a, b, join"),
-        (7, "returns a task id, a list of them or None, not 7"),
-        (["a", 7], "returns task ids, not 7"),
+        (7, "must return a task ID, a list of them or None, not 7"),
+        (["a", 7], "must return task IDs, not 7"),
         (True, "not True"),
     ],
 )
@@ -181,5 +181,5 @@ def test_conditions_above_a_task_skip_it() -> None:
         run(ran.operator, Ti("once", try_number=2))
     with pytest.raises(SkipTask, match="not today"):
         run(skipped.operator)
-    with pytest.raises(DagError, match="stand above another @task"):
+    with pytest.raises(DagError, match="must be above another @task"):
         task.run_if(lambda context: True)(lambda: None)

@@ -96,5 +96,5 @@ def test_bad_arguments_are_refused_where_they_stand(given: dict[str, Any], sente
 
 
 def test_outside_of_a_worker_they_say_where_they_run() -> None:
-    with pytest.raises(PacelineError, match="runs in a worker only"):
+    with pytest.raises(PacelineError, match="runs only in a worker"):
         SparkSqlOperator(task_id="t", sql="select 1").execute({})

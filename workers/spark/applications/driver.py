@@ -50,7 +50,7 @@ def output_of(made: Submission, settings: Settings) -> str:
     return "".join(said)
 
 
-def _start(made: Submission, settings: Settings, hear: Callable[[str], None]) -> process.Ended:
+def _start(made: Submission, settings: Settings, on_line: Callable[[str], None]) -> process.Ended:
     with tempfile.TemporaryDirectory(prefix="paceline-spark-") as folder:
         if made.target.kind == "connect":
             arguments, environment = _connect(made)
@@ -61,7 +61,7 @@ def _start(made: Submission, settings: Settings, hear: Callable[[str], None]) ->
             environment = _environment(made, settings)
         say(command.shown(arguments))
         try:
-            return process.run(arguments, env=environment, cwd=folder, hear=hear)
+            return process.run(arguments, env=environment, cwd=folder, on_line=on_line)
         except OSError as error:
             raise FailTask(f"{arguments[0]} cannot be started ({error.strerror}): correct spark_binary.") from None
 
