@@ -107,7 +107,9 @@ CALLBACK_ANSWER: TypeAdapter[Opened | Called | Ended] = TypeAdapter(Opened | Cal
 
 
 def fault(error: ValidationError) -> str:
-    """Describe why an answer is invalid, without its content."""
+    """Describe why an answer is invalid, without its content but with the start of a key that it should not have."""
     first: Any = error.errors(include_url=False, include_input=False, include_context=False)[0]
     where = ".".join(str(part)[:40] for part in first["loc"][:6])
+    # The key comes from the answer too: with a NUL character it could not be passed on.
+    where = "".join(character if character.isprintable() else "?" for character in where)
     return f"{where}: {first['msg'][:200]}" if where else first["msg"][:200]

@@ -254,13 +254,16 @@ def check_call(ground: "Ground", data: bytes) -> None:
     said.write_bytes(data + b"\n")
     for task_id in ("hostile", "good"):
         outcome: Called | None = None
+        reason = ""
         try:
             assert ground.host.open("callbacks.py", os.devnull) is None
             outcome = ground.host.call(_call(task_id))
         except ChildEnded as ended:
             sentence(ended)
+            reason = str(ended)
         else:
             ground.host.close()
+        assert "together with" not in reason, "the answer ended the process that runs callbacks"
         assert task_id == "hostile" or outcome == Called(count=1, error=None), outcome
 
 

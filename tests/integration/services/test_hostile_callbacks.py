@@ -39,6 +39,7 @@ ANSWERS = {
     "no_utf8": b'{"count": 1, "error": "\xff"}\n',
     "nul": b'{"count": 1, "error": "a\\u0000b"}\n',
     "surrogate": b'{"count": 1, "error": "\\ud800"}\n',
+    "nul_in_a_key": b'{"problem": null, "a\\u0000b": 1}\n',
     "long_error": b'{"count": 1, "error": "' + b"x" * 10_000 + b'"}\n',
     "deep": b"[" * 50_000 + b"\n",
     "digits": b'{"count": ' + b"9" * 5000 + b"}\n",
@@ -78,6 +79,8 @@ def test_each_is_the_failure_of_its_callback_and_a_good_one_is_called_once(scena
     assert {name for name, error in found.items() if error is None} <= {"good", *lies}
     assert [(one["what"], one["attempt"]) for one in told(scenario)] == [("good", 1)]
     assert all(len(error) < 2500 for error in found.values() if error)
+    # "stops" kills the process that runs callbacks; no answer does.
+    assert {name for name, error in found.items() if error and "together with" in error} <= {"stops"}
 
 
 def test_an_error_with_a_nul_or_half_a_surrogate_is_noted(scenario: Scenario) -> None:
