@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -10,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import psycopg2
+from tenacity import wait_random_exponential
 
 from scheduler.authoring import xcom
 from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.xcom_arg import RETURN_KEY
 from scheduler.dagfiles.load import LoadedFiles
 from scheduler.following.follow import Follower
-from scheduler.process import fault_points
+from scheduler.process import fault_points, retries
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
 from scheduler.settings import Settings, log_paths
@@ -39,7 +39,8 @@ R = TypeVar("R")
 
 #: Seconds that an exclusive task waits for the lease of its worker before it counts as running: less than until it counts as lost.
 LEASE_WAIT_S = 10.0
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
+#: Pauses of 0.05 to 0.1 s, then up to twice as long each time, and at most 5 s.
+AGAIN = retries.repeated(sqlstates.is_passing, pause_s=wait_random_exponential(0.1, max=5, min=0.05))
 REFUSED = "the report was refused: this try is no longer the current one, or was asked to stop"
 EMPTY = Ending(TaskState.SUCCESS)
 
@@ -206,18 +207,13 @@ class Executor:
 
     def patient(self, ask: Callable[[], R]) -> R:
         """`ask()`, again with growing pauses and over a new connection as long as the database is away, or takes no writes."""
-        pause_s = FIRST_PAUSE_S
-        while True:
-            try:
-                return ask()
-            except psycopg2.Error as error:
-                if not sqlstates.is_passing(error):
-                    raise
-                if pause_s == FIRST_PAUSE_S:
-                    worker_log.warning("PostgreSQL does not answer (%s); trying until it does", str(error).strip())
-                self.hot.close()
-                time.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311
-                pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+        try:
+            return ask()  # not by AGAIN, which would add 3 % to the time of a short task
+        except psycopg2.Error as error:
+            if not sqlstates.is_passing(error):
+                raise
+            worker_log.warning("PostgreSQL does not answer (%s); trying until it does", str(error).strip())
+        return AGAIN.copy(before=lambda _: self.hot.close())(ask)
 
 
 def _attempt(claim: Claim, dag: SerializedDag, task: SerializedTask) -> outcome.Try:

@@ -1,16 +1,15 @@
 """The start of a worker or waiter: waits for a database with the right schema, and for the broker."""
 
-import time
+import functools
 
 from sqlalchemy import Engine
 
-from scheduler.exceptions import CredentialsError, UnreachableError
+from scheduler.exceptions import CredentialsError
 from scheduler.messaging import wakeups
+from scheduler.process import retries
 from scheduler.settings import Settings
 from scheduler.store.db import database, migrate
 from workers.logs import worker_log
-
-PAUSE_S = 1.0
 
 
 def as_worker(settings: Settings) -> Settings:
@@ -27,19 +26,5 @@ def ready(settings: Settings) -> Engine:
         own = " Workers and waiters have PACELINE_WORKER_DATABASE_URL." if settings.worker.database_url else ""
         raise CredentialsError(f"{error}{own}") from None
     migrate.check(engine)
-    _wait_for_broker(settings)
+    retries.await_server(functools.partial(wakeups.check, settings), worker_log.warning)
     return engine
-
-
-def _wait_for_broker(settings: Settings) -> None:
-    logged = False
-    while True:
-        try:
-            return wakeups.check(settings)
-        except CredentialsError:
-            raise
-        except UnreachableError as error:
-            if not logged:
-                worker_log.warning("%s Waiting for it.", error)
-                logged = True
-            time.sleep(PAUSE_S)

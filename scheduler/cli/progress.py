@@ -16,6 +16,7 @@ from sqlalchemy.exc import OperationalError
 from scheduler import states
 from scheduler.cli import output, spark_progress
 from scheduler.exceptions import WaitTimeoutError
+from scheduler.process import retries
 from scheduler.store.db import database
 from scheduler.store.queries import reads
 
@@ -73,11 +74,10 @@ def duration(start: datetime | None, end: datetime | None = None) -> str:
 
 
 def _patiently(engine: Engine, console: Console, read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    while True:
-        try:
-            return read()
-        except OperationalError:
-            database.wait(engine, lambda text: console.print(Text(text)))
+    def wait(*_: object) -> None:
+        database.wait(engine, lambda text: console.print(Text(text)))
+
+    return retries.repeated(lambda error: isinstance(error, OperationalError), pause_s=0.0, failed=wait)(read)
 
 
 class _View(Protocol):

@@ -7,12 +7,14 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
+from tenacity import stop_when_event_set
 
 from scheduler.dagfiles.callback_host import CallbackHost
+from scheduler.process import retries
 from scheduler.services.delivery import Batch, Delivery
 from scheduler.services.service import AT_ONCE, Result, Service
 from scheduler.settings import Settings
@@ -125,14 +127,13 @@ class Notify(Service):
 
     def _patient(self, ask: Callable[[], R]) -> R:
         """`ask()`, again until the database answers: what has been told must not be told again for want of a note."""
-        while True:
-            try:
-                return ask()
-            except OperationalError as error:
-                if self._stop.is_set():
-                    raise
-                log.warning("%s", database.translate(error))
-                self._stop.wait(PAUSE_S)
+        return retries.repeated(
+            lambda error: isinstance(error, OperationalError),
+            pause_s=PAUSE_S,
+            stop=stop_when_event_set(self._stop),
+            sleep=self._stop.wait,
+            failed=lambda error, _: log.warning("%s", database.translate(cast(OperationalError, error))),
+        )(ask)
 
 
 class _Lane:

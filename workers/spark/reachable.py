@@ -4,6 +4,8 @@ import socket
 import time
 from urllib.parse import urlsplit
 
+from tenacity import Retrying, retry_if_exception_type, stop_before_delay, wait_fixed
+
 from scheduler.exceptions import FailTask, PacelineError
 
 PAUSE_S = 0.5
@@ -22,18 +24,19 @@ def check_master(master: str, *, timeout_s: float, correct: str) -> None:
         return
     deadline = time.monotonic() + timeout_s
     addresses = [_address(master, part) for part in urlsplit(master).netloc.split(",")]
-    while True:
-        refused = []
+
+    def connect() -> None:
+        refusal: str | None = None
         for address in addresses:
             refusal = _refusal(*address, max(0.1, (deadline - time.monotonic()) / len(addresses)))
             if refusal is None:
                 return
-            refused.append(refusal)
-        if time.monotonic() + PAUSE_S > deadline:
-            raise MasterUnreachableError(
-                f"The Spark master {master} did not answer within {timeout_s:g} s ({refused[-1]}): start it, or correct {correct}."
-            )
-        time.sleep(PAUSE_S)
+        raise MasterUnreachableError(
+            f"The Spark master {master} did not answer within {timeout_s:g} s ({refusal}): start it, or correct {correct}."
+        )
+
+    unreachable = retry_if_exception_type(MasterUnreachableError)
+    Retrying(retry=unreachable, wait=wait_fixed(PAUSE_S), stop=stop_before_delay(timeout_s), reraise=True)(connect)
 
 
 def _address(master: str, part: str) -> tuple[str, int]:

@@ -2,7 +2,7 @@
 
 import functools
 import getpass
-import time
+import math
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -10,9 +10,10 @@ import psycopg2
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError
+from tenacity import stop_after_attempt, stop_after_delay
 
 from scheduler.exceptions import START_EMBEDDED, CredentialsError, PacelineError, ReadOnlyError, UnreachableError
-from scheduler.process import fault_points
+from scheduler.process import fault_points, retries
 from scheduler.settings import Settings
 from scheduler.store.db import sqlstates
 
@@ -155,16 +156,20 @@ def socket_options(settings: Settings) -> dict[str, Any]:
 
 def check(engine: Engine) -> None:
     """Connect; UnreachableError or CredentialsError say what is wrong. For the engine's patience a failover is waited for."""
-    deadline = time.monotonic() + engine.get_execution_options().get(PATIENCE, 0.0)
-    while True:
-        try:
-            with engine.connect():
-                return
-        except OperationalError as error:
-            meaning = translate(error)
-            if not isinstance(meaning, ReadOnlyError) or time.monotonic() >= deadline:
-                raise meaning from None
-            time.sleep(PAUSE_S)
+    stop = stop_after_delay(_patience_s(engine))
+    retries.repeated(lambda error: isinstance(error, ReadOnlyError), pause_s=PAUSE_S, stop=stop)(_connect, engine)
+
+
+def _connect(engine: Engine) -> None:
+    try:
+        with engine.connect():
+            pass
+    except OperationalError as error:
+        raise translate(error) from None
+
+
+def _patience_s(engine: Engine) -> float:
+    return float(engine.get_execution_options().get(PATIENCE, 0.0))
 
 
 def is_of_statement(error: DBAPIError) -> bool:
@@ -211,22 +216,9 @@ def _is_read_only(error: DBAPIError) -> bool:
     return sqlstates.is_read_only(error.orig) or any(phrase in str(error.orig) for phrase in STANDBY)
 
 
-def wait(engine: Engine, say: Callable[[str], None], *, timeout_s: float = float("inf"), pause_s: float = 1.0) -> None:
+def wait(engine: Engine, say: Callable[[str], None], *, timeout_s: float = math.inf, pause_s: float = 1.0) -> None:
     """Wait until the database answers, saying so once; wrong credentials end the wait at once."""
-    deadline = time.monotonic() + timeout_s
-    said = False
-    while True:
-        try:
-            return check(engine)
-        except CredentialsError:
-            raise
-        except UnreachableError as error:
-            if time.monotonic() >= deadline:
-                raise
-            if not said:
-                say(f"{error} Waiting for it.")
-                said = True
-            time.sleep(pause_s)
+    retries.await_server(functools.partial(check, engine), say, within_s=timeout_s, pause_s=pause_s)
 
 
 def transaction(
@@ -237,31 +229,33 @@ def transaction(
     Only after errors by which the server says that nothing was stored: a lost connection leaves open whether it was.
     """
 
+    def once(engine: Engine, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            with engine.begin() as connection:
+                return work(connection, *args, **kwargs)
+        except ValueError as error:
+            # What psycopg2 says of a text that it cannot send.
+            if isinstance(error, UnicodeEncodeError) or "NUL (0x00)" in str(error):
+                raise PacelineError(UNSENDABLE) from None
+            raise
+
     def run(engine: Engine, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        attempt = 0
-        deadline = time.monotonic() + engine.get_execution_options().get(PATIENCE, 0.0)
-        while True:
-            attempt += 1
-            try:
-                with engine.begin() as connection:
-                    return work(connection, *args, **kwargs)
-            except DBAPIError as error:
-                if sqlstates.is_lost_race(error.orig):
-                    if attempt >= MAX_ATTEMPTS:
-                        raise
-                # A connection that no server gave has stored nothing either.
-                elif (sqlstates.is_undone(error.orig) or _is_read_only(error)) and time.monotonic() < deadline:
-                    time.sleep(PAUSE_S)
-                else:
-                    raise
-            except ValueError as error:
-                # What psycopg2 says of a text that it cannot send.
-                if isinstance(error, UnicodeEncodeError) or "NUL (0x00)" in str(error):
-                    raise PacelineError(UNSENDABLE) from None
-                raise
+        patience = retries.repeated(_stored_nothing, pause_s=PAUSE_S, stop=stop_after_delay(_patience_s(engine)))
+        races = retries.repeated(_is_lost_race, pause_s=0.0, stop=stop_after_attempt(MAX_ATTEMPTS))
+        result: R = patience(races, once, engine, *args, **kwargs)
+        return result
 
     functools.update_wrapper(run, work)
     return run
+
+
+def _stored_nothing(error: BaseException) -> bool:
+    # A connection that no server gave has stored nothing either.
+    return isinstance(error, DBAPIError) and (sqlstates.is_undone(error.orig) or _is_read_only(error))
+
+
+def _is_lost_race(error: BaseException) -> bool:
+    return isinstance(error, DBAPIError) and sqlstates.is_lost_race(error.orig)
 
 
 def transaction_at(

@@ -10,14 +10,15 @@ chain is read from the text of the files: so only migrating needs Alembic, whose
 import functools
 import logging
 import re
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
+from tenacity import stop_after_attempt
 
 from scheduler.exceptions import SchemaError
+from scheduler.process import retries
 from scheduler.store.db import roles
 from scheduler.store.db.database import patiently
 from scheduler.store.db.sqlstates import LOST_RACES, TOO_SLOW
@@ -48,14 +49,12 @@ def migrate(
 
     Safe beside processes that the new schema still serves; SchemaError, with nothing done, if others are alive.
     """
-    for attempt in range(1, ATTEMPTS + 1):
-        try:
-            return _migrate(engine, default_pool_slots, worker_role, scheduler_role)
-        except DBAPIError as error:
-            if getattr(error.orig, "pgcode", None) not in LOST_RACES | TOO_SLOW or attempt == ATTEMPTS:
-                raise
-            time.sleep(PAUSE_S)
-    raise AssertionError("the last attempt returns or raises")
+    repeated = retries.repeated(_was_in_the_way, pause_s=PAUSE_S, stop=stop_after_attempt(ATTEMPTS))
+    return repeated(_migrate, engine, default_pool_slots, worker_role, scheduler_role)
+
+
+def _was_in_the_way(error: BaseException) -> bool:
+    return isinstance(error, DBAPIError) and getattr(error.orig, "pgcode", None) in LOST_RACES | TOO_SLOW
 
 
 def _migrate(engine: Engine, default_pool_slots: int, worker_role: roles.Wanted | None, scheduler_role: roles.Wanted | None) -> str:

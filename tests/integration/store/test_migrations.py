@@ -103,7 +103,7 @@ def test_a_migration_waits_for_no_lock_for_long(scenario: Scenario, future: Futu
         if len(tries) == 2:
             holder.close()
 
-    monkeypatch.setattr(migrate.time, "sleep", pause)
+    monkeypatch.setattr("time.sleep", pause)
     holder.exec_driver_sql("select 1 from task_instance")
 
     assert migrate.migrate(scenario.engine) == "9000"
