@@ -242,3 +242,36 @@ def test_what_is_no_file_or_too_large_to_be_searched_holds_up_nothing(tmp_path: 
     eventually(lambda: found.update((watch.look() or Listing({}, {})).files) or found >= {"large.py", "d.py"})
     watch.close()
     assert found == {"large.py", "d.py"}
+
+
+def test_a_folder_is_watched_although_its_link_came_later(tmp_path: Path) -> None:
+    dags, elsewhere = tmp_path / "dags", tmp_path / "elsewhere"
+    dags.mkdir()
+    elsewhere.mkdir()
+    watch = Watch(dags, list_interval_s=3600)
+    watch.look()
+
+    (elsewhere / "a.py").write_text(DAG_FILE)
+    (dags / "team").symlink_to(elsewhere)
+    linked = eventually(watch.look)
+    (elsewhere / "b.py").write_text(DAG_FILE)
+    written = eventually(watch.look)
+
+    watch.close()
+    assert linked.files.keys() == {"team/a.py"}
+    assert written.files.keys() == {"team/b.py"}
+
+
+def test_more_changes_than_the_kernel_keeps_lose_none(tmp_path: Path) -> None:
+    kept = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+    watch = Watch(tmp_path, list_interval_s=3600)
+    watch.look()
+
+    for _ in range(kept // 2 + 1):
+        for name in ("a.txt", "b.txt"):  # the kernel keeps equal events in a row once
+            (tmp_path / name).open("a").close()
+    (tmp_path / "d.py").write_text(DAG_FILE)
+    found = eventually(watch.look)
+
+    watch.close()
+    assert found.files.keys() == {"d.py"}
