@@ -3,7 +3,7 @@
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -12,7 +12,21 @@ from support.waiting import eventually
 
 from scheduler.dagfiles.supervise import DagFileManager, Iteration
 from scheduler.settings import Settings
+from scheduler.store.dags.files import ParsedDag, ParsedFile
 from scheduler.store.db import database
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+SOURCE = """
+from scheduler import DAG, task
+
+with DAG("{dag_id}", schedule="@daily", tags={{"b", "a", "c"}}, is_paused_upon_creation={paused}):
+    @task
+    def {task_id}():
+        return 1
+
+    {task_id}()
+"""
 
 
 @dataclass
@@ -76,6 +90,15 @@ class Files:
     def errors(self) -> Mapping[str, tuple[int | None, str, str]]:
         """file -> line, message, traceback."""
         return {file: rest for file, *rest in self.rows("select file, line, message, traceback from import_error")}  # type: ignore[misc]
+
+
+def source(dag_id: str = "d", task_id: str = "one", paused: bool | None = None) -> str:
+    return SOURCE.format(dag_id=dag_id, task_id=task_id, paused=paused)
+
+
+def parsed(path: str, *dag_ids: str, modified_at: datetime = NOW, content: str = "1") -> ParsedFile:
+    dags = tuple(ParsedDag(dag_id=dag_id, content_hash=f"{dag_id}{content}", data="{}") for dag_id in dag_ids)
+    return ParsedFile(path=path, modified_at=modified_at, duration_s=0.1, dags=dags)
 
 
 @pytest.fixture

@@ -5,14 +5,11 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from datetime import datetime, timedelta
 
-import pytest
+from support.backfills import HOURLY, add, complete, counts, hour, made, wanted
 from support.scenario import Scenario, chain
 
-from scheduler.exceptions import ConflictError, NotFoundError, PacelineError
 from scheduler.loop.run import SchedulerLoop
 from scheduler.services.backfill import Backfill
 from scheduler.states import TaskState
@@ -21,59 +18,9 @@ from scheduler.store.actions.backfills import Wanted
 from scheduler.store.dags.versions import Versions
 from scheduler.store.worker.claims import Claim
 
-START = datetime(2026, 3, 1, tzinfo=UTC)
-HOURLY = {"schedule": {"kind": "cron", "expression": "0 * * * *", "timezone": "UTC"}, "max_active_runs": 2}
 
-
-def hour(number: int) -> datetime:
-    return START + timedelta(hours=number)
-
-
-def wanted(dag_id: str = "c", *, hours: int = 10, **options: Any) -> Wanted:
-    return Wanted(dag_id=dag_id, first=START, last=hour(hours - 1), **options)
-
-
-def without_schedule(scenario: Scenario) -> None:
-    """Its schedule makes no run: the next one is far off."""
-    scenario.sql(
-        "update dag_schedule s set planned_version_id = d.version_id, next_run_after = 'infinity'"
-        " from dag d where d.dag_id = s.dag_id"
-    )
-
-
-@pytest.fixture
-def add(scenario: Scenario) -> Callable[..., None]:
-    def add(dag_id: str = "c", length: int = 1, **options: Any) -> None:
-        scenario.add(chain(dag_id, length, **{**HOURLY, **options}))
-        without_schedule(scenario)
-
-    return add
-
-
-def made(scenario: Scenario) -> list[tuple[datetime, str]]:
-    return [
-        (row[0], row[1]) for row in scenario.rows("select logical_date, state from dag_run where run_type = 'backfill' order by id")
-    ]
-
-
-def counts(scenario: Scenario, backfill_id: int = 1) -> dict[str, int]:
-    row = backfills.backfill(scenario.engine, backfill_id)
-    names = ("waiting", "left_out", "queued", "running", "success", "failed")
-    return {name: row[name] for name in names if row[name]}
-
-
-def complete(scenario: Scenario) -> None:
-    """Work until no backfill is left."""
-    for _ in range(50):
-        scenario.run_to_end()
-        scenario.turn()
-        if not scenario.rows("select 1 from backfill where ended_at is null"):
-            return
-    raise AssertionError(counts(scenario))
-
-
-def test_a_backfill_makes_every_run_of_its_dates_in_order_and_ends(scenario: Scenario, add: Callable[..., None]) -> None:
-    add(length=2)
+def test_a_backfill_makes_every_run_of_its_dates_in_order_and_ends(scenario: Scenario) -> None:
+    add(scenario, length=2)
     backfill = backfills.create(scenario.engine, wanted(conf={"day": 1}))
     assert (backfill["state"], backfill["total"], backfill["waiting"]) == ("active", 10, 10)
 
@@ -89,24 +36,24 @@ def test_a_backfill_makes_every_run_of_its_dates_in_order_and_ends(scenario: Sce
     assert (done["state"], done["success"], [run["state"] for run in done["runs"]]) == ("completed", 10, ["success"] * 10)
 
 
-def test_without_conf_new_runs_get_none(scenario: Scenario, add: Callable[..., None]) -> None:
-    add()
+def test_without_conf_new_runs_get_none(scenario: Scenario) -> None:
+    add(scenario)
     backfills.create(scenario.engine, wanted(hours=1))
     scenario.turn()
 
     assert scenario.rows("select conf from dag_run") == [({},)]
 
 
-def test_reverse_begins_with_the_newest_date(scenario: Scenario, add: Callable[..., None]) -> None:
-    add()
+def test_reverse_begins_with_the_newest_date(scenario: Scenario) -> None:
+    add(scenario)
     backfills.create(scenario.engine, wanted(hours=4, reverse=True, max_active_runs=1))
     complete(scenario)
 
     assert [date for date, _ in made(scenario)] == [hour(3), hour(2), hour(1), hour(0)]
 
 
-def test_runs_start_in_the_order_of_the_backfill(scenario: Scenario, add: Callable[..., None]) -> None:
-    add()
+def test_runs_start_in_the_order_of_the_backfill(scenario: Scenario) -> None:
+    add(scenario)
     backfills.create(scenario.engine, wanted(hours=3, reverse=True))
     scenario.turn()
     scenario.sql("update dag_run set state = 'queued', started_at = null")
@@ -116,8 +63,8 @@ def test_runs_start_in_the_order_of_the_backfill(scenario: Scenario, add: Callab
     assert scenario.rows("select logical_date from dag_run where state = 'running'") == [(hour(2),)]
 
 
-def test_its_runs_rank_below_all_others(scenario: Scenario, add: Callable[..., None]) -> None:
-    add()
+def test_its_runs_rank_below_all_others(scenario: Scenario) -> None:
+    add(scenario)
     backfills.create(scenario.engine, wanted(hours=1))
     scenario.turn()
     scenario.trigger("c")
@@ -127,8 +74,8 @@ def test_its_runs_rank_below_all_others(scenario: Scenario, add: Callable[..., N
     assert ranks[0][1] < -(2**31) < 0 < ranks[1][1]
 
 
-def test_neither_limit_counts_the_runs_of_the_other(scenario: Scenario, add: Callable[..., None]) -> None:
-    add(max_active_runs=2)
+def test_neither_limit_counts_the_runs_of_the_other(scenario: Scenario) -> None:
+    add(scenario, max_active_runs=2)
     backfills.create(scenario.engine, wanted(max_active_runs=3))
     scenario.turn()
     for number in range(4):
@@ -141,144 +88,8 @@ def test_neither_limit_counts_the_runs_of_the_other(scenario: Scenario, add: Cal
     assert counts(scenario) == {"waiting": 7, "running": 3}
 
 
-def existing_runs(scenario: Scenario) -> None:
-    """Hour 0 has succeeded, 1 failed, 2 runs, 3 is queued; 4 is missing."""
-    for number in (0, 1, 2):
-        scenario.trigger("c", run_id=f"r{number}", logical_date=hour(number))
-    scenario.turn()
-    scenario.work(outcome=lambda claim: TaskState.FAILED if claim.run_id == "r1" else TaskState.SUCCESS)
-    scenario.sql("update dag_run set state = 'running', ended_at = null where run_id = 'r2'")
-    scenario.sql("update task_instance t set state = null from dag_run r where r.id = t.dag_run_id and r.run_id = 'r2'")
-    scenario.turn()
-    scenario.trigger("c", run_id="r3", logical_date=hour(3))
-    scenario.sql("update dag_run set run_after = 'infinity' where run_id = 'r3'")
-    assert [row[0] for row in scenario.rows("select state from dag_run order by logical_date")] == [
-        "success", "failed", "running", "queued",
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(("reprocess", "again"), [("none", []), ("failed", ["r1"]), ("completed", ["r0", "r1"])])
-def test_reprocess_says_which_runs_run_again(
-    scenario: Scenario, add: Callable[..., None], reprocess: str, again: list[str]
-) -> None:
-    add(max_active_runs=10)
-    existing_runs(scenario)
-
-    backfills.create(scenario.engine, wanted(hours=5, reprocess=reprocess))
-    scenario.turn()
-
-    reasons = {"r0": "already has a run (success)", "r1": "already has a run (failed)", "r2": "in flight", "r3": "in flight"}
-    for name in again:
-        del reasons[name]
-    shown = backfills.backfill(scenario.engine, 1)["runs"]
-    assert [run["reason"] for run in shown if run["state"] == "left_out"] == list(reasons.values())
-    assert [run["run_id"] for run in shown if run["state"] == "running"] == [*again, "backfill__2026-03-01T04:00:00+00:00"]
-    assert scenario.rows("select run_id from dag_run where clear_number = 1 and run_type = 'backfill' order by 1") == [
-        (name,) for name in again
-    ]
-    scenario.sql("delete from dag_run where run_id in ('r2', 'r3')")
-    scenario.run_to_end()
-    scenario.turn()
-    repeated = scenario.rows(
-        "select r.run_id, r.state, t.try_number, t.rank < 0, (select count(*) from task_try k where k.task_instance_id = t.id)"
-        "  from dag_run r join task_instance t on t.dag_run_id = r.id where r.clear_number = 1 order by 1"
-    )
-    assert repeated == [(name, "success", 2, True, 1) for name in again]
-    assert counts(scenario) == {"left_out": len(reasons), "success": 1 + len(again)}
-    assert backfills.backfill(scenario.engine, 1)["state"] == "completed"
-
-
-def test_a_run_that_others_make_meanwhile_is_left_alone(scenario: Scenario, add: Callable[..., None]) -> None:
-    add()
-    backfills.create(scenario.engine, wanted(hours=3, max_active_runs=1))
-    scenario.trigger("c", run_id="mine", logical_date=hour(1))
-    scenario.trigger("c", run_id="backfill__2026-03-01T02:00:00+00:00", logical_date=hour(50))
-
-    complete(scenario)
-
-    assert [run["reason"] for run in backfills.backfill(scenario.engine, 1)["runs"]] == [
-        None,
-        "already has a run (success)",
-        "the run id backfill__2026-03-01T02:00:00+00:00 is taken by a run of another date",
-    ]
-    assert scenario.rows("select state, run_type from dag_run where run_id = 'mine'") == [("success", "manual")]
-
-
-def test_paused_it_makes_and_starts_nothing_until_resumed(scenario: Scenario, add: Callable[..., None]) -> None:
-    add()
-    backfills.create(scenario.engine, wanted(max_active_runs=2))
-    scenario.turn()
-    assert counts(scenario) == {"waiting": 8, "running": 2}
-    scenario.sql("update dag_run set state = 'queued', started_at = null where id = (select max(id) from dag_run)")
-
-    assert backfills.pause(scenario.engine, 1)
-    assert not backfills.pause(scenario.engine, 1)
-    scenario.work()
-    scenario.turn()
-    scenario.turn()
-    assert counts(scenario) == {"waiting": 8, "queued": 1, "success": 1}
-    assert backfills.backfill(scenario.engine, 1)["state"] == "paused"
-
-    assert backfills.resume(scenario.engine, 1)
-    assert not backfills.resume(scenario.engine, 1)
-    scenario.run_to_end()
-    scenario.turn()
-    assert counts(scenario) == {"success": 10}
-
-
-def test_a_paused_dag_keeps_its_backfill_waiting(scenario: Scenario, add: Callable[..., None]) -> None:
-    add()
-    scenario.sql("update dag_schedule set is_paused = true")
-    backfills.create(scenario.engine, wanted(hours=2))
-    scenario.turn()
-    assert counts(scenario) == {"waiting": 2}
-
-    scenario.sql("update dag_schedule set is_paused = false")
-    scenario.run_to_end()
-    assert counts(scenario) == {"success": 2}
-
-
-def test_cancelled_its_queued_runs_fail_and_running_ones_go_on(scenario: Scenario, add: Callable[..., None]) -> None:
-    add()
-    backfills.create(scenario.engine, wanted(max_active_runs=2))
-    scenario.turn()
-    scenario.sql("update dag_run set state = 'queued', started_at = null where id = (select max(id) from dag_run)")
-    scenario.sql("update task_instance set state = null where dag_run_id = (select max(id) from dag_run)")
-
-    done = backfills.cancel(scenario.engine, 1)
-
-    assert (done["state"], done["ended_at"] is not None) == ("cancelled", True)
-    assert counts(scenario) == {"left_out": 8, "running": 1, "failed": 1}
-    scenario.run_to_end()
-    scenario.turn()
-    assert counts(scenario) == {"left_out": 8, "success": 1, "failed": 1}
-    assert scenario.rows("select t.state, t.reason from task_instance t order by id desc limit 1") == [
-        ("skipped", "its backfill was cancelled")
-    ]
-    for refused in (backfills.cancel, backfills.pause, backfills.resume):
-        with pytest.raises(ConflictError, match="Backfill 1 was cancelled already"):
-            refused(scenario.engine, 1)
-    assert backfills.create(scenario.engine, wanted(hours=20))["id"] == 2
-
-
-def test_a_run_cleared_after_the_end_starts_within_the_same_limit(scenario: Scenario, add: Callable[..., None]) -> None:
-    add()
-    backfills.create(scenario.engine, wanted(hours=3, max_active_runs=1))
-    complete(scenario)
-    backfills.create(scenario.engine, wanted(hours=5))
-    backfills.pause(scenario.engine, 2)
-    backfills.cancel(scenario.engine, 2)
-    scenario.sql("update task_instance set state = null")
-    scenario.sql("update dag_run set state = 'queued', started_at = null, ended_at = null")
-
-    scenario.turn()
-    assert scenario.rows("select logical_date from dag_run where state = 'running'") == [(hour(0),)]
-    scenario.run_to_end()
-    assert counts(scenario) == {"success": 3}
-
-
-def test_depends_on_past_holds_inside_and_not_for_the_first_run(scenario: Scenario, add: Callable[..., None]) -> None:
-    add(task={"depends_on_past": True})
+def test_depends_on_past_holds_inside_and_not_for_the_first_run(scenario: Scenario) -> None:
+    add(scenario, task={"depends_on_past": True})
     scenario.trigger("c", run_id="before", logical_date=hour(-1))
     scenario.run_to_end(outcome=lambda claim: TaskState.FAILED)
     backfills.create(scenario.engine, wanted(hours=4, reprocess="failed"))
@@ -295,103 +106,9 @@ def test_depends_on_past_holds_inside_and_not_for_the_first_run(scenario: Scenar
     assert scenario.rows("select count(*) from task_instance where state is null") == [(2,)]
 
 
-REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-    ({"schedule": {"kind": "never"}}, {}, "has no periodic schedule .*trigger its runs instead"),
-    ({"schedule": {"kind": "once"}}, {}, "has no periodic schedule"),
-    ({}, {"first": hour(5), "last": hour(4)}, "is later than --to"),
-    ({}, {"first": datetime(2999, 1, 1, tzinfo=UTC), "last": datetime(2999, 1, 2, tzinfo=UTC)}, "lies in the future"),
-    ({}, {"first": START + timedelta(minutes=1), "last": START + timedelta(minutes=59)}, "has no run due from"),
-    ({}, {"first": datetime(1900, 1, 1, tzinfo=UTC)}, "has more than 20 runs"),
-    ({"task": {"depends_on_past": True}}, {"reverse": True, "reprocess": "failed"}, "in reverse: its task 't000' depends"),
-    ({"task": {"depends_on_past": True}}, {}, "choose --reprocess failed or --reprocess completed"),
-    ({"allowed_run_types": ("scheduled", "manual")}, {}, "takes no backfills: its allowed_run_types are scheduled, manual"),
-    ({"params": {"day": {"schema": {"type": "integer"}, "description": None}}}, {}, "needs a value for param 'day'"),
-    ({"params": {"day": {"value": 1, "schema": {"type": "integer"}}}}, {"conf": {"day": "x"}}, "Param 'day' .* cannot be \"x\""),
-]
-
-
-@pytest.mark.parametrize(("of_dag", "of_backfill", "sentence"), REFUSED)
-def test_it_refuses_what_makes_no_sense_in_one_sentence(
-    scenario: Scenario,
-    add: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
-    of_dag: dict[str, Any],
-    of_backfill: dict[str, Any],
-    sentence: str,
-) -> None:
-    monkeypatch.setattr(backfills, "MOST_RUNS", 20)
-    add(**of_dag)
-    asked = replace(wanted(), **of_backfill)
-
-    for attempt in (backfills.create, backfills.dry_run):
-        with pytest.raises(PacelineError, match=sentence) as refusal:
-            attempt(scenario.engine, asked)
-        assert "\n" not in str(refusal.value)
-    assert scenario.rows("select count(*) from backfill") == [(0,)]
-
-
-def test_dates_that_are_not_due_are_left_to_the_schedule(scenario: Scenario, add: Callable[..., None]) -> None:
-    add()
-    now = scenario.rows("select date_trunc('hour', clock_timestamp())")[0][0]
-
-    made = backfills.create(scenario.engine, Wanted(dag_id="c", first=now - timedelta(hours=1), last=now + timedelta(days=9)))
-
-    assert made["total"] in (2, 3)  # the hour may turn meanwhile
-
-
-def test_it_refuses_a_second_one_and_one_without_anything_to_do(scenario: Scenario, add: Callable[..., None]) -> None:
-    add()
-    add("other")
-    backfills.create(scenario.engine, wanted(hours=2))
-    backfills.create(scenario.engine, wanted("other", hours=2))
-    for attempt in (backfills.create, backfills.dry_run):
-        with pytest.raises(
-            ConflictError, match=r"already has an active backfill \(1\): wait for its end, or `paceline backfill can"
-        ):
-            attempt(scenario.engine, wanted(hours=20))
-    scenario.run_to_end()
-    scenario.turn()
-
-    with pytest.raises(ConflictError, match="Nothing to do: each of the 2 dates has a run that --reprocess none leaves alone"):
-        backfills.create(scenario.engine, wanted(hours=2))
-    with pytest.raises(NotFoundError, match="There is no DAG 'nope'"):
-        backfills.create(scenario.engine, wanted("nope"))
-    with pytest.raises(NotFoundError, match="There is no backfill 7"):
-        backfills.backfill(scenario.engine, 7)
-
-
-def test_after_a_cancelled_one_another_repeats_its_failed_runs(scenario: Scenario, add: Callable[..., None]) -> None:
-    add(length=2)
-    backfills.create(scenario.engine, wanted(hours=2, max_active_runs=1))
-    scenario.turn()
-    scenario.sql("update dag_run set state = 'queued', started_at = null")
-    backfills.cancel(scenario.engine, 1)
-
-    backfills.create(scenario.engine, wanted(hours=2, reprocess="failed", conf={"again": True}))
-    complete(scenario)
-
-    assert scenario.rows("select run_id, state, conf from dag_run order by 1") == [
-        (f"backfill__2026-03-01T0{number}:00:00+00:00", "success", {"again": True}) for number in (0, 1)
-    ]
-
-
-def test_a_dry_run_shows_every_date_and_changes_nothing(scenario: Scenario, add: Callable[..., None]) -> None:
-    add()
-    scenario.trigger("c", run_id="mine", logical_date=hour(1))
-
-    rows = backfills.dry_run(scenario.engine, wanted(hours=3, reverse=True))
-
-    assert [(row["ordinal"], row["logical_date"], row["state"], row["reason"]) for row in rows] == [
-        (1, hour(2), "waiting", None),
-        (2, hour(1), "left_out", "in flight"),
-        (3, hour(0), "waiting", None),
-    ]
-    assert scenario.rows("select (select count(*) from backfill), (select count(*) from dag_run)") == [(0, 1)]
-
-
-def test_one_that_cannot_go_on_stops_no_other(scenario: Scenario, add: Callable[..., None]) -> None:
-    add("bad")
-    add("good")
+def test_one_that_cannot_go_on_stops_no_other(scenario: Scenario) -> None:
+    add(scenario, "bad")
+    add(scenario, "good")
     backfills.create(scenario.engine, wanted("bad", hours=1))
     backfills.create(scenario.engine, wanted("good", hours=1))
     scenario.sql("""update dag_version set data = '{"from": "the future"}' where dag_id = 'bad'""")
@@ -401,8 +118,8 @@ def test_one_that_cannot_go_on_stops_no_other(scenario: Scenario, add: Callable[
     assert (list(done.broken), len(done.runs)) == ([1], 1)
 
 
-def test_nothing_is_made_while_another_scheduler_holds_it(scenario: Scenario, add: Callable[..., None]) -> None:
-    add()
+def test_nothing_is_made_while_another_scheduler_holds_it(scenario: Scenario) -> None:
+    add(scenario)
     backfills.create(scenario.engine, wanted(max_active_runs=1))
     with scenario.engine.begin() as other:
         other.exec_driver_sql("select 1 from backfill for no key update")

@@ -6,13 +6,12 @@ import time
 from pathlib import Path
 
 import psutil
+from support.notices import errors, notify, told, write
 from support.scenario import Scenario
 from support.waiting import eventually
 
 from scheduler.dagfiles.answers import Opened
 from scheduler.dagfiles.callback_host import CallbackHost
-
-from .test_notices import errors, notify, told, write
 
 #: Writes into every pipe that the process has.
 ANSWER = """

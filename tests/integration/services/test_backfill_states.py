@@ -1,0 +1,97 @@
+"""Backfills that are paused, cancelled or finished, and runs of others at their dates."""
+
+import pytest
+from support.backfills import add, complete, counts, hour, wanted
+from support.scenario import Scenario
+
+from scheduler.exceptions import ConflictError
+from scheduler.store.actions import backfills
+
+
+def test_a_run_that_others_make_meanwhile_is_left_alone(scenario: Scenario) -> None:
+    add(scenario)
+    backfills.create(scenario.engine, wanted(hours=3, max_active_runs=1))
+    scenario.trigger("c", run_id="mine", logical_date=hour(1))
+    scenario.trigger("c", run_id="backfill__2026-03-01T02:00:00+00:00", logical_date=hour(50))
+
+    complete(scenario)
+
+    assert [run["reason"] for run in backfills.backfill(scenario.engine, 1)["runs"]] == [
+        None,
+        "already has a run (success)",
+        "the run id backfill__2026-03-01T02:00:00+00:00 is taken by a run of another date",
+    ]
+    assert scenario.rows("select state, run_type from dag_run where run_id = 'mine'") == [("success", "manual")]
+
+
+def test_paused_it_makes_and_starts_nothing_until_resumed(scenario: Scenario) -> None:
+    add(scenario)
+    backfills.create(scenario.engine, wanted(max_active_runs=2))
+    scenario.turn()
+    assert counts(scenario) == {"waiting": 8, "running": 2}
+    scenario.sql("update dag_run set state = 'queued', started_at = null where id = (select max(id) from dag_run)")
+
+    assert backfills.pause(scenario.engine, 1)
+    assert not backfills.pause(scenario.engine, 1)
+    scenario.work()
+    scenario.turn()
+    scenario.turn()
+    assert counts(scenario) == {"waiting": 8, "queued": 1, "success": 1}
+    assert backfills.backfill(scenario.engine, 1)["state"] == "paused"
+
+    assert backfills.resume(scenario.engine, 1)
+    assert not backfills.resume(scenario.engine, 1)
+    scenario.run_to_end()
+    scenario.turn()
+    assert counts(scenario) == {"success": 10}
+
+
+def test_a_paused_dag_keeps_its_backfill_waiting(scenario: Scenario) -> None:
+    add(scenario)
+    scenario.sql("update dag_schedule set is_paused = true")
+    backfills.create(scenario.engine, wanted(hours=2))
+    scenario.turn()
+    assert counts(scenario) == {"waiting": 2}
+
+    scenario.sql("update dag_schedule set is_paused = false")
+    scenario.run_to_end()
+    assert counts(scenario) == {"success": 2}
+
+
+def test_cancelled_its_queued_runs_fail_and_running_ones_go_on(scenario: Scenario) -> None:
+    add(scenario)
+    backfills.create(scenario.engine, wanted(max_active_runs=2))
+    scenario.turn()
+    scenario.sql("update dag_run set state = 'queued', started_at = null where id = (select max(id) from dag_run)")
+    scenario.sql("update task_instance set state = null where dag_run_id = (select max(id) from dag_run)")
+
+    done = backfills.cancel(scenario.engine, 1)
+
+    assert (done["state"], done["ended_at"] is not None) == ("cancelled", True)
+    assert counts(scenario) == {"left_out": 8, "running": 1, "failed": 1}
+    scenario.run_to_end()
+    scenario.turn()
+    assert counts(scenario) == {"left_out": 8, "success": 1, "failed": 1}
+    assert scenario.rows("select t.state, t.reason from task_instance t order by id desc limit 1") == [
+        ("skipped", "its backfill was cancelled")
+    ]
+    for refused in (backfills.cancel, backfills.pause, backfills.resume):
+        with pytest.raises(ConflictError, match="Backfill 1 was cancelled already"):
+            refused(scenario.engine, 1)
+    assert backfills.create(scenario.engine, wanted(hours=20))["id"] == 2
+
+
+def test_a_run_cleared_after_the_end_starts_within_the_same_limit(scenario: Scenario) -> None:
+    add(scenario)
+    backfills.create(scenario.engine, wanted(hours=3, max_active_runs=1))
+    complete(scenario)
+    backfills.create(scenario.engine, wanted(hours=5))
+    backfills.pause(scenario.engine, 2)
+    backfills.cancel(scenario.engine, 2)
+    scenario.sql("update task_instance set state = null")
+    scenario.sql("update dag_run set state = 'queued', started_at = null, ended_at = null")
+
+    scenario.turn()
+    assert scenario.rows("select logical_date from dag_run where state = 'running'") == [(hour(0),)]
+    scenario.run_to_end()
+    assert counts(scenario) == {"success": 3}
