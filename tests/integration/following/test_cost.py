@@ -57,10 +57,16 @@ def cost_of_one_report(scenario: Scenario) -> tuple[int, int, int]:
     return found
 
 
-def test_a_fan_in_of_10000_costs_each_task_as_much_as_one_of_100(scenario: Scenario) -> None:
-    fan_in(scenario, "small", 120)
-    small = cost_of_one_report(scenario)
+def report_in_fan_in(scenario: Scenario, dag_id: str, width: int) -> tuple[int, int, int]:
+    """The cost of one report in a fan-in that is deleted afterwards."""
+    fan_in(scenario, dag_id, width)
+    cost = cost_of_one_report(scenario)
     scenario.sql("delete from dag_run")
+    return cost
+
+
+def test_a_fan_in_of_10000_costs_each_task_as_much_as_one_of_100(scenario: Scenario) -> None:
+    small = report_in_fan_in(scenario, "small", 120)
     fan_in(scenario, "large", 10_000)
     large = cost_of_one_report(scenario)
 
@@ -69,9 +75,7 @@ def test_a_fan_in_of_10000_costs_each_task_as_much_as_one_of_100(scenario: Scena
 
 
 def test_statistics_of_an_emptied_table_mislead_nobody(scenario: Scenario) -> None:
-    fan_in(scenario, "small", 120)
-    small = cost_of_one_report(scenario)
-    scenario.sql("delete from dag_run")
+    small = report_in_fan_in(scenario, "small", 120)
     fan_in(scenario, "large", 10_000)
     # What a vacuum leaves that comes just after the delete: a table of many pages and no row.
     scenario.sql(
@@ -86,9 +90,7 @@ def test_statistics_of_an_emptied_table_mislead_nobody(scenario: Scenario) -> No
 
 
 def test_a_long_history_costs_nothing(scenario: Scenario) -> None:
-    fan_in(scenario, "d", 100)
-    empty = cost_of_one_report(scenario)
-    scenario.sql("delete from dag_run")
+    empty = report_in_fan_in(scenario, "d", 100)
     version = scenario.rows("select version_id from dag limit 1")[0][0]
     scenario.sql(
         """
@@ -134,9 +136,7 @@ def test_no_hot_statement_scans_a_table(scenario: Scenario) -> None:
 
 
 def test_what_has_left_the_partial_indexes_costs_nothing(scenario: Scenario) -> None:
-    fan_in(scenario, "d", 100)
-    before = cost_of_one_report(scenario)
-    scenario.sql("delete from dag_run")
+    before = report_in_fan_in(scenario, "d", 100)
     version = scenario.rows("select version_id from dag limit 1")[0][0]
     scenario.sql(
         """

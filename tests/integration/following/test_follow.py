@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 
+from support.hands import running as claim_one
 from support.scenario import Scenario, chain, dag
 
 from scheduler.following.follow import Follower
@@ -107,9 +108,7 @@ def test_a_waiting_task_of_the_pool_that_outranks_the_heir_goes_first(scenario: 
     scenario.add(chain("first", 3, task={"pool": "narrow", "priority_weight": 1}))
     scenario.add(chain("urgent", 1, task={"pool": "narrow", "priority_weight": 9}))
     scenario.trigger("first")
-    scenario.turn()
-    running = scenario.claim(scenario.messages()[0])
-    assert running
+    running = claim_one(scenario)
     urgent = scenario.trigger("urgent")
     scenario.turn()
 
@@ -125,9 +124,7 @@ def test_a_lower_ranked_waiting_task_does_not_stop_the_heir(scenario: Scenario) 
     scenario.add(chain("first", 2, task={"pool": "narrow", "priority_weight": 5}))
     scenario.add(chain("later", 1, task={"pool": "narrow", "priority_weight": 5}))
     scenario.trigger("first")
-    scenario.turn()
-    running = scenario.claim(scenario.messages()[0])
-    assert running
+    running = claim_one(scenario)
     scenario.trigger("later")
     scenario.turn()
 
@@ -151,9 +148,7 @@ def test_nothing_follows_in_a_paused_dag(scenario: Scenario) -> None:
 def test_a_report_of_another_dispatch_is_refused_and_follows_nothing(scenario: Scenario) -> None:
     scenario.add(chain("c", 2))
     scenario.trigger("c")
-    scenario.turn()
-    claim = scenario.claim(scenario.messages()[0])
-    assert claim
+    claim = claim_one(scenario)
     scenario.sql("update task_instance set dispatch_id = gen_random_uuid() where task_id = 't000'")
 
     assert scenario.follower.report(claim, SUCCESS) is False
@@ -164,9 +159,7 @@ def test_a_report_of_another_dispatch_is_refused_and_follows_nothing(scenario: S
 def test_a_report_repeated_after_a_lost_answer_counts_as_stored(scenario: Scenario) -> None:
     scenario.add(chain("c", 2))
     scenario.trigger("c")
-    scenario.turn()
-    claim = scenario.claim(scenario.messages()[0])
-    assert claim
+    claim = claim_one(scenario)
 
     assert scenario.follower.report(claim, SUCCESS) is True
     assert scenario.follower.report(claim, SUCCESS) is True

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from typing import ClassVar
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -46,145 +47,144 @@ TASKS = st.builds(
 RUNS = st.sampled_from(["r0", "r1", "r2"])
 
 
-def machine(scenario: Scenario) -> type[RuleBasedStateMachine]:
-    """A state machine over one database; each example begins with runs of its own."""
+class Hands(RuleBasedStateMachine):
+    """What people and a worker do to one database. Each example begins with runs of its own."""
 
-    class Hands(RuleBasedStateMachine):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inbox: list[tuple[int, str]] = []
-            #: What the worker runs now, by task instance.
-            self.held: dict[int, Claim] = {}
-            self.succeeded: set[tuple[int, int]] = set()
-            #: Runs that somebody ended, and how; nothing but clearing them changes that.
-            self.said: dict[str, str] = {}
+    scenario: ClassVar[Scenario]
 
-        @initialize()
-        def trigger(self) -> None:
-            scenario.sql("delete from dag_run")
-            for number in range(3):
-                scenario.trigger("d", run_id=f"r{number}")
+    def __init__(self) -> None:
+        super().__init__()
+        self.inbox: list[tuple[int, str]] = []
+        #: What the worker runs now, by task instance.
+        self.held: dict[int, Claim] = {}
+        self.succeeded: set[tuple[int, int]] = set()
+        #: Runs that somebody ended, and how; nothing but clearing them changes that.
+        self.said: dict[str, str] = {}
 
-        @rule()
-        def turn(self) -> None:
-            scenario.sql("update process set heartbeat_at = clock_timestamp()")
-            scenario.turn()
-            self.inbox += scenario.messages()
+    @initialize()
+    def trigger(self) -> None:
+        self.scenario.sql("delete from dag_run")
+        for number in range(3):
+            self.scenario.trigger("d", run_id=f"r{number}")
 
-        @precondition(lambda self: self.inbox)
-        @rule(data=st.data(), twice=st.booleans())
-        def deliver(self, data: st.DataObject, twice: bool) -> None:
-            place = data.draw(st.integers(0, len(self.inbox) - 1))
-            message = self.inbox[place] if twice else self.inbox.pop(place)
-            claim = scenario.claim(message)
-            if claim is not None:
-                assert claim.id not in self.held, "one task instance runs twice at a time"
-                self.held[claim.id] = claim
+    @rule()
+    def turn(self) -> None:
+        self.scenario.sql("update process set heartbeat_at = clock_timestamp()")
+        self.scenario.turn()
+        self.inbox += self.scenario.messages()
 
-        @precondition(lambda self: self.held)
-        @rule(data=st.data(), outcome=OUTCOMES, result=st.sampled_from(["[]", "[1]", "[1, 2]", "[1, 2, 3, 4]"]))
-        def finish(self, data: st.DataObject, outcome: S, result: str) -> None:
-            claim = self.held.pop(data.draw(st.sampled_from(sorted(self.held))))
-            if outcome is S.UP_FOR_RETRY and claim.try_number > claim.max_tries:
-                outcome = S.FAILED
-            if end(scenario, claim, outcome, result if outcome is S.SUCCESS else None) and outcome is S.SUCCESS:
-                assert (claim.id, claim.try_number) not in self.succeeded, "one try succeeds twice"
-                self.succeeded.add((claim.id, claim.try_number))
-            self.inbox += scenario.messages()
+    @precondition(lambda self: self.inbox)
+    @rule(data=st.data(), twice=st.booleans())
+    def deliver(self, data: st.DataObject, twice: bool) -> None:
+        place = data.draw(st.integers(0, len(self.inbox) - 1))
+        message = self.inbox[place] if twice else self.inbox.pop(place)
+        claim = self.scenario.claim(message)
+        if claim is not None:
+            assert claim.id not in self.held, "one task instance runs twice at a time"
+            self.held[claim.id] = claim
 
-        @precondition(lambda self: self.held)
-        @rule(data=st.data())
-        def die(self, data: st.DataObject) -> None:
-            claim = self.held.pop(data.draw(st.sampled_from(sorted(self.held))))
-            with scenario.engine.begin() as connection:
-                instances.lose(connection, ti_id=claim.id, dispatch_id=claim.dispatch_id, reason="it died", at_once=True)
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), outcome=OUTCOMES, result=st.sampled_from(["[]", "[1]", "[1, 2]", "[1, 2, 3, 4]"]))
+    def finish(self, data: st.DataObject, outcome: S, result: str) -> None:
+        claim = self.held.pop(data.draw(st.sampled_from(sorted(self.held))))
+        if outcome is S.UP_FOR_RETRY and claim.try_number > claim.max_tries:
+            outcome = S.FAILED
+        if end(self.scenario, claim, outcome, result if outcome is S.SUCCESS else None) and outcome is S.SUCCESS:
+            assert (claim.id, claim.try_number) not in self.succeeded, "one try succeeds twice"
+            self.succeeded.add((claim.id, claim.try_number))
+        self.inbox += self.scenario.messages()
 
-        @rule(run_id=RUNS, tasks=TASKS)
-        def clear(self, run_id: str, tasks: Tasks) -> None:
-            planned = clear_(scenario, tasks, run_id=run_id, dry_run=True)
-            assert clear_(scenario, tasks, run_id=run_id) == planned
-            if planned:
-                self.said.pop(run_id, None)
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def die(self, data: st.DataObject) -> None:
+        claim = self.held.pop(data.draw(st.sampled_from(sorted(self.held))))
+        with self.scenario.engine.begin() as connection:
+            instances.lose(connection, ti_id=claim.id, dispatch_id=claim.dispatch_id, reason="it died", at_once=True)
 
-        @rule(run_id=RUNS, tasks=TASKS, state=st.sampled_from(mark.STATES), below=st.booleans())
-        def mark(self, run_id: str, tasks: Tasks, state: S, below: bool) -> None:
-            changes = mark_(scenario, state, run_id=run_id, tasks=tasks, clear_downstream=below)
-            if any(one.becomes == "none" for one in changes):
-                self.said.pop(run_id, None)
+    @rule(run_id=RUNS, tasks=TASKS)
+    def clear(self, run_id: str, tasks: Tasks) -> None:
+        planned = clear_(self.scenario, tasks, run_id=run_id, dry_run=True)
+        assert clear_(self.scenario, tasks, run_id=run_id) == planned
+        if planned:
+            self.said.pop(run_id, None)
 
-        @rule(run_id=RUNS, state=st.sampled_from([RunState.SUCCESS, RunState.FAILED]))
-        def mark_run(self, run_id: str, state: RunState) -> None:
-            mark.mark_run(scenario.engine, "d", run_id, state)
-            self.said[run_id] = state.value
+    @rule(run_id=RUNS, tasks=TASKS, state=st.sampled_from(mark.STATES), below=st.booleans())
+    def mark(self, run_id: str, tasks: Tasks, state: S, below: bool) -> None:
+        changes = mark_(self.scenario, state, run_id=run_id, tasks=tasks, clear_downstream=below)
+        if any(one.becomes == "none" for one in changes):
+            self.said.pop(run_id, None)
 
-        @invariant()
-        def the_limits_hold(self) -> None:
-            active = scenario.rows(
-                "select count(*) from task_instance where state in ('queued', 'running', 'shutdown') group by dag_run_id"
-            )
-            assert all(row[0] <= MOST_ACTIVE for row in active)
-            assert scenario.rows("select count(*) from dag_run where state = 'running'")[0][0] <= MOST_RUNS
+    @rule(run_id=RUNS, state=st.sampled_from([RunState.SUCCESS, RunState.FAILED]))
+    def mark_run(self, run_id: str, state: RunState) -> None:
+        mark.mark_run(self.scenario.engine, "d", run_id, state)
+        self.said[run_id] = state.value
 
-        @invariant()
-        def what_was_said_of_a_run_stays(self) -> None:
-            for run_id, state in self.said.items():
-                assert scenario.rows("select state from dag_run where run_id = %s", run_id) == [(state,)]
+    @invariant()
+    def the_limits_hold(self) -> None:
+        active = self.scenario.rows(
+            "select count(*) from task_instance where state in ('queued', 'running', 'shutdown') group by dag_run_id"
+        )
+        assert all(row[0] <= MOST_ACTIVE for row in active)
+        assert self.scenario.rows("select count(*) from dag_run where state = 'running'")[0][0] <= MOST_RUNS
 
-        @invariant()
-        def an_ended_run_has_nothing_left_but_what_is_being_stopped(self) -> None:
-            left = scenario.rows(
-                "select distinct coalesce(t.state, 'none') from task_instance t join dag_run r on r.id = t.dag_run_id"
-                " where r.state in ('success', 'failed')"
-            )
-            assert {row[0] for row in left} <= FINISHED | {S.SHUTDOWN}
+    @invariant()
+    def what_was_said_of_a_run_stays(self) -> None:
+        for run_id, state in self.said.items():
+            assert self.scenario.rows("select state from dag_run where run_id = %s", run_id) == [(state,)]
 
-        @invariant()
-        def the_worker_has_what_the_database_says(self) -> None:
-            started = scenario.rows("select id from task_instance where state in ('running', 'shutdown')")
-            assert {row[0] for row in started} == set(self.held)
+    @invariant()
+    def an_ended_run_has_nothing_left_but_what_is_being_stopped(self) -> None:
+        left = self.scenario.rows(
+            "select distinct coalesce(t.state, 'none') from task_instance t join dag_run r on r.id = t.dag_run_id"
+            " where r.state in ('success', 'failed')"
+        )
+        assert {row[0] for row in left} <= FINISHED | {S.SHUTDOWN}
 
-        def teardown(self) -> None:
+    @invariant()
+    def the_worker_has_what_the_database_says(self) -> None:
+        started = self.scenario.rows("select id from task_instance where state in ('running', 'shutdown')")
+        assert {row[0] for row in started} == set(self.held)
+
+    def teardown(self) -> None:
+        self.work_on()
+        self.what_was_said_of_a_run_stays()
+        self.go_on()
+        # A later run waits for an earlier one whose `last` failed, and a run without a place for that one; nothing else waits.
+        left = self.scenario.rows(
+            "select distinct t.task_id, coalesce(t.state, 'none') from task_instance t join dag_run r on r.id = t.dag_run_id"
+            " where r.state = 'running' and (t.state is null or t.state <> all(%s))",
+            [state.value for state in FINISHED],
+        )
+        assert left in ([], [("last", "none")])
+        clear_(self.scenario, run_id=None)
+        self.go_on()
+        assert self.scenario.rows("select distinct state from dag_run") == [("success",)]
+        # An instance for which the list has no entry any more stays as removed.
+        left = self.scenario.rows("select distinct state, state = 'removed' and map_index >= 0 from task_instance order by 1")
+        assert left in ([("success", False)], [("removed", True), ("success", False)])
+
+    def go_on(self) -> None:
+        """Turn and work until no run is open, or nothing moves."""
+        before = None
+        for _ in range(60):
+            self.turn()
             self.work_on()
-            self.what_was_said_of_a_run_stays()
-            self.go_on()
-            # A later run waits for an earlier one whose `last` failed, and a run without a place for that one; nothing else waits.
-            left = scenario.rows(
-                "select distinct t.task_id, coalesce(t.state, 'none') from task_instance t join dag_run r on r.id = t.dag_run_id"
-                " where r.state = 'running' and (t.state is null or t.state <> all(%s))",
-                [state.value for state in FINISHED],
-            )
-            assert left in ([], [("last", "none")])
-            clear_(scenario, run_id=None)
-            self.go_on()
-            assert scenario.rows("select distinct state from dag_run") == [("success",)]
-            # An instance for which the list has no entry any more stays as removed.
-            left = scenario.rows("select distinct state, state = 'removed' and map_index >= 0 from task_instance order by 1")
-            assert left in ([("success", False)], [("removed", True), ("success", False)])
+            now = self.scenario.rows("select state, count(*), sum(try_number) from task_instance group by 1 order by 1")
+            runs = self.scenario.rows("select state from dag_run order by id")
+            if before == (now, runs) or {row[0] for row in runs} <= {"success", "failed"}:
+                return
+            before = now, runs
+        raise AssertionError("it goes on and on")
 
-        def go_on(self) -> None:
-            """Turn and work until no run is open, or nothing moves."""
-            before = None
-            for _ in range(60):
-                self.turn()
-                self.work_on()
-                now = scenario.rows("select state, count(*), sum(try_number) from task_instance group by 1 order by 1")
-                runs = scenario.rows("select state from dag_run order by id")
-                if before == (now, runs) or {row[0] for row in runs} <= {"success", "failed"}:
-                    return
-                before = now, runs
-            raise AssertionError("it goes on and on")
-
-        def work_on(self) -> None:
-            """End all that runs, and all that was sent, as a success."""
-            while self.held or self.inbox:
-                for claim in self.held.values():
-                    end(scenario, claim, result="[1, 2]")
-                    self.inbox += scenario.messages()
-                claims = [scenario.claim(message) for message in self.inbox]
-                self.held = {claim.id: claim for claim in claims if claim is not None}
-                self.inbox.clear()
-
-    return Hands
+    def work_on(self) -> None:
+        """End all that runs, and all that was sent, as a success."""
+        while self.held or self.inbox:
+            for claim in self.held.values():
+                end(self.scenario, claim, result="[1, 2]")
+                self.inbox += self.scenario.messages()
+            claims = [self.scenario.claim(message) for message in self.inbox]
+            self.held = {claim.id: claim for claim in claims if claim is not None}
+            self.inbox.clear()
 
 
 @pytest.mark.parametrize("follow", [True, False])
@@ -201,7 +201,7 @@ def test_clear_and_mark_at_random_moments(make_scenario: Callable[..., Scenario]
         phases=(Phase.explicit, Phase.generate),  # an example takes a second: it is not worth minutes to shorten it
     )
 
-    run_state_machine_as_test(machine(scenario), settings=chosen)
+    run_state_machine_as_test(type("OfScenario", (Hands,), {"scenario": scenario}), settings=chosen)
 
 
 def test_a_task_cleared_a_hundred_times_while_it_runs_ends_once_each_time(scenario: Scenario) -> None:
