@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 import click
 
@@ -62,38 +62,37 @@ def _with(*decorators: Callable[[F], F]) -> Callable[[F], F]:
     return decorate
 
 
+_clearing = _with(_latest, _dry_run, _yes, options.as_json)
+
+
+class Clearing(TypedDict):
+    """The options of every command that clears, by the names of their parameters."""
+
+    latest: bool | None
+    dry_run: bool
+    yes: bool
+    json_wanted: bool
+
+
 @click.command("clear")
-@_with(_dag, _run, _only_failed, _only_running, _latest, _dry_run, _yes, options.as_json)
+@_with(_dag, _run, _only_failed, _only_running, _clearing)
 def clear_run(
     dag_id: str,
     run_id: str,
     *,
     only_failed: bool,
     only_running: bool,
-    latest: bool | None,
-    dry_run: bool,
-    yes: bool,
-    json_wanted: bool,
+    **how: Unpack[Clearing],
 ) -> None:
     """Clear a run, or only its failed tasks, so that it runs again. Running tasks are stopped first."""
     tasks = selection.Tasks(states=_kept(only_failed=only_failed, only_running=only_running))
     engine = options.engine()
     reads.run(engine, dag_id, run_id)
-    _clear(
-        engine,
-        selection.Runs(dag_id=dag_id, run_id=run_id),
-        tasks,
-        latest=latest,
-        dry_run=dry_run,
-        yes=yes,
-        json_wanted=json_wanted,
-    )
+    _clear(engine, selection.Runs(dag_id=dag_id, run_id=run_id), tasks, **how)
 
 
 @click.command("clear")
-@_with(
-    _dag, _run, _tasks, _upstream, _downstream, _only_failed, _only_running, _map_index, _latest, _dry_run, _yes, options.as_json
-)
+@_with(_dag, _run, _tasks, _upstream, _downstream, _only_failed, _only_running, _map_index, _clearing)
 def clear_tasks(
     dag_id: str,
     run_id: str,
@@ -104,10 +103,7 @@ def clear_tasks(
     only_failed: bool,
     only_running: bool,
     map_index: int | None,
-    latest: bool | None,
-    dry_run: bool,
-    yes: bool,
-    json_wanted: bool,
+    **how: Unpack[Clearing],
 ) -> None:
     """Clear tasks of a run so that they run again. Running tasks are stopped first.
 
@@ -122,15 +118,7 @@ def clear_tasks(
     )
     engine = options.engine()
     reads.run(engine, dag_id, run_id)
-    _clear(
-        engine,
-        selection.Runs(dag_id=dag_id, run_id=run_id),
-        tasks,
-        latest=latest,
-        dry_run=dry_run,
-        yes=yes,
-        json_wanted=json_wanted,
-    )
+    _clear(engine, selection.Runs(dag_id=dag_id, run_id=run_id), tasks, **how)
 
 
 @click.command("clear")
@@ -146,7 +134,7 @@ def clear_tasks(
     multiple=True,
     help="Only task instances in this state. Can be repeated.",
 )
-@_with(_latest, _dry_run, _yes, options.as_json)
+@_clearing
 def clear_dag(
     dag_id: str,
     *,
@@ -156,10 +144,7 @@ def clear_dag(
     from_date: datetime | None,
     to_date: datetime | None,
     state: tuple[str, ...],
-    latest: bool | None,
-    dry_run: bool,
-    yes: bool,
-    json_wanted: bool,
+    **how: Unpack[Clearing],
 ) -> None:
     """Clear many runs of a DAG so that they run again. The options limit tasks, states and dates."""
     runs = selection.Runs(dag_id=dag_id, from_date=from_date, to_date=to_date)
@@ -167,7 +152,7 @@ def clear_dag(
     tasks = selection.Tasks(regex=task_regex, upstream=upstream, downstream=downstream, states=wanted)
     engine = options.engine()
     reads.dag(engine, dag_id)
-    _clear(engine, runs, tasks, latest=latest, dry_run=dry_run, yes=yes, json_wanted=json_wanted)
+    _clear(engine, runs, tasks, **how)
 
 
 @click.command("mark")
@@ -265,24 +250,15 @@ def delete_dag(dag_id: str, *, yes: bool, json_wanted: bool) -> None:
         output.say(f"Its file {deleted.file} still exists, so the DAG is created again. Remove the file to prevent that.")
 
 
-def _clear(
-    engine: Engine,
-    runs: selection.Runs,
-    tasks: selection.Tasks,
-    *,
-    latest: bool | None,
-    dry_run: bool,
-    yes: bool,
-    json_wanted: bool,
-) -> None:
-    core = options.settings().core
-    if not dry_run and not yes and not json_wanted and _is_interactive():
+def _clear(engine: Engine, runs: selection.Runs, tasks: selection.Tasks, **how: Unpack[Clearing]) -> None:
+    core, latest, dry_run = options.settings().core, how["latest"], how["dry_run"]
+    if not dry_run and not how["yes"] and not how["json_wanted"] and _is_interactive():
         planned = clear.clear(engine, runs, tasks, core=core, latest=latest, dry_run=True)
         _table(planned)
         if planned:
             _ask(f"Clear {_count(len(planned), 'task instance')}?", False)
     changes = clear.clear(engine, runs, tasks, core=core, latest=latest, dry_run=dry_run)
-    _show(changes, "cleared", dry_run=dry_run, json_wanted=json_wanted)
+    _show(changes, "cleared", dry_run=dry_run, json_wanted=how["json_wanted"])
 
 
 def _show(changes: Sequence[selection.Change], done: str, *, dry_run: bool, json_wanted: bool) -> None:
