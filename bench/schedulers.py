@@ -10,7 +10,7 @@ from bench.stub import StubWorker
 from scheduler.messaging.wakeups import Wakeups
 
 COUNTS = (1, 2, 3)
-#: Room for all, so that schedulers wait for nothing but each other.
+#: FreeCapacity for all, so that schedulers wait for nothing but each other.
 ENVIRONMENT = {"PACELINE_CORE_PARALLELISM": "20000", "PACELINE_SCHEDULER_MIN_FILE_PROCESS_INTERVAL": "3600"}
 POOLS = tuple(f"bench_{number}" for number in range(4))
 DAGS, LENGTH = 20, 5

@@ -9,7 +9,7 @@ from scheduler.states import Waiting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class FreeCapacity:
     """What is free: slots by pool, messages by queue, and overall; and how many are active under the limits of runs and tasks."""
 
     pools: Mapping[str, int]
@@ -20,8 +20,8 @@ class Room:
     #: How many each of these allows.
     most: Mapping[Place, int] = field(default_factory=dict)
 
-    def without(self, chosen: Collection[Waiting]) -> "Room":
-        """What is free when these are active too."""
+    def without(self, chosen: Collection[Waiting]) -> "FreeCapacity":
+        """The capacity that is free if these are active too."""
         pools, queues, active, most = Counter(self.pools), self.queues.copy(), self.active.copy(), dict(self.most)
         for one in chosen:
             pools[one.pool] -= one.pool_slots
@@ -33,14 +33,14 @@ class Room:
         return replace(self, pools=dict(pools), queues=queues, parallelism=self.parallelism - len(chosen), active=active, most=most)
 
 
-def select(waiting: Iterable[Waiting], room: Room, *, limit: int, reserve: bool = True) -> list[Waiting]:
-    """Choose in rank order. One that does not fit is passed over and the next is tried, so a full pool stops nobody else.
+def select(waiting: Iterable[Waiting], free: FreeCapacity, *, limit: int, reserve: bool = True) -> list[Waiting]:
+    """Choose in rank order. A task instance that does not fit is skipped, so that a full pool does not block others.
 
-    With `reserve`, one that fits everywhere but needs more slots than its pool has free holds the pool: nobody that ranks
-    below it gets these slots, so that small ones cannot pass it for ever.
+    With `reserve`, one that only lacks slots of its pool reserves the pool: lower-ranked ones get none of its slots, so that
+    small tasks cannot overtake a large one forever.
     """
-    pools, queues, active = dict(room.pools), room.queues.copy(), room.active.copy()
-    left = min(limit, room.parallelism)
+    pools, queues, active = dict(free.pools), free.queues.copy(), free.active.copy()
+    left = min(limit, free.parallelism)
     chosen: list[Waiting] = []
     for one in sorted(waiting, key=lambda one: (-one.rank, one.id)):
         if len(chosen) >= left:

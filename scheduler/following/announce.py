@@ -1,4 +1,4 @@
-"""What a report makes known after its commit: the message of the task instance that was queued, and wakeups for the rest."""
+"""After the commit of a report: sends the message of the task instance that it queued, and wakes schedulers for the rest."""
 
 from contextlib import suppress
 
@@ -14,27 +14,27 @@ from scheduler.store.worker.claims import Claim, Moved, Reported
 def announce(
     publisher: Publisher, wakeups: Wakeups, claim: Claim, dag: SerializedDag, reported: Reported, *, needs_scheduler: bool
 ) -> None:
-    """Send what was queued, then wake the services that have something to do."""
+    """Send the messages of queued task instances, then wake the services that have something to do."""
     fault_points.point("report.after")
-    queued = [one for one in (*reported.moved, reported.handed_on) if one is not None and one.dispatch_id]
-    # A state of queued without a message is what the rescue service looks for, so nothing is lost while the broker is away.
+    queued = [moved for moved in (*reported.moved, reported.handed_on) if moved is not None and moved.dispatch_id]
+    # The rescue service finds queued task instances without a message, so nothing is lost while the broker is down.
     with suppress(*PUBLISH_ERRORS):
-        publisher.publish([_message(claim, one) for one in queued])
+        publisher.publish([_message(claim, moved) for moved in queued])
     fault_points.point("follow.published")
     if tokens := wakeup_tokens(claim, dag, reported, needs_scheduler=needs_scheduler):
         wakeups.wake(*tokens)
-    fault_points.point("follow.rung")
+    fault_points.point("follow.woken")
 
 
 def wakeup_tokens(claim: Claim, dag: SerializedDag, reported: Reported, *, needs_scheduler: bool) -> list[str]:
-    """The services to wake: queue, if there may be slots for a waiting task instance; promote, if the run may end or the scheduler
-    has to decide something; for the next run, if its tasks wait for those of this one; and those that take the notices of this end.
+    """The wakeups to send: for queue, if there may be slots for a waiting task instance; for the run, if it may end or the
+    scheduler must decide something; for the next run, if its tasks wait for this one; and for the services of notices.
     """
     tokens = []
     if _may_find_capacity(claim, reported):
         tokens.append("queue")
-    # What did not move was decided by others, or is for the scheduler; so is everything further down.
-    decided = not any(one.state in FINISHED and dag.downstream[dag.number[one.task_id]] for one in reported.moved)
+    # A moved task that is finished has downstream tasks that only the scheduler decides.
+    decided = not any(moved.state in FINISHED and dag.downstream[dag.number[moved.task_id]] for moved in reported.moved)
     if needs_scheduler or not (decided and reported.others_wait and reported.all_moved):
         tokens.append(f"run:{claim.dag_run_id}")
     if dag.depends_on_past:
@@ -46,27 +46,28 @@ def wakeup_tokens(claim: Claim, dag: SerializedDag, reported: Reported, *, needs
 
 def _may_find_capacity(claim: Claim, reported: Reported) -> bool:
     """Whether there may be slots for a waiting task instance that the queue service does not know about."""
-    ready = [one for one in reported.moved if one.state is TaskState.SCHEDULED]
-    successor = next((one for one in reported.moved if one.state is TaskState.QUEUED), None)
+    ready = [moved for moved in reported.moved if moved.state is TaskState.SCHEDULED]
+    successor = next((moved for moved in reported.moved if moved.state is TaskState.QUEUED), None)
     first = reported.handed_on
     if (new := successor or first) is not None and new.pool_slots < claim.pool_slots and (ready or reported.pool_has_waiting):
         return True
     if first is not None:
-        # What became ready has a lower rank. `first` waited for slots and a place in its queue: for what needs the same there is
-        # no capacity, or the queue service was about to come, finds `first` gone and looks again (services/queue).
-        return any((one.pool, one.queue) != (first.pool, first.queue) for one in ready)
+        # The ready tasks have a lower rank. `first` waited for slots of its pool and a place in its queue, so there is no
+        # capacity for others that need both. Or a pass of the queue service had chosen `first`; then it misses it and another
+        # pass follows (see `lost` in services/queue).
+        return any((moved.pool, moved.queue) != (first.pool, first.queue) for moved in ready)
     return bool(ready) or (reported.pool_has_waiting and successor is None)
 
 
-def _message(claim: Claim, one: Moved) -> Message:
-    assert one.dispatch_id is not None
+def _message(claim: Claim, moved: Moved) -> Message:
+    assert moved.dispatch_id is not None
     return Message(
-        ti_id=one.id,
-        dispatch_id=one.dispatch_id,
-        queue=one.queue,
+        ti_id=moved.id,
+        dispatch_id=moved.dispatch_id,
+        queue=moved.queue,
         dag_id=claim.dag_id,
         run_id=claim.run_id,
-        task_id=one.task_id,
-        map_index=one.map_index,
-        priority_weight=one.priority_weight,
+        task_id=moved.task_id,
+        map_index=moved.map_index,
+        priority_weight=moved.priority_weight,
     )

@@ -1,7 +1,7 @@
-"""Following: reports the end of a try and queues what may run next, in one transaction, then sends its message.
+"""Fast-follow: reports the end of a try and queues the tasks that can run next, in one transaction, then sends a message.
 
-deciding/following.py decides, store/worker/hot_path.py stores, announce.py makes it known. Workers call it; it costs
-O(direct downstream tasks), whatever the size of the DAG.
+deciding/following.py decides, store/worker/hot_path.py stores, announce.py sends the message and the wakeups. Workers call
+it; it costs O(direct downstream tasks), whatever the size of the DAG.
 """
 
 import logging
@@ -22,16 +22,16 @@ from scheduler.store.worker.hot_path import HotPath
 
 log = logging.getLogger("paceline.worker")
 
-#: The try goes on in a later dispatch.
+#: The states in which the try continues with a later dispatch.
 SUSPENDED = frozenset({TaskState.UP_FOR_RESCHEDULE, TaskState.DEFERRED})
-#: Seconds; what is due later than this is found by the scheduler's poll.
+#: Seconds. A task instance that is due later than this is found by the poll of the scheduler.
 SOON_S = 1.0
 
 
 class Follower:
-    """Reports for one pool child and sends what follows.
+    """Reports the tries of one pool process, and sends the messages that follow.
 
-    Everything that `report` calls may raise. A psycopg2.Error that is passing means: report again, see scheduler/store/sqlstates.
+    After a temporary psycopg2.Error, call `report` again; see is_passing in scheduler/store/db/sqlstates.py.
     """
 
     def __init__(self, hot: HotPath, publisher: Publisher, wakeups: Wakeups, *, enabled: bool, aging: bool = False) -> None:
@@ -42,10 +42,10 @@ class Follower:
         self._aging = aging
 
     def report(self, claim: Claim, ending: Ending) -> bool:
-        """Store the ending and follow; False if the task instance is no longer this dispatch's.
+        """Store the end of a try and follow it. False if the task instance no longer belongs to this dispatch.
 
-        How a task ended does not depend on the tasks below it: after an error there, the ending is stored alone, and the scheduler
-        follows.
+        The outcome of a task must not depend on its downstream tasks: after an error there, the end is stored alone, and the
+        scheduler decides the downstream tasks.
         """
         try:
             if ending.state in SUSPENDED:
@@ -54,7 +54,10 @@ class Follower:
         except Exception as error:
             if sqlstates.is_passing(error):
                 raise
-            log.exception("following failed below %s.%s (run %s): the scheduler follows", claim.dag_id, claim.task_id, claim.run_id)
+            log.exception(
+                "The downstream tasks of %s.%s (run %s) could not be followed; the scheduler decides them",
+                claim.dag_id, claim.task_id, claim.run_id,
+            )  # fmt: skip
             self._hot.close()
             return self._report_alone(claim, ending)
 
@@ -66,7 +69,7 @@ class Follower:
         return obeyed
 
     def _follow(self, claim: Claim, ending: Ending) -> bool:
-        """Plan, report, lock and plan again if a join may be ready, announce."""
+        """Plan and report; if a join may be ready, lock it, plan and report again; then announce."""
         dag = self._hot.dag(claim.version_id)
         plan = following.plan_of(dag, claim, ending.state, ending.skip, enabled=self._enabled)
         reported: Reported | Undecided | None
@@ -86,7 +89,7 @@ class Follower:
         return True
 
     def _report_locked(self, claim: Claim, ending: Ending, dag: SerializedDag, plan: Plan) -> Reported | None:
-        """Report with all that may be moved locked, and the joins decided from what is true then."""
+        """Lock every task instance that may move, decide the joins from the current states, and report."""
         with self._hot.deciding(claim, plan.affected):
             fault_points.point("follow.locked")
             upstream = self._hot.upstream_states(claim, plan.joins, Ranges.above(dag, plan.joins))
@@ -113,7 +116,7 @@ class Follower:
         return True
 
     def _report_alone(self, claim: Claim, ending: Ending) -> bool:
-        """Store the ending, decide nothing, and wake every service that may have something to do because of such an ending."""
+        """Store the end without deciding anything, and wake every service that may have something to do after it."""
         if ending.state in SUSPENDED:
             accepted = self._hot.suspend(claim, ending) is not None
         else:

@@ -1,4 +1,4 @@
-"""The health of a scheduler, made of the health of its parts."""
+"""The health of a scheduler: the health of its parts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from scheduler.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class SchedulerHealth:
-    """The loop beats before each service; while a service hangs, it does not."""
+    """The health of the parts of a scheduler. The loop updates its pulse before each service, so a hanging service shows."""
 
     loop: Pulse
     heartbeat: Pulse
@@ -17,7 +17,7 @@ class SchedulerHealth:
     broker: Contact
 
     def health(self, process: Callable[[], str], dag_files: Complaint, settings: Complaint = lambda _: None) -> Health:
-        """Without the broker a scheduler still decides: what it queues is sent once the broker is back."""
+        """The health report. The broker is not vital: a scheduler decides without it, and sends messages when it is back."""
         vital: dict[str, Complaint] = {
             "loop": self.loop,
             "heartbeat": self.heartbeat,
@@ -28,11 +28,11 @@ class SchedulerHealth:
 
 
 def of(settings: Settings) -> SchedulerHealth:
-    """The parts of a scheduler that starts. It is unhealthy before the other schedulers declare it lost."""
-    dead_s = settings.scheduler.scheduler_health_check_threshold
+    """The initial health of a scheduler. A hanging one is unhealthy before other schedulers declare it lost."""
+    lost_s = settings.scheduler.scheduler_health_check_threshold
     return SchedulerHealth(
-        loop=Pulse("The loop has not turned", dead_s * 2 / 3),
-        heartbeat=Pulse("Its sign of life did not reach the database", dead_s),
+        loop=Pulse("The loop has not run a service", lost_s * 2 / 3),
+        heartbeat=Pulse("Its heartbeat did not reach the database", lost_s),
         database=Contact(),
         broker=Contact(),
     )

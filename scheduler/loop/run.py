@@ -1,6 +1,6 @@
 """The scheduler process: a loop that runs its services on wakeups and on a slow poll, until it is stopped.
 
-Run as many schedulers as you like. None keeps state: any can be killed at any point, and the others go on.
+Run as many schedulers as you like. All are active and stateless, and any can be killed at any point.
 """
 
 import logging
@@ -48,12 +48,12 @@ log = logging.getLogger("paceline.scheduler")
 
 S = TypeVar("S", bound=Service | TimedService)
 
-#: Seconds after which a loop that runs no service hangs. A service that waits for a broker, again and again, ends sooner.
+#: Seconds without starting a service after which the loop counts as hung. A service that waits for the broker ends sooner.
 HANGS_S = 60.0
 
 
 def run(settings: Settings, *, name: str | None = None) -> int:
-    """Be a scheduler until SIGTERM, SIGINT, num_runs or run_duration; the exit code."""
+    """Run a scheduler until SIGTERM, SIGINT, num_runs or run_duration. Returns the exit code."""
     role.prepare(settings.database_url)
     hardening.forget()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
@@ -66,7 +66,7 @@ def run(settings: Settings, *, name: str | None = None) -> int:
     except CredentialsError:
         raise
     except UnreachableError as error:
-        # Deciding needs the database only; what is queued meanwhile is sent once the broker is there.
+        # Decisions need only the database. Messages are sent once the broker answers.
         log.warning("%s", error)
     with role.running("scheduler", settings.run_folder) as process:
         loop = SchedulerLoop(engine, settings, name=name, pidfile=process.pidfile)
@@ -75,9 +75,9 @@ def run(settings: Settings, *, name: str | None = None) -> int:
         loop.heartbeat.on_new_id = files.work_as
         files.start()
         process.ending.callback(files.stop)
-        shown = loop.vitals.health(lambda: loop.scheduler_id, files.complaint, loop.heartbeat.drift)
-        process.serve_health(shown, settings.scheduler.health_address, settings.scheduler.health_port)
-        log.info("%s decides; DAG files from %s", loop.scheduler_id, settings.dags_folder)
+        report = loop.vitals.health(lambda: loop.scheduler_id, files.complaint, loop.heartbeat.drift)
+        process.serve_health(report, settings.scheduler.health_address, settings.scheduler.health_port)
+        log.info("%s started; DAGs folder %s", loop.scheduler_id, settings.dags_folder)
         loop.run(process.stop)
     log.info("%s stopped", loop.scheduler_id)
     return 0
@@ -104,7 +104,7 @@ def services(engine: Engine, settings: Settings, scheduler_id: Callable[[], str]
 
 
 class SchedulerLoop:
-    """Runs each service when it is due. `run_once` is one pass and what tests call; `run` repeats it."""
+    """Runs each service when it is due. `run_once` is one pass, which tests call directly; `run` repeats it."""
 
     def __init__(self, engine: Engine, settings: Settings, *, name: str | None = None, pidfile: Pidfile | None = None) -> None:
         self.engine = engine
@@ -121,7 +121,7 @@ class SchedulerLoop:
 
     @property
     def scheduler_id(self) -> str:
-        """The id of this scheduler in the registry; it gets another one if it was declared lost."""
+        """The ID of this scheduler in the registry. It gets another one if it was declared lost."""
         return self.heartbeat.scheduler_id
 
     def service(self, kind: type[S]) -> S:
@@ -134,7 +134,7 @@ class SchedulerLoop:
         started, passes = time.monotonic(), 0
         self.heartbeat.start()
         while not stop.is_set():
-            # What it was woken for may have to wait; then there is nothing to ask the database.
+            # A wakeup may be for a service that is not due yet; then no query is needed.
             if self._next_due_at() <= time.monotonic():
                 self.run_once()
                 passes += 1
@@ -150,13 +150,13 @@ class SchedulerLoop:
             self._report(error)
             self.vitals.loop.beat()
             for timer in self.timers.values():
-                # Not by its interval only: what it was woken for is not done.
+                # Marked as more than a poll, because the work of its wakeup is not done.
                 timer.ran(timer.interval_s)
             return
         self.vitals.database.answered()
         for service in self.services:
             self.vitals.loop.beat()
-            # Before each of them: a service with much to do must not keep this scheduler from showing that it lives.
+            # Before each service, so that a long pass does not delay the heartbeat.
             heartbeat = self.timers[self.heartbeat.name]
             if heartbeat.is_due() or (pending is not None and heartbeat.is_near()):
                 self._run(self.heartbeat, now)
@@ -171,7 +171,7 @@ class SchedulerLoop:
                 self._run(service, now)
 
     def wake(self, tokens: Iterable[str]) -> None:
-        """Make due what these wakeups are about, see scheduler/messaging/wakeups.py."""
+        """Make the services of these wakeups due, see scheduler/messaging/wakeups.py."""
         for token in tokens:
             kind, _, key = token.partition(":")
             for service in self.services:
@@ -187,11 +187,11 @@ class SchedulerLoop:
         self.engine.dispose()
 
     def _look(self) -> tuple[datetime, frozenset[str] | None]:
-        """The database's clock; and what is pending, None if no service polls."""
+        """The time by the database's clock, and the services with pending work, or None if no service polls."""
         timers = [self.timers[name] for name in self.questions]
         if any(timer.is_due() and timer.only_polls() for timer in timers):
-            found = pending_work.look(self.engine, self.settings, self.questions)
-            return found.now, found.services
+            pending = pending_work.look(self.engine, self.settings, self.questions)
+            return pending.now, pending.services
         with self.engine.connect() as connection:
             return clock.now(connection), None
 
@@ -208,13 +208,13 @@ class SchedulerLoop:
 
     def _wait(self, stop: threading.Event) -> None:
         now = time.monotonic()
-        deaf_s = self._queue.listens_at - now
-        pause_s = min(self._next_due_at() - now, deaf_s if deaf_s > 0 else math.inf)
+        unread_s = self._queue.listens_at - now
+        pause_s = min(self._next_due_at() - now, unread_s if unread_s > 0 else math.inf)
         if pause_s <= 0:
             return
-        tokens = self._wakeups.wait(pause_s, queue=deaf_s <= 0)
-        if tokens is None:  # the broker is away: poll
-            self.vitals.broker.failed("Redis does not answer; what is queued is sent once it does.")
+        tokens = self._wakeups.wait(pause_s, queue=unread_s <= 0)
+        if tokens is None:  # the broker does not answer: poll
+            self.vitals.broker.failed("Redis does not answer; messages of queued tasks are sent once it does.")
             stop.wait(min(pause_s, self.settings.scheduler.scheduler_idle_sleep_time))
             return
         self.vitals.broker.answered()
@@ -224,18 +224,18 @@ class SchedulerLoop:
         return min(timer.due_at for timer in self.timers.values())
 
     def _is_running(self) -> bool:
-        """One that hangs for good must not keep the DAG files and notices that it has claimed."""
+        """Whether the loop runs. The claims of a hung scheduler on DAG files and notices must expire."""
         return time.monotonic() - self.vitals.loop.at < HANGS_S
 
     def _guarded(self, run: Callable[[], Result | None]) -> Result:
-        """An error of one service is logged; its timer and the other services go on."""
+        """Run a function of a service, and log its error; the loop and the other services continue."""
         try:
             return run() or Result()
         except OperationalError as error:
             self._report(error)
         except ProgrammingError as error:
             if getattr(error.orig, "pgcode", None) != sqlstates.NO_RIGHT:
-                log.exception("A service failed and will be tried again; the other services go on")
+                log.exception("A service failed and will run again; the other services continue")
             else:
                 self._report(error)
         except Exception:

@@ -42,7 +42,7 @@ def put_aside(broker: Any, keys: Iterable[str], expected: str) -> list[str]:
     return moved
 
 
-def end_endless_turn(broker: Any, key: str, *, longest_s: float = math.inf) -> None:
+def delete_stuck_lock(broker: Any, key: str, *, longest_s: float = math.inf) -> None:
     """Delete a lock that never expires, or expires later than Paceline's own locks: it is not from a Paceline process."""
     left_ms: int = broker.pttl(key)
     if left_ms == NEVER or left_ms > longest_s * 1000:

@@ -62,8 +62,8 @@ STEPS = {
     "follow.commit": "after the report and the follow-up decisions are written, before the commit",
     "report.after": "after the report, before the successor's message is published",
     "follow.published": "after the successor's message is published, before the wakeup",
-    "follow.rung": "after the wakeup",
-    "fire.rung": "after a waiter sent a wakeup",
+    "follow.woken": "after the wakeup",
+    "fire.woken": "after a waiter sent a wakeup",
 }
 POINTS: dict[str, str] = {
     name: text

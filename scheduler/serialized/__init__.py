@@ -1,1 +1,1 @@
-"""The DAG as data: what the parser writes and everything else reads."""
+"""The DAG as data: the parser writes it, and everything else reads it."""

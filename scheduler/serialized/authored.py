@@ -1,4 +1,4 @@
-"""Turns an authored DAG into data."""
+"""Serializes the DAG of an author."""
 
 from collections import deque
 from datetime import datetime, timedelta
@@ -15,7 +15,7 @@ from scheduler.settings import Core, Scheduler
 
 
 def from_dag(dag: DAG, *, file: str, core: Core, scheduler: Scheduler) -> SerializedDag:
-    """Turn an authored DAG into data; `file` is its path relative to the DAGs folder."""
+    """Serialize a DAG. `file` is its path relative to the DAGs folder."""
     weight = weights.effective(dag)
     scopes = setup_scopes(dag)
     return SerializedDag(
@@ -101,7 +101,7 @@ def _task(task: AbstractOperator, priority_weight: int, scopes: Scopes, core: Co
 
 
 def _topological(dag: DAG) -> list[str]:
-    """Kahn's algorithm, first come first served: tasks of one level get neighboring numbers."""
+    """The tasks in topological order by Kahn's algorithm with a FIFO queue, so that tasks of one level are neighbors."""
     waits_for = {name: len(task.upstream_task_ids) for name, task in dag.task_dict.items()}
     ready = deque(name for name, count in waits_for.items() if count == 0)
     order = []

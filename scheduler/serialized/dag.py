@@ -1,4 +1,4 @@
-"""A version of a DAG as data: immutable, free of user code; equal content has an equal hash."""
+"""A DAG version as data: immutable and free of user code. Equal content has an equal hash."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ from scheduler.serialized.tasks import SerializedTask
 
 @dataclass(frozen=True, kw_only=True)
 class SerializedDag:
-    """One version of a DAG. `tasks` are in topological order, siblings side by side; a task's place is its number, `task_no`."""
+    """One version of a DAG. `tasks` are in topological order, with siblings next to each other; the index is the `task_no`."""
 
     dag_id: str
     file: str
@@ -29,34 +29,34 @@ class SerializedDag:
     tags: tuple[str, ...] = ()
     dagrun_timeout_s: float | None = None
     fail_fast: bool = False
-    #: 0: never. Else the DAG is paused after so many failed runs in a row.
+    #: The DAG is paused after this many failed runs in a row; 0 for never.
     max_consecutive_failed_dag_runs: int = 0
-    #: What gives a notice: dag_success, dag_failure.
+    #: The events that create a notice: dag_success, dag_failure.
     notify: tuple[str, ...] = ()
     #: {name: {"value", "schema", "description"}}, see authoring/params.
     params: dict[str, Any] = field(default_factory=dict)
     #: {"reference", "interval_s", ...} each, see authoring/deadline.
     deadlines: tuple[dict[str, Any], ...] = ()
     sla_miss_callback: bool = False
-    #: Its runs go on with the newest version as soon as there is one, instead of the one they were made from.
+    #: Its runs continue with each new version, instead of the one with which they were created.
     disable_bundle_versioning: bool = False
-    #: Whether cleared runs go on with the newest version; None: core.rerun_with_latest_version.
+    #: Whether cleared runs continue with the newest version; None: core.rerun_with_latest_version.
     rerun_with_latest_version: bool | None = None
-    #: Which kinds of runs it takes; empty: all.
+    #: The types of runs that it allows; empty: all.
     allowed_run_types: tuple[str, ...] = ()
     #: [{"group_id", "parent", "tooltip"}, ...], outer groups first.
     groups: tuple[dict[str, Any], ...] = ()
-    #: {uri: name} of the assets it names, as far as the name is another.
+    #: {uri: name} of its assets whose name is not their URI.
     asset_names: dict[str, str] = field(default_factory=dict)
     tasks: tuple[SerializedTask, ...] = ()
 
     def to_json(self) -> str:
-        """Canonical JSON: the same DAG gives the same bytes in any process."""
+        """Canonical JSON: equal DAGs have equal bytes, in any process."""
         return self._json
 
     @classmethod
     def from_json(cls, text: str | dict[str, Any]) -> Self:
-        """The DAG that `to_json` wrote; keys of a newer writer are passed over."""
+        """The DAG that `to_json` wrote. Unknown keys of a newer version of Paceline are ignored."""
         data = json.loads(text) if isinstance(text, str) else text
         tasks = tuple(SerializedTask(**_known(SerializedTask, task)) for task in data["tasks"])
         return cls(**_known(cls, data) | {"tasks": tasks})
@@ -95,21 +95,21 @@ class SerializedDag:
 
     @cached_property
     def leaves(self) -> tuple[int, ...]:
-        """The tasks whose ends decide how a run ends: those with nothing but teardowns below them.
+        """The tasks that decide the final state of a run: those with only teardowns downstream.
 
-        A teardown counts only with on_failure_fail_dagrun, or where a DAG has nothing else.
+        A teardown counts only with on_failure_fail_dagrun, or if the DAG has only teardowns there.
         """
         teardown = [task.is_teardown for task in self.tasks]
         counted = [
             no
             for no, below in enumerate(self.downstream)
-            if (not teardown[no] and all(teardown[one] for one in below)) or self.tasks[no].on_failure_fail_dagrun
+            if (not teardown[no] and all(teardown[next_no] for next_no in below)) or self.tasks[no].on_failure_fail_dagrun
         ]
         return tuple(counted or [no for no, below in enumerate(self.downstream) if not below])
 
     @cached_property
     def below_branch(self) -> frozenset[int]:
-        """Tasks that some task above them may decide to skip."""
+        """Tasks downstream of a branch, which can decide to skip them."""
         below: set[int] = set()
         for no, task in enumerate(self.tasks):
             if task.branches or no in below:
@@ -126,21 +126,21 @@ class SerializedDag:
 
     @cached_property
     def is_plain(self) -> bool:
-        """Whether a run of it is decided from its states alone, and nothing has to be made, collected or stopped for that."""
+        """Whether a run can be decided from its states alone, without expansion, other runs, branches or fail_fast."""
         more = self.fail_fast or self.disable_bundle_versioning or self.depends_on_past or self.has_branches
         return not more and not any(task.is_mapped for task in self.tasks)
 
     def follows(self, above: int, below: int) -> bool:
-        """Whether a worker that ends task `above` may decide task `below` from the states of its direct upstream tasks alone.
+        """Whether a worker that ends task `above` can decide task `below` from the states of its direct upstream tasks.
 
-        Not if it looks at other runs or at setups further up, or has to be expanded first. Instances of a mapped group follow
-        each other where nothing outside the group is waited for.
+        It cannot if the task depends on other runs or on indirect setups, or must be expanded first. Instances of a mapped
+        group are decided if all direct upstream tasks are in the group.
         """
         return below in self.followed
 
     @cached_property
     def followed(self) -> frozenset[int]:
-        """The tasks of which `follows` is true, whichever task above them ends."""
+        """The tasks for which `follows` is true, for any upstream task."""
         return frozenset(
             no
             for no, task in enumerate(self.tasks)
@@ -161,7 +161,7 @@ class SerializedDag:
 
     @cached_property
     def above_mapped(self) -> frozenset[int]:
-        """The tasks with a mapped task directly below: it may be mapped over what they push."""
+        """The tasks with a direct downstream task that is mapped, possibly over their results."""
         return frozenset(above for no in self.mapped for above in self.upstream[no])
 
     @cached_property
@@ -171,24 +171,24 @@ class SerializedDag:
 
     @cached_property
     def _looks_further(self) -> frozenset[int]:
-        """Tasks that look at more than their direct upstream tasks."""
+        """Tasks that depend on more than their direct upstream tasks."""
         return frozenset(
             no
             for no, task in enumerate(self.tasks)
-            if task.depends_on_past or task.is_teardown or not self._upstream_vouches_for_setups(task)
+            if task.depends_on_past or task.is_teardown or not self._upstream_implies_setups(task)
         )
 
-    def _upstream_vouches_for_setups(self, task: SerializedTask) -> bool:
-        """Whether, once its direct upstream tasks have succeeded, each setup further up has."""
+    def _upstream_implies_setups(self, task: SerializedTask) -> bool:
+        """Whether the success of its direct upstream tasks implies the success of each indirect setup."""
         above = [self.tasks[self.number[name]] for name in task.upstream]
         return all(
             task.trigger_rule == "always"
             or (
                 task.trigger_rule == "all_success"
                 and any(
-                    (setup in one.setups and one.trigger_rule == "all_success")
-                    or (setup in one.indirect_setups and one.trigger_rule != "always")
-                    for one in above
+                    (setup in upstream.setups and upstream.trigger_rule == "all_success")
+                    or (setup in upstream.indirect_setups and upstream.trigger_rule != "always")
+                    for upstream in above
                 )
             )
             for setup in task.indirect_setups
@@ -204,19 +204,19 @@ class SerializedDag:
 
 
 def next_timetable(dag: SerializedDag) -> timetable.Timetable:
-    """The timetable that computes this DAG's next run."""
+    """The timetable of the DAG."""
     return timetable.from_spec(dag.schedule)
 
 
 def _as_dict(part: object) -> dict[str, Any]:
-    """A part as JSON has it. Unlike `asdict` it copies nothing, which was a quarter of the time that a small DAG file takes."""
+    """A dataclass as a dict for JSON. Unlike `asdict` it copies nothing; copying took a quarter of the time of a small DAG file."""
     if not is_dataclass(part):
         raise TypeError(f"Object of type {type(part).__name__} is not JSON serializable")
-    return {one.name: getattr(part, one.name) for one in fields(part)}
+    return {field.name: getattr(part, field.name) for field in fields(part)}
 
 
 def _known(kind: type, data: dict[str, Any]) -> dict[str, Any]:
-    """Those of `data` that `kind` has a field for; JSON knows lists only, some of these are tuples."""
+    """The values of `data` for which `kind` has a field, with tuples in place of lists where the field is a tuple."""
     names, tuples = _names(kind)
     values = dict(data) if data.keys() <= names else {name: value for name, value in data.items() if name in names}
     for name in tuples & values.keys():
@@ -227,8 +227,8 @@ def _known(kind: type, data: dict[str, Any]) -> dict[str, Any]:
 @cache
 def _names(kind: type) -> tuple[frozenset[str], frozenset[str]]:
     """The names of all fields, and of those that are tuples."""
-    found = fields(kind)
-    return frozenset(one.name for one in found), frozenset(one.name for one in found if get_origin(one.type) is tuple)
+    known = fields(kind)
+    return frozenset(each.name for each in known), frozenset(each.name for each in known if get_origin(each.type) is tuple)
 
 
 def _ranges(numbers: tuple[int, ...]) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""A task as data: every default is filled in."""
+"""A task as data."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SerializedTask:
-    """One task with every default filled in; durations in seconds."""
+    """One task with all defaults applied; durations are in seconds."""
 
     task_id: str
     operator: str
@@ -18,27 +18,27 @@ class SerializedTask:
     retry_exponential_backoff: float = 0.0
     max_retry_delay_s: float = 86400.0
     execution_timeout_s: float | None = None
-    #: It runs only while its worker has a lease, see docs/explanation/exclusive-tasks.md.
+    #: Whether it runs only while its worker has a lease, see docs/explanation/exclusive-tasks.md.
     exclusive: bool = False
     queue: str | None = None
     pool: str = "default_pool"
-    #: A pool of this name, if there is one, is its pool: that of the Spark cluster it submits to, called as its connection.
+    #: The connection of the Spark cluster to which it submits. If there is a pool with this name, that is its pool.
     cluster: str | None = None
     pool_slots: int = 1
-    #: Effective weight: own plus that of the tasks its weight_rule counts.
+    #: The effective weight: its own plus those of the tasks that its weight_rule counts.
     priority_weight: int = 1
     #: The innermost task group, for people.
     group: str | None = None
     is_setup: bool = False
     is_teardown: bool = False
     on_failure_fail_dagrun: bool = False
-    #: Setups whose scope it lies in, also indirect ones: each of these must have succeeded, unless its trigger rule is `always`.
+    #: The setups whose scope it is in, direct or indirect. Each must have succeeded, unless its trigger rule is `always`.
     setups: tuple[str, ...] = ()
-    #: Of a teardown: what else lies between its setups and itself, and must have ended.
+    #: For a teardown: the tasks between its setups and itself, which must have ended.
     scope: tuple[str, ...] = ()
-    #: How many instances it becomes, see deciding/expansion; None for a task that is not mapped.
+    #: How many instances it has, see deciding/expansion; None for a task that is not mapped.
     expand: dict[str, Any] | None = None
-    #: The mapped task group it belongs to: instance i waits for instance i of the group's other tasks.
+    #: Its mapped task group: instance i waits for instance i of its upstream tasks in the group.
     mapped_group: str | None = None
     depends_on_past: bool = False
     wait_for_downstream: bool = False
@@ -48,13 +48,13 @@ class SerializedTask:
     end_date: str | None = None
     max_active_tis_per_dag: int | None = None
     max_active_tis_per_dagrun: int | None = None
-    #: What gives a notice: on_execute, on_success, on_failure, on_retry, on_skipped, email_failure, email_retry, asset.
+    #: The events that create a notice: on_execute, on_success, on_failure, on_retry, on_skipped, email_failure, email_retry, asset.
     notify: tuple[str, ...] = ()
     email: tuple[str, ...] = ()
     sla_s: float | None = None
-    #: URIs of the assets it updates.
+    #: The URIs of the assets that it updates.
     outlets: tuple[str, ...] = ()
-    #: It may decide to skip tasks below it.
+    #: Whether it can decide to skip downstream tasks.
     branches: bool = False
 
     @property
@@ -63,10 +63,10 @@ class SerializedTask:
 
     @property
     def indirect_setups(self) -> tuple[str, ...]:
-        """Setups further up than directly above it."""
+        """Its setups that are not direct upstream tasks."""
         return tuple(name for name in self.setups if name not in self.upstream) if self.setups else ()
 
     @property
     def is_limited(self) -> bool:
-        """Whether instances of this very task are counted."""
+        """Whether the number of its own active instances is limited."""
         return self.max_active_tis_per_dag is not None or self.max_active_tis_per_dagrun is not None

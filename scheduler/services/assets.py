@@ -1,4 +1,4 @@
-"""assets: pass updates on to the DAGs that wait for them, and make one run of each whose condition is met."""
+"""assets: stores updates of assets for the DAGs that wait for them, and creates a run of each DAG whose condition is met."""
 
 import logging
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ from scheduler.store.db.database import transaction, transaction_at
 from scheduler.store.runs import runs
 
 BROKEN_PAUSE = timedelta(minutes=1)
-#: Tasks with outlets that one transaction passes on.
+#: Successes of tasks with outlets that one transaction reads.
 BATCH = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Triggered:
-    """The runs made, the DAGs for which that failed (by id, why), and whether more updates wait to be passed on."""
+    """The runs created, the DAGs for which that failed (the reason by ID), and whether more updates are waiting."""
 
     runs: list[runs.CreatedRun]
     broken: dict[str, str]
@@ -33,7 +33,7 @@ class Triggered:
 
 
 class Assets(TimedService):
-    """Any number of schedulers at once: a notice, and a DAG's dag_schedule row, is taken by one and passed over by the others."""
+    """Stores updates and creates runs. Schedulers share the work: each locks the rows that it processes, and skips locked ones."""
 
     name = "assets"
     pending = assets.PENDING
@@ -49,68 +49,68 @@ class Assets(TimedService):
     def run_once(self, now: datetime) -> Result:
         triggered = self.trigger(now)
         return Result(
-            runs=[made.id for made in triggered.runs],
+            runs=[run.id for run in triggered.runs],
             again_in_s=AT_ONCE if triggered.more else None,
             log=[(logging.ERROR, f"DAG {dag_id} cannot be run for its assets: {why}") for dag_id, why in triggered.broken.items()],
         )
 
     def trigger(self, now: datetime) -> Triggered:
-        taken = _pass_on(self._engine, self._versions)
+        taken = _store_updates(self._engine, self._versions)
         self._set_aside = {dag_id: until for dag_id, until in self._set_aside.items() if until > now}
-        made: list[runs.CreatedRun] = []
-        dag_ids, broken = _promising(self._engine, self._versions, list(self._set_aside))
+        new: list[runs.CreatedRun] = []
+        dag_ids, broken = _candidates(self._engine, self._versions, list(self._set_aside))
         for dag_id in dag_ids:
             try:
-                created = _make_run(self._engine, dag_id, self._versions, self._settings)
+                created = _create_run(self._engine, dag_id, self._versions, self._settings)
             except OperationalError:
                 raise
             except Exception as error:
                 broken[dag_id] = f"{type(error).__name__}: {error}"
                 continue
             if created is not None:
-                made.append(created)
+                new.append(created)
         self._set_aside |= dict.fromkeys(broken, now + BROKEN_PAUSE)
-        return Triggered(made, broken, more=taken == BATCH)
+        return Triggered(new, broken, more=taken == BATCH)
 
 
 @transaction_at("update")
-def _pass_on(connection: Connection, versions: Versions) -> int:
-    """Turn notices of tasks into updates of their outlets; how many notices."""
+def _store_updates(connection: Connection, versions: Versions) -> int:
+    """Turn the notices of successful tasks into updates of their outlets; returns the number of notices."""
     successes = assets.take_successes(connection, limit=BATCH)
-    dags = {one.version_id: versions.dag(connection, one.version_id) for one in successes}
-    updates = [update for one in successes for update in _updates(dags[one.version_id], one)]
+    dags = {success.version_id: versions.dag(connection, success.version_id) for success in successes}
+    updates = [update for success in successes for update in _updates(dags[success.version_id], success)]
     assets.store(connection, updates, {uri: name for dag in dags.values() for uri, name in dag.asset_names.items()})
     return len(successes)
 
 
 @transaction
-def _promising(connection: Connection, versions: Versions, without: list[str]) -> tuple[list[str], dict[str, str]]:
-    """DAGs for which enough was updated, or something they no longer wait for; and those that cannot be read, with the reason.
+def _candidates(connection: Connection, versions: Versions, without: list[str]) -> tuple[list[str], dict[str, str]]:
+    """DAGs whose condition is met, or with updates that they no longer wait for; and unreadable DAGs, with the reason.
 
-    Most wait for more, and then nothing is locked.
+    It locks nothing, since most DAGs still wait for other updates.
     """
-    found, broken = [], {}
-    for seen in assets.collected(connection, without=without):
+    candidates, broken = [], {}
+    for collected in assets.collected(connection, without=without):
         try:
-            dag = versions.dag(connection, seen.version_id)
-            if _is_met(dag, seen.uris) or not seen.uris.issubset(_named(dag)):
-                found.append(seen.dag_id)
+            dag = versions.dag(connection, collected.version_id)
+            if _is_met(dag, collected.uris) or not collected.uris.issubset(_named(dag)):
+                candidates.append(collected.dag_id)
         except DBAPIError:
             raise
         except Exception as error:
-            broken[seen.dag_id] = f"{type(error).__name__}: {error}"
-    return found, broken
+            broken[collected.dag_id] = f"{type(error).__name__}: {error}"
+    return candidates, broken
 
 
-def _updates(dag: SerializedDag, one: Success) -> list[Update]:
-    # By name and not by number: a run goes on with a newer version in which the task has another number, or none.
-    no = dag.number.get(one.task_id)
+def _updates(dag: SerializedDag, success: Success) -> list[Update]:
+    # By name and not by number: in a newer version of the run, the task can have another number, or be missing.
+    no = dag.number.get(success.task_id)
     outlets = () if no is None else dag.tasks[no].outlets
-    return [Update(uri=uri, extra=one.extras.get(uri, {}), by=one) for uri in outlets]
+    return [Update(uri=uri, extra=success.extras.get(uri, {}), by=success) for uri in outlets]
 
 
 @transaction_at("asset")
-def _make_run(connection: Connection, dag_id: str, versions: Versions, settings: Settings) -> runs.CreatedRun | None:
+def _create_run(connection: Connection, dag_id: str, versions: Versions, settings: Settings) -> runs.CreatedRun | None:
     held = assets.hold(connection, dag_id)
     if held is None:
         return None

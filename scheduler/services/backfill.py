@@ -1,4 +1,4 @@
-"""backfill: make the next runs of each backfill within its own max_active_runs, and end those that have nothing left."""
+"""backfill: creates the next runs of each backfill within its own max_active_runs, and ends backfills that are complete."""
 
 import logging
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from scheduler.store.runs import runs
 
 @dataclass(frozen=True, slots=True)
 class Backfilled:
-    """The runs made or cleared, the backfills that ended, those that failed with the reason, and whether some can go on at once."""
+    """The runs created or cleared, the backfills that ended or failed (with the reason), and whether more can be done now."""
 
     runs: list[int]
     ended: list[int]
@@ -26,8 +26,9 @@ class Backfilled:
 
 
 class Backfill(Service):
-    """Each run is made in a transaction of its own that holds the backfill's row and counts under it, so any number of
-    schedulers together never make more than `max_active_runs`, and one backfill that fails stops no other.
+    """Creates each run in a transaction of its own, which locks the row of the backfill before it counts its open runs.
+
+    So all schedulers together never exceed `max_active_runs`, and a backfill that fails does not stop the others.
     """
 
     name = "backfill"
@@ -46,14 +47,14 @@ class Backfill(Service):
             runs=done.runs,
             again_in_s=AT_ONCE if done.more else None,
             log=[
-                *((logging.ERROR, f"Backfill {backfill_id} cannot go on: {why}") for backfill_id, why in done.broken.items()),
+                *((logging.ERROR, f"Backfill {backfill_id} cannot continue: {why}") for backfill_id, why in done.broken.items()),
                 *((logging.INFO, f"Backfill {backfill_id} is complete") for backfill_id in done.ended),
             ],
         )
 
     def advance(self) -> Backfilled:
-        """Make the next runs of every open backfill, as far as its limit allows."""
-        made: list[int] = []
+        """Create the next runs of every open backfill, within its limit."""
+        new: list[int] = []
         ended: list[int] = []
         broken: dict[int, str] = {}
         more = False
@@ -65,19 +66,19 @@ class Backfill(Service):
             except Exception as error:
                 broken[backfill_id] = f"{type(error).__name__}: {error}"
                 continue
-            made += done.runs
+            new += done.runs
             ended += [backfill_id] if done.ended else []
             more |= done.more
-        return Backfilled(made, ended, broken, more)
+        return Backfilled(new, ended, broken, more)
 
     def _work_through(self, backfill_id: int) -> "_Step":
-        made: list[int] = []
+        new: list[int] = []
         for _ in range(self._settings.scheduler.max_dagruns_to_create_per_loop):
             step = _step(self._engine, backfill_id, self._versions, self._settings)
-            made += step.runs
+            new += step.runs
             if not step.more:
-                return _Step(made, ended=step.ended)
-        return _Step(made, more=True)
+                return _Step(new, ended=step.ended)
+        return _Step(new, more=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ def _unfinished(connection: Connection) -> list[int]:
 
 @transaction_at("backfill", lambda step: step.runs or step.ended)
 def _step(connection: Connection, backfill_id: int, versions: Versions, settings: Settings) -> _Step:
-    """Do what the next date asks for, if there is room for a run; with no date left, end the backfill after its last run."""
+    """Process the next date if the limit allows a run; with no date left, end the backfill after its last run."""
     held = steps.hold(connection, backfill_id)
     if held is None:
         return _Step([])
@@ -111,27 +112,28 @@ def _step(connection: Connection, backfill_id: int, versions: Versions, settings
 
 
 def _take(connection: Connection, held: steps.Held, date: steps.Date, versions: Versions, settings: Settings) -> int | None:
-    """Make the run of a date, or repeat the one that is there; None if the date is left out, or looked at again in the next
-    step, since somebody else made or cleared its run meanwhile.
+    """Create the run of a date, or clear the existing one, and return its ID.
+
+    None if the date is left out, or if the run was created or cleared concurrently; then the next step tries again.
     """
-    found = steps.run_of(connection, held.dag_id, date.logical_date)
-    reason = why_left_out(found and found[1], held.reprocess)
-    if reason is None and found is not None:
-        repeated = steps.repeat(connection, held, date, found[0], core=settings.core, versions=versions)
-        return found[0] if repeated else None
+    existing = steps.run_of(connection, held.dag_id, date.logical_date)
+    reason = why_left_out(existing and existing[1], held.reprocess)
+    if reason is None and existing is not None:
+        repeated = steps.repeat(connection, held, date, existing[0], core=settings.core, versions=versions)
+        return existing[0] if repeated else None
     if reason is None:
-        created = _make(connection, held, date, versions, settings)
+        created = _create(connection, held, date, versions, settings)
         if created is not None:
             steps.take(connection, held.id, date.ordinal, created)
             return created
         if steps.run_of(connection, held.dag_id, date.logical_date) is None:
-            reason = f"the run id {_run_id(date)} is taken by a run of another date"
+            reason = f"a run of another date has the run ID {_run_id(date)}"
     if reason is not None:
         steps.leave_out(connection, held.id, date.ordinal, reason)
     return None
 
 
-def _make(connection: Connection, held: steps.Held, date: steps.Date, versions: Versions, settings: Settings) -> int | None:
+def _create(connection: Connection, held: steps.Held, date: steps.Date, versions: Versions, settings: Settings) -> int | None:
     created = runs.create(
         connection,
         versions.dag(connection, held.version_id),

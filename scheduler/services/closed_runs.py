@@ -1,4 +1,4 @@
-"""What closed runs ask of a scheduler: other runs may start, and a DAG that keeps failing is paused."""
+"""The consequences of closed runs: other runs may start, and a DAG whose runs keep failing is paused."""
 
 import logging
 from collections.abc import Mapping
@@ -9,12 +9,12 @@ from scheduler.services.service import LogLine
 from scheduler.states import RunState
 from scheduler.store.dags import dags
 
-#: The services that may start a run where another one ended.
+#: The services that may start a run when another one has ended.
 STARTERS = ("plan", "promote", "backfill")
 
 
 def follow_up(engine: Engine, closed: Mapping[int, RunState]) -> tuple[tuple[str, ...], list[LogLine]]:
-    """Pause the DAGs that failed too often; the services to wake, and what to log."""
+    """Pause the DAGs that failed too often. Returns the services to wake, and the lines to log."""
     failed = [run_id for run_id, state in closed.items() if state is RunState.FAILED]
     paused = dags.pause_if_failing(engine, failed) if failed else {}
     log = [

@@ -1,4 +1,4 @@
-"""deadlines: look at SLAs and deadlines that have passed, and note each that was missed, once."""
+"""deadlines: checks the SLAs and deadlines that have passed, and records each miss once."""
 
 import logging
 from datetime import datetime
@@ -10,12 +10,12 @@ from scheduler.settings import Settings
 from scheduler.store.db.database import transaction
 from scheduler.store.runs import deadlines
 
-#: Runs looked at in one pass.
+#: Runs checked in one pass.
 BATCH = 100
 
 
 class Deadlines(TimedService):
-    """Each run in a transaction of its own; one that another scheduler holds is looked at by the next pass."""
+    """Checks each run in a transaction of its own; the next pass checks runs that another scheduler has locked."""
 
     name = "deadlines"
     pending = deadlines.PENDING
@@ -31,7 +31,7 @@ class Deadlines(TimedService):
         return Result(wake=["notify"], log=[(logging.WARNING, f"{missed} SLA(s) or deadline(s) were missed")])
 
     def settle(self, now: datetime) -> int:
-        """Note what was missed; the number of misses."""
+        """Record the missed SLAs and deadlines, and return their number."""
         return sum(deadlines.settle(self._engine, run, now) for run in _due(self._engine, now))
 
 

@@ -1,4 +1,4 @@
-"""How one claimed notice is told: its callbacks called one by one in a child, or its mail sent; every step noted at once."""
+"""The delivery of claimed notices: callbacks are called one by one in a child, emails are sent. Each step is stored at once."""
 
 import logging
 import time
@@ -18,26 +18,26 @@ from scheduler.store.upkeep.notices import Notice
 log = logging.getLogger("paceline.scheduler")
 
 R = TypeVar("R")
-#: A callback that ends its process so many times is given up.
+#: A callback that crashes its process this often is abandoned.
 MAX_ATTEMPTS = 3
-#: A mail that the server does not take for now is tried so many times, after pauses that grow by so much.
+#: Attempts to send an email that the server rejects for now. The pause before each attempt is longer by MAIL_PAUSE_S.
 MAX_MAIL_ATTEMPTS = 5
 MAIL_PAUSE_S = 60.0
-#: A claim outlives the time a callback may take by this much; after it, another scheduler may take the notice.
+#: Seconds for which a claim outlives the timeout of a callback. Then another scheduler can claim the notice.
 LEASE_MARGIN_S = 15.0
-#: After so long a file makes way for others, with the rest of its callbacks given back.
+#: Seconds after which the remaining callbacks of a file are released, so that those of other files can run.
 SLICE_S = 2.0
 
 
-class Patient(Protocol):
-    """Makes a call to the database, again as long as it does not answer."""
+class Retrying(Protocol):
+    """Calls a function of the database, and repeats the call while the database does not answer."""
 
-    def __call__(self, ask: Callable[[], R], /) -> R: ...
+    def __call__(self, call: Callable[[], R], /) -> R: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Notices claimed under one name; callbacks are all of one DAG file."""
+    """Notices claimed under one name. All callbacks of a batch are from one DAG file."""
 
     claimed_by: str
     file: str | None
@@ -46,115 +46,115 @@ class Batch:
 
 @dataclass(slots=True, kw_only=True)
 class Delivery:
-    """Tells the batches of one thread."""
+    """Delivers the batches of one thread."""
 
     engine: Engine
     settings: Settings
     host: CallbackHost
-    patient: Patient
+    retrying: Retrying
     stopping: Callable[[], bool]
 
     @property
     def call_lease_s(self) -> float:
-        """How long a claim holds once a callback has begun."""
+        """Seconds for which a claim is valid once a callback has started."""
         return self.settings.scheduler.callback_execution_timeout + LEASE_MARGIN_S
 
     @property
     def lease_s(self) -> float:
-        """How long a claim holds whose file must be loaded first."""
+        """Seconds for which a claim is valid if its file must be loaded first."""
         return self.call_lease_s + self.settings.scheduler.dag_file_processor_timeout
 
     def callbacks(self, batch: Batch) -> bool:
-        """Call the callbacks of each notice; False if time or a stop cut this short.
+        """Call the callbacks of each notice; False if the time slice or a stop ended this early.
 
         The file is loaded once, and again after a child has ended.
         """
         started = time.monotonic()
-        opened = _Opened(self.host, self.settings, str(batch.file))
+        loaded = _LoadedFile(self.host, self.settings, str(batch.file))
         try:
             for notice in batch.notices:
                 if self.stopping() or time.monotonic() - started >= SLICE_S:
-                    self._give_back(batch)
+                    self._release(batch)
                     return False
-                # First, so that a crash while the file is loaded is no crash of the callback.
-                opened.ensure(_log_path(notice, self.settings))
+                # First, so that a crash while the file is loaded does not count as a crash of the callback.
+                loaded.ensure(_log_path(notice, self.settings))
                 attempt = self._begin(notice, batch.claimed_by, self.call_lease_s)
                 if attempt is not None:
-                    self._call_all(notice, batch.claimed_by, attempt, opened)
+                    self._call_all(notice, batch.claimed_by, attempt, loaded)
         finally:
-            opened.close()
+            loaded.close()
         if self.stopping():
-            self._give_back(batch)
+            self._release(batch)
         return True
 
-    def mails(self, batch: Batch) -> bool:
-        """Send the mail of each notice; False if a stop cut this short."""
+    def emails(self, batch: Batch) -> bool:
+        """Send the email of each notice; False if a stop ended this early."""
         lease_s = 10 * self.settings.smtp.timeout + LEASE_MARGIN_S
         for notice in batch.notices:
             if self.stopping():
-                self._give_back(batch)
+                self._release(batch)
                 return False
             attempt = self._begin(notice, batch.claimed_by, lease_s)
             if attempt is not None:
-                self._mail(notice, batch.claimed_by, attempt)
+                self._send_email(notice, batch.claimed_by, attempt)
         return True
 
     def _begin(self, notice: Notice, claimed_by: str, lease_s: float) -> int | None:
-        return self.patient(lambda: notices.begin(self.engine, notice.id, claimed_by, lease_s=lease_s))
+        return self.retrying(lambda: notices.begin(self.engine, notice.id, claimed_by, lease_s=lease_s))
 
-    def _give_back(self, batch: Batch) -> None:
-        """What has not ended."""
+    def _release(self, batch: Batch) -> None:
+        """Release the claims of the notices that have not ended."""
         ids = [notice.id for notice in batch.notices]
-        self.patient(lambda: notices.release(self.engine, batch.claimed_by, ids))
+        self.retrying(lambda: notices.release(self.engine, batch.claimed_by, ids))
 
-    def _call_all(self, notice: Notice, claimed_by: str, attempt: int, opened: "_Opened") -> None:
-        """From the first callback that has not ended, which a crash may have interrupted; one that fails stops no other."""
+    def _call_all(self, notice: Notice, claimed_by: str, attempt: int, loaded: "_LoadedFile") -> None:
+        """Call the callbacks that have not ended. A crash may have interrupted the first; an error does not stop the others."""
         path = _log_path(notice, self.settings)
         index = notice.done
         while True:
             count = None
             error: str | None = None
             try:
-                problem = opened.ensure(path)
+                problem = loaded.ensure(path)
                 if problem is not None:
                     self._end(notice, claimed_by, problem, path)
                     return
-                again = attempt > 1 and index == notice.done
-                request = self._request(notice, path, index=index, attempt=attempt, is_rerun=again)
+                is_rerun = attempt > 1 and index == notice.done
+                request = self._request(notice, path, index=index, attempt=attempt, is_rerun=is_rerun)
                 fault_points.point("callback.before")
                 called = self.host.call(request)
                 fault_points.point("callback.after")
                 count, error = called.count, called.error
             except ChildEnded as ended:
-                opened.lost()
+                loaded.lost()
                 error = f"{ended}"
                 if self.stopping():
                     return
                 if not ended.timed_out and attempt < MAX_ATTEMPTS:
-                    log.warning("The %s callback of %s is called again: %s", notice.kind, notice.about, ended)
-                    self.patient(lambda: notices.release(self.engine, claimed_by, [notice.id]))
+                    log.warning("The %s callback of %s will be called again: %s", notice.kind, notice.about, ended)
+                    self.retrying(lambda: notices.release(self.engine, claimed_by, [notice.id]))
                     return
             index += 1
             if count is not None and index >= count:
                 self._end(notice, claimed_by, error, path)
                 return
-            if not self._note(notice, claimed_by, index, error, path):
+            if not self._store_progress(notice, claimed_by, index, error, path):
                 return
 
-    def _note(self, notice: Notice, claimed_by: str, done: int, error: str | None, path: str) -> bool:
+    def _store_progress(self, notice: Notice, claimed_by: str, done: int, error: str | None, path: str) -> bool:
         if error is not None:
             log.error("The %s callback of %s failed: %s. Its log is %s", notice.kind, notice.about, error, path)
-        return self.patient(
+        return self.retrying(
             lambda: notices.progress(self.engine, notice.id, claimed_by, done=done, error=error, lease_s=self.lease_s)
         )
 
     def _end(self, notice: Notice, claimed_by: str, error: str | None, path: str) -> None:
         if error is not None:
             log.error("The %s callback of %s failed: %s. Its log is %s", notice.kind, notice.about, error, path)
-        self.patient(lambda: notices.end(self.engine, notice.id, claimed_by, error=error))
+        self.retrying(lambda: notices.end(self.engine, notice.id, claimed_by, error=error))
 
     def _request(self, notice: Notice, path: str, *, index: int, attempt: int, is_rerun: bool) -> dict[str, Any]:
-        blocking = self.patient(lambda: notices.blocking(self.engine, notice.dag_run_id)) if notice.kind == "sla_miss" else []
+        blocking = self.retrying(lambda: notices.blocking(self.engine, notice.dag_run_id)) if notice.kind == "sla_miss" else []
         return {
             "kind": notice.kind,
             "about": notice.about,
@@ -174,25 +174,25 @@ class Delivery:
             "log_url": path if notice.ti is None else _try_log(notice, self.settings),
         }
 
-    def _mail(self, notice: Notice, claimed_by: str, attempt: int) -> None:
+    def _send_email(self, notice: Notice, claimed_by: str, attempt: int) -> None:
         error: str | None = "smtp.host is not set"
         if self.settings.smtp.host is not None:
             try:
                 error = mail.send(mail.message(notice, self.settings), self.settings.smtp)
-            except Exception as failure:  # whatever it is, this mail cannot be sent and the next may
+            except Exception as failure:  # any error concerns only this email
                 error = mail.in_words(failure)
                 if mail.is_temporary(failure) and attempt < MAX_MAIL_ATTEMPTS:
-                    log.warning("The mail about %s is sent later: %s", notice.about, error)
+                    log.warning("The email about %s will be sent later: %s", notice.about, error)
                     pause_s = MAIL_PAUSE_S * attempt
-                    self.patient(lambda: notices.release(self.engine, claimed_by, [notice.id], pause_s=pause_s))
+                    self.retrying(lambda: notices.release(self.engine, claimed_by, [notice.id], pause_s=pause_s))
                     return
             if error is not None:
-                log.error("The mail about %s was not sent: %s", notice.about, error)
-        self.patient(lambda: notices.end(self.engine, notice.id, claimed_by, error=error))
+                log.error("The email about %s was not sent: %s", notice.about, error)
+        self.retrying(lambda: notices.end(self.engine, notice.id, claimed_by, error=error))
 
 
-class _Opened:
-    """The DAG file of a batch in its child."""
+class _LoadedFile:
+    """The DAG file of a batch, loaded in the child process that runs its callbacks."""
 
     def __init__(self, host: CallbackHost, settings: Settings, file: str) -> None:
         self._host = host
@@ -202,20 +202,20 @@ class _Opened:
         self._problem: str | None = None
 
     def ensure(self, log_path: str) -> str | None:
-        """Load the file unless it is loaded; why that cannot be done, or None."""
+        """Load the file unless it is loaded. Returns the reason if that fails, else None."""
         if self._is_open or self._problem is not None:
             return self._problem
         try:
             problem = self._host.open(self._file, log_path)
             self._is_open = True
         except ChildEnded as ended:
-            problem = f"reading it, {ended}"
+            problem = f"while it was loaded, {ended}"
         if problem is not None:
             self._problem = f"The DAG file {self._path} cannot be loaded: {problem}"
         return self._problem
 
     def lost(self) -> None:
-        """Its child has ended."""
+        """Record that its child has ended."""
         self._is_open = False
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""heartbeat: register this scheduler, keep its heartbeat, and register it again if it was declared lost."""
+"""heartbeat: registers this scheduler, renews its heartbeat, and registers it again if it was declared lost."""
 
 import logging
 import os
@@ -19,9 +19,10 @@ log = logging.getLogger("paceline.scheduler")
 
 
 class Heartbeat(Service):
-    """The entry of one scheduler in the registry. `start` begins a thread that renews it; without it each pass does.
+    """The entry of one scheduler in the registry. After `start` a thread renews it; before, each pass does.
 
-    `is_wanted` tells whether the loop runs, so that the entry of a hung loop expires; `renewed` is called after each renewal.
+    While `is_wanted` is false, the thread does not renew it, so that the entry of a hung loop expires. `renewed` is called
+    after each renewal.
     """
 
     name = "heartbeat"
@@ -42,11 +43,11 @@ class Heartbeat(Service):
         self._scheduler = scheduler
         self._pidfile = pidfile
         self._renewed = renewed
-        #: Schedulers of this machine that ended without a goodbye.
+        #: Schedulers of this machine that ended without leaving the registry.
         self._left_behind: list[str] = []
         self.interval_s = config.scheduler_heartbeat_sec
         self.drift = SettingsDrift(engine, settings, log.warning, config.scheduler_health_check_threshold)
-        #: Called with each new id after the first.
+        #: Called with each new ID after the first.
         self.on_new_id: Callable[[str], None] = lambda _: None
         self.scheduler_id = self._register()
         self._renewal = Renewal(
@@ -70,7 +71,7 @@ class Heartbeat(Service):
         return Result()
 
     def close(self) -> None:
-        """Leave the registry, so that no process waits for the heartbeat of this one."""
+        """Leave the registry, so that no other process waits for this heartbeat to expire."""
         self._renewal.end()
         processes.stop(self._engine, self.scheduler_id)
 
@@ -83,12 +84,12 @@ class Heartbeat(Service):
 
     def _register(self) -> str:
         host = socket.gethostname()
-        made = processes.register(
+        scheduler_id = processes.register(
             self._engine, kind="scheduler", name=self._scheduler or f"scheduler@{host}", host=host, pid=os.getpid()
         )
         events.record(self._engine, self._settings.core.record_events)
-        self.drift.enter(made)
+        self.drift.enter(scheduler_id)
         if self._pidfile is not None:
-            self._pidfile.note(made)
+            self._pidfile.note(scheduler_id)
             self._left_behind += self._pidfile.take_dead()
-        return made
+        return scheduler_id

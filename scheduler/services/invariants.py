@@ -1,4 +1,4 @@
-"""Invariants: finds rows of the database and messages of the broker that contradict each other. Changes nothing."""
+"""Invariants: finds rows of the database and messages of the broker that contradict each other. It changes nothing."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ from scheduler.store.runs import instances
 from scheduler.store.upkeep import invariants
 from scheduler.store.upkeep.invariants import Bounds, Broken, RunningRun
 
-#: Seconds in which schedulers put right what ordinary failures leave behind.
+#: Seconds in which schedulers repair the effects of ordinary failures.
 GRACE_S = 15.0
 MOST_MESSAGES = 100_000
 UNDECIDED = "undecided although it can be decided"
@@ -32,7 +32,7 @@ UNSENT = "queued without a message"
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What the check reads."""
+    """What the check reads, and with which grace period."""
 
     engine: Engine
     settings: Settings
@@ -42,30 +42,30 @@ class Tools:
 
 
 def find(tools: Tools) -> list[Broken]:
-    """All that breaks an invariant and has for longer than the grace. redis.RedisError if the broker does not answer."""
+    """Everything that has broken an invariant for longer than the grace period. redis.RedisError if Redis does not answer."""
     bounds = Bounds(
         grace_s=tools.grace_s,
         worker_timeout_s=tools.settings.worker.heartbeat_timeout,
         waiter_timeout_s=tools.settings.waiter.heartbeat_timeout,
         parallelism=tools.settings.core.parallelism,
     )
-    found = invariants.find(tools.engine, bounds)
-    found += _unsent(tools)
+    broken = invariants.find(tools.engine, bounds)
+    broken += _unsent(tools)
     for run in _running(tools.engine, tools.grace_s):
-        found += _of_run(tools.engine, run, tools)
-    return found
+        broken += _of_run(tools.engine, run, tools)
+    return broken
 
 
 def _unsent(tools: Tools) -> list[Broken]:
     suspects = _queued(tools.engine, max(tools.grace_s, tools.settings.scheduler.task_queued_timeout))
-    present = dispatch_ids_in_broker(tools.broker, {one.queue for one in suspects})
-    missing = [one for one in suspects if one.dispatch_id not in present]
+    present = dispatch_ids_in_broker(tools.broker, {message.queue for message in suspects})
+    missing = [message for message in suspects if message.dispatch_id not in present]
     return [
         Broken(
-            name=UNSENT, dag_id=one.dag_id, run_id=one.run_id, task_id=one.task_id, map_index=one.map_index, since=None,
-            what=f"queued, and the broker has no message of it in queue {one.queue}",
+            name=UNSENT, dag_id=message.dag_id, run_id=message.run_id, task_id=message.task_id, map_index=message.map_index,
+            since=None, what=f"queued, and the broker has no message for it in queue {message.queue}",
         )
-        for one in missing
+        for message in missing
     ]  # fmt: skip
 
 
@@ -81,7 +81,7 @@ def _running(connection: Connection, grace_s: float) -> list[RunningRun]:
 
 @transaction
 def _of_run(connection: Connection, run: RunningRun, tools: Tools) -> list[Broken]:
-    """What promote would do with a run, if that could have been done for longer than the grace."""
+    """What promote has left undone in a run for longer than the grace period."""
     try:
         return list(_undone(connection, run, tools))
     except DBAPIError:
@@ -98,8 +98,8 @@ def _undone(connection: Connection, run: RunningRun, tools: Tools) -> Iterator[B
     late = clock.now(connection) - timedelta(seconds=tools.grace_s)
     evaluation = evaluate(dag, states, known)
     for no, index, becomes in [
-        *((one.task_no, one.map_index, f"it is to be {one.state}: {one.reason}") for one in evaluation.decisions),
-        *((no, -1, "it is to be expanded: all it maps over has ended") for no in evaluation.expand),
+        *((each.task_no, each.map_index, f"it should be {each.state}: {each.reason}") for each in evaluation.decisions),
+        *((no, -1, "it should be expanded: every task that it is mapped over has ended") for no in evaluation.expand),
     ]:
         since = max((ended[above] for above in dag.upstream[no] if above in ended), default=run.started_at)
         if since < late:
@@ -109,8 +109,8 @@ def _undone(connection: Connection, run: RunningRun, tools: Tools) -> Iterator[B
     if since < late and open_states <= {TaskState.NONE} and not evaluation.decisions and not evaluation.expand:
         ends = run_state(dag, states, waiting_for_past=any(no in known.past for no, _ in evaluation.waiting))
         if ends is not None:
-            how = "nothing in it can move any more" if open_states else "all its task instances have ended"
-            yield _broken(run, UNCLOSED, f"running although {how}: it is to be {ends}", since)
+            how = "none of its task instances can change any more" if open_states else "all its task instances have ended"
+            yield _broken(run, UNCLOSED, f"running although {how}: it should be {ends}", since)
 
 
 def _broken(

@@ -1,4 +1,4 @@
-"""Mails about failures, retries and missed SLAs: one message for each notice, sent over SMTP."""
+"""Emails about failures, retries and missed SLAs: one message for each notice, sent over SMTP."""
 
 import smtplib
 import ssl
@@ -14,8 +14,8 @@ SUBJECTS = {"email_failure": "failed", "email_retry": "will be tried again", "em
 
 
 def message(notice: Notice, settings: Settings) -> EmailMessage:
-    """The mail of one notice. Sent again after a crash, it has the same Message-ID."""
-    assert notice.ti is not None, "mails are about task instances"
+    """The email of one notice. If it is sent again after a crash, it has the same Message-ID."""
+    assert notice.ti is not None, "emails are about task instances"
     ti = notice.ti
     mail = EmailMessage()
     mail["Subject"] = f"[Paceline] {notice.about} {SUBJECTS[notice.kind]}"
@@ -47,7 +47,10 @@ def message(notice: Notice, settings: Settings) -> EmailMessage:
 
 
 def send(mail: EmailMessage, smtp: Smtp) -> str | None:
-    """Hand the mail to the server; which recipients it refused, if it took others. Raises what smtplib raises."""
+    """Send the email. Returns the recipients that the server rejected, or None if it accepted all.
+
+    Raises the errors of smtplib, also if the server rejected every recipient.
+    """
     assert smtp.host is not None
     secure = ssl.create_default_context() if smtp.ssl or smtp.starttls else None
     server: smtplib.SMTP
@@ -62,15 +65,15 @@ def send(mail: EmailMessage, smtp: Smtp) -> str | None:
             server.login(smtp.user, smtp.password or "")
         refused = server.send_message(mail)
     finally:
-        # The mail is taken, or an error is on its way; how the goodbye goes matters no more.
+        # The server has accepted the email, or an error is being raised: a failing QUIT changes nothing.
         with suppress(smtplib.SMTPException, OSError):
             server.quit()
         server.close()
-    return "; ".join(f"{one}: {_words(*why)}" for one, why in refused.items()) or None
+    return "; ".join(f"{address}: {_words(*why)}" for address, why in refused.items()) or None
 
 
 def is_temporary(error: Exception) -> bool:
-    """Whether the same mail may be taken later: the server is away, busy, or says so (4xx)."""
+    """Whether the server may accept the same email later: it is unreachable or busy, or its code is 4xx."""
     if isinstance(error, smtplib.SMTPRecipientsRefused):
         return all(400 <= code < 500 for code, _ in error.recipients.values())
     if isinstance(error, smtplib.SMTPResponseException):
@@ -81,9 +84,9 @@ def is_temporary(error: Exception) -> bool:
 
 
 def in_words(error: Exception) -> str:
-    """What went wrong; never the password."""
+    """The error as text, without the password."""
     if isinstance(error, smtplib.SMTPRecipientsRefused):
-        return "; ".join(f"{one}: {_words(*why)}" for one, why in error.recipients.items())
+        return "; ".join(f"{address}: {_words(*why)}" for address, why in error.recipients.items())
     if isinstance(error, smtplib.SMTPResponseException):
         return _words(error.smtp_code, error.smtp_error)
     return f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""notify: have callbacks run in children and mails sent, in threads, so that the loop waits for neither."""
+"""notify: delivers notices. Callbacks run in children and emails are sent in threads, so that the loop waits for neither."""
 
 import logging
 import queue
@@ -25,23 +25,23 @@ from scheduler.store.upkeep.notices import Notice
 log = logging.getLogger("paceline.scheduler")
 
 R = TypeVar("R")
-#: How long a stop lets the callback or mail in progress go on.
+#: Seconds that a stop leaves to a callback or email in progress.
 STOP_S = 5.0
 PAUSE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Notified:
-    """How many notices were taken on, and whether more may wait that could be."""
+    """The number of notices claimed, and whether more could be claimed now."""
 
     taken: int
     more: bool
 
 
 class Notify(Service):
-    """Any number of schedulers tell at once: each notice is claimed for a while.
+    """Delivers notices. Schedulers share the work: each claims notices for a limited time.
 
-    One DAG file holds one thread at most, and makes way for others after a moment.
+    A DAG file occupies at most one thread at a time, and only for a time slice.
     """
 
     name = "notify"
@@ -51,96 +51,99 @@ class Notify(Service):
     def __init__(self, engine: Engine, settings: Settings, scheduler_id: Callable[[], str]) -> None:
         self._engine = engine
         self._settings = settings
-        #: Read in each pass, since a scheduler may get another id. A claim ends under the id that it was made with.
+        #: Read in each pass, since a scheduler can get another ID. A claim ends under the ID with which it started.
         self._scheduler_id = scheduler_id
         self._stop = threading.Event()
-        self._callbacks = [_Lane(f"callbacks-{number}", self._teller) for number in range(settings.scheduler.callback_processes)]
-        self._mails = _Lane("mails", self._teller)
-        self._said_no_host = False
+        count = settings.scheduler.callback_processes
+        self._callbacks = [_Worker(f"callbacks-{number}", self._delivery) for number in range(count)]
+        self._emails = _Worker("emails", self._delivery)
+        self._has_logged_no_host = False
         self.interval_s = settings.scheduler.scheduler_idle_sleep_time
 
     def run_once(self) -> Result:
         return Result(again_in_s=AT_ONCE if self.take().more else None)
 
     def take(self) -> Notified:
-        """Take on what is open, as far as there is room; never waits for a callback or a mail."""
+        """Claim open notices for the threads that are free. It never waits for a callback or an email."""
         if self._stop.is_set():
             return Notified(0, more=False)
         limit = self._settings.scheduler.max_callbacks_per_loop
         claimed_by = f"{self._scheduler_id()}/{uuid.uuid4().hex[:8]}"
-        taken = self._take_callbacks(claimed_by, limit) + self._take_mails(claimed_by, limit)
-        return Notified(taken, more=taken >= limit and any(not lane.busy for lane in self._callbacks))
+        taken = self._take_callbacks(claimed_by, limit) + self._take_emails(claimed_by, limit)
+        return Notified(taken, more=taken >= limit and any(not worker.busy for worker in self._callbacks))
 
     @property
     def busy(self) -> bool:
-        """Whether anything taken on has not ended."""
-        return any(lane.busy for lane in (*self._callbacks, self._mails))
+        """Whether a delivery has not ended."""
+        return any(worker.busy for worker in (*self._callbacks, self._emails))
 
     def close(self) -> None:
-        """Let what is in progress end for a moment, then kill it; what has not ended is given back."""
+        """Give deliveries in progress STOP_S to end, then kill them. The claims of the others are released."""
         self._stop.set()
         deadline = time.monotonic() + STOP_S
-        lanes = (*self._callbacks, self._mails)
+        workers = (*self._callbacks, self._emails)
         while self.busy and time.monotonic() < deadline:
             time.sleep(0.02)
-        for lane in lanes:
-            lane.close()
+        for worker in workers:
+            worker.close()
 
     def _take_callbacks(self, claimed_by: str, limit: int) -> int:
-        free = [lane for lane in self._callbacks if not lane.busy]
+        free = [worker for worker in self._callbacks if not worker.busy]
         if not free:
             return 0
-        files = {file for lane in self._callbacks for file in lane.files}
-        slow = {file for lane in self._callbacks for file in lane.take_slow()}
-        lease_s = free[0].teller.lease_s
-        found: list[Notice] = []
-        # Files that made way a moment ago wait this once, if any other has something.
+        files = {file for worker in self._callbacks for file in worker.files}
+        slow = {file for worker in self._callbacks for file in worker.take_slow()}
+        lease_s = free[0].delivery.lease_s
+        claimed: list[Notice] = []
+        # Files whose time slice has just ended wait for one pass, if other files have notices.
         for without in [files | slow, files] if slow else [files]:
-            found = found or notices.claim_callbacks(self._engine, claimed_by, lease_s=lease_s, limit=limit, without_files=without)
+            claimed = claimed or notices.claim_callbacks(
+                self._engine, claimed_by, lease_s=lease_s, limit=limit, without_files=without
+            )
         by_file: dict[str, list[Notice]] = {}
-        for notice in found:
+        for notice in claimed:
             by_file.setdefault(notice.file, []).append(notice)
-        for number, (file, some) in enumerate(by_file.items()):
-            free[number % len(free)].callbacks(Batch(claimed_by, file, some))
-        return len(found)
+        for number, (file, of_file) in enumerate(by_file.items()):
+            free[number % len(free)].callbacks(Batch(claimed_by, file, of_file))
+        return len(claimed)
 
-    def _take_mails(self, claimed_by: str, limit: int) -> int:
-        if self._mails.busy:
+    def _take_emails(self, claimed_by: str, limit: int) -> int:
+        if self._emails.busy:
             return 0
-        lease_s = self._mails.teller.lease_s
-        found = notices.claim_mails(self._engine, claimed_by, lease_s=lease_s, limit=limit)
-        if found and self._settings.smtp.host is None and not self._said_no_host:
-            self._said_no_host = True
-            log.error("Mails are not sent: smtp.host is not set. `paceline notices list --failed` shows them.")
-        if found:
-            self._mails.mails(Batch(claimed_by, None, found))
-        return len(found)
+        lease_s = self._emails.delivery.lease_s
+        claimed = notices.claim_mails(self._engine, claimed_by, lease_s=lease_s, limit=limit)
+        if claimed and self._settings.smtp.host is None and not self._has_logged_no_host:
+            self._has_logged_no_host = True
+            log.error("Emails are not sent: smtp.host is not set. `paceline notices list --failed` lists them.")
+        if claimed:
+            self._emails.emails(Batch(claimed_by, None, claimed))
+        return len(claimed)
 
-    def _teller(self) -> Delivery:
+    def _delivery(self) -> Delivery:
         return Delivery(
             engine=self._engine,
             settings=self._settings,
             host=CallbackHost(self._settings),
-            patient=self._patient,
+            retrying=self._retrying,
             stopping=self._stop.is_set,
         )
 
-    def _patient(self, ask: Callable[[], R]) -> R:
-        """`ask()`, again until the database answers: what has been told must not be told again for want of a note."""
+    def _retrying(self, call: Callable[[], R]) -> R:
+        """Repeat `call()` until the database answers: a delivery that is not recorded would be repeated."""
         return retries.repeated(
             lambda error: isinstance(error, OperationalError),
             pause_s=PAUSE_S,
             stop=stop_when_event_set(self._stop),
             sleep=self._stop.wait,
             failed=lambda error, _: log.warning("%s", database.translate(cast(OperationalError, error))),
-        )(ask)
+        )(call)
 
 
-class _Lane:
-    """A thread, started when it is first needed, that tells one batch after the other."""
+class _Worker:
+    """A thread that delivers one batch after the other. It starts with the first batch."""
 
-    def __init__(self, name: str, make_teller: Callable[[], Delivery]) -> None:
-        self.teller = make_teller()
+    def __init__(self, name: str, create_delivery: Callable[[], Delivery]) -> None:
+        self.delivery = create_delivery()
         self._name = name
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -154,33 +157,33 @@ class _Lane:
 
     @property
     def files(self) -> set[str]:
-        """DAG files whose callbacks it runs or will run."""
+        """The DAG files of its current and waiting batches."""
         with self._lock:
             return {file for file in self._files if file is not None}
 
     def take_slow(self) -> set[str]:
-        """Files that took so long that the rest of their callbacks was given back, since the last call."""
+        """The files whose time slice has ended since the last call, with callbacks left."""
         with self._lock:
             slow, self._slow = self._slow, set()
             return slow
 
     def callbacks(self, batch: Batch) -> None:
-        self._put(batch, self.teller.callbacks)
+        self._put(batch, self.delivery.callbacks)
 
-    def mails(self, batch: Batch) -> None:
-        self._put(batch, self.teller.mails)
+    def emails(self, batch: Batch) -> None:
+        self._put(batch, self.delivery.emails)
 
     def close(self) -> None:
-        """End the child, the thread, and the process the children come from."""
+        """End the child, the thread, and the process that forks the children."""
         if self._thread is not None:
-            self.teller.host.interrupt()
+            self.delivery.host.interrupt()
             self._work.put(None)
             self._thread.join(STOP_S)
 
-    def _put(self, batch: Batch, tell: Callable[[Batch], bool]) -> None:
+    def _put(self, batch: Batch, deliver: Callable[[Batch], bool]) -> None:
         with self._lock:
             self._files.append(batch.file)
-        self._work.put(lambda: self._tell(batch, tell))
+        self._work.put(lambda: self._deliver(batch, deliver))
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
@@ -188,17 +191,17 @@ class _Lane:
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
             work()
-        self.teller.host.kill()
+        self.delivery.host.kill()
 
-    def _tell(self, batch: Batch, tell: Callable[[Batch], bool]) -> None:
+    def _deliver(self, batch: Batch, deliver: Callable[[Batch], bool]) -> None:
         try:
-            if not tell(batch) and batch.file is not None:
+            if not deliver(batch) and batch.file is not None:
                 with self._lock:
                     self._slow.add(batch.file)
-        except OperationalError as error:  # the scheduler stops; the claims lapse by themselves
+        except OperationalError as error:  # the scheduler stops; the claims will expire
             log.warning("%s", database.translate(error))
         except Exception:
-            log.exception("Telling %d notice(s) failed; they are told again when their claims have lapsed", len(batch.notices))
+            log.exception("The delivery of %d notice(s) failed; it is repeated when their claims have expired", len(batch.notices))
         finally:
             with self._lock:
                 self._files.remove(batch.file)

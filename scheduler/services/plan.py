@@ -1,4 +1,4 @@
-"""plan: make the DAG runs that are due, with their task instances, and work out what comes next for each DAG."""
+"""plan: creates the DAG runs that are due, with their task instances, and computes the next run of each DAG."""
 
 import logging
 import math
@@ -21,13 +21,13 @@ from scheduler.store.db.database import transaction_at
 from scheduler.store.runs import runs
 
 BROKEN_PAUSE = timedelta(minutes=1)
-#: Dates one transaction looks at: those that already have a run, from a backfill or by hand, are passed over.
+#: Dates that one transaction processes. It skips dates that already have a run, manual or of a backfill.
 MAX_DATES = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The runs made, the DAGs that could not be planned (by id, why), whether more DAGs may be due, and when the next one is."""
+    """The runs created, the DAGs that failed (the reason by ID), whether more DAGs may be due, and when the next one is."""
 
     runs: list[runs.CreatedRun]
     broken: dict[str, str]
@@ -36,7 +36,7 @@ class Planned:
 
 
 class Plan(TimedService):
-    """Each DAG is planned in a transaction of its own, so that one that fails stops no other."""
+    """Plans each DAG in a transaction of its own, so that a DAG that fails does not stop the others."""
 
     name = "plan"
     pending = schedules.PENDING
@@ -46,7 +46,7 @@ class Plan(TimedService):
         self._engine = engine
         self._settings = settings
         self._versions = versions
-        #: When a DAG that could not be planned is tried again; until then it takes no place among the due ones.
+        #: When DAGs that failed are planned again. Until then they do not count towards the limit of a pass.
         self._set_aside: dict[str, datetime] = {}
         self._spread = uuid.uuid4().hex
         self.interval_s = settings.scheduler.scheduler_idle_sleep_time
@@ -56,11 +56,11 @@ class Plan(TimedService):
         again_in_s: float | None = AT_ONCE
         if not planned.more:
             until_next_s = (planned.next_due - now).total_seconds() if planned.next_due else math.inf
-            # Not all schedulers in the same instant: each would find the same DAGs due.
+            # Jitter: all schedulers at the same instant would find the same DAGs.
             until_next_s += random.uniform(0, HELD_PAUSE_S)  # noqa: S311
             again_in_s = until_next_s if until_next_s < self.interval_s else None
         return Result(
-            runs=[made.id for made in planned.runs],
+            runs=[run.id for run in planned.runs],
             again_in_s=again_in_s,
             log=[(logging.ERROR, f"DAG {dag_id} cannot be planned: {why}") for dag_id, why in planned.broken.items()],
         )
@@ -71,17 +71,17 @@ class Plan(TimedService):
         with self._engine.begin() as connection:
             dag_ids = schedules.due(connection, now, limit=limit, spread=self._spread, without=list(self._set_aside))
             next_due = schedules.next_due(connection, now)
-        made: list[runs.CreatedRun] = []
+        new: list[runs.CreatedRun] = []
         broken = {}
         for dag_id in dag_ids:
             try:
-                made.extend(_plan_dag(self._engine, dag_id, now, self._versions, self._settings))
+                new.extend(_plan_dag(self._engine, dag_id, now, self._versions, self._settings))
             except OperationalError:
                 raise
             except Exception as error:
                 broken[dag_id] = f"{type(error).__name__}: {error}"
                 self._set_aside[dag_id] = now + BROKEN_PAUSE
-        return Planned(made, broken, more=len(dag_ids) == limit, next_due=next_due)
+        return Planned(new, broken, more=len(dag_ids) == limit, next_due=next_due)
 
 
 @transaction_at("plan")
@@ -91,30 +91,30 @@ def _plan_dag(connection: Connection, dag_id: str, now: datetime, versions: Vers
         return []
     dag = versions.dag(connection, due.version_id)
     upcoming = _upcoming(connection, due, dag, now)
-    made: list[runs.CreatedRun] = []
+    new: list[runs.CreatedRun] = []
     for _ in range(MAX_DATES):
-        if upcoming is None or upcoming.run_after > now or len(made) >= due.room:
+        if upcoming is None or upcoming.run_after > now or len(new) >= due.room:
             break
         created = runs.create(connection, dag, _scheduled(due, upcoming), default_queue=settings.core.default_queue)
         if created is not None:
-            made.append(created)
+            new.append(created)
         upcoming = schedules.next_run(dag, upcoming.logical_date, now, covered=upcoming.data_interval_end)
     schedules.plan(connection, dag_id, due.version_id, upcoming)
-    return made
+    return new
 
 
 def _upcoming(connection: Connection, due: Due, dag: SerializedDag, now: datetime) -> RunTimes | None:
-    """The run that comes next: what was planned, unless the schedule was edited or has gone on without it."""
+    """The next run: the planned one, unless the schedule was edited or newer runs are due."""
     is_old = due.planned_version_id != due.version_id
     if not is_old and (due.next is None or due.next.run_after > now or due.room <= 0):
         return due.next
     last, covered = schedules.newest_scheduled(connection, due.dag_id) or (None, None)
-    found = schedules.next_run(dag, last, now, covered=covered)
+    newest = schedules.next_run(dag, last, now, covered=covered)
     if is_old or next_timetable(dag).is_continuous:
-        return found
-    # It may have waited for room, or while the DAG was paused; without catchup only the newest that is due still counts.
-    skips_ahead = not dag.catchup and found is not None and found.run_after <= now
-    return found if skips_ahead else due.next
+        return newest
+    # The planned run may have waited for max_active_runs or a paused DAG; without catchup only the newest due run counts.
+    skips_ahead = not dag.catchup and newest is not None and newest.run_after <= now
+    return newest if skips_ahead else due.next
 
 
 def _scheduled(due: Due, times: RunTimes) -> runs.NewRun:

@@ -1,4 +1,4 @@
-"""promote: start queued runs, make ready what waited for its time, decide what each run asks for next, close runs that ended."""
+"""promote: starts queued runs, schedules task instances that are due, decides the next tasks of each run, closes ended runs."""
 
 import logging
 import math
@@ -20,22 +20,24 @@ from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import is_of_statement, transaction, transaction_at
 from scheduler.store.runs import instances, integrity, run_facts, runs, unexpand
 
-#: A hinted run that another scheduler held is tried again so often, after pauses of HELD_PAUSE_S, before it is left to the slow
-#: poll: the other may have read it before what the hint is about.
+#: How often a hinted run that another scheduler has locked is tried again, after pauses of HELD_PAUSE_S, before it is left to
+#: the sweep: the other scheduler may have read it before the change that caused the hint.
 HINT_PASSES = 20
-#: Task instances moved in one transaction; a run that asks for more is looked at again at once.
+#: Task instances moved in one transaction. A run with more is examined again immediately.
 MOST_MOVES = 2000
-#: Runs examined in one transaction. More would save little, and keep the queue services of other schedulers from these runs.
+#: Runs examined in one transaction. More would save little, and lock these runs for the queue services of other schedulers.
 MOST_RUNS = 20
-#: Characters of the reason that is kept for a run that cannot be decided.
+#: Characters of the stored reason for a run that cannot be decided.
 LONGEST_ERROR = 1000
 States = dict[int, dict[int, TaskState]]
 
 
 @dataclass(frozen=True, slots=True)
 class Promoted:
-    """What moved: runs started and closed, task instances made ready; runs to look at again, because another scheduler held
-    them or they ask for more; runs that cannot be decided, with the reason, as far as that is news; and runs that can be again.
+    """The result of a pass: runs started and closed, and the number of task instances scheduled.
+
+    `held_elsewhere` and `unfinished` are runs to examine again, because another scheduler has them locked or because more is
+    to be done. `broken` are the runs that newly cannot be decided, with the reason; `recovered` can be decided again.
     """
 
     started: list[int]
@@ -50,9 +52,9 @@ class Promoted:
 
 
 class Promote(Service):
-    """Any number of schedulers may promote at once: each run is locked while it is decided, and held ones are passed over.
+    """Examines runs. Schedulers share the work: each locks the runs that it examines, and skips locked ones.
 
-    Small runs share transactions; if one of these fails, each of its runs is examined by itself, so that one stops no other.
+    Small runs share transactions. If one fails, each of its runs is examined alone, so that a run does not stop the others.
     """
 
     name = "promote"
@@ -63,9 +65,9 @@ class Promote(Service):
         self._engine = engine
         self._settings = settings
         self._versions = versions
-        #: Runs to examine, with the passes left to get hold of each.
+        #: Runs to examine, with the number of passes left to lock each.
         self.hints: dict[int, int] = {}
-        #: Runs in which something ended that the runs after them may wait for.
+        #: Runs with new ends of tasks for which later runs may wait.
         self._passed: set[int] = set()
         self.interval_s = settings.scheduler.scheduler_idle_sleep_time
 
@@ -90,7 +92,7 @@ class Promote(Service):
         self.hints |= {run_id: hinted[run_id] - 1 for run_id in promoted.held_elsewhere if hinted[run_id] > 1}
         again_in_s = None
         if promoted.closed or promoted.started or promoted.unfinished:
-            again_in_s = AT_ONCE  # a run that ended may have made room for one that waits
+            again_in_s = AT_ONCE  # a closed run may let a waiting one start
         elif self.hints:
             again_in_s = HELD_PAUSE_S
         elif promoted.next_due_s is not None and promoted.next_due_s < self.interval_s:
@@ -98,7 +100,7 @@ class Promote(Service):
         return Result(wake=wake, again_in_s=again_in_s, log=log)
 
     def follow_up(self, promoted: Promoted) -> tuple[list[str], list[LogLine]]:
-        """The services to wake, and what to log. A run that cannot be decided is logged once; each sweep meets it again."""
+        """The services to wake, and the lines to log. A run that cannot be decided is logged once, not at each sweep."""
         log = [
             *((logging.ERROR, f"DAG run {run_id} cannot be decided: {why}") for run_id, why in promoted.broken.items()),
             *((logging.INFO, f"DAG run {run_id} can be decided again") for run_id in promoted.recovered),
@@ -109,44 +111,45 @@ class Promote(Service):
     def examine(
         self, hinted: Collection[int] | None = None, *, also: Collection[int] = (), without: Collection[int] = ()
     ) -> Promoted:
-        """Examine the runs hinted at and just started; without hints sweep: examine `also` and the
-        longest unexamined, not `without`.
+        """Examine the hinted runs and those that just started. Without hints this is a sweep: it examines `also` and the
+        runs that have been unexamined for longest, except `without`.
         """
         limit = self._settings.scheduler.max_dagruns_per_loop_to_schedule
         started = runs.start_queued(self._engine)
         ready, next_due_s = _due(self._engine, self._settings.scheduler.max_tis_per_query)
-        looked_for = {*also, *_candidates(self._engine, limit, without)} if hinted is None else hinted
-        wanted = sorted({*looked_for, *started})
-        found = _Found()
+        candidates = {*also, *_candidates(self._engine, limit, without)} if hinted is None else hinted
+        wanted = sorted({*candidates, *started})
+        results = _Results()
         for batch in _batches(self._engine, wanted, self._versions) if wanted else []:
-            self._examine_batch(batch, found, sweeps=hinted is None)
-        missed = set(hinted or ()) - found.examined.keys() - found.undecided
+            self._examine_batch(batch, results, sweeps=hinted is None)
+        examined = results.examined
+        missed = set(hinted or ()) - examined.keys() - results.undecided
         return Promoted(
             started,
-            closed={run: one.closed for run, one in found.examined.items() if one.closed is not None},
-            ready=ready + sum(one.ready for one in found.examined.values()),
+            closed={run: result.closed for run, result in examined.items() if result.closed is not None},
+            ready=ready + sum(result.ready for result in examined.values()),
             held_elsewhere=_still_running(self._engine, missed) if missed else set(),
-            unfinished={run for run, one in found.examined.items() if one.more},
-            broken=found.broken,
-            recovered={run for run, one in found.examined.items() if one.recovered},
+            unfinished={run for run, result in examined.items() if result.more},
+            broken=results.broken,
+            recovered={run for run, result in examined.items() if result.recovered},
             next_due_s=next_due_s,
         )
 
-    def _examine_batch(self, batch: list[int], found: "_Found", *, sweeps: bool) -> None:
+    def _examine_batch(self, batch: list[int], results: "_Results", *, sweeps: bool) -> None:
         try:
-            found.examined |= _examine(self._engine, batch, self._versions, self._settings, sweeps=sweeps)
+            results.examined |= _examine(self._engine, batch, self._versions, self._settings, sweeps=sweeps)
         except Exception as error:
             if isinstance(error, OperationalError) and not is_of_statement(error):
                 raise
             if len(batch) > 1:
                 for run in batch:
-                    self._examine_batch([run], found, sweeps=sweeps)
+                    self._examine_batch([run], results, sweeps=sweeps)
                 return
             (run,) = batch
-            found.undecided.add(run)
+            results.undecided.add(run)
             reason = _reason(error)
             if _set_aside(self._engine, run, reason):
-                found.broken[run] = reason
+                results.broken[run] = reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +161,8 @@ class _Examined:
 
 
 @dataclass(slots=True)
-class _Found:
-    """What came of the runs that could be held, which cannot be decided, and of which of these that is news."""
+class _Results:
+    """The results of the runs that could be locked, the runs that cannot be decided, and which of these are new."""
 
     examined: dict[int, _Examined] = field(default_factory=dict)
     undecided: set[int] = field(default_factory=set)
@@ -167,11 +170,11 @@ class _Found:
 
 
 def _reason(error: Exception) -> str:
-    """One that is ours is a sentence; any other needs the name of its kind."""
+    """The reason to store: the message of an error, with the name of its class unless it is ours."""
     if isinstance(error, DBAPIError) and isinstance(error.orig, Exception):
         error = error.orig  # without the statement
     text = str(error) if isinstance(error, PacelineError) else f"{type(error).__name__}: {error}"
-    # PostgreSQL stores no NUL, and no half of a surrogate pair.
+    # PostgreSQL cannot store NUL or half of a surrogate pair.
     return text.replace("\0", "").encode(errors="replace").decode()[:LONGEST_ERROR].strip()
 
 
@@ -197,22 +200,22 @@ def _set_aside(connection: Connection, dag_run_id: int, reason: str) -> bool:
 
 @transaction
 def _batches(connection: Connection, ids: Collection[int], versions: Versions) -> list[list[int]]:
-    """Runs that share a transaction, ascending: small ones of which nothing but states is asked. Each other one is by itself."""
+    """Batches of runs that share a transaction, in ascending order: small plain runs together, every other run alone."""
     batches: list[list[int]] = []
-    room = 0
+    left = 0
     for run, version_id in sorted(runs.versions_of(connection, ids).items()):
         try:
             dag = versions.dag(connection, version_id)
         except UnreadableVersionError:
-            batches.append([run])  # examining it says why
-            room = 0
+            batches.append([run])  # its examination gives the reason
+            left = 0
             continue
         size = max(1, len(dag.tasks)) if dag.is_plain else MOST_MOVES
-        if size > room or len(batches[-1]) == MOST_RUNS:
+        if size > left or len(batches[-1]) == MOST_RUNS:
             batches.append([])
-            room = MOST_MOVES
+            left = MOST_MOVES
         batches[-1].append(run)
-        room -= size
+        left -= size
     return batches
 
 
@@ -220,31 +223,31 @@ def _batches(connection: Connection, ids: Collection[int], versions: Versions) -
 def _examine(
     connection: Connection, ids: Sequence[int], versions: Versions, settings: Settings, *, sweeps: bool
 ) -> dict[int, _Examined]:
-    """Some runs in one short transaction: lock, read, decide, write. What came of those that nobody else holds."""
+    """Lock, read, decide and write some runs in one short transaction. Returns the results of those that could be locked."""
     held = runs.hold(connection, ids)
     if not held:
         return {}
     states = instances.states_of(connection, held)
-    looks = {
-        run: _look(connection, run, one, states.get(run, {}), versions=versions, settings=settings) for run, one in held.items()
+    decided = {
+        run: _decide(connection, run, row, states.get(run, {}), versions=versions, settings=settings) for run, row in held.items()
     }
-    moves = {run: look.moves for run, look in looks.items() if look.moves}
-    failing = {run for run, look in looks.items() if look.dag.fail_fast and _failed(states.get(run, {}))}
+    moves = {run: each.moves for run, each in decided.items() if each.moves}
+    failing = {run for run, each in decided.items() if each.dag.fail_fast and _failed(states.get(run, {}))}
     for run in sorted(failing & moves.keys()):
-        # What `_end` changes of it may have lower ids than what is decided first.
+        # `_end` may change rows with lower IDs than those that are decided first; rows are locked in the order of IDs.
         instances.hold_unfinished(connection, run)
     if moves:
         instances.decide(connection, moves)
-    # Decisions that only end task instances may be all that was left to decide.
-    changed = [run for run, look in looks.items() if look.moves and (look.dag.fail_fast or not look.goes_on)]
+    # Decisions that only end task instances may have been the last ones of the run.
+    changed = [run for run, each in decided.items() if each.moves and (each.dag.fail_fast or not each.continues)]
     states |= instances.states_of(connection, changed) if changed else {}
     examined = {}
-    for run, look in looks.items():
-        ended, more = _end(connection, run, look, states.get(run, {}), fails_fast=run in failing)
-        examined[run] = _Examined(look.ready, ended, more, recovered=held[run].has_error)
-    if recovered := [run for run, one in examined.items() if one.recovered]:
+    for run, each in decided.items():
+        ended, more = _end(connection, run, each, states.get(run, {}), fails_fast=run in failing)
+        examined[run] = _Examined(each.ready, ended, more, recovered=held[run].has_error)
+    if recovered := [run for run, result in examined.items() if result.recovered]:
         runs.decided_again(connection, recovered)
-    ended_runs = {run: one.closed for run, one in examined.items() if one.closed is not None}
+    ended_runs = {run: result.closed for run, result in examined.items() if result.closed is not None}
     if ended_runs:
         runs.close(connection, ended_runs)
     if sweeps and len(ended_runs) < len(examined):
@@ -253,8 +256,8 @@ def _examine(
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
-    """What a run asks for, and as much of it as is done now."""
+class _Decided:
+    """The decisions on a run; `moves` are those that this transaction makes."""
 
     dag: SerializedDag
     known: Facts
@@ -266,14 +269,14 @@ class _Look:
         return sum(decision.state is TaskState.SCHEDULED for decision in self.moves)
 
     @property
-    def goes_on(self) -> bool:
+    def continues(self) -> bool:
         return self.ready > 0 or len(self.moves) < len(self.evaluation.decisions)
 
 
-def _look(
+def _decide(
     connection: Connection, dag_run_id: int, held: runs.Held, states: States, *, versions: Versions, settings: Settings
-) -> _Look:
-    """Decide one run; what has to be made first (instances of mapped tasks, tasks of a newer version) is."""
+) -> _Decided:
+    """Decide one run, after creating the instances of mapped tasks and the tasks of a newer version."""
     dag = versions.dag(connection, held.version_id)
     if held.newest_id != held.version_id and versions.dag(connection, held.newest_id).disable_bundle_versioning:
         integrity.follow_newest(connection, dag_run_id, versions, default_queue=settings.core.default_queue)
@@ -282,46 +285,48 @@ def _look(
     known = facts_of(connection, dag, dag_run_id)
     evaluation = evaluate(dag, states, known)
     if evaluation.expand:
-        # Statement after statement makes instances and decides: all take them in one order.
+        # Several statements follow that create and decide instances: lock all rows first, in one order.
         instances.hold_undecided(connection, dag_run_id)
     while evaluation.expand:
         for no in evaluation.expand:
             states[no] = _expand(connection, dag_run_id, dag, no, states[no], most=settings.core.max_map_length)
         evaluation = evaluate(dag, states, known)
-    # A run in which nothing moves yet gets what one queue pass takes, so that workers begin while the rest is made ready.
+    # The first batch of a run is only what one queue pass takes, so that workers start while the rest is scheduled.
     most = MOST_MOVES if _moves(states) else min(MOST_MOVES, settings.scheduler.max_tis_per_query)
-    return _Look(dag, known, evaluation, foremost(dag, evaluation.decisions, most))
+    return _Decided(dag, known, evaluation, foremost(dag, evaluation.decisions, most))
 
 
-def _end(connection: Connection, dag_run_id: int, look: _Look, states: States, *, fails_fast: bool) -> tuple[RunState | None, bool]:
-    """How a run ends, None while it goes on, and whether it has to be looked at again.
+def _end(
+    connection: Connection, dag_run_id: int, decided: _Decided, states: States, *, fails_fast: bool
+) -> tuple[RunState | None, bool]:
+    """The final state of a run, or None while it continues; and whether to examine it again.
 
     With fail_fast a failed task ends the others, which are locked if `fails_fast`.
     """
-    goes_on, more = look.goes_on, len(look.moves) < len(look.evaluation.decisions)
-    if look.dag.fail_fast and _failed(states) and not fails_fast:
-        return None, True  # it failed just now: the next look holds what it ends
+    continues, more = decided.continues, len(decided.moves) < len(decided.evaluation.decisions)
+    if decided.dag.fail_fast and _failed(states) and not fails_fast:
+        return None, True  # it failed just now: the next examination locks the rows that it ends
     if fails_fast:
-        keep = [no for no, task in enumerate(look.dag.tasks) if task.is_teardown]
+        keep = [no for no, task in enumerate(decided.dag.tasks) if task.is_teardown]
         instances.end_rest(connection, dag_run_id, running_becomes="failed", reason="fail_fast: another task failed", keep=keep)
-        states, goes_on = instances.states_of(connection, [dag_run_id])[dag_run_id], False
-    if goes_on:
+        states, continues = instances.states_of(connection, [dag_run_id])[dag_run_id], False
+    if continues:
         return None, more
-    return run_state(look.dag, states, waiting_for_past=_waits_for_past(look.evaluation, look.known)), more
+    return run_state(decided.dag, states, waiting_for_past=_waits_for_past(decided.evaluation, decided.known)), more
 
 
 def foremost(dag: SerializedDag, decisions: Sequence[Decision], most: int) -> Sequence[Decision]:
-    """At most so many of these decisions: first those that end task instances, which others may rest on, then by rank."""
+    """At most `most` of these decisions: first those that end task instances, on which others may depend, then by rank."""
     if len(decisions) <= most:
         return decisions
     tasks = dag.tasks
     return sorted(
-        decisions, key=lambda one: -tasks[one.task_no].priority_weight if one.state is TaskState.SCHEDULED else -math.inf
+        decisions, key=lambda each: -tasks[each.task_no].priority_weight if each.state is TaskState.SCHEDULED else -math.inf
     )[:most]
 
 
 def facts_of(connection: Connection, dag: SerializedDag, dag_run_id: int) -> Facts:
-    """What the tasks of a run look at beside its states: read only what this DAG asks for."""
+    """What decides about the tasks of a run beside its states. Only what this DAG needs is read."""
     branched = run_facts.branched(connection, dag_run_id) if dag.has_branches else ()
     if not dag.depends_on_past:
         return Facts(branched=branched)
@@ -332,7 +337,7 @@ def facts_of(connection: Connection, dag: SerializedDag, dag_run_id: int) -> Fac
 def _expand(
     connection: Connection, dag_run_id: int, dag: SerializedDag, no: int, own: dict[int, TaskState], *, most: int
 ) -> dict[int, TaskState]:
-    """Make the instances of a mapped task, which has these; the states of what is there now."""
+    """Create the instances of a mapped task, given its current ones. Returns the states of its instances."""
     spec = dag.tasks[no].expand
     assert spec is not None
     keys = expansion.reads(spec)
@@ -342,7 +347,7 @@ def _expand(
         reason = (
             f"{missing} returned no list or dict to map over"
             if count is None
-            else f"it would become {count} instances; core.max_map_length allows {most}"
+            else f"it would have {count} instances; core.max_map_length allows {most}"
         )
         instances.decide(connection, {dag_run_id: [Decision(no, TaskState.UPSTREAM_FAILED, reason)]})
         return own | {-1: TaskState.UPSTREAM_FAILED}
@@ -354,7 +359,7 @@ def _expand(
 
 
 def _moves(states: States) -> bool:
-    """Whether something of the run waits or runs."""
+    """Whether a task instance of the run is scheduled, running or waiting."""
     return any(state not in FINISHED and state is not TaskState.NONE for of_task in states.values() for state in of_task.values())
 
 

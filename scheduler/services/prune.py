@@ -1,4 +1,4 @@
-"""prune: delete, a batch of each kind at a time, what has been kept for as long as the settings ask."""
+"""prune: deletes runs and records that are older than the settings allow, in small batches of each kind."""
 
 import logging
 import shutil
@@ -17,22 +17,25 @@ from scheduler.store.upkeep.retention import Batch, DeletedRun
 
 log = logging.getLogger("paceline.prune")
 
-#: Seconds between two batches: it may take its time.
+#: Seconds between two batches, because pruning is not urgent.
 PAUSE_S = 0.5
-#: Deletes one batch of what is older than a moment, from where the former one ended.
+#: Deletes one batch of old rows, from the position at which the previous batch ended.
 Step = Callable[[Any], Batch]
 
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """Rows deleted by kind; `more` if a kind was not looked through to its end."""
+    """The number of deleted rows by kind; `more` if some kind has further rows to check."""
 
     deleted: dict[str, int]
     more: bool
 
 
 class Prune(TimedService):
-    """Every scheduler prunes: what another one holds is passed over. It keeps where each kind goes on, which may be forgotten."""
+    """Deletes old rows. Every scheduler prunes, and skips rows that another one has locked.
+
+    It remembers the position within each kind; losing it only means checking some rows again.
+    """
 
     name = "prune"
 
@@ -40,7 +43,7 @@ class Prune(TimedService):
         self._engine = engine
         self._settings = settings
         self._after: dict[str, Any] = {}
-        #: Events of runs up to here are deleted already.
+        #: The events of runs up to this position are already deleted.
         self._events_until: Any = retention.FIRST_RUN
         self.interval_s = settings.retention.interval
 
@@ -84,7 +87,7 @@ class Prune(TimedService):
 
 
 def everything(engine: Engine, before: datetime) -> Iterator[tuple[str, Batch]]:
-    """Delete all that was old before a moment, batch by batch."""
+    """Delete everything older than `before`, batch by batch."""
     for kind, step in [("runs", _runs(engine, before)), *((kind, _rows(engine, kind, before)) for kind in retention.KINDS)]:
         after: Any = None
         while True:
@@ -96,21 +99,21 @@ def everything(engine: Engine, before: datetime) -> Iterator[tuple[str, Batch]]:
 
 
 def delete_data(settings: Settings, runs: Iterable[DeletedRun]) -> None:
-    """Delete the DataFrames that tasks of runs which are gone returned; what cannot be deleted is said and left."""
+    """Delete the DataFrames of deleted runs. One that cannot be deleted is logged and left."""
     for run in runs:
         data_folder.delete_run(settings.data_url, run.dag_id, run.run_id, run.key)
 
 
 def delete_logs(folder: Path, runs: Iterable[DeletedRun]) -> None:
-    """Delete the log folders of runs that are gone; what cannot be deleted is said and left."""
+    """Delete the log folders of deleted runs. One that cannot be deleted is logged and left."""
     for run in runs:
-        place = log_paths.run_folder(folder, run.dag_id, run.run_id)
+        path = log_paths.run_folder(folder, run.dag_id, run.run_id)
         try:
-            shutil.rmtree(place)
+            shutil.rmtree(path)
         except FileNotFoundError:
             continue
         except OSError as error:
-            log.warning("%s cannot be deleted: %s", place, error.strerror)
+            log.warning("%s cannot be deleted: %s", path, error.strerror)
 
 
 def _runs(engine: Engine, before: datetime) -> Step:

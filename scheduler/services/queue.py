@@ -1,4 +1,4 @@
-"""queue: give free slots to waiting task instances by rank, within every limit, then send their messages."""
+"""queue: gives free slots to waiting task instances by rank, within every limit, then sends their messages."""
 
 import logging
 import random
@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine
 
 from scheduler.deciding.limits import RUN, TASK, TASK_IN_RUN, Place, own_limits, reached
 from scheduler.deciding.prefetch_window import PrefetchWindow
-from scheduler.deciding.select import Room, select
+from scheduler.deciding.select import FreeCapacity, select
 from scheduler.messaging.message import Message
 from scheduler.messaging.publisher import PUBLISH_ERRORS, Publisher
 from scheduler.messaging.wakeups import QUEUE
@@ -25,19 +25,19 @@ from scheduler.store.queueing import capacity
 from scheduler.store.queueing.capacity import Counts, Full, Pool
 from scheduler.store.runs import instances
 
-#: Bounds of the pause, in seconds, between two passes that wakeups alone ask for.
+#: Bounds, in seconds, of the pause between two passes that only wakeups cause.
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.005, 0.1
-#: More slots than any task needs.
+#: More slots than any task can need.
 UNLIMITED = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """The messages of the task instances queued, whether the broker took them, and whether the next pass is wanted at once.
+    """The messages of the queued task instances, whether the broker accepted them, and whether another pass should follow now.
 
-    `ahead`: if more waits than could be queued, how many messages the longest queue holds beyond the places of its workers. Until
-    they have taken some of these, nobody waits for the next pass. 0 if whatever becomes ready may go at once.
-    `held_elsewhere`: another scheduler held a pool or run that something waits for, and may not have seen it.
+    `ahead`: the messages that the longest queue holds beyond the places of its workers, if task instances are still waiting.
+    The next pass is not urgent until workers have taken some of these. 0 if a task instance that becomes ready can be queued.
+    `held_elsewhere`: another scheduler had locked a pool or run with waiting task instances, and may not have seen them.
     """
 
     messages: list[Message]
@@ -48,7 +48,7 @@ class Queued:
 
 
 class Queue(Service):
-    """Only the pools something waits for are locked, so schedulers working on different pools do not meet."""
+    """Queues task instances. It locks only pools with waiting task instances, so schedulers can work on different pools."""
 
     name = "queue"
     pending = capacity.PENDING
@@ -61,7 +61,7 @@ class Queue(Service):
         self._scheduler_id = scheduler_id
         self._prefetch_window = PrefetchWindow(settings.scheduler.queue_headroom)
         self._queued_at = 0.0
-        #: When, by this process's monotonic clock, wakeups of this service may be taken again, see pause_s.
+        #: When the loop reads wakeups of this service again, by the monotonic clock, see pause_s.
         self.listens_at = SHORTEST_PAUSE_S
         self.interval_s = settings.scheduler.scheduler_idle_sleep_time
 
@@ -71,9 +71,9 @@ class Queue(Service):
         self.listens_at = self._queued_at + pause_s(queued, since_last_s)
         again_in_s = AT_ONCE if queued.more else None
         if queued.held_elsewhere and not queued.more:
-            # At random, since two that met would meet again.
+            # Jitter, so that two schedulers that met do not meet again.
             again_in_s = HELD_PAUSE_S * random.uniform(0.5, 1.5)  # noqa: S311
-        unsent = f"The broker does not answer; {len(queued.messages)} message(s) will be sent again"
+        unsent = f"The broker does not answer; {len(queued.messages)} message(s) will be sent later"
         return Result(again_in_s=again_in_s, log=[] if queued.sent else [(logging.WARNING, unsent)])
 
     def queue(self) -> Queued:
@@ -85,10 +85,11 @@ class Queue(Service):
 
 
 def pause_s(queued: Queued, since_last_s: float) -> float:
-    """Seconds in which wakeups need not wake this service: about until the workers have taken half of what the longest queue
-    holds for them, at the pace at which they took the last of it. Every task that ends while others wait sends a wakeup, and a
-    pass for each of them would queue one task at a time. If everything that waited could be queued, there may be room for whatever
-    is woken for.
+    """Seconds for which wakeups of this service are left unread, so that a pass can queue several tasks.
+
+    Every task that ends while others wait sends a wakeup, and a pass for each of them would queue one task at a time. So the
+    pause lasts about until the workers have taken half of the longest queue, at their last pace. It is shortest if every
+    waiting task instance could be queued, because then there may be capacity for the next one.
     """
     if queued.ahead <= 0:
         return SHORTEST_PAUSE_S
@@ -97,7 +98,7 @@ def pause_s(queued: Queued, since_last_s: float) -> float:
 
 
 def send(engine: Engine, publisher: Publisher, messages: list[Message], *, step: str) -> bool:
-    """Publish and stamp dispatched_at. If the broker is away they stay queued without a message, and rescue sends them."""
+    """Publish messages and set dispatched_at. Without the broker, the task instances stay queued, and rescue sends them later."""
     if not messages:
         return True
     fault_points.point(f"{step}.publish")
@@ -117,44 +118,42 @@ def _stamp(connection: Connection, messages: list[Message]) -> None:
 
 @dataclass(slots=True)
 class _Chosen:
-    """What a pass has done so far: messages to send, what it found full, and whether another scheduler was in its way."""
+    """The result of a pass so far: messages to send, limits that are reached, and whether another scheduler had rows locked."""
 
     messages: list[Message] = field(default_factory=list)
     full: Full = field(default_factory=Full)
     held_elsewhere: bool = False
-    #: A worker handed its slots to one that this pass had picked: with that it may not have rung for what it made ready.
+    #: A worker passed its slots on to a task instance that this pass had chosen. It may not have sent a wakeup for others.
     lost: bool = False
-    #: Whether something waits that could not be queued, and what the longest queue holds beyond the places of its workers.
+    #: Whether a task instance could not be queued, and the messages of the longest queue beyond the places of its workers.
     waits: bool = False
     ahead: int = 0
 
 
 @transaction_at("queue", lambda chosen: chosen.messages)
 def _choose_and_queue(
-    connection: Connection, settings: Settings, scheduler_id: str, headroom: PrefetchWindow, at_s: float
+    connection: Connection, settings: Settings, scheduler_id: str, window: PrefetchWindow, at_s: float
 ) -> _Chosen:
-    """Rounds of read, select and write under the locks; what is found full is left out of the query, before its limit."""
+    """Rounds of read, select and write under locks. The query of the next round excludes what is full, before its LIMIT."""
     chosen = _Chosen()
-    found = capacity.hold_waiting_pools(connection)
-    pools, chosen.held_elsewhere = found.held, found.held_elsewhere
+    waiting = capacity.hold_waiting_pools(connection)
+    pools, chosen.held_elsewhere = waiting.held, waiting.held_elsewhere
     if not pools:
         return chosen
     counts = capacity.count(connection, alive_s=settings.worker.heartbeat_timeout)
     limits = SharedLimits()
-    headroom.look(in_queues(counts), at_s)
-    free = free_room(pools, counts, settings, headroom)
+    window.look(in_queues(counts), at_s)
+    free = free_capacity(pools, counts, settings, window)
     all_held, more = not chosen.held_elsewhere, True
     while more:
-        free, more = _round(
-            connection, chosen, pools, free, limits, settings=settings, scheduler_id=scheduler_id, headroom=headroom
-        )
-    # Of each queue that something is in: what it and its workers hold now.
-    held = {name: counts.places.get(name, 0) + headroom.of(name) - left for name, left in free.queues.items()}
-    headroom.leave(held, at_s)
+        free, more = _round(connection, chosen, pools, free, limits, settings=settings, scheduler_id=scheduler_id, window=window)
+    # The messages that each queue and its workers hold now.
+    held = {name: counts.places.get(name, 0) + window.of(name) - left for name, left in free.queues.items()}
+    window.leave(held, at_s)
     chosen.waits |= bool(chosen.full.queues)
     chosen.ahead = max((count - counts.places.get(name, 0) for name, count in held.items()), default=0)
     if all_held:
-        _let_hand_on(connection, pools, free)
+        _allow_passing_on(connection, pools, free)
     return chosen
 
 
@@ -162,14 +161,17 @@ def _round(
     connection: Connection,
     chosen: _Chosen,
     pools: Mapping[str, Pool],
-    free: Room,
+    free: FreeCapacity,
     limits: SharedLimits,
     *,
     settings: Settings,
     scheduler_id: str,
-    headroom: PrefetchWindow,
-) -> tuple[Room, bool]:
-    """Read the best that are not known to be full, select, write. What is free then, and whether more may be found."""
+    window: PrefetchWindow,
+) -> tuple[FreeCapacity, bool]:
+    """Read the highest-ranked task instances, except those behind a full limit, then select and write.
+
+    Returns the capacity that is left, and whether another round may find more.
+    """
     limit = settings.scheduler.max_tis_per_query
     _note_full(chosen.full, free)
     share = {name: min(slots, limit) for name, slots in free.pools.items() if slots > 0}
@@ -186,8 +188,8 @@ def _round(
     left, reserve = limit - len(chosen.messages), settings.scheduler.pool_reservation
     limits.announce(connection, select(batch, free, limit=left, reserve=reserve))
     ours = _hold(connection, batch)
-    # Counted again now that nobody else can add to these runs.
-    free = free_room(pools, capacity.count(connection, alive_s=settings.worker.heartbeat_timeout), settings, headroom)
+    # Counted again, now that no other process can add to these runs.
+    free = free_capacity(pools, capacity.count(connection, alive_s=settings.worker.heartbeat_timeout), settings, window)
     usable, left_to_others = limits.within(free, {one.queue for one in batch})
     chosen.held_elsewhere |= len(ours) < len(batch) or left_to_others
     picked = select(ours, usable, limit=left, reserve=reserve)
@@ -202,38 +204,39 @@ def _round(
     return free, more_wait and (_exclude(chosen.full, free, batch, ours) or bool(picked))
 
 
-def _let_hand_on(connection: Connection, pools: Mapping[str, Pool], free: Room) -> None:
-    may = may_hand_on(free.pools, free.parallelism)
+def _allow_passing_on(connection: Connection, pools: Mapping[str, Pool], free: FreeCapacity) -> None:
+    may = may_pass_slots_on(free.pools, free.parallelism)
     if changed := {name: may[name] for name, pool in pools.items() if may[name] is not pool.hands_on}:
         capacity.let_hand_on(connection, changed)
 
 
-def may_hand_on(free: Mapping[str, int], parallelism: int) -> dict[str, bool]:
-    """Of each pool something waits for, by its free slots: whether workers may hand its slots on without asking this service.
+def may_pass_slots_on(free: Mapping[str, int], parallelism: int) -> dict[str, bool]:
+    """For each pool with waiting task instances, given its free slots: whether workers may pass slots on without this service.
 
-    Not if more is taken than there is. And not while a task of another pool, which has slots for it, waits for something that all
-    share: places in a queue, in its run or overall. Handed on, those would never come to it.
+    They may not if more slots are taken than there are. And they may not while another pool has free slots and a waiting
+    task: it waits for a shared limit (places in a queue, in its run or overall), which it would never get if slots, and with
+    them these places, were passed on.
     """
-    with_room = {name for name, slots in free.items() if slots > 0}
-    return {name: slots >= 0 <= parallelism and not with_room - {name} for name, slots in free.items()}
+    with_slots = {name for name, slots in free.items() if slots > 0}
+    return {name: slots >= 0 <= parallelism and not with_slots - {name} for name, slots in free.items()}
 
 
 def _hold(connection: Connection, batch: list[Waiting]) -> list[Waiting]:
-    """Those of `batch` whose run, and whose DAG where its limit counts, no other scheduler holds."""
+    """Lock the runs of `batch`, and the DAGs with a limit. Returns the task instances whose rows could be locked."""
     limited = {one.dag_id for one in batch if one.task_limit is not None}
     dags = capacity.hold_dags(connection, limited) if limited else set()
     runs = capacity.hold_runs(connection, {one.dag_run_id for one in batch}) if batch else set()
     return [one for one in batch if one.dag_run_id in runs and (one.task_limit is None or one.dag_id in dags)]
 
 
-def _note_full(full: Full, free: Room) -> None:
-    """Queues without a place, and runs and tasks that have reached limits of their own."""
+def _note_full(full: Full, free: FreeCapacity) -> None:
+    """Add queues without free places, and runs and tasks that have reached their limits."""
     full.queues.update(name for name, count in free.queues.items() if count <= 0)
     full.places.update(reached(free.active, free.most.items()))
 
 
-def _exclude(full: Full, free: Room, batch: list[Waiting], ours: list[Waiting]) -> bool:
-    """Leave out what `batch` showed to be full or held elsewhere; whether that is anything new."""
+def _exclude(full: Full, free: FreeCapacity, batch: list[Waiting], ours: list[Waiting]) -> bool:
+    """Exclude what is full or locked elsewhere according to `batch`. Returns whether that is anything new."""
     held = {one.id for one in ours}
     queues = {one.queue for one in batch if free.queues[one.queue] <= 0}
     places = {place for one in batch for place in reached(free.active, own_limits(one))}
@@ -244,36 +247,36 @@ def _exclude(full: Full, free: Room, batch: list[Waiting], ours: list[Waiting]) 
     return bool(news)
 
 
-def _largest(pools: Mapping[str, Pool], free: Room, settings: Settings) -> Mapping[str, int]:
-    """By pool, how many slots a task may need to be looked at: with reservation one that does not fit now holds its place."""
+def _largest(pools: Mapping[str, Pool], free: FreeCapacity, settings: Settings) -> Mapping[str, int]:
+    """The largest number of slots, by pool, of a task to consider. With reservation, a task that does not fit now counts too."""
     if not settings.scheduler.pool_reservation:
         return free.pools
-    return {one.name: UNLIMITED if one.slots < 0 else one.slots for one in pools.values()}
+    return {pool.name: UNLIMITED if pool.slots < 0 else pool.slots for pool in pools.values()}
 
 
 def in_queues(counts: Counts) -> Counter[str]:
-    """What each queue and its workers hold."""
+    """The messages that each queue and its workers hold."""
     held: Counter[str] = Counter()
     for one in counts.held:
         held[one.queue] += one.instances
     return held
 
 
-def free_room(pools: Mapping[str, Pool], counts: Counts, settings: Settings, headroom: PrefetchWindow) -> Room:
-    """What is free now. A queue may hold its `headroom` more than its live workers have places."""
+def free_capacity(pools: Mapping[str, Pool], counts: Counts, settings: Settings, window: PrefetchWindow) -> FreeCapacity:
+    """The capacity that is free now. A queue can hold as many messages as its workers have places, plus its prefetch window."""
     slots = {
-        one.name: settings.core.parallelism if one.slots < 0 else one.slots - counts.deferred.get(one.name, 0)
-        for one in pools.values()
+        pool.name: settings.core.parallelism if pool.slots < 0 else pool.slots - counts.deferred.get(pool.name, 0)
+        for pool in pools.values()
     }
-    window: defaultdict[str, int] = defaultdict(lambda: settings.scheduler.queue_headroom)
+    queues: defaultdict[str, int] = defaultdict(lambda: settings.scheduler.queue_headroom)
     for name in {*counts.places, *in_queues(counts)}:
-        window[name] = counts.places.get(name, 0) + headroom.of(name)
+        queues[name] = counts.places.get(name, 0) + window.of(name)
     active: Counter[Place] = Counter()
     most: dict[Place, int] = {}
     for one in counts.held:
         if one.pool in slots and pools[one.pool].slots >= 0:
             slots[one.pool] -= one.slots
-        window[one.queue] -= one.instances
+        queues[one.queue] -= one.instances
         active[RUN, one.dag_run_id] += one.instances
         most[RUN, one.dag_run_id] = one.run_limit
     for each in counts.tasks:
@@ -286,4 +289,4 @@ def free_room(pools: Mapping[str, Pool], counts: Counts, settings: Settings, hea
             if limit is not None:
                 most[place] = limit
     parallelism = settings.core.parallelism - sum(one.instances for one in counts.held)
-    return Room(pools=slots, queues=window, parallelism=parallelism, active=active, most=most)
+    return FreeCapacity(pools=slots, queues=queues, parallelism=parallelism, active=active, most=most)

@@ -1,4 +1,4 @@
-"""queue_report: write into Redis what waits for each queue, for Flower, which has no way into the database."""
+"""queue_report: writes the backlog of each queue to Redis for Flower, which has no access to the database."""
 
 import contextlib
 import json
@@ -16,19 +16,19 @@ from scheduler.services.service import Result, TimedService
 from scheduler.settings import Settings
 from scheduler.store.queries import overview
 
-#: One JSON object: `at`, and `queues` as `overview.queues` gives them.
+#: One JSON object: `at`, and `queues` with the rows of `overview.queues`.
 KEY = REPORT
-#: Held by the scheduler that wrote it last, until it is worth writing again.
-TURN_KEY = "paceline:queues:turn"
-#: Without schedulers the report is forgotten: nobody knows then what waits. An idle scheduler writes it twice a minute.
-FORGOTTEN_S = 90
-#: Counting takes at most this share of a scheduler's time, however much waits.
+#: The lock of the scheduler that wrote the report last. It expires when the report should be written again.
+LOCK_KEY = "paceline:queues:turn"
+#: Seconds after which the report expires, because it is stale without schedulers. An idle scheduler writes it twice a minute.
+EXPIRES_S = 90
+#: The largest share of a scheduler's time for counting, whatever the backlog.
 SHARE = 0.02
 SHORTEST_S = 2.0
 
 
 class QueueReport(TimedService):
-    """Any scheduler writes it for all."""
+    """Writes the report. One scheduler at a time writes it for all."""
 
     name = "queue_report"
     pending = overview.PENDING
@@ -44,38 +44,38 @@ class QueueReport(TimedService):
         return Result()
 
     def write(self, now: datetime) -> bool:
-        """Whether it was written: not if another scheduler has just done so, or Redis is away."""
+        """Write the report. False if another scheduler has just written it, or if Redis does not answer."""
         with contextlib.suppress(redis.RedisError):
-            if not self._broker.set(TURN_KEY, "1", nx=True, px=int(SHORTEST_S * 1000)):
-                broker_keys.end_endless_turn(self._broker, TURN_KEY)
+            if not self._broker.set(LOCK_KEY, "1", nx=True, px=int(SHORTEST_S * 1000)):
+                broker_keys.delete_stuck_lock(self._broker, LOCK_KEY)
                 return False
             started = time.monotonic()
             rows = overview.queues(self._engine, silent_after_s=self._settings.worker.heartbeat_timeout)
             pause_s = max(SHORTEST_S, (time.monotonic() - started) / SHARE)
             with self._broker.pipeline(transaction=False) as pipe:
-                pipe.set(KEY, json.dumps({"at": now.isoformat(), "queues": rows}, default=_plain), ex=FORGOTTEN_S)
-                pipe.set(TURN_KEY, "1", px=int(pause_s * 1000))
+                pipe.set(KEY, json.dumps({"at": now.isoformat(), "queues": rows}, default=_plain), ex=EXPIRES_S)
+                pipe.set(LOCK_KEY, "1", px=int(pause_s * 1000))
                 pipe.execute()
             return True
         return False
 
 
 def read(broker: redis.Redis) -> dict[str, Any] | None:
-    """What was written last; None if there is no report, or none that this version can read."""
+    """The last report; None if there is none, or if this version cannot read it."""
     try:
         text: Any = broker.get(KEY)
-        found = json.loads(text or b"null")
+        report = json.loads(text or b"null")
     except redis.ResponseError as error:
         if not broker_keys.is_wrong_type(error):
             raise
         return None
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) and isinstance(found.get("queues"), list) else None
+    return report if isinstance(report, dict) and isinstance(report.get("queues"), list) else None
 
 
 def in_redis(broker: redis.Redis, names: list[str]) -> dict[str, int]:
-    """How many messages Redis holds for each of these queues."""
+    """The number of messages in Redis by queue."""
     with broker.pipeline(transaction=False) as pipe:
         for name in names:
             for key in broker_lists(name):

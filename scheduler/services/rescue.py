@@ -1,4 +1,4 @@
-"""rescue: find messages the broker lost and processes that died, and put their work back where it goes on."""
+"""rescue: finds messages that the broker lost and processes that died, and returns their work to the schedulers."""
 
 import contextlib
 import json
@@ -27,26 +27,26 @@ from scheduler.store.worker import crashes
 
 #: Task instances read at once, and messages sent in one pass.
 BATCH = 1000
-#: The part of a worker's timeout, and the seconds at least, by which the clock of the database may be set forward between two
-#: looks, see docs/explanation/exclusive-tasks.md.
+#: The largest jump of the database's clock between two passes that is ignored: this part of a worker's timeout, and at least
+#: these seconds, see docs/explanation/exclusive-tasks.md.
 JUMP, SMALL_JUMP_S = 1 / 8, 1.0
-#: Held by the scheduler that looks for lost messages; the seconds after which one that died meanwhile holds up nobody.
-TURN_KEY, TURN_S = "paceline:rescue", 2.0
-#: Messages read at once from a list, and altogether: in one that somebody has filled with millions, later ones count as lost.
+#: The lock of the scheduler that searches for lost messages, and the seconds after which it expires if that scheduler dies.
+LOCK_KEY, LOCK_S = "paceline:rescue", 2.0
+#: Messages read at once from a list, and in total. In a list with foreign content beyond that, later messages count as lost.
 PAGE, MOST_READ = 1000, 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class Rescued:
-    """Messages sent again, processes found dead, and the runs whose task instances those left behind."""
+    """Messages sent again, processes declared lost, and the runs of the task instances that these left behind."""
 
     sent_again: list[Message]
-    dead: list[str]
+    lost: list[str]
     runs: list[int]
 
 
 class Rescue(TimedService):
-    """Every scheduler rescues for all: nothing waits for the one that queued it."""
+    """Recovers from lost messages and processes. Every scheduler does this for the work of all."""
 
     name = "rescue"
     pending = processes.PENDING
@@ -56,8 +56,8 @@ class Rescue(TimedService):
         self._settings = settings
         self._publisher = publisher
         self._broker = broker
-        self._looked_at: datetime | None = None
-        #: Since when every look of this scheduler has come late.
+        self._last_pass_at: datetime | None = None
+        #: Since when every pass of this scheduler has been late.
         self._late_since: datetime | None = None
         self._ran_at = time.monotonic()
         self._judges_from = datetime.min.replace(tzinfo=UTC)
@@ -65,39 +65,41 @@ class Rescue(TimedService):
 
     def run_once(self, now: datetime) -> Result:
         rescued = self.rescue(now)
-        log = [(logging.WARNING, f"{process_id} is dead; its work goes on elsewhere") for process_id in rescued.dead]
+        log = [(logging.WARNING, f"{process_id} is lost; other processes continue its work") for process_id in rescued.lost]
         if rescued.sent_again:
             log.append((logging.WARNING, f"{len(rescued.sent_again)} message(s) were not in the broker and were sent again"))
         return Result(runs=rescued.runs, log=log)
 
     def rescue(self, now: datetime) -> Rescued:
         crashes.note(self._engine)
-        dead, runs = self._expire_lost() if self._may_judge(now) else ([], [])
+        lost, runs = self._expire_lost() if self._may_judge(now) else ([], [])
         statistics.refresh(self._engine)
-        return Rescued(self._send_lost(), dead, runs)
+        return Rescued(self._send_lost(), lost, runs)
 
     def skipped(self, now: datetime) -> None:
-        """Nothing is queued or running and no process is silent: keep what `rescue` goes by."""
+        """Nothing is queued or running, and no heartbeat has expired: only update the state that `rescue` needs."""
         self._may_judge(now)
         with contextlib.suppress(redis.RedisError):
             self._broker.set(EPOCH_KEY, "1", nx=True)
 
     def _may_judge(self, now: datetime) -> bool:
-        """Not right after this scheduler itself was away, because it was stopped, or the database could not be reached or was:
-        then the others may have been away with it, and each gets the time to give a sign of life.
+        """Whether processes without a heartbeat may be declared lost.
+
+        They may not right after a gap in the passes of this scheduler, because it was stopped or the database was down: the
+        other processes may have had the same gap, and need time to send a heartbeat.
         """
         timeout = timedelta(seconds=self._settings.worker.heartbeat_timeout)
         away = max(timeout / 2, timedelta(seconds=3 * self._settings.scheduler.orphaned_tasks_check_interval))
-        before, self._looked_at = self._looked_at or now, now
+        before, self._last_pass_at = self._last_pass_at or now, now
         ran_at, self._ran_at = self._ran_at, time.monotonic()
-        # The clock of the database was set forward, so everybody looks silent.
+        # If the clock of the database was set forward, every heartbeat looks expired.
         jumped_s = (now - before).total_seconds() - (self._ran_at - ran_at)
         if now - before <= away and jumped_s <= max(JUMP * timeout.total_seconds(), SMALL_JUMP_S):
             self._late_since = None
         elif self._late_since is None or now - self._late_since <= 2 * timeout:
             self._late_since = self._late_since or now
             self._judges_from = now + timeout
-        # Else it is always slow, and must not wait for ever.
+        # Otherwise this scheduler is always slow, and must not wait forever.
         return now >= self._judges_from
 
     def _expire_lost(self) -> tuple[list[str], list[int]]:
@@ -109,11 +111,11 @@ class Rescue(TimedService):
         )
 
     def _send_lost(self) -> list[Message]:
-        """Send what is not in the broker again, unless another scheduler is at it: each would send all of it."""
-        turn = str(uuid.uuid4())
+        """Send lost messages again, unless another scheduler does that now: each would send all of them."""
+        token = str(uuid.uuid4())
         try:
-            if not self._broker.set(TURN_KEY, turn, nx=True, px=int(TURN_S * 1000)):
-                broker_keys.end_endless_turn(self._broker, TURN_KEY, longest_s=TURN_S)
+            if not self._broker.set(LOCK_KEY, token, nx=True, px=int(LOCK_S * 1000)):
+                broker_keys.delete_stuck_lock(self._broker, LOCK_KEY, longest_s=LOCK_S)
                 return []
         except redis.RedisError:
             return []
@@ -125,27 +127,31 @@ class Rescue(TimedService):
             return again + lost
         finally:
             with contextlib.suppress(redis.RedisError):
-                self._end_turn(turn)
+                self._unlock(token)
 
-    def _end_turn(self, turn: str) -> None:
-        """Let the next one look, unless this turn took so long that another has begun. redis.Redis.lock would do it by a Lua
-        script, which no Redis user of ours may run."""
+    def _unlock(self, token: str) -> None:
+        """Delete the lock, unless it has expired and another scheduler has it.
+
+        redis.Redis.lock would use a Lua script, which our Redis users may not run.
+        """
         with self._broker.pipeline() as pipe:
-            pipe.watch(TURN_KEY)  # type: ignore[no-untyped-call]
-            if pipe.get(TURN_KEY) == turn.encode():
+            pipe.watch(LOCK_KEY)  # type: ignore[no-untyped-call]
+            if pipe.get(LOCK_KEY) == token.encode():
                 pipe.multi()
-                pipe.delete(TURN_KEY)
+                pipe.delete(LOCK_KEY)
                 pipe.execute()
 
     def _dispatch_again(self) -> list[Message]:
-        """What was queued before a crash of PostgreSQL, once the workers had time to repeat the claims that it undid."""
+        """The task instances queued before a crash of PostgreSQL, after workers had time to repeat the claims that it undid."""
         return _dispatch_again(self._engine, self._settings.worker.heartbeat_timeout)
 
     def _lost_messages(self) -> list[Message]:
-        """Queued task instances whose message is not in the broker. One that a worker holds in memory may be sent twice; the
-        claim drops the second."""
+        """Queued task instances whose message is not in the broker.
+
+        A message that a worker has in memory may be sent twice; the claim drops the second one.
+        """
         try:
-            # The key is set anew by the first who looks: it is gone only if Redis came back empty.
+            # The key exists unless Redis came back empty; then this sets it again, and only one scheduler succeeds.
             emptied = bool(self._broker.set(EPOCH_KEY, "1", nx=True))
             age_s = 0.0 if emptied else self._settings.scheduler.task_queued_timeout
             return self._missing(age_s)
@@ -153,15 +159,15 @@ class Rescue(TimedService):
             return []
 
     def _missing(self, age_s: float) -> list[Message]:
-        """All that have been queued for so long are compared with the broker, however many wait there: each list is read once."""
+        """Compare all task instances that have been queued for `age_s` with the broker, whose lists are read once each."""
         missing: list[Message] = []
         present: dict[str, set[str]] = {}
         last_id = 0
         while len(missing) < BATCH:
             suspects = _suspects(self._engine, age_s, self._settings.worker.heartbeat_timeout, last_id)
-            for queue in {one.queue for one in suspects} - present.keys():
+            for queue in {message.queue for message in suspects} - present.keys():
                 present[queue] = dispatch_ids_in_broker(self._broker, [queue])
-            missing += [one for one in suspects if one.dispatch_id not in present[one.queue]]
+            missing += [message for message in suspects if message.dispatch_id not in present[message.queue]]
             if len(suspects) < BATCH:
                 break
             last_id = suspects[-1].ti_id
@@ -181,19 +187,19 @@ def _suspects(connection: Connection, age_s: float, settled_s: float, after_id: 
 
 
 def dispatch_ids_in_broker(broker: redis.Redis, queues: Iterable[str]) -> set[str]:
-    """The Celery task ids of the messages that wait in these queues."""
-    found: set[str] = set()
+    """The Celery task IDs of the messages in these queues."""
+    ids: set[str] = set()
     for queue in queues:
         for key in broker_lists(queue):
             for item in _items(broker, key):
-                # What is no message of ours is the worker's to refuse.
+                # Foreign content is not an error here; workers reject it.
                 with contextlib.suppress(ValueError, RecursionError, TypeError, KeyError):
-                    found.add(json.loads(item)["headers"]["id"])
-    return found
+                    ids.add(json.loads(item)["headers"]["id"])
+    return ids
 
 
 def _items(broker: redis.Redis, key: str) -> Iterator[bytes]:
-    """The newest come first, so none is passed over when messages come or go meanwhile."""
+    """The items of a list, newest first, so that none is missed when messages are added or taken concurrently."""
     for start in range(0, MOST_READ, PAGE):
         try:
             page: Any = broker.lrange(key, start, start + PAGE - 1)

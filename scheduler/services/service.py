@@ -1,8 +1,8 @@
 """A service: one duty of a scheduler, declared in one file. The loop runs every service that scheduler/loop/run.py lists.
 
-A service file states from top to bottom: its name, the question whether work is pending, the wakeups that make it due, its
-interval, what a pass asks of the loop (`run_once`), and how it decides. To add a duty, write such a file and add the service to
-that list.
+A service file declares, from top to bottom: its name, the SQL condition of pending work, the wakeups that make it due, its
+interval, one pass (`run_once`) with its requests to the loop, and its decisions. To add a duty, write such a file and add
+the service to that list.
 """
 
 from abc import ABC, abstractmethod
@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import ClassVar
 
 AT_ONCE = 0.0
-#: Seconds after which a service tries again what another scheduler held.
+#: Seconds after which a service retries rows that another scheduler had locked.
 HELD_PAUSE_S = 0.02
 #: A logging level and a message.
 LogLine = tuple[int, str]
@@ -20,11 +20,11 @@ LogLine = tuple[int, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What one pass of a service asks of the loop."""
+    """The requests of one pass of a service to the loop."""
 
-    #: Names of the services that are due now.
+    #: Names of the services to run now.
     wake: Collection[str] = ()
-    #: Runs that `promote` is to examine now.
+    #: Runs for `promote` to examine now.
     runs: Collection[int] = ()
     #: Seconds until the next pass; None is the interval of the service.
     again_in_s: float | None = None
@@ -32,29 +32,29 @@ class Result:
 
 
 class _Declaration:
-    """What the loop knows about a service before it runs."""
+    """The declaration of a service, which the loop reads before it runs the service."""
 
     name: ClassVar[str]
-    #: SQL that is true whenever the service could find work now or before the next look, see store/upkeep/pending_work. Without
-    #: one, the service runs at each interval.
+    #: SQL that is true if the service could find work now or before the next check, see store/upkeep/pending_work. Without it,
+    #: the service runs at each interval.
     pending: ClassVar[str | None] = None
     #: Kinds of wakeups (scheduler/messaging/wakeups.py) that make the service due.
     wakeups: ClassVar[frozenset[str]] = frozenset()
-    #: The poll, if no wakeup comes.
+    #: Seconds between two polls without a wakeup.
     interval_s: float
 
     def woken(self, kind: str, key: str) -> None:
-        """A wakeup of one of `wakeups` came; `key` is the part after its colon."""
+        """Called for a wakeup in `wakeups`; `key` is the part after its colon."""
 
     def skipped(self, now: datetime) -> None:
-        """The interval is over, but there is no pending work, so the service does not run."""
+        """Called instead of `run_once` at the end of an interval without pending work."""
 
     def close(self) -> None:
-        """The scheduler stops."""
+        """Called when the scheduler stops."""
 
 
 class Service(_Declaration, ABC):
-    """A service that compares no times, or compares them in SQL only, by the database's clock."""
+    """A service that compares times only in SQL, by the database's clock, or not at all."""
 
     @abstractmethod
     def run_once(self) -> Result:
@@ -62,7 +62,7 @@ class Service(_Declaration, ABC):
 
 
 class TimedService(_Declaration, ABC):
-    """A service that decides in Python by the time it gets."""
+    """A service that compares times in Python, with the time that it receives."""
 
     @abstractmethod
     def run_once(self, now: datetime) -> Result:

@@ -1,8 +1,8 @@
-"""sweep: examine runs that nobody hinted at: those that could go on undecided, and the longest unexamined ones.
+"""sweep: examines runs without a wakeup: those with something left to decide, and those unexamined for longest.
 
-What a worker follows, or sends a wake-up for, is decided at once. Left over is what nobody could see in time (two last siblings of
-a join, see docs/explanation/locks.md) and what a lost wake-up was about. Both begin with an ending, so each sweep looks at the
-runs in which a task instance ended since the sweep before. Finding them takes no locks and changes nothing.
+Workers decide most tasks at once, or send a wakeup. Two cases remain: a join whose last two upstream tasks end at the same
+time (see docs/explanation/locks.md), and a lost wakeup. Both start with the end of a task, so each sweep checks the runs in
+which a task instance has ended since the last sweep. The check takes no locks and changes nothing.
 """
 
 from collections.abc import Collection, Sequence
@@ -23,16 +23,16 @@ from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import transaction
 from scheduler.store.runs import instances, runs
 
-#: An ending shows when its transaction commits. One that takes longer is found by the look at the longest unexamined runs.
+#: The end of a task is visible when its transaction commits. After a longer commit, the run counts as unexamined for longest.
 LATE = timedelta(seconds=5)
-#: Task instances looked at in one sweep; the runs beyond it come first in the next.
+#: Task instances checked in one sweep; further runs come first in the next one.
 MOST_INSTANCES = 20_000
-#: Runs and tasks looked at in one transaction.
+#: Runs and tasks checked in one transaction.
 RUNS_AT_ONCE, TASKS_AT_ONCE = 100, 2_000
 
 
 class Sweep(Service):
-    """One object a scheduler: it remembers when it looked, and which runs are still to be looked at."""
+    """Finds and examines runs. It remembers when it last checked, and which runs are still to be checked."""
 
     name = "sweep"
     pending = runs.RUNNING
@@ -41,8 +41,8 @@ class Sweep(Service):
         self._engine = engine
         self._versions = versions
         self._promote = promote
-        self._looked_at: datetime | None = None
-        self._line: dict[int, None] = {}
+        self._checked_at: datetime | None = None
+        self._unchecked: dict[int, None] = {}
         self.interval_s = settings.scheduler.scheduler_idle_sleep_time
 
     def run_once(self) -> Result:
@@ -54,29 +54,29 @@ class Sweep(Service):
         return Result(wake=wake, runs=sorted(promoted.unfinished), log=log)
 
     def find(self, *, without: Collection[int] = ()) -> list[int]:
-        """Runs that ask for something now. Those of `without` are examined anyway."""
-        since = None if self._looked_at is None else self._looked_at - LATE
-        self._looked_at, touched = _touched(self._engine, since)
-        self._line |= dict.fromkeys(touched)
+        """Runs with something to decide now, except those in `without`, which are examined anyway."""
+        since = None if self._checked_at is None else self._checked_at - LATE
+        self._checked_at, touched = _touched(self._engine, since)
+        self._unchecked |= dict.fromkeys(touched)
         for run in without:
-            self._line.pop(run, None)
-        asking: list[int] = []
-        looked = 0
-        while self._line and looked < MOST_INSTANCES:
-            look = _look(self._engine, self._versions, list(self._line)[:RUNS_AT_ONCE])
-            for run in look.done:
-                del self._line[run]
-            asking += look.asking
-            looked += look.instances
-        return asking
+            self._unchecked.pop(run, None)
+        open_runs: list[int] = []
+        instances_checked = 0
+        while self._unchecked and instances_checked < MOST_INSTANCES:
+            checked = _check(self._engine, self._versions, list(self._unchecked)[:RUNS_AT_ONCE])
+            for run in checked.done:
+                del self._unchecked[run]
+            open_runs += checked.open_runs
+            instances_checked += checked.instances
+        return open_runs
 
 
 @dataclass(frozen=True, slots=True)
-class _Looked:
-    """Runs that were looked at or have ended, which of them ask for something, and how many task instances they have."""
+class _Checked:
+    """The runs that were checked or have ended, those with something to decide, and the number of their task instances."""
 
     done: list[int]
-    asking: list[int]
+    open_runs: list[int]
     instances: int
 
 
@@ -86,29 +86,29 @@ def _touched(connection: Connection, since: datetime | None) -> tuple[datetime, 
 
 
 @transaction
-def _look(connection: Connection, versions: Versions, line: Sequence[int]) -> _Looked:
-    """Look at the first of these runs, as many as have TASKS_AT_ONCE tasks together."""
-    version_of = runs.versions_of(connection, line)
-    done, asking = [run for run in line if run not in version_of], []
+def _check(connection: Connection, versions: Versions, run_ids: Sequence[int]) -> _Checked:
+    """Check the first of these runs, up to TASKS_AT_ONCE tasks in total."""
+    version_of = runs.versions_of(connection, run_ids)
+    done, open_runs = [run for run in run_ids if run not in version_of], []
     dags: dict[int, SerializedDag] = {}
-    room = TASKS_AT_ONCE
-    for run in (run for run in line if run in version_of):
+    left = TASKS_AT_ONCE
+    for run in (run for run in run_ids if run in version_of):
         try:
             dags[run] = versions.dag(connection, version_of[run])
         except UnreadableVersionError:
-            asking.append(run)  # examining it says why
+            open_runs.append(run)  # its examination gives the reason
             done.append(run)
             continue
-        room -= len(dags[run].tasks)
-        if room <= 0:
+        left -= len(dags[run].tasks)
+        if left <= 0:
             break
     states = instances.states_of(connection, dags) if dags else {}
-    asking += [run for run, dag in dags.items() if _asks(connection, run, dag, states.get(run, {}))]
-    return _Looked([*done, *dags], asking, sum(len(of_task) for of_run in states.values() for of_task in of_run.values()))
+    open_runs += [run for run, dag in dags.items() if _is_open(connection, run, dag, states.get(run, {}))]
+    return _Checked([*done, *dags], open_runs, sum(len(of_task) for of_run in states.values() for of_task in of_run.values()))
 
 
-def _asks(connection: Connection, run: int, dag: SerializedDag, states: dict[int, dict[int, TaskState]]) -> bool:
-    """Whether something is to be decided or expanded, or the run has ended."""
+def _is_open(connection: Connection, run: int, dag: SerializedDag, states: dict[int, dict[int, TaskState]]) -> bool:
+    """Whether a task is to be decided or expanded, or the run can be closed."""
     try:
         known = facts_of(connection, dag, run)
         evaluation = evaluate(dag, states, known)
@@ -119,4 +119,4 @@ def _asks(connection: Connection, run: int, dag: SerializedDag, states: dict[int
     except DBAPIError:
         raise
     except Exception:
-        return True  # examining it says why
+        return True  # its examination gives the reason

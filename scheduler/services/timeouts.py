@@ -1,4 +1,4 @@
-"""timeouts: fail the runs whose dagrun_timeout is over, skip what they have not started and stop what they run."""
+"""timeouts: fails the runs whose dagrun_timeout is over, skips their waiting tasks and stops their running ones."""
 
 import logging
 
@@ -15,7 +15,7 @@ REASON = "dagrun_timeout: its run took too long"
 
 
 class Timeouts(Service):
-    """Each run is ended in a transaction of its own, under its lock; one that another scheduler holds waits for the next pass."""
+    """Ends each run in a transaction of its own. A run that another scheduler has locked is left to the next pass."""
 
     name = "timeouts"
     pending = runs.TIMED_OUT
@@ -26,8 +26,8 @@ class Timeouts(Service):
         self.interval_s = settings.scheduler.scheduler_idle_sleep_time
 
     def run_once(self) -> Result:
-        found = _timed_out(self._engine, self._limit)
-        closed = {run: RunState.FAILED for run in found if _end(self._engine, run)}
+        late = _timed_out(self._engine, self._limit)
+        closed = {run: RunState.FAILED for run in late if _end(self._engine, run)}
         wake, log = closed_runs.follow_up(self._engine, closed)
         return Result(
             wake=wake,

@@ -73,8 +73,8 @@ def test_a_scheduler_that_hangs_in_a_query_or_is_stopped_is_unhealthy(stack_fact
         code, said = doctor(stack, "scheduler")
     engine.dispose()
 
-    assert report["parts"]["loop"]["message"].startswith("The loop has not turned for")
-    assert (code, "The loop has not turned for" in said) == (1, True)
+    assert report["parts"]["loop"]["message"].startswith("The loop has not run a service for")
+    assert (code, "The loop has not run a service for" in said) == (1, True)
     eventually(lambda: asked(port)[0] == 200, message=stack.logs)
     stack.kill("scheduler-1", signal.SIGSTOP)
     try:

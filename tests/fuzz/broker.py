@@ -12,10 +12,10 @@ from scheduler.messaging.broker_roles import REPORT
 from scheduler.messaging.publisher import broker_lists
 from scheduler.messaging.wakeups import EPOCH_KEY, KEY, QUEUE_KEY, WAITERS_KEY, client
 from scheduler.services import queue_report
-from scheduler.services.rescue import TURN_KEY
+from scheduler.services.rescue import LOCK_KEY
 
 KEYS = (
-    KEY, QUEUE_KEY, WAITERS_KEY, EPOCH_KEY, TURN_KEY, REPORT, queue_report.TURN_KEY, *broker_lists("default"),
+    KEY, QUEUE_KEY, WAITERS_KEY, EPOCH_KEY, LOCK_KEY, REPORT, queue_report.LOCK_KEY, *broker_lists("default"),
     "_kombu.binding.celery.pidbox",
     "_kombu.binding.reply.celery.pidbox", "_kombu.binding.celeryev", "unacked", "unacked_index", "unacked_mutex",
 )  # fmt: skip

@@ -192,7 +192,7 @@ class Waiter:
             del self._fired[: len(batch)]
             if moved:
                 await self._ask(functools.partial(self._wakeups.wake, "queue"))
-                fault_points.point("fire.rung")
+                fault_points.point("fire.woken")
         if not self._fired:
             self._something_fired.clear()
 

@@ -10,7 +10,7 @@ from support.waiting import eventually
 from scheduler.messaging.wakeups import KEY, QUEUE_KEY, Wakeups
 from scheduler.services import queue_report
 from scheduler.services.queue import Queue
-from scheduler.services.rescue import TURN_KEY, Rescue, dispatch_ids_in_broker
+from scheduler.services.rescue import LOCK_KEY, Rescue, dispatch_ids_in_broker
 
 
 def test_a_ring_of_the_queue_service_stays_for_whoever_listens_to_it(scenario: Scenario) -> None:
@@ -93,15 +93,15 @@ def test_a_queue_whose_key_is_no_list_gets_its_messages_all_the_same(scenario: S
 
 
 def test_lost_messages_are_found_although_somebody_holds_the_turn_for_ever(scenario: Scenario) -> None:
-    scenario.broker.set(TURN_KEY, "x")
+    scenario.broker.set(LOCK_KEY, "x")
     rescue = scenario.schedulers[0].service(Rescue)
 
     rescue.rescue(datetime.now(UTC))
-    assert scenario.broker.get(TURN_KEY) is None
+    assert scenario.broker.get(LOCK_KEY) is None
 
-    scenario.broker.set(TURN_KEY, "x", ex=86_400)
+    scenario.broker.set(LOCK_KEY, "x", ex=86_400)
     rescue.rescue(datetime.now(UTC))
-    assert scenario.broker.get(TURN_KEY) is None
+    assert scenario.broker.get(LOCK_KEY) is None
 
 
 def test_a_list_of_the_wrong_type_keeps_nobody_from_looking_into_the_others(scenario: Scenario) -> None:
@@ -122,7 +122,7 @@ def test_the_report_of_queues_is_written_although_somebody_holds_its_turn_for_ev
     scenario.broker.lpush(queue_report.KEY, "x")
     assert queue_report.read(scenario.broker) is None
 
-    scenario.broker.set(queue_report.TURN_KEY, "x")
+    scenario.broker.set(queue_report.LOCK_KEY, "x")
     assert not report.write(datetime.now(UTC))
     assert report.write(datetime.now(UTC))
     assert queue_report.read(scenario.broker) is not None

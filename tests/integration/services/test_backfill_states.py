@@ -19,7 +19,7 @@ def test_a_run_that_others_make_meanwhile_is_left_alone(scenario: Scenario) -> N
     assert [run["reason"] for run in backfills.backfill(scenario.engine, 1)["runs"]] == [
         None,
         "already has a run (success)",
-        "the run id backfill__2026-03-01T02:00:00+00:00 is taken by a run of another date",
+        "a run of another date has the run ID backfill__2026-03-01T02:00:00+00:00",
     ]
     assert scenario.rows("select state, run_type from dag_run where run_id = 'mine'") == [("success", "manual")]
 

@@ -120,7 +120,7 @@ def test_a_callback_that_takes_too_long_is_ended_and_not_called_again(make_scena
     [
         ("gone", "The DAG file .*d.py cannot be loaded: FileNotFoundError"),
         ("raise RuntimeError('half saved')", "cannot be loaded: RuntimeError: half saved"),
-        ("os._exit(3)", r"cannot be loaded: reading it, its process ended \(exit code 3\)"),
+        ("os._exit(3)", r"cannot be loaded: while it was loaded, its process ended \(exit code 3\)"),
         ("DAG('other')", "DAG d is no longer in its file"),
         ("with DAG('d'): EmptyOperator(task_id='a')", "has no on_success callback any more"),
     ],

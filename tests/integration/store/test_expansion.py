@@ -59,7 +59,7 @@ def test_literal_lists_expand_before_anything_runs_and_multiply(scenario: Scenar
         ("{}", "skipped", "skipped", "nothing to map over"),
         (None, "upstream_failed", "upstream_failed", "a returned no list or dict"),
         ('"text"', "upstream_failed", "upstream_failed", "a returned no list or dict"),
-        ("[1,2,3,4,5,6]", "upstream_failed", "upstream_failed", "would become 6 instances; core.max_map_length allows 5"),
+        ("[1,2,3,4,5,6]", "upstream_failed", "upstream_failed", "would have 6 instances; core.max_map_length allows 5"),
     ],
 )
 def test_what_cannot_be_mapped_over_says_so(

@@ -37,7 +37,7 @@ def test_an_error_while_following_leaves_the_report_and_a_scheduler_follows(benc
     plan.write_text("")
     bench.worker(**{fault_points.FAULTS: f"@{plan}", fault_points.FOLDER: str(tmp_path)})
     bench.dag(JOIN)
-    for point in ("follow.locked", "follow.commit", "report.after", "follow.published", "follow.rung"):
+    for point in ("follow.locked", "follow.commit", "report.after", "follow.published", "follow.woken"):
         (tmp_path / "struck").unlink(missing_ok=True)
         plan.write_text(f"{point}=raise")
 
@@ -48,7 +48,7 @@ def test_an_error_while_following_leaves_the_report_and_a_scheduler_follows(benc
         assert bench.scenario.run_state(run) == "success", point
         tries = bench.scenario.rows("select distinct state, try_number from task_instance where dag_run_id = %s", run)
         assert tries == [("success", 1)], point
-    assert "following failed below d.a" in bench.said
+    assert "downstream tasks of d.a" in bench.said
 
 
 def test_what_a_task_did_while_the_server_took_no_writes_is_stored_once_it_does(

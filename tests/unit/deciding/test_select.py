@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.deciding.limits import RUN
-from scheduler.deciding.select import Room, select
+from scheduler.deciding.select import FreeCapacity, select
 from scheduler.states import Waiting
 
 POOLS = ("a", "b", "missing")
@@ -29,7 +29,7 @@ waiting_lists = st.lists(
     unique_by=lambda one: one.id,
 )
 rooms = st.builds(
-    lambda a, b, default, spark, parallelism: Room(
+    lambda a, b, default, spark, parallelism: FreeCapacity(
         pools={"a": a, "b": b},
         queues=defaultdict(int, default=default, spark=spark),
         active=Counter({(RUN, 1): 1}),
@@ -40,7 +40,7 @@ rooms = st.builds(
 
 
 @given(waiting_lists, rooms, st.integers(1, 50))
-def test_no_limit_is_exceeded_and_nothing_that_fits_is_left(waiting: list[Waiting], room: Room, limit: int) -> None:
+def test_no_limit_is_exceeded_and_nothing_that_fits_is_left(waiting: list[Waiting], room: FreeCapacity, limit: int) -> None:
     chosen = select(waiting, room, limit=limit, reserve=False)
 
     taken = Taken(room)
@@ -53,7 +53,7 @@ def test_no_limit_is_exceeded_and_nothing_that_fits_is_left(waiting: list[Waitin
 
 
 @given(waiting_lists, rooms)
-def test_with_reservation_nobody_takes_slots_that_a_higher_ranked_one_waits_for(waiting: list[Waiting], room: Room) -> None:
+def test_with_reservation_nobody_takes_slots_that_a_higher_ranked_one_waits_for(waiting: list[Waiting], room: FreeCapacity) -> None:
     chosen = select(waiting, room, limit=50)
 
     taken = Taken(room)
@@ -69,7 +69,7 @@ def test_with_reservation_nobody_takes_slots_that_a_higher_ranked_one_waits_for(
 
 @given(waiting_lists)
 def test_among_equals_the_higher_weight_and_then_the_older_comes_first(waiting: list[Waiting]) -> None:
-    room = Room(pools={"a": 10_000}, queues=defaultdict(lambda: 10_000), parallelism=5)
+    room = FreeCapacity(pools={"a": 10_000}, queues=defaultdict(lambda: 10_000), parallelism=5)
     unlimited = {"run_limit": 999, "task_limit": None, "task_in_run_limit": None}
     wide = [Waiting(**{name: getattr(one, name) for name in Waiting.__slots__} | unlimited) for one in waiting]
 
@@ -81,7 +81,7 @@ def test_among_equals_the_higher_weight_and_then_the_older_comes_first(waiting: 
 class Taken:
     """What has been chosen so far, counted anew."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: FreeCapacity) -> None:
         self.room = room
         self.slots, self.queues, self.tasks = Counter[str](), Counter[str](), Counter[str]()
         self.runs = Counter({key: count for (limit, key), count in room.active.items() if limit == RUN})

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler.services.queue import may_hand_on
+from scheduler.services.queue import may_pass_slots_on
 
 
 @pytest.mark.parametrize(
@@ -22,4 +22,4 @@ from scheduler.services.queue import may_hand_on
 def test_slots_are_handed_on_only_where_nothing_else_could_want_them(
     free: dict[str, int], parallelism: int, expected: dict[str, bool]
 ) -> None:
-    assert may_hand_on(free, parallelism) == expected
+    assert may_pass_slots_on(free, parallelism) == expected

@@ -20,7 +20,7 @@ from scheduler.settings import Settings
 
 @pytest.fixture
 def pulse() -> Pulse:
-    return Pulse("The loop has not turned", 10.0)
+    return Pulse("The loop has not run a service", 10.0)
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def server(health: Health, short_folder: Path) -> Iterator[Path]:
 
 def test_a_pulse_is_wrong_once_it_was_silent_for_too_long(pulse: Pulse) -> None:
     assert pulse(pulse.at + 10) is None
-    assert pulse(pulse.at + 12) == "The loop has not turned for 12 s."
+    assert pulse(pulse.at + 12) == "The loop has not run a service for 12 s."
 
 
 def test_a_server_that_fails_is_wrong_only_after_a_while_and_until_it_answers() -> None:
@@ -60,7 +60,7 @@ def test_a_scheduler_whose_loop_does_not_turn_is_unhealthy_within_15_s_at_defaul
     found.loop.at = found.heartbeat.at = time.monotonic() - 14
 
     assert report.report()["status"] == "unhealthy"
-    assert report.report()["parts"]["loop"] == {"status": "unhealthy", "message": "The loop has not turned for 14 s."}
+    assert report.report()["parts"]["loop"] == {"status": "unhealthy", "message": "The loop has not run a service for 14 s."}
 
 
 def test_a_broker_that_is_away_only_degrades_a_scheduler() -> None:
