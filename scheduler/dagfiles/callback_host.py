@@ -6,8 +6,6 @@ process, and with it the call.
 
 import contextlib
 import json
-import subprocess
-import sys
 import time
 from typing import Any, TypeVar
 
@@ -16,6 +14,7 @@ from pydantic import ValidationError
 from scheduler.dagfiles import lines, problem, process_tree
 from scheduler.dagfiles.answers import CALLBACK_ANSWER, MAX_CALL_ANSWER_BYTES, Called, Ended, Opened, fault
 from scheduler.dagfiles.parser import environment
+from scheduler.dagfiles.piped import Piped
 from scheduler.settings import Settings
 
 A = TypeVar("A", Opened, Called, Ended)
@@ -41,7 +40,7 @@ class CallbackHost:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Piped | None = None
         self._received = lines.LineReader(MAX_CALL_ANSWER_BYTES)
 
     def open(self, file: str, log: str) -> str | None:
@@ -75,33 +74,23 @@ class CallbackHost:
         """Kill the process from another thread, so that the call in progress raises ChildEnded."""
         process = self._process
         if process is not None:
-            process_tree.kill_session(process.pid)
+            process.interrupt()
 
     def kill(self) -> None:
         """End the process and all its descendants."""
         process, self._process = self._process, None
-        if process is None:
-            return
-        # Before the process is reaped: until then no other process can have its ID.
-        process_tree.kill_session(process.pid)
-        process.wait()
-        process_tree.ended(process.pid)
-        process_tree.kill_strays()
-        for pipe in (process.stdin, process.stdout):
-            with contextlib.suppress(OSError):
-                assert pipe is not None
-                pipe.close()
+        if process is not None:
+            process.kill()
 
     def _ask(self, request: dict[str, Any], expected: type[A], limit_s: float) -> A:
         process = self._ready(fresh=expected is Opened)
-        assert process.stdin is not None
         started = time.monotonic()
         # Later than the child should end: its watchdog ends it at the limit, and the callback process a moment later.
         deadline = started + limit_s + END_S
         try:
             # The process may have ended. Then no answer arrives.
             with contextlib.suppress(BrokenPipeError):
-                lines.write(process.stdin.fileno(), json.dumps(request).encode() + b"\n", timeout_s=limit_s)
+                lines.write(process.requests_fd, json.dumps(request).encode() + b"\n", timeout_s=limit_s)
             answer = self._answer(process, deadline)
         except (ValidationError, lines.LineTooLongError, TimeoutError) as error:
             self.kill()
@@ -116,45 +105,29 @@ class CallbackHost:
             raise ChildEnded(f"it took more than {limit_s:g} s and was ended", timed_out=True)
         raise ChildEnded(f"its process ended ({_ending(answer)})", timed_out=False)
 
-    def _ready(self, *, fresh: bool) -> "subprocess.Popen[bytes]":
+    def _ready(self, *, fresh: bool) -> Piped:
         """Return the process, ready for a request. One with an unrequested answer is killed, and replaced if `fresh`."""
         process = self._process
         if process is not None:
-            assert process.stdout is not None
-            if not self._received.is_inside and not lines.is_readable(process.stdout.fileno()):
+            if not self._received.is_inside and not lines.is_readable(process.answers_fd):
                 return process
             self.kill()
         if not fresh:
             raise ChildEnded("its process ended before it was called", timed_out=False)
-        return self._start()
+        self._process = Piped("scheduler.dagfiles.callbacks", environment(self._settings))
+        self._received.clear()
+        return self._process
 
-    def _answer(self, process: "subprocess.Popen[bytes]", deadline: float) -> Opened | Called | Ended | None:
+    def _answer(self, process: Piped, deadline: float) -> Opened | Called | Ended | None:
         """Return the answer, or None if it did not arrive in time or the process has ended."""
-        assert process.stdout is not None
-        fd = process.stdout.fileno()
-        while lines.is_readable(fd, deadline - time.monotonic()):
-            data = lines.read(fd)
+        while lines.is_readable(process.answers_fd, deadline - time.monotonic()):
+            data = lines.read(process.answers_fd)
             if data == b"":
                 return None
             answers = self._received.feed(data or b"")
             if answers:
                 return CALLBACK_ANSWER.validate_json(answers[0])
         return None
-
-    def _start(self) -> "subprocess.Popen[bytes]":
-        # Its own session: the scheduler alone handles Ctrl-C, and processes that a callback starts can be found.
-        process = self._process = process_tree.start(
-            [sys.executable, "-P", "-m", "scheduler.dagfiles.callbacks"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment(self._settings),
-            start_new_session=True,
-        )
-        assert process.stdin is not None and process.stdout is not None
-        for pipe in (process.stdin, process.stdout):
-            lines.prepare(pipe.fileno())
-        self._received.clear()
-        return process
 
 
 def _ending(answer: Opened | Called | Ended | None) -> str:

@@ -1,15 +1,13 @@
 """The callback process: it has Paceline's modules imported and forks a child for each DAG file.
 
-callback_host.CallbackHost starts it as `python -P -m scheduler.dagfiles.callbacks`. It has no threads, connections or passwords,
-and never runs user code itself. One child at a time answers requests, JSON line for JSON line, through its own pipes. The callback
-process passes valid answers on. When the child has ended, it reports that and waits for the next file. At the end of its input,
-it kills the child and exits.
+callback_host.CallbackHost starts it as `python -P -m scheduler.dagfiles.callbacks`. One child at a time answers requests, JSON line
+for JSON line, through its own pipes. The callback process passes valid answers on. When the child has ended, it reports that and
+waits for the next file. At the end of its input, it kills the child and exits.
 """
 
 import contextlib
 import faulthandler
 import gc
-import importlib
 import json
 import os
 import select
@@ -55,20 +53,15 @@ class _Child:
     fault: str | None = None
 
 
-class Server:
+class Server(pipes.PipeServer):
     """Passes requests to a child and its answers back."""
 
-    def __init__(self, input_fd: int, output_fd: int) -> None:
-        self._input_fd = input_fd
-        self._output_fd = output_fd
-        self._requests = lines.LineReader(MAX_CALL_REQUEST_BYTES)
+    def __init__(self) -> None:
+        super().__init__(lines.LineReader(MAX_CALL_REQUEST_BYTES), PRELOADED)
         self._waiting: deque[bytes] = deque()
-        self._processes = limits.ProcessCount()
 
     def serve(self) -> None:
         """Fork a child for each requested file, until the input ends."""
-        for name in PRELOADED:
-            importlib.import_module(name)
         gc.collect()
         gc.freeze()
         while (line := self._request()) is not None:
@@ -83,7 +76,7 @@ class Server:
             os.close(child.answers_fd)
             if not ended:
                 return
-            self._send(Ended(ended=code, fault=child.fault))
+            pipes.send(self._answers_fd, Ended(ended=code, fault=child.fault))
 
     def _request(self) -> bytes | None:
         """Return the next request, or None at the end of the input.
@@ -91,7 +84,7 @@ class Server:
         A request may be waiting already, if its child ended before it could be passed on.
         """
         while not self._waiting:
-            data = os.read(self._input_fd, READ_BYTES)
+            data = os.read(self._requests_fd, READ_BYTES)
             if not data:
                 return None
             self._waiting.extend(self._requests.feed(data))
@@ -103,7 +96,7 @@ class Server:
         processes, parent = self._processes.limit(), os.getpid()
         pid = os.fork()
         if pid == 0:
-            for fd in (self._input_fd, self._output_fd, requests_fd, answers_fd):
+            for fd in (self._requests_fd, self._answers_fd, requests_fd, answers_fd):
                 os.close(fd)
             _child(request, parent, processes, child_requests_fd, child_answers_fd)
         with contextlib.suppress(OSError):
@@ -118,16 +111,16 @@ class Server:
         pid_fd = os.pidfd_open(child.pid)
         answers = lines.LineReader(MAX_CALL_ANSWER_BYTES)
         poll = select.poll()
-        for fd in (pid_fd, child.answers_fd, self._input_fd):
+        for fd in (pid_fd, child.answers_fd, self._requests_fd):
             poll.register(fd, select.POLLIN)
         try:
             while True:
-                ready = {fd for fd, _ in poll.poll()} if not self._waiting else {self._input_fd}
+                ready = {fd for fd, _ in poll.poll()} if not self._waiting else {self._requests_fd}
                 if child.answers_fd in ready and not self._pass_answers(child, answers):
                     poll.unregister(child.answers_fd)
                 if child.fault is not None or (pid_fd in ready and child.answers_fd not in ready):
                     return True
-                if self._input_fd in ready and not self._pass_request(child):
+                if self._requests_fd in ready and not self._pass_request(child):
                     return False
         finally:
             os.close(pid_fd)
@@ -151,15 +144,12 @@ class Server:
                     child.fault = "it gave an unrequested answer"
                     return False
                 child.asked = False
-                self._send(answer)
+                pipes.send(self._answers_fd, answer)
         except ValidationError as error:
             child.fault = f"it gave an invalid answer: {fault(error)}"
         except lines.LineTooLongError as error:
             child.fault = f"it gave an invalid answer: {error}"
         return data != b""
-
-    def _send(self, answer: Opened | Called | Ended) -> None:
-        pipes.write(self._output_fd, answer.model_dump_json().encode() + b"\n")
 
 
 def _child(request: dict[str, Any], parent: int, processes: int | None, input_fd: int, output_fd: int) -> NoReturn:
@@ -189,7 +179,7 @@ def _serve_file(request: dict[str, Any], input_fd: int, output_fd: int) -> None:
         traceback.print_exc()
         reason = problem.clean(_words(error))
     faulthandler.cancel_dump_traceback_later()
-    _send(output_fd, Opened(problem=reason))
+    pipes.send(output_fd, Opened(problem=reason))
     requests = lines.LineReader(MAX_CALL_REQUEST_BYTES)
     while (call := _receive(input_fd, requests)) is not None and "stop" not in call:
         _log_to(call["log"])
@@ -198,7 +188,7 @@ def _serve_file(request: dict[str, Any], input_fd: int, output_fd: int) -> None:
             answer = _call(dags, call)
         faulthandler.cancel_dump_traceback_later()
         _flush()
-        _send(output_fd, answer)
+        pipes.send(output_fd, answer)
 
 
 def _call(dags: dict[str, DAG], call: dict[str, Any]) -> Called:
@@ -260,17 +250,5 @@ def _receive(fd: int, requests: lines.LineReader) -> dict[str, Any] | None:
     return None
 
 
-def _send(fd: int, answer: Opened | Called) -> None:
-    pipes.write(fd, answer.model_dump_json().encode() + b"\n")
-
-
-def main() -> None:
-    """Run the callback process."""
-    input_fd, output_fd = pipes.take()
-    with contextlib.suppress(BrokenPipeError):
-        Server(input_fd, output_fd).serve()
-    os._exit(0)
-
-
 if __name__ == "__main__":
-    main()
+    Server().main()

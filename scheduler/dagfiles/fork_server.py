@@ -1,18 +1,16 @@
 """The fork server for parsing DAG files: it has Paceline's modules imported and forks a keeper and its child for each file.
 
 parser.Parser starts it as `python -P -m scheduler.dagfiles.fork_server`, sends requests as JSON lines to its standard input and
-reads answers as JSON lines from its standard output. It has no threads, connections or passwords, and never runs user code itself.
-It does not trust the output of the children, but checks it. At the end of its input, it kills them and exits.
+reads answers as JSON lines from its standard output. It does not trust the output of the children, but checks it. At the end of its
+input, it kills them and exits.
 """
 
 import contextlib
 import gc
-import importlib
 import json
 import os
 import selectors
 import signal
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +20,6 @@ from pydantic import ValidationError
 import scheduler
 from scheduler.dagfiles import keeper, lines, parse, pipes, problem, process_tree
 from scheduler.dagfiles.answers import MAX_RESULT_BYTES, Answer, FileProblem, Reading, fault
-from scheduler.dagfiles.limits import ProcessCount
 from scheduler.settings import Core, Scheduler
 
 #: Modules that most files need, but that are imported lazily. They are imported once here instead of in each child.
@@ -50,24 +47,19 @@ class _Child:
     output: bytearray = field(default_factory=bytearray)
 
 
-class ForkServer:
+class ForkServer(pipes.PipeServer):
     """Forks children, reads their results and reaps them."""
 
-    def __init__(self, requests_fd: int, answers_fd: int) -> None:
-        self._requests_fd = requests_fd
-        self._answers_fd = answers_fd
-        self._requests = lines.LineReader(MAX_REQUEST_BYTES)
-        self._processes = ProcessCount()
+    def __init__(self) -> None:
+        super().__init__(lines.LineReader(MAX_REQUEST_BYTES), PRELOADED)
         self._work: parse.Work | None = None
         self._children: list[_Child] = []
         self._selector = selectors.DefaultSelector()
-        self._selector.register(requests_fd, selectors.EVENT_READ, None)
+        self._selector.register(self._requests_fd, selectors.EVENT_READ, None)
 
     def serve(self) -> None:
         """Serve requests until the input ends. Its first line is the Work, each further line a file."""
         scheduler.load_all()
-        for name in PRELOADED:
-            importlib.import_module(name)
         try:
             while self._iterate():
                 pass
@@ -171,7 +163,7 @@ class ForkServer:
         code = self._expire(child)
         reading = self._reading(child, code)
         answer = Answer(file=child.file, duration_s=time.monotonic() - child.started, **dict(reading))
-        pipes.write(self._answers_fd, answer.model_dump_json().encode() + b"\n")
+        pipes.send(self._answers_fd, answer)
 
     def _expire(self, child: _Child) -> int:
         """Reap a keeper that has ended. Returns its exit code, negative for a signal."""
@@ -210,13 +202,5 @@ def _failed(reason: problem.Problem) -> Reading:
     return Reading(problem=FileProblem(**reason.to_dict()))
 
 
-def main() -> None:
-    """Run the fork server."""
-    requests_fd, answers_fd = pipes.take()
-    with contextlib.suppress(BrokenPipeError):
-        ForkServer(requests_fd, answers_fd).serve()
-    sys.exit(0)
-
-
 if __name__ == "__main__":
-    main()
+    ForkServer().main()

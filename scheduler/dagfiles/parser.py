@@ -1,11 +1,8 @@
 """The client of the fork server in the scheduler: it submits files and collects their results."""
 
-import contextlib
 import json
 import logging
 import os
-import subprocess
-import sys
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -13,8 +10,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from scheduler.dagfiles import lines, problem, process_tree
+from scheduler.dagfiles import lines, problem
 from scheduler.dagfiles.answers import MAX_LINE_BYTES, Answer, FileProblem, fault
+from scheduler.dagfiles.piped import Piped
 from scheduler.process import hardening
 from scheduler.settings import Settings
 
@@ -35,7 +33,7 @@ class Parser:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Piped | None = None
         self._received = lines.LineReader(MAX_LINE_BYTES)
         self._waiting: deque[str] = deque()
         #: The start time of each file that is being parsed.
@@ -71,14 +69,12 @@ class Parser:
 
     def fileno(self) -> int | None:
         """Return a descriptor that is readable when there is an answer to collect; None while no fork server runs."""
-        return None if self._process is None or self._process.stdout is None else self._process.stdout.fileno()
+        return None if self._process is None else self._process.answers_fd
 
     def stop(self) -> None:
         """End the fork server and all its descendants."""
         if self._process is not None:
-            assert self._process.stdin is not None
-            with contextlib.suppress(OSError):
-                self._process.stdin.close()  # the fork server kills its children and exits
+            self._process.end_requests()
             self._drain(STOP_S)
         self._end_fork_server("was stopped")
         self._waiting.clear()
@@ -95,29 +91,17 @@ class Parser:
             self._send(*({"file": file} for file in files))
 
     def _send(self, *requests: dict[str, Any]) -> None:
-        if self._process is None:
-            self._start()
-        assert self._process is not None and self._process.stdin is not None
+        process = self._process or self._start()
         data = "".join(json.dumps(request) + "\n" for request in requests).encode()
         try:
-            lines.write(self._process.stdin.fileno(), data, timeout_s=SEND_S)
+            lines.write(process.requests_fd, data, timeout_s=SEND_S)
         except BrokenPipeError:
             pass  # the fork server has ended, which collect() detects
         except TimeoutError:
-            process_tree.kill_session(self._process.pid)  # collect() detects its end
+            process.interrupt()  # collect() detects its end
 
-    def _start(self) -> None:
-        # Its own session: the scheduler alone handles Ctrl-C, and processes that a file starts can be found.
-        self._process = process_tree.start(
-            [sys.executable, "-P", "-m", "scheduler.dagfiles.fork_server"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment(self._settings),
-            start_new_session=True,
-        )
-        assert self._process.stdin is not None and self._process.stdout is not None
-        for pipe in (self._process.stdin, self._process.stdout):
-            lines.prepare(pipe.fileno())
+    def _start(self) -> Piped:
+        process = self._process = Piped("scheduler.dagfiles.fork_server", environment(self._settings))
         self._received.clear()
         self._send(
             {
@@ -126,6 +110,7 @@ class Parser:
                 "scheduler": self._settings.scheduler.model_dump(mode="json"),
             }
         )
+        return process
 
     def _receive(self) -> tuple[list[Answer], str | None]:
         """Return the complete answers, and the reason why this fork server can send no more, if any."""
@@ -157,15 +142,7 @@ class Parser:
         """End the fork server. If one file was being parsed, it is the cause; if several were, each is parsed alone."""
         if self._process is None:
             return []
-        # Before the process is reaped: until then no other process can have its ID.
-        process_tree.kill_session(self._process.pid)
-        code = self._process.wait()
-        process_tree.ended(self._process.pid)
-        process_tree.kill_strays()
-        for pipe in (self._process.stdin, self._process.stdout):
-            with contextlib.suppress(OSError):
-                assert pipe is not None
-                pipe.close()
+        code = self._process.kill()
         self._process = None
         lost, self._reading = sorted(self._reading), {}
         if len(lost) > 1:

@@ -147,13 +147,13 @@ def test_requests_that_arrive_together_are_each_heeded(scenario: Scenario) -> No
     log = str(scenario.settings.dags_folder.parent / "log")
     assert host.open("good.py", log) is None
     host.close()
-    assert host._process is not None and host._process.stdin is not None
+    assert host._process is not None
 
     opening = {
         "folder": str(scenario.settings.dags_folder), "file": "good.py", "log": log, "timezone": "UTC", "load_timeout_s": 30,
         "timeout_s": 30, "memory_limit_mb": 1024,
     }  # fmt: skip
-    os.write(host._process.stdin.fileno(), b'{"stop": true}\n' + json.dumps(opening).encode() + b"\n")
+    os.write(host._process.requests_fd, b'{"stop": true}\n' + json.dumps(opening).encode() + b"\n")
 
     assert host._answer(host._process, time.monotonic() + 20) == Opened(problem=None)
     host.kill()
