@@ -1,1 +1,1 @@
-"""Spark: warm sessions for PySpark tasks (warm/), submitted applications (submit/) and the clusters they go to (masters/)."""
+"""Spark: warm sessions of PySpark tasks (sessions/), submitted applications (applications/) and their clusters (clusters/)."""

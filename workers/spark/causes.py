@@ -1,4 +1,4 @@
-"""Why something that ran on Spark failed, in one or two sentences, out of a wall of Java: nothing here but text in, text out."""
+"""The cause of a failure on Spark, in one or two sentences, from pages of Java output. Pure."""
 
 import re
 import traceback
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from workers.logs import OUR_FOLDERS
 
-#: Longest cause; the log holds the rest.
+#: The maximum length of a cause; the log has the rest.
 MAX_CHARACTERS = 600
 
-#: A line of Spark's own log, which ends whatever stood before it.
+#: A line of Spark's log, which ends an exception before it.
 LOG_LINE = re.compile(r"\d\d(?:\d\d)?[/-]\d\d[/-]\d\d[ T]\d\d:\d\d:\d\d\S* [A-Z]+ ")
 TRACEBACK = "Traceback (most recent call last):"
 FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<where>.+))?')
@@ -28,7 +28,7 @@ LIBRARY = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """The last exception that a text tells of: `place` is the last line of the author's code on the way to it."""
+    """The last exception in a text. `place` is the last line of the author's code in its traceback."""
 
     kind: str
     said: str
@@ -40,60 +40,60 @@ class Raised:
 
     @property
     def in_java(self) -> bool:
-        """Whether Python only passes on what the JVM raised, without a form of its own for it."""
+        """Whether it is only py4j's wrapper of an exception of the JVM."""
         return self.name in {"Py4JJavaError", "Py4JError", "Py4JNetworkError"}
 
 
 def of_error(error: BaseException, said: str = "") -> str | None:
-    """The cause of an exception that left a task; `said` is what its JVM printed meanwhile. None if neither tells."""
-    told = traceback.TracebackException.from_exception(error)
-    chain: list[traceback.TracebackException | None] = [told]
-    for one in chain:
-        if one is not None:
-            one.stack[:] = [frame for frame in one.stack if not frame.filename.startswith(OUR_FOLDERS)]
-            chain += [one.__cause__, one.__context__]
-    lines = told.format() if told.stack else [f"{TRACEBACK}\n", *told.format_exception_only()]
+    """The cause of the exception of a task; `said` is the output of its JVM. None if neither shows a cause."""
+    raised = traceback.TracebackException.from_exception(error)
+    chain: list[traceback.TracebackException | None] = [raised]
+    for link in chain:
+        if link is not None:
+            link.stack[:] = [frame for frame in link.stack if not frame.filename.startswith(OUR_FOLDERS)]
+            chain += [link.__cause__, link.__context__]
+    lines = raised.format() if raised.stack else [f"{TRACEBACK}\n", *raised.format_exception_only()]
     return of_text(f"{said}\n{''.join(lines)}")
 
 
 def sentence(said: str) -> str:
-    """What the message of one exception comes to."""
+    """The cause in the message of one exception."""
     return _short(_known(said)) or _sentence(said)
 
 
 def first_line(error: BaseException) -> str:
-    """The class of an exception and the first line that it says, for a line of a worker's log."""
+    """The class of an exception and the first line of its message, for the log of a worker."""
     try:
         said = str(error).partition("\n")[0][:MAX_CHARACTERS]
-    except Exception:  # those of PySpark ask a JVM
+    except Exception:  # exceptions of PySpark get their message from the JVM
         said = ""
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
 def of_text(text: str) -> str | None:
-    """The cause that the output of an application tells, from its last exception if that says it, else from all of it."""
+    """The cause in the output of an application: from its last exception, else from the whole text."""
     text = "\n".join(text.splitlines())
     raised = _last_raised(text)
     if raised is None:
         return _short(_known(text) or _of_java(text) or _of_launcher(text))
     if _is_aftermath(raised.said):
-        told = _known(text) or _of_java(f"\n{raised.said}")
+        cause = _known(text) or _of_java(f"\n{raised.said}")
     else:
-        told = _known(raised.said) or (_of_java(f"\n{raised.said}") if raised.in_java else None)
-    if told is None:
+        cause = _known(raised.said) or (_of_java(f"\n{raised.said}") if raised.in_java else None)
+    if cause is None:
         sentence = _sentence(raised.said)
-        told = f"{raised.name}: {sentence}" if sentence else raised.name
-    return _short(f"{told}{raised.place}")
+        cause = f"{raised.name}: {sentence}" if sentence else raised.name
+    return _short(f"{cause}{raised.place}")
 
 
 def _last_raised(text: str) -> Raised | None:
-    """The innermost of the last chain: a PythonException brings the worker's own traceback along, and that comes last."""
-    found: Raised | None = None
+    """The innermost exception of the last chain: a PythonException contains the traceback of the Python worker, which is last."""
+    last: Raised | None = None
     lines = text.splitlines()
     for number, line in enumerate(lines):
         if line.strip() == TRACEBACK or (line.endswith(TRACEBACK) and "PythonException" in line):
-            found = _raised(lines[number + 1 :]) or found
-    return found
+            last = _raised(lines[number + 1 :]) or last
+    return last
 
 
 def _raised(lines: list[str]) -> Raised | None:
@@ -130,7 +130,7 @@ def _message(first: str, rest: list[str]) -> str:
 
 
 def _sentence(said: str) -> str:
-    """What an exception says, up to where plans, SQL and stack traces begin."""
+    """The message of an exception, without plans, SQL and stack traces."""
     first = next((line.strip() for line in said.splitlines() if line.strip()), "")
     place = re.search(r"\(line \d+, pos \d+\)$", first)
     sentence = re.split(r"\s+SQLSTATE: ", first)[0].rstrip(";: ")
@@ -138,12 +138,12 @@ def _sentence(said: str) -> str:
 
 
 def _is_aftermath(said: str) -> bool:
-    """Whether this only says that Spark had ended before."""
+    """Whether the message only means that Spark had ended before."""
     return AFTERMATH.search(said) is not None
 
 
 def _of_java(text: str) -> str | None:
-    """The last exception of the JVM: of nested ones the first, which is the one that user code called for."""
+    """The last exception of the JVM; of nested ones the outermost, which user code caused."""
     heads = [found for found in JAVA_KIND.finditer(text) if not text[found.start() :].lstrip("\n").startswith("Caused by")]
     if not heads:
         return None
@@ -152,9 +152,9 @@ def _of_java(text: str) -> str | None:
 
 
 def _of_launcher(text: str) -> str | None:
-    """What spark-submit says before there is a JVM."""
-    found = re.search(r"(?m)^Error: (.+)$", text)
-    return None if found is None else found[1]
+    """The error of spark-submit before a JVM runs."""
+    match = re.search(r"(?m)^Error: (.+)$", text)
+    return None if match is None else match[1]
 
 
 def _short(cause: str | None) -> str | None:
@@ -164,7 +164,7 @@ def _short(cause: str | None) -> str | None:
 
 
 def _known(text: str) -> str | None:
-    """The sentence for what has a name here; the first of RULES that fits."""
+    """The sentence of the first of RULES that matches."""
     for pattern, sentence in RULES:
         found = pattern.search(text)
         if found is not None:
@@ -200,11 +200,11 @@ def _heap_too_small(found: re.Match[str]) -> str:
 
 def _missing_class(found: re.Match[str]) -> str:
     name = next(part for part in found.groups() if part).replace("/", ".")
-    return f"Class {name} is missing: name the package that holds it in spark.jars.packages, or its jar in spark.jars."
+    return f"Class {name} is missing: name its package in spark.jars.packages, or its jar in spark.jars."
 
 
 def _missing_source(found: re.Match[str]) -> str:
-    return f"Spark has no data source {found[1]}: name the package that holds it in spark.jars.packages, or correct the format."
+    return f"Spark has no data source {found[1]}: name its package in spark.jars.packages, or correct the format."
 
 
 def _no_file(found: re.Match[str]) -> str:
@@ -213,7 +213,7 @@ def _no_file(found: re.Match[str]) -> str:
 
 DRIVER_MEMORY = "The driver ran out of memory: raise spark.driver.memory, or collect and broadcast less."
 
-#: From the particular to the general: an executor that died of memory is also a lost executor, and a failed job.
+#: From the specific to the general: an executor that ran out of memory is also a lost executor and a failed job.
 RULES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     (re.compile(r"(Total size of serialized results of [^\n]*? is bigger than \S+ \([^)]*\))"), _result_size),
     (
@@ -221,7 +221,7 @@ RULES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] 
         _executor_memory,
     ),
     (
-        # 52 is how an executor ends that its heap was too small for (SparkExitCode.OOM).
+        # 52 is the exit code of an executor that ran out of heap (SparkExitCode.OOM).
         re.compile(r"ExecutorLostFailure \(executor (?P<executor>\w+) exited[^\n]*(?:code|status:?) 52\b"),
         _executor_memory,
     ),
@@ -234,7 +234,7 @@ RULES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] 
         re.compile(
             r"[Cc]ontainer killed by YARN for exceeding (?:physical |virtual )?memory limits|beyond the 'PHYSICAL' memory limit"
         ),
-        "YARN killed a container for using more memory than it may: raise spark.executor.memoryOverhead (of the driver: "
+        "YARN killed a container that used more memory than it may: raise spark.executor.memoryOverhead (for the driver "
         "spark.driver.memoryOverhead).",
     ),
     (
@@ -246,7 +246,7 @@ RULES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] 
     ),
     (
         re.compile(r"No space left on device"),
-        "The disk is full: make room under spark.local.dir and where the task writes.",
+        "The disk is full: free space in spark.local.dir and where the task writes.",
     ),
     (re.compile(r"DATA_SOURCE_NOT_FOUND\][^\n]*data source: ([^\s,]+?)\.? "), _missing_source),
     (
@@ -263,7 +263,7 @@ RULES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] 
     ),
     (
         re.compile(r"All masters are unresponsive"),
-        "The Spark master does not answer: check its address, and that it runs.",
+        "The Spark master does not answer: check its address, and whether it runs.",
     ),
     (
         re.compile(

@@ -1,8 +1,8 @@
-"""DataFrames that PySpark tasks return: each is written whole into the folder of its try, and a reference to it goes on.
+"""Stores the DataFrames that PySpark tasks return: each is written to the folder of its dispatch, and its XCom is a reference.
 
-The report of the try commits it: the XCom that names the folder is stored in the transaction that ends the try as a success, for
-the current dispatch alone. So a reader sees a whole result or none on any file system: nothing is renamed, which object stores
-cannot do at once, and no marker has to be looked for.
+The report of the try commits it: the XCom with the path is stored in the transaction that ends the try as a success, and only
+for the current dispatch. So readers see a complete result or none, on any file system, without renaming, which is not atomic
+in object stores, and without marker files.
 """
 
 import json
@@ -21,29 +21,29 @@ from scheduler.store.worker.claims import Claim
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-#: Seconds that Spark may take, after the write, to say how many rows it wrote; else the files are asked. Of a DataFrame without
-#: partitions it never says it.
+#: Seconds to wait, after the write, for Spark's count of the written rows; else it is read from the files. Spark never reports
+#: it for a DataFrame without partitions.
 COUNT_TIMEOUT_S = 1.0
-#: Without what guards readers against a job that was cut off, since here the report does: each file and folder of that costs
-#: milliseconds, for Hadoop starts a `chmod` for it.
+#: Turns off Hadoop's protection of readers against unfinished jobs, since the report of the try protects them. Each of its files
+#: and folders costs milliseconds, because Hadoop starts a `chmod` for it.
 WRITTEN_ONCE = {"mapreduce.fileoutputcommitter.algorithm.version": "2", "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
-#: Times as every reader of Parquet takes them: INT96, which Spark writes otherwise, other readers turn into nanoseconds, and those
-#: end in 2262. Dates before 1582 are in the calendar of SQL and Python.
+#: Writes times that every reader of Parquet can read: other readers convert Spark's default, INT96, to nanoseconds, which end in
+#: 2262. Dates before 1582 are in the calendar of SQL and Python.
 WRITTEN_AS = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.writeLegacyFormat": "false",
 }
-#: DataFrames of one task that are written at once.
+#: DataFrames of one task that are written in parallel.
 WRITERS = 3
-#: What the file system says when it will not take data, and what to tell people.
+#: Errors of file systems that cannot store data, and the reasons to show.
 _REFUSALS = {
     r"No space left on device|Disk quota exceeded|DSQuotaExceeded|not enough space|File too large": "no space left",
     r"AccessControlException|Permission denied|AccessDenied|Access Denied|Forbidden": "no permission",
     r"Read-only file system": "the file system is read-only",
-    r"Mkdirs failed|ParentNotDirectoryException|Not a directory|FileAlreadyExistsException": "no folder can be made there",
+    r"Mkdirs failed|ParentNotDirectoryException|Not a directory|FileAlreadyExistsException": "no folder can be created there",
     r"No FileSystem for scheme|UnsupportedFileSystemException|ClassNotFoundException: Class org\.apache\.hadoop\.fs": (
-        "Spark lacks what speaks to such a URL"
+        "Spark has no library for such a URL"
     ),
 }
 
@@ -53,21 +53,21 @@ class DataFrameNotWrittenError(PacelineError):
 
 
 def stored(value: object, operator: AbstractOperator, ti: Any, settings: Settings) -> object:
-    """`value` with a reference in place of each DataFrame in it, once its rows are written.
+    """Write each DataFrame in `value`, and return `value` with references in their place.
 
-    DataFrameNotWrittenError if the file system does not take them; FailTask for what cannot be written at all.
+    DataFrameNotWrittenError if the file system cannot store one; FailTask for one that cannot be written at all.
     """
     if not operator.do_xcom_push or not _any(value):
         return value
     place = _place(ti, settings)
     data_folder.delete_earlier(place)
-    found: dict[int, tuple[DataFrame, str]] = {}
-    _find(value, place.url, found)
-    return _replaced(value, _all_written(found))
+    frames: dict[int, tuple[DataFrame, str]] = {}
+    _collect(value, place.url, frames)
+    return _replaced(value, _all_written(frames))
 
 
 def discard(claim: Claim, settings: Settings) -> None:
-    """Delete what a try wrote that did not succeed, or whose report was refused."""
+    """Delete the DataFrames of a try that did not succeed, or whose report was rejected."""
     data_folder.delete(
         Place(
             data_url=settings.data_url,
@@ -105,18 +105,18 @@ def _any(value: object) -> bool:
     return isinstance(value, list | tuple) and any(_any(item) for item in value)
 
 
-def _find(value: Any, url: str, found: "dict[int, tuple[DataFrame, str]]") -> None:
-    """Note in `found`, by its id, each DataFrame and where it is to lie: one that is returned twice is written once."""
+def _collect(value: Any, url: str, frames: "dict[int, tuple[DataFrame, str]]") -> None:
+    """Collect each DataFrame and its URL by its `id()`, so that one that is returned twice is written once."""
     from pyspark.sql import DataFrame
 
     if isinstance(value, DataFrame):
-        found.setdefault(id(value), (value, url))
+        frames.setdefault(id(value), (value, url))
     elif isinstance(value, dict):
         for key, item in value.items():
-            _find(item, f"{url}/{component(str(key))}", found)
+            _collect(item, f"{url}/{component(str(key))}", frames)
     elif isinstance(value, list | tuple):
         for number, item in enumerate(value):
-            _find(item, f"{url}/{number}", found)
+            _collect(item, f"{url}/{number}", frames)
 
 
 def _replaced(value: Any, written: dict[int, DataFrameReference]) -> Any:
@@ -129,27 +129,27 @@ def _replaced(value: Any, written: dict[int, DataFrameReference]) -> Any:
     return value
 
 
-def _all_written(found: "dict[int, tuple[DataFrame, str]]") -> dict[int, DataFrameReference]:
-    """Several at once: planning one, or writing a small one, keeps a single core busy."""
+def _all_written(frames: "dict[int, tuple[DataFrame, str]]") -> dict[int, DataFrameReference]:
+    """Write the DataFrames in parallel, because planning one, or writing a small one, uses only one core."""
     from pyspark import inheritable_thread_target
 
-    first, _ = next(iter(found.values()))
-    for frame, _ in found.values():
+    first, _ = next(iter(frames.values()))
+    for frame, _ in frames.values():
         for key, value in WRITTEN_AS.items():
-            # Of the session, since a writer has no options for it. The task has ended, and its session with it.
+            # Set in the session, since a writer has no such options. The session ends after this with its task.
             frame.sparkSession.conf.set(key, value)
     pool = ThreadPoolExecutor(WRITERS, thread_name_prefix="write")
     try:
         write = inheritable_thread_target(first.sparkSession)(_written)
-        writes = {key: pool.submit(write, *one) for key, one in found.items()}
+        writes = {key: pool.submit(write, *frame_and_url) for key, frame_and_url in frames.items()}
         ended, _ = wait(writes.values(), return_when=FIRST_EXCEPTION)
-        # If one failed: the others are waited for, or files would appear after their folder was deleted.
+        # If one failed, wait for the others: they must not write files after their folder was deleted.
         pool.shutdown(cancel_futures=True)
-        for one in ended:
-            one.result()
-        return {key: one.result() for key, one in writes.items()}
+        for future in ended:
+            future.result()
+        return {key: future.result() for key, future in writes.items()}
     finally:
-        # If this is an interruption: what is being written is called off with the session's jobs.
+        # After an interruption, the writes are cancelled with the jobs of the session.
         pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -157,7 +157,7 @@ def _written(frame: "DataFrame", url: str) -> DataFrameReference:
     from pyspark.sql import Observation, functions
 
     if frame.isStreaming:
-        raise FailTask("A streaming DataFrame cannot be returned: write it with writeStream, and return where it lies.")
+        raise FailTask("A streaming DataFrame cannot be returned: write it with writeStream, and return its path.")
     observation = Observation()
     try:
         frame.observe(observation, functions.count(functions.lit(1)).alias("rows")).write.options(**WRITTEN_ONCE).parquet(url)
@@ -167,7 +167,7 @@ def _written(frame: "DataFrame", url: str) -> DataFrameReference:
         if reason is None:
             raise
         raise DataFrameNotWrittenError(
-            f"The returned DataFrame could not be written to {url}: {reason}. Mend that, or set paths.data_url to another place."
+            f"The returned DataFrame could not be written to {url}: {reason}. Fix that, or set paths.data_url to another place."
         ) from error
     rows = _observed(observation)
     return DataFrameReference(
@@ -176,24 +176,24 @@ def _written(frame: "DataFrame", url: str) -> DataFrameReference:
 
 
 def refusal(text: str) -> str | None:
-    """Why a file system did not take data, from the text of an error of Spark's; None if it is about something else."""
+    """Why a file system could not store data, from the text of a Spark error; None for other errors."""
     return next((reason for pattern, reason in _REFUSALS.items() if re.search(pattern, text)), None)
 
 
 def _observed(observation: Any) -> int | None:
-    """The rows that were written, which Spark counted on the way; None if it does not say.
+    """Spark's count of the rows that were written; None if Spark does not report it.
 
-    In a thread: Spark tells it by an event, may drop events when there are too many, and `get` waits for ever.
+    In a thread, because `get` waits forever if Spark drops the event with the count.
     """
-    found: list[int] = []
-    asking = threading.Thread(target=lambda: found.append(int(observation.get["rows"])), daemon=True)
-    asking.start()
-    asking.join(COUNT_TIMEOUT_S)
-    return found[0] if found else None
+    counts: list[int] = []
+    reader = threading.Thread(target=lambda: counts.append(int(observation.get["rows"])), daemon=True)
+    reader.start()
+    reader.join(COUNT_TIMEOUT_S)
+    return counts[0] if counts else None
 
 
 def _counted(url: str) -> int:
-    """The rows that the files themselves say they hold; reads no row."""
+    """The number of rows according to the metadata of the files."""
     import fsspec
     from pyarrow import parquet
 

@@ -1,4 +1,4 @@
-"""Which Java runs Spark here, and what to do if there is none that can."""
+"""Finds and checks the Java that runs Spark on this machine."""
 
 import os
 import re
@@ -12,18 +12,18 @@ INSTALL = f"install Java {OLDEST_JAVA} or newer (on Debian: apt install openjdk-
 
 
 def check_java() -> str:
-    """The java to run Spark with; FailTask, saying what to install, if there is none that Spark can use."""
+    """The path of the java command for Spark; FailTask, with the package to install, if none can run Spark."""
     java = find_java()
     if java is None:
-        raise FailTask(f"Spark needs Java and found none: {INSTALL}")
+        raise FailTask(f"Spark needs Java, and there is none on this machine: {INSTALL}")
     version = java_version(java)
     if version is not None and version < OLDEST_JAVA:
-        raise FailTask(f"Spark needs Java {OLDEST_JAVA} and {java} is version {version}: {INSTALL}")
+        raise FailTask(f"Spark needs Java {OLDEST_JAVA} or newer, and {java} is version {version}: {INSTALL}")
     return java
 
 
 def find_java() -> str | None:
-    """The java to run Spark with: that of JAVA_HOME, else the first in PATH."""
+    """The path of the java command: that of JAVA_HOME, else the first in PATH; None if there is none."""
     home = os.environ.get("JAVA_HOME")
     if home and os.access(f"{home}/bin/java", os.X_OK):
         return f"{home}/bin/java"
@@ -31,15 +31,15 @@ def find_java() -> str | None:
 
 
 def submit_opts(*options: str) -> str:
-    """SPARK_SUBMIT_OPTS, what Java is told besides what Spark's conf says, with these options after those of the environment."""
-    return " ".join([os.environ.get("SPARK_SUBMIT_OPTS", ""), *(f'"{one}"' for one in options)]).strip()
+    """The value of SPARK_SUBMIT_OPTS, Java options beside those in the conf: those of the environment, then these."""
+    return " ".join([os.environ.get("SPARK_SUBMIT_OPTS", ""), *(f'"{option}"' for option in options)]).strip()
 
 
 def java_version(java: str) -> int | None:
-    """Its feature release (8, 11, 17...); None if it does not say."""
+    """The feature release of a Java (8, 11, 17...); None if it is unknown."""
     try:
-        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False).stderr
+        output = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False).stderr
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = re.search(r'version "(?:1\.)?(\d+)', said)
-    return int(found[1]) if found else None
+    match = re.search(r'version "(?:1\.)?(\d+)', output)
+    return int(match[1]) if match else None

@@ -1,4 +1,4 @@
-"""Whether anybody listens where a Spark master should be: a bounded look, before a JVM spends minutes on finding out."""
+"""Checks that a server listens at the address of a Spark master, because a JVM would take minutes to report that none does."""
 
 import socket
 import time
@@ -10,16 +10,19 @@ from scheduler.exceptions import FailTask, PacelineError
 
 PAUSE_S = 0.5
 LARGEST_PORT = 65_535
-#: Masters that are one process, or several of which one is active, at addresses of their own.
+#: The URL schemes of masters with an address, or with several of which one is active.
 SCHEMES = ("spark://", "sc://")
 
 
 class MasterUnreachableError(PacelineError):
-    """Nobody listens where the Spark master of a task should be."""
+    """No server listens at the address of the Spark master of a task."""
 
 
 def check_master(master: str, *, timeout_s: float, correct: str) -> None:
-    """Of one that is named by its address; MasterUnreachableError, FailTask. `correct` says where the address comes from."""
+    """Check a master with an address; others are not checked. `correct` names the source of the address.
+
+    MasterUnreachableError if no server listens there within `timeout_s`; FailTask if the address is not valid.
+    """
     if not master.startswith(SCHEMES):
         return
     deadline = time.monotonic() + timeout_s
@@ -41,14 +44,14 @@ def check_master(master: str, *, timeout_s: float, correct: str) -> None:
 
 def _address(master: str, part: str) -> tuple[str, int]:
     host, _, port = part.rpartition(":")
-    # getaddrinfo takes a larger port modulo 65536, and another server may listen there.
+    # getaddrinfo reduces a larger port modulo 65536, where another server may listen.
     if not host or not port.isdigit() or int(port) > LARGEST_PORT:
         raise FailTask(f"The Spark master {master} needs a host and a port, as in spark://host:7077.")
     return host.strip("[]"), int(port)
 
 
 def _refusal(host: str, port: int, timeout_s: float) -> str | None:
-    """Why no connection to it comes about; None if one does."""
+    """Why a connection fails; None if it succeeds."""
     try:
         with socket.create_connection((host, port), timeout=timeout_s):
             return None

@@ -108,7 +108,7 @@ def test_a_warm_jvm_serves_each_task_with_a_session_of_its_own(bench: Any) -> No
     assert values["fresh"]["jvm"][0] != application
     assert values["fresh"]["count"] == 7
     assert "said by the JVM" in bench.log("first")
-    assert "saved in the warehouse: known to this JVM alone" in bench.log("first")
+    assert "saved in the warehouse: only this JVM knows it" in bench.log("first")
     assert "said by the JVM" not in worker.said
 
     assert "TaskTimeout" in bench.last_line("slow")
@@ -209,7 +209,7 @@ def test_without_a_java_that_spark_can_use_the_task_fails_with_one_sentence(benc
 @pytest.mark.parametrize(
     ("conf", "words"),
     [
-        ({"driver.memory": "1g"}, "'driver.memory' does not begin with spark., so Spark would pass over it: correct the key."),
+        ({"driver.memory": "1g"}, "'driver.memory' does not start with spark., so Spark would ignore it: correct the key."),
         ({"spark.driver.memory": "lots"}, "The conf spark.driver.memory cannot be 'lots': write a size such as 512m or 4g."),
         (
             {"spark.driver.extraJavaOptions": "-Xmx1g"},

@@ -13,7 +13,7 @@ from scheduler.settings import Paths, Settings
 from scheduler.settings.sections import Spark
 from workers.spark import archive
 from workers.spark.sessions import archiving, configuration, rehearsal, session, session_pool
-from workers.spark.sessions.session_pool import Warm
+from workers.spark.sessions.session_pool import WarmJvm
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -41,9 +41,9 @@ def made(settings: Settings, folder: Path) -> Path:
 @pytest.fixture
 def started(settings: Settings) -> Iterator[Any]:
     """Start a JVM as a task does, on whatever archive there is now."""
-    jvms: list[Warm] = []
+    jvms: list[WarmJvm] = []
 
-    def start() -> Warm:
+    def start() -> WarmJvm:
         jvms.append(session_pool.start(configuration.merged(settings, {}), {}, archive.options(settings)))
         return jvms[-1]
 
@@ -52,12 +52,12 @@ def started(settings: Settings) -> Iterator[Any]:
         session_pool.end(jvm)
 
 
-def counted(jvm: Warm) -> int:
+def counted(jvm: WarmJvm) -> int:
     with session.opened(jvm, {}, name="count") as spark:
         return int(spark.range(7).count())
 
 
-def is_mapped(jvm: Warm, file: Path) -> bool:
+def is_mapped(jvm: WarmJvm, file: Path) -> bool:
     return str(file) in Path(f"/proc/{jvm.jvm.pid}/maps").read_text()
 
 
@@ -66,7 +66,7 @@ def test_a_jvm_starts_from_the_archive(made: Path, started: Any) -> None:
 
     assert is_mapped(jvm, made)
     assert counted(jvm) == 7
-    assert "cds" not in jvm.jvm.said()
+    assert "cds" not in jvm.jvm.recent_output()
 
 
 def test_making_it_leaves_the_archive_alone_in_its_folder(made: Path, folder: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_file_that_is_no_archive_does_no_harm(tmp_path: Path, started: Any, mo
     jvm = started()
 
     assert counted(jvm) == 7
-    assert "cds" not in jvm.jvm.said()
+    assert "cds" not in jvm.jvm.recent_output()
 
 
 def test_a_rehearsal_that_fails_says_why_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

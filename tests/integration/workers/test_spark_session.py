@@ -22,7 +22,7 @@ from scheduler.settings import Paths, Settings
 from scheduler.settings.sections import Spark
 from workers.spark.sessions import configuration as configurations
 from workers.spark.sessions import session, session_pool, watch
-from workers.spark.sessions.session_pool import Warm
+from workers.spark.sessions.session_pool import WarmJvm
 
 pytestmark = pytest.mark.spark
 
@@ -43,17 +43,17 @@ def jvms() -> Iterator[None]:
 
 
 @pytest.fixture
-def jvm(configuration: dict[str, str], jvms: None) -> Warm:
+def jvm(configuration: dict[str, str], jvms: None) -> WarmJvm:
     """The one JVM of this module; a test that makes it unfit has it ended."""
     return session_pool.take(configuration, {}, LIMITS)
 
 
-def run(jvm: Warm, task: Callable[[Any], None]) -> None:
+def run(jvm: WarmJvm, task: Callable[[Any], None]) -> None:
     with session.opened(jvm, {}, name="runs") as spark:
         task(spark)
 
 
-def seen(jvm: Warm) -> dict[str, Any]:
+def seen(jvm: WarmJvm) -> dict[str, Any]:
     """All that a task could find of another."""
     with session.opened(jvm, {}, name="looks") as spark:
         context, hadoop = spark.sparkContext, jvm.context.hadoopConfiguration()
@@ -99,7 +99,7 @@ def leave_everything(spark: Any, folder: Path) -> None:
     context.setLogLevel("OFF")
 
 
-def test_nothing_of_a_task_is_left_to_the_next(jvm: Warm, tmp_path: Path) -> None:
+def test_nothing_of_a_task_is_left_to_the_next(jvm: WarmJvm, tmp_path: Path) -> None:
     before = seen(jvm)
 
     with session.opened(jvm, {}, name="leaves") as spark:
@@ -112,7 +112,7 @@ def test_nothing_of_a_task_is_left_to_the_next(jvm: Warm, tmp_path: Path) -> Non
     assert before["active"]
 
 
-def test_a_failed_task_leaves_as_little(jvm: Warm, tmp_path: Path) -> None:
+def test_a_failed_task_leaves_as_little(jvm: WarmJvm, tmp_path: Path) -> None:
     before = seen(jvm)
 
     def fail(spark: Any) -> None:
@@ -144,7 +144,7 @@ def found(spark: Any) -> tuple[Any, ...]:
     )
 
 
-def test_two_tasks_one_after_the_other_see_their_own_views_functions_and_conf(jvm: Warm) -> None:
+def test_two_tasks_one_after_the_other_see_their_own_views_functions_and_conf(jvm: WarmJvm) -> None:
     for number in (11, 12):
         with session.opened(jvm, {}, name="turn") as spark:
             assert (spark.catalog.tableExists("mine"), spark.catalog.functionExists("f")) == (False, False)
@@ -153,7 +153,7 @@ def test_two_tasks_one_after_the_other_see_their_own_views_functions_and_conf(jv
             assert found(spark) == (number, number, {number}, str(number))
 
 
-def test_two_tasks_at_once_in_one_jvm_see_their_own_views_functions_and_conf(jvm: Warm) -> None:
+def test_two_tasks_at_once_in_one_jvm_see_their_own_views_functions_and_conf(jvm: WarmJvm) -> None:
     both, seen_by = threading.Barrier(2, timeout=120), {}
 
     def task(number: int) -> None:
@@ -173,7 +173,7 @@ def test_two_tasks_at_once_in_one_jvm_see_their_own_views_functions_and_conf(jvm
     assert seen_by == {(n, turn): (n + turn, n + turn, {n + turn}, str(n + turn)) for n in (11, 21) for turn in range(3)}
 
 
-def test_jobs_carry_the_name_of_the_task_and_its_keys_are_those_of_its_session(jvm: Warm) -> None:
+def test_jobs_carry_the_name_of_the_task_and_its_keys_are_those_of_its_session(jvm: WarmJvm) -> None:
     with session.opened(jvm, {"spark.sql.shuffle.partitions": "7", "spark.sql.ansi.enabled": "false"}, name="d.t run") as spark:
         assert spark.conf.get("spark.sql.shuffle.partitions") == "7"
         assert spark.conf.get("spark.sql.ansi.enabled") == "false"
@@ -190,7 +190,7 @@ def test_jobs_carry_the_name_of_the_task_and_its_keys_are_those_of_its_session(j
         ({"spark.locality.wait": "soon"}, "'spark.locality.wait'"),
     ],
 )
-def test_a_value_that_its_key_does_not_take_is_one_sentence(jvm: Warm, own: dict[str, str], words: str) -> None:
+def test_a_value_that_its_key_does_not_take_is_one_sentence(jvm: WarmJvm, own: dict[str, str], words: str) -> None:
     ((key, value),) = own.items()
 
     with pytest.raises(FailTask, match=r"^[^\n]*$") as caught:
@@ -200,11 +200,11 @@ def test_a_value_that_its_key_does_not_take_is_one_sentence(jvm: Warm, own: dict
     assert words.strip("'") in str(caught.value)
 
 
-def test_keys_of_others_are_let_through(jvm: Warm) -> None:
+def test_keys_of_others_are_let_through(jvm: WarmJvm) -> None:
     jvm.check({"spark.hadoop.fs.x.impl": "org.x", "spark.of.mine": "1", "spark.executor.memory": "2g"})
 
 
-def test_the_list_of_keys_that_sessions_cannot_take_is_that_of_the_jvm(jvm: Warm) -> None:
+def test_the_list_of_keys_that_sessions_cannot_take_is_that_of_the_jvm(jvm: WarmJvm) -> None:
     entries = jvm.classes.org.apache.spark.internal.config.ConfigEntry.listAllEntries().toArray()
     sql = getattr(getattr(jvm.classes.org.apache.spark.sql.internal, "SQLConf$"), "MODULE$")
     keys = [entry.key() for entry in entries]
@@ -215,7 +215,7 @@ def test_the_list_of_keys_that_sessions_cannot_take_is_that_of_the_jvm(jvm: Warm
     assert static, "the JVM names none"
 
 
-def test_an_interrupted_call_is_called_off_and_the_jvm_stays(jvm: Warm) -> None:
+def test_an_interrupted_call_is_called_off_and_the_jvm_stays(jvm: WarmJvm) -> None:
     def nap(rows: Any) -> Any:
         time.sleep(60)
         return rows
@@ -236,7 +236,7 @@ def test_an_interrupted_call_is_called_off_and_the_jvm_stays(jvm: Warm) -> None:
         assert spark.range(5).count() == 5
 
 
-def test_a_jvm_that_does_not_let_go_is_unfit(jvm: Warm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_jvm_that_does_not_let_go_is_unfit(jvm: WarmJvm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "CANCEL_S", 0.5)
 
     def hang(_: Any) -> None:
@@ -247,7 +247,7 @@ def test_a_jvm_that_does_not_let_go_is_unfit(jvm: Warm, monkeypatch: pytest.Monk
     with pytest.raises((TaskTimeout, Py4JError)):
         run(jvm, hang)
 
-    assert "did not let go" in str(jvm.unfit)
+    assert "did not cancel" in str(jvm.unfit)
     session_pool.release(jvm, LIMITS)
     assert not jvm.jvm.alive
 
@@ -268,7 +268,7 @@ def interrupt_when(ready: Any) -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def test_progress_counts_what_began_since(jvm: Warm) -> None:
+def test_progress_counts_what_began_since(jvm: WarmJvm) -> None:
     with session.opened(jvm, {}, name="before") as spark:
         spark.range(10, numPartitions=7).count()
     ended = time.time()
@@ -285,7 +285,7 @@ def test_progress_counts_what_began_since(jvm: Warm) -> None:
     json.dumps(found.as_json())
 
 
-def small_task(jvm: Warm, number: int) -> Any:
+def small_task(jvm: WarmJvm, number: int) -> Any:
     """Work for every pool of threads that Spark SQL has: stages, a broadcast, a subquery. A weak reference to its session."""
     with session.opened(jvm, {"spark.sql.shuffle.partitions": str(3 + number % 5)}, name="small") as spark:
         spark.range(100).createOrReplaceTempView("mine")
@@ -296,14 +296,14 @@ def small_task(jvm: Warm, number: int) -> Any:
         return jvm.classes.java.lang.ref.WeakReference(spark._jsparkSession)
 
 
-def remaining(jvm: Warm, sessions: list[Any]) -> int:
+def remaining(jvm: WarmJvm, sessions: list[Any]) -> int:
     """How many of these, weakly referred to, a collection of Python and of the JVM leaves."""
     gc.collect()
     jvm.classes.java.lang.System.gc()
     return sum(not one.refersTo(None) for one in sessions)
 
 
-def test_the_jvm_lets_go_of_the_sessions_of_ended_tasks(jvm: Warm) -> None:
+def test_the_jvm_lets_go_of_the_sessions_of_ended_tasks(jvm: WarmJvm) -> None:
     sessions = [small_task(jvm, number) for number in range(8)]
 
     # A thread that waits for work may still refer to the last of them.
@@ -312,7 +312,7 @@ def test_the_jvm_lets_go_of_the_sessions_of_ended_tasks(jvm: Warm) -> None:
 
 @full_only
 @pytest.mark.timeout(1800)
-def test_the_heap_does_not_grow_with_the_tasks(jvm: Warm) -> None:
+def test_the_heap_does_not_grow_with_the_tasks(jvm: WarmJvm) -> None:
     memory = jvm.classes.java.lang.management.ManagementFactory.getMemoryMXBean()
 
     def used_after(tasks: int) -> int:
@@ -332,7 +332,7 @@ def test_the_heap_does_not_grow_with_the_tasks(jvm: Warm) -> None:
     assert last < 1.1 * first
 
 
-def test_added_files_and_errors_of_the_jvm_end_it(jvm: Warm, tmp_path: Path) -> None:
+def test_added_files_and_errors_of_the_jvm_end_it(jvm: WarmJvm, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     with session.opened(jvm, {}, name="adds") as spark:
         spark.sparkContext.addFile(str(tmp_path / "mine.txt"))
@@ -348,7 +348,7 @@ def test_added_files_and_errors_of_the_jvm_end_it(jvm: Warm, tmp_path: Path) -> 
     assert not written.exists()
 
 
-def test_a_jvm_whose_python_daemon_was_killed_serves_no_other_task(jvm: Warm, configuration: dict[str, str]) -> None:
+def test_a_jvm_whose_python_daemon_was_killed_serves_no_other_task(jvm: WarmJvm, configuration: dict[str, str]) -> None:
     with session.opened(jvm, {}, name="kills") as spark:
         assert spark.sparkContext.parallelize([1, 2]).map(lambda number: number + 1).sum() == 5
     assert session_pool.take(configuration, {}, LIMITS) is jvm

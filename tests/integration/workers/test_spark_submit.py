@@ -91,7 +91,7 @@ def test_a_retry_after_a_killed_worker_attaches_and_a_deaf_master_is_asked_again
     # As if it had died before it could store them: the tag is what is left.
     bench.scenario.sql("update external_job set driver_id = null, application_id = null")
     start()
-    eventually(lambda: turned(bench) and "attaching to" in log(bench, 2), timeout=120, message=lambda: logs(bench))
+    eventually(lambda: turned(bench) and "resuming" in log(bench, 2), timeout=120, message=lambda: logs(bench))
     with cluster.deaf():
         eventually(lambda: turned(bench) and "no status of" in log(bench, 2), timeout=120, message=lambda: logs(bench))
         until = time.monotonic() + deaf_s
@@ -211,7 +211,7 @@ def test_what_a_dead_worker_left_is_ended_if_no_try_comes_for_it(
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"application": "/nowhere/app.py"}, "The application /nowhere/app.py of this task is no file on this worker"),
+        ({"application": "/nowhere/app.py"}, "The application /nowhere/app.py of this task is not a file on this worker"),
         ({"conf": {"spark.executor.memroy": "1g"}}, "did you mean 'spark.executor.memory'?"),
         ({"master": "spark://127.0.0.1:1"}, "The Spark master spark://127.0.0.1:1 did not answer within 1 s"),
     ],
@@ -252,11 +252,13 @@ def test_an_application_that_comes_after_its_try_gave_up_is_ended_and_not_run_be
         before = set(cluster.drivers())
         bench.wait(run)
         assert bench.scenario.states(run) == {"t": "failed"}
-        assert "one may still come" in bench.last_line("t")
+        assert "It may still appear" in bench.last_line("t")
         assert [one["ended_at"] for one in jobs(bench)] == [None]
 
         clear.clear(bench.scenario.engine, Runs(dag_id="d"), Tasks(), core=bench.settings.core)
-        eventually(lambda: turned(bench) and "ending what try 1 left" in log(bench, 2), timeout=120, message=lambda: logs(bench))
+        eventually(
+            lambda: turned(bench) and "ending the application of try 1" in log(bench, 2), timeout=120, message=lambda: logs(bench)
+        )
         proxy.release()
         (application.parent / "go").touch()
         bench.wait(run, timeout_s=240)

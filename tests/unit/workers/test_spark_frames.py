@@ -8,14 +8,14 @@ SAID = {
     "Caused by: java.io.IOException: No space left on device\n\tat java.base/java.io.FileOutputStream.writeBytes": "no space left",
     "org.apache.hadoop.hdfs.protocol.DSQuotaExceededException: The DiskSpace quota of /data is exceeded": "no space left",
     "java.io.IOException: Mkdirs failed to create file:/proc/x/_temporary/0/_temporary/attempt_1 (exists=false)": (
-        "no folder can be made there"
+        "no folder can be created there"
     ),
-    "org.apache.hadoop.fs.ParentNotDirectoryException: Parent path is not a directory: file:/x": "no folder can be made there",
+    "org.apache.hadoop.fs.ParentNotDirectoryException: Parent path is not a directory: file:/x": "no folder can be created there",
     "org.apache.hadoop.security.AccessControlException: Permission denied: user=paceline, access=WRITE": "no permission",
     "java.nio.file.AccessDeniedException: s3a://bucket/x: PUT 0-byte object: 403 Forbidden": "no permission",
     "java.io.FileNotFoundException: /data/x/part-0.parquet (Read-only file system)": "the file system is read-only",
-    'org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "foo"': "Spark lacks what speaks to such a URL",
-    "java.lang.ClassNotFoundException: Class org.apache.hadoop.fs.s3a.S3A not found": "Spark lacks what speaks to such a URL",
+    'org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "foo"': "Spark has no library for such a URL",
+    "java.lang.ClassNotFoundException: Class org.apache.hadoop.fs.s3a.S3A not found": "Spark has no library for such a URL",
 }
 
 

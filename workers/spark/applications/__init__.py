@@ -1,1 +1,1 @@
-"""Applications that spark-submit sends to a cluster, and how they are followed."""
+"""Applications that are submitted to a cluster: submitting, following and ending them."""

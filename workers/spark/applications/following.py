@@ -1,4 +1,4 @@
-"""An application in a cluster, followed to its end or ended: nothing here takes an unknown status for an end."""
+"""Following an application in a cluster to its end, or ending it. An unknown status is never treated as final."""
 
 import contextlib
 import time
@@ -20,20 +20,20 @@ from workers.spark.clusters.status import ApplicationLivesError, Ids, Phase, Sta
 
 R = TypeVar("R")
 
-#: Seconds between two looks whether an application is gone, and between two times it is told to be.
+#: Seconds between two checks whether an application has ended, and between two requests to kill it.
 LOOK_S, ASK_AGAIN_S = 0.2, 2.0
 KEPT_LINES = 2000
-NOT_FOUND = "the cluster knows nothing of it, but it may still be on its way"
+NOT_FOUND = "the cluster does not know it, but the submission may still be on its way"
 
 
 def say(text: str, *, level: str = "INFO") -> None:
-    """A line of ours in the task's log."""
+    """Write a line to the log of the task."""
     print(f"{stamp()} {level} spark: {text}", flush=True)  # noqa: T201
 
 
 @dataclass(slots=True)
 class Followed:
-    """One application; `say` writes a line into the log of whoever follows it."""
+    """One application that this process follows; `say` writes a line to the log of the process."""
 
     cluster: Cluster
     job: ExternalJob
@@ -41,9 +41,9 @@ class Followed:
     settings: Spark
     say: Callable[[str], None] = say
     ids: Ids = field(init=False)
-    #: The last lines of its driver, to find the cause of a failure in.
+    #: The last lines of output of its driver, in which the cause of a failure is searched.
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
-    #: Whether the last that was noted could be stored: another try may follow it by now, or have ruled it out.
+    #: Whether the last status could be stored. If not, another try follows the application or has declared it absent.
     is_ours: bool = True
     _seen: dict[str, int] = field(default_factory=dict)
     _noted: tuple[Phase, Ids] | None = None
@@ -52,19 +52,19 @@ class Followed:
         self.ids = ids_of(self.job)
 
     def note(self, status: Status) -> None:
-        """Store and tell what is new."""
+        """Store and log a status, if it is new."""
         self.ids = self.ids.known(status.ids)
-        news = (status.phase, self.ids)
-        if news != self._noted:
-            before, self._noted = self._noted, news
+        current = (status.phase, self.ids)
+        if current != self._noted:
+            before, self._noted = self._noted, current
             self.is_ours = self.jobs.note(self.job, Status(status.phase, status.detail, self.ids))
             if before is None or before[0] != status.phase:
                 self.say(f"{self.ids}: {status.phase} ({status.detail})" if status.detail else f"{self.ids}: {status.phase}")
             if self.ids.ui_url and (before is None or before[1].ui_url is None):
-                self.say(f"its own UI: {self.ids.ui_url}")
+                self.say(f"Spark UI: {self.ids.ui_url}")
 
     def check_current(self) -> None:
-        """Right before it is submitted. StaleTryError if this try is no longer the current one: the next may have ruled it out."""
+        """Check right before the submission. StaleTryError if this try is no longer the current one."""
         if not self.jobs.follows(self.job):
             self.jobs.note(self.job, Status(Phase.KILLED, "it was never submitted"))
             raise StaleTryError(
@@ -72,17 +72,17 @@ class Followed:
             )
 
     def submitted(self) -> None:
-        """It is there: note its ids. StaleTryError if its try is no longer the current one, and then nothing of it is left."""
+        """Store the IDs after the submission. StaleTryError if this try is no longer the current one; then it is ended."""
         self.note(Status(Phase.SUBMITTED, "", self.ids))
         if not self.is_ours:
             self.end()
-            raise StaleTryError(f"This try is no longer the current one of its task instance: {self.ids} came too late.")
+            raise StaleTryError(f"This try is no longer the current one of its task instance: {self.ids} was submitted too late.")
 
     def to_the_end(self) -> Status:
-        """Follow it, its output in the log; how it ended. StatusUnknownError."""
+        """Follow it to its end with its output in the log, and return the final status. StatusUnknownError."""
         while True:
             status = self.status()
-            # Before the end is noted: what is printed last belongs to the log too, and the ids in it to the row.
+            # Before the end is stored, so that the last output is in the log, and its IDs in the row.
             self._pass_output()
             self.note(status)
             if status.phase.is_end:
@@ -90,33 +90,33 @@ class Followed:
             time.sleep(self.settings.status_interval)
 
     def status(self) -> Status:
-        """How it goes. One that the cluster has not known for spark.not_found_patience has failed. StatusUnknownError."""
-        found = self._patiently(lambda: self.cluster.status(self.ids, self.job.tag))
-        assert found is not None
-        if found.phase is not Phase.NOT_FOUND:
-            return found
-        return Status(Phase.FAILED, f"{found.detail}, for {self._not_found_s:g} s", found.ids)
+        """Its status. It has failed if the cluster has not known it for spark.not_found_patience. StatusUnknownError."""
+        status = self._patiently(lambda: self.cluster.status(self.ids, self.job.tag))
+        assert status is not None
+        if status.phase is not Phase.NOT_FOUND:
+            return status
+        return Status(Phase.FAILED, f"{status.detail}, for {self._not_found_s:g} s", status.ids)
 
     def look_up(self) -> bool:
-        """Find by its tag what died before its id was stored; whether there is such an application. StatusUnknownError.
+        """Find an application by its tag, if its ID was not stored. False if there is none. StatusUnknownError.
 
-        One look is not enough to say that there is none: what was sent may still be on its way.
+        A single request cannot prove that there is none, because the submission may still be on its way.
         """
         if not self.ids.is_named:
-            found = self._patiently(lambda: self.cluster.find(self.job.tag, self.job.submitted_at))
-            self.ids = self.ids.known(found or Ids())
+            ids = self._patiently(lambda: self.cluster.find(self.job.tag, self.job.submitted_at))
+            self.ids = self.ids.known(ids or Ids())
         return self.ids.is_named
 
     def look_once(self) -> bool:
-        """The same, with one look, which tells nothing if it finds none."""
+        """The same with a single request, after which False proves nothing."""
         with contextlib.suppress(UnreachableError):
             self.ids = self.ids.known(self.cluster.find(self.job.tag, self.job.submitted_at) or Ids())
         return self.ids.is_named
 
     def _patiently(self, ask: Callable[[], R | None]) -> R | None:
-        """`ask()` until its answer can be relied on; StatusUnknownError if there is none for spark.status_patience.
+        """Repeat `ask()` until its answer is reliable; StatusUnknownError if there is none for spark.status_patience.
 
-        Not found counts only when that is what the cluster says for spark.not_found_patience.
+        "Not found" is reliable only if the cluster repeats it for spark.not_found_patience.
         """
         patience_s = self.settings.status_patience
         since = not_found_since = None
@@ -137,30 +137,31 @@ class Followed:
                     if since is not None:
                         self.say(f"the cluster answers again after {time.monotonic() - since:.0f} s")
                     return answer
-                why = answer.detail if isinstance(answer, Status) else f"nothing is found under the tag {self.job.tag}"
+                why = answer.detail if isinstance(answer, Status) else f"there is no application with the tag {self.job.tag}"
             if since is None:
                 since = now
                 self.say(f"no status of {self.ids}: {why}; asking again for up to {patience_s:g} s (spark.status_patience)")
             if is_found and now - since > patience_s:
                 raise StatusUnknownError(
-                    f"The cluster gave no status of {self.ids} for {patience_s:g} s ({why}); it may still run: "
+                    f"The cluster gave no status of {self.ids} for {patience_s:g} s ({why}). It may still run; "
                     "the next try asks again before it submits anything."
                 )
             time.sleep(self.settings.status_interval)
 
     @property
     def _not_found_s(self) -> float:
-        """For how long a cluster has to say that it does not know it; a driver in client mode has died with its worker."""
+        """Seconds for which a cluster must repeat "not found"; 0 in client mode, where the driver died with its worker."""
         return self.settings.not_found_patience if self.job.deploy_mode == "cluster" else 0.0
 
     def end(self, within_s: float | None = None) -> None:
-        """Have it killed and see that it is gone; ApplicationLivesError, with the last that was heard, if it is not in time.
+        """Kill it and wait until it has ended; ApplicationLivesError, with the last answer, if that takes too long.
 
-        Without `within_s` it has spark.kill_timeout, and what the cluster does not know spark.not_found_patience more.
+        The limit is `within_s`, by default spark.kill_timeout. If the cluster does not know the application, the default is
+        longer by spark.not_found_patience.
         """
         timeout_s = self.settings.kill_timeout if within_s is None else within_s
         started = time.monotonic()
-        deadline, kill_at, last = started + timeout_s, started, "it was not asked"
+        deadline, kill_at, last = started + timeout_s, started, "the cluster was not asked"
         not_found_since: float | None = None
         while (now := time.monotonic()) < deadline:
             try:
@@ -173,11 +174,11 @@ class Followed:
                     else:
                         last = "the cluster still lists it"
                     if gone:
-                        return self._ended("ended as asked" if self.ids.is_named else "the cluster has nothing of it")
+                        return self._ended("ended as requested" if self.ids.is_named else "the cluster does not have it")
                     if self.ids.is_named and now >= kill_at:
                         if not self.jobs.may_end(self.job, self.ids):
-                            # A worker that was cut off must not end what a later try has taken over.
-                            return self.say(f"{self.ids} has ended, or is followed by another try: left alone")
+                            # A worker that was cut off must not end an application that a later try has taken over.
+                            return self.say(f"{self.ids} has ended or is followed by another try: not ended here")
                         kill_at = now + ASK_AGAIN_S
                         self.cluster.kill(self.ids)
             except UnreachableError as error:
@@ -186,12 +187,12 @@ class Followed:
                 deadline = max(deadline, not_found_since + self._not_found_s + timeout_s)
             time.sleep(LOOK_S)
         raise ApplicationLivesError(
-            f"{self.ids} at {self.job.master} was told to end and is not gone after {deadline - started:.3g} s ({last}): "
-            "a worker of its queue goes on trying; look at the cluster."
+            f"{self.ids} at {self.job.master} has not ended {deadline - started:.3g} s after the request to end it ({last}): "
+            "a worker of its queue keeps trying; check the cluster."
         )
 
     def _gone(self) -> bool | None:
-        """Whether nothing of it is left; None if the cluster does not know it."""
+        """Whether it has ended; None if the cluster does not know it."""
         if not self.ids.is_named:
             self.ids = self.ids.known(self.cluster.find(self.job.tag, self.job.submitted_at) or Ids())
         return self.cluster.gone(self.ids, self.job.tag) if self.ids.is_named else None
@@ -200,12 +201,12 @@ class Followed:
         self.jobs.note(self.job, Status(Phase.KILLED, detail, self.ids))
         self.say(f"{self.ids}: {detail}")
 
-    def hear(self, text: str, host: str | None) -> None:
-        """Take in what its driver, on `host`, prints: ids that only it tells, and the last lines."""
+    def read_output(self, text: str, host: str | None) -> None:
+        """Read output of its driver on `host`: store new IDs, and remember the last lines."""
         self.tail.extend(text.splitlines(keepends=True))
-        found = lines.heard(text, host)
-        if self.ids.known(found) != self.ids:
-            self.note(Status(Phase.RUNNING, "", found))
+        ids = lines.ids_in(text, host)
+        if self.ids.known(ids) != self.ids:
+            self.note(Status(Phase.RUNNING, "", ids))
 
     @property
     def cause(self) -> str:
@@ -218,14 +219,14 @@ class Followed:
         try:
             text = self.cluster.output(self.ids, self._seen)
         except UnreachableError:
-            return  # the next look asks for the same part again
+            return  # the next request reads the same part
         if text:
-            self.hear(text, self.cluster.driver_host(self.ids))
+            self.read_output(text, self.cluster.driver_host(self.ids))
             print(text, end="" if text.endswith("\n") else "\n", flush=True)  # noqa: T201
 
 
 def end_for(interruption: BaseException, followed: Followed, within_s: float) -> None:
-    """End an application because its task was interrupted; if it lives on, the reason of the task says so."""
+    """End an application because its task was interrupted. If it does not end, the reason of the task states that."""
     try:
         followed.end(within_s)
     except ApplicationLivesError as lives:

@@ -1,4 +1,4 @@
-"""The stored applications of one try: what earlier tries left, and what this one submits."""
+"""The stored applications of one task instance: those of earlier tries, and the one that this try submits."""
 
 import contextlib
 import uuid
@@ -17,7 +17,7 @@ from workers.spark.clusters.status import Ids, Status
 
 
 class Jobs(Protocol):
-    """Where a try keeps its applications."""
+    """The storage of the applications of a try."""
 
     @property
     def max_tries(self) -> int: ...
@@ -27,19 +27,19 @@ class Jobs(Protocol):
         ...
 
     def open(self) -> list[ExternalJob]:
-        """Those of this task instance that may still run."""
+        """The applications of this task instance that may still run."""
         ...
 
-    def add(self, made: Submission) -> ExternalJob:
-        """Before it is submitted."""
+    def add(self, submission: Submission) -> ExternalJob:
+        """Store an application before it is submitted."""
         ...
 
     def take_over(self, job: ExternalJob) -> ExternalJob | None:
-        """Follow it from now on; None if somebody else does, or it has ended."""
+        """Follow it from now on; None if another process follows it, or if it has ended."""
         ...
 
     def note(self, job: ExternalJob, status: Status) -> bool:
-        """Store what is known; False if the application is no longer this try's."""
+        """Store a status; False if the application no longer belongs to this try."""
         ...
 
     def follows(self, job: ExternalJob) -> bool:
@@ -47,16 +47,16 @@ class Jobs(Protocol):
         ...
 
     def may_end(self, job: ExternalJob, ids: Ids) -> bool:
-        """Whether the application with these ids is this try's to end: it follows it, or nobody else knows of it."""
+        """Whether this try may end the application with these IDs: it follows it, or no other process knows it."""
         ...
 
     def reported(self, look: progress.Look) -> contextlib.AbstractContextManager[None]:
-        """While open, what `look` finds is stored as the progress of the task."""
+        """Store the results of `look` as the progress of the task, inside the `with` block."""
         ...
 
 
 class StoredJobs:
-    """In the database."""
+    """The storage in the database."""
 
     def __init__(
         self, settings: Settings, claim: Claim, hot: WorkerConnection, patient: Callable[[Callable[[], Any]], Any]
@@ -75,10 +75,10 @@ class StoredJobs:
     def open(self) -> list[ExternalJob]:
         return external_jobs.open_of(self._ask, self._claim.id)
 
-    def add(self, made: Submission) -> ExternalJob:
-        claim, target = self._claim, made.target
+    def add(self, submission: Submission) -> ExternalJob:
+        claim, target = self._claim, submission.target
         return external_jobs.add(
-            self._ask, claim.writer, max_tries=claim.max_tries, queue=claim.queue, tag=made.tag, kind=target.kind,
+            self._ask, claim.writer, max_tries=claim.max_tries, queue=claim.queue, tag=submission.tag, kind=target.kind,
             deploy_mode=target.deploy_mode, master=target.address, reach=dict(target.reach),
         )  # fmt: skip
 
@@ -92,7 +92,7 @@ class StoredJobs:
         return external_jobs.held_by(self._ask, self._claim.writer, job)
 
     def may_end(self, job: ExternalJob, ids: Ids) -> bool:
-        # One that came after its row was closed, or taken over, and that the row does not name: nobody else would end it.
+        # An application that appeared after its row was closed or taken over, and is not named there, has no other owner.
         return self.follows(job) or not external_jobs.names(
             self._ask, job, driver_id=ids.driver_id, application_id=ids.application_id
         )
@@ -102,7 +102,7 @@ class StoredJobs:
 
 
 class NoJobs:
-    """For `paceline dags test`, which has no database: there is no earlier try."""
+    """The storage for `paceline dags test`, without a database and without earlier tries."""
 
     max_tries = 0
 
@@ -116,10 +116,10 @@ class NoJobs:
     def open(self) -> list[ExternalJob]:
         return []
 
-    def add(self, made: Submission) -> ExternalJob:
-        target = made.target
+    def add(self, submission: Submission) -> ExternalJob:
+        target = submission.target
         return ExternalJob(
-            id=0, ti_id=0, try_number=1, dispatch_id="", max_tries=0, tag=made.tag, kind=target.kind,
+            id=0, ti_id=0, try_number=1, dispatch_id="", max_tries=0, tag=submission.tag, kind=target.kind,
             deploy_mode=target.deploy_mode, master=target.address, reach=dict(target.reach), driver_id=None, application_id=None,
             ui_url=None, state="submitted", submitted_at=self._now,
         )  # fmt: skip
@@ -150,5 +150,5 @@ def write(ask: external_jobs.Ask, job: ExternalJob, status: Status) -> bool:
 
 
 def ids_of(job: ExternalJob) -> Ids:
-    """The ids that are stored of it."""
+    """The stored IDs of an application."""
     return Ids(job.driver_id, job.application_id, job.ui_url)

@@ -1,4 +1,4 @@
-"""Ends applications that no try follows any more: their worker died, and no retry comes that would attach to them."""
+"""Ends abandoned applications: their worker died, and no retry will resume them."""
 
 import contextlib
 import threading
@@ -20,7 +20,7 @@ from workers.spark.clusters.status import ApplicationLivesError, Ids, Status
 
 
 class ReaperJobs:
-    """The rows of applications that a reaper took over; it submits none."""
+    """The storage of applications that a reaper has taken over. It cannot submit any."""
 
     max_tries = 0
 
@@ -33,7 +33,7 @@ class ReaperJobs:
     def open(self) -> list[ExternalJob]:
         return []
 
-    def add(self, made: object) -> ExternalJob:
+    def add(self, submission: object) -> ExternalJob:
         raise NotImplementedError
 
     def take_over(self, job: ExternalJob) -> ExternalJob | None:
@@ -53,7 +53,7 @@ class ReaperJobs:
 
 
 class Reaper(threading.Thread):
-    """A thread of a worker's parent; it looks only at applications of the worker's own queues, whose clusters it can reach."""
+    """A thread of the worker process. It ends only applications of the worker's own queues, whose clusters it can reach."""
 
     def __init__(
         self, engine: Engine, queues: Sequence[str], settings: Settings, stopping: Callable[[], bool] = lambda: False
@@ -76,26 +76,26 @@ class Reaper(threading.Thread):
             try:
                 self.look()
             except DBAPIError:
-                continue  # the heartbeat says it; the next look asks again
+                continue  # the heartbeat logs it; the next iteration tries again
             except Exception:
-                worker_log.exception("the search for abandoned Spark applications failed; the next one comes")
+                worker_log.exception("the search for abandoned Spark applications failed; it will be repeated")
 
     def look(self) -> int:
-        """End what is abandoned now; how many that were."""
+        """End the applications that are abandoned now, and return their number."""
         ended = 0
         for job in external_jobs.abandoned(self._ask, self._queues):
-            keeper = ReaperJobs(self._ask)
-            mine = keeper.take_over(job)
-            if mine is None:
+            reaper_jobs = ReaperJobs(self._ask)
+            taken = reaper_jobs.take_over(job)
+            if taken is None:
                 continue
-            ended += self._end(mine, keeper)
+            ended += self._end(taken, reaper_jobs)
         return ended
 
-    def _end(self, job: ExternalJob, keeper: ReaperJobs) -> bool:
+    def _end(self, job: ExternalJob, reaper_jobs: ReaperJobs) -> bool:
         from workers.spark.applications.following import Followed
 
         cluster = registry.of(job.kind, job.master, job.reach, job.deploy_mode, self._passwords)
-        followed = Followed(cluster, job, keeper, self._settings, say=worker_log.info)
+        followed = Followed(cluster, job, reaper_jobs, self._settings, say=worker_log.info)
         try:
             followed.end()
         except ApplicationLivesError as lives:

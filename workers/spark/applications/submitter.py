@@ -1,4 +1,4 @@
-"""A task that submits an application: what an earlier try left is settled first, then it is submitted and followed to its end."""
+"""Runs a task that submits an application: resumes or ends those of earlier tries, then submits and follows its own."""
 
 import re
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from workers.spark.clusters import command, registry, target
 from workers.spark.clusters.command import Submission
 from workers.spark.clusters.status import ApplicationError, Ids, Phase, Status, StatusUnknownError, UnreachableError
 
-#: Schemes of files that lie on this machine.
+#: Paths and URLs of files on this machine.
 _HERE = re.compile(r"(file:/*)?/|(?![a-zA-Z][\w+.-]*:)")
 
 
@@ -33,7 +33,7 @@ def run(operator: AbstractOperator, values: context.Context, settings: Settings,
 
 
 class Submitter:
-    """What a rendered operator calls."""
+    """The function that a rendered operator calls."""
 
     def __init__(self, values: Mapping[str, Any], settings: Settings, jobs: Jobs) -> None:
         self._values = values
@@ -48,29 +48,29 @@ class Submitter:
             getattr(operator, "spark_binary", None),
             self._connection(operator),
         )
-        made = command.submission(operator, where, tag=self._jobs.tag(), name=f"{ti.dag_id}.{ti.task_id}")
-        for secret in secrets_masker.secrets_in({**made.conf, **made.environment}):
-            # The driver may print them, as --verbose does.
+        submission = command.submission(operator, where, tag=self._jobs.tag(), name=f"{ti.dag_id}.{ti.task_id}")
+        for secret in secrets_masker.secrets_in({**submission.conf, **submission.environment}):
+            # The driver may print them, for example with --verbose.
             secrets_masker.mask_secret(secret)
-        self._check(made)
+        self._check(submission)
         cluster = registry.of(where.kind, where.address, where.reach, where.deploy_mode, self._password)
-        made = cluster.tagged(made).with_conf(command.environment_as_conf(made))
+        submission = cluster.tagged(submission).with_conf(command.environment_as_conf(submission))
         former = self._settle(operator)
         if former is None:
             reachable.check_master(
                 where.address, timeout_s=self._settings.spark.submit_timeout, correct="the connection or the master of this task"
             )
-        followed = former or self._followed(self._jobs.add(made))
+        followed = former or self._followed(self._jobs.add(submission))
         with self._jobs.reported(lambda: stages.look(lambda: followed.ids)):
             if former is not None or where.is_cluster_mode:
-                self._in_cluster(made, followed, attached=former is not None)
+                self._in_cluster(submission, followed, attached=former is not None)
             else:
-                driver.run(made, followed, self._settings)
+                driver.run(submission, followed, self._settings)
 
     def _connection(self, operator: SparkOperator) -> Connection | None:
-        """The named connection; without one of the default name the task's `master`, or a local Spark, is meant."""
+        """The connection of the task; None if there is no connection with the default name, for `master` or a local Spark."""
         try:
-            found: Connection = self._values["conn"][operator.conn_id]
+            connection: Connection = self._values["conn"][operator.conn_id]
         except NotFoundError:
             if operator.conn_id == operator.conn_id_default:
                 return None
@@ -79,73 +79,74 @@ class Submitter:
             if operator.master is not None:
                 return None
             raise
-        return found
+        return connection
 
     def _password(self, conn_id: str) -> str | None:
         password: str | None = self._values["conn"][conn_id].password
         return password
 
-    def _check(self, made: Submission) -> None:
-        """FailTask for an application, or a file it needs, that is not there, before anything is started for it."""
-        in_cluster = made.target.is_cluster_mode and made.target.kind in {"kubernetes", "standalone"}
-        named = {"application": made.application} if not in_cluster else {}
+    def _check(self, submission: Submission) -> None:
+        """FailTask if the application or one of its files does not exist, before anything is started."""
+        in_cluster = submission.target.is_cluster_mode and submission.target.kind in {"kubernetes", "standalone"}
+        named = {"application": submission.application} if not in_cluster else {}
         for field in ("files", "py_files", "archives", "jars", "keytab"):
-            named[field] = made.options.get(field, "") if not in_cluster or field == "keytab" else ""
+            named[field] = submission.options.get(field, "") if not in_cluster or field == "keytab" else ""
         for field, text in named.items():
-            for name in filter(None, (one.strip() for one in text.split(","))):
+            for name in filter(None, (part.strip() for part in text.split(","))):
                 path = name.removeprefix("file://").partition("#")[0]
                 if _HERE.match(name) and not path.startswith("/"):
                     raise FailTask(
-                        f"The {field} {path} of this task is a relative path, and drivers start anywhere: write it in full."
+                        f"The {field} {path} of this task is a relative path, and drivers start in any folder: "
+                        "write an absolute path."
                     )
                 if _HERE.match(name) and not Path(path).is_file() and "*" not in path:
-                    raise FailTask(f"The {field} {path} of this task is no file on this worker: create it, or correct the path.")
-        if made.target.kind != "connect":
+                    raise FailTask(f"The {field} {path} of this task is not a file on this worker: create it, or correct the path.")
+        if submission.target.kind != "connect":
             java.check_java()
-        if any(secrets_masker.redact(one) != one for one in made.arguments):
-            say("an argument holds a secret of this task, and lists of processes show it: give it in env_vars", level="WARNING")
+        if any(secrets_masker.redact(argument) != argument for argument in submission.arguments):
+            say("an argument contains a secret of this task, and process lists show it: pass it in env_vars", level="WARNING")
 
     def _followed(self, job: ExternalJob) -> Followed:
         cluster = registry.of(job.kind, job.master, job.reach, job.deploy_mode, self._password)
         return Followed(cluster, job, self._jobs, self._settings.spark)
 
     def _settle(self, operator: SparkOperator) -> Followed | None:
-        """The application of a lost try that this one goes on with; every other one is ended first."""
+        """The application of a lost try that this try resumes; every other one is ended first."""
         attached: Followed | None = None
         for job in self._jobs.open():
-            mine = self._jobs.take_over(job)
-            if mine is None:
+            taken = self._jobs.take_over(job)
+            if taken is None:
                 continue
-            followed = self._followed(mine)
+            followed = self._followed(taken)
             wanted = operator.reattach and attached is None and job.max_tries == self._jobs.max_tries
             try:
                 if wanted and job.deploy_mode == "cluster":
-                    attached = followed if self._goes_on(followed, job) else None
+                    attached = followed if self._resumes(followed, job) else None
                 else:
-                    say(f"ending what try {job.try_number} left: {followed.ids}")
+                    say(f"ending the application of try {job.try_number}: {followed.ids}")
                     followed.end()
             except (TaskTimeout, TaskStopped) as interruption:
                 end_for(interruption, followed, self._settings.spark.kill_timeout)
                 raise
         return attached
 
-    def _goes_on(self, followed: Followed, job: ExternalJob) -> bool:
-        """Whether to follow what a lost try left: yes, unless it was never submitted, or has failed meanwhile."""
+    def _resumes(self, followed: Followed, job: ExternalJob) -> bool:
+        """Whether to resume the application of a lost try: yes, unless it was never submitted or has failed."""
         if not followed.look_up():
-            followed.note(Status(Phase.KILLED, "the cluster has nothing of it"))
+            followed.note(Status(Phase.KILLED, "the cluster does not have it"))
             return False
         status = followed.status()
         followed.note(status)
         if status.phase in {Phase.FAILED, Phase.KILLED}:
-            say(f"{followed.ids} of try {job.try_number} has {status.phase} while nobody followed it; submitting anew")
+            say(f"{followed.ids} of try {job.try_number} has {status.phase} while no worker followed it; submitting again")
             return False
-        say(f"attaching to {followed.ids}, which try {job.try_number} submitted: nothing is submitted again")
+        say(f"resuming {followed.ids}, which try {job.try_number} submitted")
         return True
 
-    def _in_cluster(self, made: Submission, followed: Followed, *, attached: bool) -> None:
+    def _in_cluster(self, submission: Submission, followed: Followed, *, attached: bool) -> None:
         try:
             if not attached:
-                self._hand_over(made, followed)
+                self._submit(submission, followed)
             status = followed.to_the_end()
         except (TaskTimeout, TaskStopped) as interruption:
             end_for(interruption, followed, self._settings.spark.kill_timeout)
@@ -153,30 +154,31 @@ class Submitter:
         if status.phase is not Phase.FINISHED:
             raise ApplicationError(f"The Spark application {followed.ids} has {status.phase} ({status.detail}); {followed.cause}")
 
-    def _hand_over(self, made: Submission, followed: Followed) -> None:
-        """Submit. Without an answer the application may be there, or be on its way: it is looked for under its tag, and the row
-        stays open if it is not found. StatusUnknownError."""
-        say(f"submitting {made.application} to {made.target.address} in cluster mode as {made.tag}")
-        ids, why = Ids(), "no id of an application"
+    def _submit(self, submission: Submission, followed: Followed) -> None:
+        """Submit. Without an answer the application may exist anyway: it is searched by its tag, and if it is not found, the
+        row stays open and the error is a StatusUnknownError.
+        """
+        say(f"submitting {submission.application} to {submission.target.address} in cluster mode as {submission.tag}")
+        ids, why = Ids(), "no application ID"
         followed.check_current()
         try:
-            ids = followed.cluster.submit(made, lambda one: driver.output_of(one, self._settings))
+            ids = followed.cluster.submit(submission, lambda given: driver.output_of(given, self._settings))
         except UnreachableError as error:
             if error.refused:
                 followed.note(Status(Phase.FAILED, str(error)))
-                raise ApplicationError(f"The Spark master {made.target.address} took no application ({error}).") from None
+                raise ApplicationError(f"The Spark master {submission.target.address} accepted no application ({error}).") from None
             why = f"no answer ({error})"
         except FailTask as refused:
             followed.note(Status(Phase.FAILED, str(refused)))
             raise
         except ApplicationError:
-            # spark-submit may fail after it has handed the application over.
+            # spark-submit may fail after the cluster has accepted the application.
             if not followed.look_once():
                 raise
         if not ids.is_named and not followed.look_up():
             raise StatusUnknownError(
-                f"{made.target.address} gave {why}, and has no application under the tag {made.tag}; one may still come: "
-                "the next try looks for it before it submits anything."
+                f"{submission.target.address} gave {why}, and has no application with the tag {submission.tag}. It may still "
+                "appear; the next try searches for it before it submits anything."
             )
         followed.ids = followed.ids.known(ids)
         followed.submitted()

@@ -1,1 +1,1 @@
-"""One module for each cluster manager: how to submit, ask, and kill."""
+"""One module for each cluster manager: submitting an application, reading its status, and killing it."""

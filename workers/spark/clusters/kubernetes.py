@@ -1,4 +1,4 @@
-"""Kubernetes: submitted to by spark-submit, the driver's pod found by a label, asked and ended with `kubectl`."""
+"""Kubernetes: applications are submitted with spark-submit, and the pod of the driver is found by label and read with `kubectl`."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from workers.spark.clusters.status import Ids, Phase, Status, UnreachableError
 
 CALL_S = 30.0
 LABEL = "paceline-try"
-#: The container of a driver's pod that decides, whatever sidecars it has.
+#: The container of the driver in its pod, which may have sidecars.
 DRIVER_CONTAINER = "spark-kubernetes-driver"
 PHASES = {"Pending": Phase.SUBMITTED, "Running": Phase.RUNNING, "Failed": Phase.FAILED, "Succeeded": Phase.FINISHED}
 _DEPLOYED = re.compile(r"application ID (\S+) and submission ID (?:[^\s:]+:)?(\S+) into Kubernetes")
@@ -23,24 +23,24 @@ _SELECTOR = re.compile(r"spark-app-selector -> ([^,\s]+)")
 
 
 class Kubernetes:
-    """`reach` may name `namespace` and `kubectl` (the command)."""
+    """A Kubernetes cluster. `reach` may have the keys `namespace` and `kubectl` (the command)."""
 
     def __init__(self, address: str, reach: Mapping[str, str]) -> None:
         self._server = address.removeprefix("k8s://")
         self._namespace = reach.get("namespace", "default")
         self._command = reach.get("kubectl", "kubectl")
 
-    def tagged(self, made: Submission) -> Submission:
-        """The driver's pod carries the tag as a label; spark-submit in cluster mode leaves as soon as the pod is made."""
-        more = {f"spark.kubernetes.driver.label.{LABEL}": made.tag}
+    def tagged(self, submission: Submission) -> Submission:
+        """Add the tag as a label of the driver's pod. In cluster mode, spark-submit exits as soon as the pod exists."""
+        more = {f"spark.kubernetes.driver.label.{LABEL}": submission.tag}
         if self._namespace != "default":
             more["spark.kubernetes.namespace"] = self._namespace
-        if made.target.is_cluster_mode:
+        if submission.target.is_cluster_mode:
             more["spark.kubernetes.submission.waitAppCompletion"] = "false"
-        return made.with_conf({**more, **{key: value for key, value in made.conf.items() if key in more}})
+        return submission.with_conf({**more, **{key: value for key, value in submission.conf.items() if key in more}})
 
-    def submit(self, made: Submission, run: Run) -> Ids:
-        return submitted(run(made))
+    def submit(self, submission: Submission, run: Run) -> Ids:
+        return submitted(run(submission))
 
     def find(self, tag: str, since: datetime) -> Ids | None:
         return found(self._call("get", "pods", "-l", f"{LABEL}={tag}", "-o", "json"))
@@ -56,7 +56,7 @@ class Kubernetes:
 
     def gone(self, ids: Ids, tag: str) -> bool | None:
         phase = self.status(ids, tag).phase
-        # Its API server reads from a quorum: a pod that it gave a name to, and does not have, is deleted.
+        # The API server reads from a quorum, so a named pod that it does not have has been deleted.
         return phase is Phase.NOT_FOUND or phase.is_end
 
     def driver_host(self, ids: Ids) -> str | None:
@@ -74,7 +74,7 @@ class Kubernetes:
         try:
             answer: Mapping[str, Any] = json.loads(said) if said.strip() else {}
         except ValueError:
-            raise UnreachableError(f"kubectl {' '.join(arguments)} answered no JSON") from None
+            raise UnreachableError(f"kubectl {' '.join(arguments)} did not print JSON") from None
         return answer
 
     def _run(self, *arguments: str) -> str:
@@ -90,11 +90,11 @@ class Kubernetes:
         return done.stdout
 
 
-# Pure: what the answers mean -----------------------------------------------------------------------------------------
+# Pure: the interpretation of answers ---------------------------------------------------------------------------------
 
 
 def submitted(output: str) -> Ids:
-    """The driver's pod and the application that spark-submit printed; it prints none if its log level is too high."""
+    """The driver's pod and the application in the output of spark-submit; none if its log level is too high."""
     if match := _DEPLOYED.search(output):
         return Ids(driver_id=match[2], application_id=match[1])
     pod, selector = _POD.search(output), _SELECTOR.search(output)
@@ -102,7 +102,7 @@ def submitted(output: str) -> Ids:
 
 
 def of_pod(pod: Mapping[str, Any], ids: Ids) -> Status:
-    """A pod as kubectl shows it; one that is gone says nothing about how its driver ended."""
+    """The status of a pod in the form of kubectl. A deleted pod does not show how its driver ended."""
     if not pod:
         return Status(Phase.NOT_FOUND, "its pod is gone", ids)
     state = pod.get("status", {})
@@ -114,15 +114,15 @@ def of_pod(pod: Mapping[str, Any], ids: Ids) -> Status:
         detail += f" ({ended['reason']})"
     phase = PHASES.get(said, Phase.UNKNOWN)
     if code is not None and phase in {Phase.RUNNING, Phase.FINISHED}:
-        # A sidecar may keep the pod up, and a pod may count as succeeded by its other containers.
+        # A sidecar can keep the pod running, and other containers can make a pod succeed.
         phase = Phase.FINISHED if code == 0 else Phase.FAILED
     return Status(phase, detail, ids)
 
 
 def found(listed: Mapping[str, Any]) -> Ids | None:
-    """The newest of the pods that carry a tag; UnreachableError for what is no list."""
+    """The newest pod in a list of pods with a tag; UnreachableError if the answer is not a list."""
     if not isinstance(listed.get("items"), list):
-        raise UnreachableError(f"kubectl gives no list of pods but {str(listed)[:200]!r}")
+        raise UnreachableError(f"kubectl did not print a list of pods but {str(listed)[:200]!r}")
     pods = listed["items"]
     newest = max(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp", "")), default=None)
     if newest is None:
@@ -132,7 +132,7 @@ def found(listed: Mapping[str, Any]) -> Ids | None:
 
 
 def _ended(state: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """How the driver's container ended, if it did."""
+    """The final state of the driver's container, if it has ended."""
     for container in state.get("containerStatuses", ()):
         if container.get("name") == DRIVER_CONTAINER or len(state["containerStatuses"]) == 1:
             ended = container.get("state", {}).get("terminated")

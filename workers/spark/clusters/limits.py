@@ -1,4 +1,4 @@
-"""How long one question to a cluster may take: less if all of them together have a deadline."""
+"""The timeout of a request to a cluster, which is shorter if several requests share a deadline."""
 
 import contextlib
 import time
@@ -9,7 +9,7 @@ _deadline: float | None = None
 
 @contextlib.contextmanager
 def until(deadline: float) -> Iterator[None]:
-    """While open no question outlasts `deadline`, on the monotonic clock: whoever ends an application has seconds for it."""
+    """Limit all requests inside the `with` block to `deadline`, by the monotonic clock: ending an application must be quick."""
     global _deadline  # noqa: PLW0603 - a process ends one application at a time
     before, _deadline = _deadline, deadline
     try:
@@ -19,5 +19,5 @@ def until(deadline: float) -> Iterator[None]:
 
 
 def left(most_s: float) -> float:
-    """Seconds that a question may take, at most `most_s`."""
+    """The seconds that a request may take, at most `most_s`."""
     return most_s if _deadline is None else max(0.1, min(most_s, _deadline - time.monotonic()))

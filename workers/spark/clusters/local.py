@@ -1,4 +1,4 @@
-"""Local masters: the application is one process, which is looked for in the table of processes of this machine."""
+"""Local masters: the application is a process, which is searched in the process table of this machine."""
 
 from datetime import datetime
 
@@ -11,20 +11,20 @@ from workers.spark.clusters.status import Ids, Phase, Status, UnreachableError
 
 
 class Local:
-    """Processes of this machine whose command line holds the tag of an application."""
+    """The processes of this machine with the tag of an application in their command line."""
 
-    def tagged(self, made: Submission) -> Submission:
-        """The application's name holds the tag already."""
-        return made
+    def tagged(self, submission: Submission) -> Submission:
+        """Nothing to add: the application's name contains the tag."""
+        return submission
 
-    def submit(self, made: Submission, run: Run) -> Ids:
+    def submit(self, submission: Submission, run: Run) -> Ids:
         raise UnreachableError("a local master has no deploy mode cluster")
 
     def find(self, tag: str, since: datetime) -> Ids | None:
         return Ids(driver_id=tag) if running(tag) else None
 
     def status(self, ids: Ids, tag: str) -> Status:
-        return Status(Phase.RUNNING, "its process lives") if running(tag) else Status(Phase.KILLED, "its process has ended")
+        return Status(Phase.RUNNING, "its process runs") if running(tag) else Status(Phase.KILLED, "its process has ended")
 
     def kill(self, ids: Ids) -> None:
         for process in running(ids.driver_id) if ids.driver_id else ():
@@ -41,10 +41,10 @@ class Local:
 
 
 def running(tag: str) -> list[psutil.Process]:
-    """The processes that were started for a tag and are no zombies."""
-    found = []
+    """The processes with a tag, except zombies."""
+    processes = []
     for process in psutil.process_iter(["cmdline", "status"]):
         words = process.info["cmdline"] or ()
         if process.info["status"] != psutil.STATUS_ZOMBIE and any(tag in word.split() or word.endswith(tag) for word in words):
-            found.append(process)
-    return found
+            processes.append(process)
+    return processes

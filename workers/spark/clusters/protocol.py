@@ -1,4 +1,4 @@
-"""One module a cluster manager: how it is asked, and how its answers are read."""
+"""The interface of a cluster, which each module of a cluster manager implements."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -7,46 +7,49 @@ from typing import Protocol
 from workers.spark.clusters.command import Submission
 from workers.spark.clusters.status import Ids, Status
 
-#: Runs a Submission's command line and gives what it printed, for clusters that are submitted to by spark-submit.
+#: Runs spark-submit for a submission and returns its output.
 Run = Callable[[Submission], str]
 
 
-#: The password of a connection, by its id; asked for when the first request is signed, and stored nowhere.
+#: Returns the password of a connection by its ID. It is read when the first request is signed, and not stored.
 Password = Callable[[str], str | None]
 
 
 class Cluster(Protocol):
-    """What following an application needs. Each method asks once; UnreachableError if no answer came."""
+    """The requests for following an application. Each method sends one request; UnreachableError without an answer."""
 
-    def tagged(self, made: Submission) -> Submission:
-        """The submission with its tag where this cluster finds it again."""
+    def tagged(self, submission: Submission) -> Submission:
+        """The submission with its tag in the place where this cluster can search for it."""
         ...
 
-    def submit(self, made: Submission, run: Run) -> Ids:
-        """Hand over an application whose driver runs in the cluster. FailTask, and UnreachableError with `refused`, only if the
-        cluster surely did not take it; after any other error it may have."""
+    def submit(self, submission: Submission, run: Run) -> Ids:
+        """Submit an application whose driver runs in the cluster.
+
+        FailTask, and UnreachableError with `refused`, mean that the cluster certainly did not accept it. After any other
+        error it may have.
+        """
         ...
 
     def find(self, tag: str, since: datetime) -> Ids | None:
-        """What there is under a tag, submitted after `since`; None if the cluster says that there is nothing, for the moment."""
+        """The IDs of the application with a tag, submitted after `since`; None if the cluster has none at the moment."""
         ...
 
     def status(self, ids: Ids, tag: str) -> Status:
-        """How it goes: an end only if the cluster says so of the driver and of the application."""
+        """The status. It is final only if the cluster reports the end of both the driver and the application."""
         ...
 
     def kill(self, ids: Ids) -> None:
-        """Ask the cluster to end it; what it answers counts for nothing, its status does."""
+        """Request its end. Only a later status shows whether it has ended."""
         ...
 
     def gone(self, ids: Ids, tag: str) -> bool | None:
-        """Whether nothing of it is at work any more; None if the cluster does not know it."""
+        """Whether it has ended; None if the cluster does not know it."""
         ...
 
     def driver_host(self, ids: Ids) -> str | None:
-        """Where the driver's own UI listens, if that is known; asks nobody."""
+        """The host of the driver's UI, if known; sends no request."""
         ...
 
     def output(self, ids: Ids, seen: dict[str, int]) -> str:
-        """What the driver has printed since the last time; `seen` is kept between the calls."""
+        """The output of the driver since the last call; `seen` stores the position between calls."""
         ...

@@ -1,4 +1,4 @@
-"""Chooses the cluster by its kind."""
+"""Creates the cluster of a given kind."""
 
 from collections.abc import Mapping
 
@@ -7,11 +7,11 @@ from workers.spark.clusters.protocol import Cluster, Password
 
 
 def _no_password(conn_id: str) -> None:
-    """For a cluster that is asked without signing."""
+    """The password of a cluster without signed requests."""
 
 
 def of(kind: str, address: str, reach: Mapping[str, str], deploy_mode: str, password: Password = _no_password) -> Cluster:
-    """The cluster that a target names, or that the stored row of an application does."""
+    """The cluster of a target, or of the stored row of an application."""
     match kind:
         case "standalone":
             return standalone.Standalone(address, reach, has_driver=deploy_mode == "cluster", password=password)

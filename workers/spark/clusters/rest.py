@@ -1,4 +1,4 @@
-"""HTTP to a cluster manager: one question, one JSON answer, with a bound on the time."""
+"""HTTP requests to a cluster manager, with JSON answers and a timeout."""
 
 import json
 import socket
@@ -16,32 +16,32 @@ TIMEOUT_S = 5.0
 SERVER_FAILED = 500
 
 
-#: The server understood who asks, and does nothing for them.
+#: The status codes of a server that rejects the credentials.
 FORBIDDEN = (401, 403)
 
 
 def ask(
     url: str, *, body: object = None, method: str | None = None, headers: Mapping[str, str] = {}, timeout_s: float = TIMEOUT_S
 ) -> Any:
-    """The JSON that `url` answers, also when it refuses a question with JSON; UnreachableError."""
+    """The JSON answer of `url`, also for an error status with a JSON body; UnreachableError."""
     try:
         return json.loads(text(url, body=body, method=method, headers=headers, timeout_s=timeout_s))
     except ValueError:
-        raise UnreachableError(f"{url} answers something that is no JSON") from None
+        raise UnreachableError(f"{url} did not answer with JSON") from None
 
 
 def ask_object(url: str, *, body: object = None, headers: Mapping[str, str] = {}, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
-    """The same, of which only a JSON object is an answer."""
+    """The same, if the answer is a JSON object; UnreachableError for any other JSON."""
     answer = ask(url, body=body, headers=headers, timeout_s=timeout_s)
     if not isinstance(answer, dict):
-        raise UnreachableError(f"{url} answers a JSON {type(answer).__name__}, not an object")
+        raise UnreachableError(f"{url} answered with a JSON {type(answer).__name__}, not an object")
     return answer
 
 
 def text(
     url: str, *, body: object = None, method: str | None = None, headers: Mapping[str, str] = {}, timeout_s: float = TIMEOUT_S
 ) -> str:
-    """What `url` answers; UnreachableError names the URL and the reason."""
+    """The body of the answer of `url`; UnreachableError names the URL and the reason."""
     data = None if body is None else json.dumps(body).encode()
     sent = {"Content-Type": "application/json;charset=UTF-8", **headers}
     request = urllib.request.Request(url, data, sent, method=method)  # noqa: S310
@@ -49,13 +49,13 @@ def text(
         with urllib.request.urlopen(request, timeout=limits.left(timeout_s)) as answer:  # noqa: S310
             return str(answer.read().decode("utf-8", "replace"))
     except urllib.error.HTTPError as error:
-        said = _body(error)
+        body_text = _body(error)
         if error.code in FORBIDDEN:
             advice = "give the connection the password that the server expects"
             raise UnreachableError(f"{url} answers {error.code} {error.reason}: {advice}", refused=True) from None
-        # 5xx may be the answer of a gateway, and says nothing of what became of the question.
-        if error.code < SERVER_FAILED and said.lstrip().startswith("{"):
-            return said
+        # 5xx may be the answer of a gateway, and does not show whether the request was processed.
+        if error.code < SERVER_FAILED and body_text.lstrip().startswith("{"):
+            return body_text
         refused = error.code < SERVER_FAILED and error.code != HTTPStatus.REQUEST_TIMEOUT
         raise UnreachableError(f"{url} answers {error.code} {error.reason}", refused=refused) from None
     except (OSError, HTTPException) as error:
@@ -65,7 +65,7 @@ def text(
 
 
 def _body(error: urllib.error.HTTPError) -> str:
-    """What came with an error status; nothing if it was cut off."""
+    """The body of an error status; empty if it was cut off."""
     with error:
         try:
             return error.read().decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""Requests that the filter org.apache.spark.ui.JWSFilter of a Spark master lets pass: signed with a password that both know."""
+"""Signatures for the filter org.apache.spark.ui.JWSFilter of a Spark master, made with a shared password."""
 
 import base64
 import hashlib
@@ -8,14 +8,14 @@ import time
 
 from scheduler.exceptions import FailTask
 
-#: Java refuses a shorter key for HMAC-SHA256.
+#: Java rejects a shorter key for HMAC-SHA256.
 KEY_BYTES = 32
-#: Seconds that a signature holds; the clocks of two machines may differ by less.
+#: Seconds for which a signature is valid; the clocks of two machines may differ by less.
 VALID_S = 300
 
 
 def headers(conn_id: str, password: str | None) -> dict[str, str]:
-    """The header that proves the password of a connection without sending it; FailTask if it is no key."""
+    """The header that proves the password of a connection without sending it; FailTask if it is not a valid key."""
     if not password:
         return {}
     try:
@@ -25,7 +25,7 @@ def headers(conn_id: str, password: str | None) -> dict[str, str]:
     if len(key) < KEY_BYTES:
         raise FailTask(
             f"The password of connection {conn_id!r} signs requests to the Spark master, so it must be {KEY_BYTES} bytes or more "
-            "in URL-safe base64: set the one that the master has as JWSFilter.param.secretKey."
+            "in URL-safe base64: set it to the JWSFilter.param.secretKey of the master."
         )
     claims = {"exp": int(time.time()) + VALID_S}
     signed = f"{_encoded({'alg': 'HS256', 'typ': 'JWT'})}.{_encoded(claims)}"

@@ -1,4 +1,4 @@
-"""Spark standalone: submitted to and asked through the master's REST server, seen whole in the JSON of its page."""
+"""Spark standalone: applications are submitted over the REST server of the master, and read from it and the JSON of its page."""
 
 import functools
 import re
@@ -18,7 +18,7 @@ R = TypeVar("R")
 REST_PORT, UI_PORT = "6066", "8080"
 #: The driver of a Python application is spark-submit itself, in client mode, on a machine of the cluster.
 PYTHON_CLASS = "org.apache.spark.deploy.SparkSubmit"
-#: What the REST server says of a driver. RELAUNCHING and SUBMITTED are on their way, all that is not here is unknown.
+#: The states of a driver in the REST server. Any other state is unknown.
 DRIVER_STATES = {
     "SUBMITTED": Phase.SUBMITTED,
     "RELAUNCHING": Phase.SUBMITTED,
@@ -35,9 +35,9 @@ APPLICATION_STATES = {
     "FAILED": Phase.FAILED,
     "KILLED": Phase.KILLED,
 }
-#: What the JSON of a master's page holds; what does not is no answer of a master.
+#: The lists in the JSON of a master's page; an answer without them is not from a master.
 LISTS = ("workers", "activeapps", "completedapps", "activedrivers", "completeddrivers")
-#: A driver's log begins with its command line, and this line ends it.
+#: The line that ends the command line at the start of a driver's log.
 COMMAND_END = "\n" + "=" * 40
 _LOG_HEAD = re.compile(r"\A==== Bytes (\d+)-(\d+) of (\d+) of [^\n]* ====\n")
 CHUNK_BYTES = 200_000
@@ -46,7 +46,7 @@ CLOCKS_DIFFER_S = 120.0
 
 
 class Standalone:
-    """One cluster, of one master or several of which one is active: spark://a:7077,b:7077."""
+    """A cluster with one master, or with several of which one is active: spark://a:7077,b:7077."""
 
     def __init__(self, address: str, reach: Mapping[str, str], *, has_driver: bool, password: Password) -> None:
         self._has_driver = has_driver
@@ -62,18 +62,18 @@ class Standalone:
     def _known_password(self) -> str | None:
         return self._password(self._conn_id) if self._conn_id else None
 
-    def tagged(self, made: Submission) -> Submission:
-        """The application's name holds the tag already."""
-        return made
+    def tagged(self, submission: Submission) -> Submission:
+        """Nothing to add: the application's name contains the tag."""
+        return submission
 
-    def submit(self, made: Submission, run: Run) -> Ids:
-        """By REST, for Python too: spark-submit would refuse Python here, and takes seconds to say an id."""
-        body, headers = request(made), self._headers()
+    def submit(self, submission: Submission, run: Run) -> Ids:
+        """Submit over REST, also Python: spark-submit would reject Python here, and takes seconds to print an ID."""
+        body, headers = request(submission), self._headers()
         for number, base in enumerate(self._rest, 1):
             try:
                 return created(rest.ask_object(f"{base}/create", body=body, headers=headers))
             except UnreachableError as error:
-                # A master that may have taken it is not followed by another: then there would be two drivers.
+                # If a master may have accepted it, no other one is tried: then there could be two drivers.
                 if not error.refused or number == len(self._rest):
                     raise
         raise AssertionError("a standalone cluster has a master")
@@ -97,7 +97,7 @@ class Standalone:
         if ids.driver_id is not None:
             self._ask(f"kill/{ids.driver_id}", "KillSubmissionResponse", body={})
         if ids.application_id is not None and ids.driver_id is None:
-            # Of a driver in client mode: the page has a button for it, and no REST call.
+            # For a driver in client mode, the page has a button but the REST server no call.
             self._each(self._pages, lambda page: rest.text(f"{page}/app/kill/?id={ids.application_id}&terminate=true", body={}))
 
     def gone(self, ids: Ids, tag: str) -> bool | None:
@@ -117,19 +117,19 @@ class Standalone:
         return "".join(_new_output(page, ids.driver_id, kind, seen) for kind in ("stdout", "stderr"))
 
     def _driver_of(self, page: Mapping[str, Any], tag: str, since: datetime) -> str | None:
-        """The driver whose command line, which begins its log, holds the tag: a master lists drivers without their names."""
-        active = {one["id"] for one in page["activedrivers"]}
-        untold: str | None = None
+        """The driver with the tag in its command line, at the start of its log, because a master lists drivers without names."""
+        active = {listed["id"] for listed in page["activedrivers"]}
+        without_log: str | None = None
         for driver in young_drivers(page, since):
             where = worker_page(page, driver)
             command_line = None if where is None else _command_line(where, driver)
             if command_line is not None and tag in command_line:
                 return driver
             if command_line is None and driver in active:
-                untold = driver
-            # One that has ended and left no log never ran, or its worker is gone: nothing of it is at work.
-        if untold is not None:
-            raise UnreachableError(f"{untold} has no log yet, so it cannot be told whether it is {tag}")
+                without_log = driver
+            # An ended driver without a log never ran, or its worker is gone: it is not running.
+        if without_log is not None:
+            raise UnreachableError(f"{without_log} has no log yet, so it is unknown whether it is {tag}")
         return None
 
     def _page(self) -> dict[str, Any]:
@@ -154,99 +154,100 @@ class Standalone:
         raise last
 
 
-# Pure: what is sent, and what the answers mean -----------------------------------------------------------------------
+# Pure: the contents of requests, and the interpretation of answers ---------------------------------------------------
 
 
-def request(made: Submission) -> dict[str, Any]:
-    """The CreateSubmissionRequest. FailTask for what a standalone cluster would put onto the driver's command line."""
-    secret = command.secret_keys(made.conf)
+def request(submission: Submission) -> dict[str, Any]:
+    """The CreateSubmissionRequest; FailTask for a secret, which a standalone cluster would show in the driver's command line."""
+    secret = command.secret_keys(submission.conf)
     if secret:
         raise FailTask(
             f"The conf {min(secret)} is secret, and a standalone cluster shows the conf of its drivers in their command lines: "
-            "give it in env_vars, or in the spark-defaults.conf of the cluster's machines."
+            "set it in env_vars, or in the spark-defaults.conf of the cluster's machines."
         )
-    conf = {AS_CONF[name]: value for name, value in made.options.items() if name in AS_CONF}
-    refused = sorted(made.options.keys() - AS_CONF.keys())
+    conf = {AS_CONF[name]: value for name, value in submission.options.items() if name in AS_CONF}
+    refused = sorted(submission.options.keys() - AS_CONF.keys())
     if refused:
-        raise FailTask(f"A driver in a standalone cluster takes no {refused[0]}: leave it out, or use deploy mode client.")
+        raise FailTask(f"A driver in a standalone cluster accepts no {refused[0]}: remove it, or use deploy mode client.")
     properties = {
         **conf,
-        **made.conf,
-        "spark.master": made.target.master,
-        "spark.app.name": made.app_name,
-        "spark.submit.deployMode": "client" if made.is_python else "cluster",
+        **submission.conf,
+        "spark.master": submission.target.master,
+        "spark.app.name": submission.app_name,
+        "spark.submit.deployMode": "client" if submission.is_python else "cluster",
     }
-    arguments = [made.application, *made.arguments] if made.is_python else list(made.arguments)
-    if made.is_python:
-        # spark-submit in the driver reads its conf from its command line alone.
+    arguments = [submission.application, *submission.arguments] if submission.is_python else list(submission.arguments)
+    if submission.is_python:
+        # spark-submit in the driver reads its conf only from its command line.
         flags = [
             part
             for key, value in sorted(properties.items())
             if key not in {"spark.master"}
             for part in ("--conf", f"{key}={value}")
         ]
-        arguments = ["--master", made.target.master, *flags, *arguments]
-    elif made.application:
-        properties["spark.jars"] = ",".join(filter(None, (properties.get("spark.jars"), made.application)))
+        arguments = ["--master", submission.target.master, *flags, *arguments]
+    elif submission.application:
+        properties["spark.jars"] = ",".join(filter(None, (properties.get("spark.jars"), submission.application)))
     return {
         "action": "CreateSubmissionRequest",
-        "appResource": "" if made.is_python else made.application,
-        "mainClass": PYTHON_CLASS if made.is_python else made.java_class or "",
+        "appResource": "" if submission.is_python else submission.application,
+        "mainClass": PYTHON_CLASS if submission.is_python else submission.java_class or "",
         "appArgs": arguments,
         "clientSparkVersion": "",
-        "environmentVariables": dict(made.environment),
+        "environmentVariables": dict(submission.environment),
         "sparkProperties": properties,
     }
 
 
 def alive(page: dict[str, Any], address: str) -> dict[str, Any]:
-    """The JSON of a master's page, if it is that of an active master; UnreachableError."""
+    """The JSON of a master's page; UnreachableError unless the master is active."""
     if page.get("status") != "ALIVE" or not all(isinstance(page.get(name), list) for name in LISTS):
         raise UnreachableError(f"the master at {address} is not ALIVE but {str(page.get('status', page))[:200]!r}")
     return page
 
 
 def of_action(answer: dict[str, Any], action: str) -> dict[str, Any]:
-    """An answer of an active master's REST server to one kind of question; UnreachableError for any other."""
+    """An answer of an active master to one kind of request; UnreachableError for any other answer."""
     said = str(answer.get("message", ""))
     if answer.get("action") != action or _is_standby(said):
-        raise UnreachableError(f"the master gives no {action} but {said or answer!r:.200}")
+        raise UnreachableError(f"the master did not answer with {action} but with {said or answer!r:.200}")
     return answer
 
 
 def created(answer: Mapping[str, Any]) -> Ids:
-    """The driver id of a CreateSubmissionResponse; FailTask if the master refused it, UnreachableError if it may have taken it."""
+    """The driver ID of a CreateSubmissionResponse; FailTask if the master rejected it, UnreachableError if it may have accepted."""
     driver, said = answer.get("submissionId"), str(answer.get("message") or answer)[:300]
     by_master = answer.get("action") in {"CreateSubmissionResponse", "ErrorResponse"}
     if by_master and answer.get("success") and driver:
         return Ids(driver_id=str(driver))
     if by_master and not answer.get("success"):
         if _is_standby(said):
-            raise UnreachableError(f"the master took no driver: {said}", refused=True)
-        raise FailTask(f"The Spark master took no driver: it gave no driver id but said {said!r}.")
-    raise UnreachableError(f"the master gave no id of a driver but said {said!r}")
+            raise UnreachableError(f"the master accepted no driver: {said}", refused=True)
+        raise FailTask(f"The Spark master accepted no driver: it answered {said!r}.")
+    raise UnreachableError(f"the master returned no driver ID but answered {said!r}")
 
 
 def of_driver(answer: Mapping[str, Any]) -> Status:
-    """A SubmissionStatusResponse. A driver that the master does not know it may have lost with its memory."""
+    """The status in a SubmissionStatusResponse. A master that does not know a driver may have lost its memory."""
     said = str(answer.get("driverState") or answer.get("message") or "")
     if not answer.get("success"):
         phase = Phase.UNKNOWN if said else Phase.NOT_FOUND
-        return Status(phase, f"the master says {said!r} of the driver" if said else "the master does not know the driver")
+        return Status(phase, f"the master reports {said!r} for the driver" if said else "the master does not know the driver")
     phase = DRIVER_STATES.get(said, Phase.UNKNOWN)
-    return Status(phase, f"driver {said}" if phase is not Phase.UNKNOWN else f"the master says {said or 'nothing'!r} of the driver")
+    detail = f"driver {said}" if phase is not Phase.UNKNOWN else f"the master reports {said or 'nothing'!r} for the driver"
+    return Status(phase, detail)
 
 
 def of_application(page: Mapping[str, Any], ids: Ids) -> Status:
-    """What the master lists of an application."""
-    for one in _applications(page):
-        if one["id"] == ids.application_id:
-            return Status(APPLICATION_STATES.get(one["state"], Phase.UNKNOWN), f"application {one['state']}", ids)
+    """The status of an application in the master's page."""
+    for listed in _applications(page):
+        if listed["id"] == ids.application_id:
+            return Status(APPLICATION_STATES.get(listed["state"], Phase.UNKNOWN), f"application {listed['state']}", ids)
     return Status(Phase.NOT_FOUND, "the master lists no such application", ids)
 
 
 def agreed(driver: Status, application: Status, ids: Ids) -> Status:
-    """The driver's exit decides, once the application is no longer at work: both have to say so."""
+    """The status of both together: the driver decides, but only if the application has ended too."""
     if driver.phase is Phase.NOT_FOUND and application.phase in {Phase.SUBMITTED, Phase.RUNNING}:
         return Status(application.phase, f"{driver.detail}, but {application.detail}", ids)
     if not driver.phase.is_end:
@@ -260,23 +261,24 @@ def agreed(driver: Status, application: Status, ids: Ids) -> Status:
 
 
 def application_of(page: Mapping[str, Any], tag: str) -> str | None:
-    """The application whose name holds a tag."""
-    return next((str(one["id"]) for one in _applications(page) if tag in one["name"]), None)
+    """The application with a tag in its name."""
+    return next((str(listed["id"]) for listed in _applications(page) if tag in listed["name"]), None)
 
 
 def young_drivers(page: Mapping[str, Any], since: datetime) -> list[str]:
-    """The drivers that a master took after `since`, as far as two clocks agree."""
-    return [one["id"] for one in _drivers(page) if float(one["starttime"]) / 1000 >= since.timestamp() - CLOCKS_DIFFER_S]
+    """The drivers that a master accepted after `since`, with a margin for different clocks."""
+    earliest = since.timestamp() - CLOCKS_DIFFER_S
+    return [listed["id"] for listed in _drivers(page) if float(listed["starttime"]) / 1000 >= earliest]
 
 
 def worker_page(page: Mapping[str, Any], driver_id: str) -> str | None:
-    """The address of the worker that runs a driver, whose page has the driver's output."""
-    worker = next((one.get("worker") for one in _drivers(page) if one["id"] == driver_id), None)
-    return next((one["webuiaddress"] for one in page.get("workers", ()) if one["id"] == worker), None)
+    """The address of the worker that runs a driver, whose page has the output of the driver."""
+    worker = next((listed.get("worker") for listed in _drivers(page) if listed["id"] == driver_id), None)
+    return next((listed["webuiaddress"] for listed in page.get("workers", ()) if listed["id"] == worker), None)
 
 
 def new_text(answer: str, kind: str, seen: dict[str, int]) -> str:
-    """The part of a worker's log page after what was seen; `seen` is moved on. Nothing of an answer that was cut off."""
+    """The new part of a worker's log page, and update `seen`; empty if the answer was cut off."""
     head = _LOG_HEAD.match(answer)
     if head is None:
         return ""
@@ -288,7 +290,7 @@ def new_text(answer: str, kind: str, seen: dict[str, int]) -> str:
 
 
 def _command_line(page: str, driver_id: str) -> str | None:
-    """The command line that a driver's log begins with; None as long as it is not there whole."""
+    """The command line at the start of a driver's log; None while it is incomplete."""
     text, seen = "", {"stderr": 0}
     while COMMAND_END not in text:
         url = f"{page}/log/?driverId={driver_id}&logType=stderr&offset={seen['stderr']}&byteLength={HEAD_BYTES}"
@@ -306,7 +308,7 @@ def _new_output(page: str, driver_id: str, kind: str, seen: dict[str, int]) -> s
 
 
 def _is_standby(said: str) -> bool:
-    """Whether a master says that it is not the active one: then it did nothing of what it was asked."""
+    """Whether a master reports that it is not active; then it did not process the request."""
     return "standby" in said.lower() or "not alive" in said.lower()
 
 

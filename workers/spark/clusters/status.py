@@ -1,4 +1,4 @@
-"""What is known of an application: its ids, and how it goes. An unknown status is a value of its own and never an end."""
+"""The IDs and the status of an application. An unknown status is a value of its own and never final."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,7 +7,7 @@ from scheduler.exceptions import PacelineError
 
 
 class Phase(StrEnum):
-    """How an application goes, in one set of words for every cluster manager."""
+    """The phase of an application, the same for every cluster manager."""
 
     SUBMITTED = "submitted"
     RUNNING = "running"
@@ -15,7 +15,7 @@ class Phase(StrEnum):
     FAILED = "failed"
     KILLED = "killed"
     UNKNOWN = "unknown"
-    #: The cluster answers, and does not know it, or not any more: an end only if it says so for a while.
+    #: The cluster answers, but does not know the application. Final only if it repeats this for a while.
     NOT_FOUND = "not found"
 
     @property
@@ -25,7 +25,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ids:
-    """Under which names a cluster knows an application; what is not known yet is None."""
+    """The IDs of an application in its cluster; None for an ID that is not known yet."""
 
     driver_id: str | None = None
     application_id: str | None = None
@@ -37,19 +37,19 @@ class Ids:
         return self.driver_id is not None or self.application_id is not None
 
     def known(self, more: "Ids") -> "Ids":
-        """These, filled up with what `more` knows."""
+        """These IDs, completed by those of `more`."""
         return Ids(self.driver_id or more.driver_id, self.application_id or more.application_id, self.ui_url or more.ui_url)
 
     def __str__(self) -> str:
         return (
-            " and ".join(f"{name} {one}" for name, one in (("driver", self.driver_id), ("application", self.application_id)) if one)
-            or "an application without an id"
+            " and ".join(f"{name} {id_}" for name, id_ in (("driver", self.driver_id), ("application", self.application_id)) if id_)
+            or "an application without an ID"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """One answer of a cluster; `detail` is what it said beside the state."""
+    """One answer of a cluster; `detail` is its text beside the phase."""
 
     phase: Phase
     detail: str = ""
@@ -57,7 +57,7 @@ class Status:
 
 
 class UnreachableError(Exception):
-    """A cluster did not answer, or not in words that are understood. `refused`: what was asked surely did not reach it."""
+    """A cluster did not answer, or not in a known form. `refused`: the request was certainly not processed."""
 
     def __init__(self, message: str, *, refused: bool = False) -> None:
         super().__init__(message)
@@ -65,7 +65,7 @@ class UnreachableError(Exception):
 
 
 class StatusUnknownError(PacelineError):
-    """It is not known how an application goes, or whether there is one; it may still run, and the next try asks on."""
+    """The status of an application is unknown; it may still run, and the next try asks again."""
 
 
 class ApplicationError(PacelineError):
@@ -73,4 +73,4 @@ class ApplicationError(PacelineError):
 
 
 class ApplicationLivesError(PacelineError):
-    """An application was told to end and did not within spark.kill_timeout."""
+    """An application did not end within spark.kill_timeout after the request to end it."""

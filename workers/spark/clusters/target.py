@@ -1,4 +1,4 @@
-"""Where an application goes, from the operator and its connection: pure."""
+"""The target of an application, from its operator and connection. Pure."""
 
 import re
 from collections.abc import Mapping
@@ -12,12 +12,12 @@ from scheduler.exceptions import FailTask
 DEFAULT_MASTER = "local[*]"
 STANDALONE_PORT = 7077
 KINDS = ("local", "standalone", "yarn", "kubernetes", "connect")
-#: What a connection of kind spark may say in its extra, beside keys that begin with spark. which are conf.
+#: The keys in the extra of a connection of type spark, beside conf keys, which start with "spark.".
 EXTRA = frozenset({
     "conf", "deploy-mode", "deploy_mode", "spark-binary", "spark_binary", "queue", "namespace", "rest_port", "ui_port",
     "resourcemanager", "kubectl", "yarn",
 })  # fmt: skip
-#: Of these the ones that say how a cluster is asked.
+#: Those that are needed for requests to the cluster.
 REACH = frozenset({"rest_port", "ui_port", "resourcemanager", "namespace", "kubectl", "yarn"})
 _MASTERS = (
     ("local", re.compile(r"local(\[.*\]|-cluster\[.*\])?")),
@@ -30,7 +30,7 @@ _MASTERS = (
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A cluster: `kind` is one of KINDS, `reach` says how it is asked, in words that may be stored: nothing secret is in it."""
+    """A cluster and deploy mode. `kind` is one of KINDS; `reach` has what requests need, without secrets, since it is stored."""
 
     kind: str
     master: str
@@ -46,12 +46,12 @@ class Target:
 
     @property
     def address(self) -> str:
-        """The master without the parameters of a Connect URL, which may hold a token."""
+        """The master without the parameters of a Connect URL, which may contain a token."""
         return self.master.partition("/;")[0]
 
 
 def choose(master: str | None, deploy_mode: str | None, binary: str | None, connection: Connection | None) -> Target:
-    """The target of one task: its own arguments go before those of the connection. FailTask says what does not fit."""
+    """The target of one task, whose arguments take precedence over its connection; FailTask if they do not fit."""
     extra = _extra(connection)
     wanted = master or (_master(connection) if connection is not None else DEFAULT_MASTER)
     kind = kind_of(wanted)
@@ -59,11 +59,11 @@ def choose(master: str | None, deploy_mode: str | None, binary: str | None, conn
     if mode not in {"client", "cluster"}:
         raise FailTask(f"The deploy mode cannot be {mode!r}: write client or cluster.")
     if mode == "cluster" and kind in {"local", "connect"}:
-        raise FailTask(f"The master {wanted} has no deploy mode cluster: leave it out, or name a cluster as master.")
+        raise FailTask(f"The master {wanted} has no deploy mode cluster: remove it, or use a cluster as master.")
     conf = {**_conf(connection, extra), **{key: value for key, value in extra.items() if key.startswith("spark.")}}
     reach = {key: str(extra[key]) for key in sorted(REACH & extra.keys())}
     if kind == "standalone" and connection is not None and connection.password:
-        reach["conn_id"] = connection.conn_id  # its password signs what is asked of the master's REST server
+        reach["conn_id"] = connection.conn_id  # its password signs requests to the master's REST server
     return Target(
         kind=kind,
         master=wanted,
@@ -76,7 +76,7 @@ def choose(master: str | None, deploy_mode: str | None, binary: str | None, conn
 
 
 def kind_of(master: str) -> str:
-    """Which cluster manager a master URL names; FailTask for none."""
+    """The cluster manager of a master URL; FailTask if there is none."""
     for kind, pattern in _MASTERS:
         if pattern.fullmatch(master):
             return kind
@@ -92,12 +92,12 @@ def _master(connection: Connection) -> str:
     port = "" if connection.port is None else f":{connection.port}"
     if not host:
         raise FailTask(
-            f"The connection {connection.conn_id!r} names no master: give it a host such as spark://host, yarn or local[2]."
+            f"The connection {connection.conn_id!r} has no master: set its host, such as spark://host, yarn or local[2]."
         )
     if host == "yarn" or host.startswith(("local", "k8s://", "sc://", "spark://")):
         token = f"/;token={quote(connection.password, safe='')}" if connection.password and host.startswith("sc://") else ""
         return host + (port if "://" in host else "") + token
-    # As from a URI: spark://host:port?deploy-mode=cluster has the scheme in the kind.
+    # As from a URI: in spark://host:port?deploy-mode=cluster the scheme is the type of the connection.
     return f"spark://{host}{port or f':{STANDALONE_PORT}'}"
 
 
@@ -105,14 +105,13 @@ def _extra(connection: Connection | None) -> dict[str, Any]:
     if connection is None:
         return {}
     if connection.conn_type not in {"spark", "spark_sql", "spark_connect"}:
-        raise FailTask(
-            f"The connection {connection.conn_id!r} is of the kind {connection.conn_type!r}, not spark: name another one."
-        )
+        raise FailTask(f"The connection {connection.conn_id!r} has the type {connection.conn_type!r}, not spark: use another one.")
     extra = connection.extra_dejson
     unknown = sorted(key for key in extra if key not in EXTRA and not key.startswith("spark."))
     if unknown:
         raise FailTask(
-            f"The extra of connection {connection.conn_id!r} has {unknown[0]!r}; known are {', '.join(sorted(EXTRA))} and spark.*."
+            f"The extra of connection {connection.conn_id!r} has the unknown key {unknown[0]!r}; "
+            f"known are {', '.join(sorted(EXTRA))} and spark.*."
         )
     return extra
 

@@ -1,4 +1,4 @@
-"""YARN: submitted to by spark-submit, asked by the resource manager's REST API if the connection names one, else by `yarn`."""
+"""YARN: applications are submitted with spark-submit, and read over the REST API of the resource manager, or with `yarn`."""
 
 import re
 import subprocess
@@ -12,12 +12,12 @@ from workers.spark.clusters.protocol import Run
 from workers.spark.clusters.status import Ids, Phase, Status, UnreachableError
 
 CALL_S = 30.0
-#: The head of a list of applications, without which the list is no answer.
+#: The heading of a list of applications.
 _LIST_HEAD = re.compile(r"^Total number of applications\b", re.MULTILINE)
 _UNKNOWN_ID = re.compile(r"Application with id '[^']*' doesn't exist")
 _ID = re.compile(r"\bapplication_\d+_\d+\b")
 _SUBMITTED = re.compile(r"(?:Submitted application|Submitting application|Application report for) (application_\d+_\d+)")
-#: Of an application that is not FINISHED; FINISHED is decided by the final state.
+#: The phases of states except FINISHED, for which the final state decides.
 STATES = {
     **dict.fromkeys(("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED"), Phase.SUBMITTED),
     **dict.fromkeys(("RUNNING", "FINISHING", "KILLING"), Phase.RUNNING),
@@ -28,22 +28,22 @@ FINAL_STATES = {"SUCCEEDED": Phase.FINISHED, "FAILED": Phase.FAILED, "KILLED": P
 
 
 class Yarn:
-    """`reach` may name `resourcemanager` (http://host:8088) and `yarn` (the command)."""
+    """A YARN cluster. `reach` may have the keys `resourcemanager` (http://host:8088) and `yarn` (the command)."""
 
     def __init__(self, reach: Mapping[str, str]) -> None:
         self._rest = reach.get("resourcemanager", "").rstrip("/")
         self._command = reach.get("yarn", "yarn")
 
-    def tagged(self, made: Submission) -> Submission:
-        """YARN finds applications by their tags; spark-submit in cluster mode leaves as soon as it is accepted."""
-        given = made.conf.get("spark.yarn.tags")
-        more = {"spark.yarn.tags": f"{given},{made.tag}" if given else made.tag}
-        if made.target.is_cluster_mode:
+    def tagged(self, submission: Submission) -> Submission:
+        """Add the tag to the YARN tags. In cluster mode, spark-submit exits as soon as the application is accepted."""
+        given = submission.conf.get("spark.yarn.tags")
+        more = {"spark.yarn.tags": f"{given},{submission.tag}" if given else submission.tag}
+        if submission.target.is_cluster_mode:
             more["spark.yarn.submit.waitAppCompletion"] = "false"
-        return made.with_conf(more)
+        return submission.with_conf(more)
 
-    def submit(self, made: Submission, run: Run) -> Ids:
-        return submitted(run(made))
+    def submit(self, submission: Submission, run: Run) -> Ids:
+        return submitted(run(submission))
 
     def find(self, tag: str, since: datetime) -> Ids | None:
         if self._rest:
@@ -52,7 +52,7 @@ class Yarn:
 
     def status(self, ids: Ids, tag: str) -> Status:
         if ids.application_id is None:
-            return Status(Phase.UNKNOWN, "its application id is not known", ids)
+            return Status(Phase.UNKNOWN, "its application ID is not known", ids)
         if self._rest:
             return of_answer(rest.ask_object(f"{self._rest}/ws/v1/cluster/apps/{ids.application_id}"))
         return of_report(self._call("application", "-status", ids.application_id))
@@ -93,31 +93,31 @@ class Yarn:
         return done.stdout
 
 
-# Pure: what the answers mean -----------------------------------------------------------------------------------------
+# Pure: the interpretation of answers ---------------------------------------------------------------------------------
 
 
 def submitted(output: str) -> Ids:
-    """The application id that spark-submit printed; it prints none if its log level is too high."""
+    """The application ID in the output of spark-submit; none if its log level is too high."""
     match = _SUBMITTED.search(output)
     return Ids() if match is None else Ids(application_id=match[1], ui_url=_tracking(output))
 
 
 def of_answer(answer: Mapping[str, Any]) -> Status:
-    """An answer of /ws/v1/cluster/apps/<id>."""
+    """The status in an answer of /ws/v1/cluster/apps/<id>."""
     app = answer.get("app")
     if not isinstance(app, Mapping):
         said = answer.get("RemoteException")
-        words, kind = (said.get("message"), said.get("exception")) if isinstance(said, Mapping) else (answer, None)
+        text, kind = (said.get("message"), said.get("exception")) if isinstance(said, Mapping) else (answer, None)
         phase = Phase.NOT_FOUND if kind == "NotFoundException" else Phase.UNKNOWN
-        return Status(phase, f"the resource manager says {str(words)[:200]!r}")
+        return Status(phase, f"the resource manager answered {str(text)[:200]!r}")
     ids = Ids(application_id=str(app["id"]), ui_url=app.get("trackingUrl") or None)
     return _status(str(app.get("state", "")), str(app.get("finalStatus", "")), str(app.get("diagnostics", "")), ids)
 
 
 def of_report(report: str) -> Status:
-    """The report that `yarn application -status` prints: one `Name : value` a line."""
+    """The status in the output of `yarn application -status`, which has lines `Name : value`."""
     if unknown := _UNKNOWN_ID.search(report):
-        return Status(Phase.NOT_FOUND, f"yarn says {unknown[0]!r}")
+        return Status(Phase.NOT_FOUND, f"yarn reports {unknown[0]!r}")
     fields = {
         name.strip(): value.strip() for line in report.splitlines() for name, colon, value in [line.partition(" : ")] if colon
     }
@@ -126,20 +126,20 @@ def of_report(report: str) -> Status:
 
 
 def found(answer: Mapping[str, Any]) -> Ids | None:
-    """The newest application of an answer of /ws/v1/cluster/apps; UnreachableError for what is no list."""
+    """The newest application in an answer of /ws/v1/cluster/apps; UnreachableError if it is not a list."""
     if "apps" not in answer:
-        raise UnreachableError(f"the resource manager gives no list of applications but says {str(answer)[:200]!r}")
+        raise UnreachableError(f"the resource manager did not answer with a list of applications but {str(answer)[:200]!r}")
     apps = (answer.get("apps") or {}).get("app") or []
     newest = max(apps, key=lambda app: app.get("startedTime", 0), default=None)
     return None if newest is None else Ids(application_id=str(newest["id"]), ui_url=newest.get("trackingUrl") or None)
 
 
 def listed(output: str) -> Ids | None:
-    """The last application that `yarn application -list` prints; UnreachableError for what is no list."""
+    """The last application in the output of `yarn application -list`; UnreachableError if it is not a list."""
     if not _LIST_HEAD.search(output):
-        raise UnreachableError(f"yarn gives no list of applications but says {output[-300:].strip()!r}")
-    found = _ID.findall(output)
-    return Ids(application_id=found[-1]) if found else None
+        raise UnreachableError(f"yarn did not print a list of applications but {output[-300:].strip()!r}")
+    application_ids = _ID.findall(output)
+    return Ids(application_id=application_ids[-1]) if application_ids else None
 
 
 def _status(state: str, final: str, diagnostics: str, ids: Ids) -> Status:

@@ -1,1 +1,1 @@
-"""Warm Spark sessions: JVMs that a worker keeps between tasks."""
+"""Warm Spark sessions: sessions in JVMs that a pool process keeps between tasks."""

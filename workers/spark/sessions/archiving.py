@@ -1,4 +1,4 @@
-"""Makes the archive of Spark's classes: a JVM that has run a rehearsal of typical work writes it when it ends."""
+"""Creates the class archive: a JVM runs a rehearsal of typical work, and writes the archive when it ends."""
 
 import contextlib
 import os
@@ -18,34 +18,34 @@ WRITE_TIMEOUT_S = 300.0
 
 
 class ArchiveError(PacelineError):
-    """The archive could not be made."""
+    """The class archive could not be created."""
 
 
 def make(settings: Settings) -> Path:
-    """Make the archive, which takes half a minute, in the place of earlier ones.
+    """Create the archive, which takes half a minute, and delete earlier ones. Returns its path.
 
-    ArchiveError if it cannot be made or written; FailTask if there is no Java that Spark can use.
+    ArchiveError if it cannot be created or written; FailTask if there is no Java that Spark can use.
     """
     check_java()
     target = archive.path(settings)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        # Beside its place, so that it appears there whole: JVMs may start meanwhile.
+        # In a folder beside it and then renamed, because JVMs may start at the same time.
         with tempfile.TemporaryDirectory(prefix=".spark-", dir=target.parent) as folder:
-            made = Path(folder, target.name)
-            _rehearse(settings, made, Path(folder))
-            if not made.is_file():
+            new = Path(folder, target.name)
+            _rehearse(settings, new, Path(folder))
+            if not new.is_file():
                 raise ArchiveError(
-                    "Java wrote no archive of Spark's classes: this Java cannot, or a folder on Spark's class path has files in it."
+                    "Java wrote no archive of Spark's classes: this Java cannot, or a folder on Spark's class path contains files."
                 )
-            made.replace(target)
+            new.replace(target)
         for other in target.parent.glob("spark-*.jsa"):
             if other != target:
                 other.unlink(missing_ok=True)
     except OSError as error:
         raise ArchiveError(
             f"The archive of Spark's classes cannot be written to {target.parent} ({error.strerror}): "
-            "give this user the right to write there, or set spark.archive_folder."
+            "give this user write permission there, or set spark.archive_folder."
         ) from error
     return target
 
@@ -54,21 +54,21 @@ def _rehearse(settings: Settings, target: Path, folder: Path) -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     conf = configuration.merged(settings, {"spark.sql.warehouse.dir": str(folder / "warehouse")})
     with _silent():
-        one = session_pool.start(conf, {}, [f"-XX:ArchiveClassesAtExit={target}", archive.QUIET])
+        warm = session_pool.start(conf, {}, [f"-XX:ArchiveClassesAtExit={target}", archive.QUIET])
         try:
-            with session.opened(one, {}, name="rehearsal") as spark:
+            with session.opened(warm, {}, name="rehearsal") as spark:
                 rehearsal.play(spark, folder)
-            one.jvm.stop(WRITE_TIMEOUT_S)
+            warm.jvm.stop(WRITE_TIMEOUT_S)
         except Exception as error:
-            cause = causes.of_error(error, one.jvm.said()) or type(error).__name__
-            raise ArchiveError(f"Spark could not run what its classes are archived by: {cause}") from error
+            cause = causes.of_error(error, warm.jvm.recent_output()) or type(error).__name__
+            raise ArchiveError(f"Spark could not run the rehearsal for the archive of its classes: {cause}") from error
         finally:
-            session_pool.end(one)
+            session_pool.end(warm)
 
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Without what the JVM says on the way, which goes wherever stderr goes; of a failure, the cause is told."""
+    """Discard the output of the JVM on stderr. A failure is reported with its cause."""
     stderr = os.dup(2)
     with Path(os.devnull).open("wb") as nowhere:
         os.dup2(nowhere.fileno(), 2)

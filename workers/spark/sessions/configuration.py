@@ -1,4 +1,4 @@
-"""The configuration of a PySpark task: ours and its own in one, and which keys a session of a warm JVM can take."""
+"""The configuration of a PySpark task: Paceline's defaults with its own keys, and the keys that a session can take."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,7 @@ from scheduler.settings import Settings
 from workers.spark import conf
 
 SESSION_PREFIX = "spark.sql."
-#: Keys of Spark SQL that are read once, by the context or what all sessions share; a test compares them to those of the JVM.
+#: The static keys of Spark SQL, which are read once for all sessions. A test compares them with those of the JVM.
 STATIC = frozenset({
     "spark.sql.artifact.copyFromLocalToFs.allowDestLocal", "spark.sql.avro.schemaUrlAllowedSchemes",
     "spark.sql.broadcastExchange.maxThreadThreshold", "spark.sql.cache.serializer", "spark.sql.catalogImplementation",
@@ -29,8 +29,8 @@ STATIC_PREFIXES = ("spark.sql.hive.metastore.", "spark.sql.hive.version")
 
 
 def merged(settings: Settings, own: Mapping[str, str]) -> dict[str, str]:
-    """Ours for a small local Spark, overridden by the task's own keys."""
-    found = {
+    """The defaults for a small local Spark, overridden by the keys of the task."""
+    defaults = {
         "spark.app.name": "paceline",
         "spark.master": "local[2]",
         "spark.driver.memory": "1g",
@@ -38,20 +38,21 @@ def merged(settings: Settings, own: Mapping[str, str]) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        # What is kept of ended jobs: progress reads the newest, and a JVM that stays must not grow with what it has done.
+        # Limits on the data of ended jobs: only the newest are needed for the progress, and a warm JVM must not grow.
         "spark.ui.retainedJobs": "50",
         "spark.ui.retainedStages": "100",
         "spark.ui.retainedTasks": "2000",
         "spark.sql.ui.retainedExecutions": "20",
-    } | dict(own)
-    if found["spark.master"].startswith("local"):
-        return {**conf.LOOPBACK, **found}
-    # Executors elsewhere may share our home, and not the folder of the JVM, which is the warehouse of a local master.
-    return {"spark.sql.warehouse.dir": str(settings.home / "warehouse"), **found}
+    }
+    merged_conf = defaults | dict(own)
+    if merged_conf["spark.master"].startswith("local"):
+        return {**conf.LOOPBACK, **merged_conf}
+    # Remote executors can share PACELINE_HOME, but not the folder of the JVM, which is the warehouse of a local master.
+    return {"spark.sql.warehouse.dir": str(settings.home / "warehouse"), **merged_conf}
 
 
 def split(own: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """The task's keys that only a new JVM can take, and those that a session takes."""
+    """The keys of a task that need a new JVM, and those that a session can take."""
     session = {key: value for key, value in own.items() if takes_session(key)}
     return {key: value for key, value in own.items() if key not in session}, session
 

@@ -1,4 +1,4 @@
-"""The JVM of a pool child: its start, what it says (in the log of the moment), its end with the child."""
+"""The JVM of a pool process: its start, its output (copied to the current log), and its end with the process."""
 
 import contextlib
 import fcntl
@@ -25,7 +25,7 @@ from workers.spark.sessions.scratch import Scratch
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 3.0
 CHUNK_BYTES = 65536
-#: Of what it said last, kept for the cause of a failure.
+#: The bytes of its last output that are kept, to find the cause of a failure.
 KEPT_BYTES = 65536
 
 
@@ -34,16 +34,16 @@ class JvmError(PacelineError):
 
 
 class Jvm:
-    """A JVM that waits for a Python driver. It dies with the thread that made it: make it in the main thread."""
+    """A JVM that waits for a Python driver. It ends with the thread that creates it: create it in the main thread."""
 
     def __init__(self, settings: Mapping[str, str], options: Sequence[str] = ()) -> None:
         java = check_java()
-        self._said = bytearray()
+        self._recent = bytearray()
         self._scratch = Scratch()
         properties, gateway = self._scratch.path / "spark.properties", self._scratch.path / "gateway"
-        # Tables that only its memory knows end with it: another JVM could neither read them nor save one of the same name.
+        # Tables that only this JVM knows are removed with it: another JVM could not read them, or save one of the same name.
         self._warehouse = self._scratch.path / "warehouse"
-        # A file and not arguments, which everybody on the machine can read.
+        # A file instead of arguments, which every user of the machine can read.
         properties.write_text(conf.as_properties({"spark.sql.warehouse.dir": str(self._warehouse), **settings}))
         read, write = os.pipe()
         try:
@@ -61,7 +61,7 @@ class Jvm:
 
     @property
     def alive(self) -> bool:
-        """Whether it runs and its output is read; without that it would wait for a reader sooner or later."""
+        """Whether it runs and its output is read; otherwise it would block on a full pipe."""
         return self._process.poll() is None and self._pumping.is_alive()
 
     @property
@@ -70,21 +70,21 @@ class Jvm:
 
     @property
     def tables(self) -> set[str]:
-        """The tables and databases that are known to this JVM alone, and go with it."""
+        """The tables and databases that only this JVM knows, and that are removed with it."""
         with contextlib.suppress(OSError):
             return {path.name for path in self._warehouse.iterdir()}
         return set()
 
-    def forget_said(self) -> None:
-        """A task begins: what was said before is not about it."""
-        self._said.clear()
+    def clear_output(self) -> None:
+        """Forget the output so far, at the start of a task."""
+        self._recent.clear()
 
-    def said(self) -> str:
-        """The end of what it has said since."""
-        return bytes(self._said).decode(errors="replace")
+    def recent_output(self) -> str:
+        """The last output since `clear_output`, at most KEPT_BYTES."""
+        return bytes(self._recent).decode(errors="replace")
 
     def settle(self, timeout_s: float = 0.2) -> None:
-        """Wait a moment until what it has printed so far is written, so that it stands in the log of its task."""
+        """Wait briefly until its output so far has been copied, so that it is in the log of its task."""
         deadline = time.monotonic() + timeout_s
         while self.alive and self._has_output() and time.monotonic() < deadline:
             (waiting,) = struct.unpack("i", fcntl.ioctl(self._output, termios.FIONREAD, b"\0" * 4))
@@ -94,7 +94,10 @@ class Jvm:
 
     @contextlib.contextmanager
     def must_answer(self, within_s: float) -> Iterator[None]:
-        """Kill it if the block takes longer: a call to a JVM that is stopped, or out of memory, may never return. JvmError."""
+        """Kill the JVM, and raise JvmError, if the `with` block takes longer.
+
+        A call to a JVM that is stopped or out of memory may never return.
+        """
         lock, over, killed = threading.Lock(), False, False
 
         def kill() -> None:
@@ -117,7 +120,7 @@ class Jvm:
                 raise JvmError(f"Spark's JVM did not answer within {within_s:g} s.")
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """End it; kill it if it does not end in time."""
+        """End the JVM; kill it if it does not end in time."""
         if hasattr(self, "gateway"):
             _disconnect(self.gateway)
         process: subprocess.Popen[bytes] | None = getattr(self, "_process", None)
@@ -132,8 +135,8 @@ class Jvm:
         while not info.is_file():
             code = self._process.poll()
             if code is not None:
-                time.sleep(0.1)  # lets the pump write the JVM's own words before ours
-                cause = causes.of_text(self.said()) or "its output is above."
+                time.sleep(0.1)  # lets the pump write the last output of the JVM before this error
+                cause = causes.of_text(self.recent_output()) or "its output is above."
                 raise JvmError(f"Spark's JVM ended while it started, with exit code {code}: {cause}")
             if time.monotonic() > deadline:
                 raise JvmError(f"Spark's JVM did not start within {START_TIMEOUT_S:g} s; its output is above.")
@@ -142,17 +145,17 @@ class Jvm:
             return read_int(file), UTF8Deserializer().loads(file)
 
     def _pump(self) -> None:
-        """Copy to whatever file descriptor 2 is at that moment: the log of the running task, else the worker's stderr."""
+        """Copy the output to the current file descriptor 2: the log of the running task, else the worker's stderr."""
         while self._has_output() and (data := os.read(self._output, CHUNK_BYTES)):
-            self._said += data
-            del self._said[:-KEPT_BYTES]
+            self._recent += data
+            del self._recent[:-KEPT_BYTES]
             while data:
                 data = data[os.write(2, data) :]
         if self._has_output():
             os.close(self._output)
 
     def _has_output(self) -> bool:
-        """Whether the descriptor is still the pipe: a task may have closed it, and its number be that of something else by now."""
+        """Whether the descriptor is still the pipe: a task may have closed it, and its number may be in use again."""
         with contextlib.suppress(OSError):
             return os.fstat(self._output).st_ino == self._output_file
         return False
@@ -167,7 +170,7 @@ def _end(process: "subprocess.Popen[bytes]", timeout_s: float) -> None:
             process.kill()
             process.wait()
     assert process.stdin is not None
-    with contextlib.suppress(OSError):  # a task has closed it
+    with contextlib.suppress(OSError):  # a task may have closed it
         process.stdin.close()
 
 
@@ -177,11 +180,11 @@ def _start(java: str, properties: Path, gateway: Path, output: int, options: Seq
     environment = {
         **os.environ,
         "SPARK_CONNECT_MODE": "0",
-        # Its own options in the conf come later, and so before ours.
+        # Options in the conf come later and override these.
         "SPARK_SUBMIT_OPTS": submit_opts(f"-Djava.io.tmpdir={properties.parent}", *options),
         "_PYSPARK_DRIVER_CONN_INFO_PATH": str(gateway),
         "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
-        # spark-submit believes a JAVA_HOME without a Java in it, and fails; an empty one sends it to PATH.
+        # spark-submit fails with a JAVA_HOME that has no Java; with an empty one it uses PATH.
         "JAVA_HOME": str(Path(java).parent.parent) if java.startswith(os.environ.get("JAVA_HOME") or "//") else "",
     }
     return subprocess.Popen(
@@ -200,7 +203,7 @@ def _die_with_parent() -> None:
 
 
 def _disconnect(gateway: Any) -> None:
-    """Before its JVM ends, or py4j would go on to ask it, if only to let go of objects, and log a stack trace each time."""
+    """Disconnect py4j before the JVM ends: it would keep calling the JVM to release objects, and log a stack trace each time."""
     from py4j.clientserver import SHUTDOWN_FINALIZER_WORKER
 
     with contextlib.suppress(Exception):  # a task may have changed it

@@ -1,10 +1,10 @@
-"""The log levels of a JVM, which all its sessions share."""
+"""The log levels of a JVM, which all of its sessions share."""
 
 from typing import Any
 
 
 class LogLevels:
-    """The levels of its loggers, the root among them, when it was new."""
+    """The levels of all loggers, including the root, of a new JVM."""
 
     def __init__(self, classes: Any) -> None:
         self._classes = classes
@@ -15,7 +15,7 @@ class LogLevels:
         self._threshold = self._logging().sparkShellThresholdLevel()
 
     def restore(self) -> None:
-        """Put back those that were changed, and remove those that a task has added."""
+        """Restore the levels that a task changed, and remove the loggers that it added."""
         log4j, known = self._classes.org.apache.logging.log4j, self._levels.keySet()
         if not self._loggers().keySet().equals(known):
             added = self._classes.java.util.HashSet(self._loggers().keySet())
@@ -24,11 +24,11 @@ class LogLevels:
                 self._configuration().removeLogger(name)
             log4j.LogManager.getContext(False).updateLoggers()
         log4j.core.config.Configurator.setLevel(self._levels)
-        # setLogLevel of a SparkContext lifts the level that Spark's shells keep to.
+        # setLogLevel of a SparkContext removes the threshold of Spark's shells.
         getattr(self._logging(), "sparkShellThresholdLevel_$eq")(self._threshold)
 
     def shown(self) -> str:
-        """All loggers with a level of their own, for tests."""
+        """All loggers that have a level, for tests."""
         loggers = self._loggers()
         return str({name: str(loggers.get(name).getLevel()) for name in sorted(loggers.keySet())})
 

@@ -1,7 +1,7 @@
-"""The Python daemons of a JVM, which fork the workers of UDFs and RDDs: whether one of them was ended.
+"""The Python daemons of a JVM, which fork the workers of UDFs and RDDs: checks whether one of them has ended.
 
-Spark keeps the workers of a daemon for later tasks. It cannot let go of them once their daemon has died: the next tasks fail by
-a closed stream until none is left.
+Spark keeps the workers of a daemon for later tasks, and does not notice that their daemon has died: the next tasks fail with a
+closed stream until no such worker is left.
 """
 
 import contextlib
@@ -10,29 +10,29 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-#: The bit of a signal that the kernel keeps until the process is gone.
+#: The bit of SIGKILL in the pending signals of a process.
 SIGKILL = 1 << (signal.SIGKILL - 1)
 #: Stopped, traced, a zombie, dead.
 NOT_RUNNING = "TtZX"
 
 
 def ended(classes: Any, context: Any) -> str | None:
-    """Why the JVM of a SparkContext cannot run Python any more; None if it can, or has not yet."""
+    """Why the JVM of a SparkContext cannot run Python any more; None if it can, or has not done so yet."""
     return None if all(map(is_running, _pids(classes, context))) else "one of its Python daemons has ended"
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process lives, is not stopped, and nobody has just killed it: it may take a moment to die."""
+    """Whether a process runs: it is not stopped, and no SIGKILL is pending, since a killed process takes a moment to end."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
         return not Path("/proc/self/status").exists()
-    said = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
-    return said["State"][0] not in NOT_RUNNING and not int(said["ShdPnd"], 16) & SIGKILL
+    fields = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+    return fields["State"][0] not in NOT_RUNNING and not int(fields["ShdPnd"], 16) & SIGKILL
 
 
 def _pids(classes: Any, context: Any) -> Iterator[int]:
-    """Spark tells of them nowhere, so its fields are read; another version may have others, and is then taken for sound."""
+    """The PIDs of the daemons, from private fields of Spark, which has no API for them. Without these fields there are none."""
     from py4j.protocol import Py4JError
 
     with contextlib.suppress(Py4JError, AttributeError, TypeError):
@@ -44,7 +44,7 @@ def _pids(classes: Any, context: Any) -> Iterator[int]:
 
 
 def _field(classes: Any, owner: str, name: str) -> Any:
-    """By the name of its class: asked for methods of an object, py4j wants all classes that they speak of, and some are missing."""
+    """A field by the name of its class: reflection on an object would load classes that may be missing."""
     field = classes.java.lang.Class.forName(owner).getDeclaredField(name)
     field.setAccessible(True)
     return field

@@ -1,4 +1,4 @@
-"""Python's side of PySpark as it was before a task: tasks share its modules, classes and objects, and may change them."""
+"""The Python side of PySpark before a task: its modules, classes and objects are shared by tasks, which may change them."""
 
 import sys
 from types import ModuleType
@@ -13,11 +13,12 @@ _modules: dict[str, ModuleType] = {}
 
 
 def restore_modules() -> None:
-    """Put back the modules that a task removed or replaced: imported again they would be other classes with another state."""
+    """Restore the modules that a task removed or replaced. Importing them again would create other classes and state."""
     for name, module in _modules.items():
         if sys.modules.get(name) is not module:
             sys.modules[name] = module
-    _modules.update({name: one for name, one in sys.modules.items() if name.partition(".")[0] in PACKAGES and name not in _modules})
+    loaded = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in PACKAGES}
+    _modules.update({name: module for name, module in loaded.items() if name not in _modules})
 
 
 class PythonSide:
@@ -26,27 +27,27 @@ class PythonSide:
     def __init__(self, base: "SparkSession") -> None:
         restore_modules()
         context: Any = base.sparkContext
-        self._states = [(one, dict(vars(one))) for one in (base, context)]
+        self._states = [(target, dict(vars(target))) for target in (base, context)]
         self._environment = dict(context.environment)
         self.accumulators = context._accumulatorServer
-        _let_its_jvm_end(self.accumulators)
+        _ignore_end_of_jvm(self.accumulators)
 
     def restore(self) -> None:
-        """Put them back."""
-        for one, state in self._states:
-            vars(one).clear()
-            vars(one).update(state)
+        """Restore the attributes."""
+        for target, state in self._states:
+            vars(target).clear()
+            vars(target).update(state)
             if "environment" in state:
-                one.environment = dict(self._environment)
+                target.environment = dict(self._environment)
 
     @property
     def broken(self) -> str | None:
-        """What cannot be put back; None if all could."""
+        """What cannot be restored; None if everything can."""
         return "a task shut down the server of accumulators" if self.accumulators.server_shutdown else None
 
 
-def _let_its_jvm_end(server: Any) -> None:
-    """A JVM closes its connection only by ending, which this server takes for an error: it would print a stack trace."""
+def _ignore_end_of_jvm(server: Any) -> None:
+    """Ignore the closed connection when the JVM ends, for which the server would print a stack trace."""
     handle_error = server.handle_error
 
     def handle(request: Any, address: Any) -> None:

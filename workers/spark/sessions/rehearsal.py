@@ -1,4 +1,4 @@
-"""What a JVM does before it writes the archive of its classes: a little of everything that tasks of pipelines do."""
+"""The rehearsal for the class archive: a little of everything that tasks of pipelines do."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ ROWS = 500
 
 
 def play(spark: "SparkSession", folder: Path) -> None:
-    """Read and write files under `folder`, join, rank, group, check and collect, on tables that are made here."""
+    """Read and write files under `folder`, join, rank, group, check and collect, with generated tables."""
     orders = _through_files(spark, folder)
     customers = spark.createDataFrame([(number, f"customer {number}") for number in range(5)], "customer int, name string").cache()
     joined = _joined(orders, customers)

@@ -1,4 +1,4 @@
-"""A session of a warm JVM for one task, and that nothing of it is left to the next."""
+"""The session of one task in a warm JVM, and its cleanup: the next task finds nothing of it."""
 
 import contextlib
 import os
@@ -13,23 +13,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workers.spark import causes
-from workers.spark.sessions import python_side, words
-from workers.spark.sessions.session_pool import ANSWER_S, JVM_ERROR, JVM_FAILED, Warm
+from workers.spark.sessions import error_texts, python_side
+from workers.spark.sessions.session_pool import ANSWER_S, JVM_ERROR, JVM_FAILED, WarmJvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Seconds in which a JVM has to let go of what an interrupted task asked for; then it is ended. The warden gives us ten.
+#: Seconds in which a JVM must cancel the work of an interrupted task; then it is ended. The task stopper allows ten.
 CANCEL_S = 4.0
 PAUSE_S = 0.02
-#: What py4j raises for a call whose answer did not come, and then it forgets why; what the JVM says itself has more lines.
+#: The message of py4j for a call without an answer. Errors of the JVM itself have more lines.
 NO_ANSWER = re.compile(r"An error occurred while calling \S+")
 
 
 class State:
-    """What all sessions of a JVM share and a task may change, as it stood before."""
+    """The state that all sessions of a JVM share and a task can change, before a task."""
 
-    def __init__(self, warm: Warm) -> None:
+    def __init__(self, warm: WarmJvm) -> None:
         self._warm = warm
         context = warm.context
         self._listeners = self._identities()
@@ -37,7 +37,7 @@ class State:
         self._hadoop = context.hadoopConfiguration().getPropsWithPrefix("")
 
     def restore(self) -> None:
-        """Take back what can be taken back; a JVM with the rest is unfit."""
+        """Restore the shared state; a JVM is unfit if some of it cannot be restored."""
         warm, context = self._warm, self._warm.context
         shared = warm.session.sharedState()
         for query in list(shared.activeStreamingQueries().values()):
@@ -57,10 +57,10 @@ class State:
         warm.unfit = self._lasting() or warm.python.broken
 
     def _lasting(self) -> str | None:
-        """What a task did that cannot be taken back; None for nothing."""
+        """What a task changed that cannot be restored; None if nothing."""
         warm, context = self._warm, self._warm.context
         if _added(context) != self._added:
-            return "a task added files or jars to its SparkContext, which cannot be taken away again"
+            return "a task added files or jars to its SparkContext, which cannot be removed"
         if context.conf().toDebugString() != warm.shared_conf:
             return "a task changed the configuration that all sessions share"
         if not warm.session.sharedState().externalCatalog().databaseExists("default"):
@@ -68,7 +68,7 @@ class State:
         return None
 
     def _restore_hadoop(self, hadoop: Any) -> None:
-        """The differences are looked for inside the JVM: there are a thousand keys, and each question is a round trip."""
+        """Restore the Hadoop configuration. The JVM compares it, since there are a thousand keys and each call is a round trip."""
         now, before = hadoop.getPropsWithPrefix(""), self._hadoop
         if now.equals(before):
             return
@@ -81,24 +81,24 @@ class State:
             hadoop.unset(key) if value is None else hadoop.set(key, value)
 
     def _identities(self) -> dict[int, Any]:
-        """The listeners of the context, of which each queue of events has some, by what tells one object from another."""
+        """The listeners of the context in all event queues, by identity."""
         listeners = self._warm.context.listenerBus().listeners()
         identity = self._warm.classes.java.lang.System.identityHashCode
-        return {identity(one): one for one in (listeners.get(number) for number in range(listeners.size()))}
+        return {identity(listener): listener for listener in (listeners.get(number) for number in range(listeners.size()))}
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """The session of one task, what stood before it, and the thread of the JVM that its calls are made in."""
+    """The session of one task, the state before it, and the thread of the JVM in which its calls run."""
 
     session: "SparkSession"
     before: State
     thread: Any
 
 
-def begin(warm: Warm, own: Mapping[str, str], *, name: str) -> Begun:
-    """A new session with the keys of `own`, the current one from now on; `name` is the group and the description of its jobs."""
-    warm.jvm.forget_said()
+def begin(warm: WarmJvm, own: Mapping[str, str], *, name: str) -> Begun:
+    """Start a new session with the keys of `own`, and make it current; `name` is the group and description of its jobs."""
+    warm.jvm.clear_output()
     before = State(warm)
     session = warm.base.newSession()
     for key, value in own.items():
@@ -109,10 +109,10 @@ def begin(warm: Warm, own: Mapping[str, str], *, name: str) -> Begun:
 
 
 @contextlib.contextmanager
-def until_end(warm: Warm, begun: Begun) -> Iterator["SparkSession"]:
-    """The session while the block runs; afterwards all that sessions share is as before, or the JVM is unfit.
+def until_end(warm: WarmJvm, begun: Begun) -> Iterator["SparkSession"]:
+    """The session of a task. After the block the shared state is restored, or the JVM is marked unfit.
 
-    What an interrupted task had asked for is called off. The JVM is unfit too if it does not let go of that.
+    The work of an interrupted task is cancelled, and the JVM is unfit if that fails.
     """
     try:
         yield begun.session
@@ -120,9 +120,9 @@ def until_end(warm: Warm, begun: Begun) -> Iterator["SparkSession"]:
         python_side.restore_modules()
         if interrupted(error):
             _drop_connection(warm)
-            if not _called_off(warm, begun.thread):
-                warm.unfit = f"it did not let go of an interrupted task within {CANCEL_S:g} s"
-        elif isinstance(error, Exception) and JVM_ERROR.search(_said(warm, error)):
+            if not _cancelled(warm, begun.thread):
+                warm.unfit = f"it did not cancel an interrupted task within {CANCEL_S:g} s"
+        elif isinstance(error, Exception) and JVM_ERROR.search(_message(warm, error)):
             warm.unfit = JVM_FAILED
         raise
     finally:
@@ -130,26 +130,26 @@ def until_end(warm: Warm, begun: Begun) -> Iterator["SparkSession"]:
 
 
 @contextlib.contextmanager
-def opened(warm: Warm, own: Mapping[str, str], *, name: str) -> Iterator["SparkSession"]:
-    """Both in one."""
+def opened(warm: WarmJvm, own: Mapping[str, str], *, name: str) -> Iterator["SparkSession"]:
+    """`begin` and `until_end` together."""
     with until_end(warm, begin(warm, own, name=name)) as session:
         yield session
 
 
 def interrupted(error: BaseException) -> bool:
-    """Whether a timeout or a stop is at the root of `error`, or the connection to the JVM is broken."""
+    """Whether `error` was caused by a timeout, a stop, or a broken connection to the JVM."""
     from py4j.protocol import Py4JError, Py4JNetworkError
 
-    if words.is_interruption(error):
+    if error_texts.is_interruption(error):
         return True
     return any(
-        isinstance(one, Py4JNetworkError) or (type(one) is Py4JError and NO_ANSWER.fullmatch(str(one)) is not None)
-        for one in words.chain(error)
+        isinstance(link, Py4JNetworkError) or (type(link) is Py4JError and NO_ANSWER.fullmatch(str(link)) is not None)
+        for link in error_texts.chain(error)
     )
 
 
-def _make_current(warm: Warm, session: "SparkSession") -> None:
-    """`SparkSession.builder.getOrCreate()` and `getActiveSession()` inside the task give its own session."""
+def _make_current(warm: WarmJvm, session: "SparkSession") -> None:
+    """Make `SparkSession.builder.getOrCreate()` and `getActiveSession()` return this session."""
     from pyspark.sql import SparkSession
 
     warm.classes.SparkSession.setDefaultSession(session._jsparkSession)
@@ -157,15 +157,15 @@ def _make_current(warm: Warm, session: "SparkSession") -> None:
     SparkSession._instantiatedSession = SparkSession._activeSession = session
 
 
-def _said(warm: Warm, error: Exception) -> str:
-    """What an exception says; those of PySpark ask the JVM for it."""
+def _message(warm: WarmJvm, error: Exception) -> str:
+    """The message of an exception; for those of PySpark it comes from the JVM."""
     with contextlib.suppress(Exception), warm.jvm.must_answer(ANSWER_S):
         return str(error)
     return ""
 
 
-def _close(warm: Warm, before: State) -> None:
-    """Whatever goes wrong here is the JVM's end, and not the fault of the task that has ended."""
+def _close(warm: WarmJvm, before: State) -> None:
+    """Clean up after a task. An error here ends the JVM, and does not fail the task."""
     cleaned = False
     try:
         if warm.unfit is None and warm.jvm.alive:
@@ -176,18 +176,18 @@ def _close(warm: Warm, before: State) -> None:
         warm.unfit = f"it could not be cleaned after a task ({causes.first_line(error)})"
     finally:
         if not cleaned and warm.unfit is None:
-            warm.unfit = "its cleaning after a task was interrupted"
+            warm.unfit = "its cleanup after a task was interrupted"
     warm.jvm.settle()
-    # The thread of the JVM behind it goes too, and with it local properties, job group and active session.
+    # This also ends the thread of the JVM behind it, with its local properties, job group and active session.
     _drop_connection(warm)
 
 
-def _clean(warm: Warm, before: State) -> None:
+def _clean(warm: WarmJvm, before: State) -> None:
     python_side.restore_modules()
     warm.python.restore()
     warm.levels.restore()
     if warm.stopped:
-        # The next task gets a new one.
+        # The next task gets a new SparkContext.
         contexts = getattr(getattr(warm.classes.org.apache.spark, "SparkContext$"), "MODULE$")
         if contexts.getActive().isDefined():
             warm.unfit = "a task started a SparkContext of its own"
@@ -197,22 +197,22 @@ def _clean(warm: Warm, before: State) -> None:
     _make_current(warm, warm.base)
 
 
-def _drop_connection(warm: Warm) -> None:
+def _drop_connection(warm: WarmJvm) -> None:
     """Close this thread's connection to the JVM; the next call opens another."""
     client = warm.jvm.gateway._gateway_client
     connection = client.get_thread_connection()
     if connection is not None:
         with contextlib.suppress(ValueError):
             client.deque.remove(connection)
-        with contextlib.suppress(Exception):  # of a connection that a task has closed
+        with contextlib.suppress(Exception):  # a task may have closed the connection
             connection.close()
 
 
-def _called_off(warm: Warm, thread: Any) -> bool:
-    """Whether the JVM has cancelled the jobs and the call that was cut: asked by a thread of its own, which may be let go."""
+def _cancelled(warm: WarmJvm, thread: Any) -> bool:
+    """Cancel the jobs and the interrupted call, in a thread that may hang. Returns whether that succeeded in time."""
     done = threading.Event()
 
-    def call_off() -> None:
+    def cancel() -> None:
         with contextlib.suppress(Exception):
             shared = warm.session.sharedState()
             while True:
@@ -225,7 +225,7 @@ def _called_off(warm: Warm, thread: Any) -> bool:
                     return
                 time.sleep(PAUSE_S)
 
-    threading.Thread(target=call_off, name="call-off", daemon=True).start()
+    threading.Thread(target=cancel, name="cancel", daemon=True).start()
     deadline = time.monotonic() + CANCEL_S
     while warm.jvm.alive and time.monotonic() < deadline:
         if done.wait(PAUSE_S):
@@ -237,7 +237,7 @@ def _added(context: Any) -> tuple[int, int, int]:
     return context.addedFiles().size(), context.addedJars().size(), context.addedArchives().size()
 
 
-def _restore_python(warm: Warm) -> None:
+def _restore_python(warm: WarmJvm) -> None:
     from pyspark import SparkFiles, accumulators
 
     accumulators._accumulatorRegistry.clear()

@@ -1,6 +1,6 @@
-"""The warm JVMs of a pool child: one for each configuration, as long as it is sound, young and small.
+"""The warm JVMs of a pool process: one for each configuration, as long as it is sound, young and small.
 
-A task may leave a JVM in any state. Whatever goes wrong while it is taken or returned ends it, and is not the next task's fault.
+A task may leave a JVM in any state. An error while a JVM is taken or released ends that JVM, and does not fail the next task.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from scheduler.exceptions import FailTask, PacelineError
 from scheduler.settings.sections import Spark
 from workers.logs import worker_log
 from workers.spark import causes, reachable
-from workers.spark.sessions import python_daemons, threads, words
+from workers.spark.sessions import error_texts, python_daemons, threads
 from workers.spark.sessions.jvm import Jvm, JvmError
 from workers.spark.sessions.log_levels import LogLevels
 from workers.spark.sessions.python_side import PythonSide, restore_modules
@@ -25,24 +25,24 @@ from workers.spark.sessions.python_side import PythonSide, restore_modules
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: What a JVM may not be the same after: memory that ran out, classes that did not load.
+#: Errors after which a JVM may be unusable, such as out of memory, or classes that did not load.
 JVM_ERROR = re.compile(r"\bjava\.lang\.[A-Z]\w*Error\b")
-#: Tasks after which Python looks for garbage, see `release`.
+#: Tasks between two garbage collections of Python, see `release`.
 COLLECT_EVERY = 10
-#: Seconds that a JVM may take to give a session, and to be cleaned after a task; both take some milliseconds.
+#: Seconds that a JVM may take to create a session, or to be cleaned up; both usually take milliseconds.
 ANSWER_S = 20.0
 DEFAULTS = Spark()
 JVM_FAILED = "it reported an error of the JVM itself"
 
 
 @dataclass(slots=True, eq=False)
-class Warm:
-    """A JVM, what it was started with, and the session that all others are made from."""
+class WarmJvm:
+    """A warm JVM, its configuration, and the session from which all others are created."""
 
     conf: Mapping[str, str]
     jvm: Jvm
     base: Any = None
-    #: The objects inside the JVM: Python's side of them is the task's to change.
+    #: The objects inside the JVM, because a task can change the Python objects for them.
     context: Any = field(init=False)
     session: Any = field(init=False)
     shared_conf: str = field(init=False)
@@ -50,18 +50,18 @@ class Warm:
     levels: LogLevels = field(init=False)
     started_at: float = field(default_factory=time.monotonic)
     tasks: int = 0
-    #: Why it is not to be used again.
+    #: Why it must not be used again.
     unfit: str | None = None
-    #: Keys of tasks that were looked at already.
+    #: The keys and values of tasks that were already checked.
     checked: set[tuple[str, str]] = field(default_factory=set)
 
     @property
     def classes(self) -> Any:
-        """Where the classes of the JVM are looked up."""
+        """The namespace of the classes of the JVM."""
         return self.jvm.gateway.jvm
 
     def renew(self) -> None:
-        """Start a SparkContext, and the session that all others are made from."""
+        """Start a SparkContext, and the session from which all others are created."""
         self.base = base = _session(self)
         self.context, self.session = base.sparkContext._jsc.sc(), base._jsparkSession
         self.shared_conf = self.context.conf().toDebugString()
@@ -69,11 +69,11 @@ class Warm:
 
     @property
     def stopped(self) -> bool:
-        """Whether somebody has stopped the SparkContext."""
+        """Whether the SparkContext was stopped."""
         return bool(self.context.isStopped())
 
     def worn(self, limits: Spark) -> str | None:
-        """Why it has served long enough; None while it has not."""
+        """Why it has served long enough; None if it can serve more tasks."""
         if self.unfit is not None or not self.jvm.alive:
             return self.unfit or "it has ended"
         if limits.max_tasks_per_jvm and self.tasks >= limits.max_tasks_per_jvm:
@@ -83,7 +83,7 @@ class Warm:
         return None
 
     def full(self, limits: Spark) -> str | None:
-        """Why its heap is too full; a collection is asked for only when it looks so."""
+        """Why its heap is too full, or None. It collects garbage only if the heap looks full."""
         heap = self.classes.java.lang.management.ManagementFactory.getMemoryMXBean()
         for collect in (False, True):
             if collect:
@@ -95,7 +95,7 @@ class Warm:
         return f"it uses {used / 1e6:.0f} of {most / 1e6:.0f} MB after a collection (spark.max_jvm_heap)"
 
     def check(self, own: Mapping[str, str]) -> None:
-        """FailTask for a value that its key does not take."""
+        """FailTask for a value that is not valid for its key."""
         for pair in own.items():
             if pair not in self.checked:
                 self._check(*pair)
@@ -114,93 +114,93 @@ class Warm:
             raise FailTask(f"The conf {key} cannot be {value!r}: {causes.sentence(str(error))}") from None
 
 
-_kept: dict[frozenset[tuple[str, str]], Warm] = {}
-_active: Warm | None = None
+_pool: dict[frozenset[tuple[str, str]], WarmJvm] = {}
+_active: WarmJvm | None = None
 
 
-def take(settings: Mapping[str, str], own: Mapping[str, str], limits: Spark, options: Sequence[str] = ()) -> Warm:
-    """The JVM for this configuration, started if there is none that is fit; it is the one that PySpark uses from now on."""
+def take(settings: Mapping[str, str], own: Mapping[str, str], limits: Spark, options: Sequence[str] = ()) -> WarmJvm:
+    """The JVM for this configuration, started if there is no usable one. PySpark uses it from now on."""
     key = frozenset(settings.items())
-    found = _kept.pop(key, None)
-    if found is not None and not _is_fit(found, limits):
-        found = None
-    if found is None:
-        while len(_kept) >= max(1, limits.warm_jvms):
-            oldest = next(iter(_kept))
-            end(_kept.pop(oldest), "another configuration needs its place (spark.warm_jvms)")
-        found = start(settings, own, options, limits)
-    _kept[key] = found
-    return found
+    warm = _pool.pop(key, None)
+    if warm is not None and not _is_fit(warm, limits):
+        warm = None
+    if warm is None:
+        while len(_pool) >= max(1, limits.warm_jvms):
+            oldest = next(iter(_pool))
+            end(_pool.pop(oldest), "another configuration needs its place (spark.warm_jvms)")
+        warm = start(settings, own, options, limits)
+    _pool[key] = warm
+    return warm
 
 
-def _is_fit(found: Warm, limits: Spark) -> bool:
-    """Whether a JVM that was kept can serve another task; it has a SparkContext then. It is ended if not."""
+def _is_fit(warm: WarmJvm, limits: Spark) -> bool:
+    """Whether a pooled JVM can serve another task. If so, it gets a SparkContext if it has none; if not, it is ended."""
     try:
-        why = found.worn(limits)
+        why = warm.worn(limits)
         if why is None:
-            with found.jvm.must_answer(ANSWER_S):
-                activate(found)
-                if found.stopped:
-                    found.renew()
-                why = python_daemons.ended(found.classes, found.context)
+            with warm.jvm.must_answer(ANSWER_S):
+                activate(warm)
+                if warm.stopped:
+                    warm.renew()
+                why = python_daemons.ended(warm.classes, warm.context)
         if why is None:
             return True
     except BaseException as error:
-        if words.is_interruption(error) or not isinstance(error, Exception):
-            end(found, "taking it for another task was interrupted")
+        if error_texts.is_interruption(error) or not isinstance(error, Exception):
+            end(warm, "taking it for another task was interrupted")
             raise
         why = f"it could not be taken for another task ({causes.first_line(error)})"
-    end(found, why)
+    end(warm, why)
     return False
 
 
-def start(settings: Mapping[str, str], own: Mapping[str, str], options: Sequence[str] = (), limits: Spark = DEFAULTS) -> Warm:
-    """A JVM with its SparkContext; `own` are the keys among its configuration that are the author's, `options` are for Java.
+def start(settings: Mapping[str, str], own: Mapping[str, str], options: Sequence[str] = (), limits: Spark = DEFAULTS) -> WarmJvm:
+    """Start a JVM with a SparkContext. `own` are the author's keys in its configuration; `options` are for Java.
 
-    JvmError and MasterUnreachableError say in one sentence what kept it from starting.
+    JvmError or MasterUnreachableError, with the cause in one sentence, if it does not start.
     """
     correct = "spark.master in the conf of this task"
     reachable.check_master(settings["spark.master"], timeout_s=limits.submit_timeout, correct=correct)
     restore_modules()
-    made = Warm(settings, Jvm(settings, options))
+    warm = WarmJvm(settings, Jvm(settings, options))
     try:
-        activate(made)
-        made.check(own)
-        made.levels = LogLevels(made.classes)
-        made.renew()
-        threads.let_go_soon(made.classes)
+        activate(warm)
+        warm.check(own)
+        warm.levels = LogLevels(warm.classes)
+        warm.renew()
+        threads.end_idle_soon(warm.classes)
     except BaseException as error:
-        words.keep(error)
-        failure = _failure(made, error)
-        end(made)
+        error_texts.keep(error)
+        failure = _failure(warm, error)
+        end(warm)
         if failure is None:
             raise
         raise failure from None
-    return made
+    return warm
 
 
-def _failure(made: Warm, error: BaseException) -> JvmError | None:
-    """Why no SparkContext came about, without the stack of Java, which the JVM has printed; None if `error` is to be raised."""
-    if isinstance(error, PacelineError) or not isinstance(error, Exception) or words.is_interruption(error):
+def _failure(warm: WarmJvm, error: BaseException) -> JvmError | None:
+    """The error to raise if there is no SparkContext, without the Java stack, which is in the log; None to raise `error`."""
+    if isinstance(error, PacelineError) or not isinstance(error, Exception) or error_texts.is_interruption(error):
         return None
-    return JvmError(f"Spark did not start: {causes.of_error(error, made.jvm.said()) or causes.first_line(error)}")
+    return JvmError(f"Spark did not start: {causes.of_error(error, warm.jvm.recent_output()) or causes.first_line(error)}")
 
 
-def drop(warm: Warm, why: str) -> None:
-    """End one whatever it was to serve still."""
-    for key in [key for key, one in _kept.items() if one is warm]:
-        del _kept[key]
+def drop(warm: WarmJvm, why: str) -> None:
+    """Remove a JVM from the pool and end it."""
+    for key in [key for key, pooled in _pool.items() if pooled is warm]:
+        del _pool[key]
     end(warm, why)
 
 
-def release(warm: Warm, limits: Spark) -> None:
-    """A task has ended: end the JVM if it has served long enough."""
+def release(warm: WarmJvm, limits: Spark) -> None:
+    """Release a JVM after a task; end it if it has served long enough."""
     warm.tasks += 1
     if warm.tasks % COLLECT_EVERY == 0:
-        # Python's side of a Java object holds itself in a cycle as soon as a method of it was called, and keeps the object in the
-        # JVM: whole sessions. Python by itself would look for such cycles only after some thousands of tasks.
+        # The Python object for a Java object is in a reference cycle once a method of it was called, and keeps the Java object,
+        # even whole sessions, in the JVM. Python's own collection would free it only after thousands of tasks.
         gc.collect()
-    if JVM_ERROR.search(warm.jvm.said()):
+    if JVM_ERROR.search(warm.jvm.recent_output()):
         warm.unfit = JVM_FAILED
     why = warm.worn(limits)
     if why is None:
@@ -208,20 +208,20 @@ def release(warm: Warm, limits: Spark) -> None:
             with warm.jvm.must_answer(ANSWER_S):
                 why = warm.full(limits)
         except Exception as error:
-            why = f"it did not say how full its heap is ({type(error).__name__})"
+            why = f"its heap could not be checked ({type(error).__name__})"
     if why is not None:
         drop(warm, why)
 
 
 def shutdown() -> None:
-    """End all of them; the next task starts another."""
-    while _kept:
-        end(_kept.popitem()[1])
+    """End all JVMs; the next task starts a new one."""
+    while _pool:
+        end(_pool.popitem()[1])
 
 
-def end(warm: Warm, why: str | None = None) -> None:
-    """End one, and let PySpark forget it."""
-    global _active  # noqa: PLW0603 - PySpark knows one JVM a process
+def end(warm: WarmJvm, why: str | None = None) -> None:
+    """End a JVM, and remove it from PySpark."""
+    global _active  # noqa: PLW0603 - PySpark supports one JVM per process
     if why is not None:
         worker_log.info("ending the JVM %d of a Spark configuration: %s", warm.jvm.pid, why)
     with contextlib.suppress(Exception):
@@ -230,38 +230,38 @@ def end(warm: Warm, why: str | None = None) -> None:
         warm.jvm.stop()
     if _active is warm:
         _active = None
-        _let_pyspark_use(None)
+        _set_jvm_of_pyspark(None)
 
 
-def _close_accumulators(warm: Warm) -> None:
-    """PySpark's server of accumulators would live on."""
+def _close_accumulators(warm: WarmJvm) -> None:
+    """Shut down PySpark's server of accumulators, which would otherwise keep running."""
     server = warm.python.accumulators if warm.base is not None else None
     if server is not None:
         threading.Thread(target=server.shutdown, name="close-accumulators", daemon=True).start()
 
 
-def activate(warm: Warm) -> None:
-    """Let PySpark, which knows one JVM a process, use this one."""
+def activate(warm: WarmJvm) -> None:
+    """Make this the JVM of PySpark, which supports one per process."""
     global _active  # noqa: PLW0603
     restore_modules()
-    # In a task's log it would tell of each connection that it opens or closes.
+    # It would log each connection in the log of the task.
     logging.getLogger("py4j").setLevel(logging.WARNING)
     if warm.base is not None:
         warm.python.restore()
     if _active is warm:
-        # What it knows is the task's to change.
-        _let_pyspark_use(warm)
+        # A task may have changed it.
+        _set_jvm_of_pyspark(warm)
         return
     gc.unfreeze()
     _forget_java_objects()
-    # What is here now stays: without it, looking for garbage takes milliseconds.
+    # Exclude the objects that exist now, so that later collections take only milliseconds.
     gc.collect()
     gc.freeze()
     _active = warm
-    _let_pyspark_use(warm)
+    _set_jvm_of_pyspark(warm)
 
 
-def _let_pyspark_use(warm: Warm | None) -> None:
+def _set_jvm_of_pyspark(warm: WarmJvm | None) -> None:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -273,25 +273,25 @@ def _let_pyspark_use(warm: Warm | None) -> None:
 
 
 def _forget_java_objects() -> None:
-    """A UDF of a module remembers its object of the JVM that it was used in first; in another JVM that is something else."""
+    """Reset UDFs in modules: each remembers its object in the JVM of its first use, which means something else in another JVM."""
     from pyspark.sql.udf import UserDefinedFunction
     from pyspark.sql.udtf import UserDefinedTableFunction
 
-    for one in gc.get_objects():
-        if type(one) is UserDefinedFunction:
-            one._judf_placeholder = None
-        elif type(one) is UserDefinedTableFunction:
-            one._judtf_placeholder = None
+    for candidate in gc.get_objects():
+        if type(candidate) is UserDefinedFunction:
+            candidate._judf_placeholder = None
+        elif type(candidate) is UserDefinedTableFunction:
+            candidate._judtf_placeholder = None
 
 
-def _session(warm: Warm) -> "SparkSession":
+def _session(warm: WarmJvm) -> "SparkSession":
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
     SparkSession._instantiatedSession = SparkSession._activeSession = None
     SparkContext._active_spark_context = None
     SparkContext._ensure_initialized(gateway=warm.jvm.gateway)
-    made = SparkSession(SparkContext(conf=SparkConf().setAll(list(warm.conf.items()))))
-    # It brings listeners of its own, which are not to be taken for those of the first task.
-    made._jsparkSession.sharedState().statusStore()
-    return made
+    session = SparkSession(SparkContext(conf=SparkConf().setAll(list(warm.conf.items()))))
+    # This creates its own listeners now, so that they do not count as those of the first task.
+    session._jsparkSession.sharedState().statusStore()
+    return session

@@ -23,16 +23,15 @@ EXPECTED = {
     '(missing_path.py line 5: spark.read.parquet("/nowhere/at/all").show())',
     "bad_memory": "Java cannot have a heap of 'lots': write it as 4g or 512m.",
     "bad_master": "SparkException: Master must either be yarn or start with spark, k8s, or local",
-    "no_main_class": "Class no.such.Main is missing: name the package that holds it in spark.jars.packages, or its jar in "
-    "spark.jars.",
+    "no_main_class": "Class no.such.Main is missing: name its package in spark.jars.packages, or its jar in spark.jars.",
     "no_file": "There is no file /app/nofile.py.",
 }
 #: Of those that name a line of ours as well: what they begin with.
 BEGINS = {
     "worker_crash": "A Python worker of Spark died: out of memory (spark.executor.pyspark.memory)",
-    "missing_source": "Spark has no data source org.apache.iceberg: name the package that holds it in spark.jars.packages",
-    "missing_fs": "Class org.apache.hadoop.fs.s3a.S3AFileSystem is missing: name the package",
-    "missing_jdbc": "Class org.postgresql.Driver is missing: name the package",
+    "missing_source": "Spark has no data source org.apache.iceberg: name its package in spark.jars.packages",
+    "missing_fs": "Class org.apache.hadoop.fs.s3a.S3AFileSystem is missing: name its package",
+    "missing_jdbc": "Class org.postgresql.Driver is missing: name its package",
     "arithmetic": "ArithmeticException: [DIVIDE_BY_ZERO] Division by zero.",
     "stopped": "The SparkContext was stopped while it was still needed. (stopped.py line 7",
     "bad_conf": "The value 'many' in the config \"spark.sql.shuffle.partitions\" is invalid. It should be a/an 'int' value.",
@@ -44,7 +43,7 @@ BEGINS = {
     "executor_lost": "Executor 3 was lost: Command exited with code 137 (killed, most often for using more memory than it may: "
     "raise spark.executor.memoryOverhead); 4 tries of the task of Spark failed.",
     "small_heap": "The driver has a heap of 200 MB and Spark needs 450 MB: raise spark.driver.memory to 512m or more.",
-    "no_master": "The Spark master does not answer: check its address, and that it runs.",
+    "no_master": "The Spark master does not answer: check its address, and whether it runs.",
 }
 
 

@@ -150,12 +150,12 @@ def test_a_jar_in_a_standalone_cluster_is_its_own_driver() -> None:
     [
         ({"master": "spork://m"}, "The Spark master cannot be 'spork://m'"),
         ({"master": "local[2]", "deploy_mode": "cluster"}, "has no deploy mode cluster"),
-        ({"conf": {"park.x": 1}}, "does not begin with spark."),
+        ({"conf": {"park.x": 1}}, "does not start with spark."),
         ({"conf": {"spark.executor.memroy": "1g"}}, "did you mean 'spark.executor.memory'?"),
         ({"conf": {"spark.executor.memory": "lots"}}, "write a size such as 512m or 4g"),
         ({"conf": {"spark.sql.shuffle.partitions": "many"}}, "write a whole number"),
-        ({"master": "sc://h", "conf": {"spark.a.b": 1}}, "takes no conf (spark.a.b)"),
-        ({"master": "sc://h", "application": "/a.jar"}, "takes Python applications only"),
+        ({"master": "sc://h", "conf": {"spark.a.b": 1}}, "accepts no conf (spark.a.b)"),
+        ({"master": "sc://h", "application": "/a.jar"}, "accepts only Python applications"),
         ({"master": "spark://m:1", "deploy_mode": "cluster", "application": "/a.jar"}, "name its main class with java_class"),
     ],
 )
@@ -173,7 +173,10 @@ def test_a_standalone_cluster_gets_no_secret_for_its_drivers_command_line() -> N
 
 @pytest.mark.parametrize(
     ("uri", "sentence"),
-    [("postgres://h", "is of the kind 'postgres', not spark"), ("spark://h?deploi-mode=cluster", "has 'deploi-mode'; known are")],
+    [
+        ("postgres://h", "has the type 'postgres', not spark"),
+        ("spark://h?deploi-mode=cluster", "has the unknown key 'deploi-mode'; known are"),
+    ],
 )
 def test_a_connection_that_does_not_fit_is_refused(uri: str, sentence: str) -> None:
     with pytest.raises(FailTask, match=sentence):

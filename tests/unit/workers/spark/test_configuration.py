@@ -50,8 +50,8 @@ def test_a_session_takes_what_spark_sql_reads_anew() -> None:
 @pytest.mark.parametrize(
     ("own", "words"),
     [
-        ({"driver.memory": "1g"}, "does not begin with spark."),
-        ({"": "1g"}, "does not begin with spark."),
+        ({"driver.memory": "1g"}, "does not start with spark."),
+        ({"": "1g"}, "does not start with spark."),
         ({3: "1g"}, "of type int"),
         ({"spark.driver.memory": "lots"}, "write a size such as 512m or 4g"),
         ({"spark.excutor.memory": "1g"}, "did you mean 'spark.executor.memory'?"),

@@ -17,5 +17,5 @@ def test_the_session_of_a_tag_is_the_same_in_any_process_and_beside_what_the_url
 
 
 def test_an_interruption_of_a_server_that_is_away_says_so_in_time() -> None:
-    with pytest.raises(UnreachableError, match="could not be told to stop its session"):
+    with pytest.raises(UnreachableError, match="did not stop its session"):
         connect.interrupt("sc://127.0.0.1:1", TAG, within_s=1.0)

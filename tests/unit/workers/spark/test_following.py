@@ -99,7 +99,7 @@ def test_an_unknown_status_and_no_answer_are_asked_again() -> None:
 def test_patience_has_a_bound_that_is_named_and_ends_nothing(answer: Any) -> None:
     jobs = Jobs()
 
-    with pytest.raises(StatusUnknownError, match=r"no status of driver driver-1 for 0.5 s .*it may still run"):
+    with pytest.raises(StatusUnknownError, match=r"no status of driver driver-1 for 0.5 s .*It may still run"):
         followed(Cluster([answer]), jobs).to_the_end()
 
     assert jobs.noted == []
@@ -127,11 +127,11 @@ def test_one_that_lives_on_is_told_in_the_reason_of_the_task_and_its_row_stays_o
     jobs, stopped = Jobs(), TaskStopped("cleared")
     one = followed(Cluster(dies=False), jobs)
 
-    with pytest.raises(ApplicationLivesError, match=r"driver driver-1 at spark://m:1 was told to end and is not gone after 0.1 s"):
+    with pytest.raises(ApplicationLivesError, match=r"driver driver-1 at spark://m:1 has not ended 0.1 s after the request"):
         one.end(0.1)
     end_for(stopped, one, 0.1)
 
-    assert str(stopped).startswith("cleared driver driver-1 at spark://m:1 was told to end")
+    assert str(stopped).startswith("cleared driver driver-1 at spark://m:1 has not ended")
     assert jobs.noted == []
 
 
@@ -191,7 +191,7 @@ def test_one_that_shows_up_while_it_is_being_ended_is_killed() -> None:
 def test_without_time_for_it_one_that_is_not_listed_is_not_taken_for_absent() -> None:
     jobs = Jobs()
 
-    with pytest.raises(ApplicationLivesError, match="it may still be on its way"):
+    with pytest.raises(ApplicationLivesError, match="the submission may still be on its way"):
         followed(Cluster(found=None), jobs, driver=None).end(0.05)
 
     assert jobs.noted == []

@@ -64,7 +64,7 @@ def test_a_driver_that_the_master_does_not_know_is_not_found() -> None:
     ],
 )
 def test_a_master_that_refuses_a_driver_took_none(answer: dict[str, Any]) -> None:
-    with pytest.raises(FailTask, match="gave no driver id"):
+    with pytest.raises(FailTask, match="accepted no driver"):
         standalone.created(answer)
 
 
@@ -120,11 +120,11 @@ def test_ids_are_heard_in_the_lines_of_a_driver() -> None:
         "26/11/21 17:29:05 INFO StandaloneSchedulerBackend: Connected to Spark cluster with app ID app-20261121172905-0001\n"
     )
 
-    assert lines.heard(said, "h") == Ids(application_id="app-20261121172905-0001", ui_url="http://h:4041")
-    assert lines.heard("INFO SparkUI: Bound SparkUI to 0.0.0.0, and started at http://d:4040", None) == Ids(ui_url="http://d:4040")
+    assert lines.ids_in(said, "h") == Ids(application_id="app-20261121172905-0001", ui_url="http://h:4041")
+    assert lines.ids_in("INFO SparkUI: Bound SparkUI to 0.0.0.0, and started at http://d:4040", None) == Ids(ui_url="http://d:4040")
     said = "Spark Web UI available at http://127.0.0.1:4040\nSpark master: local[1], Application Id: local-1795284982702\n"
-    assert lines.heard(said, None) == Ids(application_id="local-1795284982702", ui_url="http://127.0.0.1:4040")
-    assert lines.heard("counted 1000 on port 7\n", "h") == Ids()
+    assert lines.ids_in(said, None) == Ids(application_id="local-1795284982702", ui_url="http://127.0.0.1:4040")
+    assert lines.ids_in("counted 1000 on port 7\n", "h") == Ids()
 
 
 def test_the_output_goes_on_where_it_was_left() -> None:

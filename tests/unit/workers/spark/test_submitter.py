@@ -146,7 +146,7 @@ def test_an_application_whose_answer_was_lost_is_found_and_followed(monkeypatch:
 def test_one_that_is_not_found_fails_its_try_retryably_and_its_row_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = Jobs()
 
-    with pytest.raises(StatusUnknownError, match=r"gave no answer .* one may still come"):
+    with pytest.raises(StatusUnknownError, match=r"gave no answer .* It may still appear"):
         submit(monkeypatch, Cluster(LOST, late=1_000_000), jobs, patience_s=SHORT_S)
 
     assert jobs.ends == {}
@@ -155,7 +155,7 @@ def test_one_that_is_not_found_fails_its_try_retryably_and_its_row_stays_open(mo
 def test_a_submission_that_gives_no_id_is_not_taken_for_a_failure_either(monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = Jobs()
 
-    with pytest.raises(StatusUnknownError, match="gave no id of an application"):
+    with pytest.raises(StatusUnknownError, match="gave no application ID"):
         submit(monkeypatch, Cluster("nothing"), jobs, patience_s=SHORT_S)
 
     assert jobs.ends == {}
@@ -175,7 +175,7 @@ def test_a_spark_submit_that_failed_may_have_handed_its_application_over(monkeyp
 
 
 @pytest.mark.parametrize(
-    "answer", [UnreachableError("connection refused", refused=True), FailTask("The Spark master took no driver")]
+    "answer", [UnreachableError("connection refused", refused=True), FailTask("The Spark master accepted no driver")]
 )
 def test_what_the_cluster_surely_did_not_take_is_closed(monkeypatch: pytest.MonkeyPatch, answer: Exception) -> None:
     jobs = Jobs()

@@ -3,7 +3,7 @@
 import pytest
 
 from scheduler.exceptions import TaskTimeout
-from workers.spark.sessions import words
+from workers.spark.sessions import error_texts
 
 
 def asks_a_jvm(alive: list[bool]) -> Exception:
@@ -22,7 +22,7 @@ def test_an_exception_says_after_the_end_of_its_jvm_what_it_said_before() -> Non
     alive = [True]
     error = asks_a_jvm(alive)
 
-    words.keep(error)
+    error_texts.keep(error)
     alive[0] = False
 
     assert (str(error), type(error).__name__) == ("no such column", "Captured")
@@ -36,7 +36,7 @@ def test_those_it_was_raised_from_do_too() -> None:
     error = ExceptionGroup("several", [one_of])
     error.__cause__ = cause
 
-    words.keep(error)
+    error_texts.keep(error)
     alive[0] = False
 
     assert [str(one) for one in (cause, context, one_of)] == ["no such column"] * 3
@@ -46,7 +46,7 @@ def test_one_whose_jvm_has_ended_already_says_what_it_knows() -> None:
     error = asks_a_jvm([False])
     error.errmsg = "An error occurred while calling o1.count"  # type: ignore[attr-defined]
 
-    words.keep(error)
+    error_texts.keep(error)
 
     assert str(error) == "An error occurred while calling o1.count"
 
@@ -54,7 +54,7 @@ def test_one_whose_jvm_has_ended_already_says_what_it_knows() -> None:
 def test_those_of_others_are_left_alone() -> None:
     error = ValueError("mine")
 
-    words.keep(error)
+    error_texts.keep(error)
 
     assert type(error) is ValueError
 
@@ -64,4 +64,4 @@ def test_an_interruption_is_found_in_what_py4j_makes_of_it(cause: Exception, fou
     error = RuntimeError("Error while receiving")
     error.__cause__ = cause
 
-    assert words.is_interruption(error) is found
+    assert error_texts.is_interruption(error) is found
