@@ -31,6 +31,7 @@ from scheduler.settings import Settings
 from scheduler.store.upkeep.settings_drift import SettingsDrift
 from scheduler.store.worker.hot_path import HotPath
 from workers import logs, message_filter, remote_control, secrets_backend, startup, strategy
+from workers.database_store import DatabaseStore
 from workers.execute import Executor
 from workers.guard import Guard
 from workers.heartbeat import Heart, Identity
@@ -242,14 +243,12 @@ def _executor(settings: Settings, running_tasks: RunningTasks) -> Executor:
     zones.set_default(settings.core.default_timezone)
     slot = running_tasks.slot(current_process().index)
     hot = HotPath(settings, slot.worker_id)
-    enabled = settings.scheduler.schedule_after_task_execution
+    enabled, aging = settings.scheduler.schedule_after_task_execution, settings.scheduler.priority_aging > 0
+    follower = Follower(hot, Publisher(settings), Wakeups(settings), enabled=enabled, aging=aging)
     return Executor(
         settings=settings,
         logs_folder=settings.logs_folder,
-        hot=hot,
-        follower=Follower(
-            hot, Publisher(settings), Wakeups(settings), enabled=enabled, aging=settings.scheduler.priority_aging > 0
-        ),
+        store=DatabaseStore(settings, hot, follower),
         files=LoadedFiles(settings.dags_folder),
         slot=slot,
         guard=Guard(),

@@ -1,48 +1,30 @@
 """The task context of a try, built from its claim: Airflow's keys, and the `ti` that reads and writes XComs."""
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 
 from celery.local import Proxy
 
 from scheduler.authoring import context, xcom
 from scheduler.authoring.abstract_operator import AbstractOperator
-from scheduler.authoring.asset_events import AssetEvent
 from scheduler.authoring.external import Counts, Target
 from scheduler.authoring.xcom_sequence import Entries
 from scheduler.exceptions import PacelineError, XComError
 from scheduler.serialized.dag import SerializedDag
-from scheduler.settings import Settings
-from scheduler.store.dags import assets
-from scheduler.store.worker import dispatches, external_runs, xcoms
+from scheduler.settings.model import Core
 from scheduler.store.worker.claims import Claim
-from scheduler.store.worker.worker_connection import WorkerConnection
-from workers import other_runs, results
-from workers.secrets_backend import StoreBackend
-from workers.xcom_pull import XComPull
-
-R = TypeVar("R")
+from workers import results
+from workers.store import Store
 
 MAX_LABEL_CHARACTERS = 250
-#: Retries a call of the database until it answers.
-Patient = Callable[[Callable[[], R]], R]
 
 
-class TaskInstance(XComPull):
+class TaskInstance:
     """The task instance that user code receives as `ti`."""
 
-    def __init__(
-        self,
-        claim: Claim,
-        dag: SerializedDag,
-        hot: WorkerConnection,
-        *,
-        patient: Callable[[Callable[[], Any]], Any],
-        settings: Settings,
-        branches: bool = False,
-    ) -> None:
+    def __init__(self, claim: Claim, dag: SerializedDag, store: Store, core: Core, *, branches: bool = False) -> None:
         self.task_id: str = claim.task_id
         self.dag_id: str = claim.dag_id
         self.run_id: str = claim.run_id
@@ -57,58 +39,70 @@ class TaskInstance(XComPull):
         self.resume: Mapping[str, Any] | None = claim.resume
         #: The tasks that this branch skips; None if the task is not a branch.
         self.skipped: tuple[str, ...] | None = () if branches else None
-        super().__init__(dag, claim.task_no, claim.map_index)
         self._claim = claim
-        self._hot = hot
-        self._patient = patient
-        self._settings = settings
-        self._max_xcom_bytes = settings.core.max_xcom_bytes
+        self._dag = dag
+        self._store = store
+        self._core = core
 
-    def pull_one(self, task_id: str, key: str, map_index: int, default: Any) -> Any:
-        """Return the XCom of one task instance, or `default`."""
-        value = self._patient(lambda: xcoms.pull(self._hot, self._claim.dag_run_id, task_id, key, map_index))
-        return default if value is xcoms.MISSING else value
+    def xcom_pull(
+        self,
+        task_ids: str | Iterable[str] | None = None,
+        key: str = "return_value",
+        map_indexes: int | Iterable[int] | None = None,
+        default: Any = None,
+    ) -> Any:
+        """Return the value that a task pushed under `key`, or `default`. Returns a list of values if `task_ids` is a list.
 
-    def pull_all(self, task_id: str, key: str) -> list[Any]:
-        """Return the XComs of the instances of a mapped task, in map order."""
-        values: list[Any] = self._patient(lambda: xcoms.of_instances(self._hot, *self._place(task_id, key)))
-        return values
+        For a mapped task, it returns all values. In the same mapped group, it returns the value of the own instance.
+        """
+        if task_ids is not None and not isinstance(task_ids, str):
+            return [self.xcom_pull(each, key, map_indexes, default) for each in task_ids]
+        task_id = self.task_id if task_ids is None else task_ids
+        if map_indexes is not None and not isinstance(map_indexes, int):
+            return [self._store.pull_xcom(self._claim, task_id, key, index, default) for index in map_indexes]
+        if map_indexes is None and task_ids is not None and self.is_many(task_id):
+            return self._store.pull_xcoms(self._claim, self._dag.number[task_id], key)
+        map_index = self._index_in(task_id) if map_indexes is None else map_indexes
+        return self._store.pull_xcom(self._claim, task_id, key, map_index, default)
+
+    def is_many(self, task_id: str) -> bool:
+        """Whether the task is mapped and not in the mapped group of this task."""
+        no = self._dag.number.get(task_id)
+        return no is not None and self._dag.tasks[no].is_mapped and not self._is_peer(no)
 
     def xcom_entries(self, task_id: str, key: str) -> Sequence[Any]:
         """Return the entries of a list or dict that a task pushed, or one entry for each instance of a mapped task.
 
         Each entry is read when it is used.
         """
-        place, is_mapped = self._place(task_id, key), self.is_many(task_id)
+        no, is_mapped = self._dag.number[task_id], self.is_many(task_id)
 
         def length() -> int:
-            size = self._patient(lambda: xcoms.length(self._hot, *place, is_mapped=is_mapped))
+            size = self._store.count_entries(self._claim, no, key, is_mapped=is_mapped)
             if size is None:
                 raise XComError(f"Task {task_id!r} has pushed no list or dict under {key!r} to map over.")
-            return int(size)
+            return size
 
-        def entry(number: int) -> Any:
-            row = self._patient(lambda: xcoms.entry(self._hot, *place, number, is_mapped=is_mapped))
-            if not row:
-                raise XComError(f"The XCom {key!r} of task {task_id!r} has no entry {number} any more; clear this task too.")
-            return row[0]
+        def entry(place: int) -> Any:
+            found = self._store.entry(self._claim, no, key, place, is_mapped=is_mapped)
+            if not found:
+                raise XComError(f"The XCom {key!r} of task {task_id!r} has no entry {place} any more; clear this task too.")
+            return found[0]
 
         return Entries(length, entry)
 
     def set_map_label(self, label: str) -> None:
         """Set the display name of this instance of a mapped task."""
-        self._patient(lambda: dispatches.label(self._hot, self._claim, label[:MAX_LABEL_CHARACTERS]))
+        self._store.label(self._claim, label[:MAX_LABEL_CHARACTERS])
 
     def xcom_push(self, key: str, value: Any) -> None:
         """Store `value` (JSON) under `key` for this task instance."""
-        results.check_mapped_over(self._dag, self._claim.task_no, {key: value}, self._settings.core.max_map_length)
-        text = xcom.encode(value, self._max_xcom_bytes, name=f"value of XCom {key!r}")
-        self._patient(lambda: xcoms.push(self._hot, self._claim, key, text))
+        results.check_mapped_over(self._dag, self._claim.task_no, {key: value}, self._core.max_map_length)
+        self._store.push_xcom(self._claim, key, xcom.encode(value, self._core.max_xcom_bytes, name=f"value of XCom {key!r}"))
 
     def now(self) -> datetime:
         """Return the time of the database's clock."""
-        moment: datetime = self._patient(self._hot.now)
-        return moment
+        return self._store.now()
 
     def skip(self, task_ids: Iterable[str]) -> None:
         """Skip these downstream tasks if this try succeeds. Only for operators with `branches = True`."""
@@ -120,15 +114,11 @@ class TaskInstance(XComPull):
 
     def states(self, targets: Sequence[Target]) -> list[Counts]:
         """Return the number of task instances (or runs) in each state, for each target."""
-        counts: list[Counts] = self._patient(lambda: external_runs.states(self._hot.read, self._hot.dag, targets))
-        return counts
+        return self._store.count_states(targets)
 
     def describe_dag(self, dag_id: str) -> Mapping[str, Sequence[str]] | None:
         """Return the tasks of a DAG's newest version, each with its task groups; None if the DAG does not exist."""
-        groups: Mapping[str, Sequence[str]] | None = self._patient(
-            lambda: external_runs.describe(self._hot.read, self._hot.dag, dag_id)
-        )
-        return groups
+        return self._store.describe_dag(dag_id)
 
     def trigger_run(
         self,
@@ -143,67 +133,42 @@ class TaskInstance(XComPull):
 
         NotFoundError if the DAG does not exist; ConflictError if the run exists.
         """
-        return other_runs.trigger(
-            self._settings,
-            dag_id,
-            run_id=run_id,
-            logical_date=logical_date,
-            conf=conf or {},
-            reset=reset,
-            claim=self._claim,
-            now=self.now,
-            patient=self._patient,
-        )
-
-    def _place(self, task_id: str, key: str) -> tuple[int, int, str]:
-        return self._claim.dag_run_id, self._dag.number[task_id], key
+        return self._store.trigger_run(self._claim, dag_id, run_id=run_id, logical_date=logical_date, conf=conf or {}, reset=reset)
 
     @functools.cached_property
     def _instances(self) -> int:
-        place = ([0], [self._claim.dag_run_id], [self._claim.task_no])
-        return sum(row[2] for row in self._patient(lambda: self._hot.read(external_runs.INSTANCES, place)))
+        return self._store.count_instances(self._claim)
 
     def count_instances(self) -> int:
-        """Return the number of instances of this mapped task. It is read from the database once."""
+        """Return the number of instances of this mapped task. It is read once."""
         return self._instances
 
     def previous(self) -> dict[str, Any]:
-        """Return lazy values for PREVIOUS_KEYS. The first use of one of them reads all from the database."""
+        """Return lazy values for PREVIOUS_KEYS. The first use of one of them reads all."""
 
         @functools.cache
-        def values() -> tuple[Any, ...]:
-            date = self._claim.logical_date
-            row = None if date is None else self._patient(lambda: external_runs.previous_success(self._hot.read, self.dag_id, date))
-            return row or (None,) * len(context.PREVIOUS_KEYS)
+        def values() -> Sequence[Any]:
+            return self._store.previous_success(self._claim) or (None,) * len(context.PREVIOUS_KEYS)
 
         return {key: Proxy(lambda index=index: values()[index]) for index, key in enumerate(context.PREVIOUS_KEYS)}
+
+    def _index_in(self, task_id: str) -> int:
+        """Return the own map index for this task and tasks of the same mapped group, or -1 for others."""
+        no = self._dag.number.get(task_id)
+        return self.map_index if no == self._claim.task_no or (no is not None and self._is_peer(no)) else -1
+
+    def _is_peer(self, no: int) -> bool:
+        group = self._dag.tasks[self._claim.task_no].mapped_group
+        return group is not None and self._dag.tasks[no].mapped_group == group
 
     def __repr__(self) -> str:
         return f"<TaskInstance {self.dag_id}.{self.task_id} {self.run_id} try {self.try_number}>"
 
 
-class StoredEvents:
-    """Asset events, which are read when user code accesses them."""
-
-    def __init__(self, claim: Claim, hot: WorkerConnection, patient: Callable[[Callable[[], Any]], Any]) -> None:
-        self._claim = claim
-        self._hot = hot
-        self._patient = patient
-
-    def of_run(self) -> list[AssetEvent]:
-        if self._claim.run_type != "asset_triggered":
-            return []
-        events: list[AssetEvent] = self._patient(lambda: assets.events_of_run(self._hot.read, self._claim.dag_run_id))
-        return events
-
-    def of_assets(self, uris: Sequence[str]) -> list[AssetEvent]:
-        events: list[AssetEvent] = self._patient(lambda: assets.events_of_assets(self._hot.read, uris))
-        return events
-
-
-def build(claim: Claim, operator: AbstractOperator, ti: TaskInstance) -> context.Context:
+def build(claim: Claim, dag: SerializedDag, operator: AbstractOperator, store: Store, core: Core) -> context.Context:
     """Build the context of the try that was claimed."""
     assert operator.dag is not None, "an operator of a DAG file belongs to a DAG"
+    ti = TaskInstance(claim, dag, store, core, branches=operator.branches)
     values = context.build(
         dag=operator.dag,
         task=operator,
@@ -220,8 +185,8 @@ def build(claim: Claim, operator: AbstractOperator, ti: TaskInstance) -> context
             conf=claim.conf,
         ),
         previous=ti.previous(),
-        backend=StoreBackend(settings=ti._settings, claim=claim, hot=ti._hot, patient=ti._patient),
-        conf_overrides_params=ti._settings.core.dag_run_conf_overrides_params,
-        events=StoredEvents(claim, ti._hot, ti._patient),
+        backend=store.secrets(claim),
+        conf_overrides_params=core.dag_run_conf_overrides_params,
+        events=store.events(claim),
     )
     return values if claim.map_index < 0 else values | {"expanded_ti_count": Proxy(ti.count_instances)}

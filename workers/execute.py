@@ -3,44 +3,30 @@
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
-
-import psycopg2
-from tenacity import wait_random_exponential
 
 from scheduler.authoring import xcom
 from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.xcom_arg import RETURN_KEY
 from scheduler.dagfiles.load import LoadedFiles
-from scheduler.following.follow import Follower
-from scheduler.process import fault_points, retries
+from scheduler.process import fault_points
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
 from scheduler.settings import Settings, log_paths
 from scheduler.states import TaskState
-from scheduler.store.db import sqlstates
-from scheduler.store.worker import dispatches, xcoms
 from scheduler.store.worker.claims import Claim, Ending
-from scheduler.store.worker.hot_path import HotPath
 from workers import context, logs, outcome, results
 from workers.guard import Guard
 from workers.logs import worker_log
 from workers.outcome import Defer, Fail, Outcome, Reschedule, Retry, Skip, Success
 from workers.running_tasks import Running, Slot
 from workers.runtimes.registry import RUNTIMES
-
-if TYPE_CHECKING:
-    from workers.spark.applications.jobs import Jobs
-
-R = TypeVar("R")
+from workers.store import Store
 
 #: Seconds that an exclusive task waits for the lease of its worker before it counts as running: less than until it counts as lost.
 LEASE_WAIT_S = 10.0
-#: Pauses of 0.05 to 0.1 s, then up to twice as long each time, and at most 5 s.
-AGAIN = retries.repeated(sqlstates.is_passing, pause_s=wait_random_exponential(0.1, max=5, min=0.05))
 REFUSED = "the report was refused: this try is no longer the current one, or was asked to stop"
 EMPTY = Ending(TaskState.SUCCESS)
 
@@ -51,35 +37,34 @@ class Executor:
 
     settings: Settings
     logs_folder: Path
-    hot: HotPath
-    follower: Follower
+    store: Store
     files: LoadedFiles
     slot: Slot
     guard: Guard
-    log: logs.TryLog
+    log: logs.Log
 
     def run(self, ti_id: int, dispatch_id: str) -> Outcome | None:
         """Run one dispatch to its report; None for one that cannot be claimed (a duplicate) and is dropped."""
-        self.hot.worker_id = self.slot.worker_id
+        worker_id = self.slot.worker_id
         fault_points.point("claim.before")
-        claim = self.patient(lambda: self.hot.claim(ti_id, dispatch_id))
+        claim = self.store.claim(ti_id, dispatch_id, worker_id)
         if claim is None:
             # Or not yet: one queued before a crash of PostgreSQL is sent again in a while, see HotPath.claim.
             worker_log.info("dropped dispatch %s of task instance %s: it is not queued under it any more", dispatch_id, ti_id)
             return None
         fault_points.point("claim.after")
-        dag = self.patient(lambda: self.hot.dag(claim.version_id))
+        dag = self.store.dag(claim.version_id)
         if claim.task_no >= len(dag.tasks):
             reason = f"the version of DAG {claim.dag_id} that this run goes on with has no task {claim.task_id}"
-            self._report(claim, Ending(TaskState.FAILED, reason=reason))
+            self.store.report(claim, Ending(TaskState.FAILED, reason=reason))
             return Fail(reason)
         task = dag.tasks[claim.task_no]
         if task.runtime == "empty":
-            self._report(claim, EMPTY)
+            self.store.report(claim, EMPTY)
             return Success()
-        return self._run_logged(claim, dag, task)
+        return self._run_logged(claim, dag, task, worker_id)
 
-    def _run_logged(self, claim: Claim, dag: SerializedDag, task: SerializedTask) -> Outcome:
+    def _run_logged(self, claim: Claim, dag: SerializedDag, task: SerializedTask, worker_id: str) -> Outcome:
         path = logs.try_path(
             self.logs_folder,
             dag_id=claim.dag_id,
@@ -89,26 +74,26 @@ class Executor:
             try_number=claim.try_number,
         )
         started = time.monotonic()
-        self.log.open(path, _header(claim, self.slot.worker_id))
+        self.log.open(path, _header(claim, worker_id))
         try:
             deadline = None if task.execution_timeout_s is None else started + task.execution_timeout_s
             if task.exclusive:
                 # A worker that has just registered gets its lease with its first heartbeat.
-                self.slot.await_lease(self.hot.worker_id, LEASE_WAIT_S)
+                self.slot.await_lease(worker_id, LEASE_WAIT_S)
             self.slot.enter(Running(
                 ti_id=claim.id, dispatch_id=claim.dispatch_id, pid=os.getpid(), log=path, deadline=deadline,
-                exclusive=task.exclusive, worker=self.hot.worker_id,
+                exclusive=task.exclusive, worker=worker_id,
             ))  # fmt: skip
             try:
                 fault_points.point("code.before")
-                with self._exclusively(task):
+                with self._exclusively(task, worker_id):
                     result = self._try(claim, dag, task)
                 fault_points.point("code.after")
             finally:
                 self.slot.leave()
             # Before the report, so that whoever sees the state finds its reason in the log.
             self.log.line(_footer(result, time.monotonic() - started), "ERROR" if isinstance(result, Fail | Retry) else "INFO")
-            accepted = self._report(claim, self._complete(_ending(result)))
+            accepted = self.store.report(claim, self._complete(_ending(result)))
             if not accepted:
                 self.log.line(REFUSED, "WARNING")
             if not (accepted and isinstance(result, Success)):
@@ -125,7 +110,7 @@ class Executor:
         return replace(ending, reason="; ".join(filter(None, (ending.reason, log_paths.incomplete(lost)))))
 
     @contextlib.contextmanager
-    def _exclusively(self, task: SerializedTask) -> Iterator[None]:
+    def _exclusively(self, task: SerializedTask, worker_id: str) -> Iterator[None]:
         """Begin with a lease, and leave nothing running that the task started."""
         if not task.exclusive:
             yield
@@ -133,7 +118,7 @@ class Executor:
         from workers import descendants
 
         # In vain only if there is none; then this child is ended from outside.
-        self.slot.await_lease(self.hot.worker_id)
+        self.slot.await_lease(worker_id)
         with contextlib.nullcontext() if RUNTIMES[task.runtime].keeps_processes else descendants.ended_after():
             yield
 
@@ -155,12 +140,12 @@ class Executor:
     def _user_code(self, claim: Claim, dag: SerializedDag, task: SerializedTask) -> Success:
         """What the task returned, as JSON text, and what it skips; XComError if it is not JSON."""
         if claim.try_number > 1 and claim.resume is None:
-            self.patient(lambda: xcoms.clear(self.hot, claim))
+            self.store.clear_xcoms(claim)
         operator = self.files.task(dag.file, claim.dag_id, claim.task_id)
-        ti = context.TaskInstance(claim, dag, self.hot, patient=self.patient, settings=self.settings, branches=operator.branches)
-        values = context.build(claim, operator, ti)
+        values = context.build(claim, dag, operator, self.store, self.settings.core)
+        ti = values["ti"]
         operator = values["task"] = operator.unmap(values, claim.map_index)
-        value = RUNTIMES[task.runtime].run(operator, values, self.settings, lambda: self._jobs(claim))
+        value = RUNTIMES[task.runtime].run(operator, values, self.settings, lambda: self.store.jobs(claim))
         if operator.outlets and (said := values["outlet_events"].to_xcom()):
             ti.xcom_push("outlet_events", said)
         return Success(self._stored(claim, dag, operator, value), ti.skipped)
@@ -180,40 +165,8 @@ class Executor:
         }
         result = texts.pop(RETURN_KEY)
         for key, text in texts.items():
-            self.patient(lambda key=key, text=text: xcoms.push(self.hot, claim, key, text))  # type: ignore[misc]
+            self.store.push_xcom(claim, key, text)
         return result
-
-    def _jobs(self, claim: Claim) -> "Jobs":
-        from workers.spark.applications.jobs import StoredJobs
-
-        return StoredJobs(self.settings, claim, self.hot, self.patient)
-
-    def _report(self, claim: Claim, ending: Ending) -> bool:
-        """Keep the outcome until the database takes it, or says that it is too late; then do what was asked of the task."""
-        fault_points.point("report.before")
-        accepted = self.patient(lambda: self.follower.report(claim, ending))
-        if not accepted and self.patient(lambda: dispatches.claim_again(self.hot, claim)):
-            # The heartbeat asserts only what is in user code; without this the task would run a second time.
-            worker_log.warning("dispatch %s was claimed again: a crash of PostgreSQL undid the claim", claim.dispatch_id)
-            accepted = self.patient(lambda: self.follower.report(claim, ending))
-        if not accepted and self.patient(lambda: self.follower.obey(claim)):
-            worker_log.info("stopped %s.%s (run %s) as asked", claim.dag_id, claim.task_id, claim.run_id)
-        elif not accepted:
-            worker_log.warning(
-                "report %s of %s.%s (run %s, try %d) refused: dispatch %s is no longer the current one",
-                ending.state.value, claim.dag_id, claim.task_id, claim.run_id, claim.try_number, claim.dispatch_id,
-            )  # fmt: skip
-        return accepted
-
-    def patient(self, ask: Callable[[], R]) -> R:
-        """`ask()`, again with growing pauses and over a new connection as long as the database is away, or takes no writes."""
-        try:
-            return ask()  # not by AGAIN, which would add 3 % to the time of a short task
-        except psycopg2.Error as error:
-            if not sqlstates.is_passing(error):
-                raise
-            worker_log.warning("PostgreSQL does not answer (%s); trying until it does", str(error).strip())
-        return AGAIN.copy(before=lambda _: self.hot.close())(ask)
 
 
 def _attempt(claim: Claim, dag: SerializedDag, task: SerializedTask) -> outcome.Try:

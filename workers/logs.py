@@ -12,7 +12,7 @@ import traceback
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from scheduler.exceptions import PacelineError
 from scheduler.masking import secrets_masker
@@ -25,6 +25,27 @@ OUR_FOLDERS = tuple(f"{Path(__file__).parent.parent / name}{os.sep}" for name in
 worker_log = logging.getLogger("paceline.worker")
 try_path = log_paths.try_path
 component = log_paths.component
+
+
+class Log(Protocol):
+    """Where the output of a try goes."""
+
+    def open(self, path: str, header: str) -> None: ...
+
+    def line(self, text: str, level: str = "INFO") -> None:
+        """Write a line of Paceline after the output of user code so far."""
+        ...
+
+    @property
+    def lost(self) -> str | None:
+        """Why lines are missing, such as "No space left on device"; None if all were written."""
+        ...
+
+    def error(self, error: BaseException) -> None:
+        """Write the traceback of `error`. See `shown`."""
+        ...
+
+    def close(self) -> None: ...
 
 
 class TryLog:

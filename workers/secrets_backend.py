@@ -39,15 +39,32 @@ class EnvironmentBackend:
     def variable(self, key: str) -> str | None:
         return self._environment.get(f"{VARIABLE_PREFIX}{key.upper()}")
 
-    def set_variable(self, key: str, value: str, description: str | None) -> None:
-        raise PacelineError(f"Variable {key!r} cannot be set without a database; set {VARIABLE_PREFIX}{key.upper()}.")
-
-    def delete_variable(self, key: str) -> bool:
-        raise PacelineError(f"Variable {key!r} cannot be deleted without a database.")
-
     def connection(self, conn_id: str) -> Connection | None:
         text = self._environment.get(f"{CONNECTION_PREFIX}{conn_id.upper()}")
         return None if text is None else Connection.parse(conn_id, text)
+
+
+@dataclass(eq=False, repr=False)
+class MemoryBackend(EnvironmentBackend):
+    """Serves variables and connections from the environment, then `variables`, which tasks change.
+
+    `check` raises StaleTryError if the try may not write any more.
+    """
+
+    variables: dict[str, str] = field(kw_only=True)
+    check: Callable[[], object] = field(kw_only=True)
+
+    def variable(self, key: str) -> str | None:
+        value = super().variable(key)
+        return self.variables.get(key) if value is None else value
+
+    def set_variable(self, key: str, value: str, description: str | None) -> None:
+        self.check()
+        self.variables[key] = value
+
+    def delete_variable(self, key: str) -> bool:
+        self.check()
+        return self.variables.pop(key, None) is not None
 
 
 class StoredPasswords:

@@ -12,14 +12,14 @@ import click
 
 from scheduler.authoring import context, params, zones
 from scheduler.authoring.dag import DAG
-from scheduler.cli.in_memory import NO_NUMBER, MemoryRun
 from scheduler.dagfiles import load, problem
 from scheduler.dagfiles.watch import Watch
-from scheduler.deciding import evaluate
 from scheduler.exceptions import DagError, NotFoundError
 from scheduler.masking import output
 from scheduler.serialized.authored import from_dag
 from scheduler.settings import Settings, data_folder
+from workers.memory_run import MemoryRun
+from workers.memory_store import NO_NUMBER
 
 
 def run(settings: Settings, dag_id: str, *, logical_date: datetime, conf: dict[str, Any], quiet: bool = False) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def run(settings: Settings, dag_id: str, *, logical_date: datetime, conf: dict[s
         conf=conf,
     )
     tasks = []
-    test_run = MemoryRun(settings, dag, plan, dag_run)
+    test_run = MemoryRun(settings, dag, plan, dag_run, retries=False)
     with (
         _data_deleted_afterwards(settings, dag_run),
         _spark_ended_afterwards(),
@@ -56,8 +56,7 @@ def run(settings: Settings, dag_id: str, *, logical_date: datetime, conf: dict[s
                 index = f"[{row['map_index']}]" if row["map_index"] >= 0 else ""
                 click.echo(f"{row['task_id']}{index}: {row['state']}{': ' + row['reason'] if row['reason'] else ''}")
             tasks.append(row)
-    state = evaluate.run_state(plan, test_run.states)
-    return {"dag_id": dag_id, "run_id": dag_run.run_id, "state": str(state), "tasks": tasks}
+    return {"dag_id": dag_id, "run_id": dag_run.run_id, "state": str(test_run.state), "tasks": tasks}
 
 
 def find(settings: Settings, dag_id: str) -> tuple[DAG, str]:

@@ -30,6 +30,14 @@ def count(expand: Mapping[str, Any], lengths: Lengths) -> int | None:
     return math.prod(known) if len(known) == len(all_lengths) else None
 
 
+def size(expand: Mapping[str, Any], lengths: Lengths, most: int) -> int | str:
+    """Return the number of instances, or why the task cannot be expanded. `most` is the maximum number."""
+    number = count(expand, lengths)
+    if number is None:
+        return f"{', '.join(sorted(sources(expand)))} returned no list or dict to map over"
+    return number if number <= most else f"it would have {number} instances; core.max_map_length allows {most}"
+
+
 def _length(ref: Mapping[str, Any], lengths: Lengths) -> int | None:
     if "literal" in ref:
         return int(ref["literal"])

@@ -341,15 +341,9 @@ def _expand(
     spec = dag.tasks[no].expand
     assert spec is not None
     keys = expansion.reads(spec)
-    count = expansion.count(spec, run_facts.lengths(connection, dag_run_id, dag, keys) if keys else {})
-    if count is None or count > most:
-        missing = ", ".join(sorted(task_id for task_id, _ in keys))
-        reason = (
-            f"{missing} returned no list or dict to map over"
-            if count is None
-            else f"it would have {count} instances; core.max_map_length allows {most}"
-        )
-        instances.decide(connection, {dag_run_id: [Decision(no, TaskState.UPSTREAM_FAILED, reason)]})
+    count = expansion.size(spec, run_facts.lengths(connection, dag_run_id, dag, keys) if keys else {}, most)
+    if isinstance(count, str):
+        instances.decide(connection, {dag_run_id: [Decision(no, TaskState.UPSTREAM_FAILED, count)]})
         return own | {-1: TaskState.UPSTREAM_FAILED}
     if len(own) > 1:
         unexpand.expand_again(connection, dag, dag_run_id, no, count)

@@ -1,10 +1,14 @@
 """Random DAGs with mixed rules, branches, setups and teardowns, mapped tasks and groups, and how their tasks end."""
 
+import json
 import random
 from dataclasses import dataclass, replace
 from typing import Any
 
+from scheduler.authoring.dag import DAG
+from scheduler.authoring.operator import Operator
 from scheduler.authoring.trigger_rule import TriggerRule
+from scheduler.exceptions import FailTask, SkipTask
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
 from scheduler.states import TaskState as S
@@ -167,3 +171,26 @@ def _limited(dice: random.Random, one: SerializedTask) -> SerializedTask:
         max_active_tis_per_dag=dice.choice((None, None, 1)),
         max_active_tis_per_dagrun=dice.choice((None, None, 1, 2)),
     )
+
+
+def authored(plan: Plan) -> tuple[Plan, DAG]:
+    """The plan with tasks that run user code, and the DAG of that code: each task ends as planned."""
+
+    class Planned(Operator):
+        def execute(self, context: Any) -> Any:
+            ti = context["ti"]
+            ending = plan.ending(plan.dag.number[ti.task_id], ti.map_index)
+            if ending.state is not S.SUCCESS:
+                raise (FailTask if ending.state is S.FAILED else SkipTask)(ending.reason)
+            if self.branches:
+                ti.skip(ending.skip or ())
+            return json.loads(ending.result or "null")
+
+    class Branching(Planned):
+        branches = True
+
+    with DAG(plan.dag.dag_id) as dag:
+        for task in plan.dag.tasks:
+            (Branching if task.branches else Planned)(task_id=task.task_id)
+    tasks = tuple(replace(task, runtime="python") for task in plan.dag.tasks)
+    return replace(plan, dag=replace(plan.dag, tasks=tasks)), dag

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from scheduler.dagfiles.load import LoadedFiles
 from scheduler.following.follow import Follower
 from scheduler.loop.run import SchedulerLoop
 from scheduler.messaging.publisher import Publisher, broker_lists
@@ -19,6 +20,11 @@ from scheduler.store.runs import runs
 from scheduler.store.upkeep import processes
 from scheduler.store.worker.claims import Claim, Ending
 from scheduler.store.worker.hot_path import HotPath
+from workers import logs
+from workers.database_store import DatabaseStore
+from workers.execute import Executor
+from workers.guard import Guard
+from workers.running_tasks import RunningTasks
 
 WORKER_PLACES = 64
 #: A test with a shorter timeout, in seconds, is about the end of heartbeats.
@@ -170,3 +176,18 @@ class Scenario:
     def sql(self, statement: str, *parameters: Any) -> None:
         with self.engine.begin() as connection:
             connection.exec_driver_sql(statement, parameters)
+
+
+def pool_process(scenario: Scenario) -> Executor:
+    """What a pool process of the scenario's worker has, in this process."""
+    settings, running = scenario.settings, RunningTasks(1)
+    running.worker_id = scenario.worker_id
+    return Executor(
+        settings=settings,
+        logs_folder=settings.logs_folder,
+        store=DatabaseStore(settings, scenario.hot, scenario.follower),
+        files=LoadedFiles(settings.dags_folder),
+        slot=running.slot(0),
+        guard=Guard(),
+        log=logs.TryLog(),
+    )

@@ -6,8 +6,6 @@ from scheduler.store.db import fencing
 from scheduler.store.worker.claims import Claim
 from scheduler.store.worker.worker_connection import WorkerConnection
 
-#: Returned by `pull` where nothing was stored (None is a value).
-MISSING = object()
 PUSH = fencing.guarded(
     "insert into xcom (task_instance_id, key, value) select id, %s, %s from current"
     " on conflict (task_instance_id, key) do update set value = excluded.value, created_at = now() returning key"
@@ -55,10 +53,10 @@ def clear(connection: WorkerConnection, claim: Claim) -> None:
     connection.write(claim.writer, CLEAR, ())
 
 
-def pull(connection: WorkerConnection, dag_run_id: int, task_id: str, key: str = "return_value", map_index: int = -1) -> Any:
-    """The stored value, MISSING if there is none."""
+def pull(connection: WorkerConnection, dag_run_id: int, task_id: str, key: str, map_index: int, *, default: Any) -> Any:
+    """The stored value, or `default`."""
     stored = connection.read(PULL, (dag_run_id, task_id, map_index, key))
-    return stored[0][0] if stored else MISSING
+    return stored[0][0] if stored else default
 
 
 def of_instances(connection: WorkerConnection, dag_run_id: int, task_no: int, key: str) -> list[Any]:

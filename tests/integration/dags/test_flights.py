@@ -27,10 +27,10 @@ from pathlib import Path
 
 from scheduler import dag, task
 from scheduler.authoring.context import DagRun
-from scheduler.cli.in_memory import MemoryRun
 from scheduler.dagfiles.load import load
 from scheduler.serialized.authored import from_dag
 from scheduler.settings import Settings
+from workers.memory_run import MemoryRun
 
 settings, run_id = Settings.load(), sys.argv[1]
 folder = settings.home / "data" / "flights" / run_id

@@ -1,19 +1,23 @@
 """Random DAGs reach the same states with follow on, with follow off, and when the whole DAG is evaluated in memory."""
 
+import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import memory
 from support.faulty import FULL
-from support.random_dags import POOLS, Plan, random_plan
-from support.scenario import Scenario
+from support.random_dags import POOLS, Plan, authored, random_plan
+from support.scenario import Scenario, pool_process
 
 from scheduler.states import FINISHED, RUN_FINISHED
 from scheduler.states import TaskState as S
 from scheduler.store.worker.claims import Claim
+from workers.database_store import DatabaseStore
+from workers.execute import Executor
+from workers.memory_run import LoadedDag
 
 ENGINES = settings(max_examples=6 if FULL else 4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 MOST_TURNS = 40
@@ -39,10 +43,13 @@ class Drive:
             if not self._running:
                 break
             one = min(self._running, key=lambda instance: self.plan.rank(*instance))
-            assert self.scenario.follower.report(self._running.pop(one), self.plan.ending(*one))
+            self.end(one, self._running.pop(one))
             self.order.append(one)
             self._no_limit_is_exceeded()
         assert self.scenario.run_state(self.run) in RUN_FINISHED, "nothing moves and the run is open"
+
+    def end(self, one: memory.Instance, claim: Claim) -> None:
+        assert self.scenario.follower.report(claim, self.plan.ending(*one))
 
     def named(self) -> dict[tuple[str, int], str]:
         rows = self.scenario.rows(
@@ -128,7 +135,7 @@ def test_follow_on_follow_off_and_memory_agree(engines: tuple[Scenario, Scenario
         }
         assert set(is_.values()) <= {*FINISHED, S.NONE}
         if len(same) == len(plan.dag.tasks):
-            assert scenario.run_state(drive.run) == run.state
+            assert scenario.run_state(drive.run) == run.run_state
         ends.append((drive, run, is_))
 
     (on, memory_on, is_on), (off, memory_off, is_off) = ends
@@ -136,4 +143,60 @@ def test_follow_on_follow_off_and_memory_agree(engines: tuple[Scenario, Scenario
     same &= memory.certain(memory_off, same_order=on.order == off.order)
     assert {key: state for key, state in is_on.items() if key[0] in same} == {
         key: state for key, state in is_off.items() if key[0] in same
+    }
+
+
+@dataclass
+class Claimed(DatabaseStore):
+    """The store of a worker that has one claim already."""
+
+    held: Claim
+
+    def claim(self, *_: object) -> Claim:
+        return self.held
+
+
+@dataclass
+class Worked(Drive):
+    """The same with the code of a worker, which runs each task instance and reports it."""
+
+    worker: Executor = field(kw_only=True)
+
+    def end(self, one: memory.Instance, claim: Claim) -> None:
+        scenario = self.scenario
+        store = Claimed(scenario.settings, scenario.hot, scenario.follower, claim)
+        assert replace(self.worker, store=store).run(claim.id, claim.dispatch_id) is not None
+
+    def results(self) -> dict[tuple[str, int], tuple[str, int, object]]:
+        """(task_id, map index) -> state, number of tries, return value."""
+        rows = self.scenario.rows(
+            "select task_id, map_index, coalesce(state, 'none'), try_number, value from task_instance"
+            " left join xcom on task_instance_id = id where dag_run_id = %s",
+            self.run,
+        )
+        return {(task_id, index): result for task_id, index, *result in rows}
+
+
+@ENGINES
+@given(size=st.integers(1, 40), seed=st.integers(0, 2**32))
+def test_a_worker_and_a_run_in_memory_agree(engines: tuple[Scenario, Scenario], size: int, seed: int) -> None:
+    number, (scenario, _) = next(numbers), engines
+    plan, dag = authored(random_plan(f"dag{number}", size=size, seed=seed))
+    worker = replace(pool_process(scenario), files=LoadedDag(scenario.settings, dag))
+    drive = Worked(scenario, plan, number, worker=worker)
+    drive.to_the_end()
+
+    run = memory.Run(plan.dag)
+    for one in drive.order:
+        assert replace(worker, store=run).run(*run.queue(run.at[one])) is not None
+
+    same = memory.certain(run, same_order=True)
+    results = {
+        (plan.dag.tasks[no].task_id, index): [
+            one.state.value, one.try_number, json.loads(one.xcoms.get("return_value", "null"))
+        ]
+        for (no, index), one in run.at.items()
+    }  # fmt: skip
+    assert {key: value for key, value in drive.results().items() if key[0] in same} == {
+        key: value for key, value in results.items() if key[0] in same
     }

@@ -8,12 +8,10 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+from support.scenario import pool_process
+
 import scheduler
-from scheduler.dagfiles.load import LoadedFiles
-from workers import logs, strategy
-from workers.execute import Executor
-from workers.guard import Guard
-from workers.running_tasks import RunningTasks
+from workers import strategy
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "explanation" / "architecture.md"
@@ -57,19 +55,7 @@ def one_task(bench: Any) -> list[CodeType]:
     bench.dag(CHAIN)
     scenario.trigger("d", run_id="r1")
     scenario.turn()
-    running = RunningTasks(1)
-    running.worker_id = scenario.worker_id
-    executor = Executor(
-        settings=scenario.settings,
-        logs_folder=scenario.settings.logs_folder,
-        hot=scenario.hot,
-        follower=scenario.follower,
-        files=LoadedFiles(scenario.settings.dags_folder),
-        slot=running.slot(0),
-        guard=Guard(),
-        log=logs.TryLog(),
-    )
-    strategy.executes_with(executor.run)
+    strategy.executes_with(pool_process(scenario).run)
     strategy.run(*scenario.messages()[0])
     (message,) = scenario.messages()
     with trace() as entered:

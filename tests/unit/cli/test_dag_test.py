@@ -135,6 +135,22 @@ def test_tasks_see_the_home(run: Callable[..., Result], tmp_path: Path) -> None:
     assert json.loads(done.stdout)["tasks"][0]["result"] == str(tmp_path / "home") == os.environ["PACELINE_HOME"]
 
 
+def test_each_task_gets_one_try_and_its_execution_timeout(run: Callable[..., Result]) -> None:
+    text = """
+import time
+from datetime import timedelta
+with DAG("slow"):
+    @task(retries=3, execution_timeout=timedelta(seconds=0.05))
+    def sleep(): time.sleep(60)
+    sleep()
+"""
+    done = run({"a.py": text}, "slow", "--json")
+
+    (sleep,) = json.loads(done.stdout)["tasks"]
+    assert sleep["state"] == "failed"
+    assert sleep["reason"] == "TaskTimeout: It ran longer than its execution_timeout of 0.05 s."
+
+
 MAPPED = """
 from scheduler import task_group, setup, teardown
 with DAG("mapped"):

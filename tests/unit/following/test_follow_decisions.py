@@ -7,7 +7,7 @@ import pytest
 from support.scenario import dag
 
 from scheduler.deciding.following import choose_successor, settle
-from scheduler.following.announce import wakeup_tokens
+from scheduler.following.follow import wakeup_tokens
 from scheduler.serialized.dag import SerializedDag
 from scheduler.states import Decision, TaskState
 from scheduler.store.worker.claims import Claim, Moved, Reported

@@ -21,7 +21,6 @@ TIME = {"time", "time_ns", "localtime", "gmtime", "ctime", "clock_gettime"}
 ALLOWED = {
     "scheduler/process/fault_points.py": "when a fault struck, for the tests that read it",
     "scheduler/cli/dag_test.py": "a run in this process alone",
-    "scheduler/cli/in_memory.py": "a run in this process alone",
     "scheduler/cli/progress.py": "what a person is shown",
     "scheduler/cli/queues.py": "what a person is shown",
     "scheduler/flower/queues.py": "what a person is shown",
@@ -32,6 +31,7 @@ ALLOWED = {
     "scheduler/store/upkeep/heartbeats.py": "CLOCK_BOOTTIME, which is monotonic: how long the lease of this worker lasts",
     "scheduler/triggers.py": "outside of tasks and waiters, where nobody says what PostgreSQL's clock shows",
     "workers/logs.py": "the times in logs",
+    "workers/memory_store.py": "a run in this process alone",
     "workers/spark/clusters/signed.py": "until when a request to a Spark master is valid; the master compares",
     "workers/spark/sessions/watch.py": "beside what a JVM of the same machine notes of its stages",
 }

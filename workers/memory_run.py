@@ -1,0 +1,170 @@
+"""A run in this process, without a database, broker or workers: the tries of a worker over a store in memory, one at a time."""
+
+import asyncio
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from scheduler.authoring import context, xcom
+from scheduler.authoring.dag import DAG
+from scheduler.authoring.external import Counts, Target
+from scheduler.authoring.xcom_arg import RETURN_KEY
+from scheduler.dagfiles.load import LoadedFiles
+from scheduler.serialized.dag import SerializedDag
+from scheduler.settings import Settings
+from scheduler.states import RunState, TaskState
+from scheduler.store.worker.deferrals import Awaited
+from workers import logs
+from workers.execute import Executor
+from workers.guard import Guard
+from workers.memory_store import Instance, MemoryStore
+from workers.running_tasks import RunningTasks, Slot
+from workers.waiter.triggers import Outside, Triggers
+
+WORKER_ID = "this process"
+
+
+class MemoryRun:
+    """A run of `dag`. `plan` is its serialized form. Without `retries`, each task gets one try.
+
+    Retries skip their delay. Sensors and triggers wait in this process, when nothing else can run.
+    """
+
+    def __init__(self, settings: Settings, dag: DAG, plan: SerializedDag, dag_run: context.DagRun, *, retries: bool = True) -> None:
+        self.store = MemoryStore(plan, dag_run, max_map_length=settings.core.max_map_length, retries=retries)
+        self._settings = settings
+        self.executor = Executor(
+            settings=settings,
+            logs_folder=settings.logs_folder,
+            store=self.store,
+            files=LoadedDag(settings, dag),
+            slot=_OwnSlot.create(),
+            guard=Guard(),
+            log=_Terminal(),
+        )
+
+    @property
+    def state(self) -> RunState | None:
+        """The final state of the run. None while it continues."""
+        return self.store.run_state
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Run to the end, and yield a row for each task instance when it ends."""
+        shown = 0
+        while True:
+            while shown < len(self.store.ended):
+                yield self._row(self.store.ended[shown])
+                shown += 1
+            if ready := self.store.first_ready():
+                self.executor.run(*self.store.queue(ready))
+            elif suspended := self.store.suspended():
+                self._await(min(suspended, key=_due_at))
+            else:
+                return
+
+    def _await(self, one: Instance) -> None:
+        outcome: dict[str, Any] = {}
+        if one.state is TaskState.UP_FOR_RESCHEDULE:
+            time.sleep(max(0.0, _due_at(one) - time.monotonic()))
+        elif one.deferral is not None:
+            outcome = asyncio.run(self._fired(one))
+        self.store.resume(one, outcome)
+
+    async def _fired(self, one: Instance) -> dict[str, Any]:
+        """Await the trigger of a deferred task instance as a waiter does. Returns its event or error, or that it timed out."""
+        assert one.deferral is not None
+        run, triggers = self.store.dag_run, Triggers(self._settings, _NoOtherRuns(self.store))
+        row = Awaited(
+            ti_id=one.id, dispatch_id=one.dispatch_id, classpath=one.deferral.classpath, kwargs=one.deferral.kwargs,
+            file=None,  # the module of its class is loaded already
+            dag_id=run.dag_id, run_id=run.run_id, task_id=self.store.plan.tasks[one.task_no].task_id,
+        )  # fmt: skip
+        try:
+            fired = await asyncio.wait_for(triggers.run(row), None if one.due_at is None else one.due_at - time.monotonic())
+        except TimeoutError:
+            return {"timed_out": True}
+        return fired.outcome
+
+    def _row(self, one: Instance) -> dict[str, Any]:
+        result = one.xcoms.get(RETURN_KEY)
+        took = one.ended_at - one.started_at if one.ended_at and one.started_at else None
+        return {
+            "task_id": self.store.plan.tasks[one.task_no].task_id,
+            "map_index": one.map_index,
+            "map_label": one.label,
+            "state": one.state.value,
+            "took_s": round(took.total_seconds(), 3) if took else 0.0,
+            "result": None if result is None else xcom.decode(result),
+            "reason": one.reason or "",
+        }
+
+
+def _due_at(one: Instance) -> float:
+    """When it goes on, on the monotonic clock. A retry does not wait."""
+    if one.state is TaskState.UP_FOR_RETRY:
+        return 0.0
+    return math.inf if one.due_at is None else one.due_at
+
+
+class LoadedDag(LoadedFiles):
+    """The files of a DAG that is loaded already."""
+
+    def __init__(self, settings: Settings, dag: DAG) -> None:
+        super().__init__(settings.dags_folder)
+        self._dag = dag
+
+    def dag(self, file: str, dag_id: str) -> DAG:
+        return self._dag
+
+
+class _OwnSlot(Slot):
+    """The slot of a process whose tasks are stopped by nobody else."""
+
+    def take_stop(self, dispatch_id: str) -> str | None:
+        """End the process, as SIGTERM does between tasks."""
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return None
+
+    @classmethod
+    def create(cls) -> "_OwnSlot":
+        tasks = RunningTasks(1)
+        tasks.worker_id = WORKER_ID
+        tasks.lease(WORKER_ID, math.inf)
+        return cls(tasks, 1)
+
+
+class _Terminal:
+    """The output of tasks goes to that of this process."""
+
+    lost = None
+
+    def open(self, path: str, header: str) -> None:
+        pass
+
+    def line(self, text: str, level: str = "INFO") -> None:
+        pass
+
+    def error(self, error: BaseException) -> None:
+        """Write the traceback of `error`. Ctrl-C ends the run, not only the task."""
+        if isinstance(error, KeyboardInterrupt):
+            raise error
+        sys.stderr.write(logs.shown(error))
+
+    def close(self) -> None:
+        pass
+
+
+class _NoOtherRuns(Outside):
+    """What triggers can read of other runs: nothing."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self.set_clock(store.now())
+
+    async def states(self, targets: Sequence[Target]) -> Sequence[Counts]:
+        return self._store.count_states(targets)

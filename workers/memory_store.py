@@ -1,0 +1,295 @@
+"""The store of tries in memory, for one run without a database. The decisions are those of scheduler/deciding."""
+
+import heapq
+import os
+import time
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from scheduler.authoring import xcom
+from scheduler.authoring.asset_events import NO_EVENTS, EventReads
+from scheduler.authoring.context import DagRun
+from scheduler.authoring.external import Counts, Target
+from scheduler.authoring.xcom_arg import RETURN_KEY
+from scheduler.deciding import evaluate, expansion
+from scheduler.exceptions import PacelineError
+from scheduler.serialized.dag import SerializedDag
+from scheduler.states import FINISHED, HOLDS_SLOTS, Branched, Decision, RunState
+from scheduler.states import TaskState as S
+from scheduler.store.db import fencing
+from scheduler.store.worker.claims import Claim, Deferral, Ending
+from workers.secrets_backend import MemoryBackend
+
+if TYPE_CHECKING:
+    from workers.spark.applications.jobs import NoJobs
+
+#: Used instead of the number of a run in the database.
+NO_NUMBER = 0
+#: The try goes on later, or another one follows it.
+SUSPENDED = frozenset({S.UP_FOR_RETRY, S.UP_FOR_RESCHEDULE, S.DEFERRED})
+
+
+@dataclass(slots=True, kw_only=True)
+class Instance:
+    """A task instance and its XComs, as JSON texts by key."""
+
+    id: int
+    task_no: int
+    map_index: int
+    state: S = S.NONE
+    try_number: int = 0
+    dispatch_id: str = ""
+    reason: str | None = None
+    label: str | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    #: On the monotonic clock; None for a deferral without timeout.
+    due_at: float | None = None
+    resume: dict[str, Any] | None = None
+    deferral: Deferral | None = None
+    xcoms: dict[str, str] = field(default_factory=dict)
+
+
+class MemoryStore:
+    """The task instances of one run of `plan`, of which one runs at a time. See workers/store.py."""
+
+    def __init__(
+        self,
+        plan: SerializedDag,
+        dag_run: DagRun,
+        *,
+        max_map_length: int,
+        retries: bool = True,
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:
+        self.plan = plan
+        self.dag_run = dag_run
+        #: By task number and map index, as `evaluate` reads them.
+        self.states: dict[int, dict[int, S]] = {}
+        self.instances: list[Instance] = []
+        #: By task number and map index, without those of before an expansion.
+        self.at: dict[tuple[int, int], Instance] = {}
+        #: Places in `at`: a heap of those that are scheduled, and some that were.
+        self._scheduled: list[tuple[int, int]] = []
+        #: The task instances that have ended, in this order.
+        self.ended: list[Instance] = []
+        self.branched: list[Branched] = []
+        self._max_map_length = max_map_length
+        self._retries = retries
+        self._environment = environment
+        self._variables: dict[str, str] = {}
+        for no in range(len(plan.tasks)):
+            self._create(no, [-1])
+        self.settle()
+
+    @property
+    def run_state(self) -> RunState | None:
+        """The final state of the run. None while it continues."""
+        return evaluate.run_state(self.plan, self.states)
+
+    def first_ready(self) -> Instance | None:
+        """Return the scheduled task instance with the lowest task number and map index. None if there is none."""
+        while self._scheduled:
+            one = self.at.get(self._scheduled[0])
+            if one is not None and one.state is S.SCHEDULED:
+                return one
+            heapq.heappop(self._scheduled)
+        return None
+
+    def suspended(self) -> list[Instance]:
+        """Return the task instances that wait for a retry, the next poke of a sensor, or a trigger."""
+        return self._in(SUSPENDED)
+
+    def queue(self, one: Instance) -> tuple[int, str]:
+        """Move scheduled to queued. Returns the ID of the task instance and the dispatch ID."""
+        assert one.state is S.SCHEDULED
+        one.dispatch_id = str(uuid.uuid4())
+        self._move(one, S.QUEUED)
+        return one.id, one.dispatch_id
+
+    def resume(self, one: Instance, outcome: Mapping[str, Any]) -> None:
+        """Move a suspended task instance to scheduled. `outcome` is that of its trigger."""
+        assert one.state in SUSPENDED
+        if one.state is S.UP_FOR_RETRY:
+            one.try_number, one.resume = one.try_number + 1, None
+        else:
+            one.resume = {**(one.resume or {}), **outcome}
+        one.due_at = one.deferral = None
+        self._move(one, S.SCHEDULED)
+
+    def claim(self, ti_id: int, dispatch_id: str, worker_id: str) -> Claim | None:
+        one, run = self.instances[ti_id], self.dag_run
+        if one.state is not S.QUEUED or one.dispatch_id != dispatch_id:
+            return None
+        self._move(one, S.RUNNING)
+        if one.resume is None or one.started_at is None:
+            one.started_at = self.now()
+        task = self.plan.tasks[one.task_no]
+        return Claim(
+            id=ti_id, dispatch_id=dispatch_id, task_id=task.task_id, map_index=one.map_index, task_no=one.task_no,
+            try_number=one.try_number, max_tries=task.retries if self._retries else 0, queue=task.queue or "default",
+            pool=task.pool, pool_slots=task.pool_slots, priority_weight=task.priority_weight, started_at=one.started_at,
+            resume=one.resume, dag_run_id=NO_NUMBER, dag_id=run.dag_id, run_id=run.run_id, run_type=run.run_type,
+            logical_date=run.logical_date, data_interval_start=run.data_interval_start, data_interval_end=run.data_interval_end,
+            run_after=run.run_after or one.started_at, run_started_at=run.start_date, conf=dict(run.conf), version_id=NO_NUMBER,
+        )  # fmt: skip
+
+    def dag(self, version_id: int) -> SerializedDag:
+        return self.plan
+
+    def report(self, claim: Claim, ending: Ending) -> bool:
+        one = self.instances[claim.id]
+        if one.state is not S.RUNNING or one.dispatch_id != claim.dispatch_id:
+            return False
+        one.reason, one.resume, one.deferral = ending.reason, ending.resume, ending.deferral
+        one.due_at = None if ending.delay_s is None else time.monotonic() + ending.delay_s
+        if ending.result is not None:
+            one.xcoms[RETURN_KEY] = ending.result
+        if ending.skip is not None and ending.state is S.SUCCESS:
+            self.branched.append(Branched(task_no=one.task_no, map_index=one.map_index, skip=frozenset(ending.skip)))
+        self._move(one, ending.state)
+        if ending.state in FINISHED:
+            self.settle()
+        return True
+
+    def settle(self) -> None:
+        """Apply all decisions, and create the instances of mapped tasks, until nothing is left to decide."""
+        while True:
+            evaluation = evaluate.evaluate(self.plan, self.states, evaluate.Facts(branched=tuple(self.branched)))
+            if evaluation.expand:
+                for no in evaluation.expand:
+                    self._expand(no)
+                continue
+            for decision in evaluation.decisions:
+                self._decide(decision)
+            if self.plan.fail_fast and any(one.state is S.FAILED for one in self.ended):
+                self._end_rest()
+            # A task that is ready decides nothing below it.
+            if all(decision.state is S.SCHEDULED for decision in evaluation.decisions):
+                return
+
+    def clear_xcoms(self, claim: Claim) -> None:
+        self._current(claim).xcoms.clear()
+
+    def push_xcom(self, claim: Claim, key: str, json_text: str) -> None:
+        self._current(claim).xcoms[key] = json_text
+
+    def pull_xcom(self, claim: Claim, task_id: str, key: str, map_index: int, default: Any) -> Any:
+        one = self.at.get((self.plan.number.get(task_id, -1), map_index))
+        return xcom.decode(one.xcoms[key]) if one is not None and key in one.xcoms else default
+
+    def pull_xcoms(self, claim: Claim, task_no: int, key: str) -> list[Any]:
+        return [xcom.decode(text) for text in self._texts(task_no, key)]
+
+    def count_entries(self, claim: Claim, task_no: int, key: str, *, is_mapped: bool) -> int | None:
+        return self._count(task_no, key, is_mapped=is_mapped)
+
+    def entry(self, claim: Claim, task_no: int, key: str, place: int, *, is_mapped: bool) -> Sequence[Any]:
+        if is_mapped:
+            return [xcom.decode(text) for text in self._texts(task_no, key)[place : place + 1]]
+        return (self._entries(task_no, key) or [])[place : place + 1]
+
+    def label(self, claim: Claim, text: str) -> None:
+        self._current(claim).label = text
+
+    def count_instances(self, claim: Claim) -> int:
+        return len(self.states[claim.task_no])
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def count_states(self, targets: Sequence[Target]) -> list[Counts]:
+        raise PacelineError(f"This run has no database, so it cannot look at DAG {targets[0].dag_id!r}.")
+
+    def describe_dag(self, dag_id: str) -> None:
+        """Return None, because there are no other DAGs."""
+
+    def trigger_run(self, claim: Claim, dag_id: str, **_: Any) -> str:
+        raise PacelineError(f"This run has no database, so it cannot trigger DAG {dag_id!r}.")
+
+    def previous_success(self, claim: Claim) -> None:
+        """Return None, because there are no other runs."""
+
+    def secrets(self, claim: Claim) -> MemoryBackend:
+        return MemoryBackend(self._environment, variables=self._variables, check=lambda: self._current(claim))
+
+    def events(self, claim: Claim) -> EventReads:
+        return NO_EVENTS
+
+    def jobs(self, claim: Claim) -> "NoJobs":
+        from workers.spark.applications.jobs import NoJobs
+
+        return NoJobs(self.now())
+
+    def _create(self, no: int, indexes: Sequence[int]) -> None:
+        self.states[no] = dict.fromkeys(indexes, S.NONE)
+        for index in indexes:
+            one = self.at[no, index] = Instance(id=len(self.instances), task_no=no, map_index=index)
+            self.instances.append(one)
+
+    def _expand(self, no: int) -> None:
+        """Create the instances of a mapped task, or end it as a whole."""
+        spec = self.plan.tasks[no].expand
+        assert spec is not None
+        reads = {(name, key): self.plan.number[name] for name, key in expansion.reads(spec)}
+        counts = {read: self._count(above, read[1], is_mapped=above in self.plan.mapped) for read, above in reads.items()}
+        lengths = {read: length for read, length in counts.items() if length is not None}
+        count = expansion.size(spec, lengths, self._max_map_length)
+        if isinstance(count, str):
+            self._decide(Decision(no, S.UPSTREAM_FAILED, count))
+        elif count == 0:
+            self._decide(Decision(no, S.SKIPPED, "there is nothing to map over"))
+        else:
+            del self.at[no, -1]
+            self._create(no, range(count))
+
+    def _count(self, task_no: int, key: str, *, is_mapped: bool) -> int | None:
+        entries = self._texts(task_no, key) if is_mapped else self._entries(task_no, key)
+        return None if entries is None else len(entries)
+
+    def _entries(self, task_no: int, key: str) -> list[Any] | None:
+        match [xcom.decode(text) for text in self._texts(task_no, key)]:
+            case [list(entries)]:
+                return entries
+            case [dict(pairs)]:
+                return [list(pair) for pair in pairs.items()]
+        return None
+
+    def _texts(self, task_no: int, key: str) -> list[str]:
+        every = (self.at[task_no, index] for index in self.states[task_no])
+        return [one.xcoms[key] for one in every if key in one.xcoms]
+
+    def _decide(self, decision: Decision) -> None:
+        one = self.at[decision.task_no, decision.map_index]
+        one.reason = decision.reason
+        one.try_number += decision.state is S.SCHEDULED
+        self._move(one, decision.state)
+
+    def _end_rest(self) -> None:
+        """Skip all that has not started, but no teardowns: a task of a DAG with fail_fast failed."""
+        for one in self._in({S.NONE, S.SCHEDULED, *SUSPENDED}):
+            if not self.plan.tasks[one.task_no].is_teardown:
+                one.reason = "fail_fast: another task failed"
+                self._move(one, S.SKIPPED)
+
+    def _move(self, one: Instance, state: S) -> None:
+        one.state = self.states[one.task_no][one.map_index] = state
+        if state in FINISHED:
+            one.ended_at = self.now()
+            self.ended.append(one)
+        elif state is S.SCHEDULED:
+            heapq.heappush(self._scheduled, (one.task_no, one.map_index))
+
+    def _in(self, states: Collection[S]) -> list[Instance]:
+        """The task instances in these states, by task number and map index."""
+        found = [(no, at) for no, of_task in self.states.items() for at, state in of_task.items() if state in states]
+        return [self.at[place] for place in found]
+
+    def _current(self, claim: Claim) -> Instance:
+        one = self.instances[claim.id]
+        if one.state not in HOLDS_SLOTS or (one.dispatch_id, one.try_number) != (claim.dispatch_id, claim.try_number):
+            raise fencing.stale(claim.writer)
+        return one
