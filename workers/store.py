@@ -1,6 +1,6 @@
 """The store port: what a try reads and writes. Implemented in PostgreSQL (database_store.py) and in memory (memory_store.py).
 
-tests/support/conformance.py has the behavior that both share.
+tests/integration/workers/test_store_conformance.py holds both to the same behavior.
 """
 
 from collections.abc import Mapping, Sequence

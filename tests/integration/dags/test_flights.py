@@ -183,6 +183,6 @@ def test_the_run_folder_holds_the_results_and_no_attempts_at_them(run: Run) -> N
 def test_a_doubled_key_fails_validation_for_good_and_names_it(run: Run) -> None:
     assert run.broken["state"] == "failed"
     assert run.broken["reason"] == (
-        "ExpectationError: 2 of 2 checks failed:\n  airlines: has 16 rows - but it has 17\n"
+        "2 of 2 checks failed:\n  airlines: has 16 rows - but it has 17\n"
         "  airlines: (carrier) is unique - broken by 1 row\n    {'carrier': 'UA', 'copies': 2}"
     )

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 from support import conformance
-from support.conformance import CASES, Outcome, named
+from support.conformance import Outcome, named
+from support.conformance_cases import CASES
 from support.deferred import running_waiter
 from support.scenario import Scenario, dag, pool_process
 from support.waiting import eventually

@@ -5,7 +5,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from support.conformance import CASES, CONNECTION, Case, memory_run, outcome
+from support.conformance import CONNECTION, Case, memory_run, outcome
+from support.conformance_cases import CASES
 
 from scheduler.settings import Paths, Settings
 
