@@ -50,7 +50,7 @@ class MemoryRun:
     @property
     def state(self) -> RunState | None:
         """The final state of the run. None while it continues."""
-        return self.store.run_state
+        return self.store.state
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Run to the end, and yield a row for each task instance when it ends."""

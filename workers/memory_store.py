@@ -86,7 +86,7 @@ class MemoryStore:
         self.settle()
 
     @property
-    def run_state(self) -> RunState | None:
+    def state(self) -> RunState | None:
         """The final state of the run. None while it continues."""
         return evaluate.run_state(self.plan, self.states)
 

@@ -135,7 +135,7 @@ def test_follow_on_follow_off_and_memory_agree(engines: tuple[Scenario, Scenario
         }
         assert set(is_.values()) <= {*FINISHED, S.NONE}
         if len(same) == len(plan.dag.tasks):
-            assert scenario.run_state(drive.run) == run.run_state
+            assert scenario.run_state(drive.run) == run.state
         ends.append((drive, run, is_))
 
     (on, memory_on, is_on), (off, memory_off, is_off) = ends

@@ -28,11 +28,11 @@ def test_every_run_ends(plan: Plan, order: int) -> None:
     run = ended(plan, order)
 
     states = Counter(state for of in run.states.values() for state in of.values())
-    assert run.run_state in {RunState.SUCCESS, RunState.FAILED}
+    assert run.state in {RunState.SUCCESS, RunState.FAILED}
     if not states.keys() <= FINISHED:
         # Only a rule that nothing can meet any more leaves a run in a deadlock, which fails it.
         assert states.keys() - FINISHED == {S.NONE}
-        assert run.run_state is RunState.FAILED
+        assert run.state is RunState.FAILED
 
 
 @settings(max_examples=100, deadline=None)
@@ -45,7 +45,7 @@ def test_the_order_of_completion_does_not_matter(plan: Plan, one: int, other: in
     target(len(certain))
     assert only(second, certain) == only(first, certain)
     if len(certain) == len(plan.dag.tasks):
-        assert second.run_state is first.run_state
+        assert second.state is first.state
 
 
 def only(run: memory.Run, certain: set[str]) -> dict[tuple[str, int], str]:
@@ -86,4 +86,4 @@ def test_a_run_fails_by_its_leaves(plan: Plan, order: int) -> None:
     leaves = [no for no, task in enumerate(plan.dag.tasks) if task.task_id not in inner and not task.is_teardown]
     counted = leaves + [no for no, task in enumerate(plan.dag.tasks) if task.on_failure_fail_dagrun]
     failed = any(state in FAILURES for no in counted for state in run.states[no].values())
-    assert run.run_state is (RunState.FAILED if failed else RunState.SUCCESS)
+    assert run.state is (RunState.FAILED if failed else RunState.SUCCESS)
