@@ -123,6 +123,12 @@ def test_what_it_calls_itself_does_not_become_the_name_of_another_in_events(scen
     assert events(scenario, "actor")[-1] == (own,)
 
 
+@pytest.mark.parametrize("name", ["cli:root", "sql:x", "cli:root#12345678", "root", "s0#1234567", "s0#1234567x", "#12345678"])
+def test_it_registers_no_process_under_the_name_of_a_person_or_a_role(scenario: Scenario, attacker: Any, name: str) -> None:
+    with pytest.raises(errors.InsufficientPrivilege, match="is not the ID of a process"):
+        worker_of(attacker, name)
+
+
 def test_it_cannot_turn_events_off(scenario: Scenario, attacker: Any) -> None:
     ti = queued(scenario)
     attacker.execute("set paceline.events = 'off'")
