@@ -59,7 +59,6 @@ class Follower:
                 "The downstream tasks of %s.%s (run %s) could not be followed; the scheduler decides them",
                 claim.dag_id, claim.task_id, claim.run_id,
             )  # fmt: skip
-            self._hot.close()
             return self._report_alone(claim, ending)
 
     def obey(self, claim: Claim) -> bool:

@@ -1,4 +1,4 @@
-"""Heartbeats need PostgreSQL and nothing else: a broker that does not answer makes nobody look dead."""
+"""Heartbeats need their own connection to PostgreSQL and nothing else: neither a broker nor a lock delays them."""
 
 import contextlib
 import os
@@ -26,6 +26,17 @@ TIMES = {
         "WAITER_HEARTBEAT_SEC": 0.3, "WAITER_HEARTBEAT_TIMEOUT": TIMEOUT_S,
     }.items()
 }  # fmt: skip
+#: The waiter has a trigger, about which it asks with each of its heartbeats.
+WAITS = """
+from datetime import timedelta
+from scheduler import dag
+from scheduler.sensors import WaitSensor
+
+@dag(schedule=None)
+def waits():
+    WaitSensor(task_id="long", time_to_wait=timedelta(hours=1), deferrable=True)
+waits()
+"""
 BEATS = """
 create table beats (id text, at timestamptz);
 create function beat() returns trigger language plpgsql security definer as $$ begin
@@ -57,17 +68,33 @@ def beating(stack: Stack, seconds: float) -> Callable[[], bool]:
     return lambda: rows(stack, f"select max(at) - min(at) > interval '{seconds} s' from beats group by id") == [(True,)] * 3
 
 
-def test_a_redis_that_does_not_answer_delays_no_heartbeat(stack_factory: StackFactory, redis_server: RedisServer) -> None:
-    stack = stack_factory(schedulers=1, workers=[("default", 1)], waiters=1, env=TIMES)
+@contextlib.contextmanager
+def locked(stack: Stack) -> Any:
+    """What every process reads in its duties is locked."""
+    with contextlib.closing(psycopg2.connect(stack.settings.database_url)) as connection, connection.cursor() as cursor:
+        cursor.execute("lock table dag_run, task_instance, deferral, xcom in access exclusive mode")
+        yield
+        connection.rollback()
+
+
+@pytest.mark.parametrize("held_up_by", ["redis", "locks"])
+def test_what_holds_up_everything_else_delays_no_heartbeat(
+    stack_factory: StackFactory, redis_server: RedisServer, held_up_by: str
+) -> None:
+    stack = stack_factory({"waits.py": WAITS}, schedulers=1, workers=[("default", 1)], waiters=1, env=TIMES)
     with contextlib.closing(redis.Redis(unix_socket_path=str(redis_server.embedded.socket))) as client:
         pid = int(client.info("server")["process_id"])
     eventually(
         lambda: rows(stack, "select count(*) from process where stopped_at is null") == [(3,)], timeout=120, message=stack.logs
     )
+    eventually(lambda: stack.cli("dags", "trigger", "waits").returncode == 0, timeout=60, interval=0.5, message=stack.logs)
+    eventually(
+        lambda: rows(stack, "select count(*) from deferral where waiter is not null") == [(1,)], timeout=60, message=stack.logs
+    )
     rows(stack, BEATS)
     eventually(beating(stack, 0.1), timeout=60, message=stack.logs)
 
-    with stopped(pid):
+    with stopped(pid) if held_up_by == "redis" else locked(stack):
         eventually(beating(stack, FROZEN_S), timeout=120, message=stack.logs)
 
     gaps = rows(

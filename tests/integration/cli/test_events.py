@@ -99,6 +99,8 @@ def test_a_change_without_a_commit_leaves_no_event(cli: Cli, scenario: Scenario)
 
 
 def test_a_process_that_gets_another_id_acts_under_it(cli: Cli, scenario: Scenario) -> None:
+    scenario.trigger("pair", run_id="before")
+    scenario.run_to_end()
     scenario.trigger("pair", run_id="one")
     second = processes.register(scenario.engine, kind="worker", name="w", host="h", pid=1, queues=["default"], concurrency=1)
     scenario.hot.worker_id = second

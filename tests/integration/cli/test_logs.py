@@ -113,6 +113,14 @@ def test_of_a_mapped_task_the_instances_are_named(cli: Cli, scenario: Scenario) 
     scenario.trigger("mapped", run_id="one")
     scenario.run_to_end()
 
+    folder = scenario.settings.logs_folder
+    for index in (0, 1):
+        path = Path(logs.try_path(folder, dag_id="mapped", run_id="one", task_id="each", map_index=index, try_number=1))
+        path.parent.mkdir(parents=True)
+        path.write_text(f"instance {index}\n")
+
+    assert cli("tasks", "logs", "mapped", "one", "each", "--map-index", "1").stdout == "instance 1\n"
+
     of_none = cli("tasks", "logs", "mapped", "one", "each")
     of_other = cli("tasks", "logs", "mapped", "one", "each", "--map-index", "3")
     of_plain = cli("tasks", "logs", "mapped", "one", "after", "--map-index", "3")

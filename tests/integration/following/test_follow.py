@@ -2,13 +2,16 @@
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
+import pytest
 from support.hands import running as claim_one
 from support.scenario import Scenario, chain, dag
 
 from scheduler.following.follow import Follower
 from scheduler.messaging.publisher import Publisher
 from scheduler.messaging.wakeups import Wakeups
+from scheduler.process import fault_points
 from scheduler.states import TaskState
 from scheduler.store.worker.claims import Ending
 from scheduler.store.worker.hot_path import HotPath
@@ -54,6 +57,28 @@ def test_the_last_of_two_siblings_queues_the_join(scenario: Scenario) -> None:
     scenario.follower.report(second, SUCCESS)
 
     assert scenario.states()["join"] == "queued"
+
+
+def test_an_error_while_following_leaves_the_report_and_wakes_whoever_must_follow(
+    scenario: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario.add(dag("j", {"a": [], "b": [], "join": ["a", "b"]}))
+    run = scenario.trigger("j")
+    scenario.turn()
+    first, second = (scenario.claim(message) for message in scenario.messages())
+    assert first and second
+    scenario.follower.report(first, SUCCESS)
+    wakeups = Wakeups(scenario.settings)
+    wakeups.wait(0.0)
+    monkeypatch.setattr(fault_points, "_armed", None)
+    faults = {fault_points.FAULTS: "follow.commit=raise", fault_points.FOLDER: str(tmp_path)}
+    fault_points.arm(faults, scenario.settings.database_url)
+
+    assert scenario.follower.report(second, SUCCESS)
+
+    assert (tmp_path / "struck").exists()
+    assert scenario.states() == {"a": "success", "b": "success", "join": "none"}
+    assert wakeups.wait(1.0) == {"queue", "plan", "notify", f"run:{run}", f"next:{run}"}
 
 
 def test_two_last_siblings_at_once_queue_the_join_exactly_once(scenario: Scenario) -> None:

@@ -104,6 +104,25 @@ def test_a_command_waits_for_a_server_to_take_writes_again(engine: Callable[[flo
     back.join()
 
 
+def test_a_refused_write_closes_its_pooled_connection_which_may_lead_to_a_former_primary(
+    engine: Callable[[float], Engine], read_only: Switch
+) -> None:
+    pooled = engine(0.0)
+
+    def backend() -> int:
+        with pooled.connect() as connection:
+            return int(connection.exec_driver_sql("select pg_backend_pid()").scalar_one())
+
+    before = backend()
+    assert backend() == before
+    read_only(True)
+    with pytest.raises(OperationalError):
+        eventually(lambda: write(pooled), timeout=5)
+    read_only(False)
+
+    assert backend() != before
+
+
 def test_a_session_that_the_server_ended_in_its_transaction_is_asked_again(scenario: Scenario, claimed: Claim) -> None:
     """As of a worker that was stopped while it held joins: 25P03, or a closed socket."""
     idle = "select count(*) from pg_stat_activity where state = 'idle in transaction' and datname = current_database()"

@@ -49,6 +49,7 @@ def test_an_error_while_following_leaves_the_report_and_a_scheduler_follows(benc
         tries = bench.scenario.rows("select distinct state, try_number from task_instance where dag_run_id = %s", run)
         assert tries == [("success", 1)], point
     assert "downstream tasks of d.a" in bench.said
+    assert "refused" not in bench.said
 
 
 def test_what_a_task_did_while_the_server_took_no_writes_is_stored_once_it_does(

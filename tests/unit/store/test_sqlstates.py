@@ -42,6 +42,11 @@ def test_an_error_that_is_not_of_the_database_does_not_pass() -> None:
     assert not sqlstates.is_passing(None)
 
 
+@pytest.mark.parametrize("code", ["40001", "40P01", "25006", "0A000", "53300", "57P03"])
+def test_after_a_refusal_nothing_was_stored(code: str) -> None:
+    assert sqlstates.is_undone(error(code))
+
+
 @pytest.mark.parametrize("code", ["57P01", "57P02", "08006", "58030"])
 def test_after_an_end_that_may_have_come_with_the_commit_nothing_is_done_again_by_itself(code: str) -> None:
     assert not sqlstates.is_undone(error(code))
