@@ -45,9 +45,11 @@ def demo(keep: bool) -> None:
     in its data folder.
     """
     from scheduler.embedded import stack
+    from scheduler.process import hardening
     from scheduler.settings import Settings
     from scheduler.store.db import database
 
+    hardening.close()
     settings = _demo_settings(Settings.load())
     screen = output.console()
     run: dict[str, Any] | None = None

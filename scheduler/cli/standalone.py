@@ -24,7 +24,9 @@ def standalone(workers: int) -> None:
     from rich.text import Text
 
     from scheduler.embedded import stack
+    from scheduler.process import hardening
 
+    hardening.close()
     settings = options.settings()
     screen = output.console()
     with stack.until_signalled(output.say):

@@ -1,5 +1,6 @@
 """`paceline flower` beside a real worker: readable names, no password on a command line, the taken port."""
 
+import base64
 import contextlib
 import http.client
 import json
@@ -13,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flower import urls
 from support.scenario import Scenario, dag
 from support.stacks import StackFactory
 from support.waiting import eventually
+from tornado.web import url
 
 from scheduler.embedded import stack as stacks
 from scheduler.store.upkeep import processes
@@ -52,6 +55,17 @@ def status(port: int, host: str) -> int:
     with contextlib.closing(connection):
         connection.request("GET", "/api/workers", headers={"Host": f"{host}:{port}"})
         return connection.getresponse().status
+
+
+def answer(port: int, method: str, path: str, *, login: str | None = None) -> int:
+    """The status of a request; 0 if nobody listens."""
+    headers = {} if login is None else {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"}
+    try:
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=20)) as connection:
+            connection.request(method, path, headers=headers)
+            return connection.getresponse().status
+    except OSError:
+        return 0
 
 
 def post(port: int, path: str) -> tuple[int, str]:
@@ -113,6 +127,28 @@ def test_flower_shows_tasks_as_dag_and_task_with_their_run(stack_factory: StackF
     assert all(instead[name.partition("/")[0]] in text for name, (_, text) in refused.items()), refused
     assert b"redis" not in command_line
     assert flower.returncode == 0, said
+
+
+def test_with_a_login_only_metrics_health_and_static_files_answer_without_it(environment: dict[str, str], free_port: int) -> None:
+    env = os.environ | environment | {"PACELINE_FLOWER_PORT": str(free_port), "FLOWER_BASIC_AUTH": "ann:secret"}
+    patterns = [one.regex.pattern if isinstance(one, url) else one[0] for one in urls.handlers]
+    paths = {pattern.removesuffix("$").replace("/static/(.*)", "/static/favicon.ico") for pattern in patterns}
+    paths = {path.replace("(.+)", "x").replace("(.*)", "x").replace("/?", "") for path in paths}
+    flower = subprocess.Popen([*stacks.PACELINE, "flower"], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    try:
+        eventually(lambda: answer(free_port, "GET", "/healthcheck") == 200, timeout=60)
+        said = {path: {method: answer(free_port, method, path) for method in ("GET", "POST")} for path in paths}
+        known = answer(free_port, "GET", "/api/queues/length", login="ann:secret")
+        wrong = answer(free_port, "GET", "/api/queues/length", login="ann:wrong")
+    finally:
+        flower.send_signal(signal.SIGTERM)
+        flower.communicate(timeout=20)
+
+    assert len(paths) > 25
+    # 404 and 405: there is nothing to see.
+    answered = {path for path, codes in said.items() if not set(codes.values()) <= {401, 404, 405}}
+    assert answered == {"/metrics", "/healthcheck", "/static/favicon.ico", "/logout"}, said
+    assert (known, wrong) == (200, 401)
 
 
 def test_a_taken_port_is_one_sentence(cli: Cli) -> None:

@@ -159,11 +159,12 @@ def test_the_children_of_a_killed_scheduler_end(files: Files, tmp_path: Path) ->
 
 def test_a_file_sees_no_password_and_where_home_is(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PACELINE_DATABASE_URL", "postgresql://u:hidden@h/d")
-    monkeypatch.setenv("PACELINE_BROKER_URL", "redis://:hidden@h/0")
+    for name in ("BROKER_URL", "WORKER_DATABASE_URL", "DATABASE_OWNER_URL", "CORE_FERNET_KEY", "VAR_X", "CONN_X", "SMTP_PASSWORD"):
+        monkeypatch.setenv(f"PACELINE_{name}", "redis://:hidden@h/0")
+    monkeypatch.setenv("PGPASSWORD", "hidden")
     monkeypatch.setenv("MINE", "seen")
-    files.write(
-        "env.py", MARK + "import os\nraise ValueError({k: v for k, v in os.environ.items() if k.startswith(('PACE', 'MINE'))})"
-    )
+    seen = "{k: v for k, v in os.environ.items() if k.startswith(('PACE', 'PG', 'MINE'))}"
+    files.write("env.py", f"{MARK}import os\nraise ValueError({seen})")
 
     files.read_all(files.manager())
 

@@ -90,6 +90,7 @@ def test_a_queue_whose_key_is_no_list_gets_its_messages_all_the_same(scenario: S
 
     assert set(scenario.states().values()) == {"success"}
     assert scenario.broker.get("paceline:aside:default:6") == b"x"
+    assert 6 * 86_400 < scenario.broker.ttl("paceline:aside:default:6") <= 7 * 86_400
 
 
 def test_lost_messages_are_found_although_somebody_holds_the_turn_for_ever(scenario: Scenario) -> None:

@@ -17,7 +17,7 @@ from support.stacks import Stack, StackFactory
 from support.waiting import eventually
 
 from scheduler.embedded import stack as stacks
-from scheduler.messaging import broker_roles
+from scheduler.messaging import broker_keys, broker_roles
 from scheduler.messaging.publisher import broker_lists
 from scheduler.settings import Settings
 from scheduler.settings.sections import Broker
@@ -87,6 +87,18 @@ def test_a_role_may_not(role: str, server: RedisServer) -> None:
         said = {words: str(client.execute_command("ACL", "DRYRUN", role, *words.split())) for words in FORBIDDEN + OTHERS[role]}
 
     assert [words for words, answer in said.items() if "permission" not in answer] == []
+
+
+def test_a_key_of_another_type_is_deleted_by_who_may_not_rename_it(server: RedisServer) -> None:
+    with admin(server) as client, contextlib.closing(redis.Redis(
+        unix_socket_path=str(server.embedded.socket), username="paceline_worker", password=PASSWORD
+    )) as worker:  # fmt: skip
+        client.set("paceline:waiters", "x")
+        client.set("kept", "x")
+
+        assert broker_keys.put_aside(worker, ["paceline:waiters", "kept"], "zset") == ["paceline:waiters"]
+
+        assert client.keys("*") == ["kept"]
 
 
 def test_the_user_of_the_embedded_server_may_not() -> None:

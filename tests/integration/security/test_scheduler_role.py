@@ -35,6 +35,9 @@ FORBIDDEN = [
     "truncate dag_run cascade", "alter table dag_run add column x int", "drop table xcom", "drop function log_task cascade",
     "create table mine (x int)", "create schema mine", "create function public.mine() returns int language sql as 'select 1'",
     "alter table task_instance disable trigger all", "alter function log_task() security invoker",
+    f"grant {SCHEDULER} to pg_monitor", "alter table xcom owner to current_user", "create trigger t after insert on xcom"
+    " for each row execute function note_task()", "create index on xcom (key)", "alter default privileges for role postgres grant"
+    " all on tables to public",
     "update paceline_schema set version_num = '0'", "update paceline_schema set compatible_from = '0'",
     "insert into worker_role (name) values ('x')", "delete from scheduler_role",
     "create role mine", "alter role current_user superuser", "set role postgres", "select * from pg_authid",
@@ -89,8 +92,13 @@ def test_a_whole_stack_works_when_nothing_that_runs_owns_the_tables(
 
 def test_it_may_change_every_row_and_nothing_of_the_schema(scheduler_url: str, settings: Settings, engine: Any) -> None:
     migrate.migrate(engine, scheduler_role=roles.Wanted(scheduler_url))
+    # PostgreSQL only warns of a grant that grants nothing.
+    rights = "select relname, relacl::text from pg_class where relnamespace = 'public'::regnamespace order by 1"
+    with engine.connect() as connection:
+        granted = connection.exec_driver_sql(rights).all()
     allowed = []
     with as_role(scheduler_url) as connection, connection.cursor() as cursor:
+        cursor.execute("grant all on dag_run, xcom to public")
         for statement in FORBIDDEN:
             try:
                 cursor.execute(statement)
@@ -101,6 +109,8 @@ def test_it_may_change_every_row_and_nothing_of_the_schema(scheduler_url: str, s
         cursor.execute("select set_config('paceline.actor', 'cli:ada', false)")
         cursor.execute("update paceline_schema set record_events = true")
     assert allowed == []
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql(rights).all() == granted
 
 
 def test_one_role_does_not_serve_schedulers_and_workers(role: str, engine: Any) -> None:

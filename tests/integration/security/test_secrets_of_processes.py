@@ -16,6 +16,7 @@ from support.stacks import Stack, StackFactory
 from support.waiting import eventually
 
 from scheduler.cli import paceline
+from scheduler.embedded import stack as stacks
 from scheduler.settings import Settings
 from scheduler.settings.sections import Broker
 from scheduler.store.db import database
@@ -27,9 +28,10 @@ NOBODY = 65534
 DAG = """
 import os, subprocess
 from datetime import datetime, timedelta, timezone
-from scheduler import DAG, task
+from scheduler import DAG, BaseOperator, task
 from scheduler.operators import BashOperator, PythonOperator
 from scheduler.sensors import DateTimeSensor
+from scheduler.triggers import BaseTrigger, TriggerEvent
 
 def seen(what):
     print(what, dict(os.environ))
@@ -50,7 +52,23 @@ def fails():
     seen("task")
     raise ValueError(str(dict(os.environ)))
 
+class Looks(BaseTrigger):
+    def serialize(self):
+        return f"{type(self).__module__}.{type(self).__qualname__}", {}
+
+    async def run(self):
+        seen("in the waiter")
+        yield TriggerEvent(str(dict(os.environ)))
+
+class Defers(BaseOperator):
+    def execute(self, context):
+        self.defer(trigger=Looks(), method_name="resumed")
+
+    def resumed(self, context, event):
+        print("trigger", event)
+
 with DAG("d", schedule=None, on_failure_callback=told):
+    Defers(task_id="looks")
     PythonOperator(task_id="python", python_callable=fails, on_failure_callback=told)
     BashOperator(task_id="shell", bash_command="env; cat /proc/self/environ /proc/$PPID/environ; exit 1")
     DateTimeSensor(task_id="deferred", target_time=datetime.now(timezone.utc) + timedelta(seconds=2), deferrable=True)
@@ -147,10 +165,11 @@ def test_a_stack_shows_its_secrets_nowhere(secretive: Settings, tmp_path: Path) 
         logs = stack.logs()
 
     states = {one["task_id"]: one["state"] for one in run["tasks"]}
-    assert states == {"python": "failed", "shell": "failed", "deferred": "success"}
+    assert states == {"python": "failed", "shell": "failed", "deferred": "success", "looks": "success"}
     stored = everything_stored(secretive)
     printed = "".join(stored.values())
-    assert all(f"{what} {{" in printed for what in ("reading the file", "callback", "task")), "the author's code did not run"
+    missing = [what for what in ("reading the file", "callback", "task", "trigger") if f"{what} {{" not in printed]
+    assert missing == [], "the author's code did not run"
     assert printed.count("MARKER") > 5
     assert len(in_processes) >= 7
     assert leaks(stored) + leaks(said) + leaks(in_processes) + leaks({"logs": logs}) == []
@@ -193,6 +212,90 @@ def test_errors_about_urls_hold_no_password(wrong: dict[str, str], code: int, se
             assert done.exit_code == code
         if "--debug" not in arguments:
             assert "Traceback" not in done.output
+
+
+#: A DAG file that is being read as long as the test looks.
+HOLDS = """
+import os, time
+from scheduler import DAG
+while not os.path.exists({done!r}):
+    time.sleep(0.05)
+"""
+#: Root may read every process. Without these capabilities it may read what any user may: its own programs, if they are open.
+WITHOUT_PTRACE = """
+import ctypes, os, sys
+PR_CAPBSET_DROP, CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_PERFMON = 24, 19, 21, 38
+if os.geteuid() == 0:
+    for capability in (CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_PERFMON):
+        ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+LOOKS = """
+import sys
+for pid in sys.argv[1:]:
+    for what in ("environ", "mem", "fd/0", "fd/1"):
+        try:
+            open(f"/proc/{pid}/{what}", "rb").close()
+        except (PermissionError, FileNotFoundError):
+            continue
+        print(pid, what)
+"""
+
+
+def without_ptrace(*command: str) -> list[str]:
+    return [sys.executable, "-c", WITHOUT_PTRACE, *command]
+
+
+@pytest.mark.stack
+def test_no_process_of_a_stack_can_be_read_by_a_program_of_its_user(short_folder: Path) -> None:
+    """Neither environment nor memory nor pipes, of schedulers, parsers, workers, waiters, Flower and what keeps them."""
+    dags, done, home = short_folder / "dags", short_folder / "done", short_folder / "home"
+    dags.mkdir()
+    (dags / "holds.py").write_text(HOLDS.format(done=str(done)))
+    env = {"PATH": os.environ["PATH"], "PACELINE_HOME": str(home), "PACELINE_DAGS_FOLDER": str(dags), "PACELINE_FLOWER_PORT": "0"}
+    with subprocess.Popen(
+        without_ptrace(*stacks.PACELINE, "standalone"), env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as stack:
+        try:
+            assert stack.stdout is not None
+            eventually(lambda: "Ready." in stack.stdout.readline(), timeout=120)
+            wanted = {"scheduler", "worker", "waiter", "flower", "guardian.py", "scheduler.dagfiles.fork_server"}
+            eventually(lambda: wanted <= set(programs(stack.pid).values()), timeout=60, message=lambda: str(programs(stack.pid)))
+            eventually(lambda: len(parsers(stack.pid)) >= 2, timeout=60, message=lambda: str(programs(stack.pid)))
+            ours = programs(stack.pid)
+            control = subprocess.Popen(without_ptrace("/bin/sleep", "600"), stdin=subprocess.DEVNULL)
+            eventually(lambda: Path(f"/proc/{control.pid}/comm").read_text() == "sleep\n")
+            command = without_ptrace(sys.executable, "-c", LOOKS, str(control.pid), *map(str, ours))
+            seen = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+            control.kill()
+            control.wait()
+        finally:
+            done.touch()
+            stack.terminate()
+            stack.communicate(timeout=90)
+
+    assert str(control.pid) in seen, "this test sees nothing at all"
+    assert {ours.get(int(pid), "") for pid in seen[::2]} == {""}
+
+
+def programs(stack: int) -> dict[int, str]:
+    """The role of each of our processes, by its ID; servers have other programs."""
+    found = {}
+    for one in [psutil.Process(stack), *psutil.Process(stack).children(recursive=True)]:
+        with contextlib.suppress(psutil.Error):
+            words = one.cmdline()
+            if words and "python" in Path(words[0]).name:
+                known = [Path(word).name for word in words if Path(word).name in ROLES]
+                found[one.pid] = known[0] if known else " ".join(words)
+    return found
+
+
+ROLES = {"standalone", "scheduler", "worker", "waiter", "flower", "guardian.py", "scheduler.dagfiles.fork_server"}
+
+
+def parsers(stack: int) -> list[int]:
+    """The fork servers and what they have forked."""
+    return [pid for pid, role in programs(stack).items() if role == "scheduler.dagfiles.fork_server"]
 
 
 #: Another user's process as if it had been started by that user: the change of user itself closes it.

@@ -330,8 +330,11 @@ def test_who_can_do_everything_is_no_role_for_a_worker(settings: Settings, engin
 
 
 @pytest.mark.parametrize(
-    ("unfit", "why"), [("createrole", "has createrole"), ("bypassrls", "bypassrls"), (None, "is a member of pg_write_all_data")]
-)
+    ("unfit", "why"), [
+        ("createrole", "has createrole"), ("replication", "replication"), ("bypassrls", "bypassrls"),
+        ("superuser", "superuser or owns"), (None, "is a member of pg_write_all_data"),
+    ],
+)  # fmt: skip
 def test_no_role_that_reaches_past_its_grants_is_one_for_a_worker(
     role: str, postgres_server: PostgresServer, engine: Any, unfit: str | None, why: str
 ) -> None:

@@ -74,6 +74,21 @@ def test_each_is_refused_before_celery_sees_it(name: str) -> None:
     assert complaint and len(complaint) < 120
 
 
+def test_lines_about_refused_messages_are_few(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    moment = 1000.0
+    monkeypatch.setattr(message_filter.time, "monotonic", lambda: moment)
+    refusals = message_filter.Refusals()
+    with caplog.at_level("ERROR", logger="paceline.worker"):
+        for _ in range(1000):
+            refusals.log("refused a message: %s", "x")
+        assert len(caplog.records) == message_filter.MAX_LINES == 100
+
+        moment += 61
+        refusals.log("refused a message: %s", "x")
+
+    assert [one.getMessage() for one in caplog.records[100:]] == ["refused 900 more messages", "refused a message: x"]
+
+
 def test_what_we_publish_is_taken(scenario: Scenario) -> None:
     scenario.add(chain("c", 1))
     scenario.trigger("c", run_id="r" * 250)

@@ -12,7 +12,7 @@ from support.waiting import eventually
 
 from scheduler.messaging.publisher import celery_app
 from scheduler.messaging.wakeups import client
-from workers import remote_control
+from workers import message_filter, remote_control
 
 ONE_TASK = """
     with DAG("d", schedule=None):
@@ -109,6 +109,28 @@ def test_a_worker_answers_questions_refuses_orders_survives_garbage_and_stops_in
 
     assert "takes no more tasks" in asked(worker, app.control, "shutdown")["ok"]
     assert worker.wait() == 0
+
+
+def test_it_obeys_what_flower_sends_and_answers_about_one_task(worker: Any, bench: Any) -> None:
+    app = celery_app(bench.settings)
+    for name in ("disable_events", "enable_events"):
+        assert "ok" in asked(worker, app.control, name), name
+    assert asked(worker, app.control, "heartbeat") is None
+    assert asked(worker, app.control, "query_task", ids=[str(uuid.uuid4())]) == {}
+
+
+def test_what_is_no_request_or_wants_its_answer_elsewhere_is_refused_before_celery_sees_it() -> None:
+    taken = []
+    for item in garbage():
+        try:
+            message = json.loads(item)
+        except (ValueError, RecursionError):
+            continue  # Channel drops it
+        if (message_filter.envelope_fault(message) or remote_control.fault(message)) is None:
+            taken.append(json.loads(base64.b64decode(message["body"])))
+
+    # Those whose answer is a refusal or goes to a mailbox.
+    assert [(one["method"], "reply_to" in one) for one in taken] == [("ping", True), ("__class__", False)]
 
 
 def test_what_was_to_be_revoked_runs(bench: Any, worker: Any) -> None:

@@ -10,6 +10,7 @@ PAGE = ROOT / "docs/explanation/security.md"
 REAL, UNIT = "tests/integration", "tests/unit"
 ATTACKS, ROLE, SCHEDULER = (f"{REAL}/security/test_{name}.py" for name in (
     "attacks_of_the_worker_role", "worker_role", "scheduler_role"))  # fmt: skip
+SECRETS = f"{REAL}/security/test_secrets_of_processes.py"
 REMOTE, MESSAGES = f"{REAL}/workers/test_remote_control.py", f"{REAL}/workers/test_hostile_messages.py"
 
 #: A part of the sentence, and the tests that try it.
@@ -18,6 +19,11 @@ TRIED: dict[str, list[tuple[str, str]]] = {
         (f"{REAL}/dagfiles/test_bad_files.py", "test_a_file_sees_no_password_and_where_home_is"),
         (f"{REAL}/services/test_notices.py", "test_a_callback_sees_no_password_and_may_not_pull"),
         (f"{REAL}/workers/test_surroundings.py", "test_user_code_sees_its_home_and_no_passwords"),
+        (f"{REAL}/security/test_secrets_of_processes.py", "test_a_stack_shows_its_secrets_nowhere"),
+        (f"{UNIT}/process/test_hardening.py", "test_user_code_that_only_parses_gets_no_secret_of_ours_and_none_of_libpq"),
+    ],
+    "Flower has no database URL": [
+        (f"{REAL}/embedded/test_stack.py", "test_the_environment_of_workers_waiters_and_flower_is_without_what_is_the_schedulers")
     ],
     "`paceline db grant-worker`, nothing else": [
         (f"{REAL}/embedded/test_stack.py", "test_the_environment_of_workers_waiters_and_flower_is_without_what_is_the_schedulers"),
@@ -40,6 +46,7 @@ TRIED: dict[str, list[tuple[str, str]]] = {
         (ATTACKS, "test_it_cannot_turn_events_off"),
         (ATTACKS, "test_no_change_of_a_state_slips_by_as_a_step_on_the_way"),
     ],
+    "so it cannot look like a person or a role": [(ATTACKS, "test_it_registers_no_process_under_the_name_of_a_person_or_a_role")],
     "count only for roles that may write the table `event`": [(ATTACKS, "test_it_cannot_turn_events_off")],
     "cannot register, change or stop a scheduler": [
         (ATTACKS, "test_it_registers_and_stops_no_scheduler"),
@@ -58,7 +65,33 @@ TRIED: dict[str, list[tuple[str, str]]] = {
     "no process creates a key": [(f"{REAL}/cli/test_secrets.py", "test_no_key_is_made_beside_a_database_that_others_use_too")],
     "its key cannot decrypt": [(f"{REAL}/cli/test_secrets.py", "test_doctor_names_what_its_key_cannot_read")],
     "can read neither `/proc/<pid>/environ`": [
-        (f"{REAL}/security/test_secrets_of_processes.py", "test_a_process_of_the_same_user_sees_neither_environment_nor_memory")
+        (SECRETS, "test_a_process_of_the_same_user_sees_neither_environment_nor_memory"),
+        (SECRETS, "test_no_process_of_a_stack_can_be_read_by_a_program_of_its_user"),
+    ],
+    "none can open the pipes of another one": [(SECRETS, "test_no_process_of_a_stack_can_be_read_by_a_program_of_its_user")],
+    "also overwrite the secrets": [(SECRETS, "test_a_stack_shows_its_secrets_nowhere")],
+    "have mode 0711": [("tests/compose/run.py", "check_secrets")],
+    "Logs have mode 0640": [(f"{UNIT}/workers/test_logs.py", "test_only_the_user_and_its_group_read_a_log")],
+    "which only the user of the stack can open": [
+        (f"{REAL}/embedded/test_servers.py", "test_nothing_listens_on_the_network_and_commits_reach_the_disk"),
+        (f"{REAL}/embedded/test_home.py", "test_a_private_folder_is_open_to_its_owner_only"),
+    ],
+    "is ended after its time limit": [
+        (f"{REAL}/dagfiles/test_bad_files.py", "test_a_bad_file_is_an_import_error_and_the_good_one_beside_it_is_stored"),
+        (f"{REAL}/dagfiles/test_hostile_answers.py", "test_a_file_that_stops_the_process_that_reads_all_files_is_found_and_blamed"),
+    ],
+    "1,024 open files": [
+        (f"{REAL}/dagfiles/test_process_tree.py", "test_a_file_may_not_open_or_write_without_end"),
+        (f"{REAL}/dagfiles/test_process_tree.py", "test_a_user_may_start_only_so_many_more_processes"),
+        (f"{REAL}/dagfiles/test_bad_files.py", "test_a_bad_file_is_an_import_error_and_the_good_one_beside_it_is_stored"),
+    ],
+    "all processes it started are ended": [
+        (f"{REAL}/dagfiles/test_process_tree.py", "test_what_leaves_its_group_and_session_ends_with_the_file"),
+        (f"{REAL}/dagfiles/test_process_tree.py", "test_the_scheduler_ends_what_is_left_of_a_template_process_that_was_killed"),
+        (f"{REAL}/services/test_hostile_callbacks.py", "test_what_a_callback_leaves_behind_ends_with_its_file"),
+    ],
+    "or the failure of that callback": [
+        (f"{REAL}/services/test_hostile_callbacks.py", "test_each_is_the_failure_of_its_callback_and_a_good_one_is_called_once")
     ],
     "nobody else gets access": [
         (f"{REAL}/embedded/test_home.py", "test_an_entry_for_one_user_gives_no_other_what_the_mask_kept_from_it")
@@ -79,6 +112,45 @@ TRIED: dict[str, list[tuple[str, str]]] = {
     "so the vulnerabilities CVE": [(f"{REAL}/security/test_broker_roles.py", "test_the_user_of_the_embedded_server_may_not")],
     "and no others ([submitted": [
         (f"{REAL}/workers/test_spark_submit.py", "test_the_master_takes_nothing_that_its_password_did_not_sign")
+    ],
+    "which schedulers then publish again": [(f"{REAL}/security/test_broker_roles.py", "test_everything_works_under_the_roles")],
+    "All four are fixed in its version": [
+        (f"{REAL}/embedded/test_servers.py", "test_nothing_listens_on_the_network_and_commits_reach_the_disk")
+    ],
+    "with mode 0600, unless": [
+        (f"{UNIT}/cli/test_flower_access.py", "test_a_home_has_one_login_for_its_owner_alone"),
+        (f"{UNIT}/cli/test_flower_access.py", "test_what_the_environment_sets_is_left_alone"),
+    ],
+    "(DNS rebinding) gets status 421": [
+        (f"{UNIT}/cli/test_flower_access.py", "test_a_name_that_could_be_rebound_is_refused"),
+        (f"{REAL}/cli/test_flower.py", "test_flower_shows_tasks_as_dag_and_task_with_their_run"),
+    ],
+    "and static files require no login": [
+        (f"{REAL}/cli/test_flower.py", "test_with_a_login_only_metrics_health_and_static_files_answer_without_it")
+    ],
+    "The port is not published": [
+        ("tests/compose/test_front_matter.py", "test_only_flower_is_published_and_only_on_this_machine"),
+        ("tests/compose/test_front_matter.py", "test_each_service_gets_the_passwords_that_it_needs_and_no_others"),
+    ],
+    "further messages are only counted": [(MESSAGES, "test_lines_about_refused_messages_are_few")],
+    "renames it to `paceline:aside:<key>` for a week": [
+        (f"{REAL}/messaging/test_wakeups.py", "test_a_queue_whose_key_is_no_list_gets_its_messages_all_the_same"),
+        (f"{REAL}/security/test_broker_roles.py", "test_a_key_of_another_type_is_deleted_by_who_may_not_rename_it"),
+    ],
+    "the reply goes only to the mailbox of the sender": [
+        (REMOTE, "test_what_is_no_request_or_wants_its_answer_elsewhere_is_refused_before_celery_sees_it")
+    ],
+    "`enable_events`, `disable_events`, `heartbeat`": [(REMOTE, "test_it_obeys_what_flower_sends_and_answers_about_one_task")],
+    "A log path has a separate folder for each ID": [
+        (f"{UNIT}/workers/test_logs.py", "test_no_id_leaves_the_folder_or_breaks_the_file_system"),
+        (f"{UNIT}/workers/test_logs.py", "test_two_ids_never_share_a_path"),
+    ],
+    "no name that begins with an underscore": [
+        (f"{UNIT}/authoring/test_templates.py", "test_a_template_reaches_nothing_that_it_is_not_given")
+    ],
+    "No command may print a traceback": [
+        (f"{REAL}/security/test_fuzz.py", "test_nothing_but_a_sentence_comes_of"),
+        (f"{REAL}/security/test_fuzz.py", "test_processes_live_and_work_whatever_lies_in_redis"),
     ],
     "A worker drops everything else": [(MESSAGES, "test_each_is_refused_before_celery_sees_it")],
     "so the claim finds nothing": [(MESSAGES, "test_a_good_message_for_nothing_is_dropped_by_the_claim")],
