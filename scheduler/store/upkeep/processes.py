@@ -120,7 +120,7 @@ def expire_lost(
                and greatest(heartbeat_at, pg_postmaster_start_time(), (select since from crash_free))
                    < clock_timestamp() - make_interval(
                      secs => case kind when 'worker' then %(worker)s when 'waiter' then %(waiter)s else %(scheduler)s end)
-             order by id for no key update skip locked
+             order by id for update skip locked
         )
         update process p set stopped_at = clock_timestamp() from silent where p.id = silent.id
         returning p.id, p.kind
@@ -145,7 +145,7 @@ def expire(connection: Connection, process_ids: Collection[str], *, why: str) ->
     """As `expire_lost`, for processes known to be dead; the runs touched."""
     dead = connection.exec_driver_sql(
         """
-        with named as (select id from process where id = any(%s) and stopped_at is null order by id for no key update)
+        with named as (select id from process where id = any(%s) and stopped_at is null order by id for update)
         update process p set stopped_at = clock_timestamp() from named where p.id = named.id returning p.id, p.kind
         """,
         (list(process_ids),),
