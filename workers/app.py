@@ -25,7 +25,6 @@ from scheduler.messaging.publisher import TASK_NAME, Publisher, celery_app, cons
 from scheduler.messaging.wakeups import Wakeups
 from scheduler.process import hardening, role, stop_signals
 from scheduler.process.health import Complaint, Health
-from scheduler.process.parent_death import die_with_parent
 from scheduler.process.pidfile import Pidfile
 from scheduler.settings import Settings
 from scheduler.store.upkeep.settings_drift import SettingsDrift
@@ -215,10 +214,7 @@ class Worker(CeleryWorker):  # type: ignore[misc]
 
 
 def _add_task(app: Celery, settings: Settings, running_tasks: RunningTasks, heart: Heart) -> None:
-    worker_pid = os.getpid()
-
     def prepare(**_: Any) -> None:
-        die_with_parent(worker_pid)
         executor = _executor(settings, running_tasks)
 
         def execute(ti_id: int, dispatch_id: str) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -119,14 +120,16 @@ def test_what_a_task_forked_just_before_its_worker_was_killed_dies_with_it(bench
             os.kill(pid, signal.SIGKILL)
 
 
-def test_the_pool_child_of_an_idle_worker_dies_with_it_whatever_it_does(bench: Any) -> None:
-    """The kernel ends it: here it cannot see that its pipes are closed, and what ends tasks has been killed before."""
+def test_the_pool_child_of_an_idle_worker_dies_with_it_although_its_pipes_stay_open(bench: Any) -> None:
+    """The kernel ends it: without that it would end because its pipes close, or by the process that ends tasks."""
     worker = bench.worker(concurrency=1)
     bench.run("@dag(schedule=None)\ndef d():\n    @task\n    def t(): pass\n    t()\nd()\n")
     left = {child.pid: child.name() for child in psutil.Process(worker.process.pid).children(recursive=True)}
     assert len(left) == 2, "a pool child, which has begun, and what ends the tasks"
-    for pid, name in left.items():
-        os.kill(pid, signal.SIGKILL if name == "task-killer" else signal.SIGSTOP)
+    pipes = [fd for fd in Path(f"/proc/{worker.process.pid}/fd").iterdir() if stat.S_ISFIFO(fd.stat().st_mode)]
+    held = [os.open(fd, os.O_RDWR) for fd in pipes]
+    (killer,) = (pid for pid, name in left.items() if name == "task-killer")
+    os.kill(killer, signal.SIGKILL)
 
     worker.signal(signal.SIGKILL)
     worker.process.wait()
@@ -136,6 +139,8 @@ def test_the_pool_child_of_an_idle_worker_dies_with_it_whatever_it_does(bench: A
     finally:
         for pid in filter(runs, left):
             os.kill(pid, signal.SIGKILL)
+        for fd in held:
+            os.close(fd)
 
 
 def test_a_worker_that_ends_in_order_leaves_no_process(bench: Any) -> None:
