@@ -100,9 +100,9 @@ def errors(json_wanted: bool) -> None:
         return
     for row in rows:
         line = f":{row['line']}" if row["line"] else ""
-        click.echo(f"{row['file']}{line}: {row['message']}")
+        click.echo(output.visible(f"{row['file']}{line}: {row['message']}"))
         if click.get_current_context().find_root().params.get("debug"):
-            click.echo(row["traceback"])
+            click.echo(output.visible(row["traceback"]))
     if not rows:
         output.say("Every DAG file can be read.")
 

@@ -89,6 +89,8 @@ def as_paceline_error(error: Exception) -> PacelineError | None:
     """Convert an error of the database or broker into a PacelineError. None for other errors."""
     if isinstance(error, PacelineError):
         return error
+    if isinstance(error, RecursionError):
+        return PacelineError("A stored value is nested too deeply to be shown.")
     # A library that is not imported cannot have raised the error, and importing it here would slow down every error.
     libraries = {base.__module__.partition(".")[0] for base in type(error).__mro__}
     if "sqlalchemy" in libraries or "psycopg2" in libraries:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -21,6 +22,8 @@ STYLES = {
     "up_for_retry": "yellow", "up_for_reschedule": "yellow", "upstream_failed": "red", "skipped": "magenta",
     "none": "dim", "removed": "dim", "alive": "green", "silent": "bold red", "stopped": "dim",
 }  # fmt: skip
+#: Control characters but tab and line feed: in a text that a task or a DAG file stored, they would control the terminal.
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 #: The width without a terminal: no line is cut or wrapped, so that scripts can search and split lines.
 UNBOUNDED = 10_000
 #: Columns whose text may be wrapped, to at least TEXT_WIDTH characters.
@@ -68,7 +71,12 @@ def print_json(value: Any) -> None:
 
 def say(message: str) -> None:
     """Print a message for the user to stderr."""
-    click.echo(message, err=True)
+    click.echo(visible(message), err=True)
+
+
+def visible(text: str) -> str:
+    """Return the text with its control characters written out."""
+    return CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, empty: str) -> None:
@@ -145,8 +153,8 @@ def cell(value: Any, *, state: bool = False, now: datetime | None = None) -> Tex
     if isinstance(value, datetime):
         return Text(value.isoformat(sep=" ", timespec="seconds") if now is None else _short(value.astimezone(UTC), now))
     if isinstance(value, list | tuple):
-        return Text(", ".join(map(str, value)) or "-")
-    return Text(str(value))
+        return Text(visible(", ".join(map(str, value))) or "-")
+    return Text(visible(str(value)))
 
 
 def _short(moment: datetime, now: datetime) -> str:

@@ -113,7 +113,7 @@ def why(dag_id: str, run_id: str, task_id: str, *, map_index: int | None, json_w
         output.print_json(answer)
         return
     for sentence in answer["waiting_for"]:
-        click.echo(sentence)
+        click.echo(output.visible(sentence))
 
 
 class _TryLog:

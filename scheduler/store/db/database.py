@@ -15,7 +15,7 @@ from tenacity import stop_after_attempt, stop_after_delay
 from scheduler.exceptions import START_EMBEDDED, CredentialsError, PacelineError, ReadOnlyError, UnreachableError
 from scheduler.process import fault_points, retries
 from scheduler.settings import Settings
-from scheduler.store.db import sqlstates
+from scheduler.store.db import odd_values, sqlstates
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -63,7 +63,7 @@ def create(
         raise UnreachableError("database.url must start with postgresql://; Paceline keeps its state in PostgreSQL only.")
     made = create_engine(
         "postgresql+psycopg2://",
-        creator=lambda: connect(settings, application, BY_INDEX if by_index else ""),
+        creator=lambda: odd_values.accept(connect(settings, application, BY_INDEX if by_index else "")),
         pool_size=pool_size or settings.database.pool_size,
         pool_pre_ping=True,
     )

@@ -212,7 +212,7 @@ def _pool(connection: Connection, settings: Settings, ti: Row) -> PoolFacts | No
         with held as (
             select t.id, t.pool_slots from pool p join task_instance t on t.pool = p.name where p.name = %(pool)s and {IN_POOL}
         )
-        select p.name, p.slots, (select coalesce(sum(pool_slots), 0)::int from held) as used,
+        select p.name, p.slots, (select coalesce(sum(pool_slots), 0)::bigint from held) as used,
                (select count(*) from held) as holder_count,
                (select count(*) from task_instance t join dag_run r on r.id = t.dag_run_id and r.state = 'running'
                  where t.pool = p.name and t.state = 'scheduled'
@@ -283,7 +283,7 @@ def _queue(connection: Connection, settings: Settings, ti: Row) -> QueueFacts:
         connection,
         f"""
         select w.workers, w.places, t.running, t.queued, t.ahead
-          from (select count(*) as workers, coalesce(sum(concurrency), 0)::int as places from process
+          from (select count(*) as workers, coalesce(sum(concurrency), 0)::bigint as places from process
                  where kind = 'worker' and stopped_at is null and %(queue)s = any(queues)
                    and heartbeat_at >= clock_timestamp() - make_interval(secs => %(silent)s)) w,
                (select count(*) filter (where state <> 'queued') as running, count(*) filter (where state = 'queued') as queued,

@@ -104,11 +104,14 @@ class Counts:
 
 
 def count(connection: Connection, *, alive_s: float) -> Counts:
-    """Count in one look; a worker lives whose sign of life is younger than `alive_s` seconds."""
+    """Count in one look; a worker lives whose sign of life is younger than `alive_s` seconds.
+
+    No sum is an int, since a task can write any number into the row of its worker and into new task instances.
+    """
     rows = connection.exec_driver_sql(
         f"""
         select 'held', t.pool, t.queue, t.dag_run_id, t.slots, t.instances, v.max_active_tasks, null::int
-          from (select pool, queue, dag_run_id, sum(pool_slots)::int as slots, count(*)::int as instances
+          from (select pool, queue, dag_run_id, sum(pool_slots) as slots, count(*)::int as instances
                   from task_instance t where {HOLDS} group by 1, 2, 3) t
           join dag_run r on r.id = t.dag_run_id join dag_version v on v.id = r.version_id
         union all
@@ -120,10 +123,10 @@ def count(connection: Connection, *, alive_s: float) -> Counts:
                  group by 1, 2) t
           join dag_run r on r.id = t.dag_run_id
         union all
-        select 'deferred', t.pool, null, null, sum(t.pool_slots)::int, 0, null, null
+        select 'deferred', t.pool, null, null, sum(t.pool_slots), 0, null, null
           from task_instance t join pool p on p.name = t.pool and p.include_deferred where t.state = 'deferred' group by 2
         union all
-        select 'places', q.name, null, null, sum(p.concurrency)::int, 0, null, null
+        select 'places', q.name, null, null, sum(p.concurrency), 0, null, null
           from process p cross join unnest(p.queues) q (name)
          where p.kind = 'worker' and p.stopped_at is null and p.heartbeat_at > clock_timestamp() - make_interval(secs => %s)
          group by 2
@@ -153,7 +156,7 @@ def announce(connection: Connection, amounts: Mapping[str, int]) -> dict[str, in
         """
         select pg_advisory_xact_lock_shared(hashtext(%(prefix)s || name), amount)
           from unnest(%(names)s::text[], %(amounts)s::int[]) own (name, amount);
-        select own.name, sum(other.amount)::int
+        select own.name, sum(other.amount)::bigint
           from unnest(%(names)s::text[]) own (name)
           join (select l.classid, l.pid, max(l.objid::bigint) as amount
                   from pg_locks l join pg_database d on d.oid = l.database and d.datname = current_database()

@@ -69,7 +69,7 @@ def towards(*limits: Limit) -> str:
     parts = " union all ".join(
         f"""
         select '{limit}' as name, me."{limit}" as "limit", (
-               select coalesce(sum({COUNTING[limit].each}), 0)::int from {INSTANCES} where {_same(COUNTING[limit])}) as active
+               select coalesce(sum({COUNTING[limit].each}), 0)::bigint from {INSTANCES} where {_same(COUNTING[limit])}) as active
           from me where me."{limit}" is not null"""
         for limit in limits
     )

@@ -71,10 +71,14 @@ class SettingsDrift:
 
 @transaction
 def differences(connection: Connection, *, silent_s: float) -> list[Difference]:
-    """The settings that live processes have otherwise than others, by key."""
+    """The settings that live processes have otherwise than others, by key.
+
+    A task can write anything into the row of its worker. That must not keep other processes from starting.
+    """
     rows = connection.exec_driver_sql(
         """
-        select s.key, s.value::text, p.id from process p cross join jsonb_each(p.settings) s
+        select s.key, left(s.value::text, 200), p.id
+          from process p cross join jsonb_each(case jsonb_typeof(p.settings) when 'object' then p.settings end) s
          where p.stopped_at is null and p.heartbeat_at > clock_timestamp() - make_interval(secs => %s)
          order by s.key, p.id
         """,

@@ -29,6 +29,12 @@ TRIED: dict[str, list[tuple[str, str]]] = {
         (f"{REAL}/embedded/test_stack.py", "test_the_environment_of_workers_waiters_and_flower_is_without_what_is_the_schedulers"),
         ("tests/compose/test_front_matter.py", "test_each_service_gets_the_passwords_that_it_needs_and_no_others"),
     ],
+    "keeps no process from starting": [
+        (
+            f"{REAL}/security/test_hostile_rows.py",
+            "test_whatever_a_worker_wrote_processes_start_runs_go_on_and_commands_say_a_sentence",
+        )
+    ],
     "Migrating never changes the password": [(ROLE, "test_migrating_makes_the_role_of_the_url_with_its_password")],
     "their role cannot change the schema": [(SCHEDULER, "test_it_may_change_every_row_and_nothing_of_the_schema")],
     "cannot delete a run": [(ROLE, "test_it_cannot_do_what_it_need_not")],
