@@ -19,6 +19,7 @@ from bench.options import Options, Piece
 from bench.stack import Stack
 from scheduler.dagfiles import parse as parsing
 from scheduler.store.dags import dags
+from scheduler.store.db.database import transact
 
 FILES, SMALL_FILES = 1000, 20
 SAVES, SMALL_SAVES = 40, 2
@@ -110,7 +111,7 @@ def _again(stack: Stack) -> float:
     """Seconds to read all files again, none of them changed."""
     (since,) = stack.rows("select clock_timestamp()")[0]
     start = time.perf_counter()
-    dags.reparse(stack.engine)
+    transact(stack.engine, dags.reparse)
     unread = "select count(*) from dag_file where parsed_at < %s or claimed_by is not null"
     stack.wait(lambda: stack.rows(unread, (since,))[0][0] == 0, 120, "all files to be read again")
     return time.perf_counter() - start

@@ -24,6 +24,7 @@ from scheduler.messaging.wakeups import Wakeups
 from scheduler.settings import Paths, Settings
 from scheduler.settings.sections import Broker, Database
 from scheduler.store.db import database
+from scheduler.store.db.database import transact
 from scheduler.store.queries import reads
 from scheduler.store.runs import runs
 
@@ -67,13 +68,13 @@ def _demo(home: Path) -> float:
         engine = database.create(running.settings, application="paceline bench")
         wakeups = Wakeups(running.settings)
         try:
-            _wait(lambda: bool(reads.dags(engine)) and _is_parsed(engine), PARSED_S)
+            _wait(lambda: bool(transact(engine, reads.dags)) and _is_parsed(engine), PARSED_S)
             started = time.monotonic()
-            run = runs.trigger(engine, "flights", run_id=RUN_ID)
+            run = transact(engine, runs.trigger, "flights", run_id=RUN_ID)
             wakeups.wake("plan", f"run:{run.id}")
-            _wait(lambda: reads.run(engine, "flights", RUN_ID)["state"] in {"success", "failed"}, RUN_S)
+            _wait(lambda: transact(engine, reads.run, "flights", RUN_ID)["state"] in {"success", "failed"}, RUN_S)
             took = time.monotonic() - started
-            if (state := reads.run(engine, "flights", RUN_ID)["state"]) != "success":
+            if (state := transact(engine, reads.run, "flights", RUN_ID)["state"]) != "success":
                 raise AssertionError(f"The run ended {state}; its logs are in {home / 'logs'}.")
         finally:
             wakeups.close()
@@ -82,7 +83,7 @@ def _demo(home: Path) -> float:
 
 
 def _is_parsed(engine: Any) -> bool:
-    return any(row["dag_id"] == "flights" and row["is_active"] for row in reads.dags(engine))
+    return any(row["dag_id"] == "flights" and row["is_active"] for row in transact(engine, reads.dags))
 
 
 def _script(home: Path) -> float:

@@ -23,6 +23,7 @@ from scheduler.messaging.wakeups import Wakeups
 from scheduler.settings import Settings
 from scheduler.settings.environment import PREFIX
 from scheduler.store.db import database, migrate
+from scheduler.store.db.database import transact
 from scheduler.store.runs import runs
 
 CONCURRENCY = 4
@@ -169,7 +170,7 @@ class Stack:
         """Make a manual run of each of these, one after the other as the command line does; the ids of the runs."""
         made = []
         for dag_id in dag_ids:
-            run = runs.trigger(self.engine, dag_id)
+            run = transact(self.engine, runs.trigger, dag_id)
             self._wakeups.wake("plan", f"run:{run.id}")
             made.append(run.id)
         return made

@@ -9,7 +9,7 @@ from bench.options import Options, Piece
 from bench.stack import Stack
 from scheduler.messaging.publisher import Publisher
 from scheduler.services.queue import Queue
-from scheduler.store.db.database import create
+from scheduler.store.db.database import create, transact
 from scheduler.store.runs import runs
 from scheduler.store.upkeep import processes
 from workers.heartbeat import BEATS_PER_SWEEP
@@ -44,7 +44,7 @@ def measure(options: Options) -> Piece:
         made = 0
         for size in SMALL_SIZES if options.small else SIZES:
             for _ in range(size - made):
-                runs.trigger(stack.engine, shape.dag_ids[0])
+                transact(stack.engine, runs.trigger, shape.dag_ids[0])
             made = size
             _start(stack)
             passes[str(size)] = _cpu_ms(stack, queue.run_once, enough_s)
@@ -72,10 +72,10 @@ def _beat(stack: Stack, enough_s: float) -> float:
         beats = itertools.count(1)
 
         def beat() -> None:
-            processes.heartbeat(engine, worker)
-            processes.still_held(engine, worker, held)
+            transact(engine, processes.heartbeat, worker)
+            transact(engine, processes.still_held, worker, held)
             if next(beats) % BEATS_PER_SWEEP == 0:
-                processes.said_to_run(engine, worker)
+                transact(engine, processes.said_to_run, worker)
 
         return _cpu_ms(stack, beat, enough_s)
     finally:

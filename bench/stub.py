@@ -11,6 +11,7 @@ import psycopg2
 from bench.stack import Stack
 from scheduler.messaging.publisher import broker_lists
 from scheduler.messaging.wakeups import Wakeups, client
+from scheduler.store.db.database import transact
 from scheduler.store.upkeep import processes
 
 QUEUE = "default"
@@ -56,7 +57,7 @@ class StubWorker(threading.Thread):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._told.set()
         self.join()
-        processes.stop(self._engine, self._id)
+        transact(self._engine, processes.stop, self._id)
         self._connection.close()
         self._wakeups.close()
         self._redis.close()
@@ -65,7 +66,7 @@ class StubWorker(threading.Thread):
         beat = time.monotonic()
         while not self._told.is_set():
             if time.monotonic() - beat > HEARTBEAT_S:
-                processes.heartbeat(self._engine, self._id)
+                transact(self._engine, processes.heartbeat, self._id)
                 beat = time.monotonic()
             taken = self._take()
             if taken:

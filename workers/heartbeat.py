@@ -14,6 +14,7 @@ from scheduler.messaging.wakeups import Wakeups
 from scheduler.process.health import Contact, Pulse
 from scheduler.process.pidfile import Pidfile
 from scheduler.settings import Settings
+from scheduler.store.db.database import transact
 from scheduler.store.upkeep import processes
 from scheduler.store.upkeep.heartbeats import Renewal
 from scheduler.store.upkeep.settings_drift import SettingsDrift
@@ -173,7 +174,7 @@ class Heart(threading.Thread):
         self._attempt(self._settle)
         if self._renewal is not None:
             self._renewal.end()
-        self._attempt(lambda: processes.stop(self._engine, self._running_tasks.worker_id))
+        self._attempt(lambda: transact(self._engine, processes.stop, self._running_tasks.worker_id))
 
     def _collect(self, timeout_s: float) -> None:
         """Wait for a lost dispatch until the next heartbeat, then take all lost dispatches."""
@@ -218,7 +219,7 @@ class Heart(threading.Thread):
     def _is_registered(self) -> bool:
         if self._renewal is not None:
             return not self._renewal.is_refused(self._running_tasks.worker_id)
-        registered = processes.heartbeat(self._engine, self._running_tasks.worker_id)
+        registered = transact(self._engine, processes.heartbeat, self._running_tasks.worker_id)
         self.pulse.beat()
         return registered
 
@@ -227,7 +228,7 @@ class Heart(threading.Thread):
             lost = self._unsettled[0]
             if lost.exclusive and self._lost_processes is not None:
                 self._lost_processes.end_now(self._pool)
-            runs = processes.fail_lost(self._engine, lost.ti_id, lost.dispatch_id, lost.reason, at_once=lost.at_once)
+            runs = transact(self._engine, processes.fail_lost, lost.ti_id, lost.dispatch_id, lost.reason, at_once=lost.at_once)
             self._unsettled.pop(0)
             worker_log.warning("task instance %d (dispatch %s) was lost: %s", lost.ti_id, lost.dispatch_id, lost.reason)
             self._wakeups.wake("queue", *(f"run:{run}" for run in runs))
@@ -251,7 +252,7 @@ class Heart(threading.Thread):
         """Declare earlier workers on this machine lost that have ended, without waiting for their heartbeats to expire."""
         dead = self._pidfile.take_dead() if self._pidfile is not None else []
         if dead:
-            runs = processes.expire(self._engine, dead, why="is gone from its machine")
+            runs = transact(self._engine, processes.expire, dead, why="is gone from its machine")
             self._wakeups.wake("queue", *(f"run:{run}" for run in runs))
 
     def _bark(self) -> None:
@@ -265,7 +266,7 @@ class Heart(threading.Thread):
     def _compare(self) -> None:
         """Stop user code whose try was cleared, marked or declared lost."""
         running = {task.dispatch_id: task.ti_id for task in self._running_tasks.running()}
-        for dispatch_id in running.keys() - processes.still_held(self._engine, self._running_tasks.worker_id, running):
+        for dispatch_id in running.keys() - transact(self._engine, processes.still_held, self._running_tasks.worker_id, running):
             # The task may have reported in the meantime: the task stopper checks the running tasks again before it acts.
             if self._stopper is not None:
                 self._stopper.stop(dispatch_id, NO_LONGER_CURRENT)
@@ -276,7 +277,7 @@ class Heart(threading.Thread):
         The cause is a claim whose answer was lost with its connection.
         """
         known = {task.dispatch_id for task in self._running_tasks.running()}
-        claimed = processes.said_to_run(self._engine, self._running_tasks.worker_id)
+        claimed = transact(self._engine, processes.said_to_run, self._running_tasks.worker_id)
         now = time.monotonic()
         self._unknown_since = {dispatch_id: self._unknown_since.get(dispatch_id, now) for dispatch_id in claimed.keys() - known}
         for dispatch_id, since in self._unknown_since.items():

@@ -12,6 +12,7 @@ from scheduler.exceptions import ConflictError, PacelineError
 from scheduler.settings import Settings
 from scheduler.store.actions import clear
 from scheduler.store.db import database
+from scheduler.store.db.database import transact
 from scheduler.store.runs import runs
 from scheduler.store.runs.selection import Runs, Tasks
 from scheduler.store.worker import external_runs
@@ -47,8 +48,9 @@ def trigger(
         nonlocal attempts
         attempts += 1
         try:
-            return runs.trigger(
+            return transact(
                 engine,
+                runs.trigger,
                 dag_id,
                 run_id=run_id,
                 logical_date=logical_date,
@@ -60,7 +62,7 @@ def trigger(
                 max_conf_bytes=settings.core.max_conf_bytes,
             ).run_id
         except ConflictError:
-            if attempts > 1 and runs.triggered_by(engine, dag_id, run_id) == triggered_by:
+            if attempts > 1 and transact(engine, runs.triggered_by, dag_id, run_id) == triggered_by:
                 return run_id
             if not reset:
                 raise

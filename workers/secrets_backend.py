@@ -70,7 +70,7 @@ class MemoryBackend(EnvironmentBackend):
 class StoredPasswords:
     """Reads passwords of connections in the worker's parent process. None for a connection that does not exist."""
 
-    def __init__(self, settings: Settings, ask: Callable[[str, Sequence[Any]], Sequence[Sequence[Any]]]) -> None:
+    def __init__(self, settings: Settings, ask: Callable[[str, Sequence[Any]], Sequence[Mapping[str, Any]]]) -> None:
         self._settings = settings
         self._ask = ask
 
@@ -81,7 +81,7 @@ class StoredPasswords:
         connection = EnvironmentBackend().connection(conn_id)
         rows = self._ask(connections.READ, (conn_id,)) if connection is None else ()
         if rows:
-            connection = connections.from_row(tuple(rows[0]), Cipher.of(self._settings, make=False))
+            connection = connections.from_row(rows[0], Cipher.of(self._settings, make=False))
         return None if connection is None else connection.password
 
 
@@ -103,7 +103,7 @@ class StoreBackend(EnvironmentBackend):
         from scheduler.store.secrets.cipher import Cipher
 
         rows = self._ask(variables.READ, (key,))
-        return Cipher.of(self.settings, make=False).decrypt(rows[0][0], f"Variable {key!r}") if rows else None
+        return Cipher.of(self.settings, make=False).decrypt(rows[0]["value"], f"Variable {key!r}") if rows else None
 
     def set_variable(self, key: str, value: str, description: str | None) -> None:
         from scheduler.store.secrets import variables
@@ -128,9 +128,9 @@ class StoreBackend(EnvironmentBackend):
         rows = self._ask(connections.READ, (conn_id,))
         return connections.from_row(rows[0], Cipher.of(self.settings, make=False)) if rows else None
 
-    def _ask(self, statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+    def _ask(self, statement: str, parameters: Sequence[Any]) -> list[dict[str, Any]]:
         self._refuse_fork()
-        rows: list[tuple[Any, ...]] = self.patient(lambda: self.hot.read(statement, parameters))
+        rows: list[dict[str, Any]] = self.patient(lambda: self.hot.dicts(statement, parameters))
         return rows
 
     def _write(self, statement: str, parameters: Sequence[Any]) -> int:

@@ -25,7 +25,7 @@ def list_(json_wanted: bool) -> None:
 
     Each row shows the tasks that update the asset and the DAGs that are scheduled on it.
     """
-    rows = store.assets(options.engine())
+    rows = options.transact(store.assets)
     if json_wanted:
         output.print_json(rows)
     else:
@@ -40,7 +40,7 @@ def list_(json_wanted: bool) -> None:
 @options.as_json
 def update(uri: str, extra: dict[str, Any] | None, json_wanted: bool) -> None:
     """Record an update of an asset, given by URI or name. This can trigger the DAGs scheduled on it."""
-    event = store.update(options.engine(), uri, extra, "cli")
+    event = options.transact(store.update, uri, extra, "cli")
     options.wake("plan")
     if json_wanted:
         output.print_json(event)

@@ -65,9 +65,8 @@ def create(
     json_wanted: bool,
 ) -> None:
     """Create the missing scheduled runs of a DAG between two dates, both included."""
-    engine = options.engine()
     # Read first: if the DAG does not exist, the error message suggests a similar name.
-    dag = reads.dag(engine, dag_id)
+    dag = options.transact(reads.dag, dag_id)
     wanted = store.Wanted(
         dag_id=dag_id,
         first=first,
@@ -80,9 +79,9 @@ def create(
         max_conf_bytes=options.settings().core.max_conf_bytes,
     )
     if dry_run:
-        _show_dates(store.dry_run(engine, wanted), json_wanted=json_wanted)
+        _show_dates(options.transact(store.dry_run, wanted), json_wanted=json_wanted)
         return
-    created = store.create(engine, wanted)
+    created = options.transact(store.create, wanted)
     options.wake("plan")
     if dag["is_paused"]:
         output.say(f"DAG {dag_id} is paused: the backfill waits until `paceline dags unpause {dag_id}`.")
@@ -99,11 +98,10 @@ def create(
 @options.as_json
 def list_(dag_id: str | None, limit: int | None, json_wanted: bool) -> None:
     """List backfills with the number of runs in each state, newest first."""
-    engine = options.engine()
     if json_wanted:
-        output.print_json(store.backfills(engine, dag_id=dag_id, limit=limit))
+        output.print_json(options.transact(store.backfills, dag_id=dag_id, limit=limit))
     else:
-        output.table(store.backfills(engine, dag_id=dag_id, limit=limit or SCREENFUL), COLUMNS, empty="No backfills.")
+        output.table(options.transact(store.backfills, dag_id=dag_id, limit=limit or SCREENFUL), COLUMNS, empty="No backfills.")
 
 
 @backfill.command()
@@ -111,7 +109,7 @@ def list_(dag_id: str | None, limit: int | None, json_wanted: bool) -> None:
 @options.as_json
 def show(backfill_id: int, json_wanted: bool) -> None:
     """Show the progress of a backfill and the result for each date."""
-    row = store.backfill(options.engine(), backfill_id)
+    row = options.transact(store.backfill, backfill_id)
     if json_wanted:
         output.print_json(row)
         return
@@ -124,7 +122,7 @@ def show(backfill_id: int, json_wanted: bool) -> None:
 @options.as_json
 def pause(backfill_id: int, json_wanted: bool) -> None:
     """Pause a backfill: create and start no more runs. Running runs continue."""
-    changed = store.pause(options.engine(), backfill_id)
+    changed = options.transact(store.pause, backfill_id)
     _say(backfill_id, "is paused" if changed else "was paused already", json_wanted=json_wanted)
 
 
@@ -133,7 +131,7 @@ def pause(backfill_id: int, json_wanted: bool) -> None:
 @options.as_json
 def resume(backfill_id: int, json_wanted: bool) -> None:
     """Resume a paused backfill."""
-    changed = store.resume(options.engine(), backfill_id)
+    changed = options.transact(store.resume, backfill_id)
     options.wake("plan")
     _say(backfill_id, "continues" if changed else "was not paused", json_wanted=json_wanted)
 
@@ -143,7 +141,7 @@ def resume(backfill_id: int, json_wanted: bool) -> None:
 @options.as_json
 def cancel(backfill_id: int, json_wanted: bool) -> None:
     """Cancel a backfill: drop its pending dates and fail its queued runs. Running runs continue."""
-    row = store.cancel(options.engine(), backfill_id)
+    row = options.transact(store.cancel, backfill_id)
     running = f"; {row['running']} runs continue" if row["running"] else ""
     _say(backfill_id, f"is canceled{running}", json_wanted=json_wanted)
 
@@ -169,6 +167,6 @@ def _show_dates(rows: list[dict[str, Any]], *, json_wanted: bool) -> None:
 
 def _say(backfill_id: int, what: str, *, json_wanted: bool) -> None:
     if json_wanted:
-        output.print_json(store.backfill(options.engine(), backfill_id))
+        output.print_json(options.transact(store.backfill, backfill_id))
     else:
         click.echo(f"Backfill {backfill_id} {what}.")

@@ -13,6 +13,7 @@ from scheduler.cli import lazy
 from scheduler.exceptions import PacelineError
 from scheduler.settings import Settings
 from scheduler.store.db import database, migrate, roles
+from scheduler.store.db.database import transact
 from scheduler.store.queries import overview, reads
 from scheduler.store.secrets import connections, variables
 from scheduler.store.upkeep import settings_drift
@@ -115,7 +116,7 @@ def broker(settings: Settings) -> Iterator[Finding]:
 def postgres(engine: Engine) -> Iterator[Finding]:
     """Check the database server and the schema."""
     database.check(engine)
-    version = overview.server_version(engine)
+    version = transact(engine, overview.server_version)
     if int(version.split(".")[0].split()[0]) < OLDEST_POSTGRES:
         yield bad("database", f"PostgreSQL {version} is too old.", f"Upgrade it to {OLDEST_POSTGRES} or newer.")
     else:
@@ -128,18 +129,18 @@ def running(engine: Engine, settings: Settings) -> Iterator[Finding]:
     """Check the running processes, and find work that cannot continue."""
     yield from _alive(engine, "scheduler", settings.scheduler.scheduler_health_check_threshold)
     yield from _alive(engine, "worker", settings.worker.heartbeat_timeout)
-    deferred = deferrals.waiting(engine)
+    deferred = transact(engine, deferrals.waiting)
     yield from _alive(engine, "waiter", settings.waiter.heartbeat_timeout, needed=deferred > 0)
-    for difference in settings_drift.differences(engine, silent_s=settings.worker.heartbeat_timeout):
+    for difference in transact(engine, settings_drift.differences, silent_s=settings.worker.heartbeat_timeout):
         yield bad("settings", f"{difference}.", "Give all processes the same value, and start those with another one again.")
     yield from secrets(engine, settings)
-    for role, right, statement in roles.excesses(engine):
+    for role, right, statement in transact(engine, roles.excesses):
         yield bad(
             "roles",
             f"Role {role!r} may {right}, which a worker's role must not.",
             f"Run as the owner of the database: {statement};",
         )
-    for queue in overview.queues(engine, silent_after_s=settings.worker.heartbeat_timeout):
+    for queue in transact(engine, overview.queues, silent_after_s=settings.worker.heartbeat_timeout):
         waiting = queue["scheduled"] + queue["queued"]
         if waiting and not queue["workers"]:
             yield bad(
@@ -147,21 +148,21 @@ def running(engine: Engine, settings: Settings) -> Iterator[Finding]:
                 f"{waiting} task instances wait in queue {queue['queue']!r}, which no live worker listens to.",
                 f"Start one: `paceline worker -q {queue['queue']}`.",
             )
-    for pool in overview.missing_pools(engine):
+    for pool in transact(engine, overview.missing_pools):
         yield bad(
             "pools",
             f"{pool['task_instances']} task instances (of {pool['dag_id']} at least) name the pool {pool['pool']!r},"
             " which does not exist.",
             f"Make it: `paceline pools set '{pool['pool']}' SLOTS`.",
         )
-    for task in overview.oversized(engine):
+    for task in transact(engine, overview.oversized):
         yield bad(
             "pools",
             f"Task {task['task_id']!r} of {task['dag_id']} {task['run_id']} needs {task['pool_slots']} slots of pool"
             f" {task['pool']!r}, which has {task['slots']}.",
             f"Enlarge it: `paceline pools set '{task['pool']}' {task['pool_slots']}`.",
         )
-    undecidable = overview.undecidable(engine)
+    undecidable = transact(engine, overview.undecidable)
     for run in undecidable[:SPELLED_OUT]:
         dag_id, run_id = run["dag_id"], run["run_id"]
         yield bad(
@@ -174,7 +175,7 @@ def running(engine: Engine, settings: Settings) -> Iterator[Finding]:
         yield bad(
             "runs", f"{len(undecidable) - SPELLED_OUT} more cannot be decided.", "`paceline runs list --state running` shows all."
         )
-    errors = reads.import_errors(engine)
+    errors = transact(engine, reads.import_errors)
     for error in errors[:SPELLED_OUT]:
         yield bad("dag files", f"{error['file']}: {error['message']}", "Correct the file; it is read again at once.")
     if len(errors) > SPELLED_OUT:
@@ -183,7 +184,7 @@ def running(engine: Engine, settings: Settings) -> Iterator[Finding]:
 
 def secrets(engine: Engine, settings: Settings) -> Iterator[Finding]:
     """Check that the key of this process can decrypt all stored variables and connections."""
-    stored = {"variable": variables.tokens(engine), "connection": connections.tokens(engine)}
+    stored = {"variable": transact(engine, variables.tokens), "connection": transact(engine, connections.tokens)}
     if not any(stored.values()):
         return
     from scheduler.store.secrets.cipher import Cipher
@@ -208,7 +209,7 @@ def secrets(engine: Engine, settings: Settings) -> Iterator[Finding]:
 
 
 def _alive(engine: Engine, kind: str, silent_after_s: float, *, needed: bool = True) -> Iterator[Finding]:
-    rows = overview.processes(engine, kind=kind, silent_after_s=silent_after_s)
+    rows = transact(engine, overview.processes, kind=kind, silent_after_s=silent_after_s)
     alive = [row["name"] for row in rows if row["state"] == "alive"]
     if alive:
         yield good(f"{kind}s", f"{len(alive)} alive: {', '.join(alive[:20])}")

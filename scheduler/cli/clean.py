@@ -36,7 +36,7 @@ def clean(*, before: datetime, logs: bool, dry_run: bool, yes: bool, json_wanted
     """
     engine = options.engine()
     if dry_run or not (yes or json_wanted or not sys.stdin.isatty()):
-        counts = retention.count(engine, before)
+        counts = options.transact(retention.count, before)
         if dry_run:
             _print(counts, before, json_wanted=json_wanted, done=False)
             return

@@ -31,7 +31,7 @@ def connections() -> None:
 @options.as_json
 def list_(json_wanted: bool) -> None:
     """List all connections, without passwords and extras."""
-    rows = store.connections(options.engine())
+    rows = options.transact(store.connections)
     if json_wanted:
         output.print_json(rows)
     else:
@@ -45,7 +45,7 @@ def list_(json_wanted: bool) -> None:
 @options.as_json
 def get(conn_id: str, show: bool, json_wanted: bool) -> None:
     """Show a connection."""
-    connection = store.connection(options.engine(), conn_id, _cipher())
+    connection = options.transact(store.connection, conn_id, _cipher())
     values = connection.as_dict()
     if not show:
         values |= {
@@ -88,7 +88,7 @@ def add(conn_id: str, *, conn_uri: str | None, conn_json: str | None, overwrite:
         connection = Connection.from_json(
             conn_id, {name.removeprefix("conn_") if name != "conn_type" else name: value for name, value in given.items()}
         )
-    store.add(options.engine(), [connection], _cipher(make=True), existing="overwrite" if overwrite else "fail")
+    options.transact(store.add, [connection], _cipher(make=True), existing="overwrite" if overwrite else "fail")
     click.echo(f"Connection {conn_id} is stored.")
 
 
@@ -96,7 +96,7 @@ def add(conn_id: str, *, conn_uri: str | None, conn_json: str | None, overwrite:
 @click.argument("conn_id")
 def delete(conn_id: str) -> None:
     """Delete a connection."""
-    store.delete(options.engine(), conn_id)
+    options.transact(store.delete, conn_id)
     click.echo(f"Connection {conn_id} is deleted.")
 
 
@@ -104,8 +104,8 @@ def delete(conn_id: str) -> None:
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
 def export(file: Path) -> None:
     """Write all connections, unencrypted, to a JSON file that only you can read. Use - for standard output."""
-    engine, cipher = options.engine(), _cipher()
-    exported = [store.connection(engine, row["conn_id"], cipher).as_dict() for row in store.connections(engine)]
+    cipher = _cipher()
+    exported = [options.transact(store.connection, row["conn_id"], cipher).as_dict() for row in options.transact(store.connections)]
     values = {connection.pop("conn_id"): connection for connection in exported}
     options.write_private(file, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
     output.say(f"{len(values)} connections are exported.")
@@ -117,7 +117,7 @@ def export(file: Path) -> None:
 def import_(file: Path, existing: str) -> None:
     """Import connections from a JSON file: {"id": "URI"} or {"id": {"conn_type": ..., ...}}. All are stored, or none."""
     imported = [_imported(conn_id, given) for conn_id, given in options.read_object(file).items()]
-    written = store.add(options.engine(), imported, _cipher(make=True), existing=existing)
+    written = options.transact(store.add, imported, _cipher(make=True), existing=existing)
     click.echo(f"{len(written)} connections are stored.")
 
 
@@ -134,4 +134,5 @@ def _typed(value: str) -> str:
 
 
 def _cipher(*, make: bool = False) -> cipher.Cipher:
+    options.engine()  # the error about an unreachable database comes first
     return cipher.Cipher.of(options.settings(), make=make)

@@ -14,8 +14,6 @@ from scheduler.cli import runs as runs_cli
 from scheduler.cli.lazy import Later
 
 if TYPE_CHECKING:
-    from sqlalchemy import Engine
-
     from scheduler.store.dags import dags as store
     from scheduler.store.queries import overview, reads
     from scheduler.store.runs import runs as runs_store
@@ -41,14 +39,13 @@ dags.add_command(upcoming.next_runs)
 @options.as_json
 def list_(all_: bool, json_wanted: bool) -> None:
     """List all DAGs with their schedule and newest run."""
-    engine = options.engine()
-    rows = reads.dags(engine, inactive=all_)
+    rows = options.transact(reads.dags, inactive=all_)
     if json_wanted:
         output.print_json(rows)
         return
     columns = ["dag_id", "is_paused", "schedule", "task_count", "last_run_id", "last_run_state", "next_run_after", "file"]
     output.table(rows, columns, empty=f"No DAGs; the DAGs folder is {options.settings().dags_folder}.")
-    failed = len(reads.import_errors(engine))
+    failed = len(options.transact(reads.import_errors))
     if failed:
         output.say(f"{failed} DAG files cannot be read: `paceline dags errors` lists the errors.")
 
@@ -58,7 +55,7 @@ def list_(all_: bool, json_wanted: bool) -> None:
 @options.as_json
 def show(dag_id: str, json_wanted: bool) -> None:
     """Show a DAG with its tasks, params and versions."""
-    dag = reads.dag(options.engine(), dag_id)
+    dag = options.transact(reads.dag, dag_id)
     if json_wanted:
         output.print_json(dag)
         return
@@ -76,7 +73,7 @@ def show(dag_id: str, json_wanted: bool) -> None:
 @options.as_json
 def graph(dag_id: str, form: str, json_wanted: bool) -> None:
     """Print the edges of a DAG, one per line or as a Mermaid flowchart."""
-    tasks = reads.dag(options.engine(), dag_id)["tasks"]
+    tasks = options.transact(reads.dag, dag_id)["tasks"]
     edges = [(above, task["task_id"]) for task in tasks for above in task["upstream"]]
     if json_wanted:
         output.print_json({"dag_id": dag_id, "tasks": [task["task_id"] for task in tasks], "edges": edges})
@@ -94,7 +91,7 @@ def graph(dag_id: str, form: str, json_wanted: bool) -> None:
 @options.as_json
 def errors(json_wanted: bool) -> None:
     """List import errors of DAG files."""
-    rows = reads.import_errors(options.engine())
+    rows = options.transact(reads.import_errors)
     if json_wanted:
         output.print_json(rows)
         return
@@ -111,7 +108,7 @@ def errors(json_wanted: bool) -> None:
 @click.argument("dag_id", metavar="[DAG]", required=False)
 def reparse(dag_id: str | None) -> None:
     """Parse the file of a DAG again now. Without DAG, parse all DAG files."""
-    files = store.reparse(options.engine(), dag_id)
+    files = options.transact(store.reparse, dag_id)
     options.wake("plan")
     click.echo(f"{len(files)} DAG files will be read again.")
 
@@ -120,7 +117,7 @@ def reparse(dag_id: str | None) -> None:
 @click.argument("dag_id", metavar="DAG")
 def pause(dag_id: str) -> None:
     """Pause a DAG: create no more runs and start no more tasks. Running tasks continue."""
-    changed = store.pause(options.engine(), dag_id)
+    changed = options.transact(store.pause, dag_id)
     click.echo(f"DAG {dag_id} is paused." if changed else f"DAG {dag_id} was paused already.")
 
 
@@ -128,7 +125,7 @@ def pause(dag_id: str) -> None:
 @click.argument("dag_id", metavar="DAG")
 def unpause(dag_id: str) -> None:
     """Unpause a DAG."""
-    changed = store.unpause(options.engine(), dag_id)
+    changed = options.transact(store.unpause, dag_id)
     options.wake("plan", "queue")
     click.echo(f"DAG {dag_id} is unpaused." if changed else f"DAG {dag_id} was not paused.")
 
@@ -156,11 +153,10 @@ def trigger(
     """Create a run of a DAG now."""
     if timeout_s is not None and not wait:
         raise click.UsageError("--timeout needs --wait.")
-    engine = options.engine()
     # Read first: if the DAG does not exist, the error message suggests a similar name.
-    dag = reads.dag(engine, dag_id)
-    run = runs_store.trigger(
-        engine,
+    dag = options.transact(reads.dag, dag_id)
+    run = options.transact(
+        runs_store.trigger,
         dag_id,
         run_id=run_id,
         logical_date=logical_date,
@@ -170,11 +166,11 @@ def trigger(
         max_conf_bytes=options.settings().core.max_conf_bytes,
     )
     options.wake("plan", f"run:{run.id}")
-    _warn(engine, dag)
+    _warn(dag)
     if wait:
         runs_cli.end_with(dag_id, run.run_id, timeout_s=timeout_s, json_wanted=json_wanted)
     elif json_wanted:
-        output.print_json(reads.run(engine, dag_id, run.run_id))
+        output.print_json(options.transact(reads.run, dag_id, run.run_id))
     else:
         click.echo(f"Run {run.run_id} of DAG {dag_id} is queued.")
 
@@ -216,10 +212,10 @@ def _params(spec: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _warn(engine: Engine, dag: dict[str, Any]) -> None:
+def _warn(dag: dict[str, Any]) -> None:
     if dag["is_paused"]:
         output.say(f"DAG {dag['dag_id']} is paused: the run waits until `paceline dags unpause {dag['dag_id']}`.")
     silent_after_s = options.settings().scheduler.scheduler_health_check_threshold
-    schedulers = overview.processes(engine, kind="scheduler", silent_after_s=silent_after_s)
+    schedulers = options.transact(overview.processes, kind="scheduler", silent_after_s=silent_after_s)
     if not any(process["state"] == "alive" for process in schedulers):
         output.say("No scheduler is alive: the run waits until one is started with `paceline scheduler`.")

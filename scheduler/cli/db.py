@@ -33,9 +33,9 @@ def rotate_fernet_key() -> None:
     from scheduler.store.secrets import connections, variables
     from scheduler.store.secrets.cipher import Cipher
 
-    engine = options.engine()
+    options.engine()  # the error about an unreachable database comes first
     cipher = Cipher.of(options.settings(), make=True)
-    count = variables.rotate(engine, cipher) + connections.rotate(engine, cipher)
+    count = options.transact(variables.rotate, cipher) + options.transact(connections.rotate, cipher)
     click.echo(f"{count} variables and connections are encrypted with the first key; you can remove the others.")
 
 
@@ -68,7 +68,9 @@ def grant_worker(role: str, may_clear_runs: bool) -> None:
     `paceline db migrate` does this for the role of PACELINE_WORKER_DATABASE_URL. Create any other role first (`create role ...
     login password ...`).
     """
-    roles.grant_worker(options.engine(as_owner=True), role, may_clear_runs=may_clear_runs)
+    from scheduler.store.db.database import transact
+
+    transact(options.engine(as_owner=True), roles.grant_worker, role, may_clear_runs=may_clear_runs)
     click.echo(f"{role} has the rights of a worker{' that may clear runs' if may_clear_runs else ''}, and no others here.")
 
 

@@ -109,11 +109,12 @@ def _forget(settings: Settings) -> None:
 def _run_flights(engine: Engine, settings: Settings, screen: Console) -> dict[str, Any]:
     from scheduler.cli import progress
     from scheduler.messaging.wakeups import Wakeups
+    from scheduler.store.db.database import transact
     from scheduler.store.runs import runs
 
     _wait_for_dag(engine)
     run_id = f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    created = runs.trigger(engine, DAG_ID, run_id=run_id, triggered_by="demo", default_queue=settings.core.default_queue)
+    created = transact(engine, runs.trigger, DAG_ID, run_id=run_id, triggered_by="demo", default_queue=settings.core.default_queue)
     wakeups = Wakeups(settings)
     wakeups.wake("plan", f"run:{created.id}")
     wakeups.close()
@@ -122,15 +123,16 @@ def _run_flights(engine: Engine, settings: Settings, screen: Console) -> dict[st
 
 def _wait_for_dag(engine: Engine) -> None:
     """Wait until a scheduler has parsed the DAG file. DemoFailedError if the file has an import error."""
+    from scheduler.store.db.database import transact
     from scheduler.store.queries import reads
 
     deadline = time.monotonic() + PARSE_LIMIT_S
     while time.monotonic() < deadline:
-        for error in reads.import_errors(engine):
+        for error in transact(engine, reads.import_errors):
             if Path(error["file"]).name == f"{DAG_ID}.py":
                 raise DemoFailedError(f"{error['file']} cannot be read: {error['message']}")
         try:
-            if reads.dag(engine, DAG_ID)["is_active"]:
+            if transact(engine, reads.dag, DAG_ID)["is_active"]:
                 return
         except NotFoundError:
             pass

@@ -25,7 +25,7 @@ def notices() -> None:
 @options.as_json
 def list_(dag_id: str | None, *, failed: bool, limit: int, json_wanted: bool) -> None:
     """List pending callbacks and emails or, with --failed, those that ended with an error."""
-    rows = store.notices(options.engine(), dag_id=dag_id, failed=failed, limit=limit)
+    rows = options.transact(store.notices, dag_id=dag_id, failed=failed, limit=limit)
     if json_wanted:
         output.print_json(rows)
     else:

@@ -3,17 +3,21 @@
 import json
 import os
 import sys
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from zoneinfo import ZoneInfo
 
 import click
 
 if TYPE_CHECKING:
-    from sqlalchemy import Engine
+    from sqlalchemy import Connection, Engine
 
     from scheduler.settings import Settings
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 as_json = click.option("--json", "json_wanted", is_flag=True, help="Print JSON.")
 
@@ -34,16 +38,28 @@ def settings() -> "Settings":
 
 
 def engine(*, check_schema: bool = True, as_owner: bool = False) -> "Engine":
-    """Return an engine that is closed with the command, after checking that the database answers and has the right schema."""
+    """Return the engine of this command, which is closed with it. Once, check that the database answers with the right schema."""
     from scheduler.store.db import database, migrate
 
-    chosen = settings().as_owner() if as_owner else settings()
-    new_engine = database.create(chosen, pool_size=1, application="paceline cli", patience_s=PATIENCE_S)
-    click.get_current_context().find_root().call_on_close(new_engine.dispose)
-    database.check(new_engine)
-    if check_schema:
-        migrate.check(new_engine)
-    return new_engine
+    root = click.get_current_context().find_root()
+    key = f"paceline.engine.{check_schema}.{as_owner}"
+    if key not in root.meta:
+        chosen = settings().as_owner() if as_owner else settings()
+        new_engine = database.create(chosen, pool_size=1, application="paceline cli", patience_s=PATIENCE_S)
+        root.call_on_close(new_engine.dispose)
+        database.check(new_engine)
+        if check_schema:
+            migrate.check(new_engine)
+        root.meta[key] = new_engine
+    found: Engine = root.meta[key]
+    return found
+
+
+def transact(work: "Callable[Concatenate[Connection, P], R]", /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """Run a store function in a transaction of this command's engine."""
+    from scheduler.store.db import database
+
+    return database.transact(engine(), work, *args, **kwargs)
 
 
 def wake(*tokens: str) -> None:

@@ -23,7 +23,7 @@ def pools() -> None:
 @options.as_json
 def list_(json_wanted: bool) -> None:
     """List all pools with their slots, slots in use and waiting task instances."""
-    rows = store.pools(options.engine())
+    rows = options.transact(store.pools)
     if json_wanted:
         output.print_json(rows)
     else:
@@ -48,7 +48,7 @@ def set_(
         raise click.BadParameter(
             f"{queue!r} is a key that Paceline or Celery keeps in Redis; choose another name.", param_hint="'--queue'"
         )
-    row = store.set_pool(options.engine(), name, slots, description=description, include_deferred=include_deferred, queue=queue)
+    row = options.transact(store.set_pool, name, slots, description=description, include_deferred=include_deferred, queue=queue)
     options.wake("queue")
     if json_wanted:
         output.print_json(row)
@@ -60,5 +60,5 @@ def set_(
 @click.argument("name")
 def delete(name: str) -> None:
     """Delete a pool that no task instance uses."""
-    store.delete_pool(options.engine(), name)
+    options.transact(store.delete_pool, name)
     click.echo(f"Pool {name} is deleted.")

@@ -3,14 +3,14 @@
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any, Concatenate, ParamSpec, Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import OperationalError
 
 from scheduler import states
@@ -19,6 +19,8 @@ from scheduler.exceptions import WaitTimeoutError
 from scheduler.process import retries
 from scheduler.store.db import database
 from scheduler.store.queries import reads
+
+P = ParamSpec("P")
 
 POLL_S = 0.3
 #: Maximum lines of running and of ended task instances on a terminal.
@@ -36,10 +38,10 @@ def watch_run(engine: Engine, dag_id: str, run_id: str, *, console: Console, tim
     since: datetime | None = None
     try:
         while True:
-            now = _patiently(engine, console, lambda: reads.changes(engine, dag_id, run_id, since=since))  # noqa: B023
+            now = _patiently(engine, console, reads.changes, dag_id, run_id, since=since)
             view.show(now)
             if now["run"]["state"] in states.RUN_FINISHED:
-                return _patiently(engine, console, lambda: reads.run(engine, dag_id, run_id))
+                return _patiently(engine, console, reads.run, dag_id, run_id)
             since = max((row["ended_at"] for row in now["ended"]), default=since)
             left_s = deadline - time.monotonic()
             if left_s <= 0:
@@ -73,11 +75,14 @@ def duration(start: datetime | None, end: datetime | None = None) -> str:
     return f"{seconds:.0f} s" if seconds < 60 else f"{int(seconds // 60)} min {int(seconds % 60):02d} s"
 
 
-def _patiently(engine: Engine, console: Console, read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def _patiently(
+    engine: Engine, console: Console, read: Callable[Concatenate[Connection, P], dict[str, Any]], *args: P.args, **kwargs: P.kwargs
+) -> dict[str, Any]:
     def wait(*_: object) -> None:
         database.wait(engine, lambda text: console.print(Text(text)))
 
-    return retries.repeated(lambda error: isinstance(error, OperationalError), pause_s=0.0, failed=wait)(read)
+    retrying = retries.repeated(lambda error: isinstance(error, OperationalError), pause_s=0.0, failed=wait)
+    return retrying(database.transact, engine, read, *args, **kwargs)
 
 
 class _View(Protocol):

@@ -30,7 +30,7 @@ def list_(json_wanted: bool) -> None:
     The command lists every queue that has waiting tasks or a live worker, with the counts waiting in PostgreSQL and in Redis.
     """
     settings = options.settings()
-    stored = overview.queues(options.engine(), silent_after_s=settings.worker.heartbeat_timeout)
+    stored = options.transact(overview.queues, silent_after_s=settings.worker.heartbeat_timeout)
     held = _in_redis([row["queue"] for row in stored])
     rows = [
         {

@@ -16,8 +16,6 @@ from scheduler.cli.lazy import Later
 from scheduler.states import RunState, TaskState
 
 if TYPE_CHECKING:
-    from sqlalchemy import Engine
-
     from scheduler.settings import data_folder
     from scheduler.store.actions import clear, delete, mark
     from scheduler.store.queries import reads
@@ -86,9 +84,8 @@ def clear_run(
 ) -> None:
     """Clear a run, or only its failed tasks, so that it runs again. Running tasks are stopped first."""
     tasks = selection.Tasks(states=_kept(only_failed=only_failed, only_running=only_running))
-    engine = options.engine()
-    reads.run(engine, dag_id, run_id)
-    _clear(engine, selection.Runs(dag_id=dag_id, run_id=run_id), tasks, **how)
+    options.transact(reads.run, dag_id, run_id)
+    _clear(selection.Runs(dag_id=dag_id, run_id=run_id), tasks, **how)
 
 
 @click.command("clear")
@@ -116,9 +113,8 @@ def clear_tasks(
         downstream=downstream,
         states=_kept(only_failed=only_failed, only_running=only_running),
     )
-    engine = options.engine()
-    reads.run(engine, dag_id, run_id)
-    _clear(engine, selection.Runs(dag_id=dag_id, run_id=run_id), tasks, **how)
+    options.transact(reads.run, dag_id, run_id)
+    _clear(selection.Runs(dag_id=dag_id, run_id=run_id), tasks, **how)
 
 
 @click.command("clear")
@@ -150,9 +146,8 @@ def clear_dag(
     runs = selection.Runs(dag_id=dag_id, from_date=from_date, to_date=to_date)
     wanted = frozenset(map(TaskState, state)) or None
     tasks = selection.Tasks(regex=task_regex, upstream=upstream, downstream=downstream, states=wanted)
-    engine = options.engine()
-    reads.dag(engine, dag_id)
-    _clear(engine, runs, tasks, **how)
+    options.transact(reads.dag, dag_id)
+    _clear(runs, tasks, **how)
 
 
 @click.command("mark")
@@ -161,9 +156,8 @@ def clear_dag(
 @_with(_dry_run, options.as_json)
 def mark_run(dag_id: str, run_id: str, state: str, *, dry_run: bool, json_wanted: bool) -> None:
     """Mark a run as success or failed. Running tasks are stopped."""
-    engine = options.engine()
-    run = reads.run(engine, dag_id, run_id)
-    changes = mark.mark_run(engine, dag_id, run_id, RunState(state), dry_run=dry_run)
+    run = options.transact(reads.run, dag_id, run_id)
+    changes = options.transact(mark.mark_run, dag_id, run_id, RunState(state), dry_run=dry_run)
     if not dry_run:
         _wake({run["id"]})
     if json_wanted:
@@ -202,10 +196,9 @@ def mark_task(
     json_wanted: bool,
 ) -> None:
     """Mark a task as success, failed or skipped. A running task is stopped first."""
-    engine = options.engine()
-    reads.run(engine, dag_id, run_id)
+    options.transact(reads.run, dag_id, run_id)
     changes = mark.mark(
-        engine,
+        options.engine(),
         selection.Runs(dag_id=dag_id, run_id=run_id, past=past, future=future),
         selection.Tasks(task_ids=(task_id,), map_index=map_index, upstream=upstream, downstream=downstream),
         TaskState(state),
@@ -219,10 +212,9 @@ def mark_task(
 @_with(_dag, _run, _yes, options.as_json)
 def delete_run(dag_id: str, run_id: str, *, yes: bool, json_wanted: bool) -> None:
     """Delete a run with its task instances, tries, XComs and returned DataFrames. Its logs stay."""
-    engine = options.engine()
-    reads.run(engine, dag_id, run_id)
+    options.transact(reads.run, dag_id, run_id)
     _ask(f"Delete run {run_id} of DAG {dag_id} for good?", yes or json_wanted)
-    key = delete.delete_run(engine, dag_id, run_id)
+    key = options.transact(delete.delete_run, dag_id, run_id)
     data_folder.delete_run(options.settings().data_url, dag_id, run_id, key)
     options.wake("plan", "queue")
     if json_wanted:
@@ -235,10 +227,9 @@ def delete_run(dag_id: str, run_id: str, *, yes: bool, json_wanted: bool) -> Non
 @_with(_dag, _yes, options.as_json)
 def delete_dag(dag_id: str, *, yes: bool, json_wanted: bool) -> None:
     """Delete a DAG with all its runs and versions. If its file still exists, the DAG is created again without them."""
-    engine = options.engine()
-    reads.dag(engine, dag_id)
+    options.transact(reads.dag, dag_id)
     _ask(f"Delete DAG {dag_id} with all its runs for good?", yes or json_wanted)
-    deleted = delete.delete_dag(engine, dag_id)
+    deleted = options.transact(delete.delete_dag, dag_id)
     for run_id, key in deleted.keys.items():
         data_folder.delete_run(options.settings().data_url, dag_id, run_id, key)
     options.wake("plan", "queue")
@@ -250,8 +241,9 @@ def delete_dag(dag_id: str, *, yes: bool, json_wanted: bool) -> None:
         output.say(f"Its file {deleted.file} still exists, so the DAG is created again. Remove the file to prevent that.")
 
 
-def _clear(engine: Engine, runs: selection.Runs, tasks: selection.Tasks, **how: Unpack[Clearing]) -> None:
-    core, latest, dry_run = options.settings().core, how["latest"], how["dry_run"]
+def _clear(runs: selection.Runs, tasks: selection.Tasks, **how: Unpack[Clearing]) -> None:
+    engine, core = options.engine(), options.settings().core
+    latest, dry_run = how["latest"], how["dry_run"]
     if not dry_run and not how["yes"] and not how["json_wanted"] and _is_interactive():
         planned = clear.clear(engine, runs, tasks, core=core, latest=latest, dry_run=True)
         _table(planned)

@@ -40,12 +40,11 @@ runs.add_command(run_actions.delete_run)
 @options.as_json
 def list_(dag_id: str | None, state: str | None, limit: int | None, json_wanted: bool) -> None:
     """List DAG runs, newest first."""
-    engine = options.engine()
     if json_wanted:
-        output.print_json(reads.runs(engine, dag_id=dag_id, state=state, limit=limit))
+        output.print_json(options.transact(reads.runs, dag_id=dag_id, state=state, limit=limit))
         return
     shown = limit or SCREENFUL
-    rows = reads.runs(engine, dag_id=dag_id, state=state, limit=shown + (limit is None))
+    rows = options.transact(reads.runs, dag_id=dag_id, state=state, limit=shown + (limit is None))
     undecidable = any(row[ERROR] for row in rows[:shown])
     output.table(rows[:shown], [*COLUMNS, ERROR] if undecidable else COLUMNS, empty="No runs.")
     if len(rows) > shown:
@@ -59,10 +58,9 @@ def list_(dag_id: str | None, state: str | None, limit: int | None, json_wanted:
 @options.as_json
 def show(dag_id: str, run_id: str, events_wanted: bool, json_wanted: bool) -> None:
     """Show a run with its task instances."""
-    engine = options.engine()
-    run = reads.run(engine, dag_id, run_id)
+    run = options.transact(reads.run, dag_id, run_id)
     if events_wanted:
-        run["events"] = events.of_run(engine, run["id"])
+        run["events"] = options.transact(events.of_run, run["id"])
     if json_wanted:
         output.print_json(run)
         return
@@ -89,8 +87,7 @@ def watch(dag_id: str, run_id: str, timeout_s: float | None, json_wanted: bool) 
 
 def end_with(dag_id: str, run_id: str, *, timeout_s: float | None, json_wanted: bool) -> None:
     """Watch a run until it ends, and print the result. Exit 0 on success, 1 on failure."""
-    engine = options.engine()
-    run = progress.watch_run(engine, dag_id, run_id, console=output.console(stderr=json_wanted), timeout_s=timeout_s)
+    run = progress.watch_run(options.engine(), dag_id, run_id, console=output.console(stderr=json_wanted), timeout_s=timeout_s)
     if json_wanted:
         output.print_json(run)
     else:

@@ -16,8 +16,6 @@ from scheduler.cli.xcoms import xcoms
 from scheduler.exceptions import NotFoundError
 
 if TYPE_CHECKING:
-    from sqlalchemy import Engine
-
     from scheduler.cli import progress
     from scheduler.settings import log_paths
     from scheduler.store.queries import reads
@@ -52,8 +50,10 @@ tasks.add_command(xcoms)
 @options.as_json
 def list_(dag_id: str, run_id: str | None, json_wanted: bool) -> None:
     """List the task instances of a run. Without RUN, list the tasks of the newest DAG version."""
-    engine = options.engine()
-    rows = _defined(reads.dag(engine, dag_id)) if run_id is None else reads.task_instances(engine, dag_id, run_id)
+    if run_id is None:
+        rows = _defined(options.transact(reads.dag, dag_id))
+    else:
+        rows = options.transact(reads.task_instances, dag_id, run_id)
     if json_wanted:
         output.print_json(rows)
     elif run_id is None:
@@ -82,7 +82,7 @@ def logs(
     """Print the log of a try."""
     if follow and json_wanted:
         raise click.UsageError("--json prints one whole log; leave out --follow.")
-    log = _TryLog(options.engine(), (dag_id, run_id, task_id, map_index), try_number)
+    log = _TryLog((dag_id, run_id, task_id, map_index), try_number)
     if follow:
         log.follow()
     elif not log.exists():
@@ -108,7 +108,7 @@ def why(dag_id: str, run_id: str, task_id: str, *, map_index: int | None, json_w
     """Explain why a task instance is in its current state and has not moved on."""
     from scheduler.store.queries import why as queries
 
-    answer = queries.why(options.engine(), options.settings(), dag_id, run_id, task_id, map_index=map_index)
+    answer = options.transact(queries.why, options.settings(), dag_id, run_id, task_id, map_index=map_index)
     if json_wanted:
         output.print_json(answer)
         return
@@ -119,8 +119,7 @@ def why(dag_id: str, run_id: str, task_id: str, *, map_index: int | None, json_w
 class _TryLog:
     """The log file of one try of a task instance."""
 
-    def __init__(self, engine: Engine, key: tuple[str, str, str, int], number: int | None) -> None:
-        self._engine = engine
+    def __init__(self, key: tuple[str, str, str, int], number: int | None) -> None:
         self._key = key
         self._instance = self._read()
         #: An undecided task instance has no try. Its first will be 1.
@@ -141,7 +140,7 @@ class _TryLog:
 
     def incomplete(self) -> str | None:
         """Return why lines are missing in the log; None if it is complete or the try still runs."""
-        return log_paths.why_incomplete(reads.reason_of_try(self._engine, self._instance["id"], self.number))
+        return log_paths.why_incomplete(options.transact(reads.reason_of_try, self._instance["id"], self.number))
 
     def missing(self) -> NoReturn:
         """Raise NotFoundError with the reason why there is no log."""
@@ -189,7 +188,7 @@ class _TryLog:
 
     def _read(self) -> dict[str, Any]:
         dag_id, run_id, task_id, map_index = self._key
-        return reads.task_instance(self._engine, dag_id, run_id, task_id, map_index=map_index)
+        return options.transact(reads.task_instance, dag_id, run_id, task_id, map_index=map_index)
 
 
 def _defined(dag: dict[str, Any]) -> list[dict[str, Any]]:

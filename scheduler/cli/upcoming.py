@@ -22,7 +22,7 @@ COLUMNS = ["run_after", "logical_date", "data_interval_start", "data_interval_en
 @options.as_json
 def next_runs(dag_id: str, count: int, json_wanted: bool) -> None:
     """Show when the schedule of a DAG creates its next runs."""
-    rows = [asdict(times) for times in schedules.upcoming(options.engine(), dag_id, count=count)]
+    rows = [asdict(times) for times in options.transact(schedules.upcoming, dag_id, count=count)]
     if json_wanted:
         output.print_json(rows)
     else:

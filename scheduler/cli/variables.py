@@ -30,7 +30,7 @@ def variables() -> None:
 @options.as_json
 def list_(json_wanted: bool) -> None:
     """List all variables, without values."""
-    rows = store.variables(options.engine())
+    rows = options.transact(store.variables)
     if json_wanted:
         output.print_json(rows)
     else:
@@ -43,7 +43,7 @@ def list_(json_wanted: bool) -> None:
 @options.as_json
 def get(key: str, show: bool, json_wanted: bool) -> None:
     """Print the value of a variable."""
-    row = store.variable(options.engine(), key, _cipher())
+    row = options.transact(store.variable, key, _cipher())
     value = row["value"] if show else _hidden(key, row["value"])
     if json_wanted:
         output.print_json({**row, "value": value})
@@ -59,7 +59,7 @@ def set_(key: str, value: str, description: str | None) -> None:
     """Create or change a variable. Use - as the value to read it from standard input, which keeps it out of process listings."""
     if value == "-":
         value = options.standard_input()
-    store.set_variables(options.engine(), [(key, value, description)], _cipher(make=True))
+    options.transact(store.set_variables, [(key, value, description)], _cipher(make=True))
     click.echo(f"Variable {key} is set.")
 
 
@@ -67,7 +67,7 @@ def set_(key: str, value: str, description: str | None) -> None:
 @click.argument("key")
 def delete(key: str) -> None:
     """Delete a variable."""
-    store.delete_variable(options.engine(), key)
+    options.transact(store.delete_variable, key)
     click.echo(f"Variable {key} is deleted.")
 
 
@@ -75,8 +75,8 @@ def delete(key: str) -> None:
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
 def export(file: Path) -> None:
     """Write all variables, unencrypted, to a JSON file that only you can read. Use - for standard output."""
-    engine, cipher = options.engine(), _cipher()
-    rows = [store.variable(engine, row["key"], cipher) for row in store.variables(engine)]
+    cipher = _cipher()
+    rows = [options.transact(store.variable, row["key"], cipher) for row in options.transact(store.variables)]
     values = {row["key"]: {"value": row["value"], "description": row["description"]} for row in rows}
     options.write_private(file, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
     output.say(f"{len(values)} variables are exported.")
@@ -88,7 +88,7 @@ def export(file: Path) -> None:
 def import_(file: Path, skip_existing: bool) -> None:
     """Import variables from a JSON file: {"key": "text"}, {"key": any JSON} or an export. All are stored, or none."""
     entries = [_entry(key, given) for key, given in options.read_object(file).items()]
-    written = store.set_variables(options.engine(), entries, _cipher(make=True), replace=not skip_existing)
+    written = options.transact(store.set_variables, entries, _cipher(make=True), replace=not skip_existing)
     click.echo(f"{len(written)} variables are set.")
 
 
@@ -114,4 +114,5 @@ def _hidden(key: str, text: str) -> str:
 
 
 def _cipher(*, make: bool = False) -> cipher.Cipher:
+    options.engine()  # the error about an unreachable database comes first
     return cipher.Cipher.of(options.settings(), make=make)

@@ -24,7 +24,7 @@ def workers() -> None:
 def list_(all_: bool, json_wanted: bool) -> None:
     """List workers with their queues and heartbeats."""
     timeout_s = options.settings().worker.heartbeat_timeout
-    rows = overview.processes(options.engine(), kind="worker", silent_after_s=timeout_s, stopped=all_)
+    rows = options.transact(overview.processes, kind="worker", silent_after_s=timeout_s, stopped=all_)
     if json_wanted:
         output.print_json(rows)
     else:

@@ -29,9 +29,8 @@ SHOWN_CHARACTERS = 200
 @options.as_json
 def xcoms(dag_id: str, run_id: str, task_id: str, *, map_index: int, json_wanted: bool) -> None:
     """Print the XComs of a task instance. For a DataFrame, print its location, rows and columns."""
-    engine = options.engine()
-    reads.task_instance(engine, dag_id, run_id, task_id, map_index=map_index)
-    rows = reads.xcoms(engine, dag_id, run_id, task_id, map_index=map_index)
+    options.transact(reads.task_instance, dag_id, run_id, task_id, map_index=map_index)
+    rows = options.transact(reads.xcoms, dag_id, run_id, task_id, map_index=map_index)
     if json_wanted:
         output.print_json(rows)
         return

@@ -27,6 +27,7 @@ from scheduler.process.health import Contact, Pulse
 from scheduler.settings import Settings
 from scheduler.store.dags import files
 from scheduler.store.db import clock
+from scheduler.store.db.database import transact
 
 log = logging.getLogger(__name__)
 
@@ -158,7 +159,7 @@ class DagFileManager:
         self._watch.close()
         if self._claimed:
             try:
-                files.release(self._engine, claimed_by=self._id)
+                transact(self._engine, files.release, claimed_by=self._id)
             except DBAPIError as error:  # the claims expire by themselves
                 log.warning("The claims on DAG files could not be released: %s", error.orig)
             self._claimed.clear()
@@ -181,10 +182,10 @@ class DagFileManager:
         removed: tuple[str, ...] = ()
         claimed: list[files.Claimed] = []
         if listing.complete or room <= 0:
-            removed = files.sync(self._engine, listing.files, complete=listing.complete, **changes)
+            removed = transact(self._engine, files.sync, listing.files, complete=listing.complete, **changes)
             self._ask_at = 0.0
         else:
-            claimed = files.take(self._engine, listing.files, **changes, **self._claim(room, now))
+            claimed = transact(self._engine, files.take, listing.files, **changes, **self._claim(room, now))
             self._asked(full=len(claimed) == room)
         self._listing = None
         return len(listing.files), removed, self._begin(claimed)
@@ -293,7 +294,7 @@ class DagFileManager:
         room = self._room()
         if room <= 0:
             return ()
-        claimed = files.claim(self._engine, now=now, **self._claim(room, now))
+        claimed = transact(self._engine, files.claim, now=now, **self._claim(room, now))
         self._asked(full=len(claimed) == room)
         return self._begin(claimed)
 

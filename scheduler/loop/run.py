@@ -189,11 +189,11 @@ class SchedulerLoop:
     def _look(self) -> tuple[datetime, frozenset[str] | None]:
         """The time by the database's clock, and the services with pending work, or None if no service polls."""
         timers = [self.timers[name] for name in self.questions]
-        if any(timer.is_due() and timer.only_polls() for timer in timers):
-            pending = pending_work.look(self.engine, self.settings, self.questions)
-            return pending.now, pending.services
         with self.engine.connect() as connection:
-            return clock.now(connection), None
+            if not any(timer.is_due() and timer.only_polls() for timer in timers):
+                return clock.now(connection), None
+            pending = pending_work.look(connection, self.settings, self.questions)
+            return pending.now, pending.services
 
     def _run(self, service: Service | TimedService, now: datetime) -> None:
         result = self._guarded(lambda: service.run_once(now) if isinstance(service, TimedService) else service.run_once())

@@ -15,7 +15,7 @@ from scheduler.store.dags import assets
 from scheduler.store.dags.assets import Success, Update
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db import clock
-from scheduler.store.db.database import transaction, transaction_at
+from scheduler.store.db.database import commit_point, transact
 from scheduler.store.runs import runs
 
 BROKEN_PAUSE = timedelta(minutes=1)
@@ -55,13 +55,13 @@ class Assets(TimedService):
         )
 
     def trigger(self, now: datetime) -> Triggered:
-        taken = _store_updates(self._engine, self._versions)
+        taken = transact(self._engine, _store_updates, self._versions)
         self._set_aside = {dag_id: until for dag_id, until in self._set_aside.items() if until > now}
         new: list[runs.CreatedRun] = []
-        dag_ids, broken = _candidates(self._engine, self._versions, list(self._set_aside))
+        dag_ids, broken = transact(self._engine, _candidates, self._versions, list(self._set_aside))
         for dag_id in dag_ids:
             try:
-                created = _create_run(self._engine, dag_id, self._versions, self._settings)
+                created = transact(self._engine, _create_run, dag_id, self._versions, self._settings)
             except OperationalError:
                 raise
             except Exception as error:
@@ -73,7 +73,7 @@ class Assets(TimedService):
         return Triggered(new, broken, more=taken == BATCH)
 
 
-@transaction_at("update")
+@commit_point("update")
 def _store_updates(connection: Connection, versions: Versions) -> int:
     """Turn the notices of successful tasks into updates of their outlets; returns the number of notices."""
     successes = assets.take_successes(connection, limit=BATCH)
@@ -83,7 +83,6 @@ def _store_updates(connection: Connection, versions: Versions) -> int:
     return len(successes)
 
 
-@transaction
 def _candidates(connection: Connection, versions: Versions, without: list[str]) -> tuple[list[str], dict[str, str]]:
     """DAGs whose condition is met, or with updates that they no longer wait for; and unreadable DAGs, with the reason.
 
@@ -109,7 +108,7 @@ def _updates(dag: SerializedDag, success: Success) -> list[Update]:
     return [Update(uri=uri, extra=success.extras.get(uri, {}), by=success) for uri in outlets]
 
 
-@transaction_at("asset")
+@commit_point("asset")
 def _create_run(connection: Connection, dag_id: str, versions: Versions, settings: Settings) -> runs.CreatedRun | None:
     held = assets.hold(connection, dag_id)
     if held is None:

@@ -11,7 +11,7 @@ from scheduler.settings import Settings
 from scheduler.store.actions import backfill_steps as steps
 from scheduler.store.actions.backfills import why_left_out
 from scheduler.store.dags.versions import Versions
-from scheduler.store.db.database import transaction, transaction_at
+from scheduler.store.db.database import commit_point, transact
 from scheduler.store.runs import runs
 
 
@@ -58,7 +58,7 @@ class Backfill(Service):
         ended: list[int] = []
         broken: dict[int, str] = {}
         more = False
-        for backfill_id in _unfinished(self._engine):
+        for backfill_id in transact(self._engine, steps.unfinished):
             try:
                 done = self._work_through(backfill_id)
             except OperationalError:
@@ -74,7 +74,7 @@ class Backfill(Service):
     def _work_through(self, backfill_id: int) -> "_Step":
         new: list[int] = []
         for _ in range(self._settings.scheduler.max_dagruns_to_create_per_loop):
-            step = _step(self._engine, backfill_id, self._versions, self._settings)
+            step = transact(self._engine, _step, backfill_id, self._versions, self._settings)
             new += step.runs
             if not step.more:
                 return _Step(new, ended=step.ended)
@@ -88,12 +88,7 @@ class _Step:
     more: bool = False
 
 
-@transaction
-def _unfinished(connection: Connection) -> list[int]:
-    return steps.unfinished(connection)
-
-
-@transaction_at("backfill", lambda step: step.runs or step.ended)
+@commit_point("backfill", lambda step: step.runs or step.ended)
 def _step(connection: Connection, backfill_id: int, versions: Versions, settings: Settings) -> _Step:
     """Process the next date if the limit allows a run; with no date left, end the backfill after its last run."""
     held = steps.hold(connection, backfill_id)

@@ -3,11 +3,11 @@
 import logging
 from datetime import datetime
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Engine
 
 from scheduler.services.service import Result, TimedService
 from scheduler.settings import Settings
-from scheduler.store.db.database import transaction
+from scheduler.store.db.database import transact
 from scheduler.store.runs import deadlines
 
 #: Runs checked in one pass.
@@ -32,9 +32,5 @@ class Deadlines(TimedService):
 
     def settle(self, now: datetime) -> int:
         """Record the missed SLAs and deadlines, and return their number."""
-        return sum(deadlines.settle(self._engine, run, now) for run in _due(self._engine, now))
-
-
-@transaction
-def _due(connection: Connection, now: datetime) -> list[int]:
-    return deadlines.runs_due(connection, now, limit=BATCH)
+        due = transact(self._engine, deadlines.runs_due, now, limit=BATCH)
+        return sum(transact(self._engine, deadlines.settle, run, now) for run in due)

@@ -4,19 +4,21 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
 from scheduler.dagfiles.callback_host import CallbackHost, ChildEnded
 from scheduler.process import fault_points
 from scheduler.services import mail
 from scheduler.settings import Settings, log_paths
+from scheduler.store.db.database import transact
 from scheduler.store.upkeep import notices
 from scheduler.store.upkeep.notices import Notice
 
 log = logging.getLogger("paceline.scheduler")
 
+P = ParamSpec("P")
 R = TypeVar("R")
 #: A callback that crashes its process this often is abandoned.
 MAX_ATTEMPTS = 3
@@ -99,13 +101,16 @@ class Delivery:
                 self._send_email(notice, batch.claimed_by, attempt)
         return True
 
+    def _transact(self, work: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.retrying(lambda: transact(self.engine, work, *args, **kwargs))
+
     def _begin(self, notice: Notice, claimed_by: str, lease_s: float) -> int | None:
-        return self.retrying(lambda: notices.begin(self.engine, notice.id, claimed_by, lease_s=lease_s))
+        return self._transact(notices.begin, notice.id, claimed_by, lease_s=lease_s)
 
     def _release(self, batch: Batch) -> None:
         """Release the claims of the notices that have not ended."""
         ids = [notice.id for notice in batch.notices]
-        self.retrying(lambda: notices.release(self.engine, batch.claimed_by, ids))
+        self._transact(notices.release, batch.claimed_by, ids)
 
     def _call_all(self, notice: Notice, claimed_by: str, attempt: int, loaded: "_LoadedFile") -> None:
         """Call the callbacks that have not ended. A crash may have interrupted the first; an error does not stop the others."""
@@ -132,7 +137,7 @@ class Delivery:
                     return
                 if not ended.timed_out and attempt < MAX_ATTEMPTS:
                     log.warning("The %s callback of %s will be called again: %s", notice.kind, notice.about, ended)
-                    self.retrying(lambda: notices.release(self.engine, claimed_by, [notice.id]))
+                    self._transact(notices.release, claimed_by, [notice.id])
                     return
             index += 1
             if count is not None and index >= count:
@@ -144,17 +149,15 @@ class Delivery:
     def _store_progress(self, notice: Notice, claimed_by: str, done: int, error: str | None, path: str) -> bool:
         if error is not None:
             log.error("The %s callback of %s failed: %s. Its log is %s", notice.kind, notice.about, error, path)
-        return self.retrying(
-            lambda: notices.progress(self.engine, notice.id, claimed_by, done=done, error=error, lease_s=self.lease_s)
-        )
+        return self._transact(notices.progress, notice.id, claimed_by, done=done, error=error, lease_s=self.lease_s)
 
     def _end(self, notice: Notice, claimed_by: str, error: str | None, path: str) -> None:
         if error is not None:
             log.error("The %s callback of %s failed: %s. Its log is %s", notice.kind, notice.about, error, path)
-        self.retrying(lambda: notices.end(self.engine, notice.id, claimed_by, error=error))
+        self._transact(notices.end, notice.id, claimed_by, error=error)
 
     def _request(self, notice: Notice, path: str, *, index: int, attempt: int, is_rerun: bool) -> dict[str, Any]:
-        blocking = self.retrying(lambda: notices.blocking(self.engine, notice.dag_run_id)) if notice.kind == "sla_miss" else []
+        blocking = self._transact(notices.blocking, notice.dag_run_id) if notice.kind == "sla_miss" else []
         return {
             "kind": notice.kind,
             "about": notice.about,
@@ -184,11 +187,11 @@ class Delivery:
                 if mail.is_temporary(failure) and attempt < MAX_MAIL_ATTEMPTS:
                     log.warning("The email about %s will be sent later: %s", notice.about, error)
                     pause_s = MAIL_PAUSE_S * attempt
-                    self.retrying(lambda: notices.release(self.engine, claimed_by, [notice.id], pause_s=pause_s))
+                    self._transact(notices.release, claimed_by, [notice.id], pause_s=pause_s)
                     return
             if error is not None:
                 log.error("The email about %s was not sent: %s", notice.about, error)
-        self.retrying(lambda: notices.end(self.engine, notice.id, claimed_by, error=error))
+        self._transact(notices.end, notice.id, claimed_by, error=error)
 
 
 class _LoadedFile:

@@ -10,6 +10,7 @@ from sqlalchemy import Engine
 from scheduler.process.pidfile import Pidfile
 from scheduler.services.service import Result, Service
 from scheduler.settings import Settings
+from scheduler.store.db.database import transact
 from scheduler.store.queries import events
 from scheduler.store.upkeep import processes
 from scheduler.store.upkeep.heartbeats import Renewal
@@ -66,19 +67,19 @@ class Heartbeat(Service):
             self.on_new_id(self.scheduler_id)
         left_behind, self._left_behind = self._left_behind, []
         if left_behind:
-            processes.expire(self._engine, left_behind, why="is gone from this machine")
+            transact(self._engine, processes.expire, left_behind, why="is gone from this machine")
         self.drift.look(self.scheduler_id)
         return Result()
 
     def close(self) -> None:
         """Leave the registry, so that no other process waits for this heartbeat to expire."""
         self._renewal.end()
-        processes.stop(self._engine, self.scheduler_id)
+        transact(self._engine, processes.stop, self.scheduler_id)
 
     def _is_registered(self) -> bool:
         if self._renewal.is_alive():
             return not self._renewal.is_refused(self.scheduler_id)
-        registered = processes.heartbeat(self._engine, self.scheduler_id)
+        registered = transact(self._engine, processes.heartbeat, self.scheduler_id)
         self._renewed()
         return registered
 
@@ -87,7 +88,7 @@ class Heartbeat(Service):
         scheduler_id = processes.register(
             self._engine, kind="scheduler", name=self._scheduler or f"scheduler@{host}", host=host, pid=os.getpid()
         )
-        events.record(self._engine, self._settings.core.record_events)
+        transact(self._engine, events.record, self._settings.core.record_events)
         self.drift.enter(scheduler_id)
         if self._pidfile is not None:
             self._pidfile.note(scheduler_id)

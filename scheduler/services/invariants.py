@@ -9,14 +9,13 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from scheduler.deciding.evaluate import evaluate, run_state
-from scheduler.messaging.message import Message
 from scheduler.services.promote import facts_of
 from scheduler.services.rescue import dispatch_ids_in_broker
 from scheduler.settings import Settings
 from scheduler.states import FINISHED, TaskState
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db import clock
-from scheduler.store.db.database import transaction
+from scheduler.store.db.database import transact
 from scheduler.store.runs import instances
 from scheduler.store.upkeep import invariants
 from scheduler.store.upkeep.invariants import Bounds, Broken, RunningRun
@@ -49,15 +48,16 @@ def find(tools: Tools) -> list[Broken]:
         waiter_timeout_s=tools.settings.waiter.heartbeat_timeout,
         parallelism=tools.settings.core.parallelism,
     )
-    broken = invariants.find(tools.engine, bounds)
+    broken = transact(tools.engine, invariants.find, bounds)
     broken += _unsent(tools)
-    for run in _running(tools.engine, tools.grace_s):
-        broken += _of_run(tools.engine, run, tools)
+    for run in transact(tools.engine, invariants.running_runs, grace_s=tools.grace_s):
+        broken += transact(tools.engine, _of_run, run, tools)
     return broken
 
 
 def _unsent(tools: Tools) -> list[Broken]:
-    suspects = _queued(tools.engine, max(tools.grace_s, tools.settings.scheduler.task_queued_timeout))
+    age_s = max(tools.grace_s, tools.settings.scheduler.task_queued_timeout)
+    suspects = transact(tools.engine, instances.queued_longer_than, age_s, limit=MOST_MESSAGES)
     present = dispatch_ids_in_broker(tools.broker, {message.queue for message in suspects})
     missing = [message for message in suspects if message.dispatch_id not in present]
     return [
@@ -69,17 +69,6 @@ def _unsent(tools: Tools) -> list[Broken]:
     ]  # fmt: skip
 
 
-@transaction
-def _queued(connection: Connection, seconds: float) -> list[Message]:
-    return instances.queued_longer_than(connection, seconds, limit=MOST_MESSAGES)
-
-
-@transaction
-def _running(connection: Connection, grace_s: float) -> list[RunningRun]:
-    return invariants.running_runs(connection, grace_s=grace_s)
-
-
-@transaction
 def _of_run(connection: Connection, run: RunningRun, tools: Tools) -> list[Broken]:
     """What promote has left undone in a run for longer than the grace period."""
     try:

@@ -19,6 +19,7 @@ from scheduler.services.delivery import Batch, Delivery
 from scheduler.services.service import AT_ONCE, Result, Service
 from scheduler.settings import Settings
 from scheduler.store.db import database
+from scheduler.store.db.database import transact
 from scheduler.store.upkeep import notices
 from scheduler.store.upkeep.notices import Notice
 
@@ -97,8 +98,8 @@ class Notify(Service):
         claimed: list[Notice] = []
         # Files whose time slice has just ended wait for one pass, if other files have notices.
         for without in [files | slow, files] if slow else [files]:
-            claimed = claimed or notices.claim_callbacks(
-                self._engine, claimed_by, lease_s=lease_s, limit=limit, without_files=without
+            claimed = claimed or transact(
+                self._engine, notices.claim_callbacks, claimed_by, lease_s=lease_s, limit=limit, without_files=without
             )
         by_file: dict[str, list[Notice]] = {}
         for notice in claimed:
@@ -111,7 +112,7 @@ class Notify(Service):
         if self._emails.busy:
             return 0
         lease_s = self._emails.delivery.lease_s
-        claimed = notices.claim_mails(self._engine, claimed_by, lease_s=lease_s, limit=limit)
+        claimed = transact(self._engine, notices.claim_mails, claimed_by, lease_s=lease_s, limit=limit)
         if claimed and self._settings.smtp.host is None and not self._has_logged_no_host:
             self._has_logged_no_host = True
             log.error("Emails are not sent: smtp.host is not set. `paceline notices list --failed` lists them.")

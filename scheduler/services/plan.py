@@ -17,7 +17,7 @@ from scheduler.settings import Settings
 from scheduler.store.dags import schedules
 from scheduler.store.dags.schedules import Due
 from scheduler.store.dags.versions import Versions
-from scheduler.store.db.database import transaction_at
+from scheduler.store.db.database import commit_point, transact
 from scheduler.store.runs import runs
 
 BROKEN_PAUSE = timedelta(minutes=1)
@@ -75,7 +75,7 @@ class Plan(TimedService):
         broken = {}
         for dag_id in dag_ids:
             try:
-                new.extend(_plan_dag(self._engine, dag_id, now, self._versions, self._settings))
+                new.extend(transact(self._engine, _plan_dag, dag_id, now, self._versions, self._settings))
             except OperationalError:
                 raise
             except Exception as error:
@@ -84,7 +84,7 @@ class Plan(TimedService):
         return Planned(new, broken, more=len(dag_ids) == limit, next_due=next_due)
 
 
-@transaction_at("plan")
+@commit_point("plan")
 def _plan_dag(connection: Connection, dag_id: str, now: datetime, versions: Versions, settings: Settings) -> list[runs.CreatedRun]:
     due = schedules.hold(connection, dag_id)
     if due is None:

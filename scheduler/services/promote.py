@@ -17,7 +17,7 @@ from scheduler.services.service import AT_ONCE, HELD_PAUSE_S, LogLine, Result, S
 from scheduler.settings import Settings
 from scheduler.states import FINISHED, Decision, RunState, TaskState
 from scheduler.store.dags.versions import Versions
-from scheduler.store.db.database import is_of_statement, transaction, transaction_at
+from scheduler.store.db.database import commit_point, is_of_statement, transact
 from scheduler.store.runs import instances, integrity, run_facts, runs, unexpand
 
 #: How often a hinted run that another scheduler has locked is tried again, after pauses of HELD_PAUSE_S, before it is left to
@@ -84,7 +84,7 @@ class Promote(Service):
     def run_once(self) -> Result:
         if self._passed:
             passed, self._passed = self._passed, set()
-            self.hint(runs.following(self._engine, passed))
+            self.hint(transact(self._engine, runs.following, passed))
         hinted, self.hints = self.hints, {}
         promoted = self.examine(hinted)
         self.hint(sorted(promoted.unfinished))
@@ -115,12 +115,12 @@ class Promote(Service):
         runs that have been unexamined for longest, except `without`.
         """
         limit = self._settings.scheduler.max_dagruns_per_loop_to_schedule
-        started = runs.start_queued(self._engine)
-        ready, next_due_s = _due(self._engine, self._settings.scheduler.max_tis_per_query)
-        candidates = {*also, *_candidates(self._engine, limit, without)} if hinted is None else hinted
+        started = transact(self._engine, runs.start_queued)
+        ready, next_due_s = transact(self._engine, _due, self._settings.scheduler.max_tis_per_query)
+        candidates = {*also, *transact(self._engine, runs.to_examine, limit=limit, without=without)} if hinted is None else hinted
         wanted = sorted({*candidates, *started})
         results = _Results()
-        for batch in _batches(self._engine, wanted, self._versions) if wanted else []:
+        for batch in transact(self._engine, _batches, wanted, self._versions) if wanted else []:
             self._examine_batch(batch, results, sweeps=hinted is None)
         examined = results.examined
         missed = set(hinted or ()) - examined.keys() - results.undecided
@@ -128,7 +128,7 @@ class Promote(Service):
             started,
             closed={run: result.closed for run, result in examined.items() if result.closed is not None},
             ready=ready + sum(result.ready for result in examined.values()),
-            held_elsewhere=_still_running(self._engine, missed) if missed else set(),
+            held_elsewhere=transact(self._engine, runs.still_running, missed) if missed else set(),
             unfinished={run for run, result in examined.items() if result.more},
             broken=results.broken,
             recovered={run for run, result in examined.items() if result.recovered},
@@ -137,7 +137,7 @@ class Promote(Service):
 
     def _examine_batch(self, batch: list[int], results: "_Results", *, sweeps: bool) -> None:
         try:
-            results.examined |= _examine(self._engine, batch, self._versions, self._settings, sweeps=sweeps)
+            results.examined |= transact(self._engine, _examine, batch, self._versions, self._settings, sweeps=sweeps)
         except Exception as error:
             if isinstance(error, OperationalError) and not is_of_statement(error):
                 raise
@@ -148,7 +148,7 @@ class Promote(Service):
             (run,) = batch
             results.undecided.add(run)
             reason = _reason(error)
-            if _set_aside(self._engine, run, reason):
+            if transact(self._engine, runs.set_aside, run, reason):
                 results.broken[run] = reason
 
 
@@ -178,27 +178,11 @@ def _reason(error: Exception) -> str:
     return text.replace("\0", "").encode(errors="replace").decode()[:LONGEST_ERROR].strip()
 
 
-@transaction_at("due", lambda due: due[0])
+@commit_point("due", lambda due: due[0])
 def _due(connection: Connection, limit: int) -> tuple[int, float | None]:
     return instances.due(connection, limit=limit), instances.next_due_s(connection)
 
 
-@transaction
-def _candidates(connection: Connection, limit: int, without: Collection[int]) -> list[int]:
-    return runs.to_examine(connection, limit=limit, without=without)
-
-
-@transaction
-def _still_running(connection: Connection, ids: Collection[int]) -> set[int]:
-    return runs.still_running(connection, ids)
-
-
-@transaction
-def _set_aside(connection: Connection, dag_run_id: int, reason: str) -> bool:
-    return runs.set_aside(connection, dag_run_id, reason)
-
-
-@transaction
 def _batches(connection: Connection, ids: Collection[int], versions: Versions) -> list[list[int]]:
     """Batches of runs that share a transaction, in ascending order: small plain runs together, every other run alone."""
     batches: list[list[int]] = []
@@ -219,7 +203,7 @@ def _batches(connection: Connection, ids: Collection[int], versions: Versions) -
     return batches
 
 
-@transaction_at("promote")
+@commit_point("promote")
 def _examine(
     connection: Connection, ids: Sequence[int], versions: Versions, settings: Settings, *, sweeps: bool
 ) -> dict[int, _Examined]:

@@ -12,6 +12,7 @@ from sqlalchemy import Engine
 
 from scheduler.services.service import Result, TimedService
 from scheduler.settings import Settings, data_folder, log_paths
+from scheduler.store.db.database import transact
 from scheduler.store.upkeep import retention
 from scheduler.store.upkeep.retention import Batch, DeletedRun
 
@@ -79,7 +80,7 @@ class Prune(TimedService):
 
     def _events(self, before: datetime) -> Step:
         def step(_: Any) -> Batch:
-            batch = retention.delete_events(self._engine, before, self._events_until)
+            batch = transact(self._engine, retention.delete_events, before, self._events_until)
             self._events_until = batch.after or self._events_until
             return batch
 
@@ -117,8 +118,8 @@ def delete_logs(folder: Path, runs: Iterable[DeletedRun]) -> None:
 
 
 def _runs(engine: Engine, before: datetime) -> Step:
-    return lambda after: retention.delete_runs(engine, before, retention.FIRST_RUN if after is None else after)
+    return lambda after: transact(engine, retention.delete_runs, before, retention.FIRST_RUN if after is None else after)
 
 
 def _rows(engine: Engine, kind: str, before: datetime) -> Step:
-    return lambda after: retention.delete_rows(engine, kind, before, after)
+    return lambda after: transact(engine, retention.delete_rows, kind, before, after)

@@ -20,7 +20,7 @@ from scheduler.services.service import AT_ONCE, HELD_PAUSE_S, Result, Service
 from scheduler.services.shared_limits import SharedLimits
 from scheduler.settings import Settings
 from scheduler.states import Waiting
-from scheduler.store.db.database import transaction_at
+from scheduler.store.db.database import commit_point, transact
 from scheduler.store.queueing import capacity
 from scheduler.store.queueing.capacity import Counts, Full, Pool
 from scheduler.store.runs import instances
@@ -78,7 +78,7 @@ class Queue(Service):
 
     def queue(self) -> Queued:
         at_s = time.monotonic()
-        chosen = _choose_and_queue(self._engine, self._settings, self._scheduler_id(), self._prefetch_window, at_s)
+        chosen = transact(self._engine, _choose_and_queue, self._settings, self._scheduler_id(), self._prefetch_window, at_s)
         sent = send(self._engine, self._publisher, chosen.messages, step="queue")
         more = chosen.lost or len(chosen.messages) >= self._settings.scheduler.max_tis_per_query
         return Queued(chosen.messages, sent, more, chosen.ahead if chosen.waits else 0, chosen.held_elsewhere)
@@ -107,13 +107,8 @@ def send(engine: Engine, publisher: Publisher, messages: list[Message], *, step:
     except PUBLISH_ERRORS:
         return False
     fault_points.point(f"{step}.published")
-    _stamp(engine, messages)
+    transact(engine, instances.stamp_dispatched, messages)
     return True
-
-
-@transaction_at("stamp", lambda _: True)
-def _stamp(connection: Connection, messages: list[Message]) -> None:
-    instances.stamp_dispatched(connection, messages)
 
 
 @dataclass(slots=True)
@@ -130,7 +125,7 @@ class _Chosen:
     ahead: int = 0
 
 
-@transaction_at("queue", lambda chosen: chosen.messages)
+@commit_point("queue", lambda chosen: chosen.messages)
 def _choose_and_queue(
     connection: Connection, settings: Settings, scheduler_id: str, window: PrefetchWindow, at_s: float
 ) -> _Chosen:

@@ -14,6 +14,7 @@ from scheduler.messaging.broker_roles import REPORT
 from scheduler.messaging.publisher import broker_lists
 from scheduler.services.service import Result, TimedService
 from scheduler.settings import Settings
+from scheduler.store.db.database import transact
 from scheduler.store.queries import overview
 
 #: One JSON object: `at`, and `queues` with the rows of `overview.queues`.
@@ -50,7 +51,7 @@ class QueueReport(TimedService):
                 broker_keys.delete_stuck_lock(self._broker, LOCK_KEY)
                 return False
             started = time.monotonic()
-            rows = overview.queues(self._engine, silent_after_s=self._settings.worker.heartbeat_timeout)
+            rows = transact(self._engine, overview.queues, silent_after_s=self._settings.worker.heartbeat_timeout)
             pause_s = max(SHORTEST_S, (time.monotonic() - started) / SHARE)
             with self._broker.pipeline(transaction=False) as pipe:
                 pipe.set(KEY, json.dumps({"at": now.isoformat(), "queues": rows}, default=_plain), ex=EXPIRES_S)

@@ -20,7 +20,7 @@ from scheduler.messaging.wakeups import EPOCH_KEY
 from scheduler.services.queue import send
 from scheduler.services.service import Result, TimedService
 from scheduler.settings import Settings
-from scheduler.store.db.database import transaction
+from scheduler.store.db.database import transact
 from scheduler.store.runs import instances
 from scheduler.store.upkeep import processes, statistics
 from scheduler.store.worker import crashes
@@ -71,9 +71,9 @@ class Rescue(TimedService):
         return Result(runs=rescued.runs, log=log)
 
     def rescue(self, now: datetime) -> Rescued:
-        crashes.note(self._engine)
+        transact(self._engine, crashes.note)
         lost, runs = self._expire_lost() if self._may_judge(now) else ([], [])
-        statistics.refresh(self._engine)
+        transact(self._engine, statistics.refresh)
         return Rescued(self._send_lost(), lost, runs)
 
     def skipped(self, now: datetime) -> None:
@@ -103,8 +103,9 @@ class Rescue(TimedService):
         return now >= self._judges_from
 
     def _expire_lost(self) -> tuple[list[str], list[int]]:
-        return processes.expire_lost(
+        return transact(
             self._engine,
+            processes.expire_lost,
             worker_timeout_s=self._settings.worker.heartbeat_timeout,
             scheduler_timeout_s=self._settings.scheduler.scheduler_health_check_threshold,
             waiter_timeout_s=self._settings.waiter.heartbeat_timeout,
@@ -143,7 +144,7 @@ class Rescue(TimedService):
 
     def _dispatch_again(self) -> list[Message]:
         """The task instances queued before a crash of PostgreSQL, after workers had time to repeat the claims that it undid."""
-        return _dispatch_again(self._engine, self._settings.worker.heartbeat_timeout)
+        return transact(self._engine, _dispatch_again, self._settings.worker.heartbeat_timeout)
 
     def _lost_messages(self) -> list[Message]:
         """Queued task instances whose message is not in the broker.
@@ -164,7 +165,7 @@ class Rescue(TimedService):
         present: dict[str, set[str]] = {}
         last_id = 0
         while len(missing) < BATCH:
-            suspects = _suspects(self._engine, age_s, self._settings.worker.heartbeat_timeout, last_id)
+            suspects = transact(self._engine, _suspects, age_s, self._settings.worker.heartbeat_timeout, last_id)
             for queue in {message.queue for message in suspects} - present.keys():
                 present[queue] = dispatch_ids_in_broker(self._broker, [queue])
             missing += [message for message in suspects if message.dispatch_id not in present[message.queue]]
@@ -174,12 +175,10 @@ class Rescue(TimedService):
         return missing
 
 
-@transaction
 def _dispatch_again(connection: Connection, settled_s: float) -> list[Message]:
     return instances.dispatch_again(connection) if crashes.settled(connection, seconds=settled_s) else []
 
 
-@transaction
 def _suspects(connection: Connection, age_s: float, settled_s: float, after_id: int) -> list[Message]:
     if not crashes.settled(connection, seconds=settled_s):
         return []

@@ -20,7 +20,7 @@ from scheduler.services.service import Result, Service
 from scheduler.settings import Settings
 from scheduler.states import TaskState
 from scheduler.store.dags.versions import Versions
-from scheduler.store.db.database import transaction
+from scheduler.store.db.database import transact
 from scheduler.store.runs import instances, runs
 
 #: The end of a task is visible when its transaction commits. After a longer commit, the run counts as unexamined for longest.
@@ -56,14 +56,14 @@ class Sweep(Service):
     def find(self, *, without: Collection[int] = ()) -> list[int]:
         """Runs with something to decide now, except those in `without`, which are examined anyway."""
         since = None if self._checked_at is None else self._checked_at - LATE
-        self._checked_at, touched = _touched(self._engine, since)
+        self._checked_at, touched = transact(self._engine, runs.touched, since)
         self._unchecked |= dict.fromkeys(touched)
         for run in without:
             self._unchecked.pop(run, None)
         open_runs: list[int] = []
         instances_checked = 0
         while self._unchecked and instances_checked < MOST_INSTANCES:
-            checked = _check(self._engine, self._versions, list(self._unchecked)[:RUNS_AT_ONCE])
+            checked = transact(self._engine, _check, self._versions, list(self._unchecked)[:RUNS_AT_ONCE])
             for run in checked.done:
                 del self._unchecked[run]
             open_runs += checked.open_runs
@@ -80,12 +80,6 @@ class _Checked:
     instances: int
 
 
-@transaction
-def _touched(connection: Connection, since: datetime | None) -> tuple[datetime, list[int]]:
-    return runs.touched(connection, since)
-
-
-@transaction
 def _check(connection: Connection, versions: Versions, run_ids: Sequence[int]) -> _Checked:
     """Check the first of these runs, up to TASKS_AT_ONCE tasks in total."""
     version_of = runs.versions_of(connection, run_ids)

@@ -8,7 +8,7 @@ from scheduler.services import closed_runs
 from scheduler.services.service import AT_ONCE, Result, Service
 from scheduler.settings import Settings
 from scheduler.states import RunState
-from scheduler.store.db.database import transaction, transaction_at
+from scheduler.store.db.database import commit_point, transact
 from scheduler.store.runs import instances, runs
 
 REASON = "dagrun_timeout: its run took too long"
@@ -26,8 +26,8 @@ class Timeouts(Service):
         self.interval_s = settings.scheduler.scheduler_idle_sleep_time
 
     def run_once(self) -> Result:
-        late = _timed_out(self._engine, self._limit)
-        closed = {run: RunState.FAILED for run in late if _end(self._engine, run)}
+        late = transact(self._engine, runs.timed_out, limit=self._limit)
+        closed = {run: RunState.FAILED for run in late if transact(self._engine, _end, run)}
         wake, log = closed_runs.follow_up(self._engine, closed)
         return Result(
             wake=wake,
@@ -36,12 +36,7 @@ class Timeouts(Service):
         )
 
 
-@transaction
-def _timed_out(connection: Connection, limit: int) -> list[int]:
-    return runs.timed_out(connection, limit=limit)
-
-
-@transaction_at("timeout")
+@commit_point("timeout")
 def _end(connection: Connection, dag_run_id: int) -> bool:
     if not runs.hold_timed_out(connection, dag_run_id):
         return False

@@ -10,6 +10,7 @@ from support.stacks import StackFactory
 from support.waiting import eventually
 
 from scheduler.store.db import database
+from scheduler.store.db.database import transact
 from scheduler.store.queries import reads
 from scheduler.store.runs import runs
 
@@ -229,15 +230,15 @@ def test_they_end_as_airflow_documents(stack_factory: StackFactory) -> None:
     engine = database.create(stack.settings)
     try:
         eventually(
-            lambda: {dag["dag_id"] for dag in reads.dags(engine)} == EXPECTED.keys(),
+            lambda: {dag["dag_id"] for dag in transact(engine, reads.dags)} == EXPECTED.keys(),
             timeout=120,
             interval=0.2,
-            message=lambda: str([(one["file"], one["message"]) for one in reads.import_errors(engine)]),
+            message=lambda: str([(one["file"], one["message"]) for one in transact(engine, reads.import_errors)]),
         )
         for dag_id in EXPECTED.keys() - FOLLOWS:
-            runs.trigger(engine, dag_id, run_id="style", conf=CONF.get(dag_id, {}))
+            transact(engine, runs.trigger, dag_id, run_id="style", conf=CONF.get(dag_id, {}))
         eventually(
-            lambda: {run["dag_id"] for run in reads.runs(engine) if run["ended_at"]} == EXPECTED.keys(),
+            lambda: {run["dag_id"] for run in transact(engine, reads.runs) if run["ended_at"]} == EXPECTED.keys(),
             timeout=150,
             interval=0.2,
             message=lambda: str({dag_id: differences(outcome(engine, dag_id), EXPECTED[dag_id]) for dag_id in EXPECTED}),
@@ -251,8 +252,8 @@ def test_they_end_as_airflow_documents(stack_factory: StackFactory) -> None:
 
 def outcome(engine: Engine, dag_id: str) -> tuple[str, dict[str, str]]:
     """How the newest run of a DAG ended, and each of its task instances."""
-    for run in reads.runs(engine, dag_id=dag_id, limit=1):
-        tasks = reads.task_instances(engine, dag_id, run["run_id"])
+    for run in transact(engine, reads.runs, dag_id=dag_id, limit=1):
+        tasks = transact(engine, reads.task_instances, dag_id, run["run_id"])
         names = [f"{one['task_id']}[{one['map_index']}]" if one["map_index"] >= 0 else one["task_id"] for one in tasks]
         return run["state"], {name: str(one["state"]) for name, one in zip(names, tasks, strict=True)}
     return "never made", {}

@@ -14,6 +14,7 @@ from chaos.plan import PlannedDag
 from scheduler.exceptions import ConflictError
 from scheduler.settings import Settings
 from scheduler.store.db import database
+from scheduler.store.db.database import transact
 from scheduler.store.runs import runs
 
 #: Runs that may be unfinished at once: more would only wait.
@@ -65,7 +66,7 @@ class Load(threading.Thread):
     def _trigger(self, engine: Engine, dag_id: str, run_id: str) -> None:
         self._book.asked_for(dag_id, run_id, sure=False)
         with contextlib.suppress(ConflictError):  # the request before got through, and its answer did not
-            runs.trigger(engine, dag_id, run_id=run_id)
+            transact(engine, runs.trigger, dag_id, run_id=run_id)
         self._book.asked_for(dag_id, run_id, sure=True)
 
     def end(self) -> None:

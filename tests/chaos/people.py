@@ -15,6 +15,7 @@ from scheduler.states import TaskState
 from scheduler.store.actions import clear, mark, pools
 from scheduler.store.dags import dags
 from scheduler.store.db import database
+from scheduler.store.db.database import transact
 from scheduler.store.runs.selection import Runs, Tasks
 
 #: Runs by how they stand; of the newest.
@@ -50,11 +51,11 @@ def paused(act: Act) -> None:
     with _engine(act) as engine:
         try:
             for dag_id in chosen:
-                dags.pause(engine, dag_id)
+                transact(engine, dags.pause, dag_id)
             time.sleep(min(act.pause_s(), 8.0))
         finally:
             for dag_id in chosen:
-                act.surely(lambda dag_id=dag_id: dags.unpause(engine, dag_id))  # type: ignore[misc]
+                act.surely(lambda dag_id=dag_id: transact(engine, dags.unpause, dag_id))  # type: ignore[misc]
 
 
 def pool_shrunk(act: Act) -> None:
@@ -63,10 +64,10 @@ def pool_shrunk(act: Act) -> None:
     with _engine(act) as engine:
         try:
             act.stage.book.shrunk[name] = time.monotonic()
-            pools.set_pool(engine, name, 1)
+            transact(engine, pools.set_pool, name, 1)
             time.sleep(min(act.pause_s(), 8.0))
         finally:
-            act.surely(lambda: pools.set_pool(engine, name, act.stage.plan.pools[name]))
+            act.surely(lambda: transact(engine, pools.set_pool, name, act.stage.plan.pools[name]))
 
 
 @contextlib.contextmanager

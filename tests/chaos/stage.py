@@ -28,6 +28,7 @@ from scheduler.settings import Paths, Settings
 from scheduler.settings.sections import Broker, Database
 from scheduler.store.actions import pools
 from scheduler.store.db import database, migrate, roles
+from scheduler.store.db.database import transact
 
 SCHEDULERS, WORKERS, CONCURRENCY = 3, 3, 5
 PLACES_OF_FEW = 2
@@ -231,7 +232,7 @@ def _prepare(settings: Settings, plan: Plan) -> None:
     try:
         migrate.migrate(engine, worker_role=roles.Wanted(settings.database_url.replace("postgres@", f"{WORKER_ROLE}@")))
         for name, slots in plan.pools.items():
-            pools.set_pool(engine, name, slots)
+            transact(engine, pools.set_pool, name, slots)
     finally:
         engine.dispose()
     Ledger.witness(settings.database_url)

@@ -5,6 +5,7 @@ from typing import Any
 
 from scheduler.store.actions import backfills
 from scheduler.store.actions.backfills import Wanted
+from scheduler.store.db.database import transact
 from support.scenario import Scenario, chain
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
@@ -40,7 +41,7 @@ def made(scenario: Scenario) -> list[tuple[datetime, str]]:
 
 
 def counts(scenario: Scenario, backfill_id: int = 1) -> dict[str, int]:
-    row = backfills.backfill(scenario.engine, backfill_id)
+    row = transact(scenario.engine, backfills.backfill, backfill_id)
     names = ("waiting", "left_out", "queued", "running", "success", "failed")
     return {name: row[name] for name in names if row[name]}
 

@@ -19,6 +19,7 @@ from scheduler.process import fault_points
 from scheduler.settings import Settings, environment_names
 from scheduler.store.actions import backfills
 from scheduler.store.db import database
+from scheduler.store.db.database import transact
 from scheduler.store.runs import runs
 from support.ledger import Ledger
 from support.stacks import Stack, StackFactory
@@ -182,7 +183,7 @@ class FaultyStack:
     def trigger(self, dag_id: str, count: int, label: str) -> None:
         for _ in range(count):
             self.made += 1
-            runs.trigger(self.engine, dag_id, run_id=f"{label}-{self.made}")
+            transact(self.engine, runs.trigger, dag_id, run_id=f"{label}-{self.made}")
 
     def rows(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
         with self.engine.connect() as connection:
@@ -224,7 +225,7 @@ class FaultyStack:
             self.filled += 1
             first = EARLIEST + timedelta(days=30 * self.filled)
             wanted = backfills.Wanted(dag_id=dag_id, first=first, last=first + timedelta(hours=count - 1), max_active_runs=count)
-            backfills.create(self.engine, wanted)
+            transact(self.engine, backfills.create, wanted)
         else:
             self.trigger(dag_id, count, point)
         if step == "expire":

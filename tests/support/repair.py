@@ -13,7 +13,7 @@ from scheduler.services.promote import Promote
 from scheduler.services.queue import send
 from scheduler.states import RUN_FINISHED
 from scheduler.store.dags import files
-from scheduler.store.db.database import transaction
+from scheduler.store.db.database import transact
 from scheduler.store.runs import instances, selection
 from scheduler.store.upkeep import notices
 from scheduler.store.upkeep.invariants import Broken
@@ -32,15 +32,14 @@ def repair(tools: Tools, broken: list[Broken]) -> list[Broken]:
     return invariants.find(tools)
 
 
-@transaction
 def _rows(connection: Connection, statement: str, *parameters: object) -> list[Any]:
     return list(connection.exec_driver_sql(statement, parameters))
 
 
 def _instance(tools: Tools, one: Broken, columns: str = "t.id, t.dispatch_id::text") -> Any:
     """Columns of the task instance `t` that was found, and of its trigger `d`; None if it is gone."""
-    found = _rows(
-        tools.engine,
+    found = transact(
+        tools.engine, _rows,
         f"select {columns} from task_instance t join dag_run r on r.id = t.dag_run_id"
         " left join deferral d on d.task_instance_id = t.id"
         " where (r.dag_id, r.run_id, t.task_id, t.map_index) = (%s, %s, %s, %s)",
@@ -50,75 +49,65 @@ def _instance(tools: Tools, one: Broken, columns: str = "t.id, t.dispatch_id::te
 
 
 def _lose(tools: Tools, one: Broken) -> None:
-    @transaction
-    def lose(connection: Connection, ti_id: int, dispatch_id: str) -> None:
-        instances.lose(connection, ti_id=ti_id, dispatch_id=dispatch_id, reason="its worker is dead", at_once=True)
-
     if found := _instance(tools, one):
-        lose(tools.engine, *found)
+        reason = "its worker is dead"
+        transact(tools.engine, instances.lose, ti_id=found[0], dispatch_id=found[1], reason=reason, at_once=True)
 
 
 def _end(tools: Tools, one: Broken) -> None:
-    @transaction
     def end(connection: Connection, key: int) -> None:
         run = selection.hold_run(connection, key)
         if run is not None and run.state in RUN_FINISHED:
             instances.end_rest(connection, run.id, running_becomes="skipped", reason="its run had ended")
 
     for (key,) in _runs(tools, one):
-        end(tools.engine, key)
-
-
-@transaction
-def _due(connection: Connection) -> None:
-    instances.due(connection, limit=MOST)
+        transact(tools.engine, end, key)
 
 
 def _send(tools: Tools, one: Broken) -> None:
-    @transaction
-    def queued(connection: Connection) -> list[Any]:
-        return instances.queued_longer_than(connection, 0.0, limit=MOST)
-
     found = _instance(tools, one)
-    messages = [message for message in queued(tools.engine) if found and message.dispatch_id == found[1]]
+    queued = transact(tools.engine, instances.queued_longer_than, 0.0, limit=MOST)
+    messages = [message for message in queued if found and message.dispatch_id == found[1]]
     send(tools.engine, Publisher(tools.settings), messages, step="rescue")
 
 
 def _fire(tools: Tools, one: Broken) -> None:
     if found := _instance(tools, one):
-        deferrals.fire(tools.engine, [Fired(ti_id=found[0], dispatch_id=found[1], outcome=TRIGGER_LOST)])
+        transact(tools.engine, deferrals.fire, [Fired(ti_id=found[0], dispatch_id=found[1], outcome=TRIGGER_LOST)])
 
 
 def _forget_trigger(tools: Tools, one: Broken) -> None:
     found = _instance(tools, one, "t.id, d.dispatch_id::text, coalesce(d.waiter, '')")
     if found and found[1]:
-        deferrals.still_awaited(tools.engine, found[2], [(found[0], found[1])])
+        transact(tools.engine, deferrals.still_awaited, found[2], [(found[0], found[1])])
 
 
 def _leave(tools: Tools, one: Broken) -> None:
     found = _instance(tools, one, "d.waiter")
     if found and found[0]:
-        deferrals.leave(tools.engine, found[0])
+        transact(tools.engine, deferrals.leave, found[0])
 
 
 def _release_notices(tools: Tools, one: Broken) -> None:
-    for claimed_by, ids in _rows(
+    for claimed_by, ids in transact(
         tools.engine,
+        _rows,
         "select claimed_by, array_agg(id) from notice"
         " where ended_at is null and claimed_until < now() - make_interval(secs => %s) group by 1",
         tools.grace_s,
     ):
-        notices.release(tools.engine, claimed_by, ids)
+        transact(tools.engine, notices.release, claimed_by, ids)
 
 
 def _release_files(tools: Tools, one: Broken) -> None:
-    for (claimed_by,) in _rows(
+    for (claimed_by,) in transact(
         tools.engine,
+        _rows,
         "select distinct claimed_by from dag_file where claimed_by is not null"
         " and claimed_until < now() - make_interval(secs => %s)",
         tools.grace_s,
     ):
-        files.release(tools.engine, claimed_by=claimed_by)
+        transact(tools.engine, files.release, claimed_by=claimed_by)
 
 
 def _promote(tools: Tools, one: Broken) -> None:
@@ -131,14 +120,14 @@ def _backfill(tools: Tools, _: Broken) -> None:
 
 
 def _runs(tools: Tools, one: Broken) -> list[Any]:
-    return _rows(tools.engine, "select id from dag_run where dag_id = %s and run_id = %s", one.dag_id, one.run_id)
+    return transact(tools.engine, _rows, "select id from dag_run where dag_id = %s and run_id = %s", one.dag_id, one.run_id)
 
 
 #: By the name of the invariant.
 REPAIRS: Mapping[str, Callable[[Tools, Broken], object]] = {
     "dead worker": _lose,
     "open in a finished run": _end,
-    "overdue": lambda tools, _: _due(tools.engine),
+    "overdue": lambda tools, _: transact(tools.engine, instances.due, limit=MOST),
     "deferred without a trigger": _fire,
     "trigger without a deferred task": _forget_trigger,
     "trigger of a dead waiter": _leave,

@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from scheduler.authoring import zones
@@ -28,6 +28,7 @@ from scheduler.process.pidfile import Pidfile
 from scheduler.settings import Settings
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db import clock
+from scheduler.store.db.database import transact
 from scheduler.store.upkeep import processes
 from scheduler.store.upkeep.heartbeats import Renewal
 from scheduler.store.upkeep.settings_drift import SettingsDrift
@@ -36,6 +37,7 @@ from scheduler.store.worker.deferrals import Awaited, Fired
 from workers import logs, secrets_backend, startup
 from workers.waiter.triggers import Outside, Triggers
 
+P = ParamSpec("P")
 R = TypeVar("R")
 
 log = logging.getLogger("paceline.waiter")
@@ -168,7 +170,7 @@ class Waiter:
         capacity = min(self._settings.waiter.capacity - len(self._running), BATCH)
         if capacity > 0:
             waiter = self.waiter_id
-            claimed = await self._ask(functools.partial(deferrals.claim, self._engine, waiter, limit=capacity))
+            claimed = await self._transact(deferrals.claim, waiter, limit=capacity)
             if waiter == self.waiter_id:  # otherwise it was declared lost in the meantime, and they are free again
                 for trigger in claimed:
                     self._start(trigger)
@@ -188,7 +190,7 @@ class Waiter:
         await self._something_fired.wait()
         batch = self._fired[:BATCH]
         if batch:
-            moved = await self._ask(functools.partial(deferrals.fire, self._engine, batch))
+            moved = await self._transact(deferrals.fire, batch)
             del self._fired[: len(batch)]
             if moved:
                 await self._ask(functools.partial(self._wakeups.wake, "queue"))
@@ -210,7 +212,7 @@ class Waiter:
         self._outside.set_clock(await self._ask(self._clock))
         waiter, mine = self.waiter_id, [(trigger.ti_id, trigger.dispatch_id) for trigger, _ in self._running.values()]
         if mine:
-            awaited = await self._ask(functools.partial(deferrals.still_awaited, self._engine, waiter, mine))
+            awaited = await self._transact(deferrals.still_awaited, waiter, mine)
             self._drop([dispatch_id for _, dispatch_id in mine if dispatch_id not in awaited])
         await asyncio.sleep(self._settings.waiter.heartbeat_sec)
 
@@ -238,11 +240,11 @@ class Waiter:
     async def _give_back(self) -> None:
         try:
             if self._fired:
-                await self._ask(functools.partial(deferrals.fire, self._engine, self._fired))
+                await self._transact(deferrals.fire, self._fired)
                 self._wakeups.wake("queue")
-            if await self._ask(functools.partial(deferrals.leave, self._engine, self.waiter_id)):
+            if await self._transact(deferrals.leave, self.waiter_id):
                 self._wakeups.wake_waiters()
-            await self._ask(functools.partial(processes.stop, self._engine, self.waiter_id))
+            await self._transact(processes.stop, self.waiter_id)
         except DBAPIError as error:
             log.warning("PostgreSQL does not answer (%s); others take over once it does", str(error.orig).strip())
 
@@ -261,6 +263,9 @@ class Waiter:
         with self._engine.connect() as connection:
             return clock.now(connection)
 
+    async def _transact(self, work: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return await self._ask(lambda: transact(self._engine, work, *args, **kwargs))
+
     async def _ask(self, work: Callable[[], R]) -> R:
         """Return `work()`, run in a thread, so that the database never blocks the triggers."""
         return await asyncio.get_running_loop().run_in_executor(self._database, work)
@@ -272,7 +277,7 @@ class Waiter:
         if self._pidfile is not None:
             self._pidfile.note(waiter_id)
             if dead := self._pidfile.take_dead():
-                processes.expire(self._engine, dead, why="is gone from its machine")
+                transact(self._engine, processes.expire, dead, why="is gone from its machine")
         return waiter_id
 
     def _watch(self, loop: asyncio.AbstractEventLoop, ended: threading.Event) -> None:

@@ -11,6 +11,7 @@ from scheduler.settings import Core
 from scheduler.states import RUN_FINISHED, RUN_UNFINISHED
 from scheduler.store.actions import clear
 from scheduler.store.dags.versions import Versions
+from scheduler.store.db import rows
 from scheduler.store.runs.new_instances import BACKFILL_RANK
 from scheduler.store.runs.selection import Tasks
 
@@ -49,20 +50,16 @@ def unfinished(connection: Connection) -> list[int]:
 
 def hold(connection: Connection, backfill_id: int) -> Held | None:
     """Lock one backfill; None if it has ended or another process holds it. What it makes is counted under this lock."""
-    row = (
-        connection.exec_driver_sql(
-            """
-            select b.id, b.dag_id, b.version_id, b.max_active_runs, b.reprocess, b.conf,
-                   not b.is_paused and coalesce(d.is_active and not s.is_paused, false) as goes_on
-              from backfill b left join dag d on d.dag_id = b.dag_id left join dag_schedule s on s.dag_id = b.dag_id
-             where b.id = %s and b.ended_at is null for no key update of b skip locked
-            """,
-            (backfill_id,),
-        )
-        .mappings()
-        .first()
+    held = connection.exec_driver_sql(
+        """
+        select b.id, b.dag_id, b.version_id, b.max_active_runs, b.reprocess, b.conf,
+               not b.is_paused and coalesce(d.is_active and not s.is_paused, false) as goes_on
+          from backfill b left join dag d on d.dag_id = b.dag_id left join dag_schedule s on s.dag_id = b.dag_id
+         where b.id = %s and b.ended_at is null for no key update of b skip locked
+        """,
+        (backfill_id,),
     )
-    return None if row is None else Held(**row)
+    return rows.first(Held, held)
 
 
 def open_runs(connection: Connection, backfill_id: int) -> int:
@@ -75,12 +72,12 @@ def open_runs(connection: Connection, backfill_id: int) -> int:
 
 def next_date(connection: Connection, backfill_id: int) -> Date | None:
     """The first date that has neither a run nor a reason to have none."""
-    row = connection.exec_driver_sql(
+    waiting = connection.exec_driver_sql(
         "select ordinal, logical_date, data_interval_start, data_interval_end from backfill_run"
         " where backfill_id = %s and state = 'waiting' order by ordinal limit 1",
         (backfill_id,),
-    ).first()
-    return None if row is None else Date(*row)
+    )
+    return rows.first(Date, waiting)
 
 
 def run_of(connection: Connection, dag_id: str, logical_date: datetime) -> tuple[int, str] | None:
@@ -88,7 +85,7 @@ def run_of(connection: Connection, dag_id: str, logical_date: datetime) -> tuple
     row = connection.exec_driver_sql(
         "select id, state from dag_run where dag_id = %s and logical_date = %s", (dag_id, logical_date)
     ).first()
-    return None if row is None else (row[0], row[1])
+    return None if row is None else (row.id, row.state)
 
 
 def leave_out(connection: Connection, backfill_id: int, ordinal: int, reason: str) -> None:

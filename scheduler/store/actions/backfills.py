@@ -15,7 +15,7 @@ from scheduler.authoring.timetable import RunTimes
 from scheduler.exceptions import BackfillError, ConflictError, NotFoundError
 from scheduler.serialized.dag import SerializedDag, next_timetable
 from scheduler.states import BACKFILL_MAX_ACTIVE_RUNS, REPROCESS
-from scheduler.store.db.database import transaction
+from scheduler.store.db import rows
 
 Row = dict[str, Any]
 
@@ -73,7 +73,6 @@ def why_left_out(state: str | None, reprocess: str) -> str | None:
     return "in flight" if state in ("queued", "running") else f"already has a run ({state})"
 
 
-@transaction
 def create(connection: Connection, wanted: Wanted) -> Row:
     """Write a backfill with a row for each of its dates; the scheduler makes the runs. BackfillError, ConflictError if refused."""
     version_id, places = _places(connection, wanted)
@@ -110,7 +109,6 @@ def create(connection: Connection, wanted: Wanted) -> Row:
     return _show(connection, backfill_id)
 
 
-@transaction
 def dry_run(connection: Connection, wanted: Wanted) -> list[Row]:
     """What `create` would write, one row a date, in its order; it refuses what `create` refuses and changes nothing."""
     _, places = _places(connection, wanted)
@@ -129,20 +127,18 @@ def dry_run(connection: Connection, wanted: Wanted) -> list[Row]:
     ]
 
 
-@transaction
 def backfills(connection: Connection, *, dag_id: str | None = None, limit: int | None = None) -> list[Row]:
     """Backfills with the number of their runs in each state, newest first."""
-    rows = connection.exec_driver_sql(
+    found = connection.exec_driver_sql(
         f"{SELECT} where %(dag_id)s::text is null or b.dag_id = %(dag_id)s order by b.id desc limit %(limit)s",
         {"dag_id": dag_id, "limit": limit},
     )
-    return [dict(row) for row in rows.mappings()]
+    return rows.dicts(found)
 
 
-@transaction
 def backfill(connection: Connection, backfill_id: int) -> Row:
     """One backfill with `runs`, one row a date, in its order. NotFoundError."""
-    rows = connection.exec_driver_sql(
+    found = connection.exec_driver_sql(
         """
         select o.ordinal, o.logical_date, o.data_interval_start, o.data_interval_end,
                case when o.state = 'made' then coalesce(r.state, 'deleted') else o.state end as state,
@@ -151,22 +147,19 @@ def backfill(connection: Connection, backfill_id: int) -> Row:
         """,
         (backfill_id,),
     )
-    return _show(connection, backfill_id) | {"runs": [dict(row) for row in rows.mappings()]}
+    return _show(connection, backfill_id) | {"runs": rows.dicts(found)}
 
 
-@transaction
 def pause(connection: Connection, backfill_id: int) -> bool:
     """Make and start no more of its runs; those running go on. False if it was paused already."""
     return _set_paused(connection, backfill_id, paused=True)
 
 
-@transaction
 def resume(connection: Connection, backfill_id: int) -> bool:
     """Let a paused backfill go on; False if it was not paused."""
     return _set_paused(connection, backfill_id, paused=False)
 
 
-@transaction
 def cancel(connection: Connection, backfill_id: int) -> Row:
     """End it: dates that wait are left out, queued runs fail, running ones go on. ConflictError if it has ended already."""
     _hold_open(connection, backfill_id)
@@ -211,11 +204,11 @@ def _places(connection: Connection, wanted: Wanted) -> tuple[int, list[_Place]]:
     dag = SerializedDag.from_json(data)
     check(dag, wanted, now)
     times = _dates(dag, wanted, now)
-    rows = connection.exec_driver_sql(
+    runs = connection.exec_driver_sql(
         "select logical_date, state from dag_run where dag_id = %s and logical_date between %s and %s",
         (wanted.dag_id, times[0].logical_date, times[-1].logical_date),
     )
-    states: dict[datetime, str] = dict(tuple(row) for row in rows)
+    states = {row.logical_date: row.state for row in runs}
     places = [_Place(one, why_left_out(states.get(one.logical_date), wanted.reprocess)) for one in times]
     if all(place.reason for place in places):
         raise ConflictError(_all_left_out(wanted, places))

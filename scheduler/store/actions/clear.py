@@ -16,7 +16,7 @@ from scheduler.states import NOT_CLEARABLE, RUN_FINISHED, STARTED
 from scheduler.states import TaskState as S
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db import fencing
-from scheduler.store.db.database import transaction
+from scheduler.store.db.database import transact
 from scheduler.store.db.fencing import Writer
 from scheduler.store.runs import deadlines, integrity, selection
 from scheduler.store.runs.selection import Change, Instance, Run, Runs, Tasks
@@ -31,24 +31,18 @@ def clear(
     engine: Engine, runs: Runs, tasks: Tasks, *, core: Core, latest: bool | None = None, dry_run: bool = False,
     writer: Writer | None = None,
 ) -> list[Change]:  # fmt: skip
-    """Clear these task instances of these runs, each run in a transaction of its own; what changed.
+    """Clear these task instances of these runs; what changed. Each run has a transaction of its own, so it takes the engine.
 
     `latest` makes the runs go on with the newest version of their DAG; None leaves that to the DAG and then to the settings.
     A dry run is the same, undone at its end. `writer` is the try of a task that does it, StaleTryError.
     """
     versions = Versions()
     changes = []
-    for key in _run_keys(engine, runs):
-        changes += _clear_run(engine, key, tasks, core, versions, latest=latest, dry_run=dry_run, writer=writer)
+    for key in transact(engine, selection.run_keys, runs):
+        changes += transact(engine, _clear_run, key, tasks, core, versions, latest=latest, dry_run=dry_run, writer=writer)
     return changes
 
 
-@transaction
-def _run_keys(connection: Connection, runs: Runs) -> list[int]:
-    return selection.run_keys(connection, runs)
-
-
-@transaction
 def _clear_run(
     connection: Connection, key: int, tasks: Tasks, core: Core, versions: Versions, *, latest: bool | None, dry_run: bool,
     writer: Writer | None,

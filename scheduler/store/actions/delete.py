@@ -7,7 +7,6 @@ from sqlalchemy import Connection
 
 from scheduler.exceptions import ConflictError, NotFoundError
 from scheduler.states import STARTED
-from scheduler.store.db.database import transaction
 from scheduler.store.runs import selection
 
 
@@ -21,7 +20,6 @@ class DeletedDag:
     keys: Mapping[str, int]
 
 
-@transaction
 def delete_run(connection: Connection, dag_id: str, run_id: str) -> int:
     """Delete a run, its task instances, tries and XComs; the number it had.
 
@@ -33,7 +31,6 @@ def delete_run(connection: Connection, dag_id: str, run_id: str) -> int:
     return key
 
 
-@transaction
 def delete_dag(connection: Connection, dag_id: str) -> DeletedDag:
     """Delete a DAG with its runs, backfills and versions. ConflictError while a worker has some of its tasks, NotFoundError."""
     # Before all else: whoever stores what a file holds takes its row first too.
@@ -46,7 +43,7 @@ def delete_dag(connection: Connection, dag_id: str) -> DeletedDag:
     ).scalar_one_or_none()
     connection.exec_driver_sql("select 1 from dag_schedule where dag_id = %s for update", (dag_id,))
     rows = connection.exec_driver_sql("select run_id, id from dag_run where dag_id = %s order by id", (dag_id,)).all()
-    keys: dict[str, int] = {row[0]: row[1] for row in rows}
+    keys: dict[str, int] = {row.run_id: row.id for row in rows}
     _refuse_started(connection, list(keys.values()), f"DAG {dag_id!r}", "`paceline runs mark DAG RUN failed`")
     # A run that is being made holds its version; after this, none can be. One that changes its version holds itself first.
     versions = connection.exec_driver_sql("select id from dag_version where dag_id = %s order by id for update", (dag_id,)).all()

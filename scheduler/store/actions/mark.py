@@ -12,7 +12,7 @@ from scheduler.states import FAILURES, FINISHED, NOT_CLEARABLE, RUN_FINISHED, ST
 from scheduler.states import TaskState as S
 from scheduler.store.actions import clear
 from scheduler.store.dags.versions import Versions
-from scheduler.store.db.database import transaction
+from scheduler.store.db.database import transact
 from scheduler.store.runs import selection
 from scheduler.store.runs.selection import Change, Instance, Run, Runs, Tasks
 from scheduler.store.worker import deferrals
@@ -26,7 +26,7 @@ NOT_GOOD = frozenset(S) - FINISHED | FAILURES
 def mark(
     engine: Engine, runs: Runs, tasks: Tasks, state: S, *, clear_downstream: bool = False, dry_run: bool = False
 ) -> list[Change]:
-    """Mark these task instances of these runs, each run in a transaction of its own; what changed.
+    """Mark these task instances of these runs; what changed. Each run has a transaction of its own, so it takes the engine.
 
     A run that has ended stays as it ended. With `clear_downstream`, what failed below those marked is cleared, and an ended run
     is queued again for it. A dry run is the same, undone at its end.
@@ -35,12 +35,11 @@ def mark(
         raise PacelineError(f"A task instance cannot be marked {state}: choose one of {', '.join(STATES)}.")
     versions = Versions()
     changes = []
-    for key in _run_keys(engine, runs):
-        changes += _mark_tasks(engine, key, tasks, state, versions, clear_downstream=clear_downstream, dry_run=dry_run)
+    for key in transact(engine, selection.run_keys, runs):
+        changes += transact(engine, _mark_tasks, key, tasks, state, versions, clear_downstream=clear_downstream, dry_run=dry_run)
     return changes
 
 
-@transaction
 def mark_run(connection: Connection, dag_id: str, run_id: str, state: RunState, *, dry_run: bool = False) -> list[Change]:
     """End a run as success or failed, now and for good; what changed of its task instances.
 
@@ -70,12 +69,6 @@ def mark_run(connection: Connection, dag_id: str, run_id: str, state: RunState, 
     return changes
 
 
-@transaction
-def _run_keys(connection: Connection, runs: Runs) -> list[int]:
-    return selection.run_keys(connection, runs)
-
-
-@transaction
 def _mark_tasks(
     connection: Connection, key: int, tasks: Tasks, state: S, versions: Versions, *, clear_downstream: bool, dry_run: bool
 ) -> list[Change]:

@@ -6,7 +6,7 @@ from sqlalchemy import Connection
 
 from scheduler.exceptions import ConflictError, NotFoundError
 from scheduler.states import HOLDS_SLOTS, States, TaskState
-from scheduler.store.db.database import transaction
+from scheduler.store.db import rows
 
 DEFAULT_POOL = "default_pool"
 #: A TI in one of these keeps its pool from being deleted.
@@ -22,14 +22,12 @@ SELECT = f"""
 """
 
 
-@transaction
 def pools(connection: Connection) -> list[dict[str, Any]]:
     """Every pool: its slots, those in use and free (None: no limit), and how many task instances wait."""
-    rows = connection.exec_driver_sql(f"{SELECT} group by p.name order by p.name")
-    return [dict(row) for row in rows.mappings()]
+    found = connection.exec_driver_sql(f"{SELECT} group by p.name order by p.name")
+    return rows.dicts(found)
 
 
-@transaction
 def set_pool(
     connection: Connection,
     name: str,
@@ -61,7 +59,6 @@ def set_pool(
     return dict(connection.exec_driver_sql(f"{SELECT} where p.name = %s group by p.name", (name,)).mappings().one())
 
 
-@transaction
 def delete_pool(connection: Connection, name: str) -> None:
     """Delete a pool. NotFoundError; ConflictError for default_pool and while task instances wait or hold slots."""
     if name == DEFAULT_POOL:

@@ -13,7 +13,6 @@ from sqlalchemy.exc import DataError
 from scheduler.authoring import asset
 from scheduler.authoring.asset_events import AssetEvent
 from scheduler.exceptions import NotFoundError, PacelineError
-from scheduler.store.db.database import transaction
 
 #: Whether an update is to be passed on, or a DAG waits for more, see store/upkeep/pending_work.
 PENDING = "exists (select from notice where kind = 'asset' and ended_at is null) or exists (select from asset_waiting)"
@@ -81,7 +80,7 @@ def take_successes(connection: Connection, *, limit: int) -> list[Success]:
             update notice n set ended_at = clock_timestamp(), attempts = n.attempts + 1 from taken where n.id = taken.id
             returning n.id, n.task_instance_id, n.created_at
         )
-        select r.version_id, t.task_no, r.dag_id, r.run_id, t.task_id, t.map_index, e.created_at, x.value
+        select r.version_id, t.task_no, r.dag_id, r.run_id, t.task_id, t.map_index, e.created_at as at, x.value as extras
           from ended e
           join task_instance t on t.id = e.task_instance_id
           join dag_run r on r.id = t.dag_run_id
@@ -90,7 +89,7 @@ def take_successes(connection: Connection, *, limit: int) -> list[Success]:
         """,
         {"limit": limit, "key": XCOM_KEY},
     )
-    return [Success(*(*row[:-1], _extras(row[-1]))) for row in rows]
+    return [Success(**{**row, "extras": _extras(row["extras"])}) for row in rows.mappings()]
 
 
 def store(connection: Connection, updates: Sequence[Update], names: Mapping[str, str] | None = None) -> None:
@@ -137,7 +136,7 @@ def collected(connection: Connection, *, without: Collection[str] = ()) -> list[
                    select dag_id, uri from asset_waiting a where (a.dag_id, a.uri) > (w.dag_id, w.uri)
                     order by dag_id, uri limit 1) n
         )
-        select w.dag_id, d.version_id, array_agg(w.uri)
+        select w.dag_id, d.version_id, array_agg(w.uri) as uris
           from waiting w
           join dag d on d.dag_id = w.dag_id and d.is_active
           join dag_schedule s on s.dag_id = w.dag_id and not s.is_paused
@@ -146,24 +145,24 @@ def collected(connection: Connection, *, without: Collection[str] = ()) -> list[
         """,
         (list(without),),
     )
-    return [Collected(row[0], row[1], frozenset(row[2])) for row in rows]
+    return [Collected(row.dag_id, row.version_id, frozenset(row.uris)) for row in rows]
 
 
 def hold(connection: Connection, dag_id: str) -> Collected | None:
     """Lock the DAG's dag_schedule row and read again what was updated for it; None if another scheduler has it, or it is paused."""
-    row = connection.exec_driver_sql(
+    version_id = connection.exec_driver_sql(
         """
         select d.version_id
           from dag_schedule s join dag d on d.dag_id = s.dag_id and d.is_active
          where s.dag_id = %s and not s.is_paused for no key update of s skip locked
         """,
         (dag_id,),
-    ).first()
-    if row is None:
+    ).scalar_one_or_none()
+    if version_id is None:
         return None
     # A statement of its own: it sees what the holder before consumed.
     uris = connection.exec_driver_sql("select distinct uri from asset_waiting where dag_id = %s", (dag_id,)).scalars()
-    return Collected(dag_id, row[0], frozenset(uris))
+    return Collected(dag_id, version_id, frozenset(uris))
 
 
 def consume(connection: Connection, dag_id: str, dag_run_id: int) -> None:
@@ -182,7 +181,6 @@ def forget(connection: Connection, dag_id: str, *, but: Collection[str]) -> None
     connection.exec_driver_sql("delete from asset_waiting where dag_id = %s and uri <> all(%s::text[])", (dag_id, list(but)))
 
 
-@transaction
 def update(connection: Connection, uri: str, extra: Mapping[str, Any] | None = None, created_by: str = "cli") -> dict[str, Any]:
     """Note that somebody updated the asset of this URI or name; its event. NotFoundError for one that nothing names."""
     known = _all(connection)
@@ -201,7 +199,6 @@ def update(connection: Connection, uri: str, extra: Mapping[str, Any] | None = N
     return dict(row.mappings().one())
 
 
-@transaction
 def assets(connection: Connection) -> list[dict[str, Any]]:
     """Every asset that an active DAG names or that was ever updated, by URI: who updates it, who waits, its newest update."""
     return [row for _, row in sorted(_all(connection).items())]

@@ -6,22 +6,18 @@ from sqlalchemy import Connection
 
 from scheduler.exceptions import NotFoundError
 from scheduler.states import RUN_FINISHED
-from scheduler.store.db.database import transaction
 
 
-@transaction
 def pause(connection: Connection, dag_id: str) -> bool:
     """Make no more runs of the DAG and start no more of its task instances; False if it was paused already."""
     return _set_paused(connection, dag_id, paused=True)
 
 
-@transaction
 def unpause(connection: Connection, dag_id: str) -> bool:
     """Let the DAG go on; False if it was not paused."""
     return _set_paused(connection, dag_id, paused=False)
 
 
-@transaction
 def reparse(connection: Connection, dag_id: str | None = None) -> list[str]:
     """Make the file of one DAG, or every file, due to be read now, changed or not; the files."""
     if dag_id is not None:
@@ -37,10 +33,9 @@ def reparse(connection: Connection, dag_id: str | None = None) -> list[str]:
         """,
         {"dag_id": dag_id},
     )
-    return sorted(row[0] for row in rows)
+    return sorted(rows.scalars())
 
 
-@transaction
 def pause_if_failing(connection: Connection, closed: Collection[int]) -> dict[str, int]:
     """Pause the DAGs of these runs whose last max_consecutive_failed_dag_runs ended runs, by logical date, all failed.
 
@@ -75,7 +70,7 @@ def pause_if_failing(connection: Connection, closed: Collection[int]) -> dict[st
         """,
         {"closed": list(closed)},
     )
-    return {row[0]: row[1] for row in rows}
+    return {row.dag_id: row.most for row in rows}
 
 
 def _set_paused(connection: Connection, dag_id: str, *, paused: bool) -> bool:

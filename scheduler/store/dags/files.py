@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DataError, DBAPIError
 
-from scheduler.store.db.database import transaction, transaction_at
+from scheduler.store.db.database import commit_point, transact
 
 #: Unchanged files come in the order in which they became due, so that none starves; a new or changed one goes before them.
 ORDERS = {
@@ -84,7 +84,6 @@ class _TakenError(Exception):
     """DAG ids of this file belong to other files."""
 
 
-@transaction
 def sync(
     connection: Connection, files: Mapping[str, datetime], *, complete: bool, now: datetime,
     modules: Mapping[str, datetime] | None = None, again: Collection[str] = (),
@@ -117,7 +116,6 @@ def sync(
     return tuple(gone.scalars())
 
 
-@transaction
 def claim(
     connection: Connection, *, claimed_by: str, until: datetime, now: datetime, limit: int, sort_mode: str, host: str
 ) -> list[Claimed]:
@@ -125,7 +123,6 @@ def claim(
     return _claim(connection, sort_mode, {"claimed_by": claimed_by, "until": until, "now": now, "limit": limit, "host": host})
 
 
-@transaction
 def take(
     connection: Connection, files: Mapping[str, datetime], *, modules: Mapping[str, datetime], again: Collection[str],
     claimed_by: str, until: datetime, now: datetime, limit: int, sort_mode: str, host: str,
@@ -199,7 +196,6 @@ def _claim(connection: Connection, sort_mode: str, parameters: Mapping[str, Any]
     return [Claimed(path, modified_at) for path, modified_at in rows]
 
 
-@transaction
 def release(connection: Connection, *, claimed_by: str) -> None:
     """Give up all claims of a reader that stops; its files stay due."""
     connection.exec_driver_sql(
@@ -221,13 +217,13 @@ def release_dead(connection: Connection, readers: Collection[str]) -> None:
 
 
 def record(engine: Engine, parsed: ParsedFile, *, claimed_by: str, now: datetime, min_interval: timedelta) -> Recorded:
-    """Store what was read from a file in one transaction, all of it or, as an import error, nothing.
+    """Store what was read from a file, all of it in one transaction. If that is rolled back, another one stores an import error.
 
     A dag_version is made only for content that this DAG never had; an import error leaves the former versions active.
     """
     arguments: dict[str, Any] = {"claimed_by": claimed_by, "now": now, "min_interval": min_interval}
     try:
-        return _record(engine, parsed, **arguments)
+        return transact(engine, _record, parsed, **arguments)
     except _TakenError as taken:
         problem = ImportProblem(str(taken))
     except DBAPIError as error:
@@ -235,10 +231,10 @@ def record(engine: Engine, parsed: ParsedFile, *, claimed_by: str, now: datetime
             raise
         problem = ImportProblem(f"PostgreSQL cannot store a DAG of this file: {str(error.orig).splitlines()[0]}.")
     failed = ParsedFile(path=parsed.path, modified_at=parsed.modified_at, duration_s=parsed.duration_s, problem=problem)
-    return _record(engine, failed, **arguments)
+    return transact(engine, _record, failed, **arguments)
 
 
-@transaction_at("parse", lambda recorded: recorded.accepted)
+@commit_point("parse", lambda recorded: recorded.accepted)
 def _record(connection: Connection, parsed: ParsedFile, *, claimed_by: str, now: datetime, min_interval: timedelta) -> Recorded:
     # Changed again while it was read: due at once. A claim that somebody else took over, or a removed file: no row.
     mine = connection.exec_driver_sql(

@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
 from scheduler.authoring.timetable import RunTimes
 from scheduler.exceptions import NotFoundError
 from scheduler.serialized.dag import SerializedDag, next_timetable
 from scheduler.states import RUN_UNFINISHED
 from scheduler.store.db import clock
-from scheduler.store.db.database import transaction
 
 #: Whether a run may be due before the next look, or a DAG has a new version, see store/upkeep/pending_work.
 PENDING = """
@@ -52,7 +52,7 @@ def due(connection: Connection, now: datetime, *, limit: int, spread: str, witho
         """,
         {"now": now, "limit": limit, "spread": spread, "without": list(without)},
     )
-    return [row[0] for row in rows]
+    return list(rows.scalars())
 
 
 def next_due(connection: Connection, now: datetime) -> datetime | None:
@@ -79,7 +79,7 @@ def hold(connection: Connection, dag_id: str) -> Due | None:
         select s.planned_version_id, s.next_logical_date, s.next_interval_start, s.next_interval_end, s.next_run_after,
                d.version_id,
                v.max_active_runs - (select count(*) from dag_run r
-                  where r.dag_id = s.dag_id and r.state in {RUN_UNFINISHED.sql} and r.backfill_id is null)
+                  where r.dag_id = s.dag_id and r.state in {RUN_UNFINISHED.sql} and r.backfill_id is null) as room
           from dag_schedule s join dag d on d.dag_id = s.dag_id and d.is_active join dag_version v on v.id = d.version_id
          where s.dag_id = %s
         """,
@@ -87,11 +87,8 @@ def hold(connection: Connection, dag_id: str) -> Due | None:
     ).first()
     if row is None:
         return None
-    planned, logical_date, start, end, run_after, version_id, room = row
-    times = None
-    if run_after is not None:
-        times = RunTimes(logical_date=logical_date, data_interval_start=start, data_interval_end=end, run_after=run_after)
-    return Due(dag_id=dag_id, version_id=version_id, planned_version_id=planned, next=times, room=room)
+    planned, next_ = row.planned_version_id, _planned(row)
+    return Due(dag_id=dag_id, version_id=row.version_id, planned_version_id=planned, next=next_, room=row.room)
 
 
 def newest_scheduled(connection: Connection, dag_id: str) -> tuple[datetime, datetime | None] | None:
@@ -101,7 +98,7 @@ def newest_scheduled(connection: Connection, dag_id: str) -> tuple[datetime, dat
         " where dag_id = %s and run_type = 'scheduled' and logical_date is not null order by logical_date desc limit 1",
         (dag_id,),
     ).first()
-    return None if row is None else (row[0], row[1])
+    return None if row is None else (row.logical_date, row.data_interval_end)
 
 
 def plan(connection: Connection, dag_id: str, version_id: int, times: RunTimes | None) -> None:
@@ -124,13 +121,12 @@ def plan(connection: Connection, dag_id: str, version_id: int, times: RunTimes |
     )
 
 
-@transaction
 def upcoming(connection: Connection, dag_id: str, *, count: int) -> list[RunTimes]:
     """The runs that the schedule of a DAG makes next, the first one as it is planned. NotFoundError."""
     row = connection.exec_driver_sql(
         """
-        select v.data, s.planned_version_id = d.version_id, s.next_logical_date, s.next_interval_start, s.next_interval_end,
-               s.next_run_after
+        select v.data, s.planned_version_id = d.version_id as is_planned,
+               s.next_logical_date, s.next_interval_start, s.next_interval_end, s.next_run_after
           from dag d join dag_version v on v.id = d.version_id left join dag_schedule s on s.dag_id = d.dag_id
          where d.dag_id = %s and d.is_active
         """,
@@ -138,11 +134,10 @@ def upcoming(connection: Connection, dag_id: str, *, count: int) -> list[RunTime
     ).first()
     if row is None:
         raise NotFoundError(f"There is no DAG {dag_id!r}: `paceline dags list` shows all.")
-    data, is_planned, *times = row
-    dag = SerializedDag.from_json(data)
+    dag = SerializedDag.from_json(row.data)
     now = clock.now(connection)
-    if is_planned:
-        following = RunTimes(*times) if times[-1] is not None else None
+    if row.is_planned:
+        following = _planned(row)
     else:
         last, covered = newest_scheduled(connection, dag_id) or (None, None)
         following = next_run(dag, last, now, covered=covered)
@@ -162,3 +157,10 @@ def next_run(dag: SerializedDag, last: datetime | None, now: datetime, *, covere
     if dag.allowed_run_types and "scheduled" not in dag.allowed_run_types:
         return None
     return next_timetable(dag).next_run(last=last, covered=covered, start=dag.start, end=dag.end, catchup=dag.catchup, now=now)
+
+
+def _planned(row: Row[Any]) -> RunTimes | None:
+    """The run that a row of dag_schedule plans next."""
+    if row.next_run_after is None:
+        return None
+    return RunTimes(row.next_logical_date, row.next_interval_start, row.next_interval_end, row.next_run_after)

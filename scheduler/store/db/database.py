@@ -44,6 +44,9 @@ UNTRUSTED = (
     "could not read root certificate",
 )  # fmt: skip
 
+#: The fault points of a function's transaction: their step, and whether a result reaches them.
+_COMMIT_POINTS: dict[Callable[..., Any], tuple[str, Callable[[Any], object]]] = {}
+
 
 def create(
     settings: Settings,
@@ -221,32 +224,33 @@ def wait(engine: Engine, say: Callable[[str], None], *, timeout_s: float = math.
     retries.await_server(functools.partial(check, engine), say, within_s=timeout_s, pause_s=pause_s)
 
 
-def transaction(
-    work: Callable[Concatenate[Connection, P], R],
-) -> Callable[Concatenate[Engine, P], R]:
-    """Run `work` in one transaction of its own, again if it lost a race or, for the engine's patience, met a read-only server.
+def transact(engine: Engine, work: Callable[Concatenate[Connection, P], R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """Return `work(connection, ...)`, run in a transaction. Retry it after a lost race, and for the engine's patience while the
+    server accepts no writes.
 
-    Only after errors by which the server says that nothing was stored: a lost connection leaves open whether it was.
+    Only errors with which the server states that it stored nothing are retried: after a lost connection, nobody knows.
     """
+    step, did = _COMMIT_POINTS.get(work, ("", _never))
 
-    def once(engine: Engine, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def once() -> R:
         try:
             with engine.begin() as connection:
-                return work(connection, *args, **kwargs)
+                result = work(connection, *args, **kwargs)
+                if did(result):
+                    fault_points.point(f"{step}.commit")
+                return result
         except ValueError as error:
             # What psycopg2 says of a text that it cannot send.
             if isinstance(error, UnicodeEncodeError) or "NUL (0x00)" in str(error):
                 raise PacelineError(UNSENDABLE) from None
             raise
 
-    def run(engine: Engine, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        patience = retries.repeated(_stored_nothing, pause_s=PAUSE_S, stop=stop_after_delay(_patience_s(engine)))
-        races = retries.repeated(_is_lost_race, pause_s=0.0, stop=stop_after_attempt(MAX_ATTEMPTS))
-        result: R = patience(races, once, engine, *args, **kwargs)
-        return result
-
-    functools.update_wrapper(run, work)
-    return run
+    patience = retries.repeated(_stored_nothing, pause_s=PAUSE_S, stop=stop_after_delay(_patience_s(engine)))
+    races = retries.repeated(_is_lost_race, pause_s=0.0, stop=stop_after_attempt(MAX_ATTEMPTS))
+    result: R = patience(races, once)
+    if did(result):
+        fault_points.point(f"{step}.committed")
+    return result
 
 
 def _stored_nothing(error: BaseException) -> bool:
@@ -258,29 +262,15 @@ def _is_lost_race(error: BaseException) -> bool:
     return isinstance(error, DBAPIError) and sqlstates.is_lost_race(error.orig)
 
 
-def transaction_at(
-    step: str, did: Callable[[Any], object] = bool
-) -> Callable[[Callable[Concatenate[Connection, P], R]], Callable[Concatenate[Engine, P], R]]:
-    """A transaction with fault points before and after its commit (process/fault_points.py), reached when `did(result)`."""
-    before, after = f"{step}.commit", f"{step}.committed"
+def commit_point(step: str, did: Callable[[Any], object] = bool) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Name the fault points before and after the commit of this function's transaction, reached when `did(result)`."""
 
-    def decorate(work: Callable[Concatenate[Connection, P], R]) -> Callable[Concatenate[Engine, P], R]:
-        @functools.wraps(work)
-        def inside(connection: Connection, /, *args: P.args, **kwargs: P.kwargs) -> R:
-            result = work(connection, *args, **kwargs)
-            if did(result):
-                fault_points.point(before)
-            return result
+    def mark(work: Callable[P, R]) -> Callable[P, R]:
+        _COMMIT_POINTS[work] = step, did
+        return work
 
-        whole = transaction(inside)
+    return mark
 
-        @functools.wraps(work)
-        def run(engine: Engine, /, *args: P.args, **kwargs: P.kwargs) -> R:
-            result = whole(engine, *args, **kwargs)
-            if did(result):
-                fault_points.point(after)
-            return result
 
-        return run
-
-    return decorate
+def _never(_: object) -> bool:
+    return False

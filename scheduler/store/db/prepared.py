@@ -18,7 +18,7 @@ class Prepared:
     def prepare(self) -> str:
         """What a connection runs once."""
         numbers = {name: str(number) for number, name in enumerate(self.parameters, 1)}
-        numbered = re.sub(r"\$(\w+)", lambda found: f"${numbers[found[1]]}", self.body.strip())
+        numbered = re.sub(r"\$(\w+)", lambda found: f"${numbers[found.group(1)]}", self.body.strip())
         return f"prepare {self.name} ({', '.join(self.parameters.values())}) as\n{numbered};"
 
     @cached_property

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from scheduler.exceptions import NotFoundError, PacelineError
 from scheduler.settings import Settings
-from scheduler.store.db.database import transaction
+from scheduler.store.db import rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,6 @@ class Wanted:
         return None if settings.database_url == settings.owner_database_url else cls(settings.database_url)
 
 
-@transaction
 def grant_worker(connection: Connection, role: str, *, may_clear_runs: bool = False) -> None:
     """Give `role` exactly the rights of a worker; what else it had in this schema is taken away. NotFoundError."""
     _refuse_unfit(connection, role)
@@ -166,16 +165,14 @@ def renew(connection: Connection) -> None:
         _execute(connection, one.name, _of_worker(one))
 
 
-@transaction
 def granted(connection: Connection) -> list[Granted]:
     """The roles that have the rights of a worker."""
     return _granted(connection)
 
 
-@transaction
 def excesses(connection: Connection) -> list[tuple[str, str, str]]:
     """What roles of workers have beyond their rights that only the owner of the database can take: role, right, statement."""
-    rows = connection.exec_driver_sql(
+    found = connection.exec_driver_sql(
         """
         select w.name, 'make temporary tables', format('revoke temporary on database %%I from public', current_database())
           from worker_role w join pg_roles r on r.rolname = w.name
@@ -188,7 +185,7 @@ def excesses(connection: Connection) -> list[tuple[str, str, str]]:
          order by 1, 2
         """
     )
-    return [(row[0], row[1], row[2]) for row in rows]
+    return [(role, right, statement) for role, right, statement in found]
 
 
 def _let_there_be(connection: Connection, wanted: Wanted, setting: str) -> str:
@@ -254,10 +251,10 @@ def _refuse_second_use(connection: Connection, role: str, kind: str) -> None:
 
 
 def _granted(connection: Connection) -> list[Granted]:
-    rows = connection.exec_driver_sql(
+    granted = connection.exec_driver_sql(
         "select name, may_clear_runs from worker_role where name in (select rolname from pg_roles) order by name"
     )
-    return [Granted(*row) for row in rows]
+    return rows.of_result(Granted, granted)
 
 
 def _of_worker(one: Granted) -> Iterator[tuple[str, dict[str, sql.Composable]]]:

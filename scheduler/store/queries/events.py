@@ -8,8 +8,6 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from scheduler.store.db.database import transaction
-
 #: Those on their way now have their steps in their row alone.
 OF_RUN = """
 select e.at, e.task_instance_id as ti, t.task_id, t.map_index, e.try_number, e.from_state, e.to_state, e.actor, e.reason,
@@ -25,13 +23,11 @@ select null, t.id, t.task_id, t.map_index, t.try_number, null, null, null, null,
 """
 
 
-@transaction
 def record(connection: Connection, wanted: bool) -> None:
     """core.record_events, for sessions whose own word for it does not count: those of workers with a role of their own."""
     connection.exec_driver_sql("update paceline_schema set record_events = %s where record_events <> %s", (wanted, wanted))
 
 
-@transaction
 def of_run(connection: Connection, dag_run_id: int) -> list[dict[str, Any]]:
     """The events of a run, oldest first; `task_id` is None for changes of the run, a state for none."""
     found: list[dict[str, Any]] = []

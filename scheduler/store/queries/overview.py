@@ -5,7 +5,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from scheduler.states import HOLDS_SLOTS, OPEN, RUN_UNFINISHED, STARTED, States, TaskState
-from scheduler.store.db.database import transaction
+from scheduler.store.db import rows
 
 Row = dict[str, Any]
 #: A TI in one of these loads its queue, now or soon.
@@ -21,10 +21,9 @@ PENDING = f"""
 """
 
 
-@transaction
 def processes(connection: Connection, *, kind: str, silent_after_s: float, stopped: bool = False) -> list[Row]:
     """Schedulers or workers that have not stopped (with `stopped`, all): `state` is alive, silent or stopped."""
-    rows = connection.exec_driver_sql(
+    found = connection.exec_driver_sql(
         f"""
         select p.id, p.name, p.kind, p.host, p.pid, p.queues, p.concurrency, p.started_at, p.heartbeat_at, p.stopped_at,
                case when p.stopped_at is not null then 'stopped'
@@ -38,14 +37,13 @@ def processes(connection: Connection, *, kind: str, silent_after_s: float, stopp
         """,
         {"kind": kind, "silent": silent_after_s, "stopped": stopped},
     )
-    return _dicts(rows)
+    return rows.dicts(found)
 
 
-@transaction
 def queues(connection: Connection, *, silent_after_s: float) -> list[Row]:
     """Every queue that a task waits for or a live worker serves: scheduled, queued and running task instances, since when the
     oldest has waited, and the live workers with their places."""
-    rows = connection.exec_driver_sql(
+    found = connection.exec_driver_sql(
         f"""
         with listening as (
             select unnest(queues) as queue, count(*) as workers, sum(concurrency) as concurrency,
@@ -68,13 +66,12 @@ def queues(connection: Connection, *, silent_after_s: float) -> list[Row]:
         """,
         {"silent": silent_after_s},
     )
-    return _dicts(rows)
+    return rows.dicts(found)
 
 
-@transaction
 def missing_pools(connection: Connection) -> list[Row]:
     """Pools that unfinished task instances name and nobody has made, with how many wait for each."""
-    rows = connection.exec_driver_sql(
+    found = connection.exec_driver_sql(
         f"""
         select t.pool, count(*) as task_instances, min(r.dag_id) as dag_id
           from task_instance t join dag_run r on r.id = t.dag_run_id
@@ -83,13 +80,12 @@ def missing_pools(connection: Connection) -> list[Row]:
          group by t.pool order by t.pool
         """
     )
-    return _dicts(rows)
+    return rows.dicts(found)
 
 
-@transaction
 def oversized(connection: Connection) -> list[Row]:
     """Scheduled task instances that need more slots than their pool has at all."""
-    rows = connection.exec_driver_sql(
+    found = connection.exec_driver_sql(
         """
         select r.dag_id, r.run_id, t.task_id, t.pool, t.pool_slots, p.slots
           from task_instance t join dag_run r on r.id = t.dag_run_id join pool p on p.name = t.pool
@@ -97,26 +93,20 @@ def oversized(connection: Connection) -> list[Row]:
          order by t.pool, t.id limit 20
         """
     )
-    return _dicts(rows)
+    return rows.dicts(found)
 
 
-@transaction
 def undecidable(connection: Connection) -> list[Row]:
     """Running runs that the schedulers cannot decide, with the reason."""
-    rows = connection.exec_driver_sql(
+    found = connection.exec_driver_sql(
         """
         select dag_id, run_id, scheduling_error from dag_run
          where scheduling_error is not null and state = 'running' order by id
         """
     )
-    return _dicts(rows)
+    return rows.dicts(found)
 
 
-@transaction
 def server_version(connection: Connection) -> str:
     """The version of the PostgreSQL server, as it names itself."""
     return str(connection.exec_driver_sql("show server_version").scalar_one())
-
-
-def _dicts(rows: Any) -> list[Row]:
-    return [dict(row) for row in rows.mappings()]

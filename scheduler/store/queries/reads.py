@@ -1,6 +1,6 @@
 """What people and scripts read: DAGs, runs, task instances, import errors, as plain dicts in the shapes of --json.
 
-Every function takes the Engine and reads in a transaction of its own; moments are aware datetimes.
+Moments are aware datetimes.
 """
 
 import difflib
@@ -12,7 +12,7 @@ from sqlalchemy import Connection, CursorResult
 from scheduler.authoring import timetable
 from scheduler.exceptions import NotFoundError
 from scheduler.states import FINISHED, States, TaskState
-from scheduler.store.db.database import transaction
+from scheduler.store.db import rows
 
 Row = dict[str, Any]
 
@@ -36,10 +36,9 @@ TASK_COLUMNS = """
 OVERLAP_S = 10
 
 
-@transaction
 def dags(connection: Connection, *, inactive: bool = False) -> list[Row]:
     """Every active DAG (with `inactive` also those whose file is gone), by id, with its newest run."""
-    rows = connection.exec_driver_sql(
+    found = connection.exec_driver_sql(
         """
         select d.dag_id, d.file, d.is_active, coalesce(s.is_paused, false) as is_paused, v.number as version,
                v.data->>'description' as description, v.data->'schedule' as schedule, v.data->'tags' as tags,
@@ -55,10 +54,9 @@ def dags(connection: Connection, *, inactive: bool = False) -> list[Row]:
         """,
         {"inactive": inactive},
     )
-    return [_with_summary(row) for row in _dicts(rows)]
+    return [_with_summary(row) for row in rows.dicts(found)]
 
 
-@transaction
 def dag(connection: Connection, dag_id: str) -> Row:
     """One DAG with its tasks and versions, newest first; also when its file is gone. NotFoundError."""
     row = _first(
@@ -87,15 +85,14 @@ def dag(connection: Connection, dag_id: str) -> Row:
         """,
         {"dag_id": dag_id},
     )
-    return _with_summary(row) | {"task_count": len(row["tasks"]), "versions": _dicts(versions)}
+    return _with_summary(row) | {"task_count": len(row["tasks"]), "versions": rows.dicts(versions)}
 
 
-@transaction
 def runs(connection: Connection, *, dag_id: str | None = None, state: str | None = None, limit: int | None = None) -> list[Row]:
     """Runs, newest first. NotFoundError if the DAG named was never seen."""
     if dag_id is not None:
         _require_dag(connection, dag_id)
-    rows = connection.exec_driver_sql(
+    found = connection.exec_driver_sql(
         f"""
         select {RUN_COLUMNS}
           from dag_run r join dag_version v on v.id = r.version_id
@@ -104,23 +101,20 @@ def runs(connection: Connection, *, dag_id: str | None = None, state: str | None
         """,
         {"dag_id": dag_id, "state": state, "limit": limit},
     )
-    return _dicts(rows)
+    return rows.dicts(found)
 
 
-@transaction
 def run(connection: Connection, dag_id: str, run_id: str) -> Row:
     """One run with `tasks`, its task instances in topological order."""
     found = _run(connection, dag_id, run_id)
     return found | {"tasks": _instances(connection, found["id"])}
 
 
-@transaction
 def task_instances(connection: Connection, dag_id: str, run_id: str) -> list[Row]:
     """The task instances of a run, in topological order."""
     return _instances(connection, _run(connection, dag_id, run_id)["id"])
 
 
-@transaction
 def task_instance(connection: Connection, dag_id: str, run_id: str, task_id: str, *, map_index: int = -1) -> Row:
     """One task instance. NotFoundError names what is missing: DAG, run or task."""
     found = _run(connection, dag_id, run_id)
@@ -149,7 +143,6 @@ def task_instance(connection: Connection, dag_id: str, run_id: str, task_id: str
     )
 
 
-@transaction
 def reason_of_try(connection: Connection, ti_id: int, try_number: int) -> str | None:
     """Why a try ended as it did; None if that says nothing, or it has not ended."""
     return connection.exec_driver_sql(
@@ -159,10 +152,9 @@ def reason_of_try(connection: Connection, ti_id: int, try_number: int) -> str | 
     ).scalar_one_or_none()
 
 
-@transaction
 def xcoms(connection: Connection, dag_id: str, run_id: str, task_id: str, *, map_index: int = -1) -> list[Row]:
     """What a task instance pushed, the return value first."""
-    rows = connection.exec_driver_sql(
+    found = connection.exec_driver_sql(
         """
         select x.key, x.value, x.created_at
           from xcom x join task_instance t on t.id = x.task_instance_id join dag_run r on r.id = t.dag_run_id
@@ -171,10 +163,9 @@ def xcoms(connection: Connection, dag_id: str, run_id: str, task_id: str, *, map
         """,
         (dag_id, run_id, task_id, map_index),
     )
-    return [dict(row) for row in rows.mappings()]
+    return rows.dicts(found)
 
 
-@transaction
 def changes(connection: Connection, dag_id: str, run_id: str, *, since: datetime | None = None) -> Row:
     """Where a run is now, at a cost that does not grow with what has long ended.
 
@@ -183,7 +174,7 @@ def changes(connection: Connection, dag_id: str, run_id: str, *, since: datetime
     """
     found = _run(connection, dag_id, run_id)
     counts = connection.exec_driver_sql(
-        "select coalesce(state, 'none'), count(*) from task_instance where dag_run_id = %s group by 1", (found["id"],)
+        "select coalesce(state, 'none') as state, count(*) as n from task_instance where dag_run_id = %s group by 1", (found["id"],)
     )
     active = connection.exec_driver_sql(
         f"""
@@ -204,16 +195,15 @@ def changes(connection: Connection, dag_id: str, run_id: str, *, since: datetime
     )
     return {
         "run": found,
-        "counts": {row[0]: row[1] for row in counts},
-        "active": _dicts(active),
-        "ended": _dicts(ended),
+        "counts": {row.state: row.n for row in counts},
+        "active": rows.dicts(active),
+        "ended": rows.dicts(ended),
     }
 
 
-@transaction
 def import_errors(connection: Connection) -> list[Row]:
     """DAG files that could not be read, by name."""
-    return _dicts(connection.exec_driver_sql("select file, line, message, traceback, seen_at from import_error order by file"))
+    return rows.dicts(connection.exec_driver_sql("select file, line, message, traceback, seen_at from import_error order by file"))
 
 
 def _run(connection: Connection, dag_id: str, run_id: str) -> Row:
@@ -238,7 +228,7 @@ def _run(connection: Connection, dag_id: str, run_id: str) -> Row:
 
 
 def _instances(connection: Connection, dag_run_id: int) -> list[Row]:
-    return _dicts(
+    return rows.dicts(
         connection.exec_driver_sql(
             f"""
             select {TASK_COLUMNS} from task_instance t join dag_run r on r.id = t.dag_run_id
@@ -284,10 +274,6 @@ def _near(name: str, known: list[str], otherwise: str) -> str:
 
 def _with_summary(row: Row) -> Row:
     return row | {"schedule": timetable.summary(row["schedule"])}
-
-
-def _dicts(rows: CursorResult[Any]) -> list[Row]:
-    return [dict(row) for row in rows.mappings()]
 
 
 def _first(rows: CursorResult[Any]) -> Row | None:

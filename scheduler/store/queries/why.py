@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection
 
 from scheduler.deciding import expansion, past
 from scheduler.deciding.limits import PARALLELISM, RUN, TASK, TASK_IN_RUN
@@ -26,7 +26,7 @@ from scheduler.settings import Settings
 from scheduler.states import FINISHED, HOLDS_SLOTS, RunState
 from scheduler.states import TaskState as S
 from scheduler.store.dags import versions
-from scheduler.store.db.database import transaction
+from scheduler.store.db import rows
 from scheduler.store.queries import reads
 from scheduler.store.queueing.capacity import BY_AGED_RANK, BY_RANK
 from scheduler.store.queueing.limits import HOLDS, IN_POOL, towards
@@ -38,25 +38,25 @@ NAMED = 8
 LIMITS = towards(RUN, TASK_IN_RUN, TASK, PARALLELISM)
 
 
-def why(engine: Engine, settings: Settings, dag_id: str, run_id: str, task_id: str, *, map_index: int | None = None) -> Row:
+def why(connection: Connection, settings: Settings, dag_id: str, run_id: str, task_id: str, *, map_index: int | None = None) -> Row:
     """`{state, waiting_for: [sentence, ...]}`. Without `map_index`, of a mapped task its first instance that has not ended."""
-    known = _instances(engine, dag_id, run_id, task_id)
+    known = _instances(connection, dag_id, run_id, task_id)
     index = map_index if map_index is not None else _first_open(known)
-    ti = reads.task_instance(engine, dag_id, run_id, task_id, map_index=index)
+    ti = reads.task_instance(connection, dag_id, run_id, task_id, map_index=index)
     counts = {S(row["state"]): row["count"] for row in known} if map_index is None and index >= 0 else {}
-    return {"state": ti["state"], "map_index": index, "waiting_for": explain(_situation(engine, settings, ti["id"], counts))}
+    situation = _situation(connection, settings, ti["id"], counts)
+    return {"state": ti["state"], "map_index": index, "waiting_for": explain(situation)}
 
 
-@transaction
 def _instances(connection: Connection, dag_id: str, run_id: str, task_id: str) -> list[Row]:
     """A task's instances by state: the state, how many, and the smallest map index among them."""
-    rows = connection.exec_driver_sql(
+    found = connection.exec_driver_sql(
         "select coalesce(t.state, 'none') as state, count(*) as count, min(t.map_index) as first"
         " from dag_run r join task_instance t on t.dag_run_id = r.id"
         " where r.dag_id = %s and r.run_id = %s and t.task_id = %s group by 1",
         (dag_id, run_id, task_id),
     )
-    return [dict(row) for row in rows.mappings()]
+    return rows.dicts(found)
 
 
 def _first_open(instances: list[Row]) -> int:
@@ -65,7 +65,6 @@ def _first_open(instances: list[Row]) -> int:
     return min(still_open or [row["first"] for row in instances], default=-1)
 
 
-@transaction
 def _situation(connection: Connection, settings: Settings, ti_id: int, counts: dict[S, int]) -> Situation:
     worker_s, silent_s = settings.worker.heartbeat_timeout, settings.scheduler.scheduler_health_check_threshold
     ti = _instance(connection, ti_id, silent_after_s=worker_s)
@@ -144,7 +143,7 @@ def _counted(names: Iterable[str], found: dict[str, Row]) -> tuple[Counted, ...]
 
 def _states(connection: Connection, dag_run_id: int, task_ids: Collection[str], *, map_index: int | None = None) -> dict[str, Row]:
     """By task_id: how many instances are in each state; with `map_index` only of that instance."""
-    rows = connection.exec_driver_sql(
+    found = connection.exec_driver_sql(
         """
         select task_id, jsonb_object_agg(state, n) as states, bool_or(mapped) as mapped from (
                select task_id, coalesce(state, 'none') as state, count(*) as n, bool_or(map_index >= 0) as mapped
@@ -156,7 +155,7 @@ def _states(connection: Connection, dag_run_id: int, task_ids: Collection[str], 
         """,
         {"run": dag_run_id, "tasks": list(task_ids), "index": map_index},
     )
-    return {row["task_id"]: dict(row) for row in rows.mappings()}
+    return {row["task_id"]: dict(row) for row in found.mappings()}
 
 
 def _run(connection: Connection, ti: Row) -> RunFacts:
@@ -207,7 +206,7 @@ def _pool(connection: Connection, settings: Settings, ti: Row) -> PoolFacts | No
     aging_s = settings.scheduler.priority_aging
     rank = BY_AGED_RANK if aging_s else BY_RANK
     key = {"pool": ti["pool"], "id": ti["id"], "aging_s": aging_s}
-    rows = connection.exec_driver_sql(
+    found = connection.exec_driver_sql(
         f"""
         with held as (
             select t.id, t.pool_slots from pool p join task_instance t on t.pool = p.name where p.name = %(pool)s and {IN_POOL}
@@ -221,16 +220,16 @@ def _pool(connection: Connection, settings: Settings, ti: Row) -> PoolFacts | No
         """,
         key,
     )
-    found = rows.mappings().first()
-    if found is None:
+    pool = found.mappings().first()
+    if pool is None:
         return None
-    key |= {"free": found["slots"] - found["used"], "slots": found["slots"]}
+    key |= {"free": pool["slots"] - pool["used"], "slots": pool["slots"]}
     reserved_for = _reserved_for(connection, key, rank) if settings.scheduler.pool_reservation else None
-    return PoolFacts(**found, holders=_holders(connection, ti["pool"]), reserved_for=reserved_for)
+    return PoolFacts(**pool, holders=_holders(connection, ti["pool"]), reserved_for=reserved_for)
 
 
 def _holders(connection: Connection, name: str) -> tuple[Holder, ...]:
-    rows = connection.exec_driver_sql(
+    found = connection.exec_driver_sql(
         f"""
         select r.dag_id || '.' || t.task_id || case when t.map_index < 0 then '' else '[' || t.map_index || ']' end as name,
                r.run_id, t.pool_slots as slots
@@ -240,31 +239,27 @@ def _holders(connection: Connection, name: str) -> tuple[Holder, ...]:
         """,
         (name, NAMED),
     )
-    return tuple(Holder(**row) for row in rows.mappings())
+    return tuple(rows.of_result(Holder, found))
 
 
 def _reserved_for(connection: Connection, key: Row, rank: str) -> Holder | None:
     """The best ranked of those in front that may run but for the slots they still lack."""
-    row = (
-        connection.exec_driver_sql(
-            f"""
-            select r.dag_id || '.' || t.task_id as name, r.run_id, t.pool_slots as slots
-              from task_instance t
-              join dag_run r on r.id = t.dag_run_id and r.state = 'running'
-              join dag_version v on v.id = r.version_id
-              join dag_schedule s on s.dag_id = r.dag_id and not s.is_paused
-             where t.pool = %(pool)s and t.state = 'scheduled' and t.pool_slots > %(free)s and t.pool_slots <= %(slots)s
-               and {_in_front(rank)}
-               and v.max_active_tasks > (select count(*) from task_instance o
-                    where o.dag_run_id = r.id and o.state in {HOLDS_SLOTS.sql})
-             order by {rank} desc, t.id limit 1
-            """,
-            key,
-        )
-        .mappings()
-        .first()
+    found = connection.exec_driver_sql(
+        f"""
+        select r.dag_id || '.' || t.task_id as name, r.run_id, t.pool_slots as slots
+          from task_instance t
+          join dag_run r on r.id = t.dag_run_id and r.state = 'running'
+          join dag_version v on v.id = r.version_id
+          join dag_schedule s on s.dag_id = r.dag_id and not s.is_paused
+         where t.pool = %(pool)s and t.state = 'scheduled' and t.pool_slots > %(free)s and t.pool_slots <= %(slots)s
+           and {_in_front(rank)}
+           and v.max_active_tasks > (select count(*) from task_instance o
+                where o.dag_run_id = r.id and o.state in {HOLDS_SLOTS.sql})
+         order by {rank} desc, t.id limit 1
+        """,
+        key,
     )
-    return None if row is None else Holder(**row)
+    return rows.first(Holder, found)
 
 
 def _in_front(rank: str) -> str:
@@ -273,8 +268,8 @@ def _in_front(rank: str) -> str:
 
 
 def _limits(connection: Connection, settings: Settings, ti: Row) -> tuple[LimitFacts, ...]:
-    rows = connection.exec_driver_sql(LIMITS, {"id": ti["id"], "parallelism": settings.core.parallelism})
-    return tuple(LimitFacts(**row) for row in rows.mappings())
+    found = connection.exec_driver_sql(LIMITS, {"id": ti["id"], "parallelism": settings.core.parallelism})
+    return tuple(rows.of_result(LimitFacts, found))
 
 
 def _queue(connection: Connection, settings: Settings, ti: Row) -> QueueFacts:
@@ -297,12 +292,12 @@ def _queue(connection: Connection, settings: Settings, ti: Row) -> QueueFacts:
 
 def _deferral(connection: Connection, ti: Row, silent_s: float) -> DeferralFacts | None:
     """The trigger a task instance waits for, and the waiter that awaits it, if that is alive."""
-    rows = connection.exec_driver_sql(
+    found = connection.exec_driver_sql(
         "select d.classpath, p.id as waiter from deferral d"
         " left join process p on p.id = d.waiter and p.stopped_at is null where d.task_instance_id = %s",
         (ti["id"],),
     )
-    row = rows.mappings().first()
+    row = found.mappings().first()
     return None if row is None else DeferralFacts(**row, waiters=_alive(connection, "waiter", silent_after_s=silent_s))
 
 

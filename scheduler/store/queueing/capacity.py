@@ -58,6 +58,20 @@ class HeldTask:
 
 
 @dataclass(frozen=True, slots=True)
+class _Counted:
+    """A row of `count`; `name` and `other` depend on its kind."""
+
+    kind: str
+    name: str
+    other: str
+    run: int
+    slots: int
+    instances: int
+    most: int
+    most_in_run: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Pools:
     """The pools held by name, and whether something waits for one that another scheduler holds."""
 
@@ -67,7 +81,7 @@ class Pools:
 
 def hold_waiting_pools(connection: Connection) -> Pools:
     """Lock, in name order, the pools something waits for, except those another scheduler holds."""
-    rows = connection.exec_driver_sql(
+    found = connection.exec_driver_sql(
         """
         with wanted as materialized (
             select p.name from pool p where exists (select 1 from task_instance t where t.pool = p.name and t.state = 'scheduled')
@@ -75,11 +89,11 @@ def hold_waiting_pools(connection: Connection) -> Pools:
             select p.name, p.slots, p.include_deferred, p.hands_on from pool p
              where p.name in (select name from wanted) order by p.name for no key update of p skip locked
         )
-        select held.*, null from held union all select null, null, null, null, (select count(*) from wanted)
+        select held.*, null as wanted from held union all select null, null, null, null, (select count(*) from wanted)
         """
     ).all()
-    held = {row[0]: Pool(*row[:4]) for row in rows if row[0] is not None}
-    wanted = next(row[4] for row in rows if row[0] is None)
+    held = {row.name: Pool(row.name, row.slots, row.include_deferred, row.hands_on) for row in found if row.name is not None}
+    wanted = next(row.wanted for row in found if row.name is None)
     return Pools(held, len(held) < wanted)
 
 
@@ -108,9 +122,10 @@ def count(connection: Connection, *, alive_s: float) -> Counts:
 
     No sum is an int, since a task can write any number into the row of its worker and into new task instances.
     """
-    rows = connection.exec_driver_sql(
+    found = connection.exec_driver_sql(
         f"""
-        select 'held', t.pool, t.queue, t.dag_run_id, t.slots, t.instances, v.max_active_tasks, null::int
+        select 'held' as kind, t.pool as name, t.queue as other, t.dag_run_id as run, t.slots, t.instances,
+               v.max_active_tasks as most, null::int as most_in_run
           from (select pool, queue, dag_run_id, sum(pool_slots) as slots, count(*)::int as instances
                   from task_instance t where {HOLDS} group by 1, 2, 3) t
           join dag_run r on r.id = t.dag_run_id join dag_version v on v.id = r.version_id
@@ -134,15 +149,15 @@ def count(connection: Connection, *, alive_s: float) -> Counts:
         (alive_s,),
     )
     counts = Counts([], [], {}, {})
-    for kind, name, other, run, number, instances, limit, limit_in_run in rows:
-        if kind == "held":
-            counts.held.append(Held(name, other, run, number, instances, limit))
-        elif kind == "task":
-            counts.tasks.append(HeldTask(name, run, other, instances, limit, limit_in_run))
-        elif kind == "deferred":
-            counts.deferred[name] = number
+    for row in rows.of_result(_Counted, found):
+        if row.kind == "held":
+            counts.held.append(Held(row.name, row.other, row.run, row.slots, row.instances, row.most))
+        elif row.kind == "task":
+            counts.tasks.append(HeldTask(row.name, row.run, row.other, row.instances, row.most, row.most_in_run))
+        elif row.kind == "deferred":
+            counts.deferred[row.name] = row.slots
         else:
-            counts.places[name] = number
+            counts.places[row.name] = row.slots
     return counts
 
 
@@ -152,11 +167,11 @@ def announce(connection: Connection, amounts: Mapping[str, int]) -> dict[str, in
     An announcement is a shared advisory lock of (limit, amount), which never waits. The locks are read after the own one is taken,
     in a statement of its own; the caller counts what is free in a later one.
     """
-    rows = connection.exec_driver_sql(
+    found = connection.exec_driver_sql(
         """
         select pg_advisory_xact_lock_shared(hashtext(%(prefix)s || name), amount)
           from unnest(%(names)s::text[], %(amounts)s::int[]) own (name, amount);
-        select own.name, sum(other.amount)::bigint
+        select own.name, sum(other.amount)::bigint as taken
           from unnest(%(names)s::text[]) own (name)
           join (select l.classid, l.pid, max(l.objid::bigint) as amount
                   from pg_locks l join pg_database d on d.oid = l.database and d.datname = current_database()
@@ -166,16 +181,16 @@ def announce(connection: Connection, amounts: Mapping[str, int]) -> dict[str, in
         """,
         {"names": list(amounts), "amounts": list(amounts.values()), "prefix": LIMITS_LOCK},
     )
-    return {row[0]: row[1] for row in rows}
+    return {row.name: row.taken for row in found}
 
 
 def hold_runs(connection: Connection, ids: Collection[int]) -> set[int]:
     """Lock these runs in id order, except those another scheduler holds: max_active_tasks is counted under this lock."""
-    rows = connection.exec_driver_sql(
+    found = connection.exec_driver_sql(
         "select id from dag_run where id = any(%s) and state = 'running' order by id for no key update skip locked",
         (sorted(ids),),
     )
-    return {row[0] for row in rows}
+    return set(found.scalars())
 
 
 def hold_dags(connection: Connection, dag_ids: Collection[str]) -> set[str]:

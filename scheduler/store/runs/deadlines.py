@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from scheduler.serialized.dag import SerializedDag
 from scheduler.states import RUN_FINISHED, States, TaskState
-from scheduler.store.db.database import transaction_at
+from scheduler.store.db.database import commit_point
 
 #: An SLA is met by these.
 MEETS_SLA = States({TaskState.SUCCESS, TaskState.SKIPPED})
@@ -70,10 +70,10 @@ def runs_due(connection: Connection, now: datetime, *, limit: int) -> list[int]:
         """,
         {"now": now, "limit": limit},
     )
-    return [row[0] for row in rows]
+    return list(rows.scalars())
 
 
-@transaction_at("deadline")
+@commit_point("deadline")
 def settle(connection: Connection, dag_run_id: int, now: datetime) -> int:
     """Drop what was kept and note what was missed of one run, with one notice and mail a miss; the number of misses.
 

@@ -6,13 +6,14 @@ known by id their state is asked for as coalesce(state, ''), see store/worker/ho
 
 import uuid
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 from sqlalchemy import Connection
 
 from scheduler.messaging.message import Message
 from scheduler.states import DUE, OPEN, STARTED, Decision, TaskState
+from scheduler.store.db import rows
 from scheduler.store.db.arrays import literal
+from scheduler.store.db.database import commit_point
 from scheduler.store.worker import shutdown
 
 #: Whether a run may start, or a task instance's time may come before the next look, see store/upkeep/pending_work.
@@ -203,7 +204,7 @@ def end_rest(connection: Connection, dag_run_id: int, *, running_becomes: str, r
 
 def queue(connection: Connection, ids: Sequence[int], queued_by: str) -> list[Message]:
     """scheduled -> queued under a fresh dispatch id each; the messages to send after the commit."""
-    rows = connection.exec_driver_sql(
+    queued = connection.exec_driver_sql(
         """
         with chosen as (
             select t.id, n.dispatch_id
@@ -217,11 +218,11 @@ def queue(connection: Connection, ids: Sequence[int], queued_by: str) -> list[Me
                dispatched_at = null
           from chosen c, dag_run r
          where t.id = c.id and coalesce(t.state, '') = 'scheduled' and r.id = t.dag_run_id
-        returning t.id, t.dispatch_id::text, t.queue, r.dag_id, r.run_id, t.task_id, t.map_index, t.priority_weight
+        returning t.id as ti_id, t.dispatch_id::text, t.queue, r.dag_id, r.run_id, t.task_id, t.map_index, t.priority_weight
         """,
         {"ids": literal(ids), "dispatch_ids": literal(str(uuid.uuid4()) for _ in ids), "queued_by": queued_by},
     )
-    return sorted((_message(row) for row in rows), key=lambda m: (-m.priority_weight, m.ti_id))
+    return sorted(rows.of_result(Message, queued), key=lambda m: (-m.priority_weight, m.ti_id))
 
 
 def dispatch_again(connection: Connection) -> list[Message]:
@@ -230,7 +231,7 @@ def dispatch_again(connection: Connection) -> list[Message]:
     The crash may have undone a claim of the dispatch before, so it must not be claimed by another worker: what a worker that was
     away for long still runs or stores under it has no effect.
     """
-    rows = connection.exec_driver_sql(
+    queued = connection.exec_driver_sql(
         """
         with chosen as (
             select t.id from task_instance t
@@ -241,12 +242,13 @@ def dispatch_again(connection: Connection) -> list[Message]:
            set dispatch_id = gen_random_uuid(), queued_at = clock_timestamp(), dispatched_at = null
           from chosen c, dag_run r
          where t.id = c.id and t.state = 'queued' and r.id = t.dag_run_id
-        returning t.id, t.dispatch_id::text, t.queue, r.dag_id, r.run_id, t.task_id, t.map_index, t.priority_weight
+        returning t.id as ti_id, t.dispatch_id::text, t.queue, r.dag_id, r.run_id, t.task_id, t.map_index, t.priority_weight
         """
     )
-    return sorted((_message(row) for row in rows), key=lambda m: (-m.priority_weight, m.ti_id))
+    return sorted(rows.of_result(Message, queued), key=lambda m: (-m.priority_weight, m.ti_id))
 
 
+@commit_point("stamp", lambda _: True)
 def stamp_dispatched(connection: Connection, messages: Sequence[Message]) -> None:
     """Note that the broker has these messages. Losing this in a crash only makes rescue look at them again."""
     connection.exec_driver_sql("set local synchronous_commit = off")
@@ -265,9 +267,9 @@ def stamp_dispatched(connection: Connection, messages: Sequence[Message]) -> Non
 
 def queued_longer_than(connection: Connection, seconds: float, *, limit: int, after_id: int = 0) -> list[Message]:
     """Messages of task instances queued, or last sent, longer ago than that, by id: the caller checks the broker for them."""
-    rows = connection.exec_driver_sql(
+    queued = connection.exec_driver_sql(
         """
-        select t.id, t.dispatch_id::text, t.queue, r.dag_id, r.run_id, t.task_id, t.map_index, t.priority_weight
+        select t.id as ti_id, t.dispatch_id::text, t.queue, r.dag_id, r.run_id, t.task_id, t.map_index, t.priority_weight
           from task_instance t join dag_run r on r.id = t.dag_run_id
          where t.state = 'queued' and t.id > %(after_id)s
            and greatest(t.queued_at, t.dispatched_at) <= clock_timestamp() - make_interval(secs => %(seconds)s)
@@ -275,7 +277,7 @@ def queued_longer_than(connection: Connection, seconds: float, *, limit: int, af
         """,
         {"seconds": seconds, "limit": limit, "after_id": after_id},
     )
-    return [_message(row) for row in rows]
+    return rows.of_result(Message, queued)
 
 
 def lose(connection: Connection, *, dead_worker: str | None = None, ti_id: int | None = None,
@@ -286,7 +288,7 @@ def lose(connection: Connection, *, dead_worker: str | None = None, ti_id: int |
     """
     parameters = {"worker": dead_worker, "id": ti_id, "dispatch_id": dispatch_id, "reason": reason, "at_once": at_once}
     which = "(worker = %(worker)s or (id = %(id)s and dispatch_id = %(dispatch_id)s::uuid))"
-    stopped = connection.exec_driver_sql(shutdown.OBEY.format(which=which), parameters).all()
+    stopped = connection.exec_driver_sql(shutdown.OBEY.format(which=which), parameters).scalars().all()
     lost = connection.exec_driver_sql(
         f"""
         with lost as (
@@ -303,7 +305,7 @@ def lose(connection: Connection, *, dead_worker: str | None = None, ti_id: int |
         """,
         parameters,
     )
-    return sorted({row[0] for row in (*stopped, *lost)})
+    return sorted({*stopped, *lost.scalars()})
 
 
 def states_of(connection: Connection, dag_run_ids: Collection[int]) -> dict[int, dict[int, dict[int, TaskState]]]:
@@ -326,10 +328,3 @@ def states_of(connection: Connection, dag_run_ids: Collection[int]) -> dict[int,
         for task_no in numbers:
             states.setdefault(task_no, {})[-1] = state
     return runs
-
-
-def _message(row: Any) -> Message:
-    return Message(
-        ti_id=row[0], dispatch_id=row[1], queue=row[2], dag_id=row[3], run_id=row[4], task_id=row[5], map_index=row[6],
-        priority_weight=row[7],
-    )  # fmt: skip

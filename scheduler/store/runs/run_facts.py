@@ -42,12 +42,13 @@ def before(connection: Connection, dag_run_id: int, wanted: Collection[str], *, 
         return None
     states: dict[str, list[TaskState]] = {}
     rows = connection.exec_driver_sql(
-        "select task_id, state from task_instance where dag_run_id = %s and task_id = any(%s)", (row[0], list(wanted))
+        "select task_id, state from task_instance where dag_run_id = %s and task_id = any(%s)", (row.id, list(wanted))
     )
     for task_id, state in rows:
         states.setdefault(task_id, []).append(TaskState(state or "none"))
     missing = [task_id for task_id in wanted if task_id not in states]
-    return Before(run_id=row[1], states=states, ran_earlier=_ran(connection, row[2], row[3], missing) if missing else frozenset())
+    ran_earlier = _ran(connection, row.dag_id, row.logical_date, missing) if missing else frozenset()
+    return Before(run_id=row.run_id, states=states, ran_earlier=ran_earlier)
 
 
 def lengths(

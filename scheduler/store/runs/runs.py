@@ -15,7 +15,7 @@ from scheduler.exceptions import ConflictError, NotFoundError, PacelineError
 from scheduler.serialized.dag import SerializedDag, next_timetable
 from scheduler.states import OPEN, RunState
 from scheduler.store.db import fencing
-from scheduler.store.db.database import transaction, transaction_at
+from scheduler.store.db.database import commit_point
 from scheduler.store.db.fencing import Writer
 from scheduler.store.runs import deadlines, new_instances
 
@@ -115,7 +115,7 @@ class NewRun:
 
 def create(connection: Connection, dag: SerializedDag, new: NewRun, *, default_queue: str) -> CreatedRun | None:
     """Insert a run with all its task instances; None if a run of that id or logical date is already there."""
-    row = connection.exec_driver_sql(
+    key = connection.exec_driver_sql(
         """
         insert into dag_run (dag_id, run_id, run_type, state, version_id, logical_date, data_interval_start, data_interval_end,
                              run_after, conf, triggered_by, notify)
@@ -125,17 +125,16 @@ def create(connection: Connection, dag: SerializedDag, new: NewRun, *, default_q
         """,
         {name: getattr(new, name) for name in NewRun.__slots__}
         | {"conf": psycopg2.extras.Json(new.conf), "notify": list(dag.notify) or None},
-    ).first()
-    if row is None:
+    ).scalar_one_or_none()
+    if key is None:
         return None
     is_backfill = new.run_type == "backfill"
     task_nos = new_instances.wanted(dag, new.logical_date, is_backfill=is_backfill)
-    new_instances.insert(connection, dag, row[0], task_nos, is_backfill=is_backfill, default_queue=default_queue)
-    deadlines.plan(connection, dag, row[0])
-    return CreatedRun(row[0], new.run_id)
+    new_instances.insert(connection, dag, key, task_nos, is_backfill=is_backfill, default_queue=default_queue)
+    deadlines.plan(connection, dag, key)
+    return CreatedRun(key, new.run_id)
 
 
-@transaction
 def trigger(
     connection: Connection,
     dag_id: str,
@@ -161,15 +160,15 @@ def trigger(
     logical_date = logical_date or now
     run_id = run_id or manual_run_id(logical_date)
     _check_manual(dag, run_id, logical_date)
-    interval = next_timetable(dag).manual_interval(logical_date)
+    start, end = next_timetable(dag).manual_interval(logical_date)
     new = NewRun(
         dag_id=dag_id,
         run_id=run_id,
         run_type="manual",
         version_id=version_id,
         logical_date=logical_date,
-        data_interval_start=interval[0],
-        data_interval_end=interval[1],
+        data_interval_start=start,
+        data_interval_end=end,
         run_after=now,
         conf=conf,
         triggered_by=triggered_by,
@@ -194,10 +193,10 @@ def _newest(connection: Connection, dag_id: str) -> tuple[int, SerializedDag]:
         raise NotFoundError(
             f"There is no DAG {dag_id!r}: `paceline dags list` shows all, `paceline dags errors` what failed to load."
         )
-    dag = SerializedDag.from_json(version[1])
+    dag = SerializedDag.from_json(version.data)
     if dag.allowed_run_types and "manual" not in dag.allowed_run_types:
         raise PacelineError(f"DAG {dag_id!r} takes no manual runs: its allowed_run_types are {', '.join(dag.allowed_run_types)}.")
-    return version[0], dag
+    return version.id, dag
 
 
 def _check_manual(dag: SerializedDag, run_id: str, logical_date: datetime) -> None:
@@ -213,7 +212,6 @@ def manual_run_id(logical_date: datetime) -> str:
     return f"manual__{logical_date.astimezone(UTC).isoformat()}"
 
 
-@transaction
 def triggered_by(connection: Connection, dag_id: str, run_id: str) -> str | None:
     """What made this run, as its maker said; None if there is no such run."""
     found: str | None = connection.exec_driver_sql(
@@ -222,7 +220,7 @@ def triggered_by(connection: Connection, dag_id: str, run_id: str) -> str | None
     return found
 
 
-@transaction_at("start")
+@commit_point("start")
 def start_queued(connection: Connection) -> list[int]:
     """queued -> running, oldest first: each DAG within its max_active_runs, each backfill within its own; the ids of the runs.
 
@@ -234,12 +232,12 @@ def start_queued(connection: Connection) -> list[int]:
     started = connection.exec_driver_sql(
         START,
         {
-            "dags": sorted({row[0] for row in rows if row[1] is None}),
-            "backfills": sorted(row[1] for row in rows if row[1]),
+            "dags": sorted({row.dag_id for row in rows if row.backfill_id is None}),
+            "backfills": sorted(row.backfill_id for row in rows if row.backfill_id),
             "most": MOST_STARTS,
         },
     )
-    return sorted(row[0] for row in started)
+    return sorted(started.scalars())
 
 
 def to_examine(connection: Connection, *, limit: int, without: Collection[int] = ()) -> list[int]:
@@ -259,7 +257,7 @@ def to_examine(connection: Connection, *, limit: int, without: Collection[int] =
         """,
         {"without": list(without), "limit": limit},
     )
-    return [row[0] for row in rows]
+    return list(rows.scalars())
 
 
 def touched(connection: Connection, since: datetime | None) -> tuple[datetime, list[int]]:
@@ -300,20 +298,20 @@ class Held:
 def versions_of(connection: Connection, ids: Collection[int]) -> dict[int, int]:
     """By id of a running run: the version it is made from."""
     rows = connection.exec_driver_sql("select id, version_id from dag_run where id = any(%s) and state = 'running'", (list(ids),))
-    return dict(tuple(row) for row in rows)
+    return {row.id: row.version_id for row in rows}
 
 
 def hold(connection: Connection, ids: Collection[int]) -> dict[int, Held]:
     """Lock these runs in id order, except those that ended or that another scheduler is looking at."""
     rows = connection.exec_driver_sql(
         """
-        select r.id, r.version_id, coalesce(d.version_id, r.version_id), r.scheduling_error is not null
+        select r.id, r.version_id, coalesce(d.version_id, r.version_id) as newest_id, r.scheduling_error is not null as has_error
           from dag_run r left join dag d on d.dag_id = r.dag_id
          where r.id = any(%s) and r.state = 'running' order by r.id for no key update of r skip locked
         """,
         (list(ids),),
     )
-    return {row[0]: Held(*row[1:]) for row in rows}
+    return {row.id: Held(row.version_id, row.newest_id, row.has_error) for row in rows}
 
 
 def timed_out(connection: Connection, *, limit: int) -> list[int]:
@@ -337,10 +335,9 @@ def hold_timed_out(connection: Connection, dag_run_id: int) -> bool:
 def still_running(connection: Connection, ids: Collection[int]) -> set[int]:
     """Those of `ids` that have not ended."""
     rows = connection.exec_driver_sql("select id from dag_run where id = any(%s) and state = 'running'", (list(ids),))
-    return {row[0] for row in rows}
+    return set(rows.scalars())
 
 
-@transaction
 def following(connection: Connection, ids: Collection[int]) -> list[int]:
     """Running runs of the same DAGs with later logical dates than these."""
     rows = connection.exec_driver_sql(
@@ -363,7 +360,7 @@ def set_aside(connection: Connection, dag_run_id: int, error: str) -> bool:
     """Note why a run cannot be decided and send it to the back of the line; whether that is news. One that another process holds
     is left alone: that one decides it.
     """
-    row = connection.exec_driver_sql(
+    is_new = connection.exec_driver_sql(
         """
         with held as (
             select id, scheduling_error as was from dag_run where id = %(run)s and state = 'running'
@@ -374,8 +371,8 @@ def set_aside(connection: Connection, dag_run_id: int, error: str) -> bool:
         returning held.was is distinct from r.scheduling_error
         """,
         {"run": dag_run_id, "error": error},
-    ).first()
-    return row is not None and bool(row[0])
+    ).scalar_one_or_none()
+    return bool(is_new)
 
 
 def decided_again(connection: Connection, ids: Collection[int]) -> None:

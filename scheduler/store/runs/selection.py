@@ -139,7 +139,7 @@ def hold_run(connection: Connection, key: int) -> Run | None:
         " from dag_run where id = %s for no key update",
         (key,),
     )
-    return next(iter(rows.of_result(Run, held)), None)
+    return rows.first(Run, held)
 
 
 def hold_instances(connection: Connection, run: Run) -> list[Instance]:

@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 
 from scheduler.serialized.dag import SerializedDag
 from scheduler.states import FINISHED, STARTED, TaskState
+from scheduler.store.db import rows
 from scheduler.store.runs import integrity
 from scheduler.store.runs.selection import Instance
 
@@ -59,15 +60,12 @@ def expand_again(connection: Connection, dag: SerializedDag, dag_run_id: int, ta
     connection.exec_driver_sql(
         "select 1 from task_instance where dag_run_id = %s and task_no = %s order by id for no key update", (dag_run_id, task_no)
     )
-    rows = connection.exec_driver_sql(
-        "select id, task_no, task_id, map_index, state, asked from task_instance"
+    found = connection.exec_driver_sql(
+        "select id, task_no, task_id, map_index, coalesce(state, 'none') as state, asked from task_instance"
         " where dag_run_id = %s and task_no = %s order by map_index",
         (dag_run_id, task_no),
     )
-    own = [
-        Instance(id=row[0], task_no=row[1], task_id=row[2], map_index=row[3], state=TaskState(row[4] or "none"), asked=row[5])
-        for row in rows
-    ]
+    own = rows.of_result(Instance, found)
     stand_in = next(one for one in own if one.map_index == -1)
     # Below -1: instances that the version before this one had stopped.
     out_of_range = [one for one in own if one.map_index >= count or one.map_index < -1]

@@ -1,12 +1,13 @@
 """Connections to other systems: their passwords and extras are stored encrypted."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import Connection as Session
 
 from scheduler.authoring.connection import Connection
 from scheduler.exceptions import ConflictError, NotFoundError
-from scheduler.store.db.database import transaction
+from scheduler.store.db import rows
 from scheduler.store.secrets.cipher import Cipher
 
 COLUMNS = ("conn_id", "conn_type", "description", "host", "login", "password", "schema", "port", "extra")
@@ -14,35 +15,32 @@ COLUMNS = ("conn_id", "conn_type", "description", "host", "login", "password", "
 READ = f"select {', '.join(COLUMNS)} from connection where conn_id = %s"
 
 
-def from_row(row: tuple[Any, ...], cipher: Cipher) -> Connection:
+def from_row(row: Mapping[str, Any], cipher: Cipher) -> Connection:
     """The connection that READ found."""
-    values = dict(zip(COLUMNS, row, strict=True))
+    values = dict(row)
     for name in ("password", "extra"):
         if values[name] is not None:
             values[name] = cipher.decrypt(values[name], f"The {name} of connection {values['conn_id']!r}")
     return Connection(**values)
 
 
-@transaction
 def connections(session: Session) -> list[dict[str, Any]]:
     """Every connection without what is secret."""
-    rows = session.exec_driver_sql(
+    found = session.exec_driver_sql(
         "select conn_id, conn_type, description, host, schema, login, port, password is not null as has_password,"
         " extra is not null as has_extra, updated_at from connection order by conn_id"
     )
-    return [dict(row) for row in rows.mappings()]
+    return rows.dicts(found)
 
 
-@transaction
 def connection(session: Session, conn_id: str, cipher: Cipher) -> Connection:
     """One connection, decrypted; NotFoundError."""
-    row = session.exec_driver_sql(READ, (conn_id,)).first()
-    if row is None:
+    stored = rows.dicts(session.exec_driver_sql(READ, (conn_id,)))
+    if not stored:
         raise _missing(conn_id)
-    return from_row(tuple(row), cipher)
+    return from_row(stored[0], cipher)
 
 
-@transaction
 def add(session: Session, made: list[Connection], cipher: Cipher, *, existing: str = "fail") -> list[str]:
     """Store connections, all or none; `existing` ones: fail (ConflictError), skip or overwrite. The ids written."""
     written = []
@@ -70,34 +68,31 @@ def add(session: Session, made: list[Connection], cipher: Cipher, *, existing: s
     return written
 
 
-@transaction
 def tokens(session: Session) -> list[tuple[str, str]]:
     """The id of every connection with each of its encrypted fields."""
-    rows = session.exec_driver_sql(
+    found = session.exec_driver_sql(
         "select c.conn_id, t.token from connection c cross join unnest(array[c.password, c.extra]) t (token)"
         " where t.token is not null order by c.conn_id"
     )
-    return [(row[0], row[1]) for row in rows]
+    return [(row.conn_id, row.token) for row in found]
 
 
-@transaction
 def delete(session: Session, conn_id: str) -> None:
     """NotFoundError if there is none."""
     if session.exec_driver_sql("delete from connection where conn_id = %s returning conn_id", (conn_id,)).first() is None:
         raise _missing(conn_id)
 
 
-@transaction
 def rotate(session: Session, cipher: Cipher) -> int:
     """Encrypt every connection again with the first key; how many there are."""
-    rows = session.exec_driver_sql("select conn_id, password, extra from connection order by conn_id for update").all()
-    for conn_id, password, extra in rows:
+    stored = session.exec_driver_sql("select conn_id, password, extra from connection order by conn_id for update").all()
+    for conn_id, password, extra in stored:
         what = f"Connection {conn_id!r}"
         session.exec_driver_sql(
             "update connection set password = %s, extra = %s where conn_id = %s",
             (password and cipher.rotate(password, what), extra and cipher.rotate(extra, what), conn_id),
         )
-    return len(rows)
+    return len(stored)
 
 
 _ALL_EXCLUDED = ", ".join(f"{name} = excluded.{name}" for name in COLUMNS[1:])

@@ -6,8 +6,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from scheduler.exceptions import NotFoundError, PacelineError
-from scheduler.store.db import fencing
-from scheduler.store.db.database import transaction
+from scheduler.store.db import fencing, rows
 from scheduler.store.secrets.cipher import Cipher
 
 KEY_MAX_LENGTH = 250
@@ -27,14 +26,12 @@ WRITE_OF_TASK = fencing.guarded(
 DELETE_OF_TASK = fencing.guarded("delete from variable using current where key = %s returning key")
 
 
-@transaction
 def variables(connection: Connection) -> list[dict[str, Any]]:
     """Every variable without its value."""
-    rows = connection.exec_driver_sql("select key, description, updated_at from variable order by key")
-    return [dict(row) for row in rows.mappings()]
+    found = connection.exec_driver_sql("select key, description, updated_at from variable order by key")
+    return rows.dicts(found)
 
 
-@transaction
 def variable(connection: Connection, key: str, cipher: Cipher) -> dict[str, Any]:
     """One variable with its value; NotFoundError."""
     row = (
@@ -47,7 +44,6 @@ def variable(connection: Connection, key: str, cipher: Cipher) -> dict[str, Any]
     return {**row, "value": cipher.decrypt(row["value"], f"Variable {key!r}")}
 
 
-@transaction
 def set_variables(
     connection: Connection, values: Iterable[tuple[str, str, str | None]], cipher: Cipher, *, replace: bool = True
 ) -> list[str]:
@@ -62,28 +58,25 @@ def set_variables(
     return written
 
 
-@transaction
 def tokens(connection: Connection) -> list[tuple[str, str]]:
     """The key and the encrypted value of every variable."""
-    return [(row[0], row[1]) for row in connection.exec_driver_sql("select key, value from variable order by key")]
+    return [(row.key, row.value) for row in connection.exec_driver_sql("select key, value from variable order by key")]
 
 
-@transaction
 def delete_variable(connection: Connection, key: str) -> None:
     """NotFoundError if there is none."""
     if connection.exec_driver_sql(DELETE, (key,)).first() is None:
         raise _missing(key)
 
 
-@transaction
 def rotate(connection: Connection, cipher: Cipher) -> int:
     """Encrypt every variable again with the first key; how many there are."""
-    rows = connection.exec_driver_sql("select key, value from variable order by key for update").all()
-    for key, value in rows:
+    stored = connection.exec_driver_sql("select key, value from variable order by key for update").all()
+    for key, value in stored:
         connection.exec_driver_sql(
             "update variable set value = %s where key = %s", (cipher.rotate(value, f"Variable {key!r}"), key)
         )
-    return len(rows)
+    return len(stored)
 
 
 def check_key(key: str) -> None:

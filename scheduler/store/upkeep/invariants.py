@@ -12,7 +12,8 @@ from sqlalchemy import Connection
 
 from scheduler.deciding.limits import PARALLELISM, POOL, RUN, TASK, TASK_IN_RUN, Limit
 from scheduler.states import DUE, OPEN, RUN_UNFINISHED, STARTED, States, TaskState
-from scheduler.store.db.database import patiently, transaction
+from scheduler.store.db import rows
+from scheduler.store.db.database import patiently
 from scheduler.store.queueing.limits import over
 
 LONGEST_S = 300.0
@@ -45,15 +46,18 @@ DEAD = f"""(p.id is null or p.stopped_at < {LATE} or (p.stopped_at is null
 
 def _instance(what: str, since: str) -> str:
     """Columns of a task instance `t` in a run `r`."""
-    return f"r.dag_id, r.run_id, t.task_id, t.map_index, {what}, {since}"
+    return f"r.dag_id, r.run_id, t.task_id, t.map_index, {what} as what, {since} as since"
 
 
 def _else(what: str, *, dag_id: str = "null", since: str = "null::timestamptz") -> str:
-    return f"{dag_id}, null, null, null::int, {what}, {since}"
+    return f"{dag_id} as dag_id, null as run_id, null as task_id, null::int as map_index, {what} as what, {since} as since"
 
 
 def _over(limit: Limit, what: str) -> str:
-    return f"select o.dag_id, o.run_id, o.task_id, null::int, {what}, null::timestamptz from ({over(limit)}) o"
+    return f"""
+        select o.dag_id, o.run_id, o.task_id, null::int as map_index, {what} as what, null::timestamptz as since
+          from ({over(limit)}) o
+    """
 
 
 STATEMENTS: Mapping[str, str] = {
@@ -169,7 +173,6 @@ class Bounds:
     parallelism: int
 
 
-@transaction
 def find(connection: Connection, bounds: Bounds) -> list[Broken]:
     """Every row that breaks an invariant, by invariant."""
     connection.exec_driver_sql("set transaction isolation level repeatable read read only")
@@ -181,7 +184,9 @@ def find(connection: Connection, bounds: Bounds) -> list[Broken]:
         "parallelism": bounds.parallelism,
     }
     return [
-        Broken(name, *row) for name, statement in STATEMENTS.items() for row in connection.exec_driver_sql(statement, parameters)
+        Broken(name, **row)
+        for name, statement in STATEMENTS.items()
+        for row in connection.exec_driver_sql(statement, parameters).mappings()
     ]
 
 
@@ -198,17 +203,18 @@ class RunningRun:
 
 def running_runs(connection: Connection, *, grace_s: float) -> list[RunningRun]:
     """Runs that have been running for longer than the grace."""
-    rows = connection.exec_driver_sql(
+    found = connection.exec_driver_sql(
         "select id, dag_id, run_id, version_id, started_at from dag_run"
         f" where state = 'running' and started_at < {LATE} order by id",
         {"grace": grace_s},
     )
-    return [RunningRun(*row) for row in rows]
+    return rows.of_result(RunningRun, found)
 
 
 def last_ended(connection: Connection, dag_run_id: int) -> dict[int, datetime]:
     """By task number: when the last of its instances ended."""
-    rows = connection.exec_driver_sql(
-        "select task_no, max(ended_at) from task_instance where dag_run_id = %s and ended_at is not null group by 1", (dag_run_id,)
+    ended = connection.exec_driver_sql(
+        "select task_no, max(ended_at) as last from task_instance where dag_run_id = %s and ended_at is not null group by 1",
+        (dag_run_id,),
     )
-    return {row[0]: row[1] for row in rows}
+    return {row.task_no: row.last for row in ended}

@@ -12,7 +12,8 @@ from typing import Any
 from sqlalchemy import Connection
 
 from scheduler.exceptions import NotFoundError
-from scheduler.store.db.database import transaction, transaction_at
+from scheduler.store.db import rows
+from scheduler.store.db.database import commit_point
 
 #: Whether a notice is open, see store/upkeep/pending_work.
 PENDING = "exists (select from notice where ended_at is null)"
@@ -50,7 +51,7 @@ class Notice:
         return f"{self.dag_id}.{self.ti['task_id']}{index} (run {self.run_id}, try {self.ti['try_number']})"
 
 
-@transaction_at("notice")
+@commit_point("notice")
 def claim_callbacks(
     connection: Connection, claimed_by: str, *, lease_s: float, limit: int, without_files: Collection[str] = ()
 ) -> list[Notice]:
@@ -65,13 +66,12 @@ def claim_callbacks(
     )
 
 
-@transaction_at("notice")
+@commit_point("notice")
 def claim_mails(connection: Connection, claimed_by: str, *, lease_s: float, limit: int) -> list[Notice]:
     """Take the oldest mails that nobody holds."""
     return _claim(connection, "n.kind in ('email_failure', 'email_retry', 'email_sla')", claimed_by, lease_s=lease_s, limit=limit)
 
 
-@transaction
 def begin(connection: Connection, notice_id: int, claimed_by: str, *, lease_s: float) -> int | None:
     """Say that it begins; which attempt this is, or None if the claim has lapsed and somebody else took it."""
     return connection.exec_driver_sql(
@@ -84,7 +84,6 @@ def begin(connection: Connection, notice_id: int, claimed_by: str, *, lease_s: f
     ).scalar_one_or_none()
 
 
-@transaction
 def progress(connection: Connection, notice_id: int, claimed_by: str, *, done: int, error: str | None, lease_s: float) -> bool:
     """One of its callbacks has ended, perhaps with an error; False if the claim is lost."""
     noted = connection.exec_driver_sql(
@@ -98,7 +97,7 @@ def progress(connection: Connection, notice_id: int, claimed_by: str, *, done: i
     return noted.rowcount == 1
 
 
-@transaction_at("told")
+@commit_point("told")
 def end(connection: Connection, notice_id: int, claimed_by: str, *, error: str | None = None) -> bool:
     """It is done, or given up because of `error`; False if the claim is lost."""
     ended = connection.exec_driver_sql(
@@ -128,7 +127,6 @@ def release_dead(connection: Connection, schedulers: Collection[str]) -> None:
     )
 
 
-@transaction
 def release(connection: Connection, claimed_by: str, ids: Sequence[int], *, pause_s: float = 0.0) -> None:
     """Give these back, to be taken again after `pause_s`."""
     connection.exec_driver_sql(
@@ -144,14 +142,13 @@ def release(connection: Connection, claimed_by: str, ids: Sequence[int], *, paus
     )
 
 
-@transaction
 def notices(
     connection: Connection, *, dag_id: str | None = None, failed: bool = False, limit: int | None = 100
 ) -> list[dict[str, Any]]:
     """Those that are open, or with `failed` those that ended with an error; newest first. NotFoundError for an unknown DAG."""
     if dag_id is not None and connection.exec_driver_sql("select 1 from dag where dag_id = %s", (dag_id,)).first() is None:
         raise NotFoundError(f"There is no DAG {dag_id!r}: `paceline dags list` shows all.")
-    rows = connection.exec_driver_sql(
+    found = connection.exec_driver_sql(
         """
         select n.id, n.kind, r.dag_id, r.run_id, t.task_id, t.map_index, n.try_number, n.reason, n.created_at, n.attempts,
                n.claimed_by, n.ended_at, n.error
@@ -162,26 +159,25 @@ def notices(
         """,
         {"dag": dag_id, "failed": failed, "limit": limit},
     )
-    return [dict(row) for row in rows.mappings()]
+    return rows.dicts(found)
 
 
-@transaction
 def blocking(connection: Connection, dag_run_id: int) -> list[dict[str, Any]]:
     """The task instances of a run that have not succeeded."""
-    rows = connection.exec_driver_sql(
+    found = connection.exec_driver_sql(
         """
         select task_id, map_index, try_number, max_tries, coalesce(state, 'none') as state from task_instance
          where dag_run_id = %s and state is distinct from 'success' order by task_no, map_index limit %s
         """,
         (dag_run_id, MOST_BLOCKING),
     )
-    return [dict(row) for row in rows.mappings()]
+    return rows.dicts(found)
 
 
 def _claim(
     connection: Connection, kinds: str, claimed_by: str, *, lease_s: float, limit: int, without_files: Collection[str] = ()
 ) -> list[Notice]:
-    rows = connection.exec_driver_sql(
+    claimed = connection.exec_driver_sql(
         f"""
         with free as (
             select n.id
@@ -197,13 +193,13 @@ def _claim(
         """,
         {"by": claimed_by, "lease": lease_s, "limit": limit, "without": list(without_files)},
     )
-    ids = sorted(row[0] for row in rows)
+    ids = sorted(claimed.scalars())
     return _read(connection, ids) if ids else []
 
 
 def _read(connection: Connection, ids: list[int]) -> list[Notice]:
     """A notice of a DAG-wide event speaks of the task instance that ended last: of the failed ones, if the run failed."""
-    rows = connection.exec_driver_sql(
+    found = connection.exec_driver_sql(
         """
         select n.id, n.kind, coalesce(d.file, v.data->>'file') as file, r.dag_id, r.run_id, n.dag_run_id, n.state, n.reason,
                coalesce(n.data, '{}') as data, n.created_at, n.attempts, n.done,
@@ -238,7 +234,7 @@ def _read(connection: Connection, ids: list[int]) -> list[Notice]:
         """,
         {"ids": ids},
     )
-    return [Notice(**{**row, "email": tuple(row["email"])}) for row in rows.mappings()]
+    return [Notice(**{**row, "email": tuple(row["email"])}) for row in found.mappings()]
 
 
 def _clean(text: str | None) -> str | None:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection
 
 from scheduler.settings import Settings
 
@@ -32,17 +32,16 @@ class PendingWork:
     services: frozenset[str]
 
 
-def look(engine: Engine, settings: Settings, questions: Mapping[str, str]) -> PendingWork:
+def look(connection: Connection, settings: Settings, questions: Mapping[str, str]) -> PendingWork:
     """Ask the questions of all services, by the name of the service, in one round trip. A process asks the same ones each time."""
     soon_s = LOOKS_AHEAD * settings.scheduler.scheduler_idle_sleep_time
     silent_s = min(
         settings.worker.heartbeat_timeout, settings.waiter.heartbeat_timeout, settings.scheduler.scheduler_health_check_threshold
     )
-    with engine.connect() as connection:
-        # Planning it would cost more than running it.
-        if not connection.info.get("pending_work"):
-            asked = ", ".join(questions.values())
-            connection.exec_driver_sql(f"prepare pending_work (float8, float8) as select clock_timestamp(), {asked}")
-            connection.info["pending_work"] = True
-        now, *answers = connection.exec_driver_sql(EXECUTE, (soon_s, silent_s)).one()
+    # Planning it would cost more than running it.
+    if not connection.info.get("pending_work"):
+        asked = ", ".join(questions.values())
+        connection.exec_driver_sql(f"prepare pending_work (float8, float8) as select clock_timestamp(), {asked}")
+        connection.info["pending_work"] = True
+    now, *answers = connection.exec_driver_sql(EXECUTE, (soon_s, silent_s)).one()
     return PendingWork(now, frozenset(name for name, is_pending in zip(questions, answers, strict=True) if is_pending))

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Engine
 from scheduler.states import HOLDS_SLOTS, STARTED
 from scheduler.store.dags import files
 from scheduler.store.db import migrate
-from scheduler.store.db.database import act_as, transaction, transaction_at
+from scheduler.store.db.database import act_as, commit_point, transact
 from scheduler.store.runs import instances
 from scheduler.store.upkeep import notices
 from scheduler.store.worker import deferrals
@@ -23,14 +23,14 @@ PENDING = f"""
 
 
 def register(engine: Engine, *, kind: str, name: str, host: str, pid: int, queues: Sequence[str] = (), concurrency: int = 0) -> str:
-    """A new row for this start; the id (`name` and a random part) is what task instances and events record from now on."""
+    """Enter this start, and return its ID: `name` and a random part. Events of later changes by this engine record the ID."""
     process_id = f"{name}#{uuid.uuid4().hex[:8]}"
-    _enter(engine, (process_id, kind, name, host, pid, list(queues), concurrency, migrate.head()))
+    transact(engine, _enter, (process_id, kind, name, host, pid, list(queues), concurrency, migrate.head()))
     act_as(engine, process_id)
     return process_id
 
 
-@transaction_at("register")
+@commit_point("register")
 def _enter(connection: Connection, row: tuple[object, ...]) -> bool:
     entered = connection.exec_driver_sql(
         "insert into process (id, kind, name, host, pid, queues, concurrency, schema) values (%s, %s, %s, %s, %s, %s, %s, %s)", row
@@ -38,7 +38,7 @@ def _enter(connection: Connection, row: tuple[object, ...]) -> bool:
     return entered.rowcount == 1
 
 
-@transaction_at("heartbeat")
+@commit_point("heartbeat")
 def heartbeat(connection: Connection, process_id: str) -> bool:
     """A sign of life; False if this process was already declared dead and must register anew."""
     connection.exec_driver_sql("set local synchronous_commit = off")
@@ -48,7 +48,6 @@ def heartbeat(connection: Connection, process_id: str) -> bool:
     return beat.rowcount == 1
 
 
-@transaction
 def stop(connection: Connection, process_id: str) -> None:
     """The process ended in order."""
     connection.exec_driver_sql(
@@ -56,7 +55,6 @@ def stop(connection: Connection, process_id: str) -> None:
     )
 
 
-@transaction
 def still_held(connection: Connection, worker_id: str, running: Mapping[str, int]) -> set[str]:
     """Which of the dispatches that this worker runs (to the ids of their task instances) are still its to run.
 
@@ -87,22 +85,21 @@ def still_held(connection: Connection, worker_id: str, running: Mapping[str, int
     return set(held.scalars())
 
 
-@transaction
 def said_to_run(connection: Connection, worker_id: str) -> dict[str, int]:
     """Each dispatch that stands as running on this worker, to its task instance. Reads all that run anywhere: not for each beat."""
     rows = connection.exec_driver_sql(
         f"select dispatch_id::text, id from task_instance where worker = %s and state in {STARTED.sql}", (worker_id,)
     )
-    return {row[0]: row[1] for row in rows}
+    return {row.dispatch_id: row.id for row in rows}
 
 
-@transaction_at("lost")
+@commit_point("lost")
 def fail_lost(connection: Connection, ti_id: int, dispatch_id: str, reason: str, *, at_once: bool = False) -> list[int]:
     """running -> up_for_retry or failed, because the process that ran this dispatch ended; the runs touched."""
     return instances.lose(connection, ti_id=ti_id, dispatch_id=dispatch_id, reason=reason, at_once=at_once)
 
 
-@transaction_at("expire", lambda expired: expired[0])
+@commit_point("expire", lambda expired: expired[0])
 def expire_lost(
     connection: Connection, *, worker_timeout_s: float, scheduler_timeout_s: float, waiter_timeout_s: float
 ) -> tuple[list[str], list[int]]:
@@ -136,11 +133,11 @@ def expire_lost(
         """,
         (list(why),),
     ).all()
-    runs = _pass_on(connection, dead, why) + _pass_on(connection, left, {row[0]: "has ended" for row in left})
-    return [row[0] for row in dead], sorted(set(runs))
+    runs = _pass_on(connection, dead, why) + _pass_on(connection, left, {row.id: "has ended" for row in left})
+    return [row.id for row in dead], sorted(set(runs))
 
 
-@transaction_at("expire", lambda _: True)
+@commit_point("expire", lambda _: True)
 def expire(connection: Connection, process_ids: Collection[str], *, why: str) -> list[int]:
     """As `expire_lost`, for processes known to be dead; the runs touched."""
     dead = connection.exec_driver_sql(
@@ -150,7 +147,7 @@ def expire(connection: Connection, process_ids: Collection[str], *, why: str) ->
         """,
         (list(process_ids),),
     ).all()
-    return _pass_on(connection, dead, {row[0]: why for row in dead})
+    return _pass_on(connection, dead, {row.id: why for row in dead})
 
 
 def _pass_on(connection: Connection, dead: Sequence[Any], why: Mapping[str, str]) -> list[int]:
@@ -162,7 +159,7 @@ def _pass_on(connection: Connection, dead: Sequence[Any], why: Mapping[str, str]
             runs += instances.lose(connection, dead_worker=process_id, reason=reason, at_once=True)
         elif kind == "waiter":
             deferrals.release(connection, process_id)
-    schedulers = [row[0] for row in dead if row[1] == "scheduler"]
+    schedulers = [row.id for row in dead if row.kind == "scheduler"]
     if schedulers:
         files.release_dead(connection, schedulers)
         notices.release_dead(connection, schedulers)

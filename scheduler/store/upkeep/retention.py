@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from scheduler.states import OPEN, RUN_FINISHED, RUN_UNFINISHED, STARTED
-from scheduler.store.db.database import patiently, transaction
+from scheduler.store.db.database import patiently
 
 #: Rows read in one batch, and task instances deleted with the runs of one batch, unless a single run has more.
 SCAN = 500
@@ -124,16 +124,16 @@ class Batch:
 FIRST_RUN = (datetime.min.replace(tzinfo=UTC), 0)
 
 
-@transaction
 def delete_runs(connection: Connection, before: datetime, after: tuple[datetime, int] = FIRST_RUN) -> Batch:
     """The oldest runs that ended before a moment, with all that belongs to them; those that somebody holds stay."""
+    ended_at, id_ = after
     patiently(connection, seconds=LONGEST_S)
     seen = connection.exec_driver_sql(
         """
         select ended_at, id from dag_run where ended_at < %(before)s and (ended_at, id) > (%(ended_at)s, %(id)s)
          order by ended_at, id limit %(scan)s
         """,
-        {"before": before, "ended_at": after[0], "id": after[1], "scan": SCAN},
+        {"before": before, "ended_at": ended_at, "id": id_, "scan": SCAN},
     ).all()
     held = connection.exec_driver_sql(
         f"""
@@ -141,35 +141,39 @@ def delete_runs(connection: Connection, before: datetime, after: tuple[datetime,
           from dag_run r where r.id = any(%(ids)s) and {FREE_RUN}
          order by r.id for update of r skip locked
         """,
-        {"before": before, "ids": [row[1] for row in seen]},
+        {"before": before, "ids": [row.id for row in seen]},
     ).all()
     chosen: list[Any] = []
     room = MOST_INSTANCES
-    for row in sorted(held, key=lambda row: (row[1], row[0])):
-        if chosen and row[2] > room:
-            return _deleted(connection, before, chosen, (chosen[-1][1], chosen[-1][0]))
+    for row in sorted(held, key=_place):
+        if chosen and row.size > room:
+            return _deleted(connection, before, chosen, _place(chosen[-1]))
         chosen.append(row)
-        room -= row[2]
-    return _deleted(connection, before, chosen, (seen[-1][0], seen[-1][1]) if len(seen) == SCAN else None)
+        room -= row.size
+    return _deleted(connection, before, chosen, _place(seen[-1]) if len(seen) == SCAN else None)
+
+
+def _place(run: Any) -> tuple[datetime, int]:
+    """Where a run stands in the order of deletion."""
+    return run.ended_at, run.id
 
 
 def _deleted(connection: Connection, before: datetime, chosen: Sequence[Any], after: Any) -> Batch:
     """A statement of its own looks again, now that the runs are held: one may have been cleared just before."""
+    sizes = {run.id: run.size for run in chosen}
     rows = connection.exec_driver_sql(
         f"delete from dag_run r where r.id = any(%(ids)s) and {FREE_RUN} returning r.dag_id, r.run_id, r.id",
-        {"before": before, "ids": [row[0] for row in chosen]},
+        {"before": before, "ids": list(sizes)},
     ).all()
-    sizes = {row[0]: row[2] for row in chosen}
     return Batch(len(rows), after, tuple(DeletedRun(dag_id, run_id, key, sizes[key]) for dag_id, run_id, key in rows))
 
 
-@transaction
 def delete_rows(connection: Connection, kind: str, before: datetime, after: Any = None) -> Batch:
     """The first rows of `kind` that are old and free."""
     rows = KINDS[kind]
     patiently(connection, seconds=LONGEST_S)
     seen = connection.exec_driver_sql(
-        f"select x.{rows.key}, coalesce({rows.old}, false) from {rows.table} x where x.{rows.key} > %(after)s"
+        f"select x.{rows.key} as key, coalesce({rows.old}, false) as old from {rows.table} x where x.{rows.key} > %(after)s"
         f" order by x.{rows.key} limit %(scan)s",
         {"before": before, "after": rows.first if after is None else after, "scan": SCAN},
     ).all()
@@ -183,26 +187,25 @@ def delete_rows(connection: Connection, kind: str, before: datetime, after: Any 
         """,
         {"before": before, "keys": [key for key, old in seen if old]},
     )
-    goes_on = len(seen) == SCAN and (seen[-1][1] or rows.first == "")
-    return Batch(deleted.rowcount, seen[-1][0] if goes_on else None)
+    goes_on = len(seen) == SCAN and (seen[-1].old or rows.first == "")
+    return Batch(deleted.rowcount, seen[-1].key if goes_on else None)
 
 
-@transaction
 def delete_events(connection: Connection, before: datetime, after: tuple[datetime, int] = FIRST_RUN) -> Batch:
     """The events of runs that ended before a moment and stay."""
+    ended_at, id_ = after
     seen = connection.exec_driver_sql(
         """
         select ended_at, id from dag_run where ended_at < %(before)s and (ended_at, id) > (%(ended_at)s, %(id)s)
          order by ended_at, id limit %(runs)s
         """,
-        {"before": before, "ended_at": after[0], "id": after[1], "runs": RUNS_OF_EVENTS},
+        {"before": before, "ended_at": ended_at, "id": id_, "runs": RUNS_OF_EVENTS},
     ).all()
     patiently(connection, seconds=LONGEST_S)
-    deleted = connection.exec_driver_sql("delete from event where dag_run_id = any(%s)", ([row[1] for row in seen],))
-    return Batch(deleted.rowcount, (seen[-1][0], seen[-1][1]) if seen else None)
+    deleted = connection.exec_driver_sql("delete from event where dag_run_id = any(%s)", ([row.id for row in seen],))
+    return Batch(deleted.rowcount, _place(seen[-1]) if seen else None)
 
 
-@transaction
 def count(connection: Connection, before: datetime) -> dict[str, int]:
     """What is old and free now, by kind."""
     patiently(connection, seconds=LONGEST_S)

@@ -10,7 +10,7 @@ from psycopg2.extras import Json
 from sqlalchemy import Connection, Engine
 
 from scheduler.settings import Settings
-from scheduler.store.db.database import transaction
+from scheduler.store.db.database import transact
 
 #: Seconds between two looks at the others.
 LOOK_S = 30.0
@@ -43,7 +43,7 @@ class SettingsDrift:
 
     def enter(self, process_id: str) -> None:
         """Store the settings of this process, which has just entered the registry, and compare them."""
-        _store(self._engine, process_id, self._settings.agreed())
+        transact(self._engine, _store, process_id, self._settings.agreed())
         self._looked_at = 0.0
         self.look(process_id)
 
@@ -52,7 +52,7 @@ class SettingsDrift:
         if time.monotonic() - self._looked_at < LOOK_S and self._looked_at:
             return
         self._looked_at = time.monotonic()
-        found = [one for one in differences(self._engine, silent_s=self._silent_s) if self._concerns(one, process_id)]
+        found = [one for one in transact(self._engine, differences, silent_s=self._silent_s) if self._concerns(one, process_id)]
         complaint = None
         if found:
             more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
@@ -69,7 +69,6 @@ class SettingsDrift:
         return any(process_id in names for names in one.values.values())
 
 
-@transaction
 def differences(connection: Connection, *, silent_s: float) -> list[Difference]:
     """The settings that live processes have otherwise than others, by key.
 
@@ -87,7 +86,6 @@ def differences(connection: Connection, *, silent_s: float) -> list[Difference]:
     return _differing(rows.all())
 
 
-@transaction
 def _store(connection: Connection, process_id: str, settings: dict[str, Any]) -> None:
     connection.exec_driver_sql("update process set settings = %s where id = %s", (Json(settings), process_id))
 

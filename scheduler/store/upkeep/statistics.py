@@ -2,10 +2,7 @@
 
 from sqlalchemy import Connection
 
-from scheduler.store.db.database import transaction
 
-
-@transaction
 def refresh(connection: Connection) -> bool:
     """Analyze task_instance if it is believed to be empty and is not; whether it was.
 

@@ -6,13 +6,10 @@ failover: PostgreSQL empties every unlogged table when it recovers. A stop in or
 
 from sqlalchemy import Connection
 
-from scheduler.store.db.database import transaction
-
 #: For whoever has just connected, and now and then: from this moment there was no crash. Changes nothing if there was none.
 NOTE = "insert into crash_free select clock_timestamp() where not exists (select from crash_free) on conflict do nothing"
 
 
-@transaction
 def note(connection: Connection) -> None:
     """See NOTE."""
     connection.exec_driver_sql(NOTE)

@@ -11,7 +11,7 @@ from psycopg2.extras import Json
 from sqlalchemy import Connection
 
 from scheduler.store.db import rows
-from scheduler.store.db.database import transaction, transaction_at
+from scheduler.store.db.database import commit_point
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Fired:
     outcome: dict[str, Any]
 
 
-@transaction_at("await")
+@commit_point("await")
 def claim(connection: Connection, waiter: str, *, limit: int) -> list[Awaited]:
     """Take triggers that nobody awaits, oldest first; none for a waiter that was declared dead."""
     # Holds its row against processes.expire, so that a trigger is taken either before (and freed by it) or not at all. A stronger
@@ -64,13 +64,12 @@ def claim(connection: Connection, waiter: str, *, limit: int) -> list[Awaited]:
     return rows.of_result(Awaited, taken)
 
 
-@transaction
 def waiting(connection: Connection) -> int:
     """How many task instances wait for a trigger."""
     return int(connection.exec_driver_sql("select count(*) from deferral").scalar_one())
 
 
-@transaction_at("fire")
+@commit_point("fire")
 def fire(connection: Connection, fired: Sequence[Fired]) -> int:
     """deferred -> scheduled, for each dispatch that still waits; the number of rows moved.
 
@@ -111,7 +110,6 @@ def fire(connection: Connection, fired: Sequence[Fired]) -> int:
     return int(moved.scalar_one())
 
 
-@transaction
 def still_awaited(connection: Connection, waiter: str, mine: Sequence[tuple[int, str]]) -> set[str]:
     """Those dispatches of `mine` that still wait for this waiter's trigger; the others were cleared, marked or timed out."""
     awaited = connection.exec_driver_sql(
@@ -164,7 +162,6 @@ def release(connection: Connection, waiter: str) -> int:
     return freed.rowcount
 
 
-@transaction
 def leave(connection: Connection, waiter: str) -> int:
     """A waiter ends in order: others may take its triggers over."""
     return release(connection, waiter)

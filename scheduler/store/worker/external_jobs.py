@@ -3,7 +3,7 @@
 Only the current try of a task instance enters one or takes one over; after that the dispatch that follows it guards each write.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -14,13 +14,13 @@ from scheduler.states import FINISHED, States, TaskState
 from scheduler.store.db import fencing
 from scheduler.store.db.fencing import Writer
 
-#: Sends one statement and gives its rows.
-Ask = Callable[[str, Sequence[Any]], Sequence[Sequence[Any]]]
+#: Sends one statement and gives its rows by the names of their columns.
+Ask = Callable[[str, Sequence[Any]], Sequence[Mapping[str, Any]]]
 
 #: A TI in one of these begins a try later.
 AHEAD_OF_A_TRY = States({TaskState.SCHEDULED, TaskState.QUEUED, TaskState.UP_FOR_RETRY})
 _COLUMNS = (
-    "id, task_instance_id, try_number, dispatch_id::text, max_tries, tag, kind, deploy_mode, master, reach, driver_id,"
+    "id, task_instance_id as ti_id, try_number, dispatch_id::text, max_tries, tag, kind, deploy_mode, master, reach, driver_id,"
     " application_id, ui_url, state, submitted_at"
 )
 _OF_JOB = ", ".join(f"j.{name.strip()}" for name in _COLUMNS.split(","))
@@ -95,7 +95,7 @@ class ExternalJob:
 
 def open_of(ask: Ask, ti_id: int) -> list[ExternalJob]:
     """The applications of a task instance that may still run."""
-    return [_job(row) for row in ask(OPEN, (ti_id,))]
+    return [ExternalJob(**row) for row in ask(OPEN, (ti_id,))]
 
 
 def add(
@@ -107,7 +107,7 @@ def add(
     rows = ask(ADD, (*writer.key, *row))
     if not rows:
         raise fencing.stale(writer)
-    return _job(rows[0])
+    return ExternalJob(**rows[0])
 
 
 def take_over(ask: Ask, writer: Writer, job: ExternalJob) -> ExternalJob | None:
@@ -116,13 +116,13 @@ def take_over(ask: Ask, writer: Writer, job: ExternalJob) -> ExternalJob | None:
     rows = ask(TAKE_OVER, (*writer.key, writer.dispatch_id, writer.try_number, job.id, job.dispatch_id, writer.dispatch_id))
     if not rows:
         raise fencing.stale(writer)
-    return _job(rows[0]) if rows[0][0] is not None else None
+    return ExternalJob(**rows[0]) if rows[0]["id"] is not None else None
 
 
 def take_abandoned(ask: Ask, job: ExternalJob, *, reaper: str) -> ExternalJob | None:
     """Let a reaper, under an id that is made for this, end it; None if a try follows it, or it has ended."""
     rows = ask(TAKE_ABANDONED, (job.id, job.dispatch_id, reaper, job.dispatch_id))
-    return _job(rows[0]) if rows else None
+    return ExternalJob(**rows[0]) if rows else None
 
 
 def note(
@@ -150,10 +150,4 @@ def names(ask: Ask, job: ExternalJob, *, driver_id: str | None, application_id: 
 
 def abandoned(ask: Ask, queues: Sequence[str]) -> list[ExternalJob]:
     """Open ones of these queues that no try follows or will follow."""
-    return [_job(row) for row in ask(ABANDONED, (list(queues),))]
-
-
-def _job(row: Sequence[Any]) -> ExternalJob:
-    names = ("id", "ti_id", "try_number", "dispatch_id", "max_tries", "tag", "kind", "deploy_mode", "master", "reach",
-             "driver_id", "application_id", "ui_url", "state", "submitted_at")  # fmt: skip
-    return ExternalJob(**dict(zip(names, row, strict=True)))
+    return [ExternalJob(**row) for row in ask(ABANDONED, (list(queues),))]

@@ -59,20 +59,19 @@ def states(ask: Ask, dag_of: Callable[[int], SerializedDag], targets: Sequence[T
 
 def describe(ask: Ask, dag_of: Callable[[int], SerializedDag], dag_id: str) -> dict[str, tuple[str, ...]] | None:
     """The tasks of the newest version of a DAG, each with the groups it lies in; None if there is no such DAG."""
-    found = ask(NEWEST, (dag_id,))
-    if not found or found[0][0] is None:
+    version_id = next((version_id for (version_id,) in ask(NEWEST, (dag_id,))), None)
+    if version_id is None:
         return None
-    dag = dag_of(found[0][0])
+    dag = dag_of(version_id)
     parents = {group["group_id"]: group.get("parent") for group in dag.groups}
     return {task.task_id: tuple(_around(task.group, parents)) for task in dag.tasks}
 
 
 def run_id_of(ask: Ask, dag_id: str, *, run_id: str | None, logical_date: datetime | None) -> str:
     """The run of that id, else of that logical date. NotFoundError if there is neither."""
-    found = ask(RUN_ID, (dag_id, run_id, logical_date, run_id))
-    if not found:
-        raise NotFoundError(f"DAG {dag_id!r} has no run {run_id or logical_date} any more.")
-    return str(found[0][0])
+    for (found,) in ask(RUN_ID, (dag_id, run_id, logical_date, run_id)):
+        return str(found)
+    raise NotFoundError(f"DAG {dag_id!r} has no run {run_id or logical_date} any more.")
 
 
 def previous_success(ask: Ask, dag_id: str, before: datetime) -> Sequence[datetime | None] | None:

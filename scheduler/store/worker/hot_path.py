@@ -80,7 +80,7 @@ class HotPath(WorkerConnection):
     def suspend(self, claim: Claim, ending: Ending) -> bool | None:
         """running -> up_for_reschedule or deferred, durably; whether others wait for the slots, None if it was refused."""
         deferral = ending.deferral
-        suspended = self.read(
+        others_wait: bool | None = self.value(
             sql.SUSPEND.execute,
             {
                 "ti_id": claim.id,
@@ -94,7 +94,7 @@ class HotPath(WorkerConnection):
                 "file": deferral and deferral.file,
             },
         )
-        return bool(suspended[0][0]) if suspended else None
+        return others_wait
 
     def unstarted(self, dag_run_id: int, asked: Ranges) -> frozenset[int]:
         """Those tasks that wait for one which no worker has; they cannot become ready by this report."""

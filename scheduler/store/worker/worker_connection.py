@@ -46,16 +46,26 @@ class WorkerConnection:
 
     def dag(self, version_id: int) -> SerializedDag:
         """The DAG of a version, cached."""
-        return self._versions.get(version_id, lambda: self.read(versions.READ, (version_id,))[0][0])
+        return self._versions.get(version_id, lambda: self.value(versions.READ, (version_id,)))
 
     def now(self) -> datetime:
         """The database's clock."""
-        found: datetime = self.read("select clock_timestamp()", ())[0][0]
+        found: datetime = self.value("select clock_timestamp()", ())
         return found
 
     def read(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:
         """The rows of a statement."""
         return self.run(statement, parameters).fetchall()
+
+    def value(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any], default: Any = None) -> Any:
+        """The one value of a statement, `default` without a row."""
+        return next((value for (value,) in self.read(statement, parameters)), default)
+
+    def dicts(self, statement: str, parameters: Sequence[Any]) -> list[dict[str, Any]]:
+        """The rows of a statement as dicts."""
+        cursor = self.run(statement, parameters)
+        names = [column.name for column in cursor.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
     def objects(self, kind: type[T], statement: str, parameters: Sequence[Any] | Mapping[str, Any]) -> list[T]:
         """The rows of a statement as dataclasses, see store/db/rows.py."""
@@ -63,10 +73,10 @@ class WorkerConnection:
 
     def write(self, writer: Writer, statement: str, parameters: Sequence[Any]) -> int:
         """Run a statement that `fencing.guarded` made; how many rows it wrote. StaleTryError if it was refused."""
-        written = self.read(statement, (*writer.key, *parameters))
-        if not written:
+        written: int | None = self.value(statement, (*writer.key, *parameters))
+        if written is None:
             raise fencing.stale(writer)
-        return int(written[0][0])
+        return written
 
     def run(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> Cursor:
         """Run one statement; after an error nothing of this connection is used again."""

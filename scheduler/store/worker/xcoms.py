@@ -55,8 +55,7 @@ def clear(connection: WorkerConnection, claim: Claim) -> None:
 
 def pull(connection: WorkerConnection, dag_run_id: int, task_id: str, key: str, map_index: int, *, default: Any) -> Any:
     """The stored value, or `default`."""
-    stored = connection.read(PULL, (dag_run_id, task_id, map_index, key))
-    return stored[0][0] if stored else default
+    return connection.value(PULL, (dag_run_id, task_id, map_index, key), default)
 
 
 def of_instances(connection: WorkerConnection, dag_run_id: int, task_no: int, key: str) -> list[Any]:
@@ -66,8 +65,8 @@ def of_instances(connection: WorkerConnection, dag_run_id: int, task_no: int, ke
 
 def length(connection: WorkerConnection, dag_run_id: int, task_no: int, key: str, *, is_mapped: bool) -> int | None:
     """How many entries there are to map over; None if there is no list or dict."""
-    rows = connection.read(COUNT_INSTANCES if is_mapped else COUNT_ENTRIES, (key, dag_run_id, task_no))
-    return rows[0][0] if rows else None
+    found: int | None = connection.value(COUNT_INSTANCES if is_mapped else COUNT_ENTRIES, (key, dag_run_id, task_no))
+    return found
 
 
 def entry(connection: WorkerConnection, dag_run_id: int, task_no: int, key: str, place: int, *, is_mapped: bool) -> list[Any]:

@@ -4,6 +4,7 @@ from support.scenario import Scenario, dag
 
 from scheduler.services.notify import Notify
 from scheduler.states import TaskState
+from scheduler.store.db.database import transact
 from scheduler.store.upkeep import notices
 
 from .conftest import Cli
@@ -17,8 +18,8 @@ def test_what_waits_and_what_failed_is_listed(cli: Cli, scenario: Scenario) -> N
     assert cli.json("notices", "list", "--failed") == []
     assert cli.json("notices", "list", "--dag", "pair") == []
 
-    (callback,) = notices.claim_callbacks(scenario.engine, "s", lease_s=60, limit=20)
-    notices.end(scenario.engine, callback.id, "s", error="ValueError: no such channel")
+    (callback,) = transact(scenario.engine, notices.claim_callbacks, "s", lease_s=60, limit=20)
+    transact(scenario.engine, notices.end, callback.id, "s", error="ValueError: no such channel")
 
     (failed,) = cli.json("notices", "list", "--failed", "--dag", "d")
     assert (failed["kind"], failed["error"]) == ("on_failure", "ValueError: no such channel")

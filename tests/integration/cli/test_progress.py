@@ -11,6 +11,7 @@ from support.scenario import Scenario
 from scheduler.cli import progress
 from scheduler.exceptions import NotFoundError, WaitTimeoutError
 from scheduler.states import TaskState
+from scheduler.store.db.database import transact
 from scheduler.store.queries import reads
 from scheduler.store.worker.claims import Ending
 from scheduler.store.worker.progress import ProgressWriter
@@ -47,7 +48,7 @@ def test_what_a_running_task_tells_of_itself_is_shown_and_goes_with_it(scenario:
     told = "1 of 3 stages, 6 of 20 tasks, http://127.0.0.1:4040"
     assert told in bars.file.getvalue()  # type: ignore[attr-defined]
     assert f"first: {told}" in lines.file.getvalue()  # type: ignore[attr-defined]
-    first, second = reads.task_instances(scenario.engine, "pair", "one")
+    first, second = transact(scenario.engine, reads.task_instances, "pair", "one")
     assert (first["progress"]["tasks_done"], second["progress"]) == (6, None)
 
     assert scenario.follower.report(claim, Ending(TaskState.SUCCESS))
@@ -55,7 +56,7 @@ def test_what_a_running_task_tells_of_itself_is_shown_and_goes_with_it(scenario:
     writer.close()
     assert scenario.rows("select (progress->>'tasks')::int from task_progress") == [(20,)]
     scenario.sql("update task_instance set try_number = 2 where task_id = 'first'")
-    assert reads.task_instance(scenario.engine, "pair", "one", "first")["progress"] is None
+    assert transact(scenario.engine, reads.task_instance, "pair", "one", "first")["progress"] is None
     scenario.sql("delete from dag_run")
     assert scenario.rows("select count(*) from task_progress") == [(0,)]
 
@@ -87,8 +88,8 @@ def test_only_what_ended_lately_is_read_again(scenario: Scenario) -> None:
     scenario.run_to_end()
     scenario.sql("update task_instance set ended_at = ended_at - interval '1 minute' where task_id = 'first'")
 
-    every = reads.changes(scenario.engine, "pair", "one")
-    late = reads.changes(scenario.engine, "pair", "one", since=every["ended"][-1]["ended_at"])
+    every = transact(scenario.engine, reads.changes, "pair", "one")
+    late = transact(scenario.engine, reads.changes, "pair", "one", since=every["ended"][-1]["ended_at"])
 
     assert [task["task_id"] for task in every["ended"]] == ["first", "second"]
     assert [task["task_id"] for task in late["ended"]] == ["second"]

@@ -6,22 +6,23 @@ from datetime import datetime
 import pytest
 
 from scheduler.store.dags.files import Claimed, ImportProblem, ParsedFile, claim, record, sync
+from scheduler.store.db.database import transact
 
 from .conftest import MINUTE, NOW, Files, parsed
 
 
 def test_what_is_told_again_is_due_again(files: Files) -> None:
-    sync(files.engine, {"a.py": NOW, "b.py": NOW}, complete=True, now=NOW)
+    transact(files.engine, sync, {"a.py": NOW, "b.py": NOW}, complete=True, now=NOW)
     with files.engine.begin() as connection:
         connection.exec_driver_sql("update dag_file set next_parse_at = '2040-01-01', modules = array['m.py'] where path = 'b.py'")
         connection.exec_driver_sql("update dag_file set next_parse_at = '2040-01-01' where path = 'a.py'")
     due = "select path from dag_file where next_parse_at < '2040-01-01' order by 1"
 
-    sync(files.engine, {"a.py": NOW}, complete=False, now=NOW)
+    transact(files.engine, sync, {"a.py": NOW}, complete=False, now=NOW)
     assert files.rows(due) == []
-    sync(files.engine, {"a.py": NOW}, complete=False, now=NOW, again=["a.py"])
+    transact(files.engine, sync, {"a.py": NOW}, complete=False, now=NOW, again=["a.py"])
     assert files.rows(due) == [("a.py",)]
-    sync(files.engine, {}, complete=False, now=NOW, modules={"m.py": NOW}, again=["m.py"])
+    transact(files.engine, sync, {}, complete=False, now=NOW, modules={"m.py": NOW}, again=["m.py"])
     assert files.rows(due) == [("a.py",), ("b.py",)]
 
 
@@ -29,8 +30,8 @@ def test_two_files_that_bring_the_same_new_ids_at_once_do_not_both_get_them(file
     ids = [f"d{number}" for number in range(30)]
     names = [f"f{number}.py" for number in range(4)]
     for round_ in range(5):
-        sync(files.engine, dict.fromkeys(names, NOW + round_ * MINUTE), complete=True, now=NOW)
-        claim(files.engine, claimed_by="a", until=NOW + MINUTE, now=NOW, limit=9, sort_mode="alphabetical", host="h")
+        transact(files.engine, sync, dict.fromkeys(names, NOW + round_ * MINUTE), complete=True, now=NOW)
+        transact(files.engine, claim, claimed_by="a", until=NOW + MINUTE, now=NOW, limit=9, sort_mode="alphabetical", host="h")
         mixed = [ids[number:] + ids[:number] for number in range(4)]
 
         files_read = [
@@ -50,10 +51,12 @@ def test_two_files_that_bring_the_same_new_ids_at_once_do_not_both_get_them(file
 
 
 def test_a_claim_is_exclusive_lapses_and_its_late_result_is_refused(files: Files) -> None:
-    sync(files.engine, {"d.py": NOW}, complete=True, now=NOW)
+    transact(files.engine, sync, {"d.py": NOW}, complete=True, now=NOW)
 
     def take(who: str, now: datetime) -> list[Claimed]:
-        return claim(files.engine, claimed_by=who, until=now + MINUTE, now=now, limit=5, sort_mode="modified_time", host="h")
+        return transact(
+            files.engine, claim, claimed_by=who, until=now + MINUTE, now=now, limit=5, sort_mode="modified_time", host="h"
+        )
 
     assert take("a", NOW) == [Claimed("d.py", NOW)]
     assert take("b", NOW) == []
@@ -67,9 +70,9 @@ def test_a_claim_is_exclusive_lapses_and_its_late_result_is_refused(files: Files
 
 
 def test_a_file_that_changed_while_it_was_read_is_due_at_once(files: Files) -> None:
-    sync(files.engine, {"d.py": NOW}, complete=True, now=NOW)
-    claim(files.engine, claimed_by="a", until=NOW + MINUTE, now=NOW, limit=5, sort_mode="alphabetical", host="h")
-    sync(files.engine, {"d.py": NOW + MINUTE}, complete=True, now=NOW)
+    transact(files.engine, sync, {"d.py": NOW}, complete=True, now=NOW)
+    transact(files.engine, claim, claimed_by="a", until=NOW + MINUTE, now=NOW, limit=5, sort_mode="alphabetical", host="h")
+    transact(files.engine, sync, {"d.py": NOW + MINUTE}, complete=True, now=NOW)
 
     record(files.engine, parsed("d.py", "d"), claimed_by="a", now=NOW, min_interval=MINUTE)
 
@@ -77,18 +80,18 @@ def test_a_file_that_changed_while_it_was_read_is_due_at_once(files: Files) -> N
 
 
 def test_a_file_removed_while_it_was_read_stays_removed(files: Files) -> None:
-    sync(files.engine, {"d.py": NOW}, complete=True, now=NOW)
-    claim(files.engine, claimed_by="a", until=NOW + MINUTE, now=NOW, limit=5, sort_mode="alphabetical", host="h")
-    sync(files.engine, {}, complete=True, now=NOW)
+    transact(files.engine, sync, {"d.py": NOW}, complete=True, now=NOW)
+    transact(files.engine, claim, claimed_by="a", until=NOW + MINUTE, now=NOW, limit=5, sort_mode="alphabetical", host="h")
+    transact(files.engine, sync, {}, complete=True, now=NOW)
 
     assert not record(files.engine, parsed("d.py", "d"), claimed_by="a", now=NOW, min_interval=MINUTE).accepted
     assert files.dags() == {}
 
 
 def test_an_incomplete_listing_removes_nothing(files: Files) -> None:
-    sync(files.engine, {"a.py": NOW, "b.py": NOW}, complete=True, now=NOW)
+    transact(files.engine, sync, {"a.py": NOW, "b.py": NOW}, complete=True, now=NOW)
 
-    sync(files.engine, {"a.py": NOW}, complete=False, now=NOW)
+    transact(files.engine, sync, {"a.py": NOW}, complete=False, now=NOW)
 
     assert files.rows("select path from dag_file order by path") == [("a.py",), ("b.py",)]
 
@@ -98,13 +101,15 @@ def test_an_incomplete_listing_removes_nothing(files: Files) -> None:
     [("modified_time", ["b.py", "c.py", "a.py"]), ("alphabetical", ["a.py", "b.py", "c.py"]), ("random_seeded_by_host", None)],
 )
 def test_new_files_come_in_the_order_of_the_sort_mode(sort_mode: str, expected: list[str] | None, files: Files) -> None:
-    sync(files.engine, {"a.py": NOW, "b.py": NOW + 2 * MINUTE, "c.py": NOW + MINUTE}, complete=True, now=NOW)
+    transact(files.engine, sync, {"a.py": NOW, "b.py": NOW + 2 * MINUTE, "c.py": NOW + MINUTE}, complete=True, now=NOW)
 
     def order(host: str) -> list[str]:
         with files.engine.begin() as connection:
             connection.exec_driver_sql("update dag_file set claimed_until = null")
         return [
-            claim(files.engine, claimed_by="a", until=NOW + MINUTE, now=NOW, limit=1, sort_mode=sort_mode, host=host)[0].path
+            transact(files.engine, claim, claimed_by="a", until=NOW + MINUTE, now=NOW, limit=1, sort_mode=sort_mode, host=host)[
+                0
+            ].path
             for _ in range(3)
         ]
 
@@ -117,11 +122,13 @@ def test_new_files_come_in_the_order_of_the_sort_mode(sort_mode: str, expected: 
 
 
 def test_a_file_that_is_always_the_newest_does_not_starve_the_others(files: Files) -> None:
-    sync(files.engine, {"new.py": NOW - MINUTE, "old.py": NOW - 2 * MINUTE}, complete=True, now=NOW)
+    transact(files.engine, sync, {"new.py": NOW - MINUTE, "old.py": NOW - 2 * MINUTE}, complete=True, now=NOW)
     read = []
     for turn in range(6):
         now = NOW + 2 * turn * MINUTE
-        (found,) = claim(files.engine, claimed_by="a", until=now + MINUTE, now=now, limit=1, sort_mode="modified_time", host="h")
+        (found,) = transact(
+            files.engine, claim, claimed_by="a", until=now + MINUTE, now=now, limit=1, sort_mode="modified_time", host="h"
+        )
         record(files.engine, parsed(found.path, modified_at=found.modified_at), claimed_by="a", now=now, min_interval=MINUTE)
         read.append(found.path)
 
@@ -129,10 +136,10 @@ def test_a_file_that_is_always_the_newest_does_not_starve_the_others(files: File
 
 
 def test_an_import_error_keeps_the_time_it_was_first_seen_while_it_stays_the_same(files: Files) -> None:
-    sync(files.engine, {"d.py": NOW}, complete=True, now=NOW)
+    transact(files.engine, sync, {"d.py": NOW}, complete=True, now=NOW)
     for minute, message in enumerate(("first", "first", "second")):
         now = NOW + minute * MINUTE
-        claim(files.engine, claimed_by="a", until=now + MINUTE, now=now, limit=1, sort_mode="alphabetical", host="h")
+        transact(files.engine, claim, claimed_by="a", until=now + MINUTE, now=now, limit=1, sort_mode="alphabetical", host="h")
         failed = ParsedFile(path="d.py", modified_at=NOW, duration_s=1, problem=ImportProblem(message, 3, "trace"))
         assert record(files.engine, failed, claimed_by="a", now=now, min_interval=MINUTE).problem == failed.problem
         seen = NOW if message == "first" else now
@@ -140,8 +147,8 @@ def test_an_import_error_keeps_the_time_it_was_first_seen_while_it_stays_the_sam
 
 
 def test_a_dag_id_too_long_for_the_database_is_an_import_error(files: Files) -> None:
-    sync(files.engine, {"d.py": NOW}, complete=True, now=NOW)
-    claim(files.engine, claimed_by="a", until=NOW + MINUTE, now=NOW, limit=1, sort_mode="alphabetical", host="h")
+    transact(files.engine, sync, {"d.py": NOW}, complete=True, now=NOW)
+    transact(files.engine, claim, claimed_by="a", until=NOW + MINUTE, now=NOW, limit=1, sort_mode="alphabetical", host="h")
     long = "".join(chr(0x4E00 + number % 20000) for number in range(0, 9000 * 37, 37))
 
     result = record(files.engine, parsed("d.py", long), claimed_by="a", now=NOW, min_interval=MINUTE)

@@ -62,7 +62,8 @@ def test_each_service_has_a_cause_here(scenario: Scenario) -> None:
 
 
 def look(scenario: Scenario) -> frozenset[str]:
-    return pending_work.look(scenario.engine, scenario.settings, scenario.schedulers[0].questions).services
+    with scenario.engine.connect() as connection:
+        return pending_work.look(connection, scenario.settings, scenario.schedulers[0].questions).services
 
 
 def test_nothing_is_pending_where_all_has_ended(still: Scenario) -> None:

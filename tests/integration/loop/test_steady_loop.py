@@ -13,6 +13,7 @@ from scheduler.services.promote import Promote
 from scheduler.states import TaskState
 from scheduler.store.dags import files
 from scheduler.store.dags.files import ParsedDag, ParsedFile
+from scheduler.store.db.database import transact
 from scheduler.store.upkeep import processes
 from scheduler.store.worker.claims import Ending
 
@@ -69,8 +70,8 @@ def test_a_file_of_500_dags_that_is_being_stored_holds_nothing_up(make_scenario:
     for one in made[:20]:
         scenario.add(one)
     now = datetime.now(UTC)
-    files.sync(scenario.engine, {"many.py": now}, complete=False, now=now)
-    files.claim(scenario.engine, claimed_by="reader", until=now + timedelta(hours=1), now=now, limit=1,
+    transact(scenario.engine, files.sync, {"many.py": now}, complete=False, now=now)
+    transact(scenario.engine, files.claim, claimed_by="reader", until=now + timedelta(hours=1), now=now, limit=1,
                 sort_mode="alphabetical", host="h")  # fmt: skip
     parsed = ParsedFile(
         path="many.py", modified_at=now, duration_s=1.0,
@@ -79,9 +80,7 @@ def test_a_file_of_500_dags_that_is_being_stored_holds_nothing_up(make_scenario:
 
     with scenario.engine.begin() as elsewhere:
         elsewhere.exec_driver_sql("set local idle_in_transaction_session_timeout = 0")
-        stored = files._record.__wrapped__(  # type: ignore[attr-defined]
-            elsewhere, parsed, claimed_by="reader", now=now, min_interval=timedelta(minutes=1)
-        )
+        stored = files._record(elsewhere, parsed, claimed_by="reader", now=now, min_interval=timedelta(minutes=1))
         runs = [scenario.trigger(name) for name in names[:20]]
         scenario.run_to_end()
 
@@ -154,7 +153,7 @@ def test_what_runs_under_the_name_of_a_worker_that_has_ended_is_lost_at_once(mak
     (message,) = scenario.messages()
     claim = scenario.claim(message)
     assert claim is not None
-    processes.stop(scenario.engine, scenario.worker_id)
+    transact(scenario.engine, processes.stop, scenario.worker_id)
 
     scenario.turn()
 

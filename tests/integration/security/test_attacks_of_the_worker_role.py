@@ -9,6 +9,7 @@ from support.scenario import Scenario, chain
 
 from scheduler.settings import Settings
 from scheduler.store.db import roles
+from scheduler.store.db.database import transact
 
 from .conftest import ROLE, as_role
 
@@ -26,7 +27,7 @@ create domain pg_temp.text as pg_catalog.text check (pg_temp.mine(value));
 @pytest.fixture
 def scenario(settings: Settings, engine: Any, role: str) -> Iterator[Scenario]:
     """A run of one task that is queued, and the role of workers."""
-    roles.grant_worker(engine, ROLE)
+    transact(engine, roles.grant_worker, ROLE)
     made = Scenario(settings)
     made.add(chain("d", 1))
     yield made

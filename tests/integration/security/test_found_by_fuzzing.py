@@ -10,6 +10,7 @@ from scheduler.authoring import nesting, xcom
 from scheduler.dagfiles import parse
 from scheduler.exceptions import PacelineError, ParamError, XComError
 from scheduler.settings import Settings, shown
+from scheduler.store.db.database import transact
 from scheduler.store.queries import reads
 from scheduler.store.runs import runs
 
@@ -31,8 +32,8 @@ def nested(depth: int) -> dict[str, Any]:
 
 def test_a_conf_that_no_worker_could_read_is_refused(scenario: Scenario) -> None:
     with pytest.raises(ParamError, match="nested more than 100 levels deep"):
-        runs.trigger(scenario.engine, "c", conf=nested(950))
-    runs.trigger(scenario.engine, "c", conf=nested(nesting.MAX_DEPTH - 2))
+        transact(scenario.engine, runs.trigger, "c", conf=nested(950))
+    transact(scenario.engine, runs.trigger, "c", conf=nested(nesting.MAX_DEPTH - 2))
 
 
 def test_so_is_an_xcom_and_a_dag(settings: Settings) -> None:
@@ -52,13 +53,13 @@ def test_so_is_an_xcom_and_a_dag(settings: Settings) -> None:
 @pytest.mark.parametrize("run_id", [".", "..", "...", "../x", "a/b", "a\n", "a\0", "é", "a" * 251, " "])
 def test_a_run_id_that_names_another_folder_is_refused(scenario: Scenario, run_id: str) -> None:
     with pytest.raises(PacelineError, match="may hold letters"):
-        runs.trigger(scenario.engine, "c", run_id=run_id)
+        transact(scenario.engine, runs.trigger, "c", run_id=run_id)
 
 
 @pytest.mark.parametrize("text", ["a\0b", "\ud800"])
 def test_what_cannot_be_sent_to_the_database_is_said(scenario: Scenario, text: str) -> None:
     with pytest.raises(PacelineError, match="NUL character, or with half of a surrogate"):
-        reads.dag(scenario.engine, text)
+        transact(scenario.engine, reads.dag, text)
 
 
 def test_a_password_in_the_wrong_setting_is_masked() -> None:

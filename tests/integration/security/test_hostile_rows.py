@@ -12,6 +12,7 @@ from scheduler.cli import paceline
 from scheduler.loop.run import SchedulerLoop
 from scheduler.settings import Settings
 from scheduler.store.db import roles
+from scheduler.store.db.database import transact
 
 from .conftest import ROLE, as_role
 
@@ -56,7 +57,7 @@ RAW = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 @pytest.fixture
 def scenario(settings: Settings, engine: Any, role: str) -> Iterator[Scenario]:
-    roles.grant_worker(engine, ROLE)
+    transact(engine, roles.grant_worker, ROLE)
     made = Scenario(settings)
     made.add(chain("d", 2))
     made.add(chain("good", 2))

@@ -13,6 +13,7 @@ from scheduler.cli import paceline
 from scheduler.exceptions import PacelineError
 from scheduler.settings import Settings
 from scheduler.store.db import database, migrate, roles
+from scheduler.store.db.database import transact
 
 from .conftest import ROLE, as_role
 
@@ -114,7 +115,7 @@ def test_it_may_change_every_row_and_nothing_of_the_schema(scheduler_url: str, s
 
 
 def test_one_role_does_not_serve_schedulers_and_workers(role: str, engine: Any) -> None:
-    roles.grant_worker(engine, ROLE)
+    transact(engine, roles.grant_worker, ROLE)
     with pytest.raises(PacelineError, match="give each a role of its own"):
         migrate.migrate(engine, scheduler_role=roles.Wanted(role))
 
@@ -122,8 +123,8 @@ def test_one_role_does_not_serve_schedulers_and_workers(role: str, engine: Any) 
 def test_doctor_tells_what_only_the_owner_of_the_database_can_take_away(
     role: str, engine: Any, settings: Settings, postgres_server: PostgresServer
 ) -> None:
-    roles.grant_worker(engine, ROLE)
-    assert roles.excesses(engine) == []
+    transact(engine, roles.grant_worker, ROLE)
+    assert transact(engine, roles.excesses) == []
     with engine.connect() as connection:
         name = connection.exec_driver_sql("select current_database()").scalar_one()
     postgres_server.execute(f"grant temporary on database {name} to public")

@@ -15,6 +15,7 @@ from scheduler.cli import paceline
 from scheduler.exceptions import NotFoundError, PacelineError
 from scheduler.settings import Settings
 from scheduler.store.db import database, migrate, roles
+from scheduler.store.db.database import transact
 from workers import other_runs, startup
 
 from .conftest import ROLE, as_role
@@ -86,7 +87,7 @@ with DAG("d", schedule=None, on_failure_callback=told, max_active_tasks=100):
 
 
 def test_a_whole_stack_works_with_it(role: str, engine: Any, stack_factory: Any) -> None:
-    roles.grant_worker(engine, ROLE)
+    transact(engine, roles.grant_worker, ROLE)
     stack = stack_factory(
         {"d.py": DAG}, schedulers=1, workers=[("default", 3)], waiters=1, env={"PACELINE_WORKER_DATABASE_URL": role}
     )
@@ -139,12 +140,12 @@ def test_clearing_a_run_of_another_dag_is_a_right_of_its_own(role: str, engine: 
             patient=lambda ask: ask(),
         )
 
-    roles.grant_worker(engine, ROLE)
+    transact(engine, roles.grant_worker, ROLE)
     with pytest.raises(
         PacelineError, match=r"may not do that \(permission denied .*db grant-worker ROLE --may-clear-runs` grants it"
     ):
         reset()
-    roles.grant_worker(engine, ROLE, may_clear_runs=True)
+    transact(engine, roles.grant_worker, ROLE, may_clear_runs=True)
 
     assert reset() == "made"
     assert scenario.rows("select state, clear_number from dag_run where id = %s", run) == [("queued", 1)]
@@ -184,7 +185,7 @@ FORBIDDEN = [
 
 
 def test_it_cannot_do_what_it_need_not(role: str, engine: Any) -> None:
-    roles.grant_worker(engine, ROLE)
+    transact(engine, roles.grant_worker, ROLE)
     allowed = []
     with as_role(role) as connection, connection.cursor() as cursor:
         for statement in FORBIDDEN:
@@ -200,7 +201,7 @@ def test_it_cannot_do_what_it_need_not(role: str, engine: Any) -> None:
 def test_it_has_exactly_the_rights_that_stand_in_the_table(role: str, engine: Any) -> None:
     with engine.begin() as connection:
         connection.exec_driver_sql('grant all on all tables in schema public to "' + ROLE.replace('"', '""') + '"')
-    roles.grant_worker(engine, ROLE)
+    transact(engine, roles.grant_worker, ROLE)
 
     with engine.connect() as connection:
         rows = connection.exec_driver_sql(
@@ -217,7 +218,7 @@ def test_it_has_exactly_the_rights_that_stand_in_the_table(role: str, engine: An
 
 
 def test_it_reaches_no_column_function_sequence_schema_and_database_beside_them(role: str, engine: Any) -> None:
-    roles.grant_worker(engine, ROLE)
+    transact(engine, roles.grant_worker, ROLE)
     columns = {
         (table, one.kind, column)
         for table, kinds in roles.WORKER.items() for one in kinds if isinstance(one, roles.Only) for column in one.columns
@@ -254,13 +255,13 @@ def test_it_reaches_no_column_function_sequence_schema_and_database_beside_them(
 
 
 def test_a_migration_grants_again(role: str, engine: Any) -> None:
-    roles.grant_worker(engine, ROLE, may_clear_runs=True)
+    transact(engine, roles.grant_worker, ROLE, may_clear_runs=True)
     with engine.begin() as connection:
         connection.exec_driver_sql('revoke all on all tables in schema public from "' + ROLE.replace('"', '""') + '"')
 
     migrate.migrate(engine)
 
-    assert roles.granted(engine) == [roles.Granted(ROLE, True)]
+    assert transact(engine, roles.granted) == [roles.Granted(ROLE, True)]
     with as_role(role) as connection, connection.cursor() as cursor:
         cursor.execute("select count(*) from dag_run")
 
@@ -284,7 +285,7 @@ def test_migrating_makes_the_role_of_the_url_with_its_password(
     first = CliRunner().invoke(paceline, ["db", "migrate"], env=environment)
 
     assert first.exit_code == 0, first.output
-    assert roles.granted(engine) == [roles.Granted("made_by_migrating", False)]
+    assert transact(engine, roles.granted) == [roles.Granted("made_by_migrating", False)]
     with engine.connect() as connection:
         query = "select rolpassword, rolcanlogin, rolsuper from pg_authid where rolname = 'made_by_migrating'"
         stored = connection.exec_driver_sql(query).one()
@@ -294,19 +295,19 @@ def test_migrating_makes_the_role_of_the_url_with_its_password(
     with as_role(missing_role) as connection, connection.cursor() as cursor:
         cursor.execute("select count(*) from dag_run")
 
-    roles.grant_worker(engine, "made_by_migrating", may_clear_runs=True)
+    transact(engine, roles.grant_worker, "made_by_migrating", may_clear_runs=True)
     again = CliRunner().invoke(
         paceline, ["db", "migrate"], env=environment | {"PACELINE_WORKER_DATABASE_URL": missing_role.replace("s%20e'c", "other")}
     )
 
     assert again.exit_code == 0, again.output
-    assert roles.granted(engine) == [roles.Granted("made_by_migrating", True)], "what it was granted it keeps"
+    assert transact(engine, roles.granted) == [roles.Granted("made_by_migrating", True)], "what it was granted it keeps"
     with engine.connect() as connection:
         assert connection.exec_driver_sql(query).one() == stored, "and its password"
 
 
 def test_who_may_not_make_roles_is_told_to_have_it_made(role: str, missing_role: str, settings: Settings, engine: Any) -> None:
-    roles.grant_worker(engine, ROLE)
+    transact(engine, roles.grant_worker, ROLE)
     without_right = database.create(settings.model_copy(update={"database": settings.database.model_copy(update={"url": role})}))
 
     with without_right.begin() as connection, pytest.raises(PacelineError, match=r"may not make one: make it with `create role"):
@@ -319,14 +320,14 @@ def test_a_url_without_a_user_and_one_of_the_owner_name_no_role(settings: Settin
         migrate.migrate(engine, worker_role=roles.Wanted(settings.database_url.replace("postgres@", "")))
     with pytest.raises(PacelineError, match="superuser or owns"):
         migrate.migrate(engine, worker_role=roles.Wanted(settings.database_url.replace("postgres@", "postgres:other@")))
-    assert roles.granted(engine) == []
+    assert transact(engine, roles.granted) == []
 
 
 def test_who_can_do_everything_is_no_role_for_a_worker(settings: Settings, engine: Any) -> None:
     with pytest.raises(PacelineError, match="superuser or owns"):
-        roles.grant_worker(engine, "postgres")
+        transact(engine, roles.grant_worker, "postgres")
     with pytest.raises(NotFoundError, match="There is no database role 'nobody here'"):
-        roles.grant_worker(engine, "nobody here")
+        transact(engine, roles.grant_worker, "nobody here")
 
 
 @pytest.mark.parametrize(
@@ -341,7 +342,7 @@ def test_no_role_that_reaches_past_its_grants_is_one_for_a_worker(
     quoted = ROLE.replace('"', '""')
     postgres_server.execute(f'alter role "{quoted}" {unfit}' if unfit else f'grant pg_write_all_data to "{quoted}"')
     with pytest.raises(PacelineError, match=why):
-        roles.grant_worker(engine, ROLE)
+        transact(engine, roles.grant_worker, ROLE)
 
 
 def test_the_command_says_what_it_did(role: str, cli_environment: dict[str, str]) -> None:

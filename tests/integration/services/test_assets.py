@@ -15,6 +15,7 @@ from scheduler.services.assets import Assets
 from scheduler.services.plan import Plan
 from scheduler.store.dags import assets, dags
 from scheduler.store.dags.versions import Versions
+from scheduler.store.db.database import transact
 from scheduler.store.worker import xcoms
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -57,7 +58,7 @@ def test_a_run_is_made_once_the_condition_is_true(
     scenario.add(waits("d", condition))
 
     for one in updated:
-        assets.update(scenario.engine, one.uri)
+        transact(scenario.engine, assets.update, one.uri)
     for _ in range(3):
         service(scenario).trigger(NOW)
 
@@ -112,9 +113,9 @@ def test_the_extra_a_task_gives_is_part_of_the_event(scenario: Scenario) -> None
 def test_a_run_consumes_every_update_so_far_and_the_next_one_starts_anew(scenario: Scenario) -> None:
     scenario.add(waits("d", A & B))
     for one in (A, A, B):
-        assets.update(scenario.engine, one.uri)
+        transact(scenario.engine, assets.update, one.uri)
     service(scenario).trigger(NOW)
-    assets.update(scenario.engine, A.uri)
+    transact(scenario.engine, assets.update, A.uri)
     service(scenario).trigger(NOW)
 
     assert triggered(scenario, "d") == 1
@@ -122,20 +123,20 @@ def test_a_run_consumes_every_update_so_far_and_the_next_one_starts_anew(scenari
     assert consumed == [("s3://a",), ("s3://a",), ("s3://b",)]
     assert scenario.rows("select uri from asset_waiting") == [("s3://a",)]
 
-    assets.update(scenario.engine, B.uri)
+    transact(scenario.engine, assets.update, B.uri)
     service(scenario).trigger(NOW)
     assert triggered(scenario, "d") == 2
 
 
 def test_a_paused_dag_collects_updates_and_runs_once_it_goes_on(scenario: Scenario) -> None:
     scenario.add(waits("d", A))
-    dags.pause(scenario.engine, "d")
+    transact(scenario.engine, dags.pause, "d")
     for _ in range(3):
-        assets.update(scenario.engine, A.uri)
+        transact(scenario.engine, assets.update, A.uri)
         service(scenario).trigger(NOW)
     assert triggered(scenario, "d") == 0
 
-    dags.unpause(scenario.engine, "d")
+    transact(scenario.engine, dags.unpause, "d")
     service(scenario).trigger(NOW)
 
     assert triggered(scenario, "d") == 1
@@ -166,7 +167,7 @@ def test_racing_schedulers_make_one_run_for_each_round_of_updates(make_scenario:
         thread.start()
     for done in range(rounds):
         for one in (A, B):
-            assets.update(scenario.engine, one.uri)
+            transact(scenario.engine, assets.update, one.uri)
         barrier.wait(30)
         barrier.wait(30)
         service(scenario).trigger(NOW)
@@ -199,7 +200,7 @@ def test_racing_schedulers_pass_each_success_on_once(make_scenario: Callable[...
 def test_runs_made_by_assets_wait_for_max_active_runs(scenario: Scenario) -> None:
     scenario.add(waits("d", A, max_active_runs=1))
     for _ in range(3):
-        assets.update(scenario.engine, A.uri)
+        transact(scenario.engine, assets.update, A.uri)
         scenario.turn()
 
     assert scenario.rows("select state, count(*) from dag_run group by 1 order by 1") == [("queued", 2), ("running", 1)]
@@ -212,7 +213,7 @@ def test_an_asset_or_time_schedule_runs_by_both(scenario: Scenario) -> None:
     scenario.add(chain("d", 1, schedule=table.to_spec(), start_date=NOW.isoformat()))
 
     Plan(scenario.engine, scenario.settings, Versions()).plan(NOW + timedelta(minutes=5))
-    assets.update(scenario.engine, A.uri)
+    transact(scenario.engine, assets.update, A.uri)
     service(scenario).trigger(NOW)
 
     assert scenario.rows("select run_type from dag_run order by id") == [("scheduled",), ("asset_triggered",)]
@@ -221,7 +222,7 @@ def test_an_asset_or_time_schedule_runs_by_both(scenario: Scenario) -> None:
 def test_a_dag_that_does_not_take_such_runs_gets_none(scenario: Scenario) -> None:
     scenario.add(waits("d", A, allowed_run_types=("manual",)))
 
-    assets.update(scenario.engine, A.uri)
+    transact(scenario.engine, assets.update, A.uri)
     service(scenario).trigger(NOW)
 
     assert triggered(scenario, "d") == 0
@@ -229,13 +230,13 @@ def test_a_dag_that_does_not_take_such_runs_gets_none(scenario: Scenario) -> Non
 
 def test_updates_of_assets_the_schedule_no_longer_names_are_forgotten(scenario: Scenario) -> None:
     scenario.add(waits("d", A & B))
-    assets.update(scenario.engine, A.uri)
+    transact(scenario.engine, assets.update, A.uri)
     scenario.add(waits("d", B & C))
     service(scenario).trigger(NOW)
     assert scenario.rows("select 1 from asset_waiting") == []
 
     for one in (B, C):
-        assets.update(scenario.engine, one.uri)
+        transact(scenario.engine, assets.update, one.uri)
     service(scenario).trigger(NOW)
 
     assert scenario.rows("select e.uri from dag_run_asset_event c join asset_event e on e.id = c.event_id order by 1") == [
@@ -247,7 +248,7 @@ def test_updates_of_assets_the_schedule_no_longer_names_are_forgotten(scenario: 
 def test_a_dag_that_cannot_be_run_stops_no_other(scenario: Scenario) -> None:
     scenario.add(waits("bad", A))
     scenario.add(waits("good", A))
-    assets.update(scenario.engine, A.uri)
+    transact(scenario.engine, assets.update, A.uri)
     scenario.sql("update dag_version set data = jsonb_set(data, '{schedule,kind}', '\"from the future\"') where dag_id = 'bad'")
 
     done = service(scenario).trigger(NOW)
@@ -260,14 +261,14 @@ def test_an_update_names_the_asset_by_uri_or_name_and_an_unknown_one_is_refused(
     scenario.add(waits("d", A & B))
     scenario.add(updates("maker", A))
 
-    event = assets.update(scenario.engine, "a", {"rows": 1}, "ada")
+    event = transact(scenario.engine, assets.update, "a", {"rows": 1}, "ada")
     assert (event["uri"], event["extra"], event["created_by"]) == ("s3://a", {"rows": 1}, "ada")
     with pytest.raises(NotFoundError, match="did you mean 's3://a'"):
-        assets.update(scenario.engine, "s3://aa")
+        transact(scenario.engine, assets.update, "s3://aa")
     with pytest.raises(PacelineError, match="extra cannot be stored"):
-        assets.update(scenario.engine, "a", {"key": "a\0b"})
+        transact(scenario.engine, assets.update, "a", {"key": "a\0b"})
 
-    listed = assets.assets(scenario.engine)
+    listed = transact(scenario.engine, assets.assets)
     assert [(row["name"], row["updated_by"], row["waited_for_by"], row["updated_at"] is None) for row in listed] == [
         ("a", ["maker.t000"], ["d"], False),
         ("b", [], ["d"], True),

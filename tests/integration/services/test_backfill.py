@@ -16,12 +16,13 @@ from scheduler.states import TaskState
 from scheduler.store.actions import backfills
 from scheduler.store.actions.backfills import Wanted
 from scheduler.store.dags.versions import Versions
+from scheduler.store.db.database import transact
 from scheduler.store.worker.claims import Claim
 
 
 def test_a_backfill_makes_every_run_of_its_dates_in_order_and_ends(scenario: Scenario) -> None:
     add(scenario, length=2)
-    backfill = backfills.create(scenario.engine, wanted(conf={"day": 1}))
+    backfill = transact(scenario.engine, backfills.create, wanted(conf={"day": 1}))
     assert (backfill["state"], backfill["total"], backfill["waiting"]) == ("active", 10, 10)
 
     scenario.run_to_end()
@@ -32,13 +33,13 @@ def test_a_backfill_makes_every_run_of_its_dates_in_order_and_ends(scenario: Sce
         "select distinct run_type, conf->>'day', triggered_by, data_interval_start = logical_date, backfill_id from dag_run"
     ) == [("backfill", "1", "backfill", True, backfill["id"])]
     assert scenario.rows("select run_id from dag_run order by id limit 1") == [("backfill__2026-03-01T00:00:00+00:00",)]
-    done = backfills.backfill(scenario.engine, backfill["id"])
+    done = transact(scenario.engine, backfills.backfill, backfill["id"])
     assert (done["state"], done["success"], [run["state"] for run in done["runs"]]) == ("completed", 10, ["success"] * 10)
 
 
 def test_without_conf_new_runs_get_none(scenario: Scenario) -> None:
     add(scenario)
-    backfills.create(scenario.engine, wanted(hours=1))
+    transact(scenario.engine, backfills.create, wanted(hours=1))
     scenario.turn()
 
     assert scenario.rows("select conf from dag_run") == [({},)]
@@ -46,7 +47,7 @@ def test_without_conf_new_runs_get_none(scenario: Scenario) -> None:
 
 def test_reverse_begins_with_the_newest_date(scenario: Scenario) -> None:
     add(scenario)
-    backfills.create(scenario.engine, wanted(hours=4, reverse=True, max_active_runs=1))
+    transact(scenario.engine, backfills.create, wanted(hours=4, reverse=True, max_active_runs=1))
     complete(scenario)
 
     assert [date for date, _ in made(scenario)] == [hour(3), hour(2), hour(1), hour(0)]
@@ -54,7 +55,7 @@ def test_reverse_begins_with_the_newest_date(scenario: Scenario) -> None:
 
 def test_runs_start_in_the_order_of_the_backfill(scenario: Scenario) -> None:
     add(scenario)
-    backfills.create(scenario.engine, wanted(hours=3, reverse=True))
+    transact(scenario.engine, backfills.create, wanted(hours=3, reverse=True))
     scenario.turn()
     scenario.sql("update dag_run set state = 'queued', started_at = null")
     scenario.sql("update backfill set max_active_runs = 1")
@@ -65,7 +66,7 @@ def test_runs_start_in_the_order_of_the_backfill(scenario: Scenario) -> None:
 
 def test_its_runs_rank_below_all_others(scenario: Scenario) -> None:
     add(scenario)
-    backfills.create(scenario.engine, wanted(hours=1))
+    transact(scenario.engine, backfills.create, wanted(hours=1))
     scenario.turn()
     scenario.trigger("c")
 
@@ -76,7 +77,7 @@ def test_its_runs_rank_below_all_others(scenario: Scenario) -> None:
 
 def test_neither_limit_counts_the_runs_of_the_other(scenario: Scenario) -> None:
     add(scenario, max_active_runs=2)
-    backfills.create(scenario.engine, wanted(max_active_runs=3))
+    transact(scenario.engine, backfills.create, wanted(max_active_runs=3))
     scenario.turn()
     for number in range(4):
         scenario.trigger("c", run_id=f"m{number}", logical_date=hour(100 + number))
@@ -92,7 +93,7 @@ def test_depends_on_past_holds_inside_and_not_for_the_first_run(scenario: Scenar
     add(scenario, task={"depends_on_past": True})
     scenario.trigger("c", run_id="before", logical_date=hour(-1))
     scenario.run_to_end(outcome=lambda claim: TaskState.FAILED)
-    backfills.create(scenario.engine, wanted(hours=4, reprocess="failed"))
+    transact(scenario.engine, backfills.create, wanted(hours=4, reprocess="failed"))
 
     def outcome(claim: Claim) -> TaskState:
         return TaskState.FAILED if "T01" in claim.run_id else TaskState.SUCCESS
@@ -101,7 +102,7 @@ def test_depends_on_past_holds_inside_and_not_for_the_first_run(scenario: Scenar
         scenario.turn()
         scenario.work(outcome=outcome)
 
-    runs = [(run["state"], run["logical_date"].hour) for run in backfills.backfill(scenario.engine, 1)["runs"]]
+    runs = [(run["state"], run["logical_date"].hour) for run in transact(scenario.engine, backfills.backfill, 1)["runs"]]
     assert runs == [("success", 0), ("failed", 1), ("running", 2), ("running", 3)]
     assert scenario.rows("select count(*) from task_instance where state is null") == [(2,)]
 
@@ -109,8 +110,8 @@ def test_depends_on_past_holds_inside_and_not_for_the_first_run(scenario: Scenar
 def test_one_that_cannot_go_on_stops_no_other(scenario: Scenario) -> None:
     add(scenario, "bad")
     add(scenario, "good")
-    backfills.create(scenario.engine, wanted("bad", hours=1))
-    backfills.create(scenario.engine, wanted("good", hours=1))
+    transact(scenario.engine, backfills.create, wanted("bad", hours=1))
+    transact(scenario.engine, backfills.create, wanted("good", hours=1))
     scenario.sql("""update dag_version set data = '{"from": "the future"}' where dag_id = 'bad'""")
 
     done = Backfill(scenario.engine, scenario.settings, Versions()).advance()
@@ -120,7 +121,7 @@ def test_one_that_cannot_go_on_stops_no_other(scenario: Scenario) -> None:
 
 def test_nothing_is_made_while_another_scheduler_holds_it(scenario: Scenario) -> None:
     add(scenario)
-    backfills.create(scenario.engine, wanted(max_active_runs=1))
+    transact(scenario.engine, backfills.create, wanted(max_active_runs=1))
     with scenario.engine.begin() as other:
         other.exec_driver_sql("select 1 from backfill for no key update")
         done = Backfill(scenario.engine, scenario.settings, Versions()).advance()
@@ -141,8 +142,9 @@ def test_three_schedulers_keep_every_limit_at_every_moment(make_scenario: Callab
     scenario.pool("small", 4)
     times = {"start_date": (now - timedelta(hours=20)).isoformat(), "end_date": (now - timedelta(hours=1)).isoformat()}
     scenario.add(chain("c", 2, **HOURLY, **times, catchup=True, task={"pool": "small"}))
-    backfills.create(
+    transact(
         scenario.engine,
+        backfills.create,
         Wanted(dag_id="c", first=now - timedelta(hours=120), last=now - timedelta(hours=21), max_active_runs=3),
     )
     ended = threading.Event()

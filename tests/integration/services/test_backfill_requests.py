@@ -12,6 +12,7 @@ from scheduler.exceptions import ConflictError, NotFoundError, PacelineError
 from scheduler.states import TaskState
 from scheduler.store.actions import backfills
 from scheduler.store.actions.backfills import Wanted
+from scheduler.store.db.database import transact
 
 REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"schedule": {"kind": "never"}}, {}, "has no periodic schedule .*trigger its runs instead"),
@@ -42,7 +43,7 @@ def test_it_refuses_what_makes_no_sense_in_one_sentence(
 
     for attempt in (backfills.create, backfills.dry_run):
         with pytest.raises(PacelineError, match=sentence) as refusal:
-            attempt(scenario.engine, asked)
+            transact(scenario.engine, attempt, asked)
         assert "\n" not in str(refusal.value)
     assert scenario.rows("select count(*) from backfill") == [(0,)]
 
@@ -51,7 +52,9 @@ def test_dates_that_are_not_due_are_left_to_the_schedule(scenario: Scenario) -> 
     add(scenario)
     now = scenario.rows("select date_trunc('hour', clock_timestamp())")[0][0]
 
-    made = backfills.create(scenario.engine, Wanted(dag_id="c", first=now - timedelta(hours=1), last=now + timedelta(days=9)))
+    made = transact(
+        scenario.engine, backfills.create, Wanted(dag_id="c", first=now - timedelta(hours=1), last=now + timedelta(days=9))
+    )
 
     assert made["total"] in (2, 3)  # the hour may turn meanwhile
 
@@ -59,29 +62,29 @@ def test_dates_that_are_not_due_are_left_to_the_schedule(scenario: Scenario) -> 
 def test_it_refuses_a_second_one_and_one_without_anything_to_do(scenario: Scenario) -> None:
     add(scenario)
     add(scenario, "other")
-    backfills.create(scenario.engine, wanted(hours=2))
-    backfills.create(scenario.engine, wanted("other", hours=2))
+    transact(scenario.engine, backfills.create, wanted(hours=2))
+    transact(scenario.engine, backfills.create, wanted("other", hours=2))
     for attempt in (backfills.create, backfills.dry_run):
         with pytest.raises(
             ConflictError, match=r"already has an active backfill \(1\): wait for its end, or `paceline backfill can"
         ):
-            attempt(scenario.engine, wanted(hours=20))
+            transact(scenario.engine, attempt, wanted(hours=20))
     scenario.run_to_end()
     scenario.turn()
 
     with pytest.raises(ConflictError, match="Nothing to do: each of the 2 dates has a run that --reprocess none leaves alone"):
-        backfills.create(scenario.engine, wanted(hours=2))
+        transact(scenario.engine, backfills.create, wanted(hours=2))
     with pytest.raises(NotFoundError, match="There is no DAG 'nope'"):
-        backfills.create(scenario.engine, wanted("nope"))
+        transact(scenario.engine, backfills.create, wanted("nope"))
     with pytest.raises(NotFoundError, match="There is no backfill 7"):
-        backfills.backfill(scenario.engine, 7)
+        transact(scenario.engine, backfills.backfill, 7)
 
 
 def test_a_dry_run_shows_every_date_and_changes_nothing(scenario: Scenario) -> None:
     add(scenario)
     scenario.trigger("c", run_id="mine", logical_date=hour(1))
 
-    rows = backfills.dry_run(scenario.engine, wanted(hours=3, reverse=True))
+    rows = transact(scenario.engine, backfills.dry_run, wanted(hours=3, reverse=True))
 
     assert [(row["ordinal"], row["logical_date"], row["state"], row["reason"]) for row in rows] == [
         (1, hour(2), "waiting", None),
@@ -112,13 +115,13 @@ def test_reprocess_says_which_runs_run_again(scenario: Scenario, reprocess: str,
     add(scenario, max_active_runs=10)
     existing_runs(scenario)
 
-    backfills.create(scenario.engine, wanted(hours=5, reprocess=reprocess))
+    transact(scenario.engine, backfills.create, wanted(hours=5, reprocess=reprocess))
     scenario.turn()
 
     reasons = {"r0": "already has a run (success)", "r1": "already has a run (failed)", "r2": "in flight", "r3": "in flight"}
     for name in again:
         del reasons[name]
-    shown = backfills.backfill(scenario.engine, 1)["runs"]
+    shown = transact(scenario.engine, backfills.backfill, 1)["runs"]
     assert [run["reason"] for run in shown if run["state"] == "left_out"] == list(reasons.values())
     assert [run["run_id"] for run in shown if run["state"] == "running"] == [*again, "backfill__2026-03-01T04:00:00+00:00"]
     assert scenario.rows("select run_id from dag_run where clear_number = 1 and run_type = 'backfill' order by 1") == [
@@ -133,17 +136,17 @@ def test_reprocess_says_which_runs_run_again(scenario: Scenario, reprocess: str,
     )
     assert repeated == [(name, "success", 2, True, 1) for name in again]
     assert counts(scenario) == {"left_out": len(reasons), "success": 1 + len(again)}
-    assert backfills.backfill(scenario.engine, 1)["state"] == "completed"
+    assert transact(scenario.engine, backfills.backfill, 1)["state"] == "completed"
 
 
 def test_after_a_cancelled_one_another_repeats_its_failed_runs(scenario: Scenario) -> None:
     add(scenario, length=2)
-    backfills.create(scenario.engine, wanted(hours=2, max_active_runs=1))
+    transact(scenario.engine, backfills.create, wanted(hours=2, max_active_runs=1))
     scenario.turn()
     scenario.sql("update dag_run set state = 'queued', started_at = null")
-    backfills.cancel(scenario.engine, 1)
+    transact(scenario.engine, backfills.cancel, 1)
 
-    backfills.create(scenario.engine, wanted(hours=2, reprocess="failed", conf={"again": True}))
+    transact(scenario.engine, backfills.create, wanted(hours=2, reprocess="failed", conf={"again": True}))
     complete(scenario)
 
     assert scenario.rows("select run_id, state, conf from dag_run order by 1") == [

@@ -6,17 +6,18 @@ from support.scenario import Scenario
 
 from scheduler.exceptions import ConflictError
 from scheduler.store.actions import backfills
+from scheduler.store.db.database import transact
 
 
 def test_a_run_that_others_make_meanwhile_is_left_alone(scenario: Scenario) -> None:
     add(scenario)
-    backfills.create(scenario.engine, wanted(hours=3, max_active_runs=1))
+    transact(scenario.engine, backfills.create, wanted(hours=3, max_active_runs=1))
     scenario.trigger("c", run_id="mine", logical_date=hour(1))
     scenario.trigger("c", run_id="backfill__2026-03-01T02:00:00+00:00", logical_date=hour(50))
 
     complete(scenario)
 
-    assert [run["reason"] for run in backfills.backfill(scenario.engine, 1)["runs"]] == [
+    assert [run["reason"] for run in transact(scenario.engine, backfills.backfill, 1)["runs"]] == [
         None,
         "already has a run (success)",
         "a run of another date has the run ID backfill__2026-03-01T02:00:00+00:00",
@@ -26,21 +27,21 @@ def test_a_run_that_others_make_meanwhile_is_left_alone(scenario: Scenario) -> N
 
 def test_paused_it_makes_and_starts_nothing_until_resumed(scenario: Scenario) -> None:
     add(scenario)
-    backfills.create(scenario.engine, wanted(max_active_runs=2))
+    transact(scenario.engine, backfills.create, wanted(max_active_runs=2))
     scenario.turn()
     assert counts(scenario) == {"waiting": 8, "running": 2}
     scenario.sql("update dag_run set state = 'queued', started_at = null where id = (select max(id) from dag_run)")
 
-    assert backfills.pause(scenario.engine, 1)
-    assert not backfills.pause(scenario.engine, 1)
+    assert transact(scenario.engine, backfills.pause, 1)
+    assert not transact(scenario.engine, backfills.pause, 1)
     scenario.work()
     scenario.turn()
     scenario.turn()
     assert counts(scenario) == {"waiting": 8, "queued": 1, "success": 1}
-    assert backfills.backfill(scenario.engine, 1)["state"] == "paused"
+    assert transact(scenario.engine, backfills.backfill, 1)["state"] == "paused"
 
-    assert backfills.resume(scenario.engine, 1)
-    assert not backfills.resume(scenario.engine, 1)
+    assert transact(scenario.engine, backfills.resume, 1)
+    assert not transact(scenario.engine, backfills.resume, 1)
     scenario.run_to_end()
     scenario.turn()
     assert counts(scenario) == {"success": 10}
@@ -49,7 +50,7 @@ def test_paused_it_makes_and_starts_nothing_until_resumed(scenario: Scenario) ->
 def test_a_paused_dag_keeps_its_backfill_waiting(scenario: Scenario) -> None:
     add(scenario)
     scenario.sql("update dag_schedule set is_paused = true")
-    backfills.create(scenario.engine, wanted(hours=2))
+    transact(scenario.engine, backfills.create, wanted(hours=2))
     scenario.turn()
     assert counts(scenario) == {"waiting": 2}
 
@@ -60,12 +61,12 @@ def test_a_paused_dag_keeps_its_backfill_waiting(scenario: Scenario) -> None:
 
 def test_cancelled_its_queued_runs_fail_and_running_ones_go_on(scenario: Scenario) -> None:
     add(scenario)
-    backfills.create(scenario.engine, wanted(max_active_runs=2))
+    transact(scenario.engine, backfills.create, wanted(max_active_runs=2))
     scenario.turn()
     scenario.sql("update dag_run set state = 'queued', started_at = null where id = (select max(id) from dag_run)")
     scenario.sql("update task_instance set state = null where dag_run_id = (select max(id) from dag_run)")
 
-    done = backfills.cancel(scenario.engine, 1)
+    done = transact(scenario.engine, backfills.cancel, 1)
 
     assert (done["state"], done["ended_at"] is not None) == ("cancelled", True)
     assert counts(scenario) == {"left_out": 8, "running": 1, "failed": 1}
@@ -77,17 +78,17 @@ def test_cancelled_its_queued_runs_fail_and_running_ones_go_on(scenario: Scenari
     ]
     for refused in (backfills.cancel, backfills.pause, backfills.resume):
         with pytest.raises(ConflictError, match="Backfill 1 was cancelled already"):
-            refused(scenario.engine, 1)
-    assert backfills.create(scenario.engine, wanted(hours=20))["id"] == 2
+            transact(scenario.engine, refused, 1)
+    assert transact(scenario.engine, backfills.create, wanted(hours=20))["id"] == 2
 
 
 def test_a_run_cleared_after_the_end_starts_within_the_same_limit(scenario: Scenario) -> None:
     add(scenario)
-    backfills.create(scenario.engine, wanted(hours=3, max_active_runs=1))
+    transact(scenario.engine, backfills.create, wanted(hours=3, max_active_runs=1))
     complete(scenario)
-    backfills.create(scenario.engine, wanted(hours=5))
-    backfills.pause(scenario.engine, 2)
-    backfills.cancel(scenario.engine, 2)
+    transact(scenario.engine, backfills.create, wanted(hours=5))
+    transact(scenario.engine, backfills.pause, 2)
+    transact(scenario.engine, backfills.cancel, 2)
     scenario.sql("update task_instance set state = null")
     scenario.sql("update dag_run set state = 'queued', started_at = null, ended_at = null")
 

@@ -9,6 +9,7 @@ from support.scenario import Scenario, chain
 
 from scheduler.services.plan import Plan
 from scheduler.store.dags.versions import Versions
+from scheduler.store.db.database import transact
 from scheduler.store.queries import overview, reads, why
 
 HOURLY = {"kind": "cron", "expression": "0 * * * *", "timezone": "UTC"}
@@ -66,19 +67,19 @@ def test_a_run_that_cannot_be_decided_is_shown_and_goes_on_by_itself(scenario: S
     scenario.turn()
 
     assert scenario.run_state(good) == "success"
-    error = reads.run(scenario.engine, "bad", "r")["scheduling_error"]
+    error = transact(scenario.engine, reads.run, "bad", "r")["scheduling_error"]
     assert error.startswith("The stored DAG version ")
-    assert [run["scheduling_error"] for run in reads.runs(scenario.engine, dag_id="bad")] == [error]
-    assert [run["run_id"] for run in overview.undecidable(scenario.engine)] == ["r"]
-    told = why.why(scenario.engine, scenario.settings, "bad", "r", "t000")["waiting_for"]
+    assert [run["scheduling_error"] for run in transact(scenario.engine, reads.runs, dag_id="bad")] == [error]
+    assert [run["run_id"] for run in transact(scenario.engine, overview.undecidable)] == ["r"]
+    told = transact(scenario.engine, why.why, scenario.settings, "bad", "r", "t000")["waiting_for"]
     assert error.rstrip(".") in told[0] and not any("Nothing holds it back" in one for one in told)
 
     scenario.sql("update dag_version set data = %s where dag_id = 'bad'", *stored)
     scenario.run_to_end()
 
     assert scenario.run_state(bad) == "success"
-    assert reads.run(scenario.engine, "bad", "r")["scheduling_error"] is None
-    assert overview.undecidable(scenario.engine) == []
+    assert transact(scenario.engine, reads.run, "bad", "r")["scheduling_error"] is None
+    assert transact(scenario.engine, overview.undecidable) == []
 
 
 def test_a_run_whose_statement_fails_stops_no_other_run(make_scenario: Callable[..., Scenario]) -> None:
@@ -98,7 +99,7 @@ def test_a_run_whose_statement_fails_stops_no_other_run(make_scenario: Callable[
             scenario.work()
 
         assert scenario.run_state(good) == "success"
-        assert "lock timeout" in reads.run(scenario.engine, "held", "r")["scheduling_error"]
+        assert "lock timeout" in transact(scenario.engine, reads.run, "held", "r")["scheduling_error"]
 
     scenario.run_to_end()
     assert scenario.run_state(held) == "success"

@@ -13,6 +13,7 @@ from support.scenario import Scenario
 from support.waiting import eventually
 
 from scheduler.services.notify import Notify
+from scheduler.store.db.database import transact
 from scheduler.store.upkeep import notices
 
 #: A scheduler's notify in a process of its own, with the settings in its argument.
@@ -51,7 +52,9 @@ def test_a_callback_that_raises_is_ended_with_its_error_and_stops_no_other(
     log = (scenario.settings.logs_folder / "d" / "r" / "a" / "callbacks.log").read_text()
     assert "about to fail" in log and "Traceback" in log
     assert "The on_success callback of d.a (run r, try 1) failed: ValueError: no such channel." in caplog.text
-    assert [row["error"] for row in notices.notices(scenario.engine, dag_id="d", failed=True)] == ["ValueError: no such channel"]
+    assert [row["error"] for row in transact(scenario.engine, notices.notices, dag_id="d", failed=True)] == [
+        "ValueError: no such channel"
+    ]
 
 
 def test_a_callback_whose_process_dies_is_called_again_and_told_so(scenario: Scenario) -> None:
@@ -176,15 +179,15 @@ def test_a_claim_that_was_lost_says_nothing_any_more(scenario: Scenario) -> None
     scenario.schedulers[0].service(Notify).close()
     scenario.trigger("d")
     scenario.run_to_end()
-    (one,) = notices.claim_callbacks(scenario.engine, "first", lease_s=60, limit=20)
+    (one,) = transact(scenario.engine, notices.claim_callbacks, "first", lease_s=60, limit=20)
     scenario.sql("update notice set claimed_until = clock_timestamp()")
-    (again,) = notices.claim_callbacks(scenario.engine, "second", lease_s=60, limit=20)
+    (again,) = transact(scenario.engine, notices.claim_callbacks, "second", lease_s=60, limit=20)
 
     assert again.id == one.id
-    assert notices.begin(scenario.engine, one.id, "first", lease_s=60) is None
-    assert not notices.progress(scenario.engine, one.id, "first", done=1, error=None, lease_s=60)
-    assert not notices.end(scenario.engine, one.id, "first")
-    assert notices.begin(scenario.engine, one.id, "second", lease_s=60) == 1
+    assert transact(scenario.engine, notices.begin, one.id, "first", lease_s=60) is None
+    assert not transact(scenario.engine, notices.progress, one.id, "first", done=1, error=None, lease_s=60)
+    assert not transact(scenario.engine, notices.end, one.id, "first")
+    assert transact(scenario.engine, notices.begin, one.id, "second", lease_s=60) == 1
 
 
 def test_a_scheduler_that_stops_gives_back_what_it_had_not_begun(make_scenario: Callable[..., Scenario]) -> None:

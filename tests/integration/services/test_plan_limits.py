@@ -13,6 +13,7 @@ from scheduler.services.plan import Plan
 from scheduler.services.promote import Promote
 from scheduler.store.dags import dags, schedules
 from scheduler.store.dags.versions import Versions
+from scheduler.store.db.database import transact
 from scheduler.store.runs import runs
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
@@ -103,9 +104,9 @@ def test_what_a_backfill_or_a_person_made_already_is_passed_over(scenario: Scena
 def test_without_catchup_a_dag_that_was_paused_goes_on_with_the_newest_run_only(scenario: Scenario) -> None:
     scenario.add(chain("c", 1, **hourly()))
     plan(scenario, START)
-    dags.pause(scenario.engine, "c")
+    transact(scenario.engine, dags.pause, "c")
     assert plan(scenario, START + 5 * HOUR) == []
-    dags.unpause(scenario.engine, "c")
+    transact(scenario.engine, dags.unpause, "c")
 
     plan(scenario, START + 9 * HOUR)
 
@@ -115,9 +116,9 @@ def test_without_catchup_a_dag_that_was_paused_goes_on_with_the_newest_run_only(
 def test_with_catchup_a_dag_that_was_paused_makes_up_for_it(scenario: Scenario) -> None:
     scenario.add(chain("c", 1, **hourly(catchup=True)))
     plan(scenario, START)
-    dags.pause(scenario.engine, "c")
+    transact(scenario.engine, dags.pause, "c")
     plan(scenario, START + 2 * HOUR)
-    dags.unpause(scenario.engine, "c")
+    transact(scenario.engine, dags.unpause, "c")
 
     plan(scenario, START + 3 * HOUR)
 
@@ -180,7 +181,7 @@ def test_a_continuous_dag_runs_again_as_soon_as_its_run_has_ended(scenario: Scen
 
 def test_a_manual_run_between_takes_the_place_of_a_continuous_one(scenario: Scenario) -> None:
     scenario.add(chain("c", 1, schedule=timetable.Continuous().to_spec(), start_date=START.isoformat(), max_active_runs=1))
-    manual = runs.trigger(scenario.engine, "c").id
+    manual = transact(scenario.engine, runs.trigger, "c").id
 
     scenario.turn()
     assert scenario.rows("select id from dag_run") == [(manual,)]

@@ -12,6 +12,7 @@ from support.waiting import eventually
 from scheduler.services.prune import Prune
 from scheduler.settings.log_paths import run_folder
 from scheduler.states import TaskState
+from scheduler.store.db.database import transact
 from scheduler.store.upkeep import retention
 
 LONG_AGO = timedelta(days=100)
@@ -37,9 +38,9 @@ def runs(scenario: Scenario) -> set[str]:
 
 
 def delete_runs(scenario: Scenario, days: float = 30) -> list[retention.Batch]:
-    batches = [retention.delete_runs(scenario.engine, before(days))]
+    batches = [transact(scenario.engine, retention.delete_runs, before(days))]
     while batches[-1].after is not None:
-        batches.append(retention.delete_runs(scenario.engine, before(days), batches[-1].after))
+        batches.append(transact(scenario.engine, retention.delete_runs, before(days), batches[-1].after))
     return batches
 
 
@@ -78,7 +79,7 @@ def test_a_run_that_somebody_needs_stays(scenario: Scenario, keeps_it: str) -> N
     scenario.sql(keeps_it)
 
     assert [batch.deleted for batch in delete_runs(scenario)] == [0]
-    assert retention.count(scenario.engine, before())["runs"] == 0
+    assert transact(scenario.engine, retention.count, before())["runs"] == 0
 
 
 def test_the_last_run_that_nobody_made_by_hand_stays(scenario: Scenario) -> None:
@@ -138,8 +139,8 @@ def test_versions_without_runs_go_and_the_newest_stays(scenario: Scenario) -> No
     scenario.add(chain("d", 4))
     scenario.sql("update dag_version set created_at = created_at - interval '1 year'")
 
-    assert retention.count(scenario.engine, before())["dag_versions"] == 2
-    assert retention.delete_rows(scenario.engine, "dag_versions", before()).deleted == 2
+    assert transact(scenario.engine, retention.count, before())["dag_versions"] == 2
+    assert transact(scenario.engine, retention.delete_rows, "dag_versions", before()).deleted == 2
     assert scenario.rows("select number from dag_version order by 1") == [(3,), (4,)]
 
 
@@ -152,7 +153,7 @@ def test_updates_of_assets_go_once_nobody_waits_for_them(scenario: Scenario) -> 
     scenario.sql("insert into asset_waiting select 'd', 'a', id from asset_event where created_by = '1'")
     scenario.sql("insert into dag_run_asset_event select %s, id from asset_event where created_by = '2'", run)
 
-    assert retention.delete_rows(scenario.engine, "asset_events", before()).deleted == 2
+    assert transact(scenario.engine, retention.delete_rows, "asset_events", before()).deleted == 2
     assert scenario.rows("select created_by from asset_event order by 1") == [("1",), ("2",), ("5",)]
 
 
@@ -170,7 +171,7 @@ def test_stopped_processes_told_notices_and_stray_import_errors_go(scenario: Sce
         f"insert into import_error (file, message, seen_at) select f, 'm', {old} from unnest(array['there.py', 'gone.py']) f"
     )
 
-    deleted = {kind: retention.delete_rows(scenario.engine, kind, before()).deleted for kind in retention.KINDS}
+    deleted = {kind: transact(scenario.engine, retention.delete_rows, kind, before()).deleted for kind in retention.KINDS}
 
     assert deleted == {"processes": 1, "notices": 1, "import_errors": 1, "asset_events": 0, "backfills": 0, "dag_versions": 0}
     assert scenario.rows("select id from process where id in ('gone', 'runs')") == [("runs",)]
@@ -187,8 +188,8 @@ def test_the_search_of_a_table_ends_at_its_first_young_row(scenario: Scenario, m
         run,
     )
 
-    first = retention.delete_rows(scenario.engine, "notices", before())
-    second = retention.delete_rows(scenario.engine, "notices", before(), first.after)
+    first = transact(scenario.engine, retention.delete_rows, "notices", before())
+    second = transact(scenario.engine, retention.delete_rows, "notices", before(), first.after)
 
     assert (first.deleted, second.deleted, second.after) == (2, 1, None)
 

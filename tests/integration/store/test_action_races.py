@@ -12,6 +12,7 @@ from support.scenario import Scenario, dag
 from scheduler.serialized.dag import SerializedDag
 from scheduler.states import RunState
 from scheduler.store.actions import mark
+from scheduler.store.db.database import transact
 from scheduler.store.runs.selection import Tasks
 
 WIDTH = 6
@@ -59,7 +60,9 @@ def test_hands_schedulers_and_workers_never_wait_for_each_other_in_a_circle(make
             elif hand == 2:
                 changed += len(mark_(people, dice.choice(mark.STATES), run_id=run_id, tasks=around, clear_downstream=True))
             elif hand == 3:
-                changed += len(mark.mark_run(people.engine, "d", run_id, dice.choice([RunState.SUCCESS, RunState.FAILED])))
+                changed += len(
+                    transact(people.engine, mark.mark_run, "d", run_id, dice.choice([RunState.SUCCESS, RunState.FAILED]))
+                )
             else:
                 people.add(version(people.rows("select max(number) from dag_version")[0][0]))
         return changed

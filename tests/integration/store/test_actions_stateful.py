@@ -14,6 +14,7 @@ from support.scenario import Scenario, chain, dag
 
 from scheduler.states import FAILURES, FINISHED, STARTED, RunState, TaskState
 from scheduler.store.actions import mark
+from scheduler.store.db.database import transact
 from scheduler.store.runs import instances
 from scheduler.store.runs.selection import Tasks
 from scheduler.store.worker.claims import Claim
@@ -116,7 +117,7 @@ class Hands(RuleBasedStateMachine):
 
     @rule(run_id=RUNS, state=st.sampled_from([RunState.SUCCESS, RunState.FAILED]))
     def mark_run(self, run_id: str, state: RunState) -> None:
-        mark.mark_run(self.scenario.engine, "d", run_id, state)
+        transact(self.scenario.engine, mark.mark_run, "d", run_id, state)
         self.said[run_id] = state.value
 
     @invariant()

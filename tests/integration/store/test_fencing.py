@@ -12,6 +12,7 @@ from scheduler.messaging.publisher import Publisher
 from scheduler.services.rescue import Rescue
 from scheduler.states import TaskState
 from scheduler.store.dags import files
+from scheduler.store.db.database import transact
 from scheduler.store.upkeep import processes
 from scheduler.store.worker import xcoms
 from scheduler.store.worker.claims import Ending
@@ -36,8 +37,12 @@ def stopped(scenario: Scenario, kind: str) -> bool:
 
 
 def expire(scenario: Scenario, *, worker_timeout_s: float = 0.1, scheduler_timeout_s: float = 0.1) -> list[str]:
-    return processes.expire_lost(
-        scenario.engine, worker_timeout_s=worker_timeout_s, scheduler_timeout_s=scheduler_timeout_s, waiter_timeout_s=0.1
+    return transact(
+        scenario.engine,
+        processes.expire_lost,
+        worker_timeout_s=worker_timeout_s,
+        scheduler_timeout_s=scheduler_timeout_s,
+        waiter_timeout_s=0.1,
     )[0]
 
 
@@ -110,15 +115,15 @@ def test_nobody_is_dead_right_after_a_restart_of_the_database(make_scenario: Mak
 def test_a_dead_scheduler_holds_no_dag_file(make_scenario: Make) -> None:
     scenario = make_scenario()
     dead, now = scenario.schedulers[0].scheduler_id, datetime.now(UTC)
-    files.sync(scenario.engine, {"a.py": now}, complete=True, now=now)
+    transact(scenario.engine, files.sync, {"a.py": now}, complete=True, now=now)
     taken = {"until": now + timedelta(hours=1), "now": now, "limit": 1, "sort_mode": "alphabetical", "host": "h"}
-    assert len(files.claim(scenario.engine, claimed_by=dead, **taken)) == 1
-    assert files.claim(scenario.engine, claimed_by="other", **taken) == []
+    assert len(transact(scenario.engine, files.claim, claimed_by=dead, **taken)) == 1
+    assert transact(scenario.engine, files.claim, claimed_by="other", **taken) == []
     silent(scenario, "scheduler")
 
     expire(scenario)
 
-    assert len(files.claim(scenario.engine, claimed_by="other", **taken)) == 1
+    assert len(transact(scenario.engine, files.claim, claimed_by="other", **taken)) == 1
     # Back again, it stores nothing over what the other reads.
     late = files.ParsedFile(path="a.py", modified_at=now, duration_s=1.0)
     recorded = files.record(scenario.engine, late, claimed_by=dead, now=now, min_interval=timedelta(seconds=1))

@@ -161,7 +161,7 @@ def test_a_run_in_which_everything_has_ended_is_closed(scenario: Scenario, tools
 
     found = repaired(scenario, tools, invariants.UNCLOSED, task_id=None)
 
-    assert "all its task instances have ended: it is to be success" in found.what
+    assert "all its task instances have ended: it should be success" in found.what
     assert scenario.rows("select state from dag_run") == [("success",)]
 
 
@@ -174,7 +174,7 @@ def test_a_join_that_can_be_decided_is(scenario: Scenario, tools: Tools) -> None
 
     found = repaired(scenario, tools, invariants.UNDECIDED, task_id="second")
 
-    assert found.what.startswith("undecided, and it is to be scheduled: ")
+    assert found.what.startswith("undecided, and it should be scheduled: ")
     assert scenario.states()["second"] == "scheduled"
 
 

@@ -16,6 +16,7 @@ from scheduler.exceptions import PacelineError
 from scheduler.services import invariants, prune
 from scheduler.store.actions import backfills, delete
 from scheduler.store.actions.backfills import Wanted
+from scheduler.store.db.database import transact
 from scheduler.store.runs.selection import Runs
 
 DURATION_S = 4.0
@@ -45,16 +46,18 @@ def interfere(scenario: Scenario, over: threading.Event) -> int:
             match dice.randrange(7):
                 case 0:
                     last = START + timedelta(hours=dice.randrange(1, 12))
-                    backfills.create(scenario.engine, Wanted(dag_id=dag_id, first=START, last=last, reprocess="completed"))
+                    transact(
+                        scenario.engine, backfills.create, Wanted(dag_id=dag_id, first=START, last=last, reprocess="completed")
+                    )
                 case 1:
-                    for row in backfills.backfills(scenario.engine, dag_id=dag_id, limit=1):
-                        backfills.cancel(scenario.engine, row["id"])
+                    for row in transact(scenario.engine, backfills.backfills, dag_id=dag_id, limit=1):
+                        transact(scenario.engine, backfills.cancel, row["id"])
                 case 2:
                     scenario.trigger(dag_id, run_id=f"r{dice.randrange(5)}")
                 case 3:
                     clear_(scenario, runs=Runs(dag_id=dag_id))
                 case 4:
-                    delete.delete_run(scenario.engine, dag_id, f"r{dice.randrange(5)}")
+                    transact(scenario.engine, delete.delete_run, dag_id, f"r{dice.randrange(5)}")
                 case 5:
                     for _ in prune.everything(scenario.engine, datetime.now(UTC) - timedelta(seconds=0.5)):
                         pass

@@ -13,6 +13,7 @@ from support.waiting import eventually
 
 from scheduler.states import TaskState
 from scheduler.store.dags import versions
+from scheduler.store.db.database import transact
 from scheduler.store.runs import integrity
 from scheduler.store.worker import deferrals
 from scheduler.store.worker.claims import Claim, Deferral, Ending
@@ -128,8 +129,8 @@ def test_deferrals_are_taken_in_order(scenario: Scenario) -> None:
     known = [(claim.id, claim.dispatch_id) for claim in found.values()]
     ways: list[Callable[[], object]] = [
         lambda: clear_(scenario),
-        lambda: deferrals.fire(scenario.engine, fired),
-        lambda: deferrals.still_awaited(scenario.engine, "w", known),
+        lambda: transact(scenario.engine, deferrals.fire, fired),
+        lambda: transact(scenario.engine, deferrals.still_awaited, "w", known),
     ]
     for way in ways:
         if way is ways[2]:

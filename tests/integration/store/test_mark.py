@@ -10,6 +10,7 @@ from support.scenario import Scenario, chain, dag
 from scheduler.exceptions import ConflictError, NotFoundError, PacelineError
 from scheduler.states import RunState, TaskState
 from scheduler.store.actions import delete, mark
+from scheduler.store.db.database import transact
 from scheduler.store.runs.selection import Runs, Tasks
 from scheduler.store.worker.claims import Claim
 
@@ -114,7 +115,7 @@ def test_a_run_marked_failed_stays_failed_when_its_last_task_ends(scenario: Scen
     claims = {claim.task_id: claim for claim in map(scenario.claim, scenario.messages()) if claim}
     assert end(scenario, claims["x"])
 
-    changes = mark.mark_run(scenario.engine, "d", "r", RunState.FAILED)
+    changes = transact(scenario.engine, mark.mark_run, "d", "r", RunState.FAILED)
 
     assert sorted(brief(changes)) == [("a", -1, "running", "shutdown"), ("b", -1, None, "skipped")]
     assert scenario.run_state(run) == "failed"
@@ -131,9 +132,9 @@ def test_a_run_marked_success_has_succeeded_everywhere(scenario: Scenario) -> No
     claims = {claim.task_id: claim for claim in map(scenario.claim, scenario.messages()) if claim}
     assert end(scenario, claims["x"], S.FAILED)
 
-    planned = mark.mark_run(scenario.engine, "d", "r", RunState.SUCCESS, dry_run=True)
+    planned = transact(scenario.engine, mark.mark_run, "d", "r", RunState.SUCCESS, dry_run=True)
     assert scenario.run_state(run) == "running"
-    assert mark.mark_run(scenario.engine, "d", "r", RunState.SUCCESS) == planned
+    assert transact(scenario.engine, mark.mark_run, "d", "r", RunState.SUCCESS) == planned
 
     end(scenario, claims["a"], S.FAILED)
     scenario.turn()
@@ -147,7 +148,7 @@ def test_marking_a_run_gives_its_place_to_the_next(scenario: Scenario) -> None:
     following = scenario.trigger("d", run_id="next")
     scenario.turn()
 
-    mark.mark_run(scenario.engine, "d", "r", RunState.FAILED)
+    transact(scenario.engine, mark.mark_run, "d", "r", RunState.FAILED)
     scenario.turn()
 
     assert scenario.run_state(following) == "running"
@@ -160,9 +161,9 @@ def test_states_nobody_can_mark_are_refused(scenario: Scenario) -> None:
     with pytest.raises(PacelineError, match="cannot be marked running"):
         mark_(scenario, S.RUNNING, "t000")
     with pytest.raises(PacelineError, match="cannot be marked queued"):
-        mark.mark_run(scenario.engine, "d", "r", RunState.QUEUED)
+        transact(scenario.engine, mark.mark_run, "d", "r", RunState.QUEUED)
     with pytest.raises(NotFoundError, match="has no run 'other'"):
-        mark.mark_run(scenario.engine, "d", "other", RunState.FAILED)
+        transact(scenario.engine, mark.mark_run, "d", "other", RunState.FAILED)
 
 
 def test_a_run_is_deleted_once_nothing_of_it_runs(scenario: Scenario) -> None:
@@ -171,14 +172,14 @@ def test_a_run_is_deleted_once_nothing_of_it_runs(scenario: Scenario) -> None:
     claim = running(scenario)
 
     with pytest.raises(ConflictError, match="1 task instance of it runs: `paceline runs mark d r failed`"):
-        delete.delete_run(scenario.engine, "d", "r")
+        transact(scenario.engine, delete.delete_run, "d", "r")
 
-    mark.mark_run(scenario.engine, "d", "r", RunState.FAILED)
+    transact(scenario.engine, mark.mark_run, "d", "r", RunState.FAILED)
     end(scenario, claim)
-    delete.delete_run(scenario.engine, "d", "r")
+    transact(scenario.engine, delete.delete_run, "d", "r")
     assert scenario.rows("select 1 from dag_run union all select 1 from task_instance") == []
     with pytest.raises(NotFoundError):
-        delete.delete_run(scenario.engine, "d", "r")
+        transact(scenario.engine, delete.delete_run, "d", "r")
     scenario.turn()
 
 
@@ -187,7 +188,7 @@ def test_a_message_of_a_deleted_run_finds_nothing(scenario: Scenario) -> None:
     scenario.trigger("d", run_id="r")
     scenario.turn()
 
-    delete.delete_run(scenario.engine, "d", "r")
+    transact(scenario.engine, delete.delete_run, "d", "r")
 
     assert scenario.work() == 0
 
@@ -200,14 +201,14 @@ def test_a_dag_is_deleted_with_all_that_is_its_own(scenario: Scenario) -> None:
     scenario.trigger("other")
     scenario.sql("insert into dag_file (path, modified_at, next_parse_at) values ('d.py', now(), now() + interval '1 day')")
 
-    deleted = delete.delete_dag(scenario.engine, "d")
+    deleted = transact(scenario.engine, delete.delete_dag, "d")
 
     assert (deleted.runs, deleted.file) == (1, "d.py")
     assert scenario.rows("select next_parse_at <= now() from dag_file") == [(True,)], "its file is read again at once"
     for table in ("dag", "dag_version", "dag_schedule", "dag_run"):
         assert scenario.rows(f"select dag_id from {table}") == [("other",)]
     with pytest.raises(NotFoundError, match="There is no DAG 'd'"):
-        delete.delete_dag(scenario.engine, "d")
+        transact(scenario.engine, delete.delete_dag, "d")
 
 
 def test_a_dag_with_running_tasks_is_not_deleted(scenario: Scenario) -> None:
@@ -216,6 +217,6 @@ def test_a_dag_with_running_tasks_is_not_deleted(scenario: Scenario) -> None:
     running(scenario)
 
     with pytest.raises(ConflictError, match="DAG 'd' cannot be deleted"):
-        delete.delete_dag(scenario.engine, "d")
+        transact(scenario.engine, delete.delete_dag, "d")
 
     assert scenario.rows("select dag_id from dag") == [("d",)]

@@ -10,6 +10,7 @@ from support.scenario import Scenario, chain
 
 from scheduler.exceptions import SchemaError
 from scheduler.store.db import migrate
+from scheduler.store.db.database import transact
 from scheduler.store.upkeep import processes
 
 MIGRATION = '''"""A migration of a version to come."""
@@ -87,7 +88,7 @@ def test_no_migration_is_made_under_processes_that_it_would_break(scenario: Scen
     assert scenario.rows("select version_num from paceline_schema") == [(future.now,)]
 
     scenario.sql("update process set heartbeat_at = now() - interval '1 hour' where kind = 'worker'")
-    processes.stop(scenario.engine, scenario.schedulers[0].scheduler_id)
+    transact(scenario.engine, processes.stop, scenario.schedulers[0].scheduler_id)
     assert migrate.migrate(scenario.engine) == "9000", "nobody of them is alive any more"
 
 

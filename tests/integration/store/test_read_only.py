@@ -71,7 +71,6 @@ def test_no_scheduler_ends_over_a_read_only_server(scenario: Scenario, claimed: 
     assert set(scenario.states().values()) == {"success"}
 
 
-@database.transaction
 def write(connection: Connection) -> None:
     connection.exec_driver_sql("update pool set slots = slots")
 
@@ -83,7 +82,7 @@ def engine(scenario: Scenario) -> Iterator[Callable[[float], Engine]]:
 
     def make(patience_s: float) -> Engine:
         made.append(database.create(scenario.settings, pool_size=1, patience_s=patience_s))
-        write(made[-1])
+        database.transact(made[-1], write)
         return made[-1]
 
     yield make
@@ -96,11 +95,11 @@ def test_a_command_waits_for_a_server_to_take_writes_again(engine: Callable[[flo
     read_only(True)
 
     with pytest.raises(OperationalError) as refused:
-        eventually(lambda: write(impatient), timeout=5)
+        eventually(lambda: database.transact(impatient, write), timeout=5)
     assert isinstance(database.translate(refused.value), ReadOnlyError)
     back = threading.Timer(0.3, read_only, (False,))
     back.start()
-    write(patient)
+    database.transact(patient, write)
     back.join()
 
 
@@ -117,7 +116,7 @@ def test_a_refused_write_closes_its_pooled_connection_which_may_lead_to_a_former
     assert backend() == before
     read_only(True)
     with pytest.raises(OperationalError):
-        eventually(lambda: write(pooled), timeout=5)
+        eventually(lambda: database.transact(pooled, write), timeout=5)
     read_only(False)
 
     assert backend() != before

@@ -9,6 +9,7 @@ from support.scenario import Scenario
 from scheduler.cli import checks
 from scheduler.loop.run import SchedulerLoop
 from scheduler.settings import Core, Settings
+from scheduler.store.db.database import transact
 from scheduler.store.upkeep import processes
 from scheduler.store.upkeep.settings_drift import SettingsDrift, differences
 
@@ -31,7 +32,7 @@ def test_equal_settings_are_not_worth_a_word(scenario: Scenario, caplog: pytest.
     loop = SchedulerLoop(scenario.engine, scenario.settings, name="second")
 
     assert loop.heartbeat.drift(0.0) is None
-    assert differences(scenario.engine, silent_s=60) == []
+    assert transact(scenario.engine, differences, silent_s=60) == []
     assert "differ" not in caplog.text
     loop.close()
 
@@ -57,7 +58,7 @@ def test_doctor_names_what_differs_until_it_is_gone(scenario: Scenario, odd: Sch
         f"core.parallelism is 256 for {scenario.schedulers[0].scheduler_id} and 7 for {odd.scheduler_id}."
     ]
 
-    processes.stop(scenario.engine, odd.scheduler_id)
+    transact(scenario.engine, processes.stop, odd.scheduler_id)
     assert [one for one in checks.running(scenario.engine, scenario.settings) if one.check == "settings"] == []
 
 

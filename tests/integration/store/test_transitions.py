@@ -13,6 +13,7 @@ from support.scenario import Scenario, chain, dag
 from scheduler.deciding.following import Moves
 from scheduler.states import REQUIRES, TRANSITIONS, Actor, Decision, TaskState
 from scheduler.store.actions import clear, mark
+from scheduler.store.db.database import transact
 from scheduler.store.runs import instances, integrity, selection
 from scheduler.store.runs.selection import Runs, Tasks
 from scheduler.store.worker import deferrals
@@ -139,8 +140,12 @@ MOVES: dict[str, tuple[Actor, Move]] = {
         for state in (S.SUCCESS, S.FAILED, S.SKIPPED, S.UP_FOR_RETRY, S.UP_FOR_RESCHEDULE, S.DEFERRED)
     },
     **{f"obey {asked}": (Actor.WORKER, asked_for(asked, lambda scenario, claim: scenario.follower.obey(claim))) for asked in ASKED},
-    "fire": (Actor.WAITER, lambda scenario, claim: deferrals.fire(
-        scenario.engine, [deferrals.Fired(ti_id=claim.id, dispatch_id=claim.dispatch_id, outcome={"event": 1})])),
+    "fire": (
+        Actor.WAITER,
+        lambda scenario, claim: transact(
+            scenario.engine, deferrals.fire, [deferrals.Fired(ti_id=claim.id, dispatch_id=claim.dispatch_id, outcome={"event": 1})]
+        ),
+    ),
     "follow scheduled": (Actor.FOLLOWER, follow(False, S.SCHEDULED)),
     "follow queued": (Actor.FOLLOWER, follow(True, S.SCHEDULED)),
     "hand on": (Actor.FOLLOWER, follow(False, S.SKIPPED, hands_on=True)),

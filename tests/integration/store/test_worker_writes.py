@@ -12,6 +12,7 @@ from support.scenario import Scenario, chain
 
 from scheduler.exceptions import StaleTryError
 from scheduler.states import TaskState
+from scheduler.store.db.database import transact
 from scheduler.store.secrets import variables
 from scheduler.store.upkeep import processes
 from scheduler.store.worker import deferrals, dispatches, external_jobs, xcoms
@@ -43,7 +44,7 @@ def write_progress(scenario: Scenario, claim: Claim) -> None:
 
 
 def with_job(scenario: Scenario, do: Callable[[external_jobs.ExternalJob], object]) -> object:
-    job, *_ = external_jobs.open_of(scenario.hot.read, scenario.rows("select task_instance_id from external_job")[0][0])
+    job, *_ = external_jobs.open_of(scenario.hot.dicts, scenario.rows("select task_instance_id from external_job")[0][0])
     return do(job)
 
 
@@ -63,18 +64,18 @@ WRITES: Mapping[str, Write] = {
     "progress": write_progress,
     "trigger a run": trigger,
     "clear a run": lambda s, c: trigger(s, c, reset=True, run_id="there"),
-    "enter an application": lambda s, c: external_jobs.add(s.hot.read, c.writer, tag=c.dispatch_id, **JOB),  # type: ignore[arg-type]
-    "take an application over": lambda s, c: with_job(s, lambda job: external_jobs.take_over(s.hot.read, c.writer, job)),
+    "enter an application": lambda s, c: external_jobs.add(s.hot.dicts, c.writer, tag=c.dispatch_id, **JOB),  # type: ignore[arg-type]
+    "take an application over": lambda s, c: with_job(s, lambda job: external_jobs.take_over(s.hot.dicts, c.writer, job)),
     "note about an application": lambda s, c: with_job(
         s,
         lambda job: external_jobs.note(
-            s.hot.read, dataclasses.replace(job, dispatch_id=c.dispatch_id), state="killed", ended=True
+            s.hot.dicts, dataclasses.replace(job, dispatch_id=c.dispatch_id), state="killed", ended=True
         ),
     ),
-    "lose": lambda s, c: processes.fail_lost(s.engine, c.id, c.dispatch_id, "late"),
-    "assert the claim": lambda s, c: processes.still_held(s.engine, s.worker_id, {c.dispatch_id: c.id}),
-    "fire": lambda s, c: deferrals.fire(s.engine, [Fired(ti_id=c.id, dispatch_id=c.dispatch_id, outcome={"event": 1})]),
-    "look what is awaited": lambda s, c: deferrals.still_awaited(s.engine, "nobody", [(c.id, c.dispatch_id)]),
+    "lose": lambda s, c: transact(s.engine, processes.fail_lost, c.id, c.dispatch_id, "late"),
+    "assert the claim": lambda s, c: transact(s.engine, processes.still_held, s.worker_id, {c.dispatch_id: c.id}),
+    "fire": lambda s, c: transact(s.engine, deferrals.fire, [Fired(ti_id=c.id, dispatch_id=c.dispatch_id, outcome={"event": 1})]),
+    "look what is awaited": lambda s, c: transact(s.engine, deferrals.still_awaited, "nobody", [(c.id, c.dispatch_id)]),
 }  # fmt: skip
 
 
@@ -91,7 +92,7 @@ def everything(scenario: Scenario) -> dict[str, list[str]]:
 
 def lost(scenario: Scenario, first: Claim) -> None:
     """Declared lost: it waits for its next try."""
-    processes.fail_lost(scenario.engine, first.id, first.dispatch_id, "lost")
+    transact(scenario.engine, processes.fail_lost, first.id, first.dispatch_id, "lost")
 
 
 def next_try(scenario: Scenario, first: Claim) -> Claim:
@@ -140,7 +141,7 @@ def first(scenario: Scenario) -> Claim:
     scenario.trigger("c", run_id="r")
     scenario.turn()
     (claim,) = [one for message in scenario.messages() if (one := scenario.claim(message)) is not None]
-    external_jobs.add(scenario.hot.read, claim.writer, tag="tag", **JOB)  # type: ignore[arg-type]
+    external_jobs.add(scenario.hot.dicts, claim.writer, tag="tag", **JOB)  # type: ignore[arg-type]
     WRITES["push_xcom"](scenario, claim)
     WRITES["set a variable"](scenario, claim)
     return claim
@@ -218,34 +219,34 @@ def test_a_claim_that_a_crash_has_undone_still_stores(scenario: Scenario, first:
 
 def test_a_late_try_does_not_hold_the_application_of_its_task_instance(scenario: Scenario, first: Claim) -> None:
     """So it does not end it: the next try may attach to it."""
-    (job,) = external_jobs.open_of(scenario.hot.read, first.id)
-    assert external_jobs.held_by(scenario.hot.read, first.writer, job)
+    (job,) = external_jobs.open_of(scenario.hot.dicts, first.id)
+    assert external_jobs.held_by(scenario.hot.dicts, first.writer, job)
 
     lost(scenario, first)
 
-    assert not external_jobs.held_by(scenario.hot.read, first.writer, job)
+    assert not external_jobs.held_by(scenario.hot.dicts, first.writer, job)
 
 
 def test_a_reaper_takes_only_what_nobody_follows_at_that_moment(scenario: Scenario, first: Claim) -> None:
     assert WRITES["report"](scenario, first)
-    (job,) = external_jobs.abandoned(scenario.hot.read, ["default"])
+    (job,) = external_jobs.abandoned(scenario.hot.dicts, ["default"])
     clear_(scenario, dag_id="c", run_id="r")
     scenario.turn()
     (message,) = scenario.messages()
     second = scenario.claim(message)
     assert second is not None
 
-    assert external_jobs.take_abandoned(scenario.hot.read, job, reaper=str(uuid.uuid4())) is None
-    assert external_jobs.take_over(scenario.hot.read, second.writer, job) is not None
+    assert external_jobs.take_abandoned(scenario.hot.dicts, job, reaper=str(uuid.uuid4())) is None
+    assert external_jobs.take_over(scenario.hot.dicts, second.writer, job) is not None
 
 
 def test_taking_an_application_over_twice_is_once(scenario: Scenario, first: Claim) -> None:
     """The answer to the first time was lost with its connection."""
     second = next_try(scenario, first)
-    (job,) = external_jobs.open_of(scenario.hot.read, first.id)
+    (job,) = external_jobs.open_of(scenario.hot.dicts, first.id)
     asked_first = dataclasses.replace(job, dispatch_id=first.dispatch_id)
 
-    assert external_jobs.take_over(scenario.hot.read, second.writer, asked_first) is not None
+    assert external_jobs.take_over(scenario.hot.dicts, second.writer, asked_first) is not None
 
 
 def test_an_answer_that_was_lost_makes_no_second_run(scenario: Scenario, first: Claim) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 from support.waiting import eventually
 
 from scheduler.store.dags import assets
+from scheduler.store.db.database import transact
 
 
 def test_an_update_travels_from_task_to_task(bench: Any) -> None:
@@ -54,6 +55,6 @@ def test_an_update_travels_from_task_to_task(bench: Any) -> None:
     assert "source make asset_triggered None" in said
     assert "last {'rows': 7}" in said
     assert "\nmaker\n" in bench.log_path("say", dag_id="user", run_id=run_id).read_text()
-    listed = {row["name"]: row for row in assets.assets(bench.scenario.engine)}
+    listed = {row["name"]: row for row in transact(bench.scenario.engine, assets.assets)}
     assert listed["flights"]["updated_by"] == ["maker.make"]
     assert listed["weather"]["waited_for_by"] == ["user"]

@@ -10,6 +10,7 @@ from scheduler.authoring.connection import Connection
 from scheduler.exceptions import PacelineError
 from scheduler.messaging.wakeups import client
 from scheduler.settings import Settings
+from scheduler.store.db.database import transact
 from scheduler.store.secrets import connections, variables
 from scheduler.store.secrets.cipher import Cipher
 
@@ -50,10 +51,10 @@ d()
 def stored(settings: Settings, engine: Any) -> None:
     cipher = Cipher.of(settings, make=True)
     values = [("my_password", KEY, None), ("plain", VALUE, None), ("settings", '{"depth": 3}', None)]
-    variables.set_variables(engine, values, cipher)
+    transact(engine, variables.set_variables, values, cipher)
     extra = json.dumps({"api_token": TOKEN, "region": "north"})
     made = Connection(conn_id="db", conn_type="postgres", host="db.example", login="ann", password=PASSWORD, extra=extra)
-    connections.add(engine, [made], cipher)
+    transact(engine, connections.add, [made], cipher)
 
 
 def test_secrets_reach_the_task_and_nothing_else(bench: Any) -> None:
@@ -200,11 +201,11 @@ def test_keys_are_rotated(bench: Any) -> None:
     stored(with_keys(bench.settings, old), engine)
 
     both = Cipher.of(with_keys(bench.settings, f"{new},{old}"), make=True)
-    assert variables.rotate(engine, both) + connections.rotate(engine, both) == 4
+    assert transact(engine, variables.rotate, both) + transact(engine, connections.rotate, both) == 4
 
     only_new = Cipher.of(with_keys(bench.settings, new), make=False)
-    assert variables.variable(engine, "my_password", only_new)["value"] == KEY
-    assert connections.connection(engine, "db", only_new).password == PASSWORD
+    assert transact(engine, variables.variable, "my_password", only_new)["value"] == KEY
+    assert transact(engine, connections.connection, "db", only_new).password == PASSWORD
     with pytest.raises(PacelineError, match="Variable 'plain' was encrypted with another key"):
-        variables.variable(engine, "plain", Cipher.of(with_keys(bench.settings, old), make=False))
+        transact(engine, variables.variable, "plain", Cipher.of(with_keys(bench.settings, old), make=False))
     assert not (bench.settings.home / "fernet.key").exists()

@@ -15,6 +15,7 @@ from support.waiting import eventually
 from scheduler.authoring.connection import Connection
 from scheduler.exceptions import StaleTryError
 from scheduler.states import RUN_FINISHED, TaskState
+from scheduler.store.db.database import transact
 from scheduler.store.secrets import connections
 from scheduler.store.secrets.cipher import Cipher
 from scheduler.store.worker.claims import Claim, Ending
@@ -46,7 +47,7 @@ def test_a_worker_ends_runs_as_the_cases_say(make_scenario: Callable[..., Scenar
     scenario = make_scenario(follow=follow)
     settings, worker = scenario.settings, pool_process(scenario)
     conn_id, uri = conformance.CONNECTION
-    connections.add(scenario.engine, [Connection.from_uri(conn_id, uri)], Cipher.of(settings, make=True))
+    transact(scenario.engine, connections.add, [Connection.from_uri(conn_id, uri)], Cipher.of(settings, make=True))
     runs = {}
     for name, case in CASES.items():
         scenario.add(conformance.parsed(settings, name, case)[1])

@@ -18,6 +18,7 @@ from scheduler.exceptions import StaleTryError
 from scheduler.services.rescue import Rescue
 from scheduler.settings import Settings
 from scheduler.states import TaskState
+from scheduler.store.db.database import transact
 from scheduler.store.secrets import variables
 from scheduler.store.upkeep import processes
 from scheduler.store.worker import crashes, dispatches, external_jobs, xcoms
@@ -155,7 +156,7 @@ def test_what_a_crash_undid_is_claimed_by_nobody_else_before_its_worker_has_said
     assert scenario.rows("select count(*) from crash_free") == [(1,)], "whoever connects notes the crash"
     assert scenario.schedulers[0].service(Rescue)._lost_messages() == []
 
-    assert processes.still_held(scenario.engine, scenario.worker_id, {dispatch_id: ti_id}) == {dispatch_id}
+    assert transact(scenario.engine, processes.still_held, scenario.worker_id, {dispatch_id: ti_id}) == {dispatch_id}
     assert scenario.states()["t000"] == "running"
     scenario.sql("update crash_free set since = since - interval '1 hour'")
     assert elsewhere.claim(*message) is None
@@ -190,7 +191,7 @@ def test_what_a_task_stored_outlives_a_crash_of_the_server(server: PostgresServe
     xcoms.push(scenario.hot, claim, "key", '"value"')
     scenario.hot.write(claim.writer, variables.WRITE_OF_TASK, ("name", "text", None))
     job = external_jobs.add(
-        scenario.hot.read, claim.writer, max_tries=0, queue="spark", tag="tag", kind="standalone", deploy_mode="cluster",
+        scenario.hot.dicts, claim.writer, max_tries=0, queue="spark", tag="tag", kind="standalone", deploy_mode="cluster",
         master="spark://m:7077", reach={},
     )  # fmt: skip
 
@@ -198,7 +199,7 @@ def test_what_a_task_stored_outlives_a_crash_of_the_server(server: PostgresServe
 
     assert scenario.rows("select key, value #>> '{}' from xcom") == [("key", "value")]
     assert scenario.rows("select key, value from variable") == [("name", "text")]
-    assert external_jobs.open_of(scenario.hot.read, claim.id) == [job]
+    assert external_jobs.open_of(scenario.hot.dicts, claim.id) == [job]
 
 
 def test_what_nobody_asserts_is_sent_and_claimed_once_every_live_worker_had_time_to(
@@ -239,7 +240,7 @@ def test_a_worker_that_returns_after_its_undone_claim_was_given_away_changes_not
     claimed = [elsewhere.claim(*one) for one in dict.fromkeys([message, *scenario.messages()])]
     assert [one is not None for one in claimed].count(True) == 1
 
-    assert processes.still_held(scenario.engine, scenario.worker_id, {away.dispatch_id: away.id}) == set()
+    assert transact(scenario.engine, processes.still_held, scenario.worker_id, {away.dispatch_id: away.id}) == set()
     with pytest.raises(StaleTryError):
         xcoms.push(scenario.hot, away, "key", '"late"')
     assert not dispatches.claim_again(scenario.hot, away)

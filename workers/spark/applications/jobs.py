@@ -63,7 +63,7 @@ class StoredJobs:
     ) -> None:
         self._settings = settings
         self._claim = claim
-        self._ask: external_jobs.Ask = lambda statement, row: patient(lambda: hot.read(statement, row))
+        self._ask: external_jobs.Ask = lambda statement, row: patient(lambda: hot.dicts(statement, row))
 
     @property
     def max_tries(self) -> int:

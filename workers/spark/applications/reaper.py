@@ -3,7 +3,7 @@
 import contextlib
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Engine
@@ -104,6 +104,6 @@ class Reaper(threading.Thread):
         worker_log.info("ended the abandoned Spark application %s of task instance %d", followed.ids, job.ti_id)
         return True
 
-    def _ask(self, statement: str, parameters: Sequence[Any]) -> Sequence[Sequence[Any]]:
+    def _ask(self, statement: str, parameters: Sequence[Any]) -> Sequence[Mapping[str, Any]]:
         with self._engine.begin() as connection:
-            return [tuple(row) for row in connection.exec_driver_sql(statement, tuple(parameters)).all()]
+            return [dict(row) for row in connection.exec_driver_sql(statement, tuple(parameters)).mappings()]

@@ -12,6 +12,7 @@ from support.waiting import eventually
 from scheduler.authoring import deferral
 from scheduler.settings import Settings
 from scheduler.states import TaskState
+from scheduler.store.db.database import transact
 from scheduler.store.upkeep import processes
 from scheduler.store.worker import deferrals, xcoms
 from scheduler.store.worker.claims import Claim, Deferral, Ending
@@ -259,7 +260,7 @@ def test_a_waiter_drops_triggers_that_nobody_waits_for_any_more(settings: Settin
 def test_what_a_dead_waiter_awaited_is_taken_over(scenario: Scenario) -> None:
     claim = defer_one(scenario, at_once())
     dead = processes.register(scenario.engine, kind="waiter", name="dead", host="h", pid=1)
-    assert [one.dispatch_id for one in deferrals.claim(scenario.engine, dead, limit=10)] == [claim.dispatch_id]
+    assert [one.dispatch_id for one in transact(scenario.engine, deferrals.claim, dead, limit=10)] == [claim.dispatch_id]
     scenario.sql("update process set heartbeat_at = now() - interval '1 hour' where id = %s", dead)
 
     with running_waiter(scenario.settings):
@@ -267,7 +268,7 @@ def test_what_a_dead_waiter_awaited_is_taken_over(scenario: Scenario) -> None:
 
     assert again.resume is not None and "event" in again.resume
     # Buried, it cannot take anything any more.
-    assert deferrals.claim(scenario.engine, dead, limit=10) == []
+    assert transact(scenario.engine, deferrals.claim, dead, limit=10) == []
 
 
 def test_a_waiter_that_was_declared_dead_goes_on_under_a_new_id(settings: Settings) -> None:
