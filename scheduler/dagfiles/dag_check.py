@@ -16,6 +16,8 @@ from scheduler.serialized.dag import SerializedDag, next_timetable
 #: Maximum number of remembered valid contents.
 MAX_KNOWN = 10_000
 LARGEST_INT = 2**31 - 1
+#: Seconds of 100 years: PostgreSQL adds durations to times, which must stay in its calendar.
+LONGEST_S = 100 * 365.25 * 86_400
 ID = re.compile(r"[\w.-]{1,250}")
 #: The time for which the next run of a schedule is computed. Any time would do.
 SOME_TIME = datetime(2025, 1, 1, tzinfo=UTC)
@@ -61,6 +63,13 @@ def _check(row: DagRow, file: str) -> None:
     if not ID.fullmatch(dag.dag_id):
         raise MalformedDagError("it has an invalid id")
     _check_tasks(dag)
+    durations = [
+        dag.dagrun_timeout_s,
+        *(duration for task in dag.tasks for duration in (task.retry_delay_s, task.sla_s)),
+        *(deadline.get("interval_s") for deadline in dag.deadlines),
+    ]
+    if not all(duration is None or (isinstance(duration, int | float) and abs(duration) <= LONGEST_S) for duration in durations):
+        raise MalformedDagError("a duration is longer than 100 years")
     try:
         table = next_timetable(dag)
         table.next_run(last=None, start=dag.start, end=dag.end, catchup=dag.catchup, now=SOME_TIME)

@@ -298,7 +298,7 @@ def lose(connection: Connection, *, dead_worker: str | None = None, ti_id: int |
            set state = case when t.max_tries > 0 and t.try_number <= t.max_tries then 'up_for_retry' else 'failed' end,
                ended_at = clock_timestamp(), reason = %(reason)s, resume = null,
                due_at = clock_timestamp() + case when %(at_once)s then interval '0' else
-                        make_interval(secs => coalesce((v.data->'tasks'->t.task_no->>'retry_delay_s')::float, 0)) end
+                        make_interval(secs => least(coalesce((v.data->'tasks'->t.task_no->>'retry_delay_s')::float, 0), 1e9)) end
           from lost, dag_run r, dag_version v
          where t.id = lost.id and t.state = 'running' and r.id = t.dag_run_id and v.id = r.version_id
         returning t.dag_run_id

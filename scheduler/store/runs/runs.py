@@ -83,7 +83,7 @@ START = """
     )
     update dag_run r
        set state = 'running', started_at = clock_timestamp(), scheduling_error = null,
-           timeout_at = clock_timestamp() + make_interval(secs => held.timeout_s)
+           timeout_at = clock_timestamp() + make_interval(secs => least(held.timeout_s, 1e9))
       from held where r.id = held.id and r.state = 'queued'
     returning r.id
 """

@@ -97,6 +97,9 @@ ANSWERS: dict[str, Any] = {
     "no_cron": dag_answer("no_cron", schedule={"kind": "cron", "expression": 1, "timezone": "UTC"}),
     "no_date": dag_answer("no_date", start_date="tomorrow"),
     "naive_date": dag_answer("naive_date", start_date="2025-01-01T00:00:00"),
+    "endless_timeout": dag_answer("endless_timeout", dagrun_timeout_s=8.64e13),
+    "endless_delay": dag_answer("endless_delay", tasks=[content("x")["tasks"][0] | {"retry_delay_s": 8.64e13}]),
+    "endless_deadline": dag_answer("endless_deadline", deadlines=[{"reference": "queued_at", "interval_s": 8.64e13}]),
     "nan_timeout": dag_answer("nan_timeout", dagrun_timeout_s=float("nan")),
 }  # fmt: skip
 #: What a file does instead of answering, and what is said of it.

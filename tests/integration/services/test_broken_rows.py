@@ -11,6 +11,7 @@ from scheduler.services.plan import Plan
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import transact
 from scheduler.store.queries import overview, reads, why
+from scheduler.store.upkeep import processes
 
 HOURLY = {"kind": "cron", "expression": "0 * * * *", "timezone": "UTC"}
 START = datetime(2026, 3, 1, tzinfo=UTC)
@@ -34,6 +35,22 @@ def test_runs_of_an_unreadable_version_stop_no_other_run(scenario: Scenario) -> 
 
     assert scenario.run_state(good) == "success"
     assert scenario.rows("select distinct state from dag_run where dag_id = 'bad'") == [("running",)]
+
+
+def test_a_duration_that_no_calendar_holds_stops_no_other_run(scenario: Scenario) -> None:
+    """Of a version that was stored before such durations were refused."""
+    endless = 86_400e9
+    scenario.add(chain("bad", 1, dagrun_timeout_s=endless, task={"retries": 1, "retry_delay_s": endless}))
+    scenario.add(chain("good", 2))
+    bad, good = scenario.trigger("bad"), scenario.trigger("good")
+
+    scenario.turn()
+    assert (scenario.run_state(bad), scenario.run_state(good)) == ("running", "running")
+    for message in scenario.messages():
+        assert scenario.claim(message) is not None
+        processes.fail_lost(scenario.engine, *message, "its process died")
+
+    assert set(scenario.states(bad).values()) == {"up_for_retry"}
 
 
 def test_more_unreadable_dags_than_one_turn_plans_stop_no_other_dag(scenario: Scenario) -> None:
