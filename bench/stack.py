@@ -1,4 +1,4 @@
-"""A throw-away stack for a measurement: PostgreSQL with fsync on, Redis, schedulers and workers, all as real processes."""
+"""A temporary stack for a measurement: PostgreSQL with fsync on, Redis, schedulers and workers, all as real processes."""
 
 import contextlib
 import os
@@ -31,7 +31,7 @@ START_S = 120.0
 POLL_S = 0.02
 #: Linux has a file system in memory there; in a container it is often too small for the logs of a large map, a page each.
 MEMORY, MEMORY_BYTES = Path("/dev/shm"), 1_000_000_000  # noqa: S108
-#: Whose CPU and memory are told apart; `parser` is every child of a scheduler, `worker_children` every one of a worker.
+#: The kinds of processes with separate CPU and memory; `parser` is every child of a scheduler, `worker_children` of a worker.
 ROLES = ("scheduler", "parser", "worker", "worker_children", "postgres", "redis")
 
 
@@ -118,7 +118,7 @@ class Stack:
         """Start processes and wait until they are registered and, with a scheduler, all DAG files are read."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
         environment |= stacks.environment_for(self.settings) | {"PACELINE_CONFIG": str(self.folder / "settings.toml")}
-        # Left over from the caller, it would have every process compile all modules anew.
+        # If the caller has set it, every process would compile all modules again.
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         self.processes = Supervisor(self.folder / "logs", say=self.said.append)
         chosen = [(self.queues, self.concurrency)] * workers

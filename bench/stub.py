@@ -36,7 +36,7 @@ END = """
 
 
 class StubWorker(threading.Thread):
-    """Stands in the registry as a live worker of `places` children. It follows nothing: each run it touched is rung for."""
+    """Registers as a live worker with `places` pool processes. It follows no task, and sends a wakeup for each changed run."""
 
     def __init__(self, stack: Stack, *, places: int = 500) -> None:
         super().__init__(name="stub", daemon=True)

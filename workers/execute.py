@@ -55,7 +55,7 @@ class Executor:
         fault_points.point("claim.after")
         dag = self.store.dag(claim.version_id)
         if claim.task_no >= len(dag.tasks):
-            reason = f"the version of DAG {claim.dag_id} that this run goes on with has no task {claim.task_id}"
+            reason = f"the version of DAG {claim.dag_id} with which this run continues has no task {claim.task_id}"
             self.store.report(claim, Ending(TaskState.FAILED, reason=reason))
             return Fail(reason)
         task = dag.tasks[claim.task_no]
@@ -91,7 +91,7 @@ class Executor:
                 fault_points.point("code.after")
             finally:
                 self.slot.leave()
-            # Before the report, so that whoever sees the state finds its reason in the log.
+            # Before the report, so that the reason is in the log when the state is visible.
             self.log.line(_footer(result, time.monotonic() - started), "ERROR" if isinstance(result, Fail | Retry) else "INFO")
             accepted = self.store.report(claim, self._complete(_ending(result)))
             if not accepted:
@@ -103,7 +103,7 @@ class Executor:
             self.log.close()
 
     def _complete(self, ending: Ending) -> Ending:
-        """`ending`, whose reason says so if lines are missing in the log: the log itself may have no room for it."""
+        """`ending`, with a note in its reason if lines are missing in the log, which may have no space for the note itself."""
         lost = self.log.lost
         if lost is None:
             return ending

@@ -13,7 +13,7 @@ from scheduler.embedded.stack import until_signalled
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Compare; 0 if every run on both systems succeeded (StackError otherwise), 1 if it was told to end."""
+    """Compare. Returns 0 if every run on both systems succeeded (StackError otherwise), 1 after a signal to end."""
     parser = argparse.ArgumentParser(prog="python -m bench peers", description=__doc__)
     parser.add_argument("--airflow", type=Path, default=install.default_folder(), help=f"its environment; also ${install.VARIABLE}")
     parser.add_argument("--small", action="store_true", help="shapes of a few tasks: does it work?")

@@ -168,7 +168,7 @@ def running(engine: Engine, settings: Settings) -> Iterator[Finding]:
         yield bad(
             "runs",
             f"Run {run_id} of DAG {dag_id} cannot be decided: {run['scheduling_error']}",
-            f"It goes on by itself once the cause is gone; else `paceline runs clear {dag_id} '{run_id}' --latest`"
+            f"It continues by itself once the cause is gone; otherwise `paceline runs clear {dag_id} '{run_id}' --latest`"
             f" or `paceline runs mark {dag_id} '{run_id}' failed`.",
         )
     if len(undecidable) > SPELLED_OUT:
@@ -219,7 +219,7 @@ def _alive(engine: Engine, kind: str, silent_after_s: float, *, needed: bool = T
         if row["state"] == "silent":
             yield bad(
                 f"{kind}s",
-                f"{kind} {row['name']} on {row['host']} has shown no sign of life since {row['heartbeat_at']:%H:%M:%S} UTC.",
+                f"{kind} {row['name']} on {row['host']} has sent no heartbeat since {row['heartbeat_at']:%H:%M:%S} UTC.",
                 "See whether it still runs there; a live scheduler takes its work over.",
             )
 

@@ -70,7 +70,7 @@ def _stopping(facts: Situation) -> list[str]:
 def _with_worker(facts: Situation) -> str:
     if facts.worker_alive:
         return f"it is with worker {facts.worker}."
-    return f"its worker {facts.worker} gives no sign of life, so a scheduler will take it back."
+    return f"its worker {facts.worker} sends no heartbeats, so a scheduler will recover it."
 
 
 def _queued(facts: Situation) -> list[str]:

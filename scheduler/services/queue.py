@@ -202,7 +202,7 @@ def _round(
 def _allow_passing_on(connection: Connection, pools: Mapping[str, Pool], free: FreeCapacity) -> None:
     may = may_pass_slots_on(free.pools, free.parallelism)
     if changed := {name: may[name] for name, pool in pools.items() if may[name] is not pool.hands_on}:
-        capacity.let_hand_on(connection, changed)
+        capacity.set_passing_on(connection, changed)
 
 
 def may_pass_slots_on(free: Mapping[str, int], parallelism: int) -> dict[str, bool]:

@@ -133,8 +133,8 @@ def test_without_a_broker_it_decides_and_sends_later(start: Any, settings: Setti
 @pytest.mark.parametrize(
     ("name", "change", "sentence"),
     [
-        ("PACELINE_DATABASE_URL", ("postgres@", "nobody@"), "PostgreSQL refuses the connection"),
-        ("PACELINE_BROKER_URL", ("redis+socket://", "redis+socket://nobody:hidden@"), "Redis refuses the connection"),
+        ("PACELINE_DATABASE_URL", ("postgres@", "nobody@"), "PostgreSQL rejects the connection"),
+        ("PACELINE_BROKER_URL", ("redis+socket://", "redis+socket://nobody:hidden@"), "Redis rejects the connection"),
     ],
 )
 def test_wrong_credentials_stop_it_with_a_sentence(

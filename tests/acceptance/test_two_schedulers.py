@@ -170,4 +170,4 @@ def test_what_a_killed_worker_ran_is_tried_again_elsewhere_at_once(stack_factory
     ((state, reason),) = rows(stack, "select state, reason from task_try")
     assert state == "failed"
     # Its successor on the same machine sees it first.
-    assert reason.startswith((f"worker {victim} is gone", f"worker {victim} gave no sign of life"))
+    assert reason.startswith((f"worker {victim} is gone", f"worker {victim} sent no heartbeat"))

@@ -222,7 +222,7 @@ with tries as (
 )
 select r.dag_id, r.run_id, t.task_id, t.map_index, y.try_number
   from tries y join task_instance t on t.id = y.task_instance_id join dag_run r on r.id = t.dag_run_id
- where y.reason like '%%gave no sign of life%%' and (%(dags)s::text[] is null or r.dag_id = any(%(dags)s))
+ where y.reason like '%%sent no heartbeat%%' and (%(dags)s::text[] is null or r.dag_id = any(%(dags)s))
 """
 SUCCESSES = """
 select r.dag_id, r.run_id, t.task_id, t.map_index, count(*)

@@ -63,7 +63,7 @@ def _label(operator: AbstractOperator, values: running.Context) -> None:
 
 
 def _continuation(resume: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The method a deferred task goes on with, and its arguments."""
+    """The method with which a deferred task continues, and its arguments."""
     if "error" in resume:
         return "__fail__", {"error": resume["error"]}
     if "event" not in resume:

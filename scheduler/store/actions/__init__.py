@@ -1,1 +1,1 @@
-"""Changes that people make: clear, mark, delete, backfills, pools."""
+"""The changes that people make: clear, mark, delete, backfills, pools."""

@@ -1,4 +1,4 @@
-"""The scheduler's side of backfills: what is next in one, while its row is held, and what became of each date."""
+"""Backfills, as the scheduler processes them: the next date of a locked backfill, and the result of each date."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -21,7 +21,7 @@ PENDING = "exists (select from backfill where ended_at is null)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """A backfill that goes on; this process holds its row."""
+    """An open backfill, whose row is locked by this process."""
 
     id: int
     dag_id: str
@@ -29,7 +29,7 @@ class Held:
     max_active_runs: int
     reprocess: str
     conf: dict[str, Any] | None
-    #: False while it, or its DAG, is paused or the DAG's file is gone.
+    #: False while it or its DAG is paused, or while the DAG's file is missing.
     goes_on: bool
 
 
@@ -63,7 +63,7 @@ def hold(connection: Connection, backfill_id: int) -> Held | None:
 
 
 def open_runs(connection: Connection, backfill_id: int) -> int:
-    """Its runs that are queued or running. A statement of its own: it must see what the last holder of the lock made."""
+    """Its runs that are queued or running. This is a separate statement, so that it sees runs created under the previous lock."""
     count: int = connection.exec_driver_sql(
         f"select count(*) from dag_run where backfill_id = %s and state in {RUN_UNFINISHED.sql}", (backfill_id,)
     ).scalar_one()
@@ -81,7 +81,7 @@ def next_date(connection: Connection, backfill_id: int) -> Date | None:
 
 
 def run_of(connection: Connection, dag_id: str, logical_date: datetime) -> tuple[int, str] | None:
-    """The DAG's run of that date, as (id, state)."""
+    """The DAG's run of that date, as (ID, state)."""
     row = connection.exec_driver_sql(
         "select id, state from dag_run where dag_id = %s and logical_date = %s", (dag_id, logical_date)
     ).first()
@@ -97,7 +97,7 @@ def leave_out(connection: Connection, backfill_id: int, ordinal: int, reason: st
 
 
 def take(connection: Connection, backfill_id: int, ordinal: int, dag_run_id: int) -> None:
-    """waiting -> made: this run is the backfill's own from now on, new or cleared for it."""
+    """waiting -> made: the run, new or cleared, belongs to the backfill from now on."""
     connection.exec_driver_sql(
         """
         with made as (
@@ -110,8 +110,9 @@ def take(connection: Connection, backfill_id: int, ordinal: int, dag_run_id: int
 
 
 def repeat(connection: Connection, held: Held, date: Date, dag_run_id: int, *, core: Core, versions: Versions) -> bool:
-    """success or failed -> queued, all its task instances cleared: it is a run of the backfill from now on. False if somebody
-    else cleared it meanwhile.
+    """success or failed -> queued, with all task instances cleared: the run belongs to the backfill from now on.
+
+    False if the run was cleared concurrently.
     """
     run = clear.hold(connection, dag_run_id)
     if run is None or run.state not in RUN_FINISHED:
@@ -122,7 +123,7 @@ def repeat(connection: Connection, held: Held, date: Date, dag_run_id: int, *, c
     )
     take(connection, held.id, date.ordinal, dag_run_id)
     if not clear.clear_held(connection, replace(run, is_backfill=True), Tasks(), core, versions):
-        # There was nothing to clear: its task instances are all undecided, as a cancelled run may leave them, or removed.
+        # There was nothing to clear: all of its task instances are removed, or undecided as after a cancelled backfill.
         clear.queue_again(connection, run, versions.dag(connection, run.version_id))
     connection.exec_driver_sql(
         "update task_instance set rank = priority_weight + %s where dag_run_id = %s", (BACKFILL_RANK, dag_run_id)
@@ -131,5 +132,5 @@ def repeat(connection: Connection, held: Held, date: Date, dag_run_id: int, *, c
 
 
 def end(connection: Connection, backfill_id: int) -> None:
-    """It has nothing left to make or to wait for. Runs that are cleared later are not held back by a pause that is past."""
+    """End a backfill that is complete. It also ends a pause, which must not hold back runs that are cleared later."""
     connection.exec_driver_sql("update backfill set is_paused = false, ended_at = clock_timestamp() where id = %s", (backfill_id,))

@@ -1,4 +1,4 @@
-"""What a person may do with backfills: make one, see what it would make, list, show, pause, resume and cancel it."""
+"""Backfills, as people use them: create, dry run, list, show, pause, resume and cancel."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -19,7 +19,7 @@ from scheduler.store.db import rows
 
 Row = dict[str, Any]
 
-#: More dates than this are a slip of the pen, such as a wrong century; so many take a few seconds to work out.
+#: More runs than this are probably a typing error, such as a wrong century. This many take a few seconds to compute.
 MOST_RUNS = 20_000
 
 SELECT = """
@@ -41,7 +41,7 @@ SELECT = """
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """A backfill as asked for: the DAG's runs of logical dates `first` to `last`, both included."""
+    """A requested backfill: the DAG's runs with logical dates from `first` to `last`, both included."""
 
     dag_id: str
     first: datetime
@@ -49,7 +49,7 @@ class Wanted:
     max_active_runs: int = BACKFILL_MAX_ACTIVE_RUNS
     reprocess: str = "none"
     reverse: bool = False
-    #: None: new runs get no conf, those that run again keep theirs.
+    #: With None, new runs get no conf, and runs that run again keep theirs.
     conf: dict[str, Any] | None = None
     created_by: str = "cli"
     #: core.dag_run_conf_overrides_params
@@ -60,21 +60,24 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """One run of a backfill to be, in its order; `reason` says why it is left out."""
+    """One planned run of a backfill; `reason` states why it is left out."""
 
     times: RunTimes
     reason: str | None
 
 
 def why_left_out(state: str | None, reprocess: str) -> str | None:
-    """Why a date is left out whose run is in `state` (None: there is no run); None if the backfill makes or repeats the run."""
+    """Why a date is left out, given the state of its run (None: no run); None if the backfill creates or repeats the run."""
     if state is None or state in REPROCESS[reprocess]:
         return None
     return "in flight" if state in ("queued", "running") else f"already has a run ({state})"
 
 
 def create(connection: Connection, wanted: Wanted) -> Row:
-    """Write a backfill with a row for each of its dates; the scheduler makes the runs. BackfillError, ConflictError if refused."""
+    """Store a backfill with a row for each of its dates; the scheduler creates the runs.
+
+    BackfillError if the request makes no sense for the DAG; ConflictError if a backfill is active, or nothing is to be done.
+    """
     version_id, places = _places(connection, wanted)
     try:
         backfill_id = connection.exec_driver_sql(
@@ -87,7 +90,7 @@ def create(connection: Connection, wanted: Wanted) -> Row:
             asdict(wanted) | {"version_id": version_id, "conf": None if wanted.conf is None else psycopg2.extras.Json(wanted.conf)},
         ).scalar_one_or_none()
     except DataError as error:
-        raise BackfillError(f"conf cannot be stored: {str(error.orig).splitlines()[0]}. Leave that character out.") from None
+        raise BackfillError(f"conf cannot be stored: {str(error.orig).splitlines()[0]}. Remove that character.") from None
     if backfill_id is None:
         raise _second(connection, wanted.dag_id)
     connection.exec_driver_sql(
@@ -110,7 +113,7 @@ def create(connection: Connection, wanted: Wanted) -> Row:
 
 
 def dry_run(connection: Connection, wanted: Wanted) -> list[Row]:
-    """What `create` would write, one row a date, in its order; it refuses what `create` refuses and changes nothing."""
+    """What `create` would store, one row per date, in order. It raises the same errors and changes nothing."""
     _, places = _places(connection, wanted)
     if _active(connection, wanted.dag_id) is not None:
         raise _second(connection, wanted.dag_id)
@@ -151,17 +154,17 @@ def backfill(connection: Connection, backfill_id: int) -> Row:
 
 
 def pause(connection: Connection, backfill_id: int) -> bool:
-    """Make and start no more of its runs; those running go on. False if it was paused already."""
+    """Stop creating and starting its runs; running ones continue. False if it was paused already."""
     return _set_paused(connection, backfill_id, paused=True)
 
 
 def resume(connection: Connection, backfill_id: int) -> bool:
-    """Let a paused backfill go on; False if it was not paused."""
+    """Resume a paused backfill; False if it was not paused."""
     return _set_paused(connection, backfill_id, paused=False)
 
 
 def cancel(connection: Connection, backfill_id: int) -> Row:
-    """End it: dates that wait are left out, queued runs fail, running ones go on. ConflictError if it has ended already."""
+    """End a backfill: waiting dates are left out, queued runs fail, running ones continue. ConflictError if it has ended."""
     _hold_open(connection, backfill_id)
     connection.exec_driver_sql(
         "update backfill_run set state = 'left_out', reason = 'cancelled' where backfill_id = %s and state = 'waiting'",
@@ -216,10 +219,10 @@ def _places(connection: Connection, wanted: Wanted) -> tuple[int, list[_Place]]:
 
 
 def check(dag: SerializedDag, wanted: Wanted, now: datetime) -> None:
-    """Refuse, in one sentence, a backfill that makes no sense for this DAG."""
+    """BackfillError if the backfill makes no sense for this DAG."""
     name = f"DAG {dag.dag_id!r}"
     if dag.allowed_run_types and "backfill" not in dag.allowed_run_types:
-        raise BackfillError(f"{name} takes no backfills: its allowed_run_types are {', '.join(dag.allowed_run_types)}.")
+        raise BackfillError(f"{name} allows no backfills: its allowed_run_types are {', '.join(dag.allowed_run_types)}.")
     timetable = next_timetable(dag)
     if not timetable.is_periodic:
         raise BackfillError(
@@ -228,21 +231,21 @@ def check(dag: SerializedDag, wanted: Wanted, now: datetime) -> None:
     if wanted.first > wanted.last:
         raise BackfillError(f"--from {wanted.first.isoformat()} is later than --to {wanted.last.isoformat()}: swap them.")
     if wanted.first > now:
-        raise BackfillError(f"--from {wanted.first.isoformat()} lies in the future: a backfill makes runs of past dates.")
+        raise BackfillError(f"--from {wanted.first.isoformat()} is in the future: a backfill creates runs of past dates.")
     params.check_size(wanted.conf or {}, wanted.max_conf_bytes, dag_id=dag.dag_id)
     params.check(dag.params, wanted.conf or {}, dag_id=dag.dag_id, conf_overrides=wanted.conf_overrides_params)
     past = next((task.task_id for task in dag.tasks if task.depends_on_past), None)
     if past is not None and wanted.reverse:
-        raise BackfillError(f"{name} cannot be backfilled in reverse: its task {past!r} depends on the run before.")
+        raise BackfillError(f"{name} cannot be backfilled in reverse: its task {past!r} depends on the previous run.")
     if past is not None and wanted.reprocess == "none":
         raise BackfillError(
-            f"{name} has a task that depends on the run before ({past!r}), so existing runs must not be passed over:"
+            f"{name} has a task that depends on the previous run ({past!r}), so existing runs must not be left out:"
             " choose --reprocess failed or --reprocess completed."
         )
 
 
 def _dates(dag: SerializedDag, wanted: Wanted, now: datetime) -> list[RunTimes]:
-    """The runs of the range that are due, in order of time; those to come are left to the schedule."""
+    """The runs of the range that are due, in order of time; the schedule creates later ones."""
     between = next_timetable(dag).runs_between(wanted.first, min(wanted.last, now), anchor=dag.start)
     times = [one for one in islice(between, MOST_RUNS + 1) if one.run_after <= now]
     span = f"from {wanted.first.isoformat()} to {wanted.last.isoformat()}"
@@ -278,7 +281,7 @@ def _set_paused(connection: Connection, backfill_id: int, *, paused: bool) -> bo
 
 
 def _hold_open(connection: Connection, backfill_id: int) -> bool:
-    """Lock a backfill that goes on; whether it is paused."""
+    """Lock an open backfill, and return whether it is paused."""
     row = connection.exec_driver_sql(
         "select is_paused, ended_at, cancelled from backfill where id = %s for no key update", (backfill_id,)
     ).first()
@@ -297,4 +300,4 @@ def _show(connection: Connection, backfill_id: int) -> Row:
 
 
 def _no_backfill(backfill_id: int) -> NotFoundError:
-    return NotFoundError(f"There is no backfill {backfill_id}: `paceline backfill list` shows all.")
+    return NotFoundError(f"There is no backfill {backfill_id}: `paceline backfill list` lists all.")

@@ -1,7 +1,7 @@
-"""Clear: let task instances that were decided, or ran, be decided and run again.
+"""Clear: resets decided or finished task instances, so that they are decided and run again.
 
-One that no worker has becomes undecided at once; a running one is stopped by its worker first (shutdown). The try that was is
-kept in task_try. A run that had ended is queued again.
+A running one is stopped by its worker first (shutdown); any other becomes undecided at once. The ended try is kept in
+task_try. A run that had ended is queued again.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ from scheduler.store.runs.selection import Change, Instance, Run, Runs, Tasks
 from scheduler.store.runs.unexpand import tasks_to_expand_again, unexpand
 from scheduler.store.worker import deferrals
 
-#: Nothing to clear in these; a removed one comes back with its task.
+#: Clearing does not change these; a removed one comes back with its task.
 UNTOUCHED = frozenset({S.NONE, S.REMOVED})
 
 
@@ -33,8 +33,8 @@ def clear(
 ) -> list[Change]:  # fmt: skip
     """Clear these task instances of these runs; what changed. Each run has a transaction of its own, so it takes the engine.
 
-    `latest` makes the runs go on with the newest version of their DAG; None leaves that to the DAG and then to the settings.
-    A dry run is the same, undone at its end. `writer` is the try of a task that does it, StaleTryError.
+    `latest` switches the runs to the newest version of their DAG; with None, the DAG and then the settings decide. A dry run
+    does the same and rolls back. `writer` is the try of a task that clears; StaleTryError if it is not the current one.
     """
     versions = Versions()
     changes = []
@@ -60,7 +60,7 @@ def _clear_run(
 def clear_held(
     connection: Connection, run: Run, tasks: Tasks, core: Core, versions: Versions, *, latest: bool | None = None
 ) -> list[Change]:
-    """Clear these task instances of a run that `hold` gave; a run that had ended is queued again. What changed."""
+    """Clear these task instances of a run that `hold` locked; a run that had ended is queued again. Returns the changes."""
     version_id, switched = _version(connection, run, versions, latest, core)
     dag = versions.dag(connection, version_id)
     changes = integrity.fit(connection, run, dag, version_id, default_queue=core.default_queue) if switched else []
@@ -75,7 +75,7 @@ def clear_held(
 def clear_instances(
     connection: Connection, run: Run, dag: SerializedDag, instances: Sequence[Instance], picked: Collection[Instance]
 ) -> list[Change]:
-    """Clear `picked` of the `instances` of a held run, all of them locked; what changed."""
+    """Clear `picked` of the `instances` of a run, all of which are locked. Returns the changes."""
     unexpand(connection, dag, instances, tasks_to_expand_again(dag, instances, picked))
     stopped = [one for one in picked if one.state is S.RUNNING or (one.state is S.SHUTDOWN and one.asked != "none")]
     cleared = [one for one in picked if one.state not in UNTOUCHED | STARTED]
@@ -87,7 +87,7 @@ def clear_instances(
 
 
 def queue_again(connection: Connection, run: Run, dag: SerializedDag) -> None:
-    """success or failed -> queued: promote starts it again within max_active_runs and goes on from there."""
+    """success or failed -> queued: promote starts it again within max_active_runs."""
     connection.exec_driver_sql(
         f"""
         update dag_run
@@ -104,7 +104,7 @@ def queue_again(connection: Connection, run: Run, dag: SerializedDag) -> None:
 
 
 def hold(connection: Connection, key: int) -> Run | None:
-    """Lock a run; before it the schedule of its DAG, under which the runs that run are counted."""
+    """Lock the schedule of a run's DAG, under which running runs are counted, and then the run."""
     connection.exec_driver_sql(
         "select 1 from dag_schedule where dag_id = (select dag_id from dag_run where id = %s) for no key update", (key,)
     )
@@ -112,7 +112,7 @@ def hold(connection: Connection, key: int) -> Run | None:
 
 
 def _version(connection: Connection, run: Run, versions: Versions, latest: bool | None, core: Core) -> tuple[int, bool]:
-    """The version the run goes on with, and whether that is another than it has."""
+    """The version with which the run continues, and whether that is a change."""
     newest = connection.exec_driver_sql("select version_id from dag where dag_id = %s", (run.dag_id,)).scalar_one_or_none()
     if newest is None or newest == run.version_id:
         if latest and newest is None:
@@ -126,7 +126,7 @@ def _version(connection: Connection, run: Run, versions: Versions, latest: bool 
 
 
 def _undo(connection: Connection, dag: SerializedDag, instances: Sequence[Instance]) -> None:
-    """waiting or ended -> none, with as many tries to come as the task has; what the try left behind goes."""
+    """waiting or ended -> none, with all retries of the task again; the XComs and the trigger of the try are deleted."""
     if not instances:
         return
     parameters = {"ids": [one.id for one in instances], "retries": [_retries(dag, one) for one in instances]}
@@ -157,7 +157,7 @@ def _undo(connection: Connection, dag: SerializedDag, instances: Sequence[Instan
 
 
 def _stop(connection: Connection, dag: SerializedDag, instances: Sequence[Instance]) -> None:
-    """running -> shutdown, to be undecided once its worker has stopped it; one that is stopped already is asked for that now."""
+    """running -> shutdown, and then undecided once its worker has stopped it. This also applies if it is already stopping."""
     if instances:
         connection.exec_driver_sql(
             f"""
@@ -171,9 +171,9 @@ def _stop(connection: Connection, dag: SerializedDag, instances: Sequence[Instan
 
 
 def _make_way(connection: Connection, run: Run, past: Sequence[str]) -> None:
-    """If every place of max_active_runs is taken, the newest run that now waits for this one gives its place up.
+    """If max_active_runs is reached, queue the newest running run that now waits for this one.
 
-    Else neither would go on: the later run waits for tasks of this one, and this one for a place.
+    Otherwise neither could continue: the later run waits for tasks of this one, and this one waits to be started.
     """
     connection.exec_driver_sql(
         """
@@ -207,6 +207,6 @@ def _retries(dag: SerializedDag, one: Instance) -> int:
 
 
 def _merged(fitted: Sequence[Change], cleared: Sequence[Change]) -> list[Change]:
-    """Each task instance once: what clearing did to it counts."""
+    """Each task instance once, with the change by clearing if there is one."""
     again = Counter((one.run_id, one.task_id, one.map_index) for one in cleared)
     return [*(one for one in fitted if not again[one.run_id, one.task_id, one.map_index]), *cleared]

@@ -1,4 +1,4 @@
-"""Delete: a run with all it left behind, or a DAG with all its runs and versions."""
+"""Delete: a run with everything that belongs to it, or a DAG with all its runs and versions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,18 +12,18 @@ from scheduler.store.runs import selection
 
 @dataclass(frozen=True, slots=True)
 class DeletedDag:
-    """How many runs went with a DAG, and its file if that is still there: then the DAG comes back, as a new one."""
+    """A deleted DAG: its number of runs, and its file if that still exists. Then the DAG is created again, as a new one."""
 
     runs: int
     file: str | None
-    #: The number of each run by its id: what it wrote is known by both.
+    #: The number of each run by its ID; logs and DataFrames are found by both.
     keys: Mapping[str, int]
 
 
 def delete_run(connection: Connection, dag_id: str, run_id: str) -> int:
-    """Delete a run, its task instances, tries and XComs; the number it had.
+    """Delete a run with its task instances, tries and XComs, and return its number.
 
-    ConflictError while a worker has some of them, NotFoundError.
+    NotFoundError; ConflictError while a worker has some of its task instances.
     """
     (key,) = selection.run_keys(connection, selection.Runs(dag_id=dag_id, run_id=run_id))
     _refuse_started(connection, [key], f"Run {run_id!r} of DAG {dag_id!r}", f"`paceline runs mark {dag_id} {run_id} failed`")
@@ -32,8 +32,8 @@ def delete_run(connection: Connection, dag_id: str, run_id: str) -> int:
 
 
 def delete_dag(connection: Connection, dag_id: str) -> DeletedDag:
-    """Delete a DAG with its runs, backfills and versions. ConflictError while a worker has some of its tasks, NotFoundError."""
-    # Before all else: whoever stores what a file holds takes its row first too.
+    """Delete a DAG with its runs, backfills and versions. NotFoundError; ConflictError while a worker has some of its tasks."""
+    # First, because the process that stores the DAGs of a file also locks the row of the file first.
     file = connection.exec_driver_sql(
         """
         update dag_file set next_parse_at = clock_timestamp()
@@ -45,10 +45,10 @@ def delete_dag(connection: Connection, dag_id: str) -> DeletedDag:
     rows = connection.exec_driver_sql("select run_id, id from dag_run where dag_id = %s order by id", (dag_id,)).all()
     keys: dict[str, int] = {row.run_id: row.id for row in rows}
     _refuse_started(connection, list(keys.values()), f"DAG {dag_id!r}", "`paceline runs mark DAG RUN failed`")
-    # A run that is being made holds its version; after this, none can be. One that changes its version holds itself first.
+    # Creating a run locks its version, so none can be created after this. A run that changes its version is locked above.
     versions = connection.exec_driver_sql("select id from dag_version where dag_id = %s order by id for update", (dag_id,)).all()
     if not versions:
-        raise NotFoundError(f"There is no DAG {dag_id!r}; `paceline dags list --all` shows all.")
+        raise NotFoundError(f"There is no DAG {dag_id!r}; `paceline dags list --all` lists all.")
     connection.exec_driver_sql("delete from dag_run where dag_id = %s", (dag_id,))
     for table in ("backfill", "asset_waiting", "dag_schedule", "dag", "dag_version"):
         connection.exec_driver_sql(f"delete from {table} where dag_id = %s", (dag_id,))
@@ -56,8 +56,8 @@ def delete_dag(connection: Connection, dag_id: str) -> DeletedDag:
 
 
 def _refuse_started(connection: Connection, runs: list[int], what: str, how: str) -> None:
-    """ConflictError while workers have task instances of these runs; they are locked first, so that none is claimed after."""
-    # Not `for update`: a report that holds its task instance may still ask for the key of its run, to write a notice.
+    """ConflictError while workers have task instances of these runs. They are locked first, so that none can be claimed."""
+    # Not `for update`: a report that has locked its task instance may still need the key of its run, to write a notice.
     connection.exec_driver_sql("select 1 from dag_run where id = any(%s) order by id for no key update", (runs,))
     connection.exec_driver_sql("select 1 from task_instance where dag_run_id = any(%s) order by id for update", (runs,))
     running = connection.exec_driver_sql(
@@ -65,4 +65,4 @@ def _refuse_started(connection: Connection, runs: list[int], what: str, how: str
     ).scalar_one()
     if running:
         tasks = "1 task instance of it runs" if running == 1 else f"{running} task instances of it run"
-        raise ConflictError(f"{what} cannot be deleted while {tasks}: {how} stops what runs; delete it after that.")
+        raise ConflictError(f"{what} cannot be deleted while {tasks}: stop them with {how}, then delete it.")

@@ -1,6 +1,6 @@
-"""Mark: say how task instances or whole runs ended, instead of letting them run.
+"""Mark: sets the final state of task instances or whole runs by hand.
 
-One that no worker has takes the state at once; a running one is stopped by its worker first (shutdown), then takes it.
+A running task instance is stopped by its worker first (shutdown); any other gets the state at once.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,9 +17,9 @@ from scheduler.store.runs import selection
 from scheduler.store.runs.selection import Change, Instance, Run, Runs, Tasks
 from scheduler.store.worker import deferrals
 
-#: What a task instance can be marked as.
+#: The states that a task instance can be marked with.
 STATES = (S.SUCCESS, S.FAILED, S.SKIPPED)
-#: What becomes success with its run; what was skipped is good already.
+#: The states that become success when the run is marked success; a skipped task instance stays skipped.
 NOT_GOOD = frozenset(S) - FINISHED | FAILURES
 
 
@@ -28,8 +28,8 @@ def mark(
 ) -> list[Change]:
     """Mark these task instances of these runs; what changed. Each run has a transaction of its own, so it takes the engine.
 
-    A run that has ended stays as it ended. With `clear_downstream`, what failed below those marked is cleared, and an ended run
-    is queued again for it. A dry run is the same, undone at its end.
+    A run that has ended keeps its state. `clear_downstream` also clears failed task instances downstream, and queues an
+    ended run again for them. A dry run does the same and rolls back.
     """
     if state not in STATES:
         raise PacelineError(f"A task instance cannot be marked {state}: choose one of {', '.join(STATES)}.")
@@ -41,10 +41,10 @@ def mark(
 
 
 def mark_run(connection: Connection, dag_id: str, run_id: str, state: RunState, *, dry_run: bool = False) -> list[Change]:
-    """End a run as success or failed, now and for good; what changed of its task instances.
+    """End a run as success or failed now. Returns the changes of its task instances.
 
-    Failed: what has not ended is skipped, what runs is stopped and failed. Success: whatever did not succeed and was not skipped
-    is success. NotFoundError.
+    Failed: waiting task instances are skipped, and running ones are stopped and fail. Success: every task instance that has
+    not succeeded and was not skipped becomes success. NotFoundError.
     """
     if state not in RUN_FINISHED:
         raise PacelineError(f"A run cannot be marked {state}: choose success or failed.")
@@ -101,7 +101,7 @@ def _end(connection: Connection, run: Run, instances: Sequence[Instance]) -> lis
 
 
 def _move(connection: Connection, run: Run, instances: Iterable[Instance], state: S) -> list[Change]:
-    """`instances`, all locked, to `state`; those that have it, or whose task is gone, stay."""
+    """Move `instances`, all of which are locked, to `state`, except those that have it or are removed."""
     moved = [one for one in instances if one.state not in {state, S.REMOVED}]
     moved = [one for one in moved if one.state is not S.SHUTDOWN or one.asked != state]
     _set(connection, [one.id for one in moved if one.state not in STARTED], state)
@@ -110,7 +110,7 @@ def _move(connection: Connection, run: Run, instances: Iterable[Instance], state
 
 
 def _set(connection: Connection, ids: Sequence[int], state: S) -> None:
-    """none, waiting or ended -> `state`; a branch forgets what it decided."""
+    """none, waiting or ended -> `state`; the decision of a branch is deleted."""
     if not ids:
         return
     parameters = {"ids": list(ids), "state": state.value}
@@ -127,7 +127,7 @@ def _set(connection: Connection, ids: Sequence[int], state: S) -> None:
 
 
 def _stop(connection: Connection, ids: Sequence[int], state: S) -> None:
-    """running -> shutdown, to become `state` once its worker has stopped it; one that is stopped already becomes that."""
+    """running -> shutdown, and then `state` once its worker has stopped it. One that is already stopping gets `state` too."""
     if ids:
         connection.exec_driver_sql(
             f"""

@@ -1,4 +1,4 @@
-"""Pools: how many slots the task instances that name one may hold together."""
+"""Pools: the numbers of slots for the task instances that use them."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from scheduler.states import HOLDS_SLOTS, States, TaskState
 from scheduler.store.db import rows
 
 DEFAULT_POOL = "default_pool"
-#: A TI in one of these keeps its pool from being deleted.
+#: A pool with a TI in one of these cannot be deleted.
 IN_POOL = States(HOLDS_SLOTS | {TaskState.SCHEDULED})
 
 SELECT = f"""
@@ -37,7 +37,7 @@ def set_pool(
     include_deferred: bool | None = None,
     queue: str | None = None,
 ) -> dict[str, Any]:
-    """Make or change a pool; -1 slots is no limit, None leaves a value as it is. An empty queue is none."""
+    """Create or change a pool. -1 slots is no limit, None keeps a value, and an empty queue removes the queue."""
     connection.exec_driver_sql(
         """
         insert into pool (name, slots, description, include_deferred, queue)
@@ -60,13 +60,13 @@ def set_pool(
 
 
 def delete_pool(connection: Connection, name: str) -> None:
-    """Delete a pool. NotFoundError; ConflictError for default_pool and while task instances wait or hold slots."""
+    """Delete a pool. NotFoundError; ConflictError for default_pool, or if task instances wait for it or hold its slots."""
     if name == DEFAULT_POOL:
-        raise ConflictError(f"{DEFAULT_POOL} cannot be deleted: tasks that name no pool use it; change its slots instead.")
-    # The row lock keeps the queue service, which locks the pools it touches, from handing out slots meanwhile.
-    found = connection.exec_driver_sql("select 1 from pool where name = %s for update", (name,)).first()
-    if found is None:
-        raise NotFoundError(f"There is no pool {name!r}: `paceline pools list` shows all.")
+        raise ConflictError(f"{DEFAULT_POOL} cannot be deleted: tasks without a pool use it; change its slots instead.")
+    # The row lock stops the queue service, which locks its pools too, from giving slots away concurrently.
+    pool = connection.exec_driver_sql("select 1 from pool where name = %s for update", (name,)).first()
+    if pool is None:
+        raise NotFoundError(f"There is no pool {name!r}: `paceline pools list` lists all.")
     busy = connection.exec_driver_sql(
         f"select count(*) from task_instance where pool = %s and state in {IN_POOL.sql}",
         (name,),

@@ -1,4 +1,4 @@
-"""Updates of assets: stored as events, kept for each DAG that waits for them, and consumed by the run they make."""
+"""Updates of assets: stored as events, collected for each DAG that waits for them, and consumed by the run that they trigger."""
 
 import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -14,11 +14,11 @@ from scheduler.authoring import asset
 from scheduler.authoring.asset_events import AssetEvent
 from scheduler.exceptions import NotFoundError, PacelineError
 
-#: Whether an update is to be passed on, or a DAG waits for more, see store/upkeep/pending_work.
+#: Whether a notice of an update is open, or a DAG has collected updates, see store/upkeep/pending_work.
 PENDING = "exists (select from notice where kind = 'asset' and ended_at is null) or exists (select from asset_waiting)"
-#: What of an update a task gives beside its success: {uri: {"extra": ...}}, stored as an XCom of that key.
+#: The key of the XCom with the extras of a task's updates: {uri: {"extra": ...}}.
 XCOM_KEY = "outlet_events"
-#: Events of one inlet that a task is told of.
+#: The newest events of one inlet that a task can read.
 MAX_EVENTS = 1000
 EVENT_COLUMNS = "e.uri, a.name, e.extra, e.created_at, e.dag_id, e.run_id, e.task_id, e.map_index"
 OF_RUN = f"""
@@ -33,13 +33,13 @@ select {EVENT_COLUMNS}
   join asset a on a.uri = e.uri
  order by e.id
 """
-#: The rows of a statement, on whatever connection the caller has.
+#: Runs a statement on the connection of the caller, and returns its rows.
 Read = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Success:
-    """A task instance with outlets that succeeded, and the `extra` it gave by URI."""
+    """A task instance with outlets that succeeded, and the extras of its updates by URI."""
 
     version_id: int
     task_no: int
@@ -53,7 +53,7 @@ class Success:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """An asset was updated: by a task, or by `created_by`."""
+    """An update of an asset, by a task or by `created_by`."""
 
     uri: str
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """A DAG, its newest version and the URIs that were updated since its last run made by updates."""
+    """A DAG, its newest version, and the URIs that were updated since its last asset-triggered run."""
 
     dag_id: str
     version_id: int
@@ -71,7 +71,7 @@ class Collected:
 
 
 def take_successes(connection: Connection, *, limit: int) -> list[Success]:
-    """The oldest notices of tasks that updated assets, ended with this transaction; those another scheduler holds are left out."""
+    """Take and end the oldest notices of tasks that updated assets, except those that another scheduler has locked."""
     rows = connection.exec_driver_sql(
         """
         with taken as (
@@ -93,10 +93,10 @@ def take_successes(connection: Connection, *, limit: int) -> list[Success]:
 
 
 def store(connection: Connection, updates: Sequence[Update], names: Mapping[str, str] | None = None) -> None:
-    """Store the updates, and keep them for every active DAG whose schedule names their assets, paused or not."""
+    """Store the updates, and collect them for every active DAG whose schedule has these assets, paused or not."""
     if not updates:
         return
-    # In one order, so that two schedulers that meet the same new assets never wait for each other.
+    # In one order, so that two schedulers with the same new assets cannot deadlock.
     for uri in sorted({update.uri for update in updates}):
         connection.exec_driver_sql(
             "insert into asset (uri, name) values (%s, %s) on conflict do nothing", (uri, (names or {}).get(uri, uri))
@@ -124,10 +124,10 @@ def store(connection: Connection, updates: Sequence[Update], names: Mapping[str,
 
 
 def collected(connection: Connection, *, without: Collection[str] = ()) -> list[Collected]:
-    """What has been updated for each active DAG that is not paused and waits for assets."""
+    """The collected updates of each active DAG that is not paused."""
     rows = connection.exec_driver_sql(
         """
-        with recursive waiting (dag_id, uri) as (  -- one look at an index for each pair, however many updates it collected
+        with recursive waiting (dag_id, uri) as (  -- one index probe for each pair, however many updates it collected
             (select dag_id, uri from asset_waiting order by dag_id, uri limit 1)
             union all
             select n.dag_id, n.uri
@@ -160,13 +160,13 @@ def hold(connection: Connection, dag_id: str) -> Collected | None:
     ).scalar_one_or_none()
     if version_id is None:
         return None
-    # A statement of its own: it sees what the holder before consumed.
+    # A separate statement, so that it sees what was consumed under the previous lock.
     uris = connection.exec_driver_sql("select distinct uri from asset_waiting where dag_id = %s", (dag_id,)).scalars()
     return Collected(dag_id, version_id, frozenset(uris))
 
 
 def consume(connection: Connection, dag_id: str, dag_run_id: int) -> None:
-    """Give all that was kept for the DAG to its new run."""
+    """Move all collected updates of the DAG to its new run."""
     connection.exec_driver_sql(
         """
         with consumed as (delete from asset_waiting where dag_id = %(dag_id)s returning event_id)
@@ -177,22 +177,22 @@ def consume(connection: Connection, dag_id: str, dag_run_id: int) -> None:
 
 
 def forget(connection: Connection, dag_id: str, *, but: Collection[str]) -> None:
-    """Drop what was kept for the DAG of assets that its schedule does not name any more."""
+    """Delete collected updates of assets that the schedule of the DAG does not have any more."""
     connection.exec_driver_sql("delete from asset_waiting where dag_id = %s and uri <> all(%s::text[])", (dag_id, list(but)))
 
 
 def update(connection: Connection, uri: str, extra: Mapping[str, Any] | None = None, created_by: str = "cli") -> dict[str, Any]:
-    """Note that somebody updated the asset of this URI or name; its event. NotFoundError for one that nothing names."""
+    """Store an update by a person of the asset with this URI or name, and return the event. NotFoundError if it is unknown."""
     known = _all(connection)
     found = known.get(uri) or next((row for row in known.values() if row["name"] == uri), None)
     if found is None:
         near = difflib.get_close_matches(uri, known, 1)
-        hint = f"did you mean {near[0]!r}?" if near else "`paceline assets list` shows all."
-        raise NotFoundError(f"No DAG names the asset {uri!r}; {hint}")
+        hint = f"did you mean {near[0]!r}?" if near else "`paceline assets list` lists all."
+        raise NotFoundError(f"No DAG uses the asset {uri!r}; {hint}")
     try:
         store(connection, [Update(uri=found["uri"], extra=extra or {}, created_by=created_by)], {found["uri"]: found["name"]})
     except DataError as error:
-        raise PacelineError(f"extra cannot be stored: {str(error.orig).splitlines()[0]}. Leave that character out.") from None
+        raise PacelineError(f"extra cannot be stored: {str(error.orig).splitlines()[0]}. Remove that character.") from None
     row = connection.exec_driver_sql(
         "select id, uri, extra, created_by, created_at from asset_event where uri = %s order by id desc limit 1", (found["uri"],)
     )
@@ -200,12 +200,12 @@ def update(connection: Connection, uri: str, extra: Mapping[str, Any] | None = N
 
 
 def assets(connection: Connection) -> list[dict[str, Any]]:
-    """Every asset that an active DAG names or that was ever updated, by URI: who updates it, who waits, its newest update."""
+    """Every asset that an active DAG uses or that was ever updated, by URI: its updating tasks, waiting DAGs and last update."""
     return [row for _, row in sorted(_all(connection).items())]
 
 
 def events_of_run(read: Read, dag_run_id: int) -> list[AssetEvent]:
-    """The updates that made a run, oldest first."""
+    """The updates that triggered a run, oldest first."""
     return [_event(row) for row in read(OF_RUN, (dag_run_id,))]
 
 
@@ -281,7 +281,7 @@ def _values(update: Update) -> dict[str, Any]:
 
 
 def _extras(stored: object) -> dict[str, dict[str, Any]]:
-    """By URI what a task gave; anything else under that XCom key is the author's own business."""
+    """The extras of a task by URI; any other content of that XCom is ignored."""
     events = stored if isinstance(stored, dict) else {}
     extras = {uri: one.get("extra") for uri, one in events.items() if isinstance(one, dict)}
     return {uri: extra for uri, extra in extras.items() if isinstance(extra, dict)}

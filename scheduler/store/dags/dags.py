@@ -1,4 +1,4 @@
-"""What a person may change about a DAG: pause and unpause it, and have its file read again."""
+"""The changes that people make to a DAG: pause, unpause, and parse its file again."""
 
 from collections.abc import Collection
 
@@ -9,17 +9,17 @@ from scheduler.states import RUN_FINISHED
 
 
 def pause(connection: Connection, dag_id: str) -> bool:
-    """Make no more runs of the DAG and start no more of its task instances; False if it was paused already."""
+    """Create no more runs of the DAG, and start no more of its task instances; False if it was paused already."""
     return _set_paused(connection, dag_id, paused=True)
 
 
 def unpause(connection: Connection, dag_id: str) -> bool:
-    """Let the DAG go on; False if it was not paused."""
+    """Resume the DAG; False if it was not paused."""
     return _set_paused(connection, dag_id, paused=False)
 
 
 def reparse(connection: Connection, dag_id: str | None = None) -> list[str]:
-    """Make the file of one DAG, or every file, due to be read now, changed or not; the files."""
+    """Make the file of one DAG, or every file, due for parsing now, and return the files."""
     if dag_id is not None:
         _require(connection, dag_id)
     rows = connection.exec_driver_sql(
@@ -39,8 +39,8 @@ def reparse(connection: Connection, dag_id: str | None = None) -> list[str]:
 def pause_if_failing(connection: Connection, closed: Collection[int]) -> dict[str, int]:
     """Pause the DAGs of these runs whose last max_consecutive_failed_dag_runs ended runs, by logical date, all failed.
 
-    The DAGs paused, with that number. It is apart from the transaction that closed the run: a dag_schedule row is locked
-    before a dag_run row, never after.
+    Returns that number for each paused DAG. This is not in the transaction that closes the run, because a dag_schedule row
+    must be locked before a dag_run row.
     """
     rows = connection.exec_driver_sql(
         f"""
@@ -87,4 +87,4 @@ def _set_paused(connection: Connection, dag_id: str, *, paused: bool) -> bool:
 
 def _require(connection: Connection, dag_id: str) -> None:
     if connection.exec_driver_sql("select 1 from dag where dag_id = %s", (dag_id,)).first() is None:
-        raise NotFoundError(f"There is no DAG {dag_id!r}: `paceline dags list` shows all.")
+        raise NotFoundError(f"There is no DAG {dag_id!r}: `paceline dags list` lists all.")

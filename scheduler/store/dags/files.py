@@ -1,4 +1,4 @@
-"""DAG files and what was read from them: which are due, who reads them, their DAGs, versions and import errors."""
+"""DAG files: which are due, which process parses them, and their DAGs, versions and import errors."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,26 +10,26 @@ from sqlalchemy.exc import DataError, DBAPIError
 
 from scheduler.store.db.database import commit_point, transact
 
-#: Unchanged files come in the order in which they became due, so that none starves; a new or changed one goes before them.
+#: The orders of new and changed files, which come first. Unchanged files follow in the order in which they became due.
 ORDERS = {
     "modified_time": "modified_at desc, path",
     "random_seeded_by_host": "md5(path || %(host)s)",
     "alphabetical": "path",
 }
-#: Of each file that imports modules of the listing: the time of the newest, and whether one of them is among the `again`.
+#: For each file that imports modules of the listing: the newest time of these, and whether one of them is in `again`.
 NEWEST_MODULES = """
     select f.path, max(m.modified_at) as modified_at, bool_or(m.path = any(%(again)s::text[])) as is_again
       from dag_file f cross join unnest(f.modules) n (path)
       join unnest(%(modules)s::text[], %(modules_modified)s::timestamptz[]) m (path, modified_at) on m.path = n.path
      group by f.path
 """
-#: program_limit_exceeded: a text longer than an index can hold.
+#: program_limit_exceeded: a string is longer than an index allows.
 TOO_LONG = "54000"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedDag:
-    """One DAG of a file: canonical JSON and its hash; `is_paused` is how it starts, if it is new."""
+    """One DAG of a file as canonical JSON with its hash. A new DAG starts paused if `is_paused`."""
 
     dag_id: str
     content_hash: str
@@ -39,7 +39,7 @@ class ParsedDag:
 
 @dataclass(frozen=True, slots=True)
 class ImportProblem:
-    """Why a file could not be read."""
+    """Why a file could not be parsed."""
 
     message: str
     line: int | None = None
@@ -48,22 +48,22 @@ class ImportProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedFile:
-    """What reading a file gave: DAGs, or a problem and no DAGs. `modified_at` is that of the claim."""
+    """The result of parsing a file: DAGs, or a problem and no DAGs. `modified_at` is that of the claim."""
 
     path: str
     modified_at: datetime
     duration_s: float
     dags: tuple[ParsedDag, ...] = ()
-    #: Python files of the folder that it imported: a change of one of them is a change of this file.
+    #: The Python files of the folder that it imported: a change to one of them is a change to this file.
     modules: tuple[str, ...] = ()
-    #: How long it rests if nothing changes and its DAGs can be stored; None is the least.
+    #: How long it is not parsed again if nothing changes and its DAGs can be stored; None is the minimum.
     rests: timedelta | None = None
     problem: ImportProblem | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A file to read now, and when it had last changed."""
+    """A file to parse now, and its modification time."""
 
     path: str
     modified_at: datetime
@@ -71,7 +71,7 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """What storing a ParsedFile did; not `accepted` if the claim was lost or the file removed meanwhile."""
+    """The result of storing a ParsedFile; not `accepted` if the claim was lost or the file was removed."""
 
     accepted: bool = True
     new_versions: tuple[str, ...] = ()
@@ -81,23 +81,23 @@ class Recorded:
 
 
 class _TakenError(Exception):
-    """DAG ids of this file belong to other files."""
+    """DAG IDs of this file belong to other files."""
 
 
 def sync(
     connection: Connection, files: Mapping[str, datetime], *, complete: bool, now: datetime,
     modules: Mapping[str, datetime] | None = None, again: Collection[str] = (),
 ) -> tuple[str, ...]:  # fmt: skip
-    """Take a listing of the DAGs folder in: new and changed files are due now, and those that import what has changed.
+    """Store a listing of the DAGs folder: new and changed files, and files that import a changed one, become due now.
 
-    What is in `again` has changed although its time is the same. Files missing from a `complete` listing are removed: their
-    DAGs become inactive, keep versions, runs and pause, and are returned.
+    Files in `again` have changed although their times are the same. Files that a `complete` listing does not have are
+    removed: their DAGs become inactive, keep their versions, runs and pause, and are returned.
     """
     _sync(connection, files, modules or {}, again, now)
     if not complete:
         return ()
     parameters = {"paths": sorted(files)}
-    # Others list the same folder, or give up their claims: all take the rows in one order.
+    # Other processes list the same folder or release claims, so all lock the rows in one order.
     connection.exec_driver_sql(
         "with gone as (select path from dag_file where path <> all(%(paths)s::text[]) order by path for update)"
         " delete from dag_file f using gone where f.path = gone.path",
@@ -119,7 +119,7 @@ def sync(
 def claim(
     connection: Connection, *, claimed_by: str, until: datetime, now: datetime, limit: int, sort_mode: str, host: str
 ) -> list[Claimed]:
-    """Take up to `limit` due files that nobody else reads; a claim older than its `until` counts as given up."""
+    """Claim up to `limit` due files that no other process parses; a claim expires at its `until`."""
     return _claim(connection, sort_mode, {"claimed_by": claimed_by, "until": until, "now": now, "limit": limit, "host": host})
 
 
@@ -127,8 +127,9 @@ def take(
     connection: Connection, files: Mapping[str, datetime], *, modules: Mapping[str, datetime], again: Collection[str],
     claimed_by: str, until: datetime, now: datetime, limit: int, sort_mode: str, host: str,
 ) -> list[Claimed]:  # fmt: skip
-    """`sync` for an incomplete listing and `claim` in one. It does not wait for the disk: whoever is told that the database
-    went away lists everything again.
+    """`sync` for an incomplete listing, and `claim`, in one transaction.
+
+    Its commit does not wait for the disk: after a connection error, the caller lists everything again.
     """
     connection.exec_driver_sql("set local synchronous_commit = off")
     _sync(connection, files, modules, again, now)
@@ -138,7 +139,7 @@ def take(
 def _sync(
     connection: Connection, files: Mapping[str, datetime], modules: Mapping[str, datetime], again: Collection[str], now: datetime
 ) -> None:
-    """A file has changed when it or a module that it imports has."""
+    """Make changed files due. A file has changed if it or a module that it imports has changed."""
     paths, names = sorted(files), sorted(modules)
     parameters = {
         "paths": paths,
@@ -197,7 +198,7 @@ def _claim(connection: Connection, sort_mode: str, parameters: Mapping[str, Any]
 
 
 def release(connection: Connection, *, claimed_by: str) -> None:
-    """Give up all claims of a reader that stops; its files stay due."""
+    """Release all claims of a process that stops; its files stay due."""
     connection.exec_driver_sql(
         "with held as (select path from dag_file where claimed_by = %(claimed_by)s order by path for no key update)"
         " update dag_file f set claimed_by = null, claimed_until = null from held where f.path = held.path",
@@ -206,7 +207,7 @@ def release(connection: Connection, *, claimed_by: str) -> None:
 
 
 def release_dead(connection: Connection, readers: Collection[str]) -> None:
-    """Give up the claims of readers that died; one that is just being stored is passed over."""
+    """Release the claims of lost processes, except for files that are being stored now."""
     connection.exec_driver_sql(
         """
         with held as (select path from dag_file where claimed_by = any(%s) order by path for no key update skip locked)
@@ -219,7 +220,7 @@ def release_dead(connection: Connection, readers: Collection[str]) -> None:
 def record(engine: Engine, parsed: ParsedFile, *, claimed_by: str, now: datetime, min_interval: timedelta) -> Recorded:
     """Store what was read from a file, all of it in one transaction. If that is rolled back, another one stores an import error.
 
-    A dag_version is made only for content that this DAG never had; an import error leaves the former versions active.
+    A dag_version is created only for content that this DAG has never had. An import error keeps the earlier versions active.
     """
     arguments: dict[str, Any] = {"claimed_by": claimed_by, "now": now, "min_interval": min_interval}
     try:
@@ -236,7 +237,7 @@ def record(engine: Engine, parsed: ParsedFile, *, claimed_by: str, now: datetime
 
 @commit_point("parse", lambda recorded: recorded.accepted)
 def _record(connection: Connection, parsed: ParsedFile, *, claimed_by: str, now: datetime, min_interval: timedelta) -> Recorded:
-    # Changed again while it was read: due at once. A claim that somebody else took over, or a removed file: no row.
+    # A file that changed while it was parsed is due at once. No row is updated if the claim was lost or the file was removed.
     mine = connection.exec_driver_sql(
         """
         update dag_file set claimed_by = null, claimed_until = null, parsed_at = %(now)s, duration_s = %(duration_s)s,
@@ -263,7 +264,7 @@ def _record(connection: Connection, parsed: ParsedFile, *, claimed_by: str, now:
     stored, had_error = _stored(connection, parsed.path)
     if had_error:
         connection.exec_driver_sql("delete from import_error where file = %(path)s", {"path": parsed.path})
-    # In the one order in which every file takes its locks.
+    # In the order in which the rows are locked for every file.
     changed = sorted((dag for dag in parsed.dags if stored.get(dag.dag_id) != dag.content_hash), key=lambda dag: dag.dag_id)
     versions = _add_versions(connection, changed) if changed else ()
     if changed:
@@ -292,9 +293,9 @@ def _put_import_error(connection: Connection, path: str, problem: ImportProblem,
 
 
 def _stored(connection: Connection, path: str) -> tuple[dict[str, str], bool]:
-    """The active DAGs of a file with the hashes of their content, and whether the file is an import error.
+    """The active DAGs of a file with the hashes of their content, and whether the file has an import error.
 
-    Nobody else changes either while this transaction holds the row of the file.
+    No other process changes these while this transaction has the row of the file locked.
     """
     rows = connection.exec_driver_sql(
         """
@@ -330,7 +331,7 @@ def _add_versions(connection: Connection, dags: Sequence[ParsedDag]) -> tuple[st
 
 
 def _switch(connection: Connection, path: str, dags: Sequence[ParsedDag], now: datetime) -> None:
-    """Point each DAG at its version; _TakenError if another file that is still there has one of the ids."""
+    """Set the current version of each DAG; _TakenError if another existing file has one of the IDs."""
     ids = [dag.dag_id for dag in dags]
     parameters = {
         "path": path,
@@ -339,8 +340,8 @@ def _switch(connection: Connection, path: str, dags: Sequence[ParsedDag], now: d
         "paused": [dag.is_paused for dag in dags],
         "now": now,
     }
-    # A DAG stays active while its file is in the folder, see sync. Two files that bring the same new id at once meet here:
-    # the second waits for the first, then finds the id taken.
+    # A DAG stays active while its file is in the folder, see sync. If two files have the same new ID at the same time, the
+    # second one waits here for the first, and then finds the ID taken.
     switched = connection.exec_driver_sql(
         """
         insert into dag as d (dag_id, file, version_id, parsed_at)
@@ -369,7 +370,7 @@ def _switch(connection: Connection, path: str, dags: Sequence[ParsedDag], now: d
 
 def _taken_sentence(connection: Connection, path: str, taken: list[str]) -> str:
     owner = connection.exec_driver_sql("select file from dag where dag_id = %(id)s", {"id": taken[0]}).scalar()
-    others = f" (and {len(taken) - 1} more ids)" if len(taken) > 1 else ""
+    others = f" (and {len(taken) - 1} more IDs)" if len(taken) > 1 else ""
     return f"DAG {taken[0]!r}{others} is in {owner} and in {path}; {owner} keeps it: rename one of them or remove a file."
 
 

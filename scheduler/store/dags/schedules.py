@@ -1,4 +1,4 @@
-"""What comes next for each DAG: the scheduler's own row beside what the parser wrote."""
+"""The schedules of DAGs: the planned next run of each, which the scheduler stores beside the data of the parser."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from scheduler.serialized.dag import SerializedDag, next_timetable
 from scheduler.states import RUN_UNFINISHED
 from scheduler.store.db import clock
 
-#: Whether a run may be due before the next look, or a DAG has a new version, see store/upkeep/pending_work.
+#: Whether a run may be due before the next check, or a DAG has a new version, see store/upkeep/pending_work.
 PENDING = """
     exists (select from dag_schedule where not is_paused and next_run_after <= clock_timestamp() + make_interval(secs => $1))
     or exists (select from dag_schedule s join dag d on d.dag_id = s.dag_id
@@ -23,20 +23,20 @@ PENDING = """
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
-    """A DAG whose next run is due, or whose plan is older than its newest version. This process holds its row."""
+    """A DAG whose next run is due, or whose plan is older than its newest version. This process has its row locked."""
 
     dag_id: str
     version_id: int
     planned_version_id: int | None
     next: RunTimes | None
-    #: How many more runs it may have open; those of backfills have a limit of their own and do not count.
+    #: How many more open runs max_active_runs allows. Runs of backfills have a limit of their own and do not count.
     room: int
 
 
 def due(connection: Connection, now: datetime, *, limit: int, spread: str, without: Sequence[str] = ()) -> list[str]:
-    """The DAGs to plan, longest due first; one that has no room for another run is not among them.
+    """The DAGs to plan, longest due first, without those that have reached max_active_runs.
 
-    `spread` is another text in each scheduler: those that became due together come in another order to each.
+    `spread` differs between schedulers, so that each gets DAGs that became due together in a different order.
     """
     rows = connection.exec_driver_sql(
         f"""
@@ -56,7 +56,7 @@ def due(connection: Connection, now: datetime, *, limit: int, spread: str, witho
 
 
 def next_due(connection: Connection, now: datetime) -> datetime | None:
-    """When the next run after `now` is to be made."""
+    """When the next run after `now` is due."""
     moment: datetime | None = connection.exec_driver_sql(
         "select min(next_run_after) from dag_schedule where not is_paused and next_run_after > %s", (now,)
     ).scalar_one()
@@ -64,10 +64,9 @@ def next_due(connection: Connection, now: datetime) -> datetime | None:
 
 
 def hold(connection: Connection, dag_id: str) -> Due | None:
-    """Lock one DAG's row and read it again; None if another scheduler has it, or it is paused or gone by now.
+    """Lock the row of one DAG and read it again; None if it is locked elsewhere, paused, or not active any more.
 
-    Two statements: one that locked and counted would count as of its start, without the runs that whoever held the lock until
-    then has just committed.
+    Two statements: a single one would count as of its start, without the runs that were committed under the previous lock.
     """
     held = connection.exec_driver_sql(
         "select from dag_schedule where dag_id = %s and not is_paused for no key update skip locked", (dag_id,)
@@ -92,7 +91,7 @@ def hold(connection: Connection, dag_id: str) -> Due | None:
 
 
 def newest_scheduled(connection: Connection, dag_id: str) -> tuple[datetime, datetime | None] | None:
-    """Logical date and end of the data interval of the DAG's newest scheduled run: no other kind ever moves the schedule."""
+    """The logical date and the end of the data interval of the newest scheduled run. Other run types do not move the schedule."""
     row = connection.exec_driver_sql(
         "select logical_date, data_interval_end from dag_run"
         " where dag_id = %s and run_type = 'scheduled' and logical_date is not null order by logical_date desc limit 1",
@@ -102,7 +101,7 @@ def newest_scheduled(connection: Connection, dag_id: str) -> tuple[datetime, dat
 
 
 def plan(connection: Connection, dag_id: str, version_id: int, times: RunTimes | None) -> None:
-    """Store the next run (None: there is none) as computed from this version."""
+    """Store the next run (None: no run), as computed from this version."""
     connection.exec_driver_sql(
         """
         update dag_schedule
@@ -122,7 +121,7 @@ def plan(connection: Connection, dag_id: str, version_id: int, times: RunTimes |
 
 
 def upcoming(connection: Connection, dag_id: str, *, count: int) -> list[RunTimes]:
-    """The runs that the schedule of a DAG makes next, the first one as it is planned. NotFoundError."""
+    """The next runs of the schedule of a DAG, the first one as it is planned. NotFoundError."""
     row = connection.exec_driver_sql(
         """
         select v.data, s.planned_version_id = d.version_id as is_planned,
@@ -144,7 +143,7 @@ def upcoming(connection: Connection, dag_id: str, *, count: int) -> list[RunTime
     found: list[RunTimes] = []
     while following is not None and len(found) < count:
         found.append(following)
-        # From the first one on each is foretold, as if all of them were made in time.
+        # The runs after the first are predicted, as if each were created in time.
         then = max(now, following.run_after)
         following = next_run(dag, following.logical_date, then, covered=following.data_interval_end)
         if next_timetable(dag).is_continuous:
@@ -153,7 +152,7 @@ def upcoming(connection: Connection, dag_id: str, *, count: int) -> list[RunTime
 
 
 def next_run(dag: SerializedDag, last: datetime | None, now: datetime, *, covered: datetime | None = None) -> RunTimes | None:
-    """The run after `last` by the DAG's timetable; its logical date is always later than `last`."""
+    """The run after `last` by the timetable of the DAG; its logical date is always later than `last`."""
     if dag.allowed_run_types and "scheduled" not in dag.allowed_run_types:
         return None
     return next_timetable(dag).next_run(last=last, covered=covered, start=dag.start, end=dag.end, catchup=dag.catchup, now=now)

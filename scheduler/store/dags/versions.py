@@ -1,4 +1,4 @@
-"""DAG versions as objects: read once, since a version never changes; the least recently used leave first."""
+"""A cache of DAG versions as objects: each is read once, since a version never changes. It drops the least recently used."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -10,12 +10,12 @@ from scheduler.exceptions import UnreadableVersionError
 from scheduler.serialized.dag import SerializedDag
 
 MAX_CACHED = 512
-#: Takes the id of a version; it exists as long as a run or a DAG refers to it.
+#: Takes the ID of a version, which exists as long as a run or a DAG refers to it.
 READ = "select data from dag_version where id = %s"
 
 
 class Versions:
-    """The versions one process works with."""
+    """The DAG versions of one process."""
 
     def __init__(self) -> None:
         self._dags: OrderedDict[int, SerializedDag] = OrderedDict()
@@ -25,7 +25,7 @@ class Versions:
         return self.get(version_id, lambda: connection.exec_driver_sql(READ, (version_id,)).scalar_one())
 
     def get(self, version_id: int, read: Callable[[], Any]) -> SerializedDag:
-        """The DAG of a version; `read` gives its stored data if it is not known yet. UnreadableVersionError."""
+        """The DAG of a version; `read` returns its stored data if it is not cached. UnreadableVersionError."""
         dag = self._dags.get(version_id)
         if dag is None:
             dag = self._dags[version_id] = _parsed(version_id, read())
@@ -38,8 +38,8 @@ class Versions:
 def _parsed(version_id: int, data: Any) -> SerializedDag:
     try:
         return SerializedDag.from_json(data)
-    except Exception as error:  # stored data may be wrong in any way
+    except Exception as error:  # stored data can be wrong in any way
         raise UnreadableVersionError(
             f"The stored DAG version {version_id} cannot be read ({type(error).__name__}: {error}):"
-            " let its runs go on with the newest version (`paceline runs clear DAG RUN --latest`), or mark them."
+            " clear its runs with the newest version (`paceline runs clear DAG RUN --latest`), or mark them."
         ) from error

@@ -1,1 +1,1 @@
-"""The database itself: engine, transactions, errors, roles and schema."""
+"""Access to the database: engine, transactions, errors, roles and schema."""

@@ -1,10 +1,10 @@
-"""Arrays as text: PostgreSQL reads ten thousand elements of a literal in a fraction of the time of as many in an expression."""
+"""Arrays as literals: PostgreSQL reads a literal of ten thousand elements much faster than an array expression."""
 
 from collections.abc import Iterable
 
 
 def literal(values: Iterable[str | int | None]) -> str:
-    """The text of a one-dimensional array, to be sent as one parameter and cast to the type of its elements."""
+    """The literal of a one-dimensional array, to send as one parameter and to cast to the type of its elements."""
     return "{" + ",".join(["NULL" if one is None else str(one) if isinstance(one, int) else _quoted(one) for one in values]) + "}"
 
 

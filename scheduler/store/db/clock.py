@@ -1,6 +1,6 @@
-"""The clock that decisions go by: PostgreSQL's, which all processes share whatever the clocks of their machines show.
+"""The clock of all decisions: PostgreSQL's, which is the same for all processes whatever the clocks of their machines show.
 
-Statements call `clock_timestamp()`. Python reads the same clock here, or gets it with the pending work of a scheduler.
+Statements call `clock_timestamp()`. Python reads the same clock here, or together with the pending work of a scheduler.
 """
 
 from datetime import datetime
@@ -9,6 +9,6 @@ from sqlalchemy import Connection
 
 
 def now(connection: Connection) -> datetime:
-    """The time, UTC-aware; it goes on within a transaction."""
+    """The current time, in UTC; it advances within a transaction."""
     read: datetime = connection.exec_driver_sql("select clock_timestamp()").scalar_one()
     return read

@@ -23,22 +23,22 @@ R = TypeVar("R")
 MAX_ATTEMPTS = 5
 #: Seconds between two attempts of a transaction while the server takes no writes.
 PAUSE_S = 0.2
-#: What every connection asks of the server: no lock is waited for, and no transaction left open, for long. With the limit of
-#: database.statement_timeout (`options`) nothing that a process asks holds what others need for longer. A process that is
-#: stopped inside a transaction holds its pools and runs until the server ends its session; then the others go on.
+#: The options of every connection: short limits on waiting for a lock and on an idle transaction. With database.statement_timeout
+#: (`options`), no statement of a process blocks others for longer. If a process stops inside a transaction, its pools and runs
+#: stay locked until the server ends its session.
 OPTIONS = "-c timezone=UTC -c lock_timeout=30s -c idle_in_transaction_session_timeout=10s"
-#: Added by schedulers. Each of their statements has its index, but a table that was analyzed when it was small lets a scan of it
-#: look as cheap: 256 decisions about a run of 10,000 then read it 256 times. And none is worth compiling.
+#: More options for schedulers. Each of their statements has an index, but after a table was analyzed while it was small, a
+#: sequential scan looks as cheap: 256 decisions on a run of 10,000 would then scan it 256 times. Compilation never pays off.
 BY_INDEX = "-c enable_seqscan=off -c jit=off"
 ACTOR, PATIENCE = "paceline_actor", "paceline_patience"
-#: Standbys, and servers that were demoted, are passed over where a URL names several; one alone is waited for.
+#: With several servers in a URL, standbys and demoted servers are skipped; a single server is waited for.
 WRITABLE = "read-write"
-UNSENDABLE = "A text with a NUL character, or with half of a surrogate pair, cannot be stored or looked up: leave that out."
-#: What libpq says when the server is there and refuses who we are.
+UNSENDABLE = "A string with a NUL character or half of a surrogate pair cannot be stored or looked up: remove that character."
+#: Messages of libpq if the server rejects the credentials.
 REFUSED = ("password authentication failed", "no password supplied", "does not exist", "no pg_hba.conf entry")
-#: What it says when no server of the URL takes writes.
+#: Messages of libpq if no server of the URL accepts writes.
 STANDBY = ("session is read-only", "server is in hot standby mode", "the database system is not accepting connections")
-#: What it says when the server, or its certificate, is not what sslmode asks for. Waiting would not mend that.
+#: Messages of libpq if the server or its certificate does not fit sslmode. Waiting would not fix that.
 UNTRUSTED = (
     "certificate verify failed", "does not match host name", "does not support SSL", "root certificate file", "weak sslmode",
     "could not read root certificate",
@@ -57,9 +57,9 @@ def create(
     by_index: bool = False,
     patience_s: float = 0.0,
 ) -> Engine:
-    """The engine of one process. It connects lazily; `check` connects now. `actor` as in `act_as`, `by_index` see BY_INDEX.
+    """The engine of one process. It connects lazily; `check` connects now. For `actor` see `act_as`, for `by_index` BY_INDEX.
 
-    `patience_s` is how long a transaction is done again while the server takes no writes; the loops of processes come again anyway.
+    `patience_s` is how long a transaction is repeated while the server accepts no writes. Processes with a loop do not need it.
     """
     url = settings.database_url
     if not url.startswith(("postgresql://", "postgres://")):
@@ -80,7 +80,7 @@ def create(
 def connect(
     settings: Settings, application: str, more_options: str = "", *, connect_timeout_s: int | None = None
 ) -> psycopg2.extensions.connection:
-    """A connection of its own to the server that takes writes, with the limits that every connection asks for."""
+    """A separate connection to the server that accepts writes, with the limits of every connection."""
     dsn = settings.database_url.replace("postgres://", "postgresql://", 1)
     named = psycopg2.extensions.parse_dsn(dsn)
     limits = socket_options(settings)
@@ -97,8 +97,9 @@ def connect(
 
 
 def _classify(context: ExceptionContext) -> None:
-    """Whatever passes is an OperationalError, for which every loop comes again. A pool of connections to a server that takes no
-    writes is of no use: all of them are opened anew.
+    """Turn temporary errors into OperationalError, after which every loop tries again.
+
+    If the server accepts no writes, all connections of the pool are replaced.
     """
     error = context.original_exception
     if sqlstates.is_read_only(error):
@@ -109,12 +110,12 @@ def _classify(context: ExceptionContext) -> None:
 
 
 def act_as(engine: Engine, actor: str) -> None:
-    """From now on `actor` stands in the events of what this engine changes: the id of a process, or cli:<user>."""
+    """Set the actor in the events of all changes by this engine: the ID of a process, or cli:<user>."""
     engine.update_execution_options(**{ACTOR: actor})
 
 
 def _tell_actor(engine: Engine, connection: Any, record: Any, _: object) -> None:
-    """One round trip for each new connection, and when the process has got another id."""
+    """Set the actor of a connection: once for each new connection, and again if the process gets another ID."""
     actor = engine.get_execution_options()[ACTOR]
     if record.info.get(ACTOR) == actor:
         return
@@ -128,26 +129,26 @@ def _tell_actor(engine: Engine, connection: Any, record: Any, _: object) -> None
 
 
 def user() -> str:
-    """Who runs this command."""
+    """The name of the user who runs this command."""
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a container may run as a user that has no name
+    except (KeyError, OSError):  # a container may run as a user without a name
         return "unknown"
 
 
 def options(settings: Settings) -> str:
-    """What every connection asks of the server, see OPTIONS; and whether changes of state are kept as events."""
+    """The options of every connection, see OPTIONS, with the statement timeout and whether changes of state become events."""
     timeout_ms = int(settings.database.statement_timeout * 1000)
     return f"{OPTIONS} -c statement_timeout={timeout_ms}{'' if settings.core.record_events else ' -c paceline.events=off'}"
 
 
 def patiently(connection: Connection, *, seconds: float = 0) -> None:
-    """Let the statements of this transaction take longer than others; 0 is no limit."""
+    """Set a longer statement timeout for this transaction; 0 is no limit."""
     connection.exec_driver_sql("select set_config('statement_timeout', %s, true)", (str(int(seconds * 1000)),))
 
 
 def socket_options(settings: Settings) -> dict[str, Any]:
-    """How long connecting may take, and how soon a peer that vanished without a word is noticed (half a minute)."""
+    """The timeout for connecting, and TCP options with which a vanished peer is noticed within half a minute."""
     return {
         "connect_timeout": settings.database.connect_timeout,
         "keepalives_idle": 10,
@@ -158,7 +159,7 @@ def socket_options(settings: Settings) -> dict[str, Any]:
 
 
 def check(engine: Engine) -> None:
-    """Connect; UnreachableError or CredentialsError say what is wrong. For the engine's patience a failover is waited for."""
+    """Connect; UnreachableError or CredentialsError names the problem. It waits for a failover for the patience of the engine."""
     stop = stop_after_delay(_patience_s(engine))
     retries.repeated(lambda error: isinstance(error, ReadOnlyError), pause_s=PAUSE_S, stop=stop)(_connect, engine)
 
@@ -176,18 +177,18 @@ def _patience_s(engine: Engine) -> float:
 
 
 def is_of_statement(error: DBAPIError) -> bool:
-    """Whether the server is there and could not do this statement; another one may succeed."""
+    """Whether only this statement failed on a server that answers; another statement may succeed."""
     return sqlstates.is_of_statement(error.orig)
 
 
 def translate(error: DBAPIError) -> PacelineError:
-    """What a failed connection means to a person; the URL's password is never part of it."""
+    """The error message of a failed connection for people, without the password of the URL."""
     text = str(error.orig).strip().splitlines()[0] if str(error.orig).strip() else type(error.orig).__name__
     if getattr(error.orig, "pgcode", None) in sqlstates.TOO_SLOW:
-        return UnreachableError(f"PostgreSQL gave up a statement: {text}. Try again when it has less to do.")
+        return UnreachableError(f"PostgreSQL canceled a statement: {text}. Try again when the server is less busy.")
     if _is_read_only(error):
         return ReadOnlyError(
-            f"PostgreSQL takes no writes now: {text}. Promote a standby, or name all servers in PACELINE_DATABASE_URL "
+            f"PostgreSQL accepts no writes now: {text}. Promote a standby, or name all servers in PACELINE_DATABASE_URL "
             "(docs/how-to/failover.md)."
         )
     refused = _refused(text, getattr(error.orig, "pgcode", None))
@@ -196,10 +197,10 @@ def translate(error: DBAPIError) -> PacelineError:
 
 
 def _refused(text: str, code: str | None) -> CredentialsError | None:
-    """What a server says that is there and does not let us in, or not do that; None if it says nothing of the kind."""
+    """The error if the server rejects the connection or the statement for lack of rights; None for any other text."""
     if code == sqlstates.NO_RIGHT:
         return CredentialsError(
-            f"The database role may not do that: {text}. `paceline db migrate`, run as the owner of the tables, grants the roles of"
+            f"The database role lacks a right: {text}. Run `paceline db migrate` as the owner of the tables to grant the roles of"
             " PACELINE_DATABASE_URL and PACELINE_WORKER_DATABASE_URL what they need."
         )
     if any(phrase in text for phrase in UNTRUSTED):
@@ -208,10 +209,11 @@ def _refused(text: str, code: str | None) -> CredentialsError | None:
         )
     if 'role "' in text and text.endswith("does not exist"):
         return CredentialsError(
-            f"PostgreSQL refuses the connection: {text}. Correct PACELINE_DATABASE_URL, or let `paceline db migrate` make the role."
+            f"PostgreSQL rejects the connection: {text}. Correct PACELINE_DATABASE_URL, or create the role with"
+            " `paceline db migrate`."
         )
     if any(phrase in text for phrase in REFUSED):
-        return CredentialsError(f"PostgreSQL refuses the connection: {text}. Correct PACELINE_DATABASE_URL.")
+        return CredentialsError(f"PostgreSQL rejects the connection: {text}. Correct PACELINE_DATABASE_URL.")
     return None
 
 
@@ -220,7 +222,7 @@ def _is_read_only(error: DBAPIError) -> bool:
 
 
 def wait(engine: Engine, say: Callable[[str], None], *, timeout_s: float = math.inf, pause_s: float = 1.0) -> None:
-    """Wait until the database answers, saying so once; wrong credentials end the wait at once."""
+    """Wait until the database answers, and log that once; wrong credentials end the wait at once."""
     retries.await_server(functools.partial(check, engine), say, within_s=timeout_s, pause_s=pause_s)
 
 
@@ -240,7 +242,7 @@ def transact(engine: Engine, work: Callable[Concatenate[Connection, P], R], /, *
                     fault_points.point(f"{step}.commit")
                 return result
         except ValueError as error:
-            # What psycopg2 says of a text that it cannot send.
+            # The errors of psycopg2 for a string that it cannot send.
             if isinstance(error, UnicodeEncodeError) or "NUL (0x00)" in str(error):
                 raise PacelineError(UNSENDABLE) from None
             raise
@@ -254,7 +256,7 @@ def transact(engine: Engine, work: Callable[Concatenate[Connection, P], R], /, *
 
 
 def _stored_nothing(error: BaseException) -> bool:
-    # A connection that no server gave has stored nothing either.
+    # Without a connection, nothing was stored either.
     return isinstance(error, DBAPIError) and (sqlstates.is_undone(error.orig) or _is_read_only(error))
 
 

@@ -1,10 +1,10 @@
-"""Bring the schema to this version, or say what is wrong with it; docs/explanation/migrations.md has the rules for migrations.
+"""Migrates the schema to this version, or checks it; docs/explanation/migrations.md has the rules for migrations.
 
-A migration names the oldest revision whose version of Paceline still works with what it leaves: `compatible_from`. Without it,
-no older version does. The database keeps it, for processes that do not know the revision they meet.
+The `compatible_from` of a migration is the oldest revision whose version of Paceline works with the new schema. Without it, no
+older version does. It is stored in the database, for processes that do not know the revision.
 
-A migration's file is called <revision>_<what>.py and names the one that it follows, which need not have the number before. The
-chain is read from the text of the files: so only migrating needs Alembic, whose modules are a sixth of a worker's memory.
+The file of a migration is called <revision>_<what>.py, and has the revision that it follows, which need not be the number
+before. The chain is read from the text of the files, so that only migrating needs Alembic, which is a sixth of a worker's memory.
 """
 
 import functools
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("paceline.schema")
 
-#: What a migration says of its place in the chain.
+#: The assignments in a migration that define its place in the chain.
 ASSIGNED = re.compile(r'^(revision|down_revision) = (None|"\w+")', re.MULTILINE)
-#: Serializes two migrations started at once; any number that nobody else uses for an advisory lock.
+#: The advisory lock that serializes migrations; any number without another use.
 MIGRATION_LOCK = 7_223_463
-#: Whatever waits for a table behind a migration waits as long as the migration waits for it: not long, but again and again.
+#: Statements queue behind a migration that waits for a table lock. So it waits only briefly, and tries several times.
 LOCK_TIMEOUT, ATTEMPTS, PAUSE_S = "3s", 10, 1.0
-#: A process that gave a sign of life so many seconds ago is alive.
+#: A process with a heartbeat within this many seconds is alive.
 ALIVE_S = 30.0
 
 
@@ -45,9 +45,9 @@ def migrate(
     worker_role: roles.Wanted | None = None,
     scheduler_role: roles.Wanted | None = None,
 ) -> str:
-    """Apply every missing migration in one transaction, make default_pool and these roles; the revision it is at now.
+    """Apply every missing migration in one transaction, and create default_pool and these roles. Returns the new revision.
 
-    Safe beside processes that the new schema still serves; SchemaError, with nothing done, if others are alive.
+    Processes that work with the new schema can keep running; SchemaError, without any change, if others are alive.
     """
     repeated = retries.repeated(_was_in_the_way, pause_s=PAUSE_S, stop=stop_after_attempt(ATTEMPTS))
     return repeated(_migrate, engine, default_pool_slots, worker_role, scheduler_role)
@@ -85,12 +85,12 @@ def _migrate(engine: Engine, default_pool_slots: int, worker_role: roles.Wanted 
 
 
 def check(engine: Engine) -> None:
-    """SchemaError, with the command to run, unless the schema is this version's, or a newer one that serves this version too."""
+    """SchemaError, with the command to run, unless the schema fits this version or is a compatible newer one."""
     with engine.connect() as connection:
         found = current(connection)
         if found is not None and found not in known():
             _refuse_incompatible(connection, found)
-            log.info("The database schema %s is newer than this version's %s and serves it too.", found, head())
+            log.info("The database schema %s is newer than %s of this version, and compatible with it.", found, head())
             return
     if found != head():
         has = f"schema is at {found}" if found else "has no Paceline tables"
@@ -98,7 +98,7 @@ def check(engine: Engine) -> None:
 
 
 def current(connection: Connection) -> str | None:
-    """The revision the database is at; None without Paceline tables."""
+    """The revision of the database; None without Paceline tables."""
     if connection.exec_driver_sql("select to_regclass('paceline_schema')").scalar_one() is None:
         return None
     found: str | None = connection.exec_driver_sql("select version_num from paceline_schema").scalar()
@@ -106,7 +106,7 @@ def current(connection: Connection) -> str | None:
 
 
 def head() -> str:
-    """The revision this version of Paceline needs."""
+    """The revision that this version of Paceline needs."""
     return known()[0]
 
 
@@ -137,7 +137,7 @@ def _known(location: str) -> tuple[str, ...]:
 
 
 def _refuse_incompatible(connection: Connection, found: str) -> None:
-    """A newer Paceline made this schema: it says which older ones it still serves."""
+    """SchemaError if this schema, made by a newer version, is not compatible with this version."""
     serves = connection.exec_driver_sql("select to_jsonb(s)->>'compatible_from' from paceline_schema s").scalar_one()
     if serves not in known():
         raise SchemaError(
@@ -146,7 +146,7 @@ def _refuse_incompatible(connection: Connection, found: str) -> None:
 
 
 def _refuse_beside_older(connection: Connection) -> None:
-    """What runs must be able to go on with the new schema, or it has to be stopped first."""
+    """SchemaError if running processes cannot work with the new schema: they must be stopped first."""
     served = known()[: known().index(compatible_from()) + 1]
     alive = connection.exec_driver_sql(
         """
@@ -160,7 +160,8 @@ def _refuse_beside_older(connection: Connection) -> None:
     if names:
         some = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         raise SchemaError(
-            f"The schema {head()} does not serve the Paceline of {some}: stop what is older than {served[-1]}, then migrate again."
+            f"The schema {head()} does not work with the older version of {some}: stop processes older than {served[-1]}, then"
+            " migrate again."
         )
 
 

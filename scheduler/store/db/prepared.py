@@ -1,4 +1,4 @@
-"""Prepared statements whose parameters have names: PostgreSQL knows them by number only."""
+"""Prepared statements with named parameters, which PostgreSQL itself only numbers."""
 
 import re
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from functools import cached_property
 
 @dataclass(frozen=True)
 class Prepared:
-    """A statement with `$name` for each parameter, which `parameters` gives a type."""
+    """A statement with `$name` for each parameter; `parameters` has their types."""
 
     name: str
     parameters: Mapping[str, str]
@@ -16,13 +16,13 @@ class Prepared:
 
     @cached_property
     def prepare(self) -> str:
-        """What a connection runs once."""
+        """The statement that prepares it, which a connection runs once."""
         numbers = {name: str(number) for number, name in enumerate(self.parameters, 1)}
         numbered = re.sub(r"\$(\w+)", lambda found: f"${numbers[found.group(1)]}", self.body.strip())
         return f"prepare {self.name} ({', '.join(self.parameters.values())}) as\n{numbered};"
 
     @cached_property
     def execute(self) -> str:
-        """What runs it, for a mapping of its parameters: an array has no type of its own while it is empty."""
+        """The statement that executes it, with a mapping of its parameters. Arrays are cast, since an empty one has no type."""
         values = [f"%({name})s{f'::{kind}' if kind.endswith('[]') else ''}" for name, kind in self.parameters.items()]
         return f"execute {self.name}({', '.join(values)})"

@@ -1,8 +1,8 @@
-"""The database roles of workers and waiters, and of schedulers: what each needs, and nothing else.
+"""The database roles of workers, waiters and schedulers, each with the rights that it needs and no others.
 
-A worker runs the author's code, so its role must not reach what the author's code must not: it may not delete a run, change a DAG,
-a pool, a schedule or a connection, nor read notices, import errors, backfills and events. Schedulers, and the commands of people,
-read and write every row, but own nothing: they cannot change the schema. Only migrating needs the owner.
+A worker runs the code of authors, so its role has only the rights that this code may have: it cannot delete a run, change a DAG,
+a pool, a schedule or a connection, or read notices, import errors, backfills and events. Schedulers and commands read and write
+every row, but own nothing, so they cannot change the schema. Only migrating needs the owner.
 """
 
 import contextlib
@@ -26,20 +26,20 @@ class Only:
     columns: tuple[str, ...]
 
 
-#: Table, and what may be done with it.
+#: The rights on each table.
 Rights = dict[str, tuple[str | Only, ...]]
 
-#: What a dispatch changes of its own task instance, and of those that follow.
+#: The columns that a dispatch changes in its own task instance, and in those that follow.
 MOVED = (
     "state", "worker", "reason", "started_at", "ended_at", "due_at", "resume", "decision", "asked", "try_number", "scheduled_at",
     "queued_at", "queued_by", "dispatch_id", "dispatched_at", "map_label",
 )  # fmt: skip
-#: What a new task instance is made of: it has no state yet.
+#: The columns of a new task instance, which has no state yet.
 NEW_INSTANCE = (
     "dag_run_id", "task_no", "task_id", "max_tries", "queue", "pool", "pool_slots", "priority_weight", "rank", "notify",
     "max_active_tis_per_dag", "max_active_tis_per_dagrun",
 )  # fmt: skip
-#: Not `db_role`, which says who registered it.
+#: Without `db_role`, the role that registered the process.
 NEW_PROCESS = ("id", "kind", "name", "host", "pid", "queues", "concurrency", "schema")
 WORKER: Rights = {
     "paceline_schema": ("select",),
@@ -47,7 +47,7 @@ WORKER: Rights = {
     "dag": ("select",),
     "dag_version": ("select",),
     "dag_schedule": ("select",),
-    # To make runs, as TriggerDagRunOperator does.
+    # To create runs, as TriggerDagRunOperator does.
     "pool": ("select",),
     "dag_run": ("select", "insert"),
     "task_instance": ("select", Only("insert", NEW_INSTANCE), Only("update", MOVED)),
@@ -66,7 +66,7 @@ WORKER: Rights = {
 }
 #: For TriggerDagRunOperator(reset_dag_run=True).
 CLEAR_RUNS: Rights = {
-    "dag_schedule": (Only("update", ("is_paused",)),),  # to lock it, which PostgreSQL grants with the right to change it
+    "dag_schedule": (Only("update", ("is_paused",)),),  # to lock it, for which PostgreSQL requires the right to update
     "dag_run": (
         Only(
             "update",
@@ -80,18 +80,18 @@ CLEAR_RUNS: Rights = {
 }
 
 
-#: Of everything that is there now; what a migration adds is granted by it.
+#: The rights on everything that exists now; a migration grants those on what it adds.
 SCHEDULER = (
     "revoke create on schema {schema} from public, {role}",
     "grant usage on schema {schema} to {role}",
     "grant select, insert, update, delete on all tables in schema {schema} to {role}",
     "grant execute on function {schema}.analyze_task_instance() to {role}",
-    # Only migrating writes which version this schema is for.
+    # Only a migration writes the version of the schema.
     "revoke insert, update, delete on {schema}.paceline_schema from {role}",
     "grant update (record_events) on {schema}.paceline_schema to {role}",
     "revoke insert, update, delete on {schema}.worker_role, {schema}.scheduler_role from {role}",
 )
-#: Predefined roles whose members reach rows and files beside all grants.
+#: Predefined roles whose members can access rows and files without grants.
 PREDEFINED = (
     "pg_read_all_data", "pg_write_all_data", "pg_maintain", "pg_read_server_files", "pg_write_server_files",
     "pg_execute_server_program", "pg_signal_backend", "pg_checkpoint", "pg_create_subscription",
@@ -100,7 +100,7 @@ PREDEFINED = (
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """A role with the rights of a worker; with `may_clear_runs` tasks may let runs that are there run again."""
+    """A role with the rights of a worker; with `may_clear_runs`, tasks can clear existing runs."""
 
     name: str
     may_clear_runs: bool
@@ -108,26 +108,26 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A role that a migration makes if it is missing: the user, and the password if it has one, of a URL."""
+    """A role that a migration creates if it is missing: the user of a URL, and the password if there is one."""
 
     url: str
     may_clear_runs: bool = False
 
     @classmethod
     def of(cls, settings: Settings) -> "Wanted | None":
-        """What workers connect as, unless that is what schedulers connect as. One person's own server holds no task back."""
+        """The role of workers; None if it is that of schedulers or the owner. With the embedded server, tasks may clear runs."""
         if settings.worker_database_url in (settings.database_url, settings.owner_database_url):
             return None
         return cls(settings.worker_database_url, may_clear_runs=settings.database.url is None)
 
     @classmethod
     def of_schedulers(cls, settings: Settings) -> "Wanted | None":
-        """What schedulers connect as, unless that is the owner of the tables."""
+        """The role of schedulers; None if it is the owner of the tables."""
         return None if settings.database_url == settings.owner_database_url else cls(settings.database_url)
 
 
 def grant_worker(connection: Connection, role: str, *, may_clear_runs: bool = False) -> None:
-    """Give `role` exactly the rights of a worker; what else it had in this schema is taken away. NotFoundError."""
+    """Give `role` exactly the rights of a worker, and revoke its other rights in this schema. NotFoundError."""
     _refuse_unfit(connection, role)
     _refuse_second_use(connection, role, "worker")
     connection.exec_driver_sql(
@@ -139,13 +139,13 @@ def grant_worker(connection: Connection, role: str, *, may_clear_runs: bool = Fa
 
 
 def make(connection: Connection, worker: Wanted | None, scheduler: Wanted | None) -> None:
-    """Let there be these roles, to be granted by `renew`. One that is there keeps its password and what it was granted."""
+    """Create these roles if they are missing; `renew` grants their rights. An existing role keeps its password and rights."""
     if scheduler is not None:
-        role = _let_there_be(connection, scheduler, "database.url")
+        role = _ensure(connection, scheduler, "database.url")
         _refuse_second_use(connection, role, "scheduler")
         connection.exec_driver_sql("insert into scheduler_role (name) values (%s) on conflict do nothing", (role,))
     if worker is not None:
-        role = _let_there_be(connection, worker, "worker.database_url")
+        role = _ensure(connection, worker, "worker.database_url")
         _refuse_second_use(connection, role, "worker")
         connection.exec_driver_sql(
             "insert into worker_role (name, may_clear_runs) values (%s, %s)"
@@ -155,7 +155,7 @@ def make(connection: Connection, worker: Wanted | None, scheduler: Wanted | None
 
 
 def renew(connection: Connection) -> None:
-    """Grant again what this version of Paceline needs, after a migration."""
+    """Grant the rights that this version of Paceline needs, after a migration."""
     schedulers = connection.exec_driver_sql(
         "select name from scheduler_role where name in (select rolname from pg_roles) order by name"
     )
@@ -166,7 +166,7 @@ def renew(connection: Connection) -> None:
 
 
 def granted(connection: Connection) -> list[Granted]:
-    """The roles that have the rights of a worker."""
+    """The roles with the rights of a worker."""
     return _granted(connection)
 
 
@@ -174,11 +174,11 @@ def excesses(connection: Connection) -> list[tuple[str, str, str]]:
     """What roles of workers have beyond their rights that only the owner of the database can take: role, right, statement."""
     found = connection.exec_driver_sql(
         """
-        select w.name, 'make temporary tables', format('revoke temporary on database %%I from public', current_database())
+        select w.name, 'create temporary tables', format('revoke temporary on database %%I from public', current_database())
           from worker_role w join pg_roles r on r.rolname = w.name
          where has_database_privilege(w.name, current_database(), 'temporary')
         union all
-        select w.name, 'make tables and functions in the schema ' || current_schema(),
+        select w.name, 'create tables and functions in the schema ' || current_schema(),
                format('revoke create on schema %%I from public', current_schema())
           from worker_role w join pg_roles r on r.rolname = w.name
          where has_schema_privilege(w.name, current_schema(), 'create')
@@ -188,11 +188,11 @@ def excesses(connection: Connection) -> list[tuple[str, str, str]]:
     return [(role, right, statement) for role, right, statement in found]
 
 
-def _let_there_be(connection: Connection, wanted: Wanted, setting: str) -> str:
+def _ensure(connection: Connection, wanted: Wanted, setting: str) -> str:
     parts = parse_dsn(wanted.url)
     role = parts.get("user")
     if role is None:
-        raise PacelineError(f"{setting} names no user: write postgresql://user:password@host:port/name.")
+        raise PacelineError(f"{setting} has no user: write postgresql://user:password@host:port/name.")
     if connection.exec_driver_sql("select from pg_roles where rolname = %s", (role,)).first() is None:
         _create(connection, role, parts.get("password"))
     _refuse_unfit(connection, role)
@@ -205,19 +205,19 @@ def _create(connection: Connection, role: str, password: str | None) -> None:
     ).one()
     if not may:
         raise PacelineError(
-            f"There is no database role {role!r}, and {me!r} may not make one: make it with `create role ... login password ...`."
+            f"There is no database role {role!r}, and {me!r} may not create it: run `create role ... login password ...`."
         )
     statement = sql.SQL("create role {} login").format(sql.Identifier(role))
     with contextlib.closing(connection.connection.cursor()) as cursor:
         if password is not None:
-            # Made unreadable here: the server may write statements into its log.
+            # Encrypted here, because the server may log statements.
             unreadable = encrypt_password(password, role, connection.connection.driver_connection)
             statement += sql.SQL(" password {}").format(sql.Literal(unreadable))
         cursor.execute(statement)
 
 
 def _refuse_unfit(connection: Connection, role: str) -> None:
-    """NotFoundError, or PacelineError for a role that no grant could hold back."""
+    """NotFoundError, or PacelineError for a role with rights that grants cannot limit."""
     found = connection.exec_driver_sql(
         """
         select r.rolsuper or pg_has_role(r.rolname, c.relowner, 'member') as owns,
@@ -229,15 +229,13 @@ def _refuse_unfit(connection: Connection, role: str) -> None:
         (list(PREDEFINED), role),
     ).first()
     if found is None:
-        raise NotFoundError(f"There is no database role {role!r}: make it with `create role ... login password ...`.")
+        raise NotFoundError(f"There is no database role {role!r}: create it with `create role ... login password ...`.")
     if found.owns:
-        raise PacelineError(f"Role {role!r} is a superuser or owns the tables, so it can do everything: name another role.")
+        raise PacelineError(f"Role {role!r} is a superuser or owns the tables, so it can do everything: use another role.")
     if found.privileged:
-        raise PacelineError(
-            f"Role {role!r} has createrole, replication or bypassrls, so no grant holds it back: name another role."
-        )
+        raise PacelineError(f"Role {role!r} has createrole, replication or bypassrls, so grants do not limit it: use another role.")
     if found.member is not None:
-        raise PacelineError(f"Role {role!r} is a member of {found.member}, which no grant holds back: name another role.")
+        raise PacelineError(f"Role {role!r} is a member of {found.member}, which grants do not limit: use another role.")
 
 
 def _refuse_second_use(connection: Connection, role: str, kind: str) -> None:
@@ -247,7 +245,7 @@ def _refuse_second_use(connection: Connection, role: str, kind: str) -> None:
         (role, kind),
     ).first()
     if used is not None:
-        raise PacelineError(f"Role {role!r} serves both schedulers and workers: give each a role of its own.")
+        raise PacelineError(f"Role {role!r} is used by both schedulers and workers: use a separate role for each.")
 
 
 def _granted(connection: Connection) -> list[Granted]:
@@ -258,8 +256,8 @@ def _granted(connection: Connection) -> list[Granted]:
 
 
 def _of_worker(one: Granted) -> Iterator[tuple[str, dict[str, sql.Composable]]]:
-    # Who may make a table, a type or a function where our names are looked up could put it in the way of ours. Before
-    # PostgreSQL 15 everybody may in the schema public, and in all versions everybody may make temporary ones.
+    # A role that can create tables, types or functions in the search path could shadow ours. Before PostgreSQL 15 every role
+    # can do that in the schema public, and in all versions every role can create temporary ones.
     yield "revoke create on schema {schema} from public, {role}", {}
     yield "revoke create, temporary on database {database} from public, {role}", {}
     yield "revoke all on all tables in schema {schema} from {role}", {}

@@ -1,4 +1,4 @@
-"""Rows of a result as dataclasses, matched by column name, so that no code depends on the order of columns."""
+"""Converts the rows of a result to dataclasses by column name, so that no code depends on the order of columns."""
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
@@ -34,9 +34,9 @@ def dicts(result: CursorResult[Any]) -> list[dict[str, Any]]:
 
 
 def objects(kind: type[T], columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[T]:
-    """Each row as a `kind`. TypeError if the row has no column, or two, for one of its fields.
+    """Each row as an object of `kind`. TypeError if a field has no column or several.
 
-    The text of a column becomes an enum member where the field is one; NULL stays None.
+    Text becomes an enum member if the field is an enum; NULL stays None.
     """
     make: Callable[[Sequence[Any]], T] = _maker(kind, tuple(columns))  # type: ignore[arg-type]  # a class is hashable
     return [make(row) for row in rows]

@@ -1,1 +1,1 @@
-"""Read-only queries for people."""
+"""Read-only queries for people and scripts."""

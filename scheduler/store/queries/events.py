@@ -1,7 +1,7 @@
-"""Events: every change of state of a run and its task instances, by whom and why. The database writes them (migration 0021).
+"""Events: every change of state of a run and its task instances, with the actor and the reason. Database triggers write them.
 
-A task instance on its way, scheduled -> queued -> running, writes none: when and by whom stands in its own columns, and goes
-into the event that ends this dispatch. Read here, each of these changes is an event as every other.
+The steps scheduled -> queued -> running write no event of their own: their times and actors are columns of the task instance,
+and of the event that ends the dispatch. The functions here return each of these steps as an event too.
 """
 
 from typing import Any
@@ -24,12 +24,12 @@ select null, t.id, t.task_id, t.map_index, t.try_number, null, null, null, null,
 
 
 def record(connection: Connection, wanted: bool) -> None:
-    """core.record_events, for sessions whose own word for it does not count: those of workers with a role of their own."""
+    """Store core.record_events for sessions that cannot set it themselves: those of workers with a separate role."""
     connection.exec_driver_sql("update paceline_schema set record_events = %s where record_events <> %s", (wanted, wanted))
 
 
 def of_run(connection: Connection, dag_run_id: int) -> list[dict[str, Any]]:
-    """The events of a run, oldest first; `task_id` is None for changes of the run, a state for none."""
+    """The events of a run, oldest first. `task_id` is None for changes of the run itself, and a state None for undecided."""
     found: list[dict[str, Any]] = []
     for row in connection.exec_driver_sql(OF_RUN, {"run": dag_run_id}).mappings():
         step = {name: row[name] for name in ("ti", "task_id", "map_index", "try_number")}

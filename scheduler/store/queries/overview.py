@@ -1,4 +1,4 @@
-"""Reads about the whole installation: who is alive, what waits where, and what can never run as things stand."""
+"""Queries on the whole installation: live processes, backlogs of queues, and task instances that can never run."""
 
 from typing import Any
 
@@ -8,11 +8,11 @@ from scheduler.states import HOLDS_SLOTS, OPEN, RUN_UNFINISHED, STARTED, States,
 from scheduler.store.db import rows
 
 Row = dict[str, Any]
-#: A TI in one of these loads its queue, now or soon.
+#: A TI in one of these uses its queue, now or soon.
 LOADS_QUEUE = States({TaskState.SCHEDULED, TaskState.QUEUED, TaskState.RUNNING})
-#: A TI in one of these is to get slots of its pool, or has them.
+#: A TI in one of these needs slots of its pool, or has them.
 NEEDS_POOL = States(OPEN - {TaskState.DEFERRED})
-#: Whether the report of queues changes: something waits or runs, or a worker is new; see store/upkeep/pending_work.
+#: Whether the report of queues may change: task instances wait or run, or a worker is new; see store/upkeep/pending_work.
 PENDING = f"""
     exists (select from task_instance where state in {HOLDS_SLOTS.sql})
     or exists (select from task_instance where state = 'scheduled')
@@ -108,5 +108,5 @@ def undecidable(connection: Connection) -> list[Row]:
 
 
 def server_version(connection: Connection) -> str:
-    """The version of the PostgreSQL server, as it names itself."""
+    """The version of the PostgreSQL server."""
     return str(connection.exec_driver_sql("show server_version").scalar_one())

@@ -1,4 +1,4 @@
-"""What people and scripts read: DAGs, runs, task instances, import errors, as plain dicts in the shapes of --json.
+"""Queries on DAGs, runs, task instances and import errors, which return plain dicts in the shapes of --json.
 
 Moments are aware datetimes.
 """
@@ -16,7 +16,7 @@ from scheduler.store.db import rows
 
 Row = dict[str, Any]
 
-#: Shown as active: with a worker, or on the way to one again.
+#: The states shown as active: with a worker, or waiting for one again.
 SHOWN_ACTIVE = States(
     {TaskState.QUEUED, TaskState.RUNNING, TaskState.UP_FOR_RETRY, TaskState.UP_FOR_RESCHEDULE, TaskState.SHUTDOWN}
 )
@@ -32,7 +32,7 @@ TASK_COLUMNS = """
     t.reason, t.id,
     (select p.progress from task_progress p where p.task_instance_id = t.id and p.try_number = t.try_number) as progress
 """
-#: Rows of `changes` that ended this long before the newest one seen are given again: their commit may have come later.
+#: Seconds before `since` from which `changes` returns ended rows again, because their commit may have been later.
 OVERLAP_S = 10
 
 
@@ -89,7 +89,7 @@ def dag(connection: Connection, dag_id: str) -> Row:
 
 
 def runs(connection: Connection, *, dag_id: str | None = None, state: str | None = None, limit: int | None = None) -> list[Row]:
-    """Runs, newest first. NotFoundError if the DAG named was never seen."""
+    """Runs, newest first. NotFoundError if there is no such DAG."""
     if dag_id is not None:
         _require_dag(connection, dag_id)
     found = connection.exec_driver_sql(
@@ -144,7 +144,7 @@ def task_instance(connection: Connection, dag_id: str, run_id: str, task_id: str
 
 
 def reason_of_try(connection: Connection, ti_id: int, try_number: int) -> str | None:
-    """Why a try ended as it did; None if that says nothing, or it has not ended."""
+    """The reason of the end of a try; None without a reason, or if it has not ended."""
     return connection.exec_driver_sql(
         "select reason from task_instance where id = %(ti)s and try_number = %(number)s and ended_at is not null"
         " union all select reason from task_try where task_instance_id = %(ti)s and try_number = %(number)s limit 1",
@@ -167,10 +167,10 @@ def xcoms(connection: Connection, dag_id: str, run_id: str, task_id: str, *, map
 
 
 def changes(connection: Connection, dag_id: str, run_id: str, *, since: datetime | None = None) -> Row:
-    """Where a run is now, at a cost that does not grow with what has long ended.
+    """The progress of a run, at a cost that does not grow with the task instances that ended long ago.
 
-    `run`; `counts` by state ("none" too); `active`: what is queued, running or waiting for a retry (200 at most);
-    `ended`: what has ended since `since`, oldest first (a few of them again).
+    `run`; `counts` by state, including "none"; `active`: the task instances that are queued, running or waiting for a retry
+    (at most 200); `ended`: those that ended after `since`, oldest first (a few are repeated).
     """
     found = _run(connection, dag_id, run_id)
     counts = connection.exec_driver_sql(
@@ -242,12 +242,12 @@ def _instances(connection: Connection, dag_run_id: int) -> list[Row]:
 def _no_index(run_id: str, task_id: str, map_index: int, known: list[int]) -> str:
     """`known`: the map indexes that the task has, ascending."""
     if known == [-1]:
-        return f"Task {task_id!r} of run {run_id!r} has no instances by map index (yet): leave out --map-index."
+        return f"Task {task_id!r} of run {run_id!r} is not mapped, or not expanded yet: remove --map-index."
     mapped = [index for index in known if index >= 0]
-    told = f"{mapped[0]} to {mapped[-1]}" if len(mapped) > 1 else str(mapped[0])
+    indexes = f"{mapped[0]} to {mapped[-1]}" if len(mapped) > 1 else str(mapped[0])
     if map_index < 0:
-        return f"Task {task_id!r} of run {run_id!r} is mapped: choose one of its instances, --map-index {told}."
-    return f"Task {task_id!r} of run {run_id!r} is mapped and has no instance {map_index}: choose --map-index {told}."
+        return f"Task {task_id!r} of run {run_id!r} is mapped: choose one of its instances, --map-index {indexes}."
+    return f"Task {task_id!r} of run {run_id!r} is mapped and has no instance {map_index}: choose --map-index {indexes}."
 
 
 def _require_dag(connection: Connection, dag_id: str) -> None:

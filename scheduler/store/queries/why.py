@@ -1,4 +1,4 @@
-"""`tasks why`: reads the situation of one task instance and puts into sentences what it waits for. Changes nothing."""
+"""`tasks why`: reads the situation of one task instance, and explains in sentences what it waits for. It changes nothing."""
 
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -33,7 +33,7 @@ from scheduler.store.queueing.limits import HOLDS, IN_POOL, towards
 from scheduler.store.runs import run_facts
 
 Row = dict[str, Any]
-#: Holders of a pool that are named; the others are counted.
+#: The number of task instances in a pool that are named; the others are counted.
 NAMED = 8
 LIMITS = towards(RUN, TASK_IN_RUN, TASK, PARALLELISM)
 
@@ -60,7 +60,7 @@ def _instances(connection: Connection, dag_id: str, run_id: str, task_id: str) -
 
 
 def _first_open(instances: list[Row]) -> int:
-    """The map index a person most likely means."""
+    """The smallest map index of an unfinished instance, or of any."""
     still_open = [row["first"] for row in instances if row["state"] not in FINISHED]
     return min(still_open or [row["first"] for row in instances], default=-1)
 
@@ -106,7 +106,7 @@ def _instance(connection: Connection, ti_id: int, *, silent_after_s: float) -> R
 
 
 def _waits(connection: Connection, ti: Row, dag: SerializedDag, task: SerializedTask) -> Row:
-    """The other tasks that are looked at before this one may run."""
+    """The other tasks on which it depends whether this one can run."""
     run, index = ti["dag_run_id"], ti["map_index"]
     near = {
         name for name in (*task.upstream, *task.setups, *task.scope) if index >= 0 and task.mapped_group is not None
@@ -159,7 +159,7 @@ def _states(connection: Connection, dag_run_id: int, task_ids: Collection[str], 
 
 
 def _run(connection: Connection, ti: Row) -> RunFacts:
-    """What lets the run start and go on: its DAG, that DAG's newest version and file, its backfill, the runs before it."""
+    """What decides whether the run can start and continue: its DAG with newest version and file, its backfill, earlier runs."""
     row = _one(
         connection,
         """
@@ -202,7 +202,7 @@ def _run(connection: Connection, ti: Row) -> RunFacts:
 
 
 def _pool(connection: Connection, settings: Settings, ti: Row) -> PoolFacts | None:
-    """The pool of a task instance and, with reservation, who of higher rank holds its place in line; None if nobody made it."""
+    """The pool of a task instance and, with reservation, the task instance that it is reserved for; None if it does not exist."""
     aging_s = settings.scheduler.priority_aging
     rank = BY_AGED_RANK if aging_s else BY_RANK
     key = {"pool": ti["pool"], "id": ti["id"], "aging_s": aging_s}
@@ -263,7 +263,7 @@ def _reserved_for(connection: Connection, key: Row, rank: str) -> Holder | None:
 
 
 def _in_front(rank: str) -> str:
-    """SQL: `t` ranks before the task instance `id`. The clock goes on, so that one would count as before itself."""
+    """SQL: `t` ranks before the task instance `id`. It excludes `id` itself, whose aged rank changes with the clock."""
     return f"t.id <> %(id)s and (-({rank}), t.id) < (select -({rank}), t.id from task_instance t where t.id = %(id)s)"
 
 
@@ -273,7 +273,7 @@ def _limits(connection: Connection, settings: Settings, ti: Row) -> tuple[LimitF
 
 
 def _queue(connection: Connection, settings: Settings, ti: Row) -> QueueFacts:
-    """The Celery queue of a task instance: who listens, what is on it, and how many messages were sent before its own."""
+    """The Celery queue of a task instance: its workers, its messages, and how many of these were sent before its own."""
     row = _one(
         connection,
         f"""
@@ -302,7 +302,7 @@ def _deferral(connection: Connection, ti: Row, silent_s: float) -> DeferralFacts
 
 
 def _alive(connection: Connection, kind: str, *, silent_after_s: float) -> int:
-    """How many processes of this kind are alive."""
+    """The number of live processes of this kind."""
     found: int = connection.exec_driver_sql(
         "select count(*) from process where kind = %s and stopped_at is null"
         " and heartbeat_at >= clock_timestamp() - make_interval(secs => %s)",

@@ -1,1 +1,1 @@
-"""Free places under every limit."""
+"""The limits on active task instances in SQL, and the free capacity under each."""

@@ -1,4 +1,4 @@
-"""What is free and what waits: the reads of the queue service, inside the transaction that holds the pools and runs."""
+"""Free capacity and waiting task instances: the queries of the queue service, in the transaction that locks pools and runs."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -11,20 +11,20 @@ from scheduler.states import Waiting
 from scheduler.store.db import rows
 from scheduler.store.queueing.limits import COUNTS, HOLDS
 
-#: Whether a task instance waits for slots, see store/upkeep/pending_work.
+#: Whether a task instance is waiting for slots, see store/upkeep/pending_work.
 PENDING = "exists (select from task_instance where state = 'scheduled')"
-#: Before the name of a limit that spans pools, in the keys of its advisory locks; see services/shared_limits.
+#: The prefix of the name of a shared limit in the keys of its advisory locks; see services/shared_limits.
 LIMITS_LOCK = "paceline limit "
 
-#: Rank order; with aging the wait counts, at the price of a sort of all that wait for the pool. It counts
-#: to one moment for all rows: by the clock, of two that wait as long the one looked at later would go first.
+#: The order of rank. With aging, the waiting time counts too, which sorts all that wait for the pool. It ends at the same moment
+#: for all rows: with the running clock, the later row of two equal ones would come first.
 BY_RANK = "t.rank"
 BY_AGED_RANK = "t.rank + extract(epoch from statement_timestamp() - t.scheduled_at) / %(aging_s)s"
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """A pool that this transaction holds; `slots` -1 is no limit. `hands_on`: whether workers may hand its slots on."""
+    """A pool that this transaction has locked; `slots` -1 is no limit. `hands_on`: whether workers may pass its slots on."""
 
     name: str
     slots: int
@@ -34,7 +34,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Slots and places taken by task instances that are queued or running in one pool, queue and run."""
+    """The slots and places of queued and running task instances in one pool, queue and run."""
 
     pool: str
     queue: str
@@ -47,7 +47,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class HeldTask:
-    """How many instances of a task with limits of its own are active in one run."""
+    """The number of active instances of a task with limits of its own, in one run."""
 
     dag_id: str
     dag_run_id: int
@@ -73,7 +73,7 @@ class _Counted:
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """The pools held by name, and whether something waits for one that another scheduler holds."""
+    """The locked pools by name, and whether task instances wait for a pool that another scheduler has locked."""
 
     held: dict[str, Pool]
     held_elsewhere: bool
@@ -97,8 +97,8 @@ def hold_waiting_pools(connection: Connection) -> Pools:
     return Pools(held, len(held) < wanted)
 
 
-def let_hand_on(connection: Connection, may: Mapping[str, bool]) -> None:
-    """Say of these pools, which the caller holds, whether workers may hand their slots on."""
+def set_passing_on(connection: Connection, may: Mapping[str, bool]) -> None:
+    """Store for these pools, which the caller has locked, whether workers may pass their slots on."""
     connection.exec_driver_sql(
         "update pool p set hands_on = n.may from unnest(%s::text[], %s::boolean[]) n (name, may) where p.name = n.name",
         (list(may), list(may.values())),
@@ -107,8 +107,8 @@ def let_hand_on(connection: Connection, may: Mapping[str, bool]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Everything queued or running now, active instances of tasks with limits of their own, deferred slots by pool, and the pool
-    children of live workers by the queue they listen to.
+    """What is queued or running now, active instances of tasks with limits of their own, deferred slots by pool, and the pool
+    processes of live workers by queue.
     """
 
     held: list[Held]
@@ -162,10 +162,10 @@ def count(connection: Connection, *, alive_s: float) -> Counts:
 
 
 def announce(connection: Connection, amounts: Mapping[str, int]) -> dict[str, int]:
-    """Announce until the transaction ends that it may take so much of these limits; what all other transactions may take of them.
+    """Announce how much of these limits this transaction may take. Returns how much all other transactions may take of them.
 
-    An announcement is a shared advisory lock of (limit, amount), which never waits. The locks are read after the own one is taken,
-    in a statement of its own; the caller counts what is free in a later one.
+    An announcement is a shared advisory lock of (limit, amount) until the end of the transaction, which never waits. The locks
+    of others are read in a separate statement after it, and the caller counts what is free in a later one.
     """
     found = connection.exec_driver_sql(
         """
@@ -194,7 +194,7 @@ def hold_runs(connection: Connection, ids: Collection[int]) -> set[int]:
 
 
 def hold_dags(connection: Connection, dag_ids: Collection[str]) -> set[str]:
-    """Lock the schedules of these DAGs, except those another scheduler holds: max_active_tis_per_dag is counted under this lock."""
+    """Lock the schedules of these DAGs, except those locked elsewhere; max_active_tis_per_dag is counted under this lock."""
     rows = connection.exec_driver_sql(
         "select dag_id from dag_schedule where dag_id = any(%s) order by dag_id for no key update skip locked", (sorted(dag_ids),)
     )
@@ -203,7 +203,7 @@ def hold_dags(connection: Connection, dag_ids: Collection[str]) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class Full:
-    """What has no capacity and is left out of the query, before its limit: queues, runs, and tasks with limits of their own."""
+    """What has no capacity, which the query excludes before its LIMIT: queues, runs, and tasks with limits of their own."""
 
     queues: set[str] = field(default_factory=set)
     places: set[Place] = field(default_factory=set)
@@ -221,8 +221,10 @@ def waiting(
     limit: int,
     aging_s: float = 0,
 ) -> list[Waiting]:
-    """For each pool of `free` its best ranked waiting task instances: at most as many as it has free slots, none that needs more
-    slots than `largest`, none that is `full`, none of a paused DAG. Each pool has a share of its own: a full one starves nobody.
+    """The highest-ranked waiting task instances of each pool in `free`, at most as many as it has free slots.
+
+    Without those that need more slots than `largest`, are behind a `full` limit, or belong to a paused DAG. Each pool has its
+    own share, so that a full pool does not starve others.
     """
     rank = BY_AGED_RANK if aging_s else BY_RANK
     best = connection.exec_driver_sql(

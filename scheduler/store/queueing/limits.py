@@ -1,4 +1,4 @@
-"""How PostgreSQL counts towards the limits of deciding/limits: which task instances count, what they share, and how many may be."""
+"""The limits of deciding/limits in SQL: which task instances count towards each, what they share, and how many are allowed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ INSTANCES = """task_instance t join dag_run r on r.id = t.dag_run_id join dag_ve
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counting:
-    """Of INSTANCES: those that count, those that have the limit, the columns that they share, how much each counts, and how much
+    """SQL on INSTANCES: which of them count, which have the limit, which columns they share, how much each counts, and how much
     is allowed.
     """
 
@@ -26,7 +26,7 @@ class Counting:
     shared: tuple[str, ...]
     each: str = "1"
     most: str
-    #: Leads to those that count towards the limit of a single task instance by an index.
+    #: A condition with which an index finds those that count towards the limit of a single task instance.
     found: str = "true"
 
 
@@ -64,7 +64,7 @@ def over(limit: Limit) -> str:
 
 
 def towards(*limits: Limit) -> str:
-    """SQL: of the task instance %(id)s, for each limit that it has, the name, how much is allowed and how much is active."""
+    """SQL: for each limit of the task instance %(id)s, its name, how much is allowed and how much is active."""
     own = ", ".join(f'{COUNTING[limit].most} as "{limit}"' for limit in limits)
     parts = " union all ".join(
         f"""

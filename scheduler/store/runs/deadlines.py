@@ -1,7 +1,7 @@
-"""SLAs of task instances and deadlines of runs: when each is due, and the notices of those that were missed.
+"""SLAs of task instances and deadlines of runs: when each is due, and the notices of missed ones.
 
-An SLA holds for scheduled runs: the task must have succeeded, or been skipped, by the end of the run's data interval (else its
-logical date, else the time it was due) plus `sla`. A deadline holds for every run of its DAG: the run must have succeeded.
+An SLA applies to scheduled runs: the task must have succeeded, or been skipped, by the end of the run's data interval (else its
+logical date, else the time it was due) plus `sla`. A deadline applies to every run of its DAG: the run must have succeeded.
 """
 
 from datetime import datetime
@@ -14,14 +14,14 @@ from scheduler.serialized.dag import SerializedDag
 from scheduler.states import RUN_FINISHED, States, TaskState
 from scheduler.store.db.database import commit_point
 
-#: An SLA is met by these.
+#: The states that meet an SLA.
 MEETS_SLA = States({TaskState.SUCCESS, TaskState.SKIPPED})
 #: Whether an SLA or a deadline has passed, see store/upkeep/pending_work.
 PENDING = "exists (select from deadline where missed_at is null and due_at <= clock_timestamp())"
 
 
 def plan(connection: Connection, dag: SerializedDag, dag_run_id: int, *, only_future: bool = False) -> None:
-    """Write down when the run `dag_run_id` misses an SLA or a deadline; nothing for a DAG that has none."""
+    """Store when the run `dag_run_id` misses its SLAs and deadlines, if the DAG has any."""
     promised = [(no, task.sla_s) for no, task in enumerate(dag.tasks) if task.sla_s is not None]
     if promised:
         connection.exec_driver_sql(
@@ -48,7 +48,7 @@ def plan(connection: Connection, dag: SerializedDag, dag_run_id: int, *, only_fu
 
 
 def replan(connection: Connection, dag_run_id: int) -> None:
-    """Count anew for a run that was cleared; the caller holds the run. What has passed has been judged and stays as it is."""
+    """Plan again for a run that was cleared, which the caller has locked. SLAs and deadlines in the past stay as they are."""
     connection.exec_driver_sql("delete from deadline where dag_run_id = %s and missed_at is null", (dag_run_id,))
     data = connection.exec_driver_sql(
         """
@@ -62,7 +62,7 @@ def replan(connection: Connection, dag_run_id: int) -> None:
 
 
 def runs_due(connection: Connection, now: datetime, *, limit: int) -> list[int]:
-    """Runs of which an SLA or a deadline has passed, longest ago first."""
+    """Runs with an SLA or deadline in the past, longest ago first."""
     rows = connection.exec_driver_sql(
         """
         select dag_run_id from deadline where missed_at is null and due_at <= %(now)s
@@ -75,9 +75,10 @@ def runs_due(connection: Connection, now: datetime, *, limit: int) -> list[int]:
 
 @commit_point("deadline")
 def settle(connection: Connection, dag_run_id: int, now: datetime) -> int:
-    """Drop what was kept and note what was missed of one run, with one notice and mail a miss; the number of misses.
+    """Delete the SLAs and deadlines that one run has met, and record those that it missed, with a notice and email for each.
 
-    The run and its task instances are locked before they are read: a report on its way may say that they made it.
+    Returns the number of misses. The run and its task instances are locked before they are read, because a concurrent report
+    may store that they were in time.
     """
     if connection.exec_driver_sql(
         "select 1 from dag_run where id = %s for no key update skip locked", (dag_run_id,)

@@ -1,7 +1,7 @@
-"""The scheduler's transitions of task instances: one named function each, guarded by the state it moves out of.
+"""The scheduler's transitions of task instances: one named function each, conditional on the state that it changes.
 
-Zero rows touched is a lost race, a normal result. Rows are always locked in id order; see docs/explanation/locks.md. Where rows are
-known by id their state is asked for as coalesce(state, ''), see store/worker/hot_path.py.
+Zero rows updated is a lost race, which is a normal result. Rows are always locked in ID order; see docs/explanation/locks.md.
+Where rows are known by ID, their state is compared as coalesce(state, ''), see store/worker/hot_statements.py.
 """
 
 import uuid
@@ -16,7 +16,7 @@ from scheduler.store.db.arrays import literal
 from scheduler.store.db.database import commit_point
 from scheduler.store.worker import shutdown
 
-#: Whether a run may start, or a task instance's time may come before the next look, see store/upkeep/pending_work.
+#: Whether a run may start, or a task instance may be due before the next check, see store/upkeep/pending_work.
 PENDING = f"""
     exists (select from dag_run where state = 'queued')
     or exists (select from task_instance where state in {DUE.sql}
@@ -25,11 +25,11 @@ PENDING = f"""
 
 
 def decide(connection: Connection, decisions: Mapping[int, Sequence[Decision]]) -> int:
-    """none -> scheduled, skipped or upstream_failed, as decided for each run; the number of rows moved."""
+    """none -> scheduled, skipped or upstream_failed, as decided for each run. Returns the number of rows moved."""
     flat = [(run, one) for run, of_run in decisions.items() for one in of_run]
     moved = connection.exec_driver_sql(
         """
-        with found as materialized (  -- "offset 0": one look by number for each
+        with found as materialized (  -- "offset 0": one index probe by number for each
             select t.id, n.state, n.reason
               from unnest(%(runs)s::bigint[], %(nos)s::int[], %(indexes)s::int[], %(states)s::text[], %(reasons)s::text[])
                    n (run, task_no, map_index, state, reason)
@@ -62,10 +62,10 @@ def decide(connection: Connection, decisions: Mapping[int, Sequence[Decision]]) 
 
 
 def due(connection: Connection, *, limit: int) -> int:
-    """up_for_retry, up_for_reschedule and deferred -> scheduled once `due_at` is over; the number of rows moved.
+    """up_for_retry, up_for_reschedule and deferred -> scheduled after `due_at`. Returns the number of rows moved.
 
-    A retry is a new try, and the ended one is kept in task_try; the others go on with the try they are in. A deferred one
-    whose trigger did not fire in time resumes with that.
+    A retry is a new try, and the ended one is kept in task_try; the others continue their try. A deferred one resumes with
+    the information that its trigger did not fire in time.
     """
     moved = connection.exec_driver_sql(
         f"""
@@ -105,7 +105,7 @@ def due(connection: Connection, *, limit: int) -> int:
 
 
 def next_due_s(connection: Connection) -> float | None:
-    """Seconds until the next of those that wait for their time is due; None if none waits."""
+    """Seconds until the next retry, poke or timeout of a trigger is due; None if there is none."""
     seconds: float | None = connection.exec_driver_sql(
         f"""
         select extract(epoch from min(due_at) - clock_timestamp())::float from task_instance
@@ -116,14 +116,14 @@ def next_due_s(connection: Connection) -> float | None:
 
 
 def hold_undecided(connection: Connection, dag_run_id: int) -> None:
-    """Lock what nobody has decided of a run that the caller holds, before several statements change some of it."""
+    """Lock the undecided task instances of a locked run, before several statements change some of them."""
     connection.exec_driver_sql(
         "select 1 from task_instance where dag_run_id = %s and state is null order by id for no key update", (dag_run_id,)
     )
 
 
 def hold_unfinished(connection: Connection, dag_run_id: int) -> None:
-    """As `hold_undecided`, and what waits or runs too."""
+    """As `hold_undecided`, for all unfinished task instances."""
     connection.exec_driver_sql(
         f"""
         select 1 from task_instance
@@ -137,9 +137,9 @@ def hold_unfinished(connection: Connection, dag_run_id: int) -> None:
 
 
 def expand(connection: Connection, dag_run_id: int, task_no: int, count: int) -> bool:
-    """The one unexpanded instance of a mapped task becomes `count`, or is skipped if there is nothing to map over.
+    """Expand the single unexpanded instance of a mapped task to `count`, or skip it if there is nothing to map over.
 
-    The caller holds the run, so nobody else expands it; False if it was done already.
+    The caller has the run locked, so no other process expands it. False if it was expanded already.
     """
     first = connection.exec_driver_sql(
         """
@@ -172,9 +172,9 @@ def expand(connection: Connection, dag_run_id: int, task_no: int, count: int) ->
 
 
 def end_rest(connection: Connection, dag_run_id: int, *, running_becomes: str, reason: str, keep: Collection[int] = ()) -> int:
-    """Skip what has not started; have workers stop what runs, to become `running_becomes`. Task numbers in `keep` go on.
+    """Skip task instances that have not started, and have workers stop running ones, which get the state `running_becomes`.
 
-    The caller holds the run. Returns how many task instances it touched.
+    Tasks with numbers in `keep` continue. The caller has the run locked. Returns the number of task instances changed.
     """
     ended = connection.exec_driver_sql(
         f"""
@@ -226,10 +226,10 @@ def queue(connection: Connection, ids: Sequence[int], queued_by: str) -> list[Me
 
 
 def dispatch_again(connection: Connection) -> list[Message]:
-    """A fresh dispatch id for all that was queued before the last crash of PostgreSQL; the messages to send after the commit.
+    """Give all task instances queued before the last crash of PostgreSQL a new dispatch ID. Returns the messages to send.
 
-    The crash may have undone a claim of the dispatch before, so it must not be claimed by another worker: what a worker that was
-    away for long still runs or stores under it has no effect.
+    The crash may have undone a claim with the old ID, so no other worker may claim that ID: a worker that was cut off may
+    still run it, and its writes with the old ID must have no effect.
     """
     queued = connection.exec_driver_sql(
         """
@@ -250,7 +250,7 @@ def dispatch_again(connection: Connection) -> list[Message]:
 
 @commit_point("stamp", lambda _: True)
 def stamp_dispatched(connection: Connection, messages: Sequence[Message]) -> None:
-    """Note that the broker has these messages. Losing this in a crash only makes rescue look at them again."""
+    """Record that the broker has these messages. If a crash undoes this, rescue only checks them again."""
     connection.exec_driver_sql("set local synchronous_commit = off")
     connection.exec_driver_sql(
         """
@@ -282,9 +282,10 @@ def queued_longer_than(connection: Connection, seconds: float, *, limit: int, af
 
 def lose(connection: Connection, *, dead_worker: str | None = None, ti_id: int | None = None,
          dispatch_id: str | None = None, reason: str, at_once: bool) -> list[int]:  # fmt: skip
-    """running -> up_for_retry or failed, shutdown -> what was asked: the process that ran it is gone. By worker, or by dispatch.
+    """running -> up_for_retry or failed, shutdown -> the requested state: the process that ran them is lost.
 
-    `at_once` retries without the task's retry_delay, since the task itself did nothing wrong. Returns the run ids touched.
+    The task instances are those of a worker, or of one dispatch. `at_once` retries without the retry_delay of the task, which
+    did not cause the failure. Returns the IDs of the changed runs.
     """
     parameters = {"worker": dead_worker, "id": ti_id, "dispatch_id": dispatch_id, "reason": reason, "at_once": at_once}
     which = "(worker = %(worker)s or (id = %(id)s and dispatch_id = %(dispatch_id)s::uuid))"
@@ -309,8 +310,8 @@ def lose(connection: Connection, *, dead_worker: str | None = None, ti_id: int |
 
 
 def states_of(connection: Connection, dag_run_ids: Collection[int]) -> dict[int, dict[int, dict[int, TaskState]]]:
-    """By run: the state of each of its task instances, by task number and map index."""
-    # In a row for each state instead of each task instance: a run of ten thousand is read in a third of the time.
+    """The states of the task instances of each run, by task number and map index."""
+    # One row for each state instead of each task instance: a run of ten thousand is read in a third of the time.
     rows = connection.exec_driver_sql(
         """
         select dag_run_id, case when map_index <> -1 then task_no end, state,

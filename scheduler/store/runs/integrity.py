@@ -1,7 +1,7 @@
-"""Verify integrity: make the task instances of a run fit another version of its DAG.
+"""Fits the task instances of a run to another version of its DAG.
 
-The caller holds the run's row. A task instance that is with a worker is left to end; its report names the version it was
-started from, so nothing is followed from the old one.
+The caller has the row of the run locked. A task instance that a worker has continues; its report names the version with which
+it was claimed, so fast-follow does not use the old version.
 """
 
 import math
@@ -21,14 +21,15 @@ from scheduler.store.runs import new_instances, selection
 from scheduler.store.runs.selection import Change, Instance, Run
 from scheduler.store.worker import deferrals
 
-#: States in which queue, pool and limits may still change: no slot is held.
+#: States without slots, in which queue, pool and limits can still change.
 REFRESHED = ("scheduled", "up_for_retry", "up_for_reschedule")
 
 
 def follow_newest(connection: Connection, dag_run_id: int, versions: Versions, *, default_queue: str) -> int | None:
-    """Let a queued or running run, which the caller holds, go on with its DAG's newest version if its DAG is not pinned.
+    """Switch a queued or running run, which the caller has locked, to the newest version if the DAG has
+    disable_bundle_versioning.
 
-    The new version; None if the run has it already, or its DAG's runs keep theirs.
+    Returns the new version; None if the run has it already, or if runs of the DAG keep their version.
     """
     newer = connection.exec_driver_sql(
         f"""
@@ -47,7 +48,7 @@ def follow_newest(connection: Connection, dag_run_id: int, versions: Versions, *
 
 
 def fit(connection: Connection, run: Run, dag: SerializedDag, version_id: int, *, default_queue: str) -> list[Change]:
-    """Switch a held run to `version_id`, whose DAG is `dag`, and make its task instances those of it; what changed."""
+    """Switch a locked run to `version_id`, whose DAG is `dag`, and fit its task instances. Returns the changes."""
     instances = selection.hold_instances(connection, run)
     wanted = new_instances.wanted(dag, run.logical_date, is_backfill=run.is_backfill)
     plan = _plan(dag, instances, {dag.tasks[no].task_id for no in wanted})
@@ -70,16 +71,16 @@ def fit(connection: Connection, run: Run, dag: SerializedDag, version_id: int, *
 
 @dataclass(slots=True)
 class _Plan:
-    """What is to become of the task instances of a run."""
+    """The planned changes of the task instances of a run."""
 
     removed: list[Instance] = field(default_factory=list)
     restored: list[Instance] = field(default_factory=list)
     deleted: list[Instance] = field(default_factory=list)
     #: Those whose map index becomes -1.
     unmapped: list[Instance] = field(default_factory=list)
-    #: Numbers of new tasks.
+    #: The numbers of new tasks.
     created: list[int] = field(default_factory=list)
-    #: Map indexes to add (-1: to be expanded anew, see store/collapse), each beside an instance that is there.
+    #: Map indexes to add (-1: to be expanded again, see store/runs/unexpand), each with an existing instance of the task.
     grown: list[tuple[Instance, int]] = field(default_factory=list)
 
     def changes(self, run: Run, dag: SerializedDag) -> list[Change]:
@@ -96,7 +97,7 @@ class _Plan:
 
 
 def _plan(dag: SerializedDag, instances: Sequence[Instance], wanted: Collection[str]) -> _Plan:
-    """`wanted`: the tasks that a run of this date has."""
+    """Plan the changes; `wanted` are the tasks of a run of this date."""
     by_task: defaultdict[str, list[Instance]] = defaultdict(list)
     for one in instances:
         by_task[one.task_id].append(one)
@@ -111,11 +112,11 @@ def _plan(dag: SerializedDag, instances: Sequence[Instance], wanted: Collection[
 
 
 def _fit_instances(plan: _Plan, task: SerializedTask, own: Sequence[Instance]) -> None:
-    """The instances, in the order of their map index, that one task keeps, gets back, loses or gets anew."""
+    """Plan which instances of one task, in the order of their map index, are restored, removed, deleted or added."""
     first = own[0]
     length = literal_length(task.expand) if task.expand is not None else None
     if task.expand is None or (length is None and all(one.state is S.REMOVED for one in own)):
-        # Not mapped any more, or to be expanded by what its inputs give now: one instance with index -1.
+        # Not mapped any more, or to be expanded by its current inputs: one instance with index -1.
         plan.deleted += [one for one in own[1:] if one.state not in STARTED]
         plan.unmapped += [first] if first.map_index != -1 else []
         plan.restored += [first] if first.state is S.REMOVED else []
@@ -123,7 +124,7 @@ def _fit_instances(plan: _Plan, task: SerializedTask, own: Sequence[Instance]) -
         # Expanded by promote, which also fits the others, if there are any.
         plan.restored += [first] if first.state is S.REMOVED else []
     elif length is None:
-        # What its inputs gave stands. Those that are removed may have gone with the task, or lie beyond what there is to map over.
+        # The expansion stays. Removed instances may belong to a removed task, or have a map index beyond the inputs.
         plan.grown += [(first, -1)] if any(one.state is S.REMOVED for one in own) else []
     else:
         plan.restored += [one for one in own if one.state is S.REMOVED and one.map_index < length]
@@ -137,7 +138,7 @@ def _removable(instances: Iterable[Instance]) -> list[Instance]:
 
 
 def literal_length(expand: Mapping[str, Any]) -> int | None:
-    """How many instances a mapped task has by its file alone; None if the results of other tasks decide."""
+    """The number of instances of a mapped task according to the DAG file; None if results of other tasks decide it."""
     lengths = [_length(ref) for ref in expand["inputs"]]
     known = [length for length in lengths if length is not None]
     return math.prod(known) if len(known) == len(lengths) else None
@@ -174,7 +175,7 @@ def _delete(connection: Connection, instances: Sequence[Instance]) -> None:
 
 
 def remove(connection: Connection, instances: Sequence[Instance], reason: str) -> None:
-    """none, waiting or ended -> removed; its XComs go, so that no mapped task counts them."""
+    """none, waiting or ended -> removed; the XComs are deleted, so that no mapped task counts them."""
     if not instances:
         return
     ids = [one.id for one in instances]
@@ -192,7 +193,7 @@ def remove(connection: Connection, instances: Sequence[Instance], reason: str) -
 
 
 def restore(connection: Connection, dag: SerializedDag, instances: Sequence[Instance]) -> None:
-    """removed -> none: the task came back. The try that was is kept in task_try."""
+    """removed -> none: the task came back. The earlier try is kept in task_try."""
     if not instances:
         return
     connection.exec_driver_sql(
@@ -224,9 +225,9 @@ def restore(connection: Connection, dag: SerializedDag, instances: Sequence[Inst
 def _renumber(
     connection: Connection, run: Run, dag: SerializedDag, instances: Sequence[Instance], unmapped: Sequence[Instance]
 ) -> None:
-    """Give every task instance the number of its task in `dag`; tasks that `dag` has not come after all others.
+    """Give every task instance the number of its task in `dag`; removed tasks get the numbers after those.
 
-    Numbers below zero are the way past the unique key; the deadlines of tasks go along.
+    Temporary negative numbers avoid conflicts with the unique key. The SLAs of tasks are renumbered too.
     """
     gone = sorted({one.task_id for one in instances} - dag.number.keys())
     number = dag.number | {task_id: len(dag.tasks) + place for place, task_id in enumerate(gone)}
@@ -250,7 +251,7 @@ def _renumber(
 
 
 def _refresh(connection: Connection, run: Run, dag: SerializedDag, default_queue: str) -> None:
-    """Take over what the new version says of queues, pools, limits and retries of what holds no slot yet."""
+    """Update queues, pools, limits and retries from the new version, for task instances without slots."""
     connection.exec_driver_sql(
         """
         update task_instance t
@@ -286,7 +287,7 @@ def _refresh(connection: Connection, run: Run, dag: SerializedDag, default_queue
 
 
 def grow(connection: Connection, dag: SerializedDag, grown: Sequence[tuple[Instance, int]]) -> None:
-    """More instances of tasks that map over a list in their file, like the ones there."""
+    """Add instances to mapped tasks, as copies of existing instances."""
     if grown:
         connection.exec_driver_sql(
             """

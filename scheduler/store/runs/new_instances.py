@@ -1,4 +1,4 @@
-"""Task instances of a run, made from its DAG in one insert."""
+"""Creates the task instances of a run from its DAG, in one insert."""
 
 from collections.abc import Collection
 from datetime import datetime
@@ -9,7 +9,7 @@ from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
 from scheduler.store.db.arrays import literal
 
-#: What a backfill's task instances rank below: every priority_weight fits into 32 bits.
+#: Added to the rank of task instances of a backfill, so that they rank below all others: a priority_weight has 32 bits.
 BACKFILL_RANK = -(2**33)
 
 
@@ -22,7 +22,7 @@ def insert(
     is_backfill: bool,
     default_queue: str,
 ) -> None:
-    """Undecided instances of these tasks; a mapped task has one until it is expanded. What is there stays."""
+    """Insert undecided instances of these tasks, one for a mapped task until it is expanded. Existing ones stay."""
     tasks = [dag.tasks[no] for no in sorted(task_nos)]
     connection.exec_driver_sql(
         """
@@ -60,13 +60,13 @@ def insert(
 
 
 def wanted(dag: SerializedDag, logical_date: datetime | None, *, is_backfill: bool) -> list[int]:
-    """The numbers of the tasks whose start_date and end_date take in this date; a backfill and a run without date have all."""
+    """The numbers of the tasks whose start_date and end_date include this date; all tasks for a backfill or without a date."""
     if is_backfill or logical_date is None:
         return list(range(len(dag.tasks)))
-    return [no for no, task in enumerate(dag.tasks) if _takes_in(task, logical_date)]
+    return [no for no, task in enumerate(dag.tasks) if _includes(task, logical_date)]
 
 
-def _takes_in(task: SerializedTask, moment: datetime) -> bool:
+def _includes(task: SerializedTask, moment: datetime) -> bool:
     return (task.start_date is None or datetime.fromisoformat(task.start_date) <= moment) and (
         task.end_date is None or moment <= datetime.fromisoformat(task.end_date)
     )

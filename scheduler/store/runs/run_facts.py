@@ -1,4 +1,4 @@
-"""What a run's tasks look at beside its own states: branch decisions, the run before, lengths of what is mapped over."""
+"""What decides about the tasks of a run beside its states: branch decisions, the previous run, and lengths of mapped results."""
 
 from collections.abc import Collection
 
@@ -9,7 +9,7 @@ from scheduler.states import Before, Branched, TaskState
 
 
 def branched(connection: Connection, dag_run_id: int) -> tuple[Branched, ...]:
-    """The branches of a run that succeeded, with what they decided."""
+    """The branches of a run that succeeded, with their decisions."""
     rows = connection.exec_driver_sql(
         "select task_no, map_index, decision->'skip' from task_instance"
         " where dag_run_id = %s and state = 'success' and decision is not null",
@@ -19,8 +19,8 @@ def branched(connection: Connection, dag_run_id: int) -> tuple[Branched, ...]:
 
 
 def before(connection: Connection, dag_run_id: int, wanted: Collection[str], *, catchup: bool) -> Before | None:
-    """The run before by logical date, with the states of the tasks `wanted`; None if there is none, or for the first of a
-    backfill. With catchup it is one that the scheduler made, else any.
+    """The previous run by logical date, with the states of the tasks `wanted`; None without one, or for the first run of a
+    backfill. With catchup, manual runs do not count.
     """
     row = connection.exec_driver_sql(
         """
@@ -54,7 +54,7 @@ def before(connection: Connection, dag_run_id: int, wanted: Collection[str], *, 
 def lengths(
     connection: Connection, dag_run_id: int, dag: SerializedDag, keys: Collection[tuple[str, str]]
 ) -> dict[tuple[str, str], int]:
-    """Lengths of XComs: of a list or dict its size, of a mapped task how many of its instances pushed one."""
+    """The lengths of XComs: the size of a list or dict, or the number of instances of a mapped task that pushed one."""
     rows = connection.exec_driver_sql(
         """
         select t.task_id, x.key, count(*),

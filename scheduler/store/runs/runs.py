@@ -1,4 +1,4 @@
-"""DAG runs: make them with their task instances, start them, examine them, close them."""
+"""DAG runs: creates them with their task instances, starts, examines and closes them."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -22,11 +22,11 @@ from scheduler.store.runs import deadlines, new_instances
 #: Whether a run is over its dagrun_timeout, and whether one runs, see store/upkeep/pending_work.
 TIMED_OUT = "exists (select from dag_run where state = 'running' and timeout_at < clock_timestamp())"
 RUNNING = "exists (select from dag_run where state = 'running')"
-#: What a run id may hold: it becomes a folder name and part of a Celery message. Dots alone would be another folder.
+#: The allowed characters of a run ID, which becomes a folder name and part of a Celery message. Only dots would be another folder.
 RUN_ID = re.compile(r"(?!\.+\Z)[A-Za-z0-9_.~:+-][A-Za-z0-9_.~:+ -]{0,249}")
 
-#: DAGs and backfills with queued runs, their dag_schedule rows locked. It hops from one to the next in an index, so that a DAG
-#: with many queued runs costs as much as one with a single one.
+#: The DAGs and backfills with queued runs, with their dag_schedule rows locked. It skips from DAG to DAG in an index, so that a
+#: DAG with many queued runs costs no more than one with a single queued run.
 STARTABLE = """
     with recursive dags (dag_id) as (
         (select dag_id from dag_run where state = 'queued' and backfill_id is null order by dag_id limit 1)
@@ -51,9 +51,9 @@ STARTABLE = """
     )
     select dag_id, backfill_id from held join startable using (dag_id)
 """
-#: Runs started in one transaction; other schedulers start the next ones while these are examined.
+#: Runs started in one transaction. Other schedulers start the next ones while these are examined.
 MOST_STARTS = 50
-#: A run held by somebody who clears or ends it now is left to the next pass.
+#: Starts runs. A run that another process has locked, to clear or end it, is left to the next pass.
 START = """
     with next (id) as (
         select q.id
@@ -91,7 +91,7 @@ START = """
 
 @dataclass(frozen=True, slots=True)
 class CreatedRun:
-    """A run that was made: its key in the database and its run id."""
+    """A new run: its key in the database and its run ID."""
 
     id: int
     run_id: str
@@ -99,7 +99,7 @@ class CreatedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRun:
-    """What makes a run: when it is for, of which kind, and for whom."""
+    """The data of a run to create: its date, type and origin."""
 
     dag_id: str
     run_id: str
@@ -148,9 +148,9 @@ def trigger(
     writer: Writer | None = None,
     max_conf_bytes: int | None = None,
 ) -> CreatedRun:
-    """Make a manual run of the DAG's newest version, for `logical_date` or now; `writer` is the try that does it.
+    """Create a manual run of the newest version of the DAG, for `logical_date` or now; `writer` is the try of a task that does.
 
-    NotFoundError, ConflictError if it is there, ParamError if `conf` does not fit the DAG's params, StaleTryError.
+    NotFoundError; ConflictError if the run exists; ParamError if `conf` does not fit the params of the DAG; StaleTryError.
     """
     version_id, dag = _newest(connection, dag_id)
     conf = conf or {}
@@ -176,22 +176,22 @@ def trigger(
     try:
         created = create(connection, dag, new, default_queue=default_queue)
     except DataError as error:
-        raise PacelineError(f"conf cannot be stored: {str(error.orig).splitlines()[0]}. Leave that character out.") from None
+        raise PacelineError(f"conf cannot be stored: {str(error.orig).splitlines()[0]}. Remove that character.") from None
     if created is None:
-        what = f"run id {run_id!r} or logical date {logical_date.isoformat()}"
-        raise ConflictError(f"DAG {dag_id!r} already has a run of {what}: choose another.")
+        what = f"run ID {run_id!r} or logical date {logical_date.isoformat()}"
+        raise ConflictError(f"DAG {dag_id!r} already has a run with {what}: choose another.")
     fencing.hold(connection, writer)
     return created
 
 
 def _newest(connection: Connection, dag_id: str) -> tuple[int, SerializedDag]:
-    """The newest version of a DAG that takes manual runs, with its id."""
+    """The ID and the DAG of the newest version; PacelineError if the DAG allows no manual runs."""
     version = connection.exec_driver_sql(
         "select v.id, v.data from dag d join dag_version v on v.id = d.version_id where d.dag_id = %s and d.is_active", (dag_id,)
     ).first()
     if version is None:
         raise NotFoundError(
-            f"There is no DAG {dag_id!r}: `paceline dags list` shows all, `paceline dags errors` what failed to load."
+            f"There is no DAG {dag_id!r}: `paceline dags list` lists all, `paceline dags errors` those that failed to load."
         )
     dag = SerializedDag.from_json(version.data)
     if dag.allowed_run_types and "manual" not in dag.allowed_run_types:
@@ -200,20 +200,20 @@ def _newest(connection: Connection, dag_id: str) -> tuple[int, SerializedDag]:
 
 
 def _check_manual(dag: SerializedDag, run_id: str, logical_date: datetime) -> None:
-    """Refuse a date before the DAG's first one, and an id that cannot be one."""
+    """PacelineError for a date before the start_date of the DAG, or an ID that is not valid."""
     if dag.start is not None and logical_date < dag.start:
         raise PacelineError(f"DAG {dag.dag_id!r} starts on {dag.start.isoformat()}: choose a logical date from then on.")
     if not RUN_ID.fullmatch(run_id):
-        raise PacelineError(f"run id {run_id!r} may hold letters, digits and _.~:+- only, 250 at most.")
+        raise PacelineError(f"run ID {run_id!r} must have at most 250 characters: letters, digits and _.~:+- only.")
 
 
 def manual_run_id(logical_date: datetime) -> str:
-    """The id of a manual run to which nobody gave one."""
+    """The default ID of a manual run."""
     return f"manual__{logical_date.astimezone(UTC).isoformat()}"
 
 
 def triggered_by(connection: Connection, dag_id: str, run_id: str) -> str | None:
-    """What made this run, as its maker said; None if there is no such run."""
+    """The origin of this run, as given at its creation; None if there is no such run."""
     found: str | None = connection.exec_driver_sql(
         "select triggered_by from dag_run where dag_id = %s and run_id = %s", (dag_id, run_id)
     ).scalar_one_or_none()
@@ -222,9 +222,9 @@ def triggered_by(connection: Connection, dag_id: str, run_id: str) -> str | None
 
 @commit_point("start")
 def start_queued(connection: Connection) -> list[int]:
-    """queued -> running, oldest first: each DAG within its max_active_runs, each backfill within its own; the ids of the runs.
+    """queued -> running, oldest first, within max_active_runs of each DAG and backfill. Returns the IDs of the runs.
 
-    The DAG's dag_schedule row is the lock: two schedulers never count the same DAG's runs at once.
+    The dag_schedule row of the DAG is locked, so that two schedulers never count the runs of a DAG at the same time.
     """
     rows = connection.exec_driver_sql(STARTABLE).all()
     if not rows:
@@ -241,9 +241,9 @@ def start_queued(connection: Connection) -> list[int]:
 
 
 def to_examine(connection: Connection, *, limit: int, without: Collection[int] = ()) -> list[int]:
-    """Running runs in turn, the longest unexamined first: `limit` of those where nothing moves, and as many of all.
+    """Running runs, unexamined for longest first, without `without`: `limit` runs in which nothing is open, and `limit` of all.
 
-    None of `without`. Runs that wait for earlier ones do not move either, so these must not take the turn of the others.
+    Runs that wait for earlier runs have nothing open either, and must not displace the others.
     """
     rows = connection.exec_driver_sql(
         f"""
@@ -261,8 +261,8 @@ def to_examine(connection: Connection, *, limit: int, without: Collection[int] =
 
 
 def touched(connection: Connection, since: datetime | None) -> tuple[datetime, list[int]]:
-    """Running runs in which a task instance ended after `since`, and those whose tasks wait for the run before and it did in that;
-    without `since` all running runs. With the database's time of this look.
+    """Running runs in which a task instance ended after `since`, and later runs of their DAGs that depend on the past; without
+    `since` all running runs. Returns the time of this query too.
     """
     if since is None:
         rows = connection.exec_driver_sql("select statement_timestamp(), array(select id from dag_run where state = 'running')")
@@ -286,8 +286,8 @@ def touched(connection: Connection, since: datetime | None) -> tuple[datetime, l
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A running run that this transaction holds: the version it is made from, the newest of its DAG, and whether the look before
-    this one could not decide it.
+    """A running run that this transaction has locked: its version, the newest version of its DAG, and whether the last
+    examination failed.
     """
 
     version_id: int
@@ -296,13 +296,13 @@ class Held:
 
 
 def versions_of(connection: Connection, ids: Collection[int]) -> dict[int, int]:
-    """By id of a running run: the version it is made from."""
+    """The versions of running runs, by run."""
     rows = connection.exec_driver_sql("select id, version_id from dag_run where id = any(%s) and state = 'running'", (list(ids),))
     return {row.id: row.version_id for row in rows}
 
 
 def hold(connection: Connection, ids: Collection[int]) -> dict[int, Held]:
-    """Lock these runs in id order, except those that ended or that another scheduler is looking at."""
+    """Lock these runs in ID order, except those that have ended or that another process has locked."""
     rows = connection.exec_driver_sql(
         """
         select r.id, r.version_id, coalesce(d.version_id, r.version_id) as newest_id, r.scheduling_error is not null as has_error
@@ -323,7 +323,7 @@ def timed_out(connection: Connection, *, limit: int) -> list[int]:
 
 
 def hold_timed_out(connection: Connection, dag_run_id: int) -> bool:
-    """Lock one such run; False if another process has it, or it ended or began anew meanwhile."""
+    """Lock one such run; False if another process has it locked, or if it has ended or was started again."""
     row = connection.exec_driver_sql(
         "select 1 from dag_run where id = %s and state = 'running' and timeout_at < clock_timestamp()"
         " for no key update skip locked",
@@ -352,13 +352,14 @@ def following(connection: Connection, ids: Collection[int]) -> list[int]:
 
 
 def mark_examined(connection: Connection, ids: Collection[int]) -> None:
-    """Send these runs, which the caller holds, to the back of the line of the slow poll."""
+    """Record that these runs, which the caller has locked, were examined now; so a sweep examines them last."""
     connection.exec_driver_sql("update dag_run set examined_at = clock_timestamp() where id = any(%s)", (list(ids),))
 
 
 def set_aside(connection: Connection, dag_run_id: int, error: str) -> bool:
-    """Note why a run cannot be decided and send it to the back of the line; whether that is news. One that another process holds
-    is left alone: that one decides it.
+    """Store why a run cannot be decided, and mark it as examined; whether the reason is new.
+
+    A run that another process has locked is left to that process.
     """
     is_new = connection.exec_driver_sql(
         """
@@ -376,12 +377,12 @@ def set_aside(connection: Connection, dag_run_id: int, error: str) -> bool:
 
 
 def decided_again(connection: Connection, ids: Collection[int]) -> None:
-    """The cause is gone that kept these runs, which the caller holds, from being decided."""
+    """Delete the stored errors of these runs, which the caller has locked, because they can be decided again."""
     connection.exec_driver_sql("update dag_run set scheduling_error = null where id = any(%s)", (list(ids),))
 
 
 def close(connection: Connection, ended: Mapping[int, RunState]) -> int:
-    """running -> success or failed; the caller holds the rows. How many were closed."""
+    """running -> success or failed, for rows that the caller has locked. Returns how many were closed."""
     closed = connection.exec_driver_sql(
         """
         update dag_run r set state = n.state, ended_at = clock_timestamp()

@@ -1,4 +1,4 @@
-"""Which runs and task instances a person means, and the locks under which they are read."""
+"""Selects the runs and task instances of a request, and locks them before they are read."""
 
 import difflib
 import re
@@ -16,7 +16,7 @@ from scheduler.store.db import rows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runs:
-    """Runs of one DAG: one by its run id (with `past` or `future` also those before or after it), or all of a range of dates."""
+    """Runs of one DAG: one by its run ID (with `past` or `future` also those before or after it), or all in a range of dates."""
 
     dag_id: str
     run_id: str | None = None
@@ -28,9 +28,9 @@ class Runs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tasks:
-    """Task instances of a run: all, or those of tasks named or matched, with what lies above or below them.
+    """Task instances of a run: all, or those of tasks by ID or regular expression, with their upstream or downstream tasks.
 
-    `states` keeps those in one of these states; None keeps all.
+    `states` selects those in one of these states; None selects all.
     """
 
     task_ids: tuple[str, ...] = ()
@@ -43,9 +43,9 @@ class Tasks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One task instance that a person's command changes; a dry run gives the same ones.
+    """The change of one task instance by a request; a dry run returns the same changes.
 
-    `becomes` is its new state ("shutdown": its worker stops it first), "created" or "deleted".
+    `becomes` is its new state ("shutdown" if its worker stops it first), "created" or "deleted".
     """
 
     dag_run_id: int
@@ -98,7 +98,7 @@ class Instance:
 
 
 def run_keys(connection: Connection, runs: Runs) -> list[int]:
-    """The keys of the runs meant, oldest first. NotFoundError if the DAG or the run named does not exist."""
+    """The keys of the selected runs, oldest first. NotFoundError if the DAG or the run does not exist."""
     keys = connection.exec_driver_sql(
         """
         with named as (
@@ -124,16 +124,16 @@ def run_keys(connection: Connection, runs: Runs) -> list[int]:
     )
     found = list(keys.scalars())
     if runs.run_id is not None and not found:
-        raise NotFoundError(f"DAG {runs.dag_id!r} has no run {runs.run_id!r}; `paceline runs list --dag {runs.dag_id}` shows all.")
+        raise NotFoundError(f"DAG {runs.dag_id!r} has no run {runs.run_id!r}; `paceline runs list --dag {runs.dag_id}` lists all.")
     if not found:
         known = connection.exec_driver_sql("select 1 from dag where dag_id = %s", (runs.dag_id,)).first()
         if known is None:
-            raise NotFoundError(f"There is no DAG {runs.dag_id!r}; `paceline dags list` shows all.")
+            raise NotFoundError(f"There is no DAG {runs.dag_id!r}; `paceline dags list` lists all.")
     return found
 
 
 def hold_run(connection: Connection, key: int) -> Run | None:
-    """Lock a run in any state; None if it was deleted meanwhile."""
+    """Lock a run in any state; None if it was deleted."""
     held = connection.exec_driver_sql(
         "select id, dag_id, run_id, state, version_id, logical_date, run_type = 'backfill' as is_backfill"
         " from dag_run where id = %s for no key update",
@@ -143,7 +143,7 @@ def hold_run(connection: Connection, key: int) -> Run | None:
 
 
 def hold_instances(connection: Connection, run: Run) -> list[Instance]:
-    """Lock the task instances of a held run in id order, then read them: nobody can move them until the commit."""
+    """Lock the task instances of a locked run in ID order, then read them: they cannot change until the commit."""
     connection.exec_driver_sql("select 1 from task_instance where dag_run_id = %s order by id for no key update", (run.id,))
     held = connection.exec_driver_sql(
         "select id, task_no, task_id, map_index, coalesce(state, 'none') as state, asked"
@@ -154,7 +154,7 @@ def hold_instances(connection: Connection, run: Run) -> list[Instance]:
 
 
 def pick(dag: SerializedDag, instances: Sequence[Instance], tasks: Tasks) -> list[Instance]:
-    """The task instances meant. NotFoundError if none of them is of a task that was named."""
+    """The selected task instances. NotFoundError if a requested task or map index does not exist."""
     if not tasks.task_ids and tasks.regex is None:
         return [one for one in instances if _is(one, tasks.states)]
     named = _named(dag, instances, tasks)
@@ -166,34 +166,34 @@ def pick(dag: SerializedDag, instances: Sequence[Instance], tasks: Tasks) -> lis
         around |= _reach(numbers, dag.downstream)
     groups = {dag.tasks[no].mapped_group for no in numbers} - {None}
 
-    def meant(one: Instance) -> bool:
+    def is_selected(one: Instance) -> bool:
         if one.task_id in named:
             return tasks.map_index is None or one.map_index == tasks.map_index
         if dag.number.get(one.task_id) not in around:
             return False
-        # Inside a mapped group what lies above or below one instance are the instances of its index.
+        # Inside a mapped group, the upstream and downstream instances are those with the same map index.
         peer = dag.tasks[dag.number[one.task_id]].mapped_group in groups
         return tasks.map_index is None or not peer or one.map_index in {tasks.map_index, -1}
 
-    found = [one for one in instances if meant(one)]
+    found = [one for one in instances if is_selected(one)]
     if tasks.map_index is not None and not any(one.task_id in named for one in found):
         raise NotFoundError(f"Task {min(named)!r} has no instance of map index {tasks.map_index} in this run.")
     return [one for one in found if _is(one, tasks.states)]
 
 
 def with_setups(dag: SerializedDag, instances: Sequence[Instance], picked: Iterable[Instance]) -> list[Instance]:
-    """`picked` with the setups and teardowns of its work tasks, in whatever state these are: it cannot run without them."""
+    """`picked` with the setups and teardowns of its tasks, in any state, because the tasks cannot run without them."""
     chosen = {one.id for one in picked}
     work = {one.task_id for one in instances if one.id in chosen}
     wanted = {setup for name in work if name in dag.number for setup in dag.tasks[dag.number[name]].setups}
     wanted |= {task.task_id for task in dag.tasks if task.is_teardown and work & set(task.scope)}
-    # A setup that runs again is torn down again.
+    # The teardowns of a setup that runs again also run again.
     wanted |= {task.task_id for task in dag.tasks if task.is_teardown and (wanted | work) & set(task.setups)}
     return [one for one in instances if one.id in chosen or one.task_id in wanted]
 
 
 def below(dag: SerializedDag, instances: Iterable[Instance]) -> set[str]:
-    """The tasks below those of `instances`, however far."""
+    """The transitive downstream tasks of those of `instances`."""
     numbers = {dag.number[one.task_id] for one in instances if one.task_id in dag.number}
     return {dag.tasks[no].task_id for no in _reach(numbers, dag.downstream)}
 
@@ -203,7 +203,7 @@ def _named(dag: SerializedDag, instances: Sequence[Instance], tasks: Tasks) -> s
     for name in tasks.task_ids:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"`paceline tasks list {dag.dag_id}` shows all."
+            hint = f"did you mean {near[0]!r}?" if near else f"`paceline tasks list {dag.dag_id}` lists all."
             raise NotFoundError(f"DAG {dag.dag_id!r} has no task {name!r}; {hint}")
     found = set(tasks.task_ids)
     if tasks.regex is not None:
@@ -216,7 +216,7 @@ def _named(dag: SerializedDag, instances: Sequence[Instance], tasks: Tasks) -> s
 
 
 def _reach(start: Iterable[int], edges: Sequence[Sequence[int]]) -> set[int]:
-    """Everything that `edges` lead to from `start`."""
+    """Every node that `edges` reach from `start`."""
     seen: set[int] = set()
     todo = list(start)
     while todo:

@@ -1,8 +1,8 @@
-"""Mapped tasks that are to be expanded anew, because what they map over is made again.
+"""Prepares mapped tasks for another expansion, because a task whose result they are mapped over runs again.
 
-Beside the instances of such a task stands an undecided one of map index -1, as before its first expansion. While it is there the
-others wait. Once the task may run, its instances are fitted to what there is to map over now: those in range stay or come
-back, missing ones are added, those beyond are removed, with their tries and logs.
+Such a task gets an additional undecided instance with map index -1, as before its first expansion. While it exists, the other
+instances wait. Once the task can run, its instances are fitted to the new result: those in range stay or are restored, missing
+ones are added, and those beyond are removed, with their tries and logs.
 """
 
 from collections.abc import Collection, Iterable
@@ -19,7 +19,7 @@ BEYOND = "there is nothing to map over at its index any more"
 
 
 def tasks_to_expand_again(dag: SerializedDag, instances: Iterable[Instance], picked: Iterable[Instance]) -> set[str]:
-    """Expanded tasks with an instance that is to run, after a task whose result they map over has run again."""
+    """Expanded tasks with an instance that will run, after a task whose result they are mapped over has run again."""
     chosen = {one.id for one in picked}
     runs_again = {one.task_id for one in instances if one.id in chosen or one.state not in FINISHED}
     is_to_run = {one.task_id for one in instances if one.map_index >= 0 and (one.id in chosen or one.state is TaskState.NONE)}
@@ -31,14 +31,14 @@ def tasks_to_expand_again(dag: SerializedDag, instances: Iterable[Instance], pic
 
 
 def unexpand(connection: Connection, dag: SerializedDag, instances: Iterable[Instance], tasks: Collection[str]) -> None:
-    """Have these tasks expanded anew; `instances` are all of the run, locked."""
+    """Mark these tasks for another expansion; `instances` are all task instances of the run, locked."""
     first: dict[str, Instance] = {}
     for one in instances:
         if one.task_id in tasks:
             first.setdefault(one.task_id, one)
     like = [one for one in first.values() if one.map_index != -1]
     if like:
-        # Without the map index, whose default is -1: a worker, for a task that clears a run, may not name it.
+        # Without the map index, whose default is -1: the role of a worker, which can clear runs, may not insert it.
         connection.exec_driver_sql(
             """
             insert into task_instance (dag_run_id, task_no, task_id, max_tries, queue, pool, pool_slots, priority_weight, rank,
@@ -56,7 +56,7 @@ def unexpand(connection: Connection, dag: SerializedDag, instances: Iterable[Ins
 
 
 def expand_again(connection: Connection, dag: SerializedDag, dag_run_id: int, task_no: int, count: int) -> None:
-    """Fit the instances of a task to `count`; without any, the one of index -1 is skipped. The caller holds the run."""
+    """Fit the instances of a task to `count`; with 0, the one with index -1 is skipped. The caller has the run locked."""
     connection.exec_driver_sql(
         "select 1 from task_instance where dag_run_id = %s and task_no = %s order by id for no key update", (dag_run_id, task_no)
     )
@@ -67,7 +67,7 @@ def expand_again(connection: Connection, dag: SerializedDag, dag_run_id: int, ta
     )
     own = rows.of_result(Instance, found)
     stand_in = next(one for one in own if one.map_index == -1)
-    # Below -1: instances that the version before this one had stopped.
+    # Below -1: instances that an earlier version of Paceline stopped.
     out_of_range = [one for one in own if one.map_index >= count or one.map_index < -1]
     beyond = [one for one in out_of_range if one.state not in STARTED | {TaskState.REMOVED}]
     integrity.remove(connection, beyond, BEYOND)

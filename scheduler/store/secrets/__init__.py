@@ -1,1 +1,1 @@
-"""Variables and connections, encrypted."""
+"""Encrypted variables and connections."""

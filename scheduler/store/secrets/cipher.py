@@ -1,4 +1,4 @@
-"""How variables and connections are encrypted: Fernet, with the keys of core.fernet_key or the key file of this home."""
+"""The encryption of variables and connections: Fernet, with the keys of core.fernet_key or the key file in PACELINE_HOME."""
 
 import os
 from collections.abc import Sequence
@@ -15,17 +15,17 @@ NEW_KEY = "`openssl rand -base64 32 | tr '+/' '-_'`"
 
 
 class Cipher:
-    """The first key encrypts, each may decrypt."""
+    """Encrypts with the first key, and decrypts with any of them."""
 
     def __init__(self, keys: Sequence[str]) -> None:
         self._fernet = MultiFernet([Fernet(key) for key in keys])
 
     @classmethod
     def of(cls, settings: Settings, *, make: bool) -> "Cipher":
-        """With the keys of the settings, else the key file; `make` it if there is none, or PacelineError.
+        """A cipher with the keys of the settings, or else of the key file, which `make` creates if it is missing.
 
-        None is made beside an external database: a container loses its home, and other machines have another, so that the next
-        process could not read what this key encrypted.
+        PacelineError without a key. With an external database, no key file is created: a container loses its home, and other
+        machines have another, so that other processes could not decrypt.
         """
         if settings.core.fernet_key:
             return cls([key.strip() for key in settings.core.fernet_key.split(",")])
@@ -34,7 +34,7 @@ class Cipher:
             if not settings.database_is_embedded:
                 raise PacelineError(
                     f"There is no key to encrypt with: set PACELINE_CORE_FERNET_KEY, the same for every process ({NEW_KEY} prints"
-                    f" one), or copy the key of the others to {path}."
+                    f" one), or copy the key of the other processes to {path}."
                 )
             _make(path)
         try:
@@ -52,7 +52,7 @@ class Cipher:
         return self._fernet.encrypt(text.encode()).decode()
 
     def decrypt(self, token: str, what: str) -> str:
-        """The text; PacelineError that names `what` if no key fits."""
+        """The decrypted text; PacelineError about `what` if no key fits."""
         try:
             return self._fernet.decrypt(token).decode()
         except InvalidToken:
@@ -67,7 +67,7 @@ class Cipher:
         return True
 
     def rotate(self, token: str, what: str) -> str:
-        """The same text under the first key."""
+        """The same text, encrypted with the first key."""
         try:
             return self._fernet.rotate(token).decode()
         except InvalidToken:
@@ -75,7 +75,7 @@ class Cipher:
 
 
 def _make(path: Path) -> None:
-    """A new key, whole from the moment its name is there; whoever comes second takes that of the first."""
+    """Create the key file atomically; if another process creates it first, that one is used."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{KEY_FILE}.{os.getpid()}")
     file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -91,5 +91,5 @@ def _make(path: Path) -> None:
 
 def _unreadable(what: str) -> PacelineError:
     return PacelineError(
-        f"{what} was encrypted with another key: add that key to core.fernet_key, after the new one and a comma, or set it again."
+        f"{what} was encrypted with another key: add that key to core.fernet_key, separated by a comma, or set the value again."
     )

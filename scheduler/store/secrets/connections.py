@@ -11,7 +11,7 @@ from scheduler.store.db import rows
 from scheduler.store.secrets.cipher import Cipher
 
 COLUMNS = ("conn_id", "conn_type", "description", "host", "login", "password", "schema", "port", "extra")
-#: For the hot path too.
+#: Used by the hot path too.
 READ = f"select {', '.join(COLUMNS)} from connection where conn_id = %s"
 
 
@@ -42,7 +42,7 @@ def connection(session: Session, conn_id: str, cipher: Cipher) -> Connection:
 
 
 def add(session: Session, made: list[Connection], cipher: Cipher, *, existing: str = "fail") -> list[str]:
-    """Store connections, all or none; `existing` ones: fail (ConflictError), skip or overwrite. The ids written."""
+    """Store all connections or none, and return the IDs written. `existing`: fail (ConflictError), skip or overwrite."""
     written = []
     for one in sorted(made, key=lambda one: one.conn_id):
         conflict = "do nothing" if existing != "overwrite" else f"(conn_id) do update set {_ALL_EXCLUDED}, updated_at = now()"
@@ -64,7 +64,7 @@ def add(session: Session, made: list[Connection], cipher: Cipher, *, existing: s
         if row is not None:
             written.append(one.conn_id)
         elif existing == "fail":
-            raise ConflictError(f"There is a connection {one.conn_id!r} already: delete it first.")
+            raise ConflictError(f"Connection {one.conn_id!r} already exists: delete it first.")
     return written
 
 
@@ -78,7 +78,7 @@ def tokens(session: Session) -> list[tuple[str, str]]:
 
 
 def delete(session: Session, conn_id: str) -> None:
-    """NotFoundError if there is none."""
+    """Delete a connection; NotFoundError if there is none."""
     if session.exec_driver_sql("delete from connection where conn_id = %s returning conn_id", (conn_id,)).first() is None:
         raise _missing(conn_id)
 
@@ -99,4 +99,4 @@ _ALL_EXCLUDED = ", ".join(f"{name} = excluded.{name}" for name in COLUMNS[1:])
 
 
 def _missing(conn_id: str) -> NotFoundError:
-    return NotFoundError(f"There is no connection {conn_id!r}: `paceline connections list` shows all.")
+    return NotFoundError(f"There is no connection {conn_id!r}: `paceline connections list` lists all.")

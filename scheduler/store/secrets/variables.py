@@ -10,7 +10,7 @@ from scheduler.store.db import fencing, rows
 from scheduler.store.secrets.cipher import Cipher
 
 KEY_MAX_LENGTH = 250
-#: For the hot path too.
+#: Used by the hot path too.
 READ = "select value from variable where key = %s"
 UPSERT = """
 on conflict (key) do update set value = excluded.value, updated_at = now(),
@@ -19,7 +19,7 @@ returning key
 """
 WRITE = f"insert into variable (key, value, description) values (%s, %s, coalesce(%s, '')) {UPSERT}"
 DELETE = "delete from variable where key = %s returning key"
-#: What a task does: a try that is not the current one must not undo what the current one has set.
+#: The statements of tasks: a stale try must not overwrite a value of the current one.
 WRITE_OF_TASK = fencing.guarded(
     f"insert into variable (key, value, description) select %s, %s, coalesce(%s, '') from current {UPSERT}"
 )
@@ -47,7 +47,10 @@ def variable(connection: Connection, key: str, cipher: Cipher) -> dict[str, Any]
 def set_variables(
     connection: Connection, values: Iterable[tuple[str, str, str | None]], cipher: Cipher, *, replace: bool = True
 ) -> list[str]:
-    """Make or change variables (key, value, description), all or none; without `replace` only new ones. The keys written."""
+    """Create or change all variables (key, value, description) or none, and return the keys written.
+
+    Without `replace`, existing variables stay.
+    """
     written = []
     for key, value, description in sorted(values):
         check_key(key)
@@ -64,7 +67,7 @@ def tokens(connection: Connection) -> list[tuple[str, str]]:
 
 
 def delete_variable(connection: Connection, key: str) -> None:
-    """NotFoundError if there is none."""
+    """Delete a variable; NotFoundError if there is none."""
     if connection.exec_driver_sql(DELETE, (key,)).first() is None:
         raise _missing(key)
 
@@ -80,10 +83,10 @@ def rotate(connection: Connection, cipher: Cipher) -> int:
 
 
 def check_key(key: str) -> None:
-    """PacelineError if a variable cannot have this name."""
+    """PacelineError if a variable cannot have this key."""
     if not key.strip() or len(key) > KEY_MAX_LENGTH or "\0" in key:
-        raise PacelineError(f"A variable's key has 1 to {KEY_MAX_LENGTH} characters and no NUL.")
+        raise PacelineError(f"The key of a variable must have 1 to {KEY_MAX_LENGTH} characters and no NUL.")
 
 
 def _missing(key: str) -> NotFoundError:
-    return NotFoundError(f"There is no variable {key!r}: `paceline variables list` shows all.")
+    return NotFoundError(f"There is no variable {key!r}: `paceline variables list` lists all.")

@@ -1,6 +1,6 @@
-"""Renews the heartbeat of one process, in a thread and on a connection of its own that wait for nothing but PostgreSQL.
+"""Renews the heartbeat of one process, in a thread and on a connection of its own, which wait only for PostgreSQL.
 
-Whatever else the process does may be held up: by a broker that does not answer, a slow query, a lock. Its heartbeat is not.
+So the heartbeat continues while other work of the process is blocked by the broker, a slow query or a lock.
 """
 
 import contextlib
@@ -20,22 +20,22 @@ from scheduler.store.db.database import connect
 
 log = logging.getLogger("paceline.heartbeat")
 
-#: The part of the timeout after which an attempt is given up and made again on a new connection: one that swallows what is
-#: sent does not say so. Two attempts fit into a timeout.
+#: The part of the timeout after which an attempt is repeated on a new connection, because a broken connection may not report an
+#: error. Two attempts fit into a timeout.
 ATTEMPT = 0.45
-#: libpq takes less for two.
+#: The minimum of libpq.
 CONNECT_TIMEOUT_S = 2
 PAUSE_S = 0.25
 RENEW = "update process set heartbeat_at = clock_timestamp() where id = %s and stopped_at is null"
 
 
 def boottime() -> float:
-    """Seconds of a clock that never jumps and goes on while the machine sleeps; all processes of the machine share it."""
+    """Seconds of a clock that never jumps and includes the sleep of the machine, the same for all of its processes."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 class HeartbeatConnection:
-    """One connection on which no call takes longer than `timeout_s`, connecting aside."""
+    """A connection on which no call takes longer than `timeout_s`, except connecting."""
 
     def __init__(self, settings: Settings, application: str, timeout_s: float) -> None:
         self._settings = settings
@@ -44,7 +44,7 @@ class HeartbeatConnection:
         self._connection: Connection | None = None
 
     def renew(self, process_id: str) -> bool:
-        """False if this process was declared dead. psycopg2.Error if PostgreSQL does not answer in time."""
+        """Renew the heartbeat; False if this process was declared lost. psycopg2.Error if PostgreSQL does not answer in time."""
         try:
             connection = self._connection = self._connection or self._connect()
             with self._cut_off_late(connection), connection.cursor() as cursor:
@@ -69,7 +69,7 @@ class HeartbeatConnection:
 
     @contextlib.contextmanager
     def _cut_off_late(self, connection: Connection) -> Iterator[None]:
-        """Shut the socket down after the timeout, which ends the wait for an answer with an error."""
+        """Shut the socket down after the timeout, so that waiting for an answer ends with an error."""
         timer = threading.Timer(self._timeout_s, _shut_down, (connection,))
         timer.daemon = True
         timer.start()
@@ -80,8 +80,10 @@ class HeartbeatConnection:
 
 
 class Renewal(threading.Thread):
-    """Calls `renewed(process_id, sent_at)` after each success, with the time of `boottime` before the renewal was sent; `refused`
-    if this process was declared dead; `failed` if PostgreSQL did not answer.
+    """The thread that renews the heartbeat.
+
+    It calls `renewed(process_id, sent_at)` after each success, with the `boottime` before the renewal was sent; `refused` if
+    this process was declared lost; and `failed` if PostgreSQL did not answer.
     """
 
     def __init__(
@@ -109,7 +111,7 @@ class Renewal(threading.Thread):
         self._refused_id: str | None = None
 
     def is_refused(self, process_id: str) -> bool:
-        """Whether the last renewal found that this process had been declared dead."""
+        """Whether the last renewal found that this process had been declared lost."""
         return self._refused_id == process_id
 
     def run(self) -> None:
@@ -121,7 +123,7 @@ class Renewal(threading.Thread):
         self._connection.close()
 
     def end(self) -> None:
-        """Renew no more; the heartbeat that is being sent may still arrive."""
+        """Stop renewing; a heartbeat that is being sent may still arrive."""
         self._ended.set()
 
     def _attempt(self, sent_at: float) -> bool:
@@ -132,7 +134,7 @@ class Renewal(threading.Thread):
             self._failed(error)
             return False
         except Exception:
-            log.exception("a heartbeat failed; the next one comes soon")
+            log.exception("a heartbeat failed; it will be repeated soon")
             return False
         if alive:
             self._renewed(process_id, sent_at)

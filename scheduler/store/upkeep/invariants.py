@@ -1,6 +1,6 @@
-"""Invariants that hold between rows: for each a statement that finds the rows which break it.
+"""Invariants between rows: for each a statement that finds the rows that break it.
 
-A moving system breaks some for a moment, so a row counts once it has been so for `grace` seconds. Nothing here locks or changes.
+A running system breaks some of them briefly, so a row counts only after `grace` seconds. The statements lock and change nothing.
 """
 
 from collections.abc import Mapping
@@ -17,15 +17,15 @@ from scheduler.store.db.database import patiently
 from scheduler.store.queueing.limits import over
 
 LONGEST_S = 300.0
-#: Seconds after which a lease that nobody renewed or took over is no longer just being taken over.
+#: Seconds after which an expired lease should have been renewed or taken over.
 STALE_LEASE_S = 120.0
-#: What ends with its run; a shutdown ends when its worker has stopped it.
+#: The states that end with the run; a shutdown ends when its worker has stopped the task.
 ENDS_WITH_RUN = States(OPEN - {TaskState.SHUTDOWN})
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A row, or what a run is in, that breaks an invariant; `what` is a sentence without the name of the row."""
+    """A row or run that breaks an invariant; `what` is a sentence without the name of the row."""
 
     name: str
     dag_id: str | None
@@ -37,8 +37,8 @@ class Broken:
 
 
 LATE = "clock_timestamp() - make_interval(secs => %(grace)s)"
-#: A process `p` that is no more: its row is gone, stopped, or silent for its timeout. A restart or crash of PostgreSQL is nobody's
-#: silence.
+#: A process `p` that is lost: its row is missing, stopped, or without a heartbeat for its timeout. After a restart or crash of
+#: PostgreSQL, the timeout starts again.
 DEAD = f"""(p.id is null or p.stopped_at < {LATE} or (p.stopped_at is null
        and greatest(p.heartbeat_at, pg_postmaster_start_time(), (select since from crash_free))
            < {LATE} - make_interval(secs => %(timeout)s)))"""
@@ -64,7 +64,7 @@ STATEMENTS: Mapping[str, str] = {
     "dead worker": f"""
         select {
         _instance(
-            "t.state || ' with worker ' || t.worker || ', which is dead or was never there'",
+            "t.state || ' with worker ' || t.worker || ', which is lost or never existed'",
             "coalesce(p.stopped_at, p.heartbeat_at, t.started_at)",
         )
     }
@@ -81,7 +81,7 @@ STATEMENTS: Mapping[str, str] = {
             or t.state in {ENDS_WITH_RUN.sql}
     """,
     "overdue": f"""
-        select {_instance("t.state || ', and its time is over'", "t.due_at")}
+        select {_instance("t.state || ', and overdue'", "t.due_at")}
           from task_instance t join dag_run r on r.id = t.dag_run_id
          where t.state in {DUE.sql} and t.due_at < {LATE}
     """,
@@ -105,7 +105,7 @@ STATEMENTS: Mapping[str, str] = {
     "trigger of a dead waiter": f"""
         select {
         _instance(
-            "'deferred, and its trigger is with waiter ' || d.waiter || ', which is dead or was never there'",
+            "'deferred, and its trigger is with waiter ' || d.waiter || ', which is lost or never existed'",
             "coalesce(p.stopped_at, p.heartbeat_at, d.created_at)",
         )
     }
@@ -131,7 +131,7 @@ STATEMENTS: Mapping[str, str] = {
          where f.claimed_by is not null and f.claimed_until < {LATE} - make_interval(secs => {STALE_LEASE_S})
     """,
     "backfill without an end": f"""
-        select {_else("'backfill ' || b.id || ' goes on with no date and no run left'", dag_id="b.dag_id", since="b.created_at")}
+        select {_else("'backfill ' || b.id || ' is open without a date or run left'", dag_id="b.dag_id", since="b.created_at")}
           from backfill b
          where b.ended_at is null and b.created_at < {LATE}
            and not exists (select 1 from backfill_run o where o.backfill_id = b.id and o.state = 'waiting')
@@ -165,7 +165,7 @@ STATEMENTS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What the statements compare with."""
+    """The values with which the statements compare."""
 
     grace_s: float
     worker_timeout_s: float

@@ -1,7 +1,6 @@
-"""The outbox of notices: callbacks and mails that changes of state ask for. Triggers and store/deadlines write it.
+"""The outbox of notices: callbacks and emails that are due after changes of state. Database triggers and deadlines write it.
 
-A notice is claimed for a while, begun, and ended once. Only one that was begun and never ended, because a process died in the
-middle, is begun again.
+A notice is claimed for a limited time, started, and ended once. It is started again only if a process died before its end.
 """
 
 from collections.abc import Collection, Sequence
@@ -17,13 +16,13 @@ from scheduler.store.db.database import commit_point
 
 #: Whether a notice is open, see store/upkeep/pending_work.
 PENDING = "exists (select from notice where ended_at is null)"
-#: Task instances an SLA callback is told of as those that hold the late one up.
+#: The largest number of blocking task instances that an SLA callback receives.
 MOST_BLOCKING = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """One thing to tell, with what the one who is told may want to know. `attempts` counts this one once it has begun."""
+    """A callback or email that is due, with its data. `attempts` includes the current one after its start."""
 
     id: int
     kind: str
@@ -32,7 +31,7 @@ class Notice:
     run_id: str
     dag_run_id: int
     run: dict[str, Any]
-    #: None for what is about a run.
+    #: None for a notice about a run.
     ti: dict[str, Any] | None
     email: tuple[str, ...]
     state: str | None
@@ -44,7 +43,7 @@ class Notice:
 
     @property
     def about(self) -> str:
-        """What it is about, for people."""
+        """Its subject, for people."""
         if self.ti is None:
             return f"{self.dag_id} (run {self.run_id})"
         index = f"[{self.ti['map_index']}]" if self.ti["map_index"] >= 0 else ""
@@ -55,7 +54,7 @@ class Notice:
 def claim_callbacks(
     connection: Connection, claimed_by: str, *, lease_s: float, limit: int, without_files: Collection[str] = ()
 ) -> list[Notice]:
-    """Take the oldest callbacks that nobody holds, not those of `without_files`."""
+    """Claim the oldest callbacks without a claim, except those of `without_files`."""
     return _claim(
         connection,
         "n.kind not in ('asset', 'email_failure', 'email_retry', 'email_sla')",
@@ -73,7 +72,7 @@ def claim_mails(connection: Connection, claimed_by: str, *, lease_s: float, limi
 
 
 def begin(connection: Connection, notice_id: int, claimed_by: str, *, lease_s: float) -> int | None:
-    """Say that it begins; which attempt this is, or None if the claim has lapsed and somebody else took it."""
+    """Record the start of an attempt, and return its number; None if another process has claimed the notice since."""
     return connection.exec_driver_sql(
         """
         update notice set attempts = attempts + 1, claimed_until = clock_timestamp() + make_interval(secs => %(lease)s)
@@ -85,7 +84,7 @@ def begin(connection: Connection, notice_id: int, claimed_by: str, *, lease_s: f
 
 
 def progress(connection: Connection, notice_id: int, claimed_by: str, *, done: int, error: str | None, lease_s: float) -> bool:
-    """One of its callbacks has ended, perhaps with an error; False if the claim is lost."""
+    """Record that one of its callbacks has ended, with or without an error; False if the claim is lost."""
     noted = connection.exec_driver_sql(
         """
         update notice set done = %(done)s, error = nullif(concat_ws(E'\\n', error, %(error)s::text), ''),
@@ -99,7 +98,7 @@ def progress(connection: Connection, notice_id: int, claimed_by: str, *, done: i
 
 @commit_point("told")
 def end(connection: Connection, notice_id: int, claimed_by: str, *, error: str | None = None) -> bool:
-    """It is done, or given up because of `error`; False if the claim is lost."""
+    """End a notice, with `error` if it failed; False if the claim is lost."""
     ended = connection.exec_driver_sql(
         """
         update notice set ended_at = clock_timestamp(), claimed_until = null,
@@ -112,7 +111,7 @@ def end(connection: Connection, notice_id: int, claimed_by: str, *, error: str |
 
 
 def release_dead(connection: Connection, schedulers: Collection[str]) -> None:
-    """Give back what schedulers that died had claimed, as <scheduler>/<pass>; what is just being noted is passed over."""
+    """Release the claims of lost schedulers, named <scheduler>/<pass>, except for rows that are locked."""
     connection.exec_driver_sql(
         """
         with held as (
@@ -128,7 +127,7 @@ def release_dead(connection: Connection, schedulers: Collection[str]) -> None:
 
 
 def release(connection: Connection, claimed_by: str, ids: Sequence[int], *, pause_s: float = 0.0) -> None:
-    """Give these back, to be taken again after `pause_s`."""
+    """Release the claims of these notices, which can be claimed again after `pause_s`."""
     connection.exec_driver_sql(
         """
         with held as (
@@ -145,7 +144,7 @@ def release(connection: Connection, claimed_by: str, ids: Sequence[int], *, paus
 def notices(
     connection: Connection, *, dag_id: str | None = None, failed: bool = False, limit: int | None = 100
 ) -> list[dict[str, Any]]:
-    """Those that are open, or with `failed` those that ended with an error; newest first. NotFoundError for an unknown DAG."""
+    """The open notices, or with `failed` those that ended with an error, newest first. NotFoundError for an unknown DAG."""
     if dag_id is not None and connection.exec_driver_sql("select 1 from dag where dag_id = %s", (dag_id,)).first() is None:
         raise NotFoundError(f"There is no DAG {dag_id!r}: `paceline dags list` shows all.")
     found = connection.exec_driver_sql(
@@ -238,5 +237,5 @@ def _read(connection: Connection, ids: list[int]) -> list[Notice]:
 
 
 def _clean(text: str | None) -> str | None:
-    """What PostgreSQL can store; bounded."""
+    """The text in a form that PostgreSQL can store, with a limited length."""
     return None if text is None else text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()[:4000]

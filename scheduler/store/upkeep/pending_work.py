@@ -1,14 +1,14 @@
-"""Pending work: one statement that tells which services may find something to do, so that an idle scheduler asks nothing else.
+"""Pending work: one statement that finds which services may have something to do, so that an idle scheduler needs no other.
 
-Each service names its question, an SQL condition that stands beside the first statement of the service. All of them ask indexes of
-the little that is open, or tables that stay small. A question may use two parameters:
+Each service has a question, an SQL condition next to the first statement of the service. All questions use indexes over open
+rows, or small tables. A question may use two parameters:
 
-- `$1`: seconds until the next look. A service that runs may name the time at which its next row is due, so a row that is due before
-  the next look is pending work already.
-- `$2`: seconds of silence after which a process may be lost.
+- `$1`: seconds until the next check. A service may request a pass for the time at which its next row is due, so a row that is
+  due before the next check is already pending work.
+- `$2`: seconds without a heartbeat after which a process may be lost.
 
-INVARIANT: each answer is true whenever the first statement of its service would find a row, now or before the next look. A service
-runs whatever the answer when it is woken, when it has named a time itself, and at least twice a minute.
+INVARIANT: an answer is true whenever the first statement of its service would find a row, now or before the next check. A service
+runs regardless of the answer after a wakeup, at a time that it requested, and at least twice a minute.
 """
 
 from collections.abc import Mapping
@@ -19,14 +19,14 @@ from sqlalchemy import Connection
 
 from scheduler.settings import Settings
 
-#: Looks are one interval and a tenth apart.
+#: The number of intervals that `$1` covers; checks are at most 1.1 intervals apart.
 LOOKS_AHEAD = 3
 EXECUTE = "execute pending_work (%s, %s)"
 
 
 @dataclass(frozen=True, slots=True)
 class PendingWork:
-    """What a look found: the database's clock, and the services that may have something to do."""
+    """The result of a check: the time by the database's clock, and the services that may have something to do."""
 
     now: datetime
     services: frozenset[str]

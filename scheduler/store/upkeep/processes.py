@@ -1,4 +1,4 @@
-"""Schedulers, workers and waiters: who is alive, by the database's clock, and what becomes of the work of a dead one."""
+"""Schedulers, workers and waiters: their registry with heartbeats by the database's clock, and the work of lost processes."""
 
 import uuid
 from collections.abc import Collection, Mapping, Sequence
@@ -40,26 +40,26 @@ def _enter(connection: Connection, row: tuple[object, ...]) -> bool:
 
 @commit_point("heartbeat")
 def heartbeat(connection: Connection, process_id: str) -> bool:
-    """A sign of life; False if this process was already declared dead and must register anew."""
+    """Renew the heartbeat; False if this process was declared lost and must register again."""
     connection.exec_driver_sql("set local synchronous_commit = off")
-    beat = connection.exec_driver_sql(
+    renewed = connection.exec_driver_sql(
         "update process set heartbeat_at = clock_timestamp() where id = %s and stopped_at is null", (process_id,)
     )
-    return beat.rowcount == 1
+    return renewed.rowcount == 1
 
 
 def stop(connection: Connection, process_id: str) -> None:
-    """The process ended in order."""
+    """Record that the process has shut down cleanly."""
     connection.exec_driver_sql(
         "update process set stopped_at = clock_timestamp() where id = %s and stopped_at is null", (process_id,)
     )
 
 
 def still_held(connection: Connection, worker_id: str, running: Mapping[str, int]) -> set[str]:
-    """Which of the dispatches that this worker runs (to the ids of their task instances) are still its to run.
+    """Which dispatches in `running` (with the IDs of their task instances) still belong to this worker.
 
-    Also asserts claims again that a crash of the database undid: a claim does not wait for the disk, so after such a crash a
-    running task may stand as queued under the dispatch id that this worker holds.
+    It also repeats claims that a crash of the database undid: a claim does not wait for the disk, so after a crash a running
+    task may be stored as queued with the dispatch ID of this worker.
     """
     if not running:
         return set()
@@ -86,7 +86,10 @@ def still_held(connection: Connection, worker_id: str, running: Mapping[str, int
 
 
 def said_to_run(connection: Connection, worker_id: str) -> dict[str, int]:
-    """Each dispatch that stands as running on this worker, to its task instance. Reads all that run anywhere: not for each beat."""
+    """The task instance of each dispatch stored as running on this worker.
+
+    It reads all running task instances of the installation, so it is too slow for every heartbeat.
+    """
     rows = connection.exec_driver_sql(
         f"select dispatch_id::text, id from task_instance where worker = %s and state in {STARTED.sql}", (worker_id,)
     )
@@ -95,7 +98,7 @@ def said_to_run(connection: Connection, worker_id: str) -> dict[str, int]:
 
 @commit_point("lost")
 def fail_lost(connection: Connection, ti_id: int, dispatch_id: str, reason: str, *, at_once: bool = False) -> list[int]:
-    """running -> up_for_retry or failed, because the process that ran this dispatch ended; the runs touched."""
+    """running -> up_for_retry or failed, because the process that ran this dispatch ended. Returns the changed runs."""
     return instances.lose(connection, ti_id=ti_id, dispatch_id=dispatch_id, reason=reason, at_once=at_once)
 
 
@@ -103,10 +106,10 @@ def fail_lost(connection: Connection, ti_id: int, dispatch_id: str, reason: str,
 def expire_lost(
     connection: Connection, *, worker_timeout_s: float, scheduler_timeout_s: float, waiter_timeout_s: float
 ) -> tuple[list[str], list[int]]:
-    """Stop the rows of silent processes, lose what dead workers ran and free what dead waiters awaited and dead schedulers had
-    claimed. Nobody is dead whom a restart or a crash of PostgreSQL kept from giving a sign of life.
+    """Declare processes without a heartbeat lost: fail or retry the task instances of lost workers, and release the claims of
+    lost waiters and schedulers. After a restart or crash of PostgreSQL, every process gets its full timeout again.
 
-    The ids of the processes, and the runs touched.
+    Returns the IDs of the processes, and the changed runs.
     """
     timeouts = {"worker": worker_timeout_s, "waiter": waiter_timeout_s, "scheduler": scheduler_timeout_s}
     dead = connection.exec_driver_sql(
@@ -124,8 +127,8 @@ def expire_lost(
         """,
         timeouts,
     ).all()
-    why = {process_id: f"gave no sign of life for {timeouts[kind]:g} s" for process_id, kind in dead}
-    # One that comes back may still say that it ended while a child of it goes on; nobody else would miss what that runs.
+    why = {process_id: f"sent no heartbeat for {timeouts[kind]:g} s" for process_id, kind in dead}
+    # A worker may have recorded its end while a child still runs a task, which nothing else would recover.
     left = connection.exec_driver_sql(
         f"""
         select distinct p.id, p.kind from task_instance t join process p on p.id = t.worker
@@ -139,7 +142,7 @@ def expire_lost(
 
 @commit_point("expire", lambda _: True)
 def expire(connection: Connection, process_ids: Collection[str], *, why: str) -> list[int]:
-    """As `expire_lost`, for processes known to be dead; the runs touched."""
+    """As `expire_lost`, for processes that are known to have ended. Returns the changed runs."""
     dead = connection.exec_driver_sql(
         """
         with named as (select id from process where id = any(%s) and stopped_at is null order by id for update)
@@ -150,8 +153,8 @@ def expire(connection: Connection, process_ids: Collection[str], *, why: str) ->
     return _pass_on(connection, dead, {row.id: why for row in dead})
 
 
-def _pass_on(connection: Connection, dead: Sequence[Any], why: Mapping[str, str]) -> list[int]:
-    """Give the work of these processes (id, kind) back; the runs touched."""
+def _recover(connection: Connection, dead: Sequence[Any], why: Mapping[str, str]) -> list[int]:
+    """Recover the work of these processes (ID, kind). Returns the changed runs."""
     runs: list[int] = []
     for process_id, kind in dead:
         if kind == "worker":

@@ -1,6 +1,6 @@
-"""Retention: what is old and nobody needs any more, found and deleted a small batch at a time beside everything that runs.
+"""Retention: finds and deletes old data that is not needed any more, in small batches while everything else runs.
 
-A batch is one transaction. It reads a bounded number of rows, passes over those that somebody holds, and deletes what is free.
+A batch is one transaction. It reads a limited number of rows, skips locked ones, and deletes those that are free.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,9 +19,9 @@ MOST_INSTANCES = 5000
 RUNS_OF_EVENTS = 50
 LONGEST_S = 600.0
 
-#: A run goes when it has ended and nothing of it is open or claimed, except
-#: - the last run of its DAG that nobody made by hand: schedules and "the run before" go on from it,
-#: - the last run of all, and the one before a run that is not finished, if tasks of the DAG look at the run before,
+#: A run can be deleted when it has ended and nothing of it is open or claimed, except
+#: - the last run of its DAG that is not manual, from which the schedule and depends_on_past continue,
+#: - the last run of all, and the one before an unfinished run, if tasks of the DAG depend on the previous run,
 #: - runs of a backfill that has not ended.
 FREE_RUN = f"""
     r.state in {RUN_FINISHED.sql} and r.ended_at < %(before)s
@@ -46,17 +46,17 @@ FREE_RUN = f"""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """A table that ages: `old` and `free` are conditions on its row `x`, read in the order of `key`."""
+    """A table with old rows: `old` and `free` are conditions on its row `x`, and rows are read in the order of `key`."""
 
     table: str
     key: str
     old: str
     free: str
-    #: Before any row of the table: a number ascends with age, so that the first row that is not old ends the search.
+    #: A key before the first row. Numeric keys ascend with time, so the first row that is not old ends the search.
     first: int | str = 0
 
 
-#: By what people call them. Processes that task instances still name as theirs are left to rescue.
+#: By the names that people see. Processes with running task instances are left to rescue.
 KINDS: Mapping[str, Rows] = {
     "notices": Rows(table="notice", key="id", old="x.created_at < %(before)s", free="x.ended_at < %(before)s"),
     "asset_events": Rows(
@@ -103,7 +103,7 @@ KINDS: Mapping[str, Rows] = {
 
 @dataclass(frozen=True, slots=True)
 class DeletedRun:
-    """A run that is gone, with the number it had and as many task instances."""
+    """A deleted run, with its number and the number of its task instances."""
 
     dag_id: str
     run_id: str
@@ -113,14 +113,14 @@ class DeletedRun:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one batch deleted, and where the next one goes on; None at the end of the table."""
+    """The result of one batch: the number of deleted rows, and the position for the next batch, None at the end of the table."""
 
     deleted: int
     after: Any
     runs: tuple[DeletedRun, ...] = ()
 
 
-#: Where to begin with runs: (ended_at, id).
+#: The position before the first run: (ended_at, id).
 FIRST_RUN = (datetime.min.replace(tzinfo=UTC), 0)
 
 
@@ -169,7 +169,7 @@ def _deleted(connection: Connection, before: datetime, chosen: Sequence[Any], af
 
 
 def delete_rows(connection: Connection, kind: str, before: datetime, after: Any = None) -> Batch:
-    """The first rows of `kind` that are old and free."""
+    """Delete the first rows of `kind` that are old and free."""
     rows = KINDS[kind]
     patiently(connection, seconds=LONGEST_S)
     seen = connection.exec_driver_sql(
@@ -207,7 +207,7 @@ def delete_events(connection: Connection, before: datetime, after: tuple[datetim
 
 
 def count(connection: Connection, before: datetime) -> dict[str, int]:
-    """What is old and free now, by kind."""
+    """The number of rows that are old and free now, by kind."""
     patiently(connection, seconds=LONGEST_S)
     runs, instances = connection.exec_driver_sql(
         f"""

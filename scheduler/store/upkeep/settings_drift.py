@@ -1,4 +1,4 @@
-"""Settings that must agree: each process stores its own beside its name, and says which of them others have otherwise."""
+"""Settings that must be equal in all processes: each process stores its own, and reports those that differ in others."""
 
 import time
 from collections import defaultdict
@@ -12,15 +12,15 @@ from sqlalchemy import Connection, Engine
 from scheduler.settings import Settings
 from scheduler.store.db.database import transact
 
-#: Seconds between two looks at the others.
+#: Seconds between two comparisons.
 LOOK_S = 30.0
-#: Processes and settings that one sentence names.
+#: The number of processes and settings that one message names.
 NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A setting with the values it has, as JSON, and by which processes."""
+    """A setting with different values as JSON, and the processes that have each."""
 
     key: str
     values: dict[str, list[str]]
@@ -31,7 +31,7 @@ class Difference:
 
 
 class SettingsDrift:
-    """What one process has to say of its settings; it is asked for its health (process/health.py) and logs what changes."""
+    """The comparison for one process. It is a part of its health (process/health.py), and logs changes."""
 
     def __init__(self, engine: Engine, settings: Settings, say: Callable[[str], object], silent_s: float) -> None:
         self._engine = engine
@@ -48,7 +48,7 @@ class SettingsDrift:
         self.look(process_id)
 
     def look(self, process_id: str) -> None:
-        """Compare with the others that are alive, now and then."""
+        """Compare with other live processes, at most every LOOK_S seconds."""
         if time.monotonic() - self._looked_at < LOOK_S and self._looked_at:
             return
         self._looked_at = time.monotonic()
@@ -56,9 +56,9 @@ class SettingsDrift:
         complaint = None
         if found:
             more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
-            complaint = f"Settings differ between processes: {'; '.join(map(str, found[:NAMED]))}{more}. Give all the same."
+            complaint = f"Settings differ between processes: {'; '.join(map(str, found[:NAMED]))}{more}. Set them to equal values."
         if complaint != self._complaint:
-            self._say(complaint or "The settings of all processes agree again.")
+            self._say(complaint or "The settings of all processes are equal again.")
         self._complaint = complaint
 
     def __call__(self, now: float) -> str | None:

@@ -1,14 +1,14 @@
-"""What PostgreSQL believes about the hot table, kept from being nonsense."""
+"""Keeps PostgreSQL's statistics of the table task_instance from misleading its planner."""
 
 from sqlalchemy import Connection
 
 
 def refresh(connection: Connection) -> bool:
-    """Analyze task_instance if it is believed to be empty and is not; whether it was.
+    """Analyze task_instance if its statistics show it as empty and it is not. Returns whether that was so.
 
-    A vacuum just after everything was deleted leaves a table of many pages and no row. Until the next one every index of it
-    looks as cheap as the right one, and a report could read a whole run.
-    Only the owner may analyze, so a function of the owner's does it.
+    A vacuum after everything was deleted records a table with many pages and no rows. Until the next one, every index looks
+    as cheap as the right one, and a report could read a whole run. Only the owner may analyze, so a function of the owner
+    does it.
     """
     misled = connection.exec_driver_sql(
         """

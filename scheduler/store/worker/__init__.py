@@ -1,1 +1,1 @@
-"""Statements of a worker: claim, report, suspend, XComs, progress. Each is guarded by the dispatch ID."""
+"""The statements of a worker: claim, report, suspend, XComs, progress. Each is conditional on the dispatch ID."""

@@ -1,4 +1,4 @@
-"""What a worker and the store exchange about one dispatch: the claim, how it ended, and what moved because of it."""
+"""The records of one dispatch that a worker and the store exchange: the claim, its end, and the task instances it moved."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,7 +10,7 @@ from scheduler.store.db.fencing import Writer
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A task instance that this child may run, with all that running it needs."""
+    """A task instance that this pool process may run, with all data for running it."""
 
     id: int
     dispatch_id: str
@@ -24,7 +24,7 @@ class Claim:
     pool_slots: int
     priority_weight: int
     started_at: datetime
-    #: What an earlier dispatch of this try left behind: the pokes of a sensor, the event of a trigger.
+    #: The data that an earlier dispatch of this try stored: the pokes of a sensor, or the event of a trigger.
     resume: dict[str, Any] | None
     dag_run_id: int
     dag_id: str
@@ -40,14 +40,14 @@ class Claim:
 
     @property
     def writer(self) -> Writer:
-        """Who writes what this dispatch stores."""
+        """The author of the writes of this dispatch."""
         return Writer(self.id, self.dispatch_id, self.try_number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deferral:
-    """The trigger a deferred task instance waits for: its class, the arguments that make it again, and the DAG file if the
-    class is defined there.
+    """The trigger of a deferred task instance: its class, the arguments that create it again, and the DAG file if the class is
+    defined there.
     """
 
     classpath: str
@@ -57,15 +57,15 @@ class Deferral:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a dispatch ended: the new state, why, the JSON text of the return value, and seconds until it is due again."""
+    """The end of a dispatch: the new state, the reason, the return value as JSON, and the seconds until it is due again."""
 
     state: TaskState
     reason: str | None = None
     result: str | None = None
     delay_s: float | None = None
-    #: Ids of the tasks that a branch skips; None for what is no branch.
+    #: The IDs of the tasks that a branch skips; None if the task is not a branch.
     skip: tuple[str, ...] | None = None
-    #: What the next dispatch of this try goes on from.
+    #: The data from which the next dispatch of this try continues.
     resume: dict[str, Any] | None = None
     deferral: Deferral | None = None
 
@@ -87,8 +87,8 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """What a report did: whether others wait for slots of the pool; whether the run has task instances that no worker has; what
-    moved below it; and which task instance, that was waiting before, got the slots.
+    """The result of a report: whether others wait for slots of the pool; whether the run has task instances that no worker has;
+    which downstream ones it moved; and which waiting task instance got the slots.
     """
 
     pool_has_waiting: bool
@@ -110,11 +110,11 @@ class Undecided:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportRow(Moved):
-    """A row of the report statement: what moved (all NULL if nothing did), and what is the same in each row."""
+    """A row of the report statement: a moved task instance (all NULL if there is none), and values that are equal in all rows."""
 
     waiting: list[int]
     pool_has_waiting: bool
-    #: None if the report was refused.
+    #: None if the report was rejected.
     others_wait: bool | None
     #: Whether it waited before, and got the slots.
     was_waiting: bool | None
@@ -122,7 +122,7 @@ class ReportRow(Moved):
 
 @dataclass(frozen=True, slots=True)
 class UpstreamCount:
-    """How many upstream task instances of a join are in one state."""
+    """The number of upstream task instances of a join in one state."""
 
     task_no: int
     state: TaskState

@@ -1,7 +1,7 @@
-"""Crashes of PostgreSQL: how one is known, and until when it may have undone claims, which do not wait for the disk (ADR 4).
+"""Crashes of PostgreSQL: how they are detected, and until when claims, which do not wait for the disk, may be undone (ADR 4).
 
-The one row of `crash_free` is gone after a crash, be it of the whole server, of a single backend, or of the primary before a
-failover: PostgreSQL empties every unlogged table when it recovers. A stop in order keeps the row, as it keeps every claim.
+The only row of the unlogged table `crash_free` is gone after a crash of the server, of a single backend, or of the primary before
+a failover, because PostgreSQL empties unlogged tables when it recovers. After a clean shutdown, the row and all claims exist.
 """
 
 from sqlalchemy import Connection
@@ -11,12 +11,12 @@ NOTE = "insert into crash_free select clock_timestamp() where not exists (select
 
 
 def note(connection: Connection) -> None:
-    """See NOTE."""
+    """Run NOTE."""
     connection.exec_driver_sql(NOTE)
 
 
 def settled(connection: Connection, *, seconds: float) -> bool:
-    """False for so long after a crash: workers first assert the claims that it undid."""
+    """Whether the last crash was at least `seconds` ago, so that workers have repeated the claims that it undid."""
     return bool(
         connection.exec_driver_sql(
             "select exists (select from crash_free where since < clock_timestamp() - make_interval(secs => %s))", (seconds,)

@@ -1,6 +1,6 @@
-"""Deferred task instances and their triggers: claimed by waiters, fired back to scheduled, freed when a waiter is gone.
+"""Deferred task instances and their triggers: waiters claim and fire them, and they are released if a waiter is lost.
 
-A row of `deferral` belongs to one dispatch; the task instance's own state and dispatch id decide whether it still counts.
+A row of `deferral` belongs to one dispatch. It counts only if the task instance is still deferred with that dispatch ID.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from scheduler.store.db.database import commit_point
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Awaited:
-    """A trigger that a waiter has claimed, and for whom."""
+    """A trigger that a waiter has claimed, with its task instance."""
 
     ti_id: int
     dispatch_id: str
@@ -30,7 +30,7 @@ class Awaited:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fired:
-    """What a trigger ended with: {"event": payload} or {"error": text}, see workers/runtimes/python."""
+    """The outcome of a trigger: {"event": payload} or {"error": text}, see workers/runtimes/python."""
 
     ti_id: int
     dispatch_id: str
@@ -65,15 +65,15 @@ def claim(connection: Connection, waiter: str, *, limit: int) -> list[Awaited]:
 
 
 def waiting(connection: Connection) -> int:
-    """How many task instances wait for a trigger."""
+    """The number of task instances that wait for a trigger."""
     return int(connection.exec_driver_sql("select count(*) from deferral").scalar_one())
 
 
 @commit_point("fire")
 def fire(connection: Connection, fired: Sequence[Fired]) -> int:
-    """deferred -> scheduled, for each dispatch that still waits; the number of rows moved.
+    """deferred -> scheduled, for each dispatch that still waits. Returns the number of rows moved.
 
-    The try goes on: it keeps its number, its start and its XComs.
+    The try continues: it keeps its number, its start and its XComs.
     """
     moved = connection.exec_driver_sql(
         """
@@ -111,7 +111,7 @@ def fire(connection: Connection, fired: Sequence[Fired]) -> int:
 
 
 def still_awaited(connection: Connection, waiter: str, mine: Sequence[tuple[int, str]]) -> set[str]:
-    """Those dispatches of `mine` that still wait for this waiter's trigger; the others were cleared, marked or timed out."""
+    """The dispatches of `mine` that still wait for a trigger of this waiter; the others were cleared, marked or timed out."""
     awaited = connection.exec_driver_sql(
         """
         with mine as (
@@ -136,7 +136,7 @@ def still_awaited(connection: Connection, waiter: str, mine: Sequence[tuple[int,
 
 
 def forget(connection: Connection, ti_ids: Sequence[int]) -> None:
-    """Nobody awaits the triggers of these task instances any more, which the caller holds."""
+    """Delete the triggers of these task instances, which the caller has locked."""
     connection.exec_driver_sql(
         """
         with held as (
@@ -149,7 +149,7 @@ def forget(connection: Connection, ti_ids: Sequence[int]) -> None:
 
 
 def release(connection: Connection, waiter: str) -> int:
-    """Give back all that a waiter awaited; the number of triggers that are free again."""
+    """Release all triggers of a waiter, and return their number."""
     freed = connection.exec_driver_sql(
         """
         with mine as (
@@ -163,5 +163,5 @@ def release(connection: Connection, waiter: str) -> int:
 
 
 def leave(connection: Connection, waiter: str) -> int:
-    """A waiter ends in order: others may take its triggers over."""
+    """Release all triggers of a waiter that shuts down cleanly, for other waiters."""
     return release(connection, waiter)

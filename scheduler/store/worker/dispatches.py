@@ -1,4 +1,4 @@
-"""Statements of a pool child about its own dispatch that are no part of every task: label, stop, lost answers, undone claims."""
+"""Statements of a pool process on its own dispatch that not every task needs: labels, stops, lost answers, undone claims."""
 
 from scheduler.states import TaskState
 from scheduler.store.db import fencing
@@ -20,7 +20,7 @@ def obey(connection: WorkerConnection, claim: Claim) -> bool:
 
 
 def ended_as(connection: WorkerConnection, claim: Claim, state: TaskState) -> bool:
-    """Whether this dispatch is already stored as ended so: an earlier report succeeded although its answer was lost."""
+    """Whether this dispatch has already ended with this state, because an earlier report succeeded but its answer was lost."""
     ended = connection.read(
         "select 1 from task_instance where id = %s and dispatch_id = %s and state = %s",
         (claim.id, claim.dispatch_id, state.value),
@@ -29,7 +29,7 @@ def ended_as(connection: WorkerConnection, claim: Claim, state: TaskState) -> bo
 
 
 def claim_again(connection: WorkerConnection, claim: Claim) -> bool:
-    """queued -> running once more for this dispatch, because a crash of PostgreSQL undid the claim; False if it did not."""
+    """queued -> running again for this dispatch, if a crash of PostgreSQL undid the claim; else False."""
     claimed = connection.read(
         "update task_instance set state = 'running', worker = %s, reason = null, started_at = %s"
         " where id = %s and dispatch_id = %s and state = 'queued' returning id",

@@ -1,6 +1,7 @@
 """Applications that tasks have submitted to a cluster.
 
-Only the current try of a task instance enters one or takes one over; after that the dispatch that follows it guards each write.
+Only the current try of a task instance can add or take over an application. Every later write is conditional on the dispatch that
+follows it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,7 @@ from scheduler.store.db.fencing import Writer
 #: Sends one statement and gives its rows by the names of their columns.
 Ask = Callable[[str, Sequence[Any]], Sequence[Mapping[str, Any]]]
 
-#: A TI in one of these begins a try later.
+#: A TI in one of these will start a try.
 AHEAD_OF_A_TRY = States({TaskState.SCHEDULED, TaskState.QUEUED, TaskState.UP_FOR_RETRY})
 _COLUMNS = (
     "id, task_instance_id as ti_id, try_number, dispatch_id::text, max_tries, tag, kind, deploy_mode, master, reach, driver_id,"
@@ -50,18 +51,18 @@ update external_job
 """
 HELD = "select 1 from external_job where id = %s and dispatch_id = %s and ended_at is null"
 NAMES = "select 1 from external_job where id = %s and (driver_id = %s or application_id = %s)"
-#: Its task instance `t` has ended, was cleared, or is with a later try: nobody follows it and nobody will.
+#: The task instance `t` has ended, was cleared, or will start another try: no try follows the application or will follow it.
 _NOBODY_FOLLOWS = f"""
 j.ended_at is null
 and (t.state is null or t.state in {FINISHED.sql}
      or (t.max_tries <> j.max_tries and t.state in {AHEAD_OF_A_TRY.sql}))
 """
-#: Those of some queues.
+#: Abandoned applications of some queues.
 ABANDONED = f"""
 select {_OF_JOB} from external_job j join task_instance t on t.id = j.task_instance_id
  where j.queue = any(%s) and {_NOBODY_FOLLOWS} order by j.id limit 20
 """
-#: By a reaper, under an id of its own that no dispatch has. The task instance is locked: no try of it begins meanwhile.
+#: Take-over by a reaper, with an ID of its own instead of a dispatch ID. The task instance is locked, so that no try can start.
 TAKE_ABANDONED = f"""
 with abandoned as (
     select j.id from external_job j join task_instance t on t.id = j.task_instance_id
@@ -74,7 +75,7 @@ update external_job j set dispatch_id = %s, at = clock_timestamp() from abandone
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalJob:
-    """One application, and the try that follows it."""
+    """One application, with the try that follows it."""
 
     id: int
     ti_id: int
@@ -102,7 +103,7 @@ def add(
     ask: Ask, writer: Writer, *, max_tries: int, queue: str, tag: str, kind: str, deploy_mode: str, master: str,
     reach: dict[str, str],
 ) -> ExternalJob:  # fmt: skip
-    """Before an application is submitted, so that none runs which no row names. StaleTryError: then it must not be submitted."""
+    """Store an application before it is submitted, so that none runs without a row. After StaleTryError, do not submit it."""
     row = (writer.try_number, writer.dispatch_id, max_tries, queue, tag, kind, deploy_mode, master, Json(reach))
     rows = ask(ADD, (*writer.key, *row))
     if not rows:
@@ -111,8 +112,8 @@ def add(
 
 
 def take_over(ask: Ask, writer: Writer, job: ExternalJob) -> ExternalJob | None:
-    """Let this dispatch follow it; None if somebody else was first, or it has ended. StaleTryError."""
-    # Its own dispatch too: it may ask again because the answer was lost.
+    """Let this dispatch follow it; None if another process has taken it over, or if it has ended. StaleTryError."""
+    # Also if this dispatch follows it already: the answer to an earlier request may have been lost.
     rows = ask(TAKE_OVER, (*writer.key, writer.dispatch_id, writer.try_number, job.id, job.dispatch_id, writer.dispatch_id))
     if not rows:
         raise fencing.stale(writer)
@@ -120,7 +121,7 @@ def take_over(ask: Ask, writer: Writer, job: ExternalJob) -> ExternalJob | None:
 
 
 def take_abandoned(ask: Ask, job: ExternalJob, *, reaper: str) -> ExternalJob | None:
-    """Let a reaper, under an id that is made for this, end it; None if a try follows it, or it has ended."""
+    """Let a reaper, with a new ID, end it; None if a try follows it, or if it has ended."""
     rows = ask(TAKE_ABANDONED, (job.id, job.dispatch_id, reaper, job.dispatch_id))
     return ExternalJob(**rows[0]) if rows else None
 
@@ -129,7 +130,7 @@ def note(
     ask: Ask, job: ExternalJob, *, state: str, detail: str = "", ended: bool = False,
     driver_id: str | None = None, application_id: str | None = None, ui_url: str | None = None,
 ) -> bool:  # fmt: skip
-    """What is known of it now; False if another dispatch follows it, or it has ended: then it is no longer ours to end."""
+    """Store its status; False if another dispatch follows it or it has ended, so that this process must not end it."""
     return bool(ask(NOTE, (driver_id, application_id, ui_url, state, detail[:1000], ended, job.id, job.dispatch_id)))
 
 
@@ -139,12 +140,12 @@ def held(ask: Ask, job: ExternalJob) -> bool:
 
 
 def held_by(ask: Ask, writer: Writer, job: ExternalJob) -> bool:
-    """Whether this try is the current one and still follows it; one that is not leaves it to the next, or to a reaper."""
+    """Whether this try is current and still follows it. A stale try leaves it to the next try or to a reaper."""
     return held(ask, job) and bool(ask(fencing.CURRENT, writer.key))
 
 
 def names(ask: Ask, job: ExternalJob, *, driver_id: str | None, application_id: str | None) -> bool:
-    """Whether its row names this driver or application, so that somebody follows it, has ended it or will."""
+    """Whether its row has this driver or application ID, so that another process follows it, has ended it or will end it."""
     return bool(ask(NAMES, (job.id, driver_id, application_id)))
 
 

@@ -1,4 +1,4 @@
-"""What tasks may ask about runs of other DAGs. Index probes only: thousands of waiting tasks ask the same every second."""
+"""Queries of tasks on runs of other DAGs. They use only index probes, because thousands of waiting tasks repeat them."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -8,7 +8,7 @@ from scheduler.authoring.external import Counts, Target
 from scheduler.exceptions import NotFoundError
 from scheduler.serialized.dag import SerializedDag
 
-#: Sends one statement and gives its rows: of a worker's own connection, or of an engine's.
+#: Runs one statement on the connection of a worker or an engine, and returns its rows.
 Ask = Callable[[str, Sequence[Any]], Sequence[Sequence[Any]]]
 
 RUNS = """
@@ -36,7 +36,7 @@ NEWEST = "select version_id from dag where dag_id = %s and is_active"
 
 
 def states(ask: Ask, dag_of: Callable[[int], SerializedDag], targets: Sequence[Target]) -> list[Counts]:
-    """For each target how many of its task instances (or runs) are in which state."""
+    """For each target, the number of its task instances (or runs) by state."""
     runs = ask(
         RUNS,
         ([one.dag_id for one in targets], [one.logical_date for one in targets], [one.run_id for one in targets]),
@@ -75,7 +75,7 @@ def run_id_of(ask: Ask, dag_id: str, *, run_id: str | None, logical_date: dateti
 
 
 def previous_success(ask: Ask, dag_id: str, before: datetime) -> Sequence[datetime | None] | None:
-    """Data interval and start and end of the DAG's last successful run of an earlier logical date."""
+    """The data interval, start and end of the last successful run of the DAG before a logical date; None if there is none."""
     found = ask(PREVIOUS_SUCCESS, (dag_id, before))
     return found[0] if found else None
 

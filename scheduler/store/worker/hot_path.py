@@ -1,7 +1,7 @@
-"""The hot path of a worker child: claim, report and suspend as prepared statements on its own connection.
+"""The hot path of a pool process: claim, report and suspend as prepared statements on its own connection.
 
-A claim is one round trip that does not wait for the disk. A report with its follow is one that does, as is everything else that
-is stored. The heartbeat of the worker repeats a claim that a crash of PostgreSQL has undone (store/upkeep/processes.still_held).
+A claim is one round trip that does not wait for the disk. A report with fast-follow is one round trip that does, and so does
+every other write. The heartbeat of the worker repeats a claim that a crash of PostgreSQL undid (store/upkeep/processes.still_held).
 """
 
 from collections import Counter
@@ -18,20 +18,20 @@ from scheduler.store.worker.worker_connection import WorkerConnection
 
 
 class HotPath(WorkerConnection):
-    """What a pool child does for each task."""
+    """The statements that a pool process runs for each task."""
 
     def claim(self, ti_id: int, dispatch_id: str) -> Claim | None:
-        """queued -> running for exactly this dispatch; None if it is not there to be claimed (a duplicate), or not yet."""
+        """queued -> running for exactly this dispatch; None if it cannot be claimed, as for a duplicate message."""
         claimed = self.objects(
             Claim,
-            # For this transaction alone: two statements sent at once are one.
+            # For this transaction only: two statements in one message are one transaction.
             f"set local synchronous_commit = off; {sql.CLAIM.execute}",
             {"ti_id": ti_id, "dispatch_id": dispatch_id, "worker": self.worker_id},
         )
         return claimed[0] if claimed else None
 
     def report(self, claim: Claim, ending: Ending, moves: Moves, *, aging: bool = False) -> Reported | Undecided | None:
-        """running -> how it ended, durably, and `moves`; None if this dispatch no longer holds the task instance."""
+        """running -> its final state, durably, with `moves`; None if the task instance no longer belongs to this dispatch."""
         decisions = moves.decisions
         found = self.objects(
             ReportRow,
@@ -78,7 +78,7 @@ class HotPath(WorkerConnection):
         )
 
     def suspend(self, claim: Claim, ending: Ending) -> bool | None:
-        """running -> up_for_reschedule or deferred, durably; whether others wait for the slots, None if it was refused."""
+        """running -> up_for_reschedule or deferred, durably. Returns whether others wait for the slots; None if it was rejected."""
         deferral = ending.deferral
         others_wait: bool | None = self.value(
             sql.SUSPEND.execute,
@@ -97,7 +97,7 @@ class HotPath(WorkerConnection):
         return others_wait
 
     def unstarted(self, dag_run_id: int, asked: Ranges) -> frozenset[int]:
-        """Those tasks that wait for one which no worker has; they cannot become ready by this report."""
+        """The tasks with an upstream task that no worker has: this report cannot make them ready."""
         waiting = self.read(
             sql.UNSTARTED.execute,
             {"dag_run_id": dag_run_id, "tasks": asked.tasks, "lows": asked.lows, "highs": asked.highs},
@@ -106,7 +106,7 @@ class HotPath(WorkerConnection):
 
     @contextmanager
     def deciding(self, claim: Claim, tasks: Sequence[int]) -> Iterator[None]:
-        """A transaction that holds this task instance and those of `tasks`, locked in ID order."""
+        """A transaction with this task instance and those of `tasks` locked, in ID order."""
         self.run(
             f"begin; {sql.LOCK_JOINS.execute}",
             {"ti_id": claim.id, "dag_run_id": claim.dag_run_id, "tasks": list(tasks), "map_index": claim.map_index},
@@ -119,7 +119,7 @@ class HotPath(WorkerConnection):
         self.run("commit")
 
     def upstream_states(self, claim: Claim, joins: Sequence[int], upstream: Ranges) -> dict[int, Counter[TaskState]]:
-        """By join: how many of its upstream task instances, other than the claimed one, are in which state."""
+        """For each join, the number of its upstream task instances by state, without the claimed one."""
         states: dict[int, Counter[TaskState]] = {join: Counter() for join in joins}
         if joins:
             counts = self.objects(
@@ -138,7 +138,7 @@ class HotPath(WorkerConnection):
         return states
 
     def peer_states(self, claim: Claim, tasks: Collection[int]) -> dict[int, TaskState]:
-        """By task number: the instances of these tasks with the claimed one's map index."""
+        """The states of the instances of these tasks with the map index of the claim, by task number."""
         if not tasks:
             return {}
         peers = self.objects(

@@ -1,12 +1,12 @@
-"""The SQL of the hot path, prepared once on each connection of a pool child; hot_path.py calls it."""
+"""The SQL of the hot path, prepared once on each connection of a pool process; hot_path.py uses it."""
 
 from scheduler.states import IDLE, States, TaskState
 from scheduler.store.db.prepared import Prepared
 
-#: Ends that are decided without a worker.
+#: Final states that are decided without a worker.
 NEVER_RUN = States({TaskState.SKIPPED, TaskState.UPSTREAM_FAILED})
-# Where a row is known by its id, its state is asked for as coalesce(state, ''): written plainly, it would let the planner take a
-# partial index that it believes to be empty, and read all of it, dead entries and all, for that one row.
+# Where a row is found by its ID, its state is compared as coalesce(state, ''). With plain `state`, the planner could choose a
+# partial index whose statistics show it as empty, and read all of it, with dead entries, for that one row.
 
 CLAIM = Prepared(
     "claim",
@@ -44,7 +44,7 @@ select distinct n.task_no
 """,
 )
 
-#: Two last siblings must not each take the other for unfinished: the second to get these locks sees the result of the first.
+#: The last two siblings must not each see the other as unfinished: the second to get these locks sees the result of the first.
 LOCK_JOINS = Prepared(
     "lock_joins",
     {"ti_id": "bigint", "dag_run_id": "bigint", "tasks": "int[]", "map_index": "int"},
@@ -68,7 +68,7 @@ select n.task_no, coalesce(t.state, 'none') as state, count(*) as instances
 """,
 )
 
-#: Of these tasks of one mapped group, the instances with one map index.
+#: The instances of these tasks of one mapped group with one map index.
 PEER_STATES = Prepared(
     "peer_states",
     {"dag_run_id": "bigint", "tasks": "int[]", "map_index": "int"},
@@ -78,9 +78,9 @@ select task_no, coalesce(state, 'none') as state
 """,
 )
 
-#: The end of a try, and with it the moves of task instances below it. `successor` is the place, from 1, of the move that gets the
+#: The end of a try, with the moves of downstream task instances. `successor` is the position, from 1, of the move that gets the
 #: slots. `next_dispatch_id` is the dispatch ID of the task instance that gets them: the successor, or else the first one waiting.
-#: Nothing is stored if one of `joins` has all its upstream tasks with a worker: it may be ready, which is decided under locks.
+#: Nothing is stored if workers have all upstream tasks of one of `joins`: it may be ready, which must be decided under locks.
 REPORT = Prepared(
     "report",
     {
@@ -220,7 +220,7 @@ select probe.waiting, a.first_id is not null as pool_has_waiting, a.others_wait,
 """,
 )
 
-#: A try that goes on later: when it is due, what its next dispatch resumes from, and the trigger of a deferral.
+#: Suspends a try: when it is due, the data for its next dispatch, and the trigger of a deferral.
 SUSPEND = Prepared(
     "suspend",
     {
@@ -252,5 +252,5 @@ select exists (select 1 from task_instance w where w.pool = done.pool and w.stat
 )
 
 ALL = (CLAIM, UNSTARTED, LOCK_JOINS, UPSTREAM_STATES, PEER_STATES, REPORT, SUSPEND)
-#: What a connection runs when it is opened.
+#: The statements that a new connection runs.
 STATEMENTS = "".join(f"\n{one.prepare}" for one in ALL)

@@ -1,4 +1,4 @@
-"""How far a task instance is, stored beside it while it runs."""
+"""The progress of a running task instance."""
 
 import contextlib
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from scheduler.settings import Settings
 from scheduler.store.db.database import connect
 from scheduler.store.worker.claims import Claim
 
-#: Only for the dispatch that runs; a try that was cleared meanwhile writes nothing.
+#: Writes only for the current dispatch, so a try that was cleared stores nothing.
 WRITE = """
 insert into task_progress (task_instance_id, try_number, progress)
 select id, try_number, %s from task_instance where id = %s and dispatch_id = %s and state = 'running' for share
@@ -22,9 +22,9 @@ on conflict (task_instance_id) do update
 
 
 class ProgressWriter:
-    """Stores the progress of one dispatch, over a connection of its own that is opened with the first write.
+    """Stores the progress of one dispatch, on a connection of its own that the first write opens.
 
-    Another thread than that of the task uses it, so it cannot share the connection of the hot path.
+    It runs in a thread beside the task, so it cannot share the connection of the hot path.
     """
 
     def __init__(self, settings: Settings, claim: Claim) -> None:
@@ -33,7 +33,7 @@ class ProgressWriter:
         self._connection: Connection | None = None
 
     def write(self, progress: Mapping[str, Any]) -> None:
-        """Replace what is stored; psycopg2.Error while the database is away, and then the next call connects anew."""
+        """Replace the stored progress. psycopg2.Error if the database does not answer; then the next call connects again."""
         if self._connection is None:
             self._connection = connect(self._settings, "paceline progress", "-c synchronous_commit=off")
             self._connection.autocommit = True

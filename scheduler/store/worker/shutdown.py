@@ -1,9 +1,10 @@
-"""The end of a stopped task instance: what a person or its run asked for while a worker had it.
+"""The end of a stopped task instance: moves it to the state that a person, or the end of its run, requested.
 
-Whoever sees the user code end does it: the worker's child, its parent if the child died, the scheduler if the worker did.
+The process that sees the user code end runs it: the pool process, the worker if the pool process died, or a scheduler if the
+worker is lost.
 """
 
-#: `which` picks the rows. Cleared ones keep the ended try in task_try and are left to the scheduler by their reason.
+#: `which` selects the rows. For cleared ones, the ended try is kept in task_try, and their reason leaves them to the scheduler.
 OBEY = """
 with stopped as (
     select id from task_instance where state = 'shutdown' and {which} order by id for no key update

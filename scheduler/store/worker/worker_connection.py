@@ -1,4 +1,4 @@
-"""The connection of a pool child: autocommit, with the statements of the hot path prepared, opened again after an error."""
+"""The connection of a pool process: autocommit, with the prepared statements of the hot path, reopened after an error."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -21,20 +21,20 @@ from scheduler.store.worker.hot_statements import STATEMENTS
 
 T = TypeVar("T")
 
-#: What is stored here outlives a crash also where the server's own setting would not have it so; a stricter one stays.
+#: Makes commits durable even if synchronous_commit is off on the server; a stricter setting stays.
 DURABLE = "select set_config('synchronous_commit', 'on', false) where current_setting('synchronous_commit') = 'off'"
 OPTIONS = (
-    # The task instances that a stopped child has locked must be free when its worker is declared lost.
+    # The locks of a stopped pool process must be released before its worker is declared lost.
     "-c idle_in_transaction_session_timeout=5s"
-    # Statistics of a young or emptied table are worthless and every statement has its index, in the order it asks for: look rows
-    # up one by one, and never plan again.
+    # Every statement has an index in its order, and statistics of a new or emptied table are useless: always use indexes and
+    # nested loops, and never plan again.
     " -c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c enable_sort=off"
     " -c plan_cache_mode=force_generic_plan -c jit=off"
 )
 
 
 class WorkerConnection:
-    """One connection for the life of a pool child, without engine and ORM; after an error the next call opens a new one."""
+    """One connection for the lifetime of a pool process, without engine and ORM; after an error the next call opens a new one."""
 
     def __init__(self, settings: Settings, worker_id: str) -> None:
         self.worker_id = worker_id
@@ -79,7 +79,7 @@ class WorkerConnection:
         return written
 
     def run(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> Cursor:
-        """Run one statement; after an error nothing of this connection is used again."""
+        """Run one statement; after an error the connection is closed."""
         try:
             cursor = self._cursor
             if cursor is None or self._acts_as != self.worker_id:
@@ -99,7 +99,7 @@ class WorkerConnection:
         if self._cursor is None:
             self._connection = connect(self.settings, "paceline worker", OPTIONS)
             self._connection.autocommit = True
-            # The only columns of type json hold XComs; others are jsonb.
+            # Only XComs have columns of type json; others are jsonb.
             register_default_json(self._connection, loads=xcom.decode)
             cursor = self._connection.cursor()
             cursor.execute(f"{DURABLE};{crashes.NOTE};{STATEMENTS}")

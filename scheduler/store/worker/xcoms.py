@@ -1,4 +1,4 @@
-"""XComs as a worker reads and writes them; of a long list that others are mapped over, one entry without reading the list."""
+"""XComs as a worker reads and writes them. One entry of a long list can be read without the whole list."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ PULL = """
 select x.value from task_instance t join xcom x on x.task_instance_id = t.id
  where t.dag_run_id = %s and t.task_id = %s and t.map_index = %s and x.key = %s
 """
-#: Of a mapped task, in map order; instances that pushed nothing are left out.
+#: The values of a mapped task in the order of map indexes; instances that pushed nothing are left out.
 ALL = """
 select x.value from task_instance t join xcom x on x.task_instance_id = t.id and x.key = %s
  where t.dag_run_id = %s and t.task_no = %s order by t.map_index
@@ -33,7 +33,7 @@ select {_LENGTH}
   from task_instance t join xcom x on x.task_instance_id = t.id and x.key = %s
  where t.dag_run_id = %s and t.task_no = %s
 """
-#: An entry of a dict is the pair [key, value].
+#: One entry of a list or dict; an entry of a dict is the pair [key, value].
 ENTRY = f"""
 select case json_typeof(x.value)
        when 'array' then x.value -> %s
@@ -49,7 +49,7 @@ def push(connection: WorkerConnection, claim: Claim, key: str, json_text: str) -
 
 
 def clear(connection: WorkerConnection, claim: Claim) -> None:
-    """Delete what earlier tries stored; StaleTryError."""
+    """Delete the XComs of earlier tries; StaleTryError."""
     connection.write(claim.writer, CLEAR, ())
 
 
@@ -59,7 +59,7 @@ def pull(connection: WorkerConnection, dag_run_id: int, task_id: str, key: str, 
 
 
 def of_instances(connection: WorkerConnection, dag_run_id: int, task_no: int, key: str) -> list[Any]:
-    """What the instances of a mapped task pushed, in map order."""
+    """The values that the instances of a mapped task pushed, in the order of map indexes."""
     return [value for (value,) in connection.read(ALL, (key, dag_run_id, task_no))]
 
 

@@ -84,7 +84,7 @@ def test_two_tries_at_a_time_are_double_running_unless_the_first_was_declared_lo
     assert ledger.judge(ended.settings.database_url).double_running == [text]
     ended.sql(
         "insert into task_try (task_instance_id, try_number, state, reason)"
-        " select id, 1, 'failed', 'worker w gave no sign of life for 10 s' from task_instance"
+        " select id, 1, 'failed', 'worker w sent no heartbeat for 10 s' from task_instance"
     )
     ended.sql("update task_instance set try_number = 2")
 

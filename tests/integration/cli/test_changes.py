@@ -199,7 +199,7 @@ def test_wrong_credentials_are_exit_code_4_and_say_so(cli: Cli, scenario: Scenar
     done = cli("dags", "list", PACELINE_DATABASE_URL=url)
 
     assert done.exit_code == 4
-    assert done.stderr.startswith("Error: PostgreSQL refuses the connection: ")
+    assert done.stderr.startswith("Error: PostgreSQL rejects the connection: ")
     assert "Correct PACELINE_DATABASE_URL" in done.stderr
 
 

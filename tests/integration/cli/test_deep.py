@@ -27,7 +27,7 @@ def test_what_is_broken_is_named_until_it_is_repaired(cli: Cli, scenario: Scenar
     (broken,) = report["broken"]
     named = (broken["invariant"], broken["dag_id"], broken["run_id"], broken["task_id"], broken["map_index"])
     assert named == ("dead worker", "pair", "one", "first", -1)
-    assert broken["what"] == "running with worker nobody, which is dead or was never there"
+    assert broken["what"] == "running with worker nobody, which is lost or never existed"
     assert broken["since"] is not None
 
     tools = Tools(scenario.engine, scenario.settings, scenario.broker)

@@ -78,7 +78,7 @@ def test_silent_and_missing_processes_are_named(cli: Cli, scenario: Scenario) ->
     (scheduler,) = problems(cli, "schedulers")
 
     assert none["message"] == "No worker is alive."
-    assert "worker w on h has shown no sign of life" in silent["message"]
+    assert "worker w on h has sent no heartbeat" in silent["message"]
     assert scheduler["fix"] == "Start one: `paceline scheduler`."
 
 
@@ -109,7 +109,7 @@ def test_a_broker_that_refuses_the_password_says_so(cli: Cli, scenario: Scenario
     client.acl_deluser("picky")
     client.close()
 
-    assert "Redis refuses the connection" in problem["message"]
+    assert "Redis rejects the connection" in problem["message"]
     assert "wrong@" not in json.dumps(problem)
 
 

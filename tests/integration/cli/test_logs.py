@@ -128,4 +128,4 @@ def test_of_a_mapped_task_the_instances_are_named(cli: Cli, scenario: Scenario) 
     assert (of_none.exit_code, of_other.exit_code, of_plain.exit_code) == (3, 3, 3)
     assert "Task 'each' of run 'one' is mapped: choose one of its instances, --map-index 0 to 2." in of_none.stderr
     assert "Task 'each' of run 'one' is mapped and has no instance 3: choose --map-index 0 to 2." in of_other.stderr
-    assert "Task 'after' of run 'one' has no instances by map index (yet): leave out --map-index." in of_plain.stderr
+    assert "Task 'after' of run 'one' is not mapped, or not expanded yet: remove --map-index." in of_plain.stderr

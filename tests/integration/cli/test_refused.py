@@ -37,8 +37,8 @@ def test_missing_grants_are_one_sentence(
     code, text = said(environment | {"PACELINE_DATABASE_URL": url, "PACELINE_WORKER_DATABASE_URL": url}, command)
 
     assert code == (1 if command == ["doctor"] else 4), text
-    assert "The database role may not do that: permission denied for table paceline_schema" in text
-    assert "`paceline db migrate`, run as the owner of the tables, grants" in text
+    assert "The database role lacks a right: permission denied for table paceline_schema" in text
+    assert "Run `paceline db migrate` as the owner of the tables to grant" in text
     assert "Traceback" not in text and "psycopg2.errors" not in text
 
 
@@ -47,7 +47,7 @@ def test_a_redis_that_asks_for_a_password_is_one_sentence(command: list[str], cl
     code, text = said(environment | {"PACELINE_BROKER_URL": closed}, command)
 
     assert code == (1 if command == ["doctor"] else 4), text
-    assert "Redis refuses the connection" in text
+    assert "Redis rejects the connection" in text
     assert "orrect PACELINE_BROKER_URL" in text
     assert "Traceback" not in text
 

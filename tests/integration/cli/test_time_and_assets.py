@@ -55,7 +55,7 @@ def test_an_asset_that_nothing_names_is_refused(cli: Cli, scenario: Scenario) ->
     done = cli("assets", "update", "s3://nowhere")
 
     assert done.exit_code == 3
-    assert "No DAG names the asset 's3://nowhere'; `paceline assets list` shows all." in done.stderr
+    assert "No DAG uses the asset 's3://nowhere'; `paceline assets list` lists all." in done.stderr
 
 
 def test_a_schedule_that_nobody_understands_hides_no_other_dag(cli: Cli, scenario: Scenario) -> None:

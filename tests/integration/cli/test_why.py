@@ -157,7 +157,7 @@ def test_a_silent_worker_is_no_worker(ask: Ask, run: int) -> None:
 
     ask.scenario.sql("update process set heartbeat_at = now() - interval '1 hour' where kind = 'worker'")
 
-    assert "gives no sign of life" in ask("left")[0]
+    assert "sends no heartbeats" in ask("left")[0]
 
 
 def test_not_due_yet(ask: Ask, run: int) -> None:
@@ -263,7 +263,7 @@ def test_a_mapped_task_as_a_whole_and_one_instance(ask: Ask, run: int) -> None:
         (("nope", "one", "left"), "There is no DAG 'nope'"),
         (("etl", "nope", "left"), "'nope'"),
         (("etl", "one", "lef"), "did you mean 'left'?"),
-        (("etl", "one", "left", "--map-index", "4"), "has no instances by map index (yet)"),
+        (("etl", "one", "left", "--map-index", "4"), "is not mapped, or not expanded yet (yet)"),
     ],
 )
 def test_what_is_not_there(cli: Cli, run: int, arguments: tuple[str, ...], message: str) -> None:

@@ -134,5 +134,5 @@ def test_doctor_tells_what_only_the_owner_of_the_database_can_take_away(
     )
 
     assert found.exit_code == 1
-    assert f"Role '{ROLE}' may make temporary tables, which a worker's role must not." in found.output
+    assert f"Role '{ROLE}' may create temporary tables, which a worker's role must not." in found.output
     assert f"revoke temporary on database {name} from public" in found.output

@@ -133,8 +133,8 @@ def test_a_database_that_cannot_be_trusted_ends_the_command_with_4(postgres: str
     assert "has no Paceline tables" in unmigrated[1]
     assert wrong_ca[1].startswith("Error: The connection to PostgreSQL is not secure: ") and "verify failed" in wrong_ca[1]
     assert no_file[1].startswith("Error: The connection to PostgreSQL is not secure: ") and "missing.pem" in no_file[1]
-    assert plain[1].startswith("Error: PostgreSQL refuses the connection: ") and "no encryption" in plain[1]
-    assert wrong_password[1].startswith("Error: PostgreSQL refuses the connection: ")
+    assert plain[1].startswith("Error: PostgreSQL rejects the connection: ") and "no encryption" in plain[1]
+    assert wrong_password[1].startswith("Error: PostgreSQL rejects the connection: ")
     all_of_them: list[Any] = [unmigrated, wrong_ca, no_file, wrong_host, plain, wrong_password]
     assert [code for code, _ in all_of_them] == [4] * 6
     assert [text for _, text in all_of_them if text.count("\n") != 1] == []

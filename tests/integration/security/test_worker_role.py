@@ -310,7 +310,7 @@ def test_who_may_not_make_roles_is_told_to_have_it_made(role: str, missing_role:
     transact(engine, roles.grant_worker, ROLE)
     without_right = database.create(settings.model_copy(update={"database": settings.database.model_copy(update={"url": role})}))
 
-    with without_right.begin() as connection, pytest.raises(PacelineError, match=r"may not make one: make it with `create role"):
+    with without_right.begin() as connection, pytest.raises(PacelineError, match=r"may not create it: run `create role"):
         roles.make(connection, roles.Wanted(missing_role), None)
     without_right.dispose()
 

@@ -137,7 +137,7 @@ def test_what_a_dead_worker_ran_is_tried_again_at_once_or_fails(make_scenario: C
     scenario.turn()
 
     assert scenario.rows("select max_tries, state from task_instance order by max_tries") == [(0, "failed"), (1, "queued")]
-    assert "gave no sign of life" in scenario.rows("select reason from task_instance where max_tries = 0")[0][0]
+    assert "sent no heartbeat" in scenario.rows("select reason from task_instance where max_tries = 0")[0][0]
     assert scenario.run_state(never) == "failed"
     assert all(claim and not scenario.follower.report(claim, Ending(TaskState.SUCCESS)) for claim in claims)
     assert scenario.rows("select try_number, state from task_try") == [(1, "failed")]

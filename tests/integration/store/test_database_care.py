@@ -35,7 +35,7 @@ def test_a_statement_that_takes_too_long_is_given_up_and_said_so(make_scenario: 
     with pytest.raises(OperationalError) as given_up:
         scenario.rows("select pg_sleep(10)")
     assert str(database.translate(given_up.value)) == (
-        "PostgreSQL gave up a statement: canceling statement due to statement timeout. Try again when it has less to do."
+        "PostgreSQL canceled a statement: canceling statement due to statement timeout. Try again when the server is less busy."
     )
 
     with scenario.engine.begin() as connection:

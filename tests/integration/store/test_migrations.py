@@ -82,7 +82,9 @@ def test_a_newer_schema_that_does_not_serve_this_version_is_refused(scenario: Sc
 def test_no_migration_is_made_under_processes_that_it_would_break(scenario: Scenario, future: Future) -> None:
     future.begins(compatible_from="9000")
 
-    with pytest.raises(SchemaError, match=r"does not serve the Paceline of s0#\w+, w#\w+: stop what is older than 9000") as refused:
+    with pytest.raises(
+        SchemaError, match=r"does not work with the older version of s0#\w+, w#\w+: stop processes older than 9000"
+    ) as refused:
         migrate.migrate(scenario.engine)
     assert "migrate again" in str(refused.value)
     assert scenario.rows("select version_num from paceline_schema") == [(future.now,)]

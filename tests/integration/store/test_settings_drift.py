@@ -71,7 +71,7 @@ def test_agreement_is_said_too(scenario: Scenario, odd: SchedulerLoop) -> None:
     settings_drift.enter(odd.scheduler_id)
 
     assert "core.parallelism is 256" in said[0]
-    assert said[1:] == ["The settings of all processes agree again."]
+    assert said[1:] == ["The settings of all processes are equal again."]
 
 
 def test_no_secret_path_or_name_is_stored(scenario: Scenario) -> None:

@@ -217,7 +217,7 @@ def test_a_refused_database_user_stops_the_worker_at_once(bench: Any) -> None:
     worker = bench.worker(ready=False, PACELINE_DATABASE_URL=url)
 
     assert worker.wait() == 4
-    assert "PostgreSQL refuses the connection" in worker.said
+    assert "PostgreSQL rejects the connection" in worker.said
 
 
 def test_a_refused_broker_password_stops_the_worker_at_once(bench: Any) -> None:
@@ -225,7 +225,7 @@ def test_a_refused_broker_password_stops_the_worker_at_once(bench: Any) -> None:
     worker = bench.worker(ready=False, PACELINE_BROKER_URL=url)
 
     assert worker.wait() == 4
-    assert "Redis refuses the connection" in worker.said
+    assert "Redis rejects the connection" in worker.said
     assert "wrong@" not in worker.said
 
 

@@ -160,7 +160,7 @@ def test_only_a_fault_of_the_worker_or_child_that_ran_it_excuses(
 
 
 def test_what_the_product_says_of_itself_excuses_nothing(record: Record) -> None:
-    record.retried("last", reason="worker worker-1 gave no sign of life for 10 s")
+    record.retried("last", reason="worker worker-1 sent no heartbeat for 10 s")
 
     assert len(record.only("lost_success")) == 1
 

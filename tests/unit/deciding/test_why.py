@@ -255,8 +255,8 @@ WITH_A_WORKER = [
         S.RUNNING,
         {"worker_alive": False},
         [
-            "It runs since 2025-03-01T11:59:40+00:00, try 1 of 3; its worker w1 gives no sign of life, "
-            "so a scheduler will take it back."
+            "It runs since 2025-03-01T11:59:40+00:00, try 1 of 3; its worker w1 sends no heartbeats, "
+            "so a scheduler will recover it."
         ],
         id="worker-dead",
     ),

@@ -1,4 +1,4 @@
-"""Alembic's entry: migrate.py hands over the open connection."""
+"""The entry point of Alembic, with the open connection of migrate.py."""
 
 from alembic import context
 
