@@ -3,6 +3,7 @@
 If a log cannot be written, because the disk is full, the task continues. The data is dropped, and `TryLog.lost` has the reason.
 """
 
+import concurrent.futures
 import io
 import logging
 import os
@@ -14,13 +15,22 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
+import tenacity
+
 from scheduler.exceptions import PacelineError
 from scheduler.masking import secrets_masker
 from scheduler.masking.output import MaskedOutput
 from scheduler.settings import log_paths
 
-#: Frames in these folders are Paceline's, not user code.
-OUR_FOLDERS = tuple(f"{Path(__file__).parent.parent / name}{os.sep}" for name in ("workers", "scheduler"))
+#: Frames in these folders are not user code: Paceline's, and those of the retries and futures that it calls.
+OUR_FOLDERS = tuple(
+    f"{folder}{os.sep}"
+    for folder in (
+        *(Path(__file__).parent.parent / name for name in ("workers", "scheduler")),
+        Path(tenacity.__file__).parent,
+        Path(concurrent.futures.__file__).parent,
+    )
+)
 
 worker_log = logging.getLogger("paceline.worker")
 try_path = log_paths.try_path

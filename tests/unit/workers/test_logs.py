@@ -92,10 +92,11 @@ def raised(by: Callable[[], object]) -> BaseException:
 def test_an_error_of_ours_shows_its_traceback_only_if_code_of_the_author_came_to_it() -> None:
     authors = raised(lambda: check_master("spark://nohost", timeout_s=0, correct="it"))
     ours = raised(partial(check_master, "spark://nohost", timeout_s=0, correct="it"))
+    repeated = raised(partial(check_master, "spark://127.0.0.1:1", timeout_s=0, correct="it"))
     unforeseen = raised(partial(check_master, None, timeout_s=0, correct="it"))  # type: ignore[arg-type]
 
     assert "Traceback" in logs.shown(authors)
-    assert logs.shown(ours) == ""
+    assert logs.shown(ours) == logs.shown(repeated) == ""
     assert "Traceback" in logs.shown(unforeseen)
 
 
