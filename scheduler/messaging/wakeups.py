@@ -70,7 +70,7 @@ def translate(error: BaseException) -> UnreachableError:
     """Return the Paceline error for a failed command or publish, with a message for users."""
     text = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
     if isinstance(error, redis.AuthenticationError) or any(phrase in text for phrase in REFUSED):
-        return CredentialsError(f"Redis refuses the connection: {text}. Correct PACELINE_BROKER_URL.")
+        return CredentialsError(f"Redis rejects the connection: {text}. Correct PACELINE_BROKER_URL.")
     if any(phrase in text for phrase in UNTRUSTED):
         return CredentialsError(
             f"The connection to Redis is not secure: {text}. Correct ssl_ca_certs in PACELINE_BROKER_URL, or whether it is rediss://."
