@@ -204,7 +204,9 @@ def _check_manual(dag: SerializedDag, run_id: str, logical_date: datetime) -> No
     if dag.start is not None and logical_date < dag.start:
         raise PacelineError(f"DAG {dag.dag_id!r} starts on {dag.start.isoformat()}: choose a logical date from then on.")
     if not RUN_ID.fullmatch(run_id):
-        raise PacelineError(f"run ID {run_id!r} must have at most 250 characters: letters, digits and _.~:+- only.")
+        raise PacelineError(
+            f"run ID {run_id!r} is not valid: use 1 to 250 letters, digits, blanks and _.~:+-, no blank first and not only dots."
+        )
 
 
 def manual_run_id(logical_date: datetime) -> str:

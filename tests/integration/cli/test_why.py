@@ -263,7 +263,7 @@ def test_a_mapped_task_as_a_whole_and_one_instance(ask: Ask, run: int) -> None:
         (("nope", "one", "left"), "There is no DAG 'nope'"),
         (("etl", "nope", "left"), "'nope'"),
         (("etl", "one", "lef"), "did you mean 'left'?"),
-        (("etl", "one", "left", "--map-index", "4"), "is not mapped, or not expanded yet (yet)"),
+        (("etl", "one", "left", "--map-index", "4"), "is not mapped, or not expanded yet: remove --map-index"),
     ],
 )
 def test_what_is_not_there(cli: Cli, run: int, arguments: tuple[str, ...], message: str) -> None:

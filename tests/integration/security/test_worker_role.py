@@ -316,7 +316,7 @@ def test_who_may_not_make_roles_is_told_to_have_it_made(role: str, missing_role:
 
 
 def test_a_url_without_a_user_and_one_of_the_owner_name_no_role(settings: Settings, engine: Any) -> None:
-    with pytest.raises(PacelineError, match="names no user"):
+    with pytest.raises(PacelineError, match="has no user"):
         migrate.migrate(engine, worker_role=roles.Wanted(settings.database_url.replace("postgres@", "")))
     with pytest.raises(PacelineError, match="superuser or owns"):
         migrate.migrate(engine, worker_role=roles.Wanted(settings.database_url.replace("postgres@", "postgres:other@")))

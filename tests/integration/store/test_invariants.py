@@ -98,7 +98,7 @@ def test_a_task_of_a_dead_worker_runs_again(scenario: Scenario, tools: Tools, ki
 
     found = repaired(scenario, tools, "dead worker", task_id="t000")
 
-    assert "is dead or was never there" in found.what
+    assert "is lost or never existed" in found.what
     assert scenario.states() == {"t000": "up_for_retry"}
     scenario.sql("update process set stopped_at = null where kind = 'worker'")
 
