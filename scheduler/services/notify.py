@@ -112,7 +112,7 @@ class Notify(Service):
         if self._emails.busy:
             return 0
         lease_s = self._emails.delivery.lease_s
-        claimed = transact(self._engine, notices.claim_mails, claimed_by, lease_s=lease_s, limit=limit)
+        claimed = transact(self._engine, notices.claim_emails, claimed_by, lease_s=lease_s, limit=limit)
         if claimed and self._settings.smtp.host is None and not self._has_logged_no_host:
             self._has_logged_no_host = True
             log.error("Emails are not sent: smtp.host is not set. `paceline notices list --failed` lists them.")

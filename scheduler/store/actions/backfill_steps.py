@@ -49,7 +49,7 @@ def unfinished(connection: Connection) -> list[int]:
 
 
 def hold(connection: Connection, backfill_id: int) -> Held | None:
-    """Lock one backfill; None if it has ended or another process holds it. What it makes is counted under this lock."""
+    """Lock one backfill; None if it has ended or is locked by another process. Its runs are counted under this lock."""
     held = connection.exec_driver_sql(
         """
         select b.id, b.dag_id, b.version_id, b.max_active_runs, b.reprocess, b.conf,
@@ -71,7 +71,7 @@ def open_runs(connection: Connection, backfill_id: int) -> int:
 
 
 def next_date(connection: Connection, backfill_id: int) -> Date | None:
-    """The first date that has neither a run nor a reason to have none."""
+    """The first date that has not been processed."""
     waiting = connection.exec_driver_sql(
         "select ordinal, logical_date, data_interval_start, data_interval_end from backfill_run"
         " where backfill_id = %s and state = 'waiting' order by ordinal limit 1",

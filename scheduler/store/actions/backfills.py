@@ -140,7 +140,7 @@ def backfills(connection: Connection, *, dag_id: str | None = None, limit: int |
 
 
 def backfill(connection: Connection, backfill_id: int) -> Row:
-    """One backfill with `runs`, one row a date, in its order. NotFoundError."""
+    """One backfill with `runs`, one row per date, in order. NotFoundError."""
     found = connection.exec_driver_sql(
         """
         select o.ordinal, o.logical_date, o.data_interval_start, o.data_interval_end,

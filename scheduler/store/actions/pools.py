@@ -23,7 +23,7 @@ SELECT = f"""
 
 
 def pools(connection: Connection) -> list[dict[str, Any]]:
-    """Every pool: its slots, those in use and free (None: no limit), and how many task instances wait."""
+    """Every pool: its slots, how many are used and free (None: no limit), and how many task instances wait."""
     found = connection.exec_driver_sql(f"{SELECT} group by p.name order by p.name")
     return rows.dicts(found)
 

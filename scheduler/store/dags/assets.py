@@ -149,7 +149,7 @@ def collected(connection: Connection, *, without: Collection[str] = ()) -> list[
 
 
 def hold(connection: Connection, dag_id: str) -> Collected | None:
-    """Lock the DAG's dag_schedule row and read again what was updated for it; None if another scheduler has it, or it is paused."""
+    """Lock the DAG's dag_schedule row and read its collected updates again; None if it is locked elsewhere or paused."""
     version_id = connection.exec_driver_sql(
         """
         select d.version_id

@@ -171,7 +171,7 @@ def granted(connection: Connection) -> list[Granted]:
 
 
 def excesses(connection: Connection) -> list[tuple[str, str, str]]:
-    """What roles of workers have beyond their rights that only the owner of the database can take: role, right, statement."""
+    """Excess rights of worker roles that only the owner of the database can revoke: role, right, statement."""
     found = connection.exec_driver_sql(
         """
         select w.name, 'create temporary tables', format('revoke temporary on database %%I from public', current_database())

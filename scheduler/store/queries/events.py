@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-#: Those on their way now have their steps in their row alone.
+#: For a current dispatch, the steps are only in the row of the task instance.
 OF_RUN = """
 select e.at, e.task_instance_id as ti, t.task_id, t.map_index, e.try_number, e.from_state, e.to_state, e.actor, e.reason,
        e.queued_at, e.queued_by, e.started_at, e.worker

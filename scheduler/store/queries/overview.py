@@ -41,8 +41,9 @@ def processes(connection: Connection, *, kind: str, silent_after_s: float, stopp
 
 
 def queues(connection: Connection, *, silent_after_s: float) -> list[Row]:
-    """Every queue that a task waits for or a live worker serves: scheduled, queued and running task instances, since when the
-    oldest has waited, and the live workers with their places."""
+    """Every queue with task instances or live workers: its scheduled, queued and running task instances, since when the oldest
+    has waited, and its live workers with their concurrency.
+    """
     found = connection.exec_driver_sql(
         f"""
         with listening as (
@@ -70,7 +71,7 @@ def queues(connection: Connection, *, silent_after_s: float) -> list[Row]:
 
 
 def missing_pools(connection: Connection) -> list[Row]:
-    """Pools that unfinished task instances name and nobody has made, with how many wait for each."""
+    """Pools that unfinished task instances need but that do not exist, with the number of task instances that wait for each."""
     found = connection.exec_driver_sql(
         f"""
         select t.pool, count(*) as task_instances, min(r.dag_id) as dag_id
@@ -84,7 +85,7 @@ def missing_pools(connection: Connection) -> list[Row]:
 
 
 def oversized(connection: Connection) -> list[Row]:
-    """Scheduled task instances that need more slots than their pool has at all."""
+    """Scheduled task instances that need more slots than their pool has in total."""
     found = connection.exec_driver_sql(
         """
         select r.dag_id, r.run_id, t.task_id, t.pool, t.pool_slots, p.slots

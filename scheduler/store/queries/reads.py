@@ -37,7 +37,7 @@ OVERLAP_S = 10
 
 
 def dags(connection: Connection, *, inactive: bool = False) -> list[Row]:
-    """Every active DAG (with `inactive` also those whose file is gone), by id, with its newest run."""
+    """Every active DAG (with `inactive` also those whose file is gone), by ID, with its newest run."""
     found = connection.exec_driver_sql(
         """
         select d.dag_id, d.file, d.is_active, coalesce(s.is_paused, false) as is_paused, v.number as version,
@@ -153,7 +153,7 @@ def reason_of_try(connection: Connection, ti_id: int, try_number: int) -> str | 
 
 
 def xcoms(connection: Connection, dag_id: str, run_id: str, task_id: str, *, map_index: int = -1) -> list[Row]:
-    """What a task instance pushed, the return value first."""
+    """The XComs of a task instance, the return value first."""
     found = connection.exec_driver_sql(
         """
         select x.key, x.value, x.created_at
@@ -202,7 +202,7 @@ def changes(connection: Connection, dag_id: str, run_id: str, *, since: datetime
 
 
 def import_errors(connection: Connection) -> list[Row]:
-    """DAG files that could not be read, by name."""
+    """DAG files that could not be parsed, by name."""
     return rows.dicts(connection.exec_driver_sql("select file, line, message, traceback, seen_at from import_error order by file"))
 
 

@@ -39,7 +39,7 @@ LIMITS = towards(RUN, TASK_IN_RUN, TASK, PARALLELISM)
 
 
 def why(connection: Connection, settings: Settings, dag_id: str, run_id: str, task_id: str, *, map_index: int | None = None) -> Row:
-    """`{state, waiting_for: [sentence, ...]}`. Without `map_index`, of a mapped task its first instance that has not ended."""
+    """`{state, waiting_for: [sentence, ...]}`. Without `map_index`, the first unfinished instance of a mapped task is meant."""
     known = _instances(connection, dag_id, run_id, task_id)
     index = map_index if map_index is not None else _first_open(known)
     ti = reads.task_instance(connection, dag_id, run_id, task_id, map_index=index)
@@ -49,7 +49,7 @@ def why(connection: Connection, settings: Settings, dag_id: str, run_id: str, ta
 
 
 def _instances(connection: Connection, dag_id: str, run_id: str, task_id: str) -> list[Row]:
-    """A task's instances by state: the state, how many, and the smallest map index among them."""
+    """The instances of a task by state: the state, their number, and their smallest map index."""
     found = connection.exec_driver_sql(
         "select coalesce(t.state, 'none') as state, count(*) as count, min(t.map_index) as first"
         " from dag_run r join task_instance t on t.dag_run_id = r.id"
@@ -142,7 +142,7 @@ def _counted(names: Iterable[str], found: dict[str, Row]) -> tuple[Counted, ...]
 
 
 def _states(connection: Connection, dag_run_id: int, task_ids: Collection[str], *, map_index: int | None = None) -> dict[str, Row]:
-    """By task_id: how many instances are in each state; with `map_index` only of that instance."""
+    """The number of instances by task_id and state; with `map_index`, only of that instance."""
     found = connection.exec_driver_sql(
         """
         select task_id, jsonb_object_agg(state, n) as states, bool_or(mapped) as mapped from (
@@ -243,7 +243,7 @@ def _holders(connection: Connection, name: str) -> tuple[Holder, ...]:
 
 
 def _reserved_for(connection: Connection, key: Row, rank: str) -> Holder | None:
-    """The best ranked of those in front that may run but for the slots they still lack."""
+    """The highest-ranked task instance before this one that only lacks slots."""
     found = connection.exec_driver_sql(
         f"""
         select r.dag_id || '.' || t.task_id as name, r.run_id, t.pool_slots as slots
@@ -291,7 +291,7 @@ def _queue(connection: Connection, settings: Settings, ti: Row) -> QueueFacts:
 
 
 def _deferral(connection: Connection, ti: Row, silent_s: float) -> DeferralFacts | None:
-    """The trigger a task instance waits for, and the waiter that awaits it, if that is alive."""
+    """The trigger of a deferred task instance, and the waiter that awaits it, if that is alive."""
     found = connection.exec_driver_sql(
         "select d.classpath, p.id as waiter from deferral d"
         " left join process p on p.id = d.waiter and p.stopped_at is null where d.task_instance_id = %s",

@@ -80,7 +80,7 @@ class Pools:
 
 
 def hold_waiting_pools(connection: Connection) -> Pools:
-    """Lock, in name order, the pools something waits for, except those another scheduler holds."""
+    """Lock, in name order, the pools with waiting task instances, except those that another scheduler has locked."""
     found = connection.exec_driver_sql(
         """
         with wanted as materialized (
@@ -118,7 +118,7 @@ class Counts:
 
 
 def count(connection: Connection, *, alive_s: float) -> Counts:
-    """Count in one look; a worker lives whose sign of life is younger than `alive_s` seconds.
+    """Count in one statement; a worker is alive if its heartbeat is less than `alive_s` seconds old.
 
     No sum is an int, since a task can write any number into the row of its worker and into new task instances.
     """
@@ -185,7 +185,7 @@ def announce(connection: Connection, amounts: Mapping[str, int]) -> dict[str, in
 
 
 def hold_runs(connection: Connection, ids: Collection[int]) -> set[int]:
-    """Lock these runs in id order, except those another scheduler holds: max_active_tasks is counted under this lock."""
+    """Lock these runs in ID order, except those that another scheduler has locked; max_active_tasks is counted under this lock."""
     found = connection.exec_driver_sql(
         "select id from dag_run where id = any(%s) and state = 'running' order by id for no key update skip locked",
         (sorted(ids),),

@@ -203,7 +203,7 @@ def end_rest(connection: Connection, dag_run_id: int, *, running_becomes: str, r
 
 
 def queue(connection: Connection, ids: Sequence[int], queued_by: str) -> list[Message]:
-    """scheduled -> queued under a fresh dispatch id each; the messages to send after the commit."""
+    """scheduled -> queued, each with a new dispatch ID. Returns the messages to send after the commit."""
     queued = connection.exec_driver_sql(
         """
         with chosen as (
@@ -266,7 +266,7 @@ def stamp_dispatched(connection: Connection, messages: Sequence[Message]) -> Non
 
 
 def queued_longer_than(connection: Connection, seconds: float, *, limit: int, after_id: int = 0) -> list[Message]:
-    """Messages of task instances queued, or last sent, longer ago than that, by id: the caller checks the broker for them."""
+    """Messages of task instances that were queued, or last sent, at least `seconds` ago, by ID, to be checked in the broker."""
     queued = connection.exec_driver_sql(
         """
         select t.id as ti_id, t.dispatch_id::text, t.queue, r.dag_id, r.run_id, t.task_id, t.map_index, t.priority_weight

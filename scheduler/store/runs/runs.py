@@ -114,7 +114,7 @@ class NewRun:
 
 
 def create(connection: Connection, dag: SerializedDag, new: NewRun, *, default_queue: str) -> CreatedRun | None:
-    """Insert a run with all its task instances; None if a run of that id or logical date is already there."""
+    """Insert a run with all its task instances; None if there is a run with that ID or logical date already."""
     key = connection.exec_driver_sql(
         """
         insert into dag_run (dag_id, run_id, run_type, state, version_id, logical_date, data_interval_start, data_interval_end,

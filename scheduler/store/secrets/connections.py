@@ -16,7 +16,7 @@ READ = f"select {', '.join(COLUMNS)} from connection where conn_id = %s"
 
 
 def from_row(row: Mapping[str, Any], cipher: Cipher) -> Connection:
-    """The connection that READ found."""
+    """The connection in a row of READ, decrypted."""
     values = dict(row)
     for name in ("password", "extra"):
         if values[name] is not None:
@@ -25,7 +25,7 @@ def from_row(row: Mapping[str, Any], cipher: Cipher) -> Connection:
 
 
 def connections(session: Session) -> list[dict[str, Any]]:
-    """Every connection without what is secret."""
+    """Every connection without its secrets."""
     found = session.exec_driver_sql(
         "select conn_id, conn_type, description, host, schema, login, port, password is not null as has_password,"
         " extra is not null as has_extra, updated_at from connection order by conn_id"
@@ -69,7 +69,7 @@ def add(session: Session, made: list[Connection], cipher: Cipher, *, existing: s
 
 
 def tokens(session: Session) -> list[tuple[str, str]]:
-    """The id of every connection with each of its encrypted fields."""
+    """The encrypted fields of every connection, each with its ID."""
     found = session.exec_driver_sql(
         "select c.conn_id, t.token from connection c cross join unnest(array[c.password, c.extra]) t (token)"
         " where t.token is not null order by c.conn_id"
@@ -84,7 +84,7 @@ def delete(session: Session, conn_id: str) -> None:
 
 
 def rotate(session: Session, cipher: Cipher) -> int:
-    """Encrypt every connection again with the first key; how many there are."""
+    """Encrypt every connection again with the first key, and return their number."""
     stored = session.exec_driver_sql("select conn_id, password, extra from connection order by conn_id for update").all()
     for conn_id, password, extra in stored:
         what = f"Connection {conn_id!r}"

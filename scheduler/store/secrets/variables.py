@@ -73,7 +73,7 @@ def delete_variable(connection: Connection, key: str) -> None:
 
 
 def rotate(connection: Connection, cipher: Cipher) -> int:
-    """Encrypt every variable again with the first key; how many there are."""
+    """Encrypt every variable again with the first key, and return their number."""
     stored = connection.exec_driver_sql("select key, value from variable order by key for update").all()
     for key, value in stored:
         connection.exec_driver_sql(

@@ -202,7 +202,7 @@ class RunningRun:
 
 
 def running_runs(connection: Connection, *, grace_s: float) -> list[RunningRun]:
-    """Runs that have been running for longer than the grace."""
+    """Runs that have been running for longer than the grace period."""
     found = connection.exec_driver_sql(
         "select id, dag_id, run_id, version_id, started_at from dag_run"
         f" where state = 'running' and started_at < {LATE} order by id",
@@ -212,7 +212,7 @@ def running_runs(connection: Connection, *, grace_s: float) -> list[RunningRun]:
 
 
 def last_ended(connection: Connection, dag_run_id: int) -> dict[int, datetime]:
-    """By task number: when the last of its instances ended."""
+    """When the last instance of each task ended, by task number."""
     ended = connection.exec_driver_sql(
         "select task_no, max(ended_at) as last from task_instance where dag_run_id = %s and ended_at is not null group by 1",
         (dag_run_id,),

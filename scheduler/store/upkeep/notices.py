@@ -66,8 +66,8 @@ def claim_callbacks(
 
 
 @commit_point("notice")
-def claim_mails(connection: Connection, claimed_by: str, *, lease_s: float, limit: int) -> list[Notice]:
-    """Take the oldest mails that nobody holds."""
+def claim_emails(connection: Connection, claimed_by: str, *, lease_s: float, limit: int) -> list[Notice]:
+    """Claim the oldest emails without a claim."""
     return _claim(connection, "n.kind in ('email_failure', 'email_retry', 'email_sla')", claimed_by, lease_s=lease_s, limit=limit)
 
 
@@ -197,7 +197,7 @@ def _claim(
 
 
 def _read(connection: Connection, ids: list[int]) -> list[Notice]:
-    """A notice of a DAG-wide event speaks of the task instance that ended last: of the failed ones, if the run failed."""
+    """The data of these notices. For an event of a run, the task instance is the one that ended last, or failed last."""
     found = connection.exec_driver_sql(
         """
         select n.id, n.kind, coalesce(d.file, v.data->>'file') as file, r.dag_id, r.run_id, n.dag_run_id, n.state, n.reason,

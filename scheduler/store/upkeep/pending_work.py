@@ -33,7 +33,7 @@ class PendingWork:
 
 
 def look(connection: Connection, settings: Settings, questions: Mapping[str, str]) -> PendingWork:
-    """Ask the questions of all services, by the name of the service, in one round trip. A process asks the same ones each time."""
+    """Evaluate the questions, by the name of the service, in one round trip. A process has the same questions each time."""
     soon_s = LOOKS_AHEAD * settings.scheduler.scheduler_idle_sleep_time
     silent_s = min(
         settings.worker.heartbeat_timeout, settings.waiter.heartbeat_timeout, settings.scheduler.scheduler_health_check_threshold

@@ -136,7 +136,7 @@ def expire_lost(
         """,
         (list(why),),
     ).all()
-    runs = _pass_on(connection, dead, why) + _pass_on(connection, left, {row.id: "has ended" for row in left})
+    runs = _recover(connection, dead, why) + _recover(connection, left, {row.id: "has ended" for row in left})
     return [row.id for row in dead], sorted(set(runs))
 
 
@@ -150,7 +150,7 @@ def expire(connection: Connection, process_ids: Collection[str], *, why: str) ->
         """,
         (list(process_ids),),
     ).all()
-    return _pass_on(connection, dead, {row.id: why for row in dead})
+    return _recover(connection, dead, {row.id: why for row in dead})
 
 
 def _recover(connection: Connection, dead: Sequence[Any], why: Mapping[str, str]) -> list[int]:

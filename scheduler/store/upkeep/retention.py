@@ -125,7 +125,7 @@ FIRST_RUN = (datetime.min.replace(tzinfo=UTC), 0)
 
 
 def delete_runs(connection: Connection, before: datetime, after: tuple[datetime, int] = FIRST_RUN) -> Batch:
-    """The oldest runs that ended before a moment, with all that belongs to them; those that somebody holds stay."""
+    """Delete the oldest runs that ended before a moment, with everything that belongs to them, except locked ones."""
     ended_at, id_ = after
     patiently(connection, seconds=LONGEST_S)
     seen = connection.exec_driver_sql(
@@ -159,7 +159,7 @@ def _place(run: Any) -> tuple[datetime, int]:
 
 
 def _deleted(connection: Connection, before: datetime, chosen: Sequence[Any], after: Any) -> Batch:
-    """A statement of its own looks again, now that the runs are held: one may have been cleared just before."""
+    """Delete the chosen runs. This statement checks them again now that they are locked: one may have been cleared before."""
     sizes = {run.id: run.size for run in chosen}
     rows = connection.exec_driver_sql(
         f"delete from dag_run r where r.id = any(%(ids)s) and {FREE_RUN} returning r.dag_id, r.run_id, r.id",
@@ -192,7 +192,7 @@ def delete_rows(connection: Connection, kind: str, before: datetime, after: Any 
 
 
 def delete_events(connection: Connection, before: datetime, after: tuple[datetime, int] = FIRST_RUN) -> Batch:
-    """The events of runs that ended before a moment and stay."""
+    """Delete the events of runs that ended before a moment; the runs stay."""
     ended_at, id_ = after
     seen = connection.exec_driver_sql(
         """

@@ -42,7 +42,7 @@ class SettingsDrift:
         self._complaint: str | None = None
 
     def enter(self, process_id: str) -> None:
-        """Store the settings of this process, which has just entered the registry, and compare them."""
+        """Store the settings of this process, which has just registered, and compare them."""
         transact(self._engine, _store, process_id, self._settings.agreed())
         self._looked_at = 0.0
         self.look(process_id)

@@ -6,7 +6,7 @@ a failover, because PostgreSQL empties unlogged tables when it recovers. After a
 
 from sqlalchemy import Connection
 
-#: For whoever has just connected, and now and then: from this moment there was no crash. Changes nothing if there was none.
+#: Records that there has been no crash from this moment on. It is run on new connections and regularly, and keeps an existing row.
 NOTE = "insert into crash_free select clock_timestamp() where not exists (select from crash_free) on conflict do nothing"
 
 

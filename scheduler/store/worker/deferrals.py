@@ -39,7 +39,7 @@ class Fired:
 
 @commit_point("await")
 def claim(connection: Connection, waiter: str, *, limit: int) -> list[Awaited]:
-    """Take triggers that nobody awaits, oldest first; none for a waiter that was declared dead."""
+    """Claim triggers that no waiter awaits, oldest first; none for a waiter that was declared lost."""
     # Holds its row against processes.expire, so that a trigger is taken either before (and freed by it) or not at all. A stronger
     # lock would make the heartbeat, which updates this row, wait for whatever the claim waits for.
     alive = connection.exec_driver_sql("select 1 from process where id = %s and stopped_at is null for key share", (waiter,))

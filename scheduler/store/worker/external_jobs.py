@@ -150,5 +150,5 @@ def names(ask: Ask, job: ExternalJob, *, driver_id: str | None, application_id: 
 
 
 def abandoned(ask: Ask, queues: Sequence[str]) -> list[ExternalJob]:
-    """Open ones of these queues that no try follows or will follow."""
+    """The open applications of these queues that no try follows or will follow."""
     return [ExternalJob(**row) for row in ask(ABANDONED, (list(queues),))]

@@ -58,7 +58,7 @@ def states(ask: Ask, dag_of: Callable[[int], SerializedDag], targets: Sequence[T
 
 
 def describe(ask: Ask, dag_of: Callable[[int], SerializedDag], dag_id: str) -> dict[str, tuple[str, ...]] | None:
-    """The tasks of the newest version of a DAG, each with the groups it lies in; None if there is no such DAG."""
+    """The tasks of the newest version of a DAG, each with its task groups; None if there is no such DAG."""
     version_id = next((version_id for (version_id,) in ask(NEWEST, (dag_id,))), None)
     if version_id is None:
         return None
@@ -68,7 +68,7 @@ def describe(ask: Ask, dag_of: Callable[[int], SerializedDag], dag_id: str) -> d
 
 
 def run_id_of(ask: Ask, dag_id: str, *, run_id: str | None, logical_date: datetime | None) -> str:
-    """The run of that id, else of that logical date. NotFoundError if there is neither."""
+    """The ID of the run with that ID, else of the run with that logical date. NotFoundError if there is neither."""
     for (found,) in ask(RUN_ID, (dag_id, run_id, logical_date, run_id)):
         return str(found)
     raise NotFoundError(f"DAG {dag_id!r} has no run {run_id or logical_date} any more.")

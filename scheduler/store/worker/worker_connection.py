@@ -49,7 +49,7 @@ class WorkerConnection:
         return self._versions.get(version_id, lambda: self.value(versions.READ, (version_id,)))
 
     def now(self) -> datetime:
-        """The database's clock."""
+        """The time by the database's clock."""
         found: datetime = self.value("select clock_timestamp()", ())
         return found
 
@@ -72,7 +72,7 @@ class WorkerConnection:
         return rows.of_cursor(kind, self.run(statement, parameters))
 
     def write(self, writer: Writer, statement: str, parameters: Sequence[Any]) -> int:
-        """Run a statement that `fencing.guarded` made; how many rows it wrote. StaleTryError if it was refused."""
+        """Run a statement of `fencing.guarded`, and return how many rows it wrote. StaleTryError if the try is stale."""
         written: int | None = self.value(statement, (*writer.key, *parameters))
         if written is None:
             raise fencing.stale(writer)

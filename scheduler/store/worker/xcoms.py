@@ -64,7 +64,7 @@ def of_instances(connection: WorkerConnection, dag_run_id: int, task_no: int, ke
 
 
 def length(connection: WorkerConnection, dag_run_id: int, task_no: int, key: str, *, is_mapped: bool) -> int | None:
-    """How many entries there are to map over; None if there is no list or dict."""
+    """The number of entries to map over; None if there is no list or dict."""
     found: int | None = connection.value(COUNT_INSTANCES if is_mapped else COUNT_ENTRIES, (key, dag_run_id, task_no))
     return found
 

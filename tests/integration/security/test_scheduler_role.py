@@ -116,7 +116,7 @@ def test_it_may_change_every_row_and_nothing_of_the_schema(scheduler_url: str, s
 
 def test_one_role_does_not_serve_schedulers_and_workers(role: str, engine: Any) -> None:
     transact(engine, roles.grant_worker, ROLE)
-    with pytest.raises(PacelineError, match="give each a role of its own"):
+    with pytest.raises(PacelineError, match="use a separate role for each"):
         migrate.migrate(engine, scheduler_role=roles.Wanted(role))
 
 
