@@ -158,7 +158,7 @@ def test_of_three_schedulers_one_is_killed_and_one_lives_in_tokyo(
     with faulty_stack(stack_factory, ledger, tmp_path / "faults", files=files, env=env, schedulers=2, waiters=0) as faulty:
         tokyo = stacks.stack_commands({**faulty.stack.env, "TZ": "Asia/Tokyo"}, schedulers=3, workers=[])[2]
         faulty.stack.supervisor.start(tokyo)
-        eventually(lambda: "decides" in faulty.stack.supervisor.log_tail("scheduler-3"), timeout=60)
+        eventually(lambda: "started" in faulty.stack.supervisor.log_tail("scheduler-3"), timeout=60)
         faulty.inject("queue.publish=kill@40")
         for number in range(DAGS):
             faulty.trigger(f"long_{number}", 1, "r")

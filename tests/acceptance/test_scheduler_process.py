@@ -80,7 +80,7 @@ def rows(settings: Settings, statement: str) -> list[Any]:
 
 def test_sigterm_ends_it_in_order(start: Any, settings: Settings) -> None:
     scheduler = start()
-    eventually(lambda: "decides" in scheduler.said, timeout=END_S)
+    eventually(lambda: "started" in scheduler.said, timeout=END_S)
 
     scheduler.process.send_signal(signal.SIGTERM)
 
@@ -111,7 +111,7 @@ def test_it_waits_for_the_database_and_says_so(start: Any, settings: Settings, t
 
     link.symlink_to(real)
 
-    eventually(lambda: "decides" in scheduler.said, timeout=END_S)
+    eventually(lambda: "started" in scheduler.said, timeout=END_S)
 
 
 def test_without_a_broker_it_decides_and_sends_later(start: Any, settings: Settings, tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_an_old_schema_stops_it_with_the_command_to_run(start: Any, empty_databa
 
 def test_it_goes_on_after_its_connections_were_cut(start: Any, settings: Settings) -> None:
     scheduler = start()
-    eventually(lambda: "decides" in scheduler.said, timeout=END_S)
+    eventually(lambda: "started" in scheduler.said, timeout=END_S)
     rows(
         settings,
         "select pg_terminate_backend(pid) from pg_stat_activity"

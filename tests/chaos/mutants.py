@@ -66,7 +66,7 @@ ALL_SUCCESS, RUNS = (
 )
 CLAIM = "coalesce(t.state, '') = 'queued' and t.dispatch_id = $dispatch_id"
 PULL = "where t.dag_run_id = %s and t.task_id = %s and t.map_index"
-HOLD_POOLS = '    rows = connection.exec_driver_sql(\n        """\n        with wanted as materialized ('
+HOLD_POOLS = '    found = connection.exec_driver_sql(\n        """\n        with wanted as materialized ('
 #: Takes its time from one to the next.
 LOCK_ALL = (
     "select pg_sleep(0.2) from"

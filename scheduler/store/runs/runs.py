@@ -83,7 +83,9 @@ START = """
     )
     update dag_run r
        set state = 'running', started_at = clock_timestamp(), scheduling_error = null,
-           timeout_at = clock_timestamp() + make_interval(secs => least(held.timeout_s, 1e9))
+           -- "least" ignores a null: a run without a timeout would get one of 1e9 seconds.
+           timeout_at = case when held.timeout_s is not null
+                             then clock_timestamp() + make_interval(secs => least(held.timeout_s, 1e9)) end
       from held where r.id = held.id and r.state = 'queued'
     returning r.id
 """

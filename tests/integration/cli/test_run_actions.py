@@ -130,7 +130,7 @@ def test_runs_and_dags_are_deleted(cli: Cli, scenario: Scenario) -> None:
     [
         (("runs", "clear", "pair", "won"), 3, "did you mean 'one'"),
         (("tasks", "clear", "pair", "one", "frist"), 3, "did you mean 'first'"),
-        (("tasks", "mark", "pair", "one", "nothing", "success"), 3, "`paceline tasks list pair` shows all"),
+        (("tasks", "mark", "pair", "one", "nothing", "success"), 3, "`paceline tasks list pair` lists all"),
         (("tasks", "mark", "pair", "one", "first", "running"), 2, "is not one of"),
         (("runs", "mark", "pair", "one", "queued"), 2, "is not one of"),
         (("runs", "clear", "pair", "one", "--only-failed", "--only-running"), 2, "Choose --only-failed or --only-running"),

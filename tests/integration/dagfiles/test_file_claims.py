@@ -45,7 +45,7 @@ def test_two_files_that_bring_the_same_new_ids_at_once_do_not_both_get_them(file
             )
 
         assert sum(result.problem is None for result in results) == 1
-        assert all("(and 29 more ids)" in result.problem.message for result in results if result.problem)
+        assert all("(and 29 more IDs)" in result.problem.message for result in results if result.problem)
         owners = files.rows("select distinct file from dag where dag_id like %(like)s", like=f"{round_}d%")
         assert owners == [(names[[result.problem is None for result in results].index(True)],)]
 

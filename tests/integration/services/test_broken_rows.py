@@ -48,7 +48,7 @@ def test_a_duration_that_no_calendar_holds_stops_no_other_run(scenario: Scenario
     assert (scenario.run_state(bad), scenario.run_state(good)) == ("running", "running")
     for message in scenario.messages():
         assert scenario.claim(message) is not None
-        processes.fail_lost(scenario.engine, *message, "its process died")
+        transact(scenario.engine, processes.fail_lost, *message, "its process died")
 
     assert set(scenario.states(bad).values()) == {"up_for_retry"}
 

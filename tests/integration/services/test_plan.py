@@ -151,5 +151,5 @@ def test_a_second_run_of_the_same_id_is_refused(scenario: Scenario) -> None:
     scenario.add(chain("c", 1))
     scenario.trigger("c", run_id="one")
 
-    with pytest.raises(ConflictError, match="already has a run of run id 'one'"):
+    with pytest.raises(ConflictError, match="already has a run with run ID 'one'"):
         scenario.trigger("c", run_id="one")

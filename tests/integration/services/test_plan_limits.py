@@ -205,7 +205,7 @@ def test_a_run_by_hand_covers_the_last_interval_that_is_over(scenario: Scenario)
 def test_a_dag_that_takes_no_manual_runs_refuses_them(scenario: Scenario) -> None:
     scenario.add(chain("c", 1, **hourly(allowed_run_types=("scheduled", "backfill"))))
 
-    with pytest.raises(PacelineError, match="allows no manual runs: its allowed_run_types are scheduled, backfill"):
+    with pytest.raises(PacelineError, match="takes no manual runs: its allowed_run_types are scheduled, backfill"):
         scenario.trigger("c")
     assert plan(scenario, START) == ["scheduled__2026-03-01T00:00:00+00:00"]
 

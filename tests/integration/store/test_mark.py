@@ -171,7 +171,7 @@ def test_a_run_is_deleted_once_nothing_of_it_runs(scenario: Scenario) -> None:
     scenario.trigger("d", run_id="r")
     claim = running(scenario)
 
-    with pytest.raises(ConflictError, match="1 task instance of it runs: `paceline runs mark d r failed`"):
+    with pytest.raises(ConflictError, match="1 task instance of it runs: stop them with `paceline runs mark d r failed`"):
         transact(scenario.engine, delete.delete_run, "d", "r")
 
     transact(scenario.engine, mark.mark_run, "d", "r", RunState.FAILED)
