@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any, TypedDict
 
 from scheduler.authoring import fields
-from scheduler.authoring.arguments import Arguments
+from scheduler.authoring.arguments import ID_MAX_LENGTH, Arguments
 from scheduler.authoring.fields import Field, anything, boolean, callbacks, choice, duration, integer, limit, moment, optional, text
 from scheduler.authoring.graph import Graph, Group
 from scheduler.authoring.trigger_rule import TriggerRule
@@ -25,7 +25,12 @@ def _multiplier(checks: Arguments, name: str, value: object) -> float:
 
 
 def _pool(checks: Arguments, name: str, value: object) -> str:
-    return DEFAULT_POOL if value is None else checks.text(name, value)
+    if value is None:
+        return DEFAULT_POOL
+    pool = checks.text(name, value)
+    if len(pool) > ID_MAX_LENGTH:
+        raise checks.refuse(f"{name} has {len(pool)} characters; {ID_MAX_LENGTH} are allowed.")
+    return pool
 
 
 def _addresses(checks: Arguments, name: str, value: Any) -> tuple[str, ...]:

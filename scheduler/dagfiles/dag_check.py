@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from pydantic import TypeAdapter, ValidationError
 
-from scheduler.authoring.arguments import is_reserved_queue
+from scheduler.authoring.arguments import ID_MAX_LENGTH, is_reserved_queue
 from scheduler.authoring.trigger_rule import TriggerRule
 from scheduler.dagfiles.answers import DagRow, fault
 from scheduler.serialized.dag import SerializedDag, next_timetable
@@ -97,6 +97,8 @@ def _check_tasks(dag: SerializedDag) -> None:
             raise MalformedDagError("a task names an unknown task, or one that does not come before it")
         if task.trigger_rule not in RULES:
             raise MalformedDagError("a task has an unknown trigger rule")
+        if len(task.pool) > ID_MAX_LENGTH:
+            raise MalformedDagError("a task has a pool with a name that is too long")
         if task.queue is not None and is_reserved_queue(task.queue):
             raise MalformedDagError("a task has a queue with a reserved name")
         numbers = (task.pool_slots, task.retries, task.max_active_tis_per_dag or 0, task.max_active_tis_per_dagrun or 0)

@@ -92,6 +92,7 @@ ANSWERS: dict[str, Any] = {
     "own_upstream": dag_answer("own_upstream", tasks=[content("x")["tasks"][0] | {"upstream": ["t"]}]),
     "unknown_rule": dag_answer("unknown_rule", tasks=[content("x")["tasks"][0] | {"trigger_rule": "never"}]),
     "huge_number": dag_answer("huge_number", tasks=[content("x")["tasks"][0] | {"pool_slots": 2**40}]),
+    "long_pool": dag_answer("long_pool", tasks=[content("x")["tasks"][0] | {"pool": "p" * 251}]),
     "queue_of_ours": dag_answer("queue_of_ours", tasks=[content("x")["tasks"][0] | {"queue": "paceline:doorbell"}]),
     "unknown_schedule": dag_answer("unknown_schedule", schedule={"kind": "now"}),
     "no_cron": dag_answer("no_cron", schedule={"kind": "cron", "expression": 1, "timezone": "UTC"}),
