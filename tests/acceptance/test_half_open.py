@@ -5,12 +5,14 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from chaos.faults import HALF_OPEN
 from chaos.proxy import Line, Proxy
 from chaos.run import chaos
+from chaos.stage import Apart
 from support.faulty import full_only
 from support.waiting import eventually
 
@@ -25,7 +27,17 @@ def test_processes_that_are_cut_off_and_nobody_told_lose_nothing_and_double_noth
     """Cut off for longer than a worker may be silent here, or shorter, and back late or with their connections reset."""
     short_folder.chmod(0o755)  # an embedded PostgreSQL of root's runs as another user
 
-    report = chaos(short_folder, seed=7, seconds=30, quick=True, longest_s=5.0, faults=HALF_OPEN, measured=(), say=lambda _: None)
+    report = chaos(
+        short_folder,
+        seed=7,
+        seconds=30,
+        quick=True,
+        at_least=len(HALF_OPEN),
+        longest_s=5.0,
+        faults=HALF_OPEN,
+        measured=(),
+        say=lambda _: None,
+    )
 
     assert report.ok, report.text()
     faults = json.loads(report.line)["faults"]
@@ -99,10 +111,20 @@ def test_what_is_sent_while_a_line_is_cut_is_taken_and_nothing_comes_back(
     with socket.create_connection(("127.0.0.1", line.port), timeout=10) as newcomer:
         newcomer.sendall(b"new")
         assert silent(newcomer)
+        assert line.swallowed > 3
 
         proxy.do(lambda: line.mend(reset=False))
 
         assert (client.recv(100), newcomer.recv(100)) == (b"two", b"new"), "late"
+
+
+def test_a_process_is_cut_off_by_one_fault_at_a_time() -> None:
+    apart, names = Apart(), ["a", "b"]
+    with apart.one_of(names, lambda free: free[0]) as first:
+        with ThreadPoolExecutor() as threads:
+            with apart.one_of(names, lambda free: free[0]) as second:
+                third = threads.submit(lambda: apart.one_of(names, lambda free: free[0]).__enter__())
+            assert (first, second, third.result(10)) == ("a", "b", "b")
 
 
 def test_a_line_may_come_back_without_its_connections(proxy: Proxy, line: Line, client: socket.socket) -> None:

@@ -4,8 +4,11 @@ import contextlib
 import time
 from collections.abc import Callable
 
-from chaos.act import LOOK_S, Act
+from support.waiting import eventually
+
+from chaos.act import Act
 from chaos.proxy import Line
+from chaos.recovery import LIMIT_S
 from chaos.stage import Lines
 
 
@@ -39,9 +42,7 @@ def half_open_both(act: Act) -> None:
 
 def _refused(act: Act, which: Callable[[Lines], Line]) -> None:
     """A worker, with all its children, loses its connections to one server and gets no new ones."""
-    name = act.dice.choice(act.stage.up(act.stage.workers))
-    line = which(act.stage.lines[name])
-    with act.stage.cut_off(name, [line]):
+    with act.stage.to_cut_off(act.stage.workers, act.dice) as name, act.stage.cut_off(name, [line := which(act.stage.lines[name])]):
         act.stage.proxy.do(line.refuse)
         try:
             time.sleep(act.pause_s())
@@ -50,19 +51,22 @@ def _refused(act: Act, which: Callable[[Lines], Line]) -> None:
 
 
 def _half_open(act: Act, names: list[str], which: Callable[[Lines], list[Line]]) -> None:
-    """One of these processes is cut off, and nobody tells it: nothing passes, or only the answers are lost."""
-    name = act.dice.choice(act.stage.up(names))
-    cut = which(act.stage.lines[name])
-    reset, requests = act.dice.random() < 0.5, act.dice.random() < 0.7
-    before = [line.swallowed for line in cut]
+    """One of these processes is cut off, and nobody tells it: nothing passes, or only the answers are lost.
+
+    The time counts from the first loss. A process that waits for one server has nothing to lose to the other.
+    """
     with contextlib.ExitStack() as undo:
+        name = undo.enter_context(act.stage.to_cut_off(names, act.dice))
+        cut = which(act.stage.lines[name])
+        reset, requests = act.dice.random() < 0.5, act.dice.random() < 0.7
+        before = [line.swallowed for line in cut]
         undo.enter_context(act.stage.cut_off(name, cut))
         for line in cut:
             undo.callback(lambda line=line: act.stage.proxy.do(lambda: line.mend(reset=reset)))
             act.stage.proxy.do(lambda line=line: line.cut(requests=requests))
+        eventually(
+            lambda: any(line.swallowed > had for line, had in zip(cut, before, strict=True)),
+            timeout=LIMIT_S,
+            message=f"{name} sent and got nothing while it was cut off",
+        )
         time.sleep(act.pause_s())
-        deadline = time.monotonic() + LOOK_S
-        while not all(line.swallowed > had for line, had in zip(cut, before, strict=True)):
-            if time.monotonic() > deadline:
-                raise TimeoutError("the process sent and got nothing while it was cut off")
-            time.sleep(0.05)

@@ -25,7 +25,7 @@ class Line:
         self._writers: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
         self.port = 0
-        #: Bytes that were taken while it was cut.
+        #: Bytes and connections that were taken while it was cut.
         self.swallowed = 0
 
     async def listen(self) -> None:
@@ -74,7 +74,9 @@ class Line:
             self._reset()
         far: asyncio.StreamWriter | None = None
         try:
-            await self._requests.wait()
+            if not self._requests.is_set():
+                self.swallowed += 1
+                await self._requests.wait()
             far_reader, far = await asyncio.open_unix_connection(str(self._target))
             self._writers.add(far)
             await asyncio.gather(self._pump(reader, far, self._requests), self._pump(far_reader, writer, self._answers))

@@ -111,6 +111,7 @@ def chaos(
     seed: int,
     seconds: float,
     quick: bool,
+    at_least: int = 0,
     longest_s: float = 60.0,
     faults: Sequence[Fault] = BAG,
     measured: Sequence[Fault] = MEASURED,
@@ -119,7 +120,10 @@ def chaos(
     packages: Path | None = None,
     say: Any = print,
 ) -> Report:
-    """Run it in `folder`, which must be empty and have a short name (it holds Unix sockets)."""
+    """Run it in `folder`, which must be empty and have a short name (it holds Unix sockets).
+
+    `at_least` so many faults happen, however long that takes on a slow machine.
+    """
     planned = plan(seed, start=datetime.now(UTC), seconds=seconds)
     with stage(folder, planned, quick=quick, packages=packages) as found:
         say(f"seed {seed}: {len(found.lines)} processes, logs in {folder / 'logs'}")
@@ -128,7 +132,7 @@ def chaos(
         load = Load(found.settings, found.book, triggered, seed, seconds=seconds, tis_per_second=tis_per_second)
         watch.start()
         load.start()
-        happened = _make_trouble(found, seed, seconds, longest_s, Bags(faults, measured, seed), say)
+        happened = _make_trouble(found, seed, seconds, at_least, longest_s, Bags(faults, measured, seed), say)
         load.end()
         settled = _settle(found, settle_s, say)
         watch.end()
@@ -183,7 +187,7 @@ class Bags:
         return [self._others.draw() for _ in range(2 if self._dice.random() < OVERLAP else 1)] if self._has_others else []
 
 
-def _make_trouble(found: Stage, seed: int, seconds: float, longest_s: float, bags: Bags, say: Any) -> list[Happened]:
+def _make_trouble(found: Stage, seed: int, seconds: float, at_least: int, longest_s: float, bags: Bags, say: Any) -> list[Happened]:
     """One fault after the other, sometimes two at a time; what lasts long goes on beside the next ones."""
     dice = random.Random(f"{seed} gaps")
     meter = Meter(found.settings.database_url)
@@ -191,7 +195,7 @@ def _make_trouble(found: Stage, seed: int, seconds: float, longest_s: float, bag
     lasting: list[tuple[threading.Thread, Happened]] = []
     deadline = time.monotonic() + seconds
     time.sleep(min(3.0, seconds / 10))
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline or len(happened) < at_least:
         drawn = bags.draw()
         gap_s, rest_s = dice.uniform(0, 1.5), dice.uniform(0.2, 2.0)
         lasting = [(thread, one) for thread, one in lasting if thread.is_alive()]
@@ -214,7 +218,7 @@ def _make_trouble(found: Stage, seed: int, seconds: float, longest_s: float, bag
                 lasting.append((thread, one))
             say(_line(one))
         time.sleep(max(0.0, min(rest_s, deadline - time.monotonic())))
-    _wait(lasting, LIMIT_S + longest_s)
+    _wait(lasting, 2 * LIMIT_S + longest_s)
     return happened
 
 

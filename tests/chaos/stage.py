@@ -2,10 +2,11 @@
 
 import contextlib
 import os
+import random
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -52,11 +53,36 @@ QUICK = {
     "PACELINE_SCHEDULER_TASK_QUEUED_TIMEOUT": "2",
 }
 START_S = 90.0
+#: Seconds to wait for a process that no other fault has cut off.
+CUT_OFF_S = 60.0
 #: Of PostgreSQL, in its run folder.
 SOCKET = ".s.PGSQL.5432"
 ALIVE = "select pid from process where stopped_at is null and heartbeat_at > clock_timestamp() - interval '5 s'"
 #: Workers and waiters may do no more than they need, as in the stacks that people start.
 WORKER_ROLE = "paceline_worker"
+
+
+class Apart:
+    """The processes that faults cut off, each by one fault at a time: on a line that is cut already nothing more is lost, and the
+    first fault to end would mend it for both."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+        self._changed = threading.Condition()
+
+    @contextlib.contextmanager
+    def one_of(self, names: Sequence[str], choose: Callable[[list[str]], str]) -> Iterator[str]:
+        """One that `choose` returns, until the end of the block; waits while other faults have all of them."""
+        with self._changed:
+            free = self._changed.wait_for(lambda: [name for name in names if name not in self._names], CUT_OFF_S)
+            name = choose(free)
+            self._names.add(name)
+        try:
+            yield name
+        finally:
+            with self._changed:
+                self._names.remove(name)
+                self._changed.notify_all()
 
 
 @dataclass(slots=True)
@@ -89,6 +115,7 @@ class Stage:
     postgres_lock: threading.Lock = field(default_factory=threading.Lock)
     book: Book = field(default_factory=Book)
     frozen: set[int] = field(default_factory=set)
+    apart: Apart = field(default_factory=Apart)
 
     @property
     def workers(self) -> list[str]:
@@ -145,6 +172,12 @@ class Stage:
             self.thaw(pid)
             if harm is not None:
                 harm.end = time.time()
+
+    @contextlib.contextmanager
+    def to_cut_off(self, names: Sequence[str], dice: random.Random) -> Iterator[str]:
+        """One of these that runs; no other fault cuts it off until the end of the block."""
+        with self.apart.one_of(names, lambda free: dice.choice(self.up(free))) as name:
+            yield name
 
     @contextlib.contextmanager
     def cut_off(self, name: str, lines: Sequence[Line]) -> Iterator[None]:
