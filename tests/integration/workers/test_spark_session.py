@@ -7,6 +7,7 @@ import re
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 from py4j.protocol import Py4JError
+from support import heap
 from support.faulty import full_only
 from support.waiting import eventually
 
@@ -310,26 +312,40 @@ def test_the_jvm_lets_go_of_the_sessions_of_ended_tasks(jvm: WarmJvm) -> None:
     eventually(lambda: remaining(jvm, sessions) <= 1, timeout=20, interval=0.5, message=lambda: str(remaining(jvm, sessions)))
 
 
+#: The tasks after which Spark's bounded history of jobs, stages and queries is full, and those that must not add to the heap.
+WARM_UP, MEASURED = 20, 30
+#: What a task may leave for good: strings, and samples of metrics up to their bound.
+KEPT_BYTES = 20_000
+
+
+@pytest.fixture
+def collected_only_by_us() -> Iterator[None]:
+    """Python's own collections, which come by chance, free nothing for us."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
 @full_only
-@pytest.mark.timeout(1800)
-def test_the_heap_does_not_grow_with_the_tasks(jvm: WarmJvm) -> None:
-    memory = jvm.classes.java.lang.management.ManagementFactory.getMemoryMXBean()
-
-    def used_after(tasks: int) -> int:
-        sessions = []
+@pytest.mark.timeout(600)
+def test_the_heap_does_not_grow_with_the_tasks(jvm: WarmJvm, collected_only_by_us: None) -> None:
+    def objects_after(tasks: int) -> Counter[str]:
         for number in range(tasks):
-            sessions.append(small_task(jvm, number))
+            small_task(jvm, number)
             session_pool.release(jvm, Spark(max_tasks_per_jvm=0))
-        eventually(lambda: remaining(jvm, sessions) <= 1, timeout=20, interval=0.5)
-        used: int = memory.getHeapMemoryUsage().getUsed()
-        return used
+        return heap.settled(jvm)
 
-    first = used_after(100)
+    first, second, third = objects_after(WARM_UP), objects_after(MEASURED), objects_after(MEASURED)
 
-    last = used_after(900)
-
-    print(f"heap: {first / 1e6:.1f} MB after 100 tasks, {last / 1e6:.1f} MB after 1,000")
-    assert last < 1.1 * first
+    # Growth from tasks is in both parts. What happens once is not: a larger table, or a thread that still has a session.
+    grown = (second - first) & (third - second)
+    print("heap:", *(f"{one[heap.BYTES] / 1e6:.1f} MB" for one in (first, second, third)))
+    kept = {name: count for name, count in grown.items() if name.startswith("org.apache.spark.") and count >= MEASURED / 2}
+    assert not kept, "objects that at least every second task leaves"
+    # Besides the first session: that of the last task, and those that Python still refers to before its next collection.
+    sessions = [one["org.apache.spark.sql.classic.SparkSession"] for one in (first, second, third)]
+    assert max(sessions) <= session_pool.COLLECT_EVERY + 2
+    assert grown[heap.BYTES] < MEASURED * KEPT_BYTES
 
 
 def test_added_files_and_errors_of_the_jvm_end_it(jvm: WarmJvm, tmp_path: Path) -> None:
