@@ -10,7 +10,7 @@ from scheduler.authoring.params import Params
 from scheduler.authoring.variable import Variables
 from scheduler.exceptions import NotFoundError, PacelineError, TemplateError
 from scheduler.operators import PythonOperator
-from workers.secrets_backend import EnvironmentBackend
+from workers.secrets_backend import EnvironmentBackend, MemoryBackend
 
 ENVIRONMENT = {
     "PACELINE_VAR_DEPTH": "3",
@@ -95,15 +95,16 @@ def test_variables_and_connections_work_only_inside_a_task(call: Any) -> None:
 
 
 def test_variable_get_inside_a_task() -> None:
-    with running.current({"var": Variables(EnvironmentBackend(ENVIRONMENT))}):
+    backend = MemoryBackend(ENVIRONMENT, variables={}, check=lambda: None)
+    with running.current({"var": Variables(backend)}):
         assert (Variable.get("depth"), Variable.get("depth", deserialize_json=True), Variable.get("no", default=None)) == (
             "3",
             3,
             None,
         )
         assert Connection.get("db").password == "p@ss"
-        with pytest.raises(PacelineError, match="set PACELINE_VAR_X"):
-            Variable.set("x", 1)
+        Variable.set("x", 1)
+        assert Variable.get("x", deserialize_json=True) == 1
 
 
 @pytest.mark.parametrize(
