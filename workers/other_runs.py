@@ -1,5 +1,6 @@
 """Lets a task trigger runs of other DAGs. It uses its own connection, separate from that of the hot path."""
 
+import functools
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
@@ -68,20 +69,22 @@ def trigger(
                 raise
             return _clear(engine, settings, dag_id, run_id, logical_date, claim=claim)
 
-    def attempt() -> str:
-        try:
-            return create()
-        except DBAPIError as error:
-            if isinstance(error.orig, errors.InsufficientPrivilege):
-                option = " --may-clear-runs" if reset else ""
-                raise PacelineError(MAY_NOT.format(str(error.orig).strip(), option)) from None
-            raise error.orig or error from None
-
     try:
-        created: str = patient(attempt)
+        created: str = patient(functools.partial(_explained, create, reset=reset))
         return created
     finally:
         engine.dispose()
+
+
+def _explained(create: Callable[[], str], *, reset: bool) -> str:
+    """Return `create()`. A missing right becomes one sentence; other errors of the database become those of psycopg2."""
+    try:
+        return create()
+    except DBAPIError as error:
+        if isinstance(error.orig, errors.InsufficientPrivilege):
+            option = " --may-clear-runs" if reset else ""
+            raise PacelineError(MAY_NOT.format(str(error.orig).strip(), option)) from None
+        raise error.orig or error from None
 
 
 def _clear(engine: Engine, settings: Settings, dag_id: str, run_id: str, logical_date: datetime, *, claim: Claim) -> str:
