@@ -237,7 +237,7 @@ def test_what_a_dead_worker_loses_gives_one_retry_notice_a_try(make_scenario: Ca
     for _ in range(3):
         eventually(lambda: (scenario.turn(), scenario.messages())[1])
         message = scenario.rows("select id, dispatch_id::text from task_instance where state = 'queued'")
-        # As if it had registered anew: one that was declared dead claims nothing.
+        # As if the worker had registered again: a worker that was declared lost claims nothing.
         scenario.sql("update process set stopped_at = null, heartbeat_at = clock_timestamp() where kind = 'worker'")
         assert scenario.claim(message[0]) is not None  # type: ignore[arg-type]
         scenario.sql("update process set heartbeat_at = clock_timestamp() - interval '1 h' where kind = 'worker'")
