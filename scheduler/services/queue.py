@@ -38,6 +38,7 @@ class Queued:
     `ahead`: the messages that the longest queue holds beyond the places of its workers, if task instances are still waiting.
     The next pass is not urgent until workers have taken some of these. 0 if a task instance that becomes ready can be queued.
     `held_elsewhere`: another scheduler had locked a pool or run with waiting task instances, and may not have seen them.
+    `lost`: a worker took one that this pass had picked, and may not have woken this service for what became ready.
     """
 
     messages: list[Message]
@@ -45,6 +46,7 @@ class Queued:
     more: bool
     ahead: int = 0
     held_elsewhere: bool = False
+    lost: bool = False
 
 
 class Queue(Service):
@@ -70,8 +72,8 @@ class Queue(Service):
         since_last_s, self._queued_at = time.monotonic() - self._queued_at, time.monotonic()
         self.listens_at = self._queued_at + pause_s(queued, since_last_s)
         again_in_s = AT_ONCE if queued.more else None
-        if queued.held_elsewhere and not queued.more:
-            # Jitter, so that two schedulers that met do not meet again.
+        if (queued.held_elsewhere or queued.lost) and not queued.more:
+            # Jitter, so that two schedulers, or a scheduler and the workers, that met do not meet again.
             again_in_s = HELD_PAUSE_S * random.uniform(0.5, 1.5)  # noqa: S311
         unsent = f"The broker does not answer; {len(queued.messages)} message(s) will be sent later"
         return Result(again_in_s=again_in_s, log=[] if queued.sent else [(logging.WARNING, unsent)])
@@ -80,8 +82,8 @@ class Queue(Service):
         at_s = time.monotonic()
         chosen = transact(self._engine, _choose_and_queue, self._settings, self._scheduler_id(), self._prefetch_window, at_s)
         sent = send(self._engine, self._publisher, chosen.messages, step="queue")
-        more = chosen.lost or len(chosen.messages) >= self._settings.scheduler.max_tis_per_query
-        return Queued(chosen.messages, sent, more, chosen.ahead if chosen.waits else 0, chosen.held_elsewhere)
+        more = len(chosen.messages) >= self._settings.scheduler.max_tis_per_query
+        return Queued(chosen.messages, sent, more, chosen.ahead if chosen.waits else 0, chosen.held_elsewhere, chosen.lost)
 
 
 def pause_s(queued: Queued, since_last_s: float) -> float:
@@ -192,7 +194,9 @@ def _round(
         queued = instances.queue(connection, [one.id for one in picked], scheduler_id)
         chosen.lost |= len(queued) < len(picked)
         chosen.messages += queued
-        free = free.without(picked)
+        # One that a worker took in the meantime is in the place of the task that ended there: this one stays free.
+        moved = {message.ti_id for message in queued}
+        free = free.without([one for one in picked if one.id in moved])
     chosen.waits |= len(picked) < len(batch)
     came = Counter(one.pool for one in batch)
     more_wait = any(came[name] >= share[name] for name in share) and len(chosen.messages) < limit

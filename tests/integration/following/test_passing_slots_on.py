@@ -331,4 +331,4 @@ def test_a_pass_that_lost_one_to_a_worker_looks_again(scenario: Scenario) -> Non
     passing.join(20)
 
     assert [len(one.messages) for one in passes] == [1]
-    assert passes[0].more
+    assert passes[0].lost
