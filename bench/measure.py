@@ -23,9 +23,9 @@ RUNS = """
 class Measured:
     """`makespan_s` goes from before the first trigger to the stored end of the last run.
 
-    `hops_ms`, sorted, has for each task with something above it the time from the stored end of its last upstream task to its own
-    stored start; where more tasks are ready than can run, most of that is waiting for a free place. CPU is by role: `client` is
-    this process, which makes the runs, and `total` all together.
+    `hops_ms`, sorted, has for each task with something above it the time from the stored start of its last upstream task to its
+    own; where more tasks are ready than can run, most of that is waiting for a free place. CPU is by role: `client` is this
+    process, which makes the runs, and `total` all together.
     """
 
     tasks: int
@@ -66,16 +66,19 @@ def _cpu_seconds(stack: Stack) -> dict[str, float]:
 
 
 def hops(stack: Stack, closed: Sequence[tuple[Any, ...]], instances: Sequence[tuple[Any, ...]]) -> list[float]:
-    """Milliseconds from the end of the last upstream task instance to the start, for each that has one above it."""
+    """Milliseconds from the last start of an upstream task instance to the start, for each that has one above it.
+
+    From start to start, as for bare Celery: a report stores the end of a task and the start of the next one in one statement.
+    """
     versions = {version for _, version, _ in closed}
     data = stack.rows("select id, data from dag_version where id = any(%s)", (list(versions),))
     upstream = {version: SerializedDag.from_json(text).upstream for version, text in data}
     above = {run_id: upstream[version] for run_id, version, _ in closed}
-    ended: dict[tuple[int, int], float] = defaultdict(float)
-    for run_id, task_no, _, end, _ in instances:
-        ended[run_id, task_no] = max(ended[run_id, task_no], end)
+    began: dict[tuple[int, int], float] = defaultdict(float)
+    for run_id, task_no, start, _, _ in instances:
+        began[run_id, task_no] = max(began[run_id, task_no], start)
     return [
-        (start - max(ended[run_id, no] for no in above[run_id][task_no])) * 1000
+        (start - max(began[run_id, no] for no in above[run_id][task_no])) * 1000
         for run_id, task_no, start, _, _ in instances
         if above[run_id][task_no]
     ]
