@@ -92,19 +92,18 @@ class TryLog:
         self._handlers, root.handlers = root.handlers, [self._handler]
         if root.level != logging.INFO:  # setting it clears the caches of all loggers
             root.setLevel(logging.INFO)
-        self.line(header)
+        self._write(header, "INFO")
 
     def line(self, text: str, level: str = "INFO") -> None:
         """Write a line of Paceline after the output of user code so far."""
         self.flush()
-        self._losses.write(2, f"{stamp()} {level} {text}\n".encode("utf-8", "backslashreplace"))
+        self._write(text, level)
         if self._masked is not None:
             self._masked.settle()
 
     @property
     def lost(self) -> str | None:
-        """Why lines are missing in this log, such as "No space left on device"; None if it is complete."""
-        self.flush()
+        """Why lines are missing before the last `line`, such as "No space left on device"; None if they are complete."""
         return self._losses.first
 
     def error(self, error: BaseException) -> None:
@@ -132,6 +131,9 @@ class TryLog:
             masked.close()
         sys.stdout, sys.stderr = self._worker_streams
         logging.root.handlers = self._handlers
+
+    def _write(self, text: str, level: str) -> None:
+        self._losses.write(2, f"{stamp()} {level} {text}\n".encode("utf-8", "backslashreplace"))
 
     def _mask(self) -> None:
         """Insert the masking pipe, once per try. It is called before user code receives the first secret."""
