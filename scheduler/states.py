@@ -175,6 +175,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     *_moves(Actor.FOLLOWER, "none", "queued", "its trigger rule is met and it takes over the slots of the upstream task"),
     *_moves(Actor.FOLLOWER, "none", "skipped upstream_failed", "its trigger rule can no longer be met"),
     *_moves(Actor.FOLLOWER, "scheduled", "queued", "it ranks first and takes over the slots of a task of its run that ended"),
+    *_moves(Actor.FOLLOWER, "none scheduled", "running", "the same, in the process of the task that ended"),
     *_moves(Actor.WORKER, "queued", "running", "claimed"),
     *_moves(Actor.WORKER, "running", "success failed skipped up_for_retry", "the outcome of the try"),
     *_moves(Actor.WORKER, "running", "up_for_reschedule deferred", "it waits without occupying a worker"),

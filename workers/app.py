@@ -34,6 +34,8 @@ from workers.database_store import DatabaseStore
 from workers.execute import Executor
 from workers.guard import Guard
 from workers.heartbeat import Heart, Identity
+from workers.in_place import Continuing
+from workers.in_place_events import InPlaceEvents
 from workers.logs import worker_log
 from workers.lost_processes import LostProcesses
 from workers.outcome import Fail, Retry, TryFailed
@@ -111,7 +113,6 @@ def build(settings: Settings, *, name: str, queues: Sequence[str], concurrency: 
         # A prefetched message would wait here behind a long task while another worker is free.
         worker_disable_prefetch=True,
         worker_disable_rate_limits=True,
-        worker_max_tasks_per_child=settings.worker.max_tasks_per_child or None,
     )
     running_tasks = RunningTasks(concurrency)
     host = socket.gethostname()
@@ -122,11 +123,12 @@ def build(settings: Settings, *, name: str, queues: Sequence[str], concurrency: 
                   silent_s=limits.heartbeat_timeout, pidfile=pidfile, settings_drift=settings_drift,
                   settings=settings)  # fmt: skip
     watchdog = Watchdog(settings, tuple(queues), concurrency)
-    _add_task(app, settings, running_tasks, heart)
+    events = InPlaceEvents()
+    _add_task(app, settings, running_tasks, heart, events)
     with warnings.catch_warnings():
         # The user decides whether it runs as root. Celery warns because pickled messages could run code; these are JSON.
         warnings.filterwarnings("ignore", message="(?s).*superuser privileges.*")
-        worker = Worker(app=app, running_tasks=running_tasks, heart=heart, watchdog=watchdog, settings=settings,
+        worker = Worker(app=app, running_tasks=running_tasks, heart=heart, watchdog=watchdog, settings=settings, events=events,
                         hostname=f"{name}@{host}", concurrency=concurrency, queues=list(queues))  # fmt: skip
     heart.watch(stopper=worker.stopper, watchdog=watchdog, orphans=LostProcesses(), pool=worker.own_pids)
     return worker
@@ -145,10 +147,13 @@ class Worker(CeleryWorker):  # type: ignore[misc]
     """Celery's worker with Paceline's signal handlers and shutdown. It does not change the logging configuration."""
 
     def __init__(
-        self, *, running_tasks: RunningTasks, heart: Heart, watchdog: Watchdog, settings: Settings, **options: Any
-    ) -> None:
+        self, *, running_tasks: RunningTasks, heart: Heart, watchdog: Watchdog, settings: Settings, events: InPlaceEvents,
+        **options: Any,
+    ) -> None:  # fmt: skip
         self.heart = heart
         self.watchdog = watchdog
+        self.running_tasks = running_tasks
+        self.in_place_events = events
         self.killer = TaskKiller(running_tasks)
         self.stopper = TaskStopper(running_tasks, grace_s=settings.worker.grace_sec, pool=self.pool_pids, on_abort=heart.abandon)
         #: Whether a stop signal arrived before `install_platform_tweaks` installed its handlers.
@@ -169,6 +174,7 @@ class Worker(CeleryWorker):  # type: ignore[misc]
     def register_with_event_loop(self, hub: Any) -> None:
         super().register_with_event_loop(hub)
         hub.call_repeatedly(TICK_S, self._tick)
+        hub.add_reader(self.in_place_events.reader, lambda: strategy.send_in_place(self.in_place_events.read()))
 
     @property
     def health(self) -> Health:
@@ -206,6 +212,8 @@ class Worker(CeleryWorker):  # type: ignore[misc]
         # The pool detects the end of a process when its files close, which can be before the process can be reaped. It would
         # check again only seconds later.
         self.pool.maintain_pool()
+        eventer = self.consumer.event_dispatcher
+        self.running_tasks.events = eventer is not None and eventer.enabled
         if self.stopper.draining:
             if self.consumer.task_consumer is not None:
                 self.consumer.task_consumer.cancel()
@@ -213,16 +221,16 @@ class Worker(CeleryWorker):  # type: ignore[misc]
                 celery_state.should_stop = 0
 
 
-def _add_task(app: Celery, settings: Settings, running_tasks: RunningTasks, heart: Heart) -> None:
+def _add_task(app: Celery, settings: Settings, running_tasks: RunningTasks, heart: Heart, events: InPlaceEvents) -> None:
     def prepare(**_: Any) -> None:
-        executor = _executor(settings, running_tasks)
+        executor = _executor(settings, running_tasks, events)
 
         def execute(ti_id: int, dispatch_id: str) -> None:
             result = executor.run(ti_id, dispatch_id)
             if isinstance(result, Fail | Retry):
                 raise TryFailed(result.reason)
 
-        strategy.executes_with(execute)
+        strategy.executes_with(execute, lambda: executor.continuing.worn_out)
 
     def end(**_: Any) -> None:
         session_pool = sys.modules.get("workers.spark.sessions.session_pool")
@@ -231,11 +239,11 @@ def _add_task(app: Celery, settings: Settings, running_tasks: RunningTasks, hear
 
     signals.worker_process_init.connect(prepare, weak=False)
     signals.worker_process_shutdown.connect(end, weak=False)
-    request = strategy.request_class(heart.child_died)
+    request = strategy.request_class(heart.child_died, events.read)
     app.task(name=TASK_NAME, shared=False, Strategy="workers.strategy:strategy", Request=request, ignore_result=True)(strategy.run)
 
 
-def _executor(settings: Settings, running_tasks: RunningTasks) -> Executor:
+def _executor(settings: Settings, running_tasks: RunningTasks, events: InPlaceEvents) -> Executor:
     zones.set_default(settings.core.default_timezone)
     slot = running_tasks.slot(current_process().index)
     hot = HotPath(settings, slot.worker_id)
@@ -249,6 +257,9 @@ def _executor(settings: Settings, running_tasks: RunningTasks) -> Executor:
         slot=slot,
         guard=Guard(),
         log=logs.TryLog(),
+        continuing=Continuing(
+            slot, seconds=settings.worker.in_place_seconds, max_tasks=settings.worker.max_tasks_per_child, events=events
+        ),
     )
 
 

@@ -17,7 +17,7 @@ from scheduler.settings import Settings
 from scheduler.store.dags import assets
 from scheduler.store.db import sqlstates
 from scheduler.store.worker import dispatches, external_runs, xcoms
-from scheduler.store.worker.claims import Claim, Ending
+from scheduler.store.worker.claims import Claim, Continuation, Ending
 from scheduler.store.worker.hot_path import HotPath
 from workers import other_runs
 from workers.logs import worker_log
@@ -47,14 +47,14 @@ class DatabaseStore:
     def dag(self, version_id: int) -> SerializedDag:
         return self.patient(lambda: self.hot.dag(version_id))
 
-    def report(self, claim: Claim, ending: Ending) -> bool:
+    def report(self, claim: Claim, ending: Ending, continuation: Continuation | None = None) -> bool:
         """Store the ending. If it is refused because the task was cleared or marked, store what was requested."""
         fault_points.point("report.before")
-        accepted = self.patient(lambda: self.follower.report(claim, ending))
+        accepted = self.patient(lambda: self.follower.report(claim, ending, continuation))
         if not accepted and self.patient(lambda: dispatches.claim_again(self.hot, claim)):
             # The heartbeat asserts only what is in user code; without this the task would run a second time.
             worker_log.warning("dispatch %s was claimed again: a crash of PostgreSQL undid the claim", claim.dispatch_id)
-            accepted = self.patient(lambda: self.follower.report(claim, ending))
+            accepted = self.patient(lambda: self.follower.report(claim, ending, continuation))
         if not accepted and self.patient(lambda: self.follower.obey(claim)):
             worker_log.info("stopped %s.%s (run %s) as asked", claim.dag_id, claim.task_id, claim.run_id)
         elif not accepted:

@@ -19,6 +19,7 @@ from scheduler.states import TaskState
 from scheduler.store.worker.claims import Claim, Ending
 from workers import context, logs, outcome, results
 from workers.guard import Guard
+from workers.in_place import Continuing
 from workers.logs import worker_log
 from workers.outcome import Defer, Fail, Outcome, Reschedule, Retry, Skip, Success
 from workers.running_tasks import Running, Slot
@@ -42,10 +43,27 @@ class Executor:
     slot: Slot
     guard: Guard
     log: logs.Log
+    continuing: Continuing
 
     def run(self, ti_id: int, dispatch_id: str) -> Outcome | None:
-        """Run one dispatch to its report; None for one that cannot be claimed (a duplicate) and is dropped."""
+        """Run one dispatch to its report, then what the report continues with in place. The outcome of the last one.
+
+        None for a dispatch that cannot be claimed (a duplicate) and is dropped.
+        """
         worker_id = self.slot.worker_id
+        claim = self._claim(ti_id, dispatch_id, worker_id)
+        if claim is None:
+            return None
+        while True:
+            result, following = self._run_claimed(claim, worker_id)
+            if following is None:
+                return result
+            claim = following
+            self.continuing.go_on(claim)
+            fault_points.point("continue.after")
+
+    def _claim(self, ti_id: int, dispatch_id: str, worker_id: str) -> Claim | None:
+        self.continuing.begin(dispatch_id)
         fault_points.point("claim.before")
         claim = self.store.claim(ti_id, dispatch_id, worker_id)
         if claim is None:
@@ -53,18 +71,21 @@ class Executor:
             worker_log.info("dropped dispatch %s of task instance %s: it is not queued under it any more", dispatch_id, ti_id)
             return None
         fault_points.point("claim.after")
+        return claim
+
+    def _run_claimed(self, claim: Claim, worker_id: str) -> tuple[Outcome, Claim | None]:
+        """Run what was claimed to its report; also the claim of what this process continues with."""
         dag = self.store.dag(claim.version_id)
         if claim.task_no >= len(dag.tasks):
             reason = f"the version of DAG {claim.dag_id} with which this run continues has no task {claim.task_id}"
             self.store.report(claim, Ending(TaskState.FAILED, reason=reason))
-            return Fail(reason)
+            return Fail(reason), None
         task = dag.tasks[claim.task_no]
         if task.runtime == "empty":
-            self.store.report(claim, EMPTY)
-            return Success()
+            return Success(), self._report(claim, dag, EMPTY)[1]
         return self._run_logged(claim, dag, task, worker_id)
 
-    def _run_logged(self, claim: Claim, dag: SerializedDag, task: SerializedTask, worker_id: str) -> Outcome:
+    def _run_logged(self, claim: Claim, dag: SerializedDag, task: SerializedTask, worker_id: str) -> tuple[Outcome, Claim | None]:
         path = logs.try_path(
             self.logs_folder,
             dag_id=claim.dag_id,
@@ -93,12 +114,12 @@ class Executor:
                 self.slot.leave()
             # Before the report, so that the reason is in the log when the state is visible.
             self.log.line(_footer(result, time.monotonic() - started), "ERROR" if isinstance(result, Fail | Retry) else "INFO")
-            accepted = self.store.report(claim, self._complete(_ending(result)))
+            accepted, following = self._report(claim, dag, self._complete(_ending(result)))
             if not accepted:
                 self.log.line(REFUSED, "WARNING")
             if not (accepted and isinstance(result, Success)):
                 RUNTIMES[task.runtime].discard(claim, self.settings)
-            return result
+            return result, following
         finally:
             self.log.close()
 
@@ -167,6 +188,12 @@ class Executor:
         for key, text in texts.items():
             self.store.push_xcom(claim, key, text)
         return result
+
+    def _report(self, claim: Claim, dag: SerializedDag, ending: Ending) -> tuple[bool, Claim | None]:
+        """Whether the ending was stored, and the claim of what this process continues with."""
+        continuation = self.continuing.after(claim, dag, ending)
+        accepted = self.store.report(claim, ending, continuation)
+        return accepted, None if continuation is None else continuation.claim
 
 
 def _attempt(claim: Claim, dag: SerializedDag, task: SerializedTask) -> outcome.Try:

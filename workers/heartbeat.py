@@ -50,7 +50,8 @@ class Identity:
 class Lost:
     """A dispatch whose process ended without a report. `at_once`: retry without delay, because the task is not the cause."""
 
-    ti_id: int
+    #: None if only the database knows it.
+    ti_id: int | None
     dispatch_id: str
     reason: str
     log: str | None = None
@@ -130,6 +131,15 @@ class Heart(threading.Thread):
 
         Never blocks, because the event loop calls it.
         """
+        in_place = self._running_tasks.in_place(dispatch_id)
+        if in_place is None:
+            self._lose(ti_id, dispatch_id, message)
+        else:
+            # It died with one or the other, before or after its report. The database knows which of them runs.
+            self._lose(in_place.ti_id, in_place.dispatch_id, message)
+            self._lose(None, in_place.next_dispatch_id, message)
+
+    def _lose(self, ti_id: int | None, dispatch_id: str, message: str) -> None:
         killed_for = self._stopper.killed_for(dispatch_id) if self._stopper is not None else None
         running = self._running_tasks.find(dispatch_id)
         self._lost.put(
@@ -230,7 +240,8 @@ class Heart(threading.Thread):
                 self._lost_processes.end_now(self._pool)
             runs = transact(self._engine, processes.fail_lost, lost.ti_id, lost.dispatch_id, lost.reason, at_once=lost.at_once)
             self._unsettled.pop(0)
-            worker_log.warning("task instance %d (dispatch %s) was lost: %s", lost.ti_id, lost.dispatch_id, lost.reason)
+            if runs:
+                worker_log.warning("dispatch %s was lost: %s", lost.dispatch_id, lost.reason)
             self._wakeups.wake("queue", *(f"run:{run}" for run in runs))
 
     def _beat(self) -> None:

@@ -21,6 +21,7 @@ from scheduler.store.worker.deferrals import Awaited
 from workers import logs
 from workers.execute import Executor
 from workers.guard import Guard
+from workers.in_place import Continuing
 from workers.memory_store import Instance, MemoryStore
 from workers.running_tasks import RunningTasks, Slot
 from workers.waiter.triggers import Outside, Triggers
@@ -42,9 +43,10 @@ class MemoryRun:
             logs_folder=settings.logs_folder,
             store=self.store,
             files=LoadedDag(settings, dag),
-            slot=_OwnSlot.create(),
+            slot=(slot := _OwnSlot.create()),
             guard=Guard(),
             log=_Terminal(),
+            continuing=Continuing(slot),
         )
 
     @property

@@ -20,7 +20,7 @@ from scheduler.serialized.dag import SerializedDag
 from scheduler.states import FINISHED, HOLDS_SLOTS, Branched, Decision, RunState
 from scheduler.states import TaskState as S
 from scheduler.store.db import fencing
-from scheduler.store.worker.claims import Claim, Deferral, Ending
+from scheduler.store.worker.claims import Claim, Continuation, Deferral, Ending
 from workers.secrets_backend import MemoryBackend
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class MemoryStore:
     def dag(self, version_id: int) -> SerializedDag:
         return self.plan
 
-    def report(self, claim: Claim, ending: Ending) -> bool:
+    def report(self, claim: Claim, ending: Ending, continuation: Continuation | None = None) -> bool:
         one = self.instances[claim.id]
         if one.state is not S.RUNNING or one.dispatch_id != claim.dispatch_id:
             return False

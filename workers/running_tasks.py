@@ -1,7 +1,8 @@
 """The running tasks of a worker, in memory that pool processes share with their parent, so that it survives their death.
 
 Each pool process has a slot. It writes the task that it runs, and the parent writes the dispatch to stop. Neither waits for the
-other: a slot reads as empty while it is being written.
+other: a slot reads as empty while it is being written. A pool process that continues with tasks in place also writes which, since
+its parent knows only the message that it sent.
 """
 
 import math
@@ -15,8 +16,12 @@ from typing import Any
 from scheduler.store.upkeep.heartbeats import boottime
 
 SLOT_BYTES = 8192
-#: The offsets of the two parts of a slot.
-RUNNING_AT, STOP_AT = 0, 6144
+#: The offsets of the parts of a slot.
+RUNNING_AT, IN_PLACE_AT, STOP_AT = 0, 5632, 6144
+#: The end of each part.
+ENDS = {RUNNING_AT: IN_PLACE_AT, IN_PLACE_AT: STOP_AT, STOP_AT: SLOT_BYTES}
+#: Bytes in the first slot, which is the worker's. A signal handler may set them.
+DRAINING_AT, EVENTS_AT = IN_PLACE_AT, IN_PLACE_AT + 1
 LENGTH_BYTES = 4
 #: Attempts to read a slot that is being written.
 READS = 5
@@ -34,6 +39,18 @@ class Running:
     #: It may run only while `worker`, which claimed it, has a lease.
     exclusive: bool = False
     worker: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InPlace:
+    """What a pool process runs since it received the message of the dispatch `message`: `dispatch_id`, whose report may continue
+    with another task instance under `next_dispatch_id`.
+    """
+
+    message: str
+    ti_id: int
+    dispatch_id: str
+    next_dispatch_id: str
 
 
 class RunningTasks:
@@ -82,6 +99,32 @@ class RunningTasks:
         """Return the entry of a dispatch whose user code runs, even if its pool process has died."""
         return next((task for _, task in self._each() if task.dispatch_id == dispatch_id), None)
 
+    def in_place(self, message: str) -> InPlace | None:
+        """What the pool process runs that received this message, even if it has died; None if it has only run what it received."""
+        for place in range(1, self._children + 1):
+            entry = self._read(place, IN_PLACE_AT)
+            if entry is not None and entry["message"] == message:
+                return InPlace(**entry)
+        return None
+
+    @property
+    def draining(self) -> bool:
+        """Whether the worker takes no more tasks, so that its pool processes continue with none."""
+        return self._memory[DRAINING_AT] != 0
+
+    def drain(self) -> None:
+        """See `draining`. Safe in a signal handler."""
+        self._memory[DRAINING_AT] = 1
+
+    @property
+    def events(self) -> bool:
+        """Whether the worker sends events of its tasks, because Flower wants them."""
+        return self._memory[EVENTS_AT] != 0
+
+    @events.setter
+    def events(self, wanted: bool) -> None:
+        self._memory[EVENTS_AT] = wanted
+
     def ask_stop(self, dispatch_id: str, reason: str) -> Running | None:
         """Write the reason to stop for the pool process that runs `dispatch_id`. Returns its entry if it still runs."""
         for place, task in self._each():
@@ -108,7 +151,7 @@ class RunningTasks:
 
     def _write(self, place: int, part: int, value: object) -> None:
         start = place * SLOT_BYTES + part
-        capacity = (STOP_AT if part == RUNNING_AT else SLOT_BYTES - STOP_AT) - LENGTH_BYTES
+        capacity = ENDS[part] - part - LENGTH_BYTES
         data = b"" if value is None else dumps(value).encode()
         assert len(data) <= capacity, f"{len(data)} bytes do not fit into a part of a slot"
         self._memory[start : start + LENGTH_BYTES] = bytes(LENGTH_BYTES)
@@ -136,6 +179,18 @@ class Slot:
     def enter(self, running: Running) -> None:
         """Record that user code starts."""
         self._running_tasks._write(self._place, RUNNING_AT, {name: getattr(running, name) for name in Running.__slots__})
+
+    def continues(self, in_place: InPlace) -> None:
+        """Record what this process may continue with, before its report makes it do so."""
+        self._running_tasks._write(self._place, IN_PLACE_AT, {name: getattr(in_place, name) for name in InPlace.__slots__})
+
+    @property
+    def draining(self) -> bool:
+        return self._running_tasks.draining
+
+    @property
+    def events(self) -> bool:
+        return self._running_tasks.events
 
     def leave(self) -> None:
         """Record that user code has ended, so that this pool process is not stopped for it any more."""

@@ -11,7 +11,7 @@ from scheduler.authoring.asset_events import EventReads
 from scheduler.authoring.external import Counts, Target
 from scheduler.authoring.secrets_backend import SecretsBackend
 from scheduler.serialized.dag import SerializedDag
-from scheduler.store.worker.claims import Claim, Ending
+from scheduler.store.worker.claims import Claim, Continuation, Ending
 
 if TYPE_CHECKING:
     from workers.spark.applications.jobs import Jobs
@@ -26,8 +26,11 @@ class Store(Protocol):
 
     def dag(self, version_id: int) -> SerializedDag: ...
 
-    def report(self, claim: Claim, ending: Ending) -> bool:
-        """Move running to the state of the ending, and decide the tasks below. False if the try is no longer the current one."""
+    def report(self, claim: Claim, ending: Ending, continuation: Continuation | None = None) -> bool:
+        """Move running to the state of the ending, and decide the tasks below. False if the try is no longer the current one.
+
+        With a continuation, this process may continue with a task instance that is then running too: its claim is put there.
+        """
         ...
 
     def clear_xcoms(self, claim: Claim) -> None:

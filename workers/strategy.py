@@ -20,22 +20,41 @@ from celery.worker import state as celery_state
 from celery.worker.request import Request as CeleryRequest
 from kombu.utils.encoding import safe_repr
 
+from workers.in_place_events import Step
 from workers.outcome import TryFailed
 
 #: Called in the parent when a pool process could not report: with the two IDs of the dispatch, and Celery's message.
 ChildDied = Callable[[int, str, str], None]
 
+#: Returns the events of tasks that pool processes run in place.
+Events = Callable[[], list[Step]]
+
 _execute: Callable[[int, str], object] | None = None
+_worn_out: Callable[[], bool] = bool
 
 
-def executes_with(execute: Callable[[int, str], object]) -> None:
-    """Set the function that runs a dispatch in a pool process, before its first message. It raises TryFailed if the try failed."""
-    global _execute  # noqa: PLW0603 - a pool child runs one dispatch at a time
-    _execute = execute
+class WornOutError(SystemExit):
+    """Ends a pool process after its last task. The argument is what `run` returns otherwise."""
+
+
+def executes_with(execute: Callable[[int, str], object], worn_out: Callable[[], bool] = bool) -> None:
+    """Set the function that runs a dispatch in a pool process, before its first message. It raises TryFailed if the try failed.
+
+    `worn_out` returns whether the process must end after this dispatch.
+    """
+    global _execute, _worn_out
+    _execute, _worn_out = execute, worn_out
 
 
 def run(ti_id: int, dispatch_id: str) -> tuple[int, object, float]:
     """Run a dispatch in a pool process. Returns what a Celery request expects: 1 on failure, the result or error, and seconds."""
+    ended = _run(ti_id, dispatch_id)
+    if _worn_out():
+        raise WornOutError(ended)
+    return ended
+
+
+def _run(ti_id: int, dispatch_id: str) -> tuple[int, object, float]:
     assert _execute is not None, "the child is prepared before its first message"
     started = time.monotonic()
     try:
@@ -48,10 +67,15 @@ def run(ti_id: int, dispatch_id: str) -> tuple[int, object, float]:
     return 0, result, time.monotonic() - started
 
 
-def request_class(child_died: ChildDied) -> type[CeleryRequest]:
-    """Return the class of requests, which represent dispatches in the parent."""
+def request_class(child_died: ChildDied, events: Events = list) -> type[CeleryRequest]:
+    """Return the class of requests, which represent dispatches in the parent.
+
+    In events, it represents the task instance that its pool process runs now: that of its message, or the last one in place.
+    """
 
     class Request(CeleryRequest):  # type: ignore[misc]
+        in_place_id: str | None = None
+
         def execute_using_pool(self, pool: Any, **_: Any) -> None:
             """Send the dispatch to a free pool process."""
             result = pool.apply_async(
@@ -65,9 +89,33 @@ def request_class(child_died: ChildDied) -> type[CeleryRequest]:
             )
             self._apply_result = None if result is None else weakref.ref(result)
 
+        def send_event(self, kind: str, **fields: Any) -> None:
+            if self._eventer is not None and self._eventer.enabled:
+                self._eventer.send(kind, uuid=self.in_place_id or self.id, **fields)
+
+        def catch_up(self) -> None:
+            """Send what pool processes have written before the end of this dispatch."""
+            if self._eventer is not None and self._eventer.enabled:
+                send_in_place(events())
+
+        def continue_with(self, step: Step) -> None:
+            """Send the events for a pool process that continues with another task instance in place."""
+            self.send_event("task-succeeded", result="None", runtime=step.seconds)
+            self.in_place_id = step.dispatch_id
+            described = {"name": step.name, "args": step.arguments, "root_id": step.dispatch_id}
+            self.send_event("task-received", **(_described(self) | described))
+            self.send_event("task-started")
+
+        def on_success(self, failed__retval__runtime: Any, **options: Any) -> None:
+            self.catch_up()
+            super().on_success(failed__retval__runtime, **options)
+
         def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> None:
             """Handle a failed try. If its process died or could not report, `child_died` reports it."""
             error = getattr(exc_info.exception, "exc", exc_info.exception)
+            if isinstance(error, WornOutError):
+                return self.on_success(error.args[0])
+            self.catch_up()
             celery_state.task_ready(self)
             self.send_event("task-failed", exception=safe_repr(error), traceback=str(exc_info.traceback))
             if not isinstance(error, TryFailed):
@@ -75,6 +123,14 @@ def request_class(child_died: ChildDied) -> type[CeleryRequest]:
                 child_died(ti_id, dispatch_id, str(error))
 
     return Request
+
+
+def send_in_place(steps: list[Step]) -> None:
+    """Send the events of tasks that pool processes run in place."""
+    for step in steps:
+        request = celery_state.requests.get(step.message)
+        if request is not None:
+            request.continue_with(step)
 
 
 def strategy(task: Any, _app: Any, consumer: Any) -> Callable[..., None]:

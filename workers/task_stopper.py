@@ -81,6 +81,7 @@ class TaskStopper(threading.Thread):
         """
         if self._drained_since is None:
             self._drained_since = time.monotonic()
+            self._running_tasks.drain()
         else:
             self.abort()
 

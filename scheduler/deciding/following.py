@@ -100,6 +100,10 @@ class Moves:
     dispatch_id: str | None = None
     #: Numbers of tasks that some branch may skip.
     below_branch: Collection[int] = frozenset()
+    #: The dispatch ID of the task instance that gets the slots, if it may run in place: in the process that reports.
+    in_place_id: str | None = None
+    #: Whether that may be the next one waiting, not only the successor.
+    line_in_place: bool = False
     #: Nothing is stored if one of these has all its upstream tasks with a worker: it may be ready, and is decided under locks.
     joins: Sequence[int] = ()
     #: The tasks of which the report finds out whether they wait for one that no worker has.
@@ -168,14 +172,19 @@ def decide_joins(
     return Plan(settled=decisions)
 
 
-def moves_of(dag: SerializedDag, ended: Ended, plan: Plan, dispatch_id: str | None) -> Moves:
-    """What to store together with the report; `dispatch_id` is for the task instance that gets the slots."""
+def moves_of(dag: SerializedDag, ended: Ended, plan: Plan, dispatch_id: str, in_place_id: str | None = None) -> Moves:
+    """What to store together with the report; the dispatch IDs are for the task instance that gets the slots."""
     decisions = sorted(plan.settled, key=lambda one: one.task_no)
     asked = [*plan.joins, *plan.left] if plan.joins or plan.left else ()
+    successor = choose_successor(dag, ended, decisions)
+    line_in_place = len(dag.in_place) == len(dag.tasks)
+    in_place = line_in_place or (successor is not None and decisions[successor].task_no in dag.in_place)
     return Moves(
         decisions=decisions,
-        successor=choose_successor(dag, ended, decisions),
+        successor=successor,
         dispatch_id=dispatch_id if plan.passes_slots else None,
+        in_place_id=in_place_id if plan.passes_slots and in_place else None,
+        line_in_place=line_in_place,
         below_branch=dag.below_branch,
         joins=plan.joins,
         asked=Ranges.above(dag, asked) if asked else Ranges(),

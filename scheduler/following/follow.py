@@ -18,7 +18,7 @@ from scheduler.serialized.dag import SerializedDag
 from scheduler.states import FINISHED, TaskState
 from scheduler.store.db import sqlstates
 from scheduler.store.worker import dispatches
-from scheduler.store.worker.claims import Claim, Ending, Moved, Reported, Undecided
+from scheduler.store.worker.claims import Claim, Continuation, Ending, Moved, Reported, Undecided
 from scheduler.store.worker.hot_path import HotPath
 
 log = logging.getLogger("paceline.worker")
@@ -42,8 +42,11 @@ class Follower:
         self._enabled = enabled
         self._aging = aging
 
-    def report(self, claim: Claim, ending: Ending) -> bool:
+    def report(self, claim: Claim, ending: Ending, continuation: Continuation | None = None) -> bool:
         """Store the end of a try and follow it. False if the task instance no longer belongs to this dispatch.
+
+        With a continuation, the next task instance may run in this process. Its claim is then in the continuation, and it needs no
+        message.
 
         The outcome of a task must not depend on its downstream tasks: after an error there, the end is stored alone, and the
         scheduler decides the downstream tasks.
@@ -51,7 +54,7 @@ class Follower:
         try:
             if ending.state in SUSPENDED:
                 return self._suspend(claim, ending)
-            return self._follow(claim, ending)
+            return self._follow(claim, ending, continuation)
         except Exception as error:
             if sqlstates.is_passing(error):
                 raise
@@ -59,7 +62,7 @@ class Follower:
                 "The downstream tasks of %s.%s (run %s) could not be followed; the scheduler decides them",
                 claim.dag_id, claim.task_id, claim.run_id,
             )  # fmt: skip
-            return self._report_alone(claim, ending)
+            return self._report_alone(claim, ending, continuation)
 
     def obey(self, claim: Claim) -> bool:
         """Apply the state that a clear or mark requested, once the user code has stopped. False if none was requested."""
@@ -68,34 +71,39 @@ class Follower:
             self._wakeups.wake(f"run:{claim.dag_run_id}", "queue")
         return obeyed
 
-    def _follow(self, claim: Claim, ending: Ending) -> bool:
+    def _follow(self, claim: Claim, ending: Ending, continuation: Continuation | None) -> bool:
         """Plan and report; if a join may be ready, lock it, plan and report again; then announce."""
         dag = self._hot.dag(claim.version_id)
+        in_place_id = None if continuation is None else continuation.dispatch_id
         plan = following.plan_of(dag, claim, ending.state, ending.skip, enabled=self._enabled)
         reported: Reported | Undecided | None
         if plan.peer_joins:
             waiting = self._hot.unstarted(claim.dag_run_id, Ranges.above(dag, [*plan.joins, *plan.left]))
             reported = Undecided(waiting)
         else:
-            moves = following.moves_of(dag, claim, plan, str(uuid.uuid4()))
+            moves = following.moves_of(dag, claim, plan, str(uuid.uuid4()), in_place_id)
             reported = self._hot.report(claim, ending, moves, aging=self._aging)
         if isinstance(reported, Undecided):
             plan = plan.without(reported.waiting)
-            reported = self._report_locked(claim, ending, dag, plan)
+            reported = self._report_locked(claim, ending, dag, plan, in_place_id)
         if reported is None:
-            return dispatches.ended_as(self._hot, claim, ending.state)
+            return self._ended_before(claim, ending, continuation)
+        if continuation is not None:
+            continuation.claim = reported.continues
         needs_scheduler = plan.needs_scheduler or not reported.waiting.issuperset(plan.left)
         announce(self._publisher, self._wakeups, claim, dag, reported, needs_scheduler=needs_scheduler)
         return True
 
-    def _report_locked(self, claim: Claim, ending: Ending, dag: SerializedDag, plan: Plan) -> Reported | None:
+    def _report_locked(
+        self, claim: Claim, ending: Ending, dag: SerializedDag, plan: Plan, in_place_id: str | None
+    ) -> Reported | None:
         """Lock every task instance that may move, decide the joins from the current states, and report."""
         with self._hot.deciding(claim, plan.affected):
             fault_points.point("follow.locked")
             upstream = self._hot.upstream_states(claim, plan.joins, Ranges.above(dag, plan.joins))
             peers = self._hot.peer_states(claim, {no for join in plan.peer_joins for no in dag.upstream[join]})
             decided = following.decide_joins(dag, claim, ending.state, plan, upstream=upstream, peers=peers)
-            moves = following.moves_of(dag, claim, decided, str(uuid.uuid4()))
+            moves = following.moves_of(dag, claim, decided, str(uuid.uuid4()), in_place_id)
             reported = self._hot.report(claim, ending, moves, aging=self._aging)
             fault_points.point("follow.commit")
         assert not isinstance(reported, Undecided), "no joins are left to ask about"
@@ -104,7 +112,7 @@ class Follower:
     def _suspend(self, claim: Claim, ending: Ending) -> bool:
         others_wait = self._hot.suspend(claim, ending)
         if others_wait is None:
-            return dispatches.ended_as(self._hot, claim, ending.state)
+            return self._ended_before(claim, ending)
         fault_points.point("report.after")
         tokens = ["queue"] if others_wait else []
         if ending.delay_s is not None and ending.delay_s < SOON_S:
@@ -115,13 +123,21 @@ class Follower:
             self._wakeups.wake_waiters()
         return True
 
-    def _report_alone(self, claim: Claim, ending: Ending) -> bool:
+    def _ended_before(self, claim: Claim, ending: Ending, continuation: Continuation | None = None) -> bool:
+        """Whether an earlier report of this end was stored although its answer was lost. It may continue in this process."""
+        if not dispatches.ended_as(self._hot, claim, ending.state):
+            return False
+        if continuation is not None:
+            continuation.claim = self._hot.continued(claim, continuation.dispatch_id)
+        return True
+
+    def _report_alone(self, claim: Claim, ending: Ending, continuation: Continuation | None) -> bool:
         """Store the end without deciding anything, and wake every service that may have something to do after it."""
         if ending.state in SUSPENDED:
             accepted = self._hot.suspend(claim, ending) is not None
         else:
             accepted = self._hot.report(claim, ending, Moves()) is not None
-        accepted = accepted or dispatches.ended_as(self._hot, claim, ending.state)
+        accepted = accepted or self._ended_before(claim, ending, continuation)
         if accepted:
             self._wakeups.wake("queue", f"run:{claim.dag_run_id}", f"next:{claim.dag_run_id}", "notify", "plan")
             if ending.deferral is not None:
@@ -134,10 +150,11 @@ def announce(
 ) -> None:
     """Send the messages of queued task instances, then wake the services that have something to do."""
     fault_points.point("report.after")
-    queued = [moved for moved in (*reported.moved, reported.handed_on) if moved is not None and moved.dispatch_id]
+    queued = [moved for moved in (*reported.moved, reported.handed_on) if moved is not None and moved.state is TaskState.QUEUED]
     # The rescue service finds queued task instances without a message, so nothing is lost while the broker is down.
     with suppress(*PUBLISH_ERRORS):
-        publisher.publish([_message(claim, moved) for moved in queued])
+        if queued:
+            publisher.publish([_message(claim, moved) for moved in queued])
     fault_points.point("follow.published")
     if tokens := wakeup_tokens(claim, dag, reported, needs_scheduler=needs_scheduler):
         wakeups.wake(*tokens)
@@ -165,7 +182,7 @@ def wakeup_tokens(claim: Claim, dag: SerializedDag, reported: Reported, *, needs
 def _may_find_capacity(claim: Claim, reported: Reported) -> bool:
     """Whether there may be slots for a waiting task instance that the queue service does not know about."""
     ready = [moved for moved in reported.moved if moved.state is TaskState.SCHEDULED]
-    successor = next((moved for moved in reported.moved if moved.state is TaskState.QUEUED), None)
+    successor = next((moved for moved in reported.moved if moved.dispatch_id is not None), None)
     first = reported.handed_on
     if (new := successor or first) is not None and new.pool_slots < claim.pool_slots and (ready or reported.pool_has_waiting):
         return True

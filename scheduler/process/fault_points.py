@@ -60,6 +60,8 @@ STEPS = {
     "report.before": "before the outcome is reported",
     "follow.locked": "after the downstream joins are locked, before they are decided",
     "follow.commit": "after the report and the follow-up decisions are written, before the commit",
+    "continue.before": "before a report that may continue with the next task in the same process",
+    "continue.after": "after a report that continues in the same process, before the next task starts",
     "report.after": "after the report, before the successor's message is published",
     "follow.published": "after the successor's message is published, before the wakeup",
     "follow.woken": "after the wakeup",

@@ -10,6 +10,9 @@ from typing import Any, Self, get_origin
 from scheduler.authoring import timetable
 from scheduler.serialized.tasks import SerializedTask
 
+#: The runtimes that leave nothing in a process which another task would have to know.
+IN_PLACE = frozenset({"python", "bash", "empty"})
+
 
 @dataclass(frozen=True, kw_only=True)
 class SerializedDag:
@@ -168,6 +171,11 @@ class SerializedDag:
     def limited(self) -> frozenset[int]:
         """The tasks with a limit over their own instances."""
         return frozenset(no for no, task in enumerate(self.tasks) if task.is_limited)
+
+    @cached_property
+    def in_place(self) -> frozenset[int]:
+        """The tasks that may run in the process of the task before: they need no session, program or lease of their own."""
+        return frozenset(no for no, task in enumerate(self.tasks) if task.runtime in IN_PLACE and not task.exclusive)
 
     @cached_property
     def _looks_further(self) -> frozenset[int]:

@@ -172,6 +172,8 @@ class Worker(Probed):
     """Seconds without a heartbeat after which a worker is declared lost and its tasks are retried."""
     grace_sec: Seconds = 30
     """Seconds that a stopping worker lets its running tasks continue."""
+    in_place_seconds: Annotated[float, Field(ge=0, le=60)] = 0.2
+    """In-place follow: seconds for which a pool process continues with the next tasks itself, without messages. 0 turns it off."""
     max_tasks_per_child: Annotated[int, Field(ge=0)] = 0
     """Tasks after which a pool process is replaced. 0 means never."""
     deaf_timeout: Seconds = 30

@@ -27,8 +27,8 @@ SEED = int(os.environ.get("FAULT_SEED", "20261122"))
 #: At each point the process is killed at these times that any process comes by.
 KILLED_AT = (1, 4, 20) if FULL else (1, 3)
 #: Those that prove the most are always among the short selection.
-ALWAYS = ("queue.committed", "follow.commit", "report.after", "claim.after")
-SHORT = 7
+ALWAYS = ("queue.committed", "follow.commit", "report.after", "claim.after", "continue.before", "continue.after")
+SHORT = 9
 SETTLED_S = 120.0
 
 

@@ -25,6 +25,7 @@ from workers import logs
 from workers.database_store import DatabaseStore
 from workers.execute import Executor
 from workers.guard import Guard
+from workers.in_place import Continuing
 from workers.running_tasks import RunningTasks
 
 WORKER_PLACES = 64
@@ -42,9 +43,8 @@ def dag(dag_id: str, edges: dict[str, Sequence[str]], *, rules: dict[str, str] |
         SerializedTask(
             task_id=name,
             operator="EmptyOperator",
-            runtime="empty",
             upstream=tuple(above),
-            **{"trigger_rule": (rules or {}).get(name, "all_success"), **shared, **own.get(name, {})},
+            **{"runtime": "empty", "trigger_rule": (rules or {}).get(name, "all_success"), **shared, **own.get(name, {})},
         )
         for name, above in edges.items()
     )
@@ -179,16 +179,18 @@ class Scenario:
             connection.exec_driver_sql(statement, parameters)
 
 
-def pool_process(scenario: Scenario) -> Executor:
+def pool_process(scenario: Scenario, *, in_place_seconds: float = 0.0) -> Executor:
     """What a pool process of the scenario's worker has, in this process."""
     settings, running = scenario.settings, RunningTasks(1)
     running.worker_id = scenario.worker_id
+    slot = running.slot(0)
     return Executor(
         settings=settings,
         logs_folder=settings.logs_folder,
         store=DatabaseStore(settings, scenario.hot, scenario.follower),
         files=LoadedFiles(settings.dags_folder),
-        slot=running.slot(0),
+        slot=slot,
         guard=Guard(),
         log=logs.TryLog(),
+        continuing=Continuing(slot, seconds=in_place_seconds),
     )

@@ -97,8 +97,15 @@ def said_to_run(connection: Connection, worker_id: str) -> dict[str, int]:
 
 
 @commit_point("lost")
-def fail_lost(connection: Connection, ti_id: int, dispatch_id: str, reason: str, *, at_once: bool = False) -> list[int]:
-    """running -> up_for_retry or failed, because the process that ran this dispatch ended. Returns the changed runs."""
+def fail_lost(connection: Connection, ti_id: int | None, dispatch_id: str, reason: str, *, at_once: bool = False) -> list[int]:
+    """running -> up_for_retry or failed, because the process that ran this dispatch ended. Returns the changed runs.
+
+    Without the ID of the task instance, all that run anywhere are searched for it.
+    """
+    if ti_id is None:
+        ti_id = connection.exec_driver_sql(
+            f"select id from task_instance where state in {STARTED.sql} and dispatch_id = %s", (dispatch_id,)
+        ).scalar_one_or_none()
     return instances.lose(connection, ti_id=ti_id, dispatch_id=dispatch_id, reason=reason, at_once=at_once)
 
 

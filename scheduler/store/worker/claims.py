@@ -70,6 +70,18 @@ class Ending:
     deferral: Deferral | None = None
 
 
+@dataclass(slots=True)
+class Continuation:
+    """The task instance with which a report lets its process continue in place.
+
+    The dispatch ID is chosen before the report, so that an answer that was lost can be asked for again.
+    """
+
+    dispatch_id: str
+    #: Set by the report if it continues.
+    claim: Claim | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Moved:
     """A task instance of the run that a report moved, and to which state."""
@@ -85,16 +97,27 @@ class Moved:
     pool_slots: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Continued(Moved):
+    """The same, with what a claim returns of it."""
+
+    task_no: int
+    try_number: int
+    max_tries: int
+    started_at: datetime
+
+
 @dataclass(frozen=True, slots=True)
 class Reported:
     """The result of a report: whether others wait for slots of the pool; whether the run has task instances that no worker has;
-    which downstream ones it moved; and which waiting task instance got the slots.
+    which downstream ones it moved; which waiting task instance got the slots; and the claim of the one that runs in place.
     """
 
     pool_has_waiting: bool
     others_wait: bool
     moved: tuple[Moved, ...]
     handed_on: Moved | None = None
+    continues: Claim | None = None
     #: Those of Moves.asked that wait for a task which no worker has.
     waiting: frozenset[int] = frozenset()
     #: Whether each of Moves.decisions moved something.
@@ -109,7 +132,7 @@ class Undecided:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReportRow(Moved):
+class ReportRow(Continued):
     """A row of the report statement: a moved task instance (all NULL if there is none), and values that are equal in all rows."""
 
     waiting: list[int]

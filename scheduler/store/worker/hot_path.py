@@ -7,14 +7,22 @@ every other write. The heartbeat of the worker repeats a claim that a crash of P
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from psycopg2.extras import Json
 
 from scheduler.deciding.following import Moves, Ranges
-from scheduler.states import TaskState
+from scheduler.states import STARTED, TaskState
 from scheduler.store.worker import hot_statements as sql
-from scheduler.store.worker.claims import Claim, Ending, Peer, Reported, ReportRow, Undecided, UpstreamCount
+from scheduler.store.worker.claims import Claim, Continued, Ending, Peer, Reported, ReportRow, Undecided, UpstreamCount
 from scheduler.store.worker.worker_connection import WorkerConnection
+
+#: The pool keeps the search short: its running and queued task instances have an index.
+CONTINUED = f"""
+select id, dispatch_id::text, task_id, map_index, queue, priority_weight, state, pool, pool_slots, task_no, try_number, max_tries,
+       started_at
+  from task_instance where pool = %s and state in {STARTED.sql} and dispatch_id = %s
+"""
 
 
 class HotPath(WorkerConnection):
@@ -54,6 +62,8 @@ class HotPath(WorkerConnection):
                 "below_branch": [one.task_no in moves.below_branch for one in decisions],
                 "successor": None if moves.successor is None else moves.successor + 1,
                 "next_dispatch_id": moves.dispatch_id,
+                "in_place_id": moves.in_place_id,
+                "line_in_place": moves.line_in_place,
                 "dag_run_id": claim.dag_run_id,
                 "asked": moves.asked.tasks,
                 "lows": moves.asked.lows,
@@ -73,9 +83,15 @@ class HotPath(WorkerConnection):
             others_wait=first.others_wait,
             moved=moved,
             handed_on=next((row for row in found if row.was_waiting), None),
+            continues=next((_continued(claim, row) for row in found if row.state is TaskState.RUNNING), None),
             waiting=waiting,
             all_moved=len(moved) == len(decisions),
         )
+
+    def continued(self, claim: Claim, dispatch_id: str) -> Claim | None:
+        """The claim of the task instance that the report of `claim` moved to running under this ID, if its answer was lost."""
+        found = self.objects(Continued, CONTINUED, (claim.pool, dispatch_id))
+        return _continued(claim, found[0]) if found else None
 
     def suspend(self, claim: Claim, ending: Ending) -> bool | None:
         """running -> up_for_reschedule or deferred, durably. Returns whether others wait for the slots; None if it was rejected."""
@@ -147,3 +163,24 @@ class HotPath(WorkerConnection):
             {"dag_run_id": claim.dag_run_id, "tasks": list(tasks), "map_index": claim.map_index},
         )
         return {peer.task_no: peer.state for peer in peers}
+
+
+def _continued(claim: Claim, row: Continued) -> Claim:
+    """The claim of a task instance of the same run, which the report of `claim` moved to running."""
+    assert row.dispatch_id is not None, "a running task instance has a dispatch"
+    return replace(
+        claim,
+        id=row.id,
+        dispatch_id=row.dispatch_id,
+        task_id=row.task_id,
+        map_index=row.map_index,
+        task_no=row.task_no,
+        try_number=row.try_number,
+        max_tries=row.max_tries,
+        queue=row.queue,
+        pool=row.pool,
+        pool_slots=row.pool_slots,
+        priority_weight=row.priority_weight,
+        started_at=row.started_at,
+        resume=None,
+    )

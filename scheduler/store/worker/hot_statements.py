@@ -80,6 +80,7 @@ select task_no, coalesce(state, 'none') as state
 
 #: The end of a try, with the moves of downstream task instances. `successor` is the position, from 1, of the move that gets the
 #: slots. `next_dispatch_id` is the dispatch ID of the task instance that gets them: the successor, or else the first one waiting.
+#: With `in_place_id` it goes straight to running under that ID, in the process that reports, unless it must go by message.
 #: Nothing is stored if workers have all upstream tasks of one of `joins`: it may be ready, which must be decided under locks.
 REPORT = Prepared(
     "report",
@@ -101,6 +102,8 @@ REPORT = Prepared(
         "below_branch": "boolean[]",
         "successor": "bigint",
         "next_dispatch_id": "uuid",
+        "in_place_id": "uuid",
+        "line_in_place": "boolean",
         "dag_run_id": "bigint",
         "asked": "int[]",
         "lows": "int[]",
@@ -121,7 +124,7 @@ with probe as materialized (
       from unnest($task_nos, $map_indexes, $verdicts, $reasons, $below_branch)
            with ordinality n (task_no, map_index, state, reason, below_branch, place)
      cross join lateral (  -- "offset 0": one look by number for each, never the whole run with the numbers picked out of it
-           select id, pool, pool_slots, rank, reason as was from task_instance
+           select id, pool, pool_slots, queue, rank, reason as was from task_instance
             where dag_run_id = $dag_run_id and task_no = n.task_no and map_index = n.map_index and state is null offset 0) t
 ), first as materialized (
     -- Locks are taken in id order, also where a task was added to the run after what comes below it.
@@ -142,10 +145,14 @@ with probe as materialized (
     select done.dag_run_id, done.pool, done.pool_slots, done.queue, s.is_paused,
            r.state = 'running' and r.version_id = $version_id as run_goes_on,
            next.id as first_id, next.rank as first_rank, next.dag_run_id = done.dag_run_id as first_is_ours,
-           other.waits is not null as others_wait
+           other.waits is not null as others_wait, p.hands_on,
+           -- As for a claim: work of a worker that was declared lost would never be recovered.
+           $in_place_id is not null and p.hands_on
+           and exists (select from process w where w.id = $worker and w.stopped_at is null) as in_place
       from done
       join dag_run r on r.id = done.dag_run_id
       join dag_schedule s on s.dag_id = r.dag_id
+      left join pool p on p.name = done.pool
       left join lateral (
            select w.id, w.rank, w.dag_run_id from task_instance w
             where w.pool = done.pool and w.state = 'scheduled'
@@ -156,28 +163,31 @@ with probe as materialized (
               and (o.state is null or o.state in {IDLE.sql})
             order by o.task_no desc limit 1) other on true
 ), verdict as (
-    select b.id, b.state, b.reason,
-           b.place = $successor and not a.is_paused and b.pool = a.pool and b.pool_slots <= a.pool_slots
-           and (a.first_id is null
-                or (not $aging and (b.rank > a.first_rank or (b.rank = a.first_rank and b.id < a.first_id)))) as inherits
-      from around a cross join below b
-     -- A cleared task below a branch is the scheduler's: it knows what the branch decided.
-     where a.run_goes_on and (b.was is null or not b.below_branch)
-     order by b.id
+    select v.*, v.inherits and v.same_queue as in_place from (
+        select b.id, b.state, b.reason, a.in_place and b.queue = a.queue as same_queue,
+               b.place = $successor and not a.is_paused and b.pool = a.pool and b.pool_slots <= a.pool_slots
+               and (a.first_id is null
+                    or (not $aging and (b.rank > a.first_rank or (b.rank = a.first_rank and b.id < a.first_id)))) as inherits
+          from around a cross join below b
+         -- A cleared task below a branch is the scheduler's: it knows what the branch decided.
+         where a.run_goes_on and (b.was is null or not b.below_branch)
+         order by b.id) v
 ), moved as (
     update task_instance t
-       set state = case when v.inherits then 'queued' else v.state end,
-           reason = v.reason,
+       set state = case when v.in_place then 'running' when v.inherits then 'queued' else v.state end,
+           reason = case when not v.in_place then v.reason end,
            try_number = t.try_number + case when v.state = 'scheduled' then 1 else 0 end,
            scheduled_at = case when v.state = 'scheduled' then clock_timestamp() end,
            queued_at = case when v.inherits then clock_timestamp() end,
            queued_by = case when v.inherits then $worker end,
-           dispatch_id = case when v.inherits then $next_dispatch_id end,
+           dispatch_id = case when v.in_place then $in_place_id when v.inherits then $next_dispatch_id end,
+           worker = case when v.in_place then $worker else t.worker end,
+           started_at = case when v.in_place then clock_timestamp() else t.started_at end,
            ended_at = case when v.state in {NEVER_RUN.sql} then clock_timestamp() end
       from verdict v
      where t.id = v.id and coalesce(t.state, '') = ''
  returning t.id, t.task_id, t.map_index, t.queue, t.priority_weight, t.dispatch_id::text, t.state, t.pool,
-           t.pool_slots, t.rank
+           t.pool_slots, t.task_no, t.try_number, t.max_tries, t.started_at, t.rank
 ), line as (  -- Those first in line for the pool, and whether each may have these slots without any limit being counted again.
     select w.id, w.rank, bool_and(w.fits) over (order by w.rank desc, w.id) as is_next
       from around a
@@ -188,34 +198,42 @@ with probe as materialized (
             where w.pool = a.pool and w.state = 'scheduled'
             order by w.rank desc, w.id limit 8) w
      where $next_dispatch_id is not null and not $aging and a.first_is_ours and a.run_goes_on and not a.is_paused
-       and exists (select from pool p where p.name = a.pool and p.hands_on)
+       and a.hands_on
        -- Reads `moved`, so that this runs after it: a transaction that locks the next in line then waits for no other lock.
        and not exists (select from moved m
                         where m.dispatch_id is not null
                            or (m.state = 'scheduled' and m.pool = a.pool
                                and (m.rank > a.first_rank or (m.rank = a.first_rank and m.id < a.first_id))))
 ), next as (  -- Passed over are those that somebody is taking at this moment.
-    select t.id from line join task_instance t on t.id = line.id
+    -- What resumes an earlier dispatch has an event of its own when it starts, so it goes by message.
+    select t.id, a.in_place and $line_in_place and t.resume is null as in_place
+      from around a cross join line join task_instance t on t.id = line.id
      -- "coalesce": looked up by id. As `state = 'scheduled'` it would let the planner read the whole line for each.
      where line.is_next and coalesce(t.state, '') = 'scheduled'
      order by line.rank desc, line.id limit 1
        for no key update of t skip locked
 ), handed as (
     update task_instance t
-       set state = 'queued', dispatch_id = $next_dispatch_id, queued_at = clock_timestamp(), queued_by = $worker,
-           dispatched_at = null
+       set state = case when next.in_place then 'running' else 'queued' end,
+           dispatch_id = case when next.in_place then $in_place_id else $next_dispatch_id end,
+           queued_at = clock_timestamp(), queued_by = $worker, dispatched_at = null,
+           worker = case when next.in_place then $worker else t.worker end,
+           started_at = case when next.in_place then clock_timestamp() else t.started_at end,
+           reason = case when not next.in_place then t.reason end
       from next
      where t.id = next.id and coalesce(t.state, '') = 'scheduled'
  returning t.id, t.task_id, t.map_index, t.queue, t.priority_weight, t.dispatch_id::text, t.state, t.pool,
-           t.pool_slots
+           t.pool_slots, t.task_no, t.try_number, t.max_tries, t.started_at
 )
 select probe.waiting, a.first_id is not null as pool_has_waiting, a.others_wait, m.*
   from probe
   left join around a on true
-  left join (select false as was_waiting, id, task_id, map_index, queue, priority_weight, dispatch_id, state, pool, pool_slots
+  left join (select false as was_waiting, id, task_id, map_index, queue, priority_weight, dispatch_id, state, pool, pool_slots,
+                    task_no, try_number, max_tries, started_at
                from moved
              union all
-             select true, id, task_id, map_index, queue, priority_weight, dispatch_id, state, pool, pool_slots from handed) m
+             select true, id, task_id, map_index, queue, priority_weight, dispatch_id, state, pool, pool_slots,
+                    task_no, try_number, max_tries, started_at from handed) m
     on true
 """,
 )

@@ -47,8 +47,9 @@ def cost_of_one_report(scenario: Scenario) -> tuple[int, int, int]:
     ((low, high),) = plan.upstream_ranges[join]
     probe = f"execute unstarted({claim.dag_run_id}, '{{{join}}}', '{{{low}}}', '{{{high}}}')"
     report = (
-        f"execute report({claim.id}, '{claim.dispatch_id}', 'success', null, null, null, 'w', null, {claim.version_id}, false,"
-        f" '{{{join}}}', '{{-1}}', '{{scheduled}}', '{{because}}', '{{false}}', 1, '{uuid4()}',"
+        f"execute report({claim.id}, '{claim.dispatch_id}', 'success', null, null, null, '{scenario.worker_id}', null,"
+        f" {claim.version_id}, false,"
+        f" '{{{join}}}', '{{-1}}', '{{scheduled}}', '{{because}}', '{{false}}', 1, '{uuid4()}', '{uuid4()}', true,"
         f" {claim.dag_run_id}, '{{{join}}}', '{{{low}}}', '{{{high}}}', '{{{join}}}')"
     )
     lock = f"execute lock_joins({claim.id}, {claim.dag_run_id}, '{{{join}}}', -1)"
@@ -121,7 +122,7 @@ def test_no_hot_statement_scans_a_table(scenario: Scenario) -> None:
         "upstream_states": "1, '{1}', '{0}', '{5}', 1",
         "peer_states": "1, '{1}', 0",
         "report": f"1, '{uuid4()}', 'success', null, null, null, 'w', null, 1, false, '{{1}}', '{{-1}}', '{{scheduled}}', '{{r}}',"
-        f" '{{true}}', 1, '{uuid4()}', 1, '{{1}}', '{{0}}', '{{5}}', '{{1}}'",
+        f" '{{true}}', 1, '{uuid4()}', '{uuid4()}', true, 1, '{{1}}', '{{0}}', '{{5}}', '{{1}}'",
         "suspend": f"1, '{uuid4()}', 'deferred', null, 1, '{{}}', 'x', '{{}}', null",
     }
     assert STATEMENTS.count("\nprepare ") == len(nothing)

@@ -1,8 +1,9 @@
-"""Random DAGs reach the same states with follow on, with follow off, and when the whole DAG is evaluated in memory."""
+"""Random DAGs reach the same states with follow on (by message and in place), with follow off, and in memory."""
 
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from uuid import uuid4
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,7 +15,7 @@ from support.scenario import Scenario, pool_process
 
 from scheduler.states import FINISHED, RUN_FINISHED
 from scheduler.states import TaskState as S
-from scheduler.store.worker.claims import Claim
+from scheduler.store.worker.claims import Claim, Continuation
 from workers.database_store import DatabaseStore
 from workers.execute import Executor
 from workers.memory_run import LoadedDag
@@ -32,6 +33,7 @@ class Drive:
     scenario: Scenario
     plan: Plan
     number: int
+    in_place: bool = False
     order: list[memory.Instance] = field(default_factory=list)
     _running: dict[memory.Instance, Claim] = field(default_factory=dict)
 
@@ -49,7 +51,10 @@ class Drive:
         assert self.scenario.run_state(self.run) in RUN_FINISHED, "nothing moves and the run is open"
 
     def end(self, one: memory.Instance, claim: Claim) -> None:
-        assert self.scenario.follower.report(claim, self.plan.ending(*one))
+        continuation = Continuation(str(uuid4())) if self.in_place else None
+        assert self.scenario.follower.report(claim, self.plan.ending(*one), continuation)
+        if continuation is not None and (found := continuation.claim) is not None:
+            self._running[found.task_no, found.map_index] = found
 
     def named(self) -> dict[tuple[str, int], str]:
         rows = self.scenario.rows(
@@ -121,10 +126,10 @@ numbers = iter(range(10**9))
 @given(size=st.integers(1, 60), seed=st.integers(0, 2**32))
 def test_follow_on_follow_off_and_memory_agree(engines: tuple[Scenario, Scenario], limits: bool, size: int, seed: int) -> None:
     ends = []
-    for scenario in engines:
+    for scenario, in_place in ((engines[0], False), (engines[0], True), (engines[1], False)):
         number = next(numbers)
         plan = random_plan(f"dag{number}", size=size, seed=seed, limits=limits)
-        drive = Drive(scenario, plan, number)
+        drive = Drive(scenario, plan, number, in_place)
         drive.to_the_end()
         run = replayed(plan, drive.order)
 
@@ -138,12 +143,13 @@ def test_follow_on_follow_off_and_memory_agree(engines: tuple[Scenario, Scenario
             assert scenario.run_state(drive.run) == run.state
         ends.append((drive, run, is_))
 
-    (on, memory_on, is_on), (off, memory_off, is_off) = ends
-    same = memory.certain(memory_on, same_order=on.order == off.order)
-    same &= memory.certain(memory_off, same_order=on.order == off.order)
-    assert {key: state for key, state in is_on.items() if key[0] in same} == {
-        key: state for key, state in is_off.items() if key[0] in same
-    }
+    *others, (off, memory_off, is_off) = ends
+    for on, memory_on, is_on in others:
+        same = memory.certain(memory_on, same_order=on.order == off.order)
+        same &= memory.certain(memory_off, same_order=on.order == off.order)
+        assert {key: state for key, state in is_on.items() if key[0] in same} == {
+            key: state for key, state in is_off.items() if key[0] in same
+        }
 
 
 @dataclass

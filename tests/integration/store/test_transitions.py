@@ -56,7 +56,7 @@ def lose(max_tries: int) -> Move:
     return move
 
 
-def follow(successor: bool, state: S, *, hands_on: bool = False) -> Move:
+def follow(successor: bool, state: S, *, hands_on: bool = False, in_place: bool = False) -> Move:
     """The report of task 9, whose follow decides task 0 (numbers are free here: only the guard on task 0 matters)."""
 
     def move(scenario: Scenario, claim: Claim) -> None:
@@ -73,8 +73,10 @@ def follow(successor: bool, state: S, *, hands_on: bool = False) -> Move:
             decisions=[Decision(0, state, "because")],
             successor=0 if successor else None,
             dispatch_id=str(uuid4()) if successor or hands_on else None,
+            in_place_id=str(uuid4()) if in_place else None,
+            line_in_place=in_place,
         )
-        scenario.sql("update pool set hands_on = %s", hands_on)
+        scenario.sql("update pool set hands_on = %s", hands_on or in_place)
         scenario.hot.report(finished, Ending(S.SUCCESS), moves)
 
     return move
@@ -149,6 +151,8 @@ MOVES: dict[str, tuple[Actor, Move]] = {
     "follow scheduled": (Actor.FOLLOWER, follow(False, S.SCHEDULED)),
     "follow queued": (Actor.FOLLOWER, follow(True, S.SCHEDULED)),
     "hand on": (Actor.FOLLOWER, follow(False, S.SKIPPED, hands_on=True)),
+    "follow in place": (Actor.FOLLOWER, follow(True, S.SCHEDULED, in_place=True)),
+    "hand on in place": (Actor.FOLLOWER, follow(False, S.SKIPPED, hands_on=True, in_place=True)),
     "follow skipped": (Actor.FOLLOWER, follow(False, S.SKIPPED)),
     "follow upstream_failed": (Actor.FOLLOWER, follow(False, S.UPSTREAM_FAILED)),
 }  # fmt: skip
@@ -168,7 +172,7 @@ def test_every_pair_of_states_is_allowed_or_refused_as_the_table_says(scenario: 
         state, try_number = scenario.rows("select coalesce(state, 'none'), try_number from task_instance where task_no = 0")[0]
         if state != source:
             seen.add((source, S(state), actor))
-            raised = state in ("scheduled", "queued") and source in ("none", "up_for_retry")
+            raised = state in ("scheduled", "queued", "running") and source in ("none", "up_for_retry")
             assert try_number == (4 if raised else 3), f"{name} from {source}"
 
     table = {(move.source, move.target, move.actor) for move in TRANSITIONS}

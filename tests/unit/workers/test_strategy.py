@@ -13,6 +13,7 @@ from kombu.transport.virtual.base import Message as Received
 from scheduler.messaging.message import Message
 from scheduler.messaging.publisher import TASK_NAME, envelope
 from workers import strategy
+from workers.in_place_events import Step
 from workers.outcome import TryFailed
 
 DISPATCH = "00000000-0000-4000-8000-000000000001"
@@ -49,6 +50,7 @@ class Consumer:
         self.app = Celery("test", broker="memory://", set_as_current=False)
         self.controller, self.pool, self.event_dispatcher = self, Pool(), Eventer()
         self.died: list[tuple[int, str, str]] = []
+        self.steps: list[Step] = []
 
     def on_task_request(self, request: Any) -> None:
         request.execute_using_pool(self.pool)
@@ -58,7 +60,8 @@ class Consumer:
 
     def receive(self) -> list[str]:
         """One message; what was acknowledged."""
-        task = self.app.task(name=TASK_NAME, shared=False, Request=strategy.request_class(self.child_died))(strategy.run)
+        request = strategy.request_class(self.child_died, lambda: self.steps)
+        task = self.app.task(name=TASK_NAME, shared=False, Request=request)(strategy.run)
         acknowledged: list[str] = []
         message = Message(ti_id=7, dispatch_id=DISPATCH, queue="q", dag_id="d", run_id="r", task_id="t")
         received = Received(json.loads(envelope(message, 6, "g@h")), self.app.connection().channel())
@@ -151,3 +154,33 @@ def test_what_celery_takes_for_revoked_is_run_because_postgresql_decides(
     consumer.receive()
 
     assert hasattr(consumer.pool, "sent")
+
+
+def test_events_name_the_task_that_runs_in_place(consumer: Consumer) -> None:
+    executing(None)
+    consumer.steps = [Step(DISPATCH, 0.5, "second", "d.u", "r")]
+
+    consumer.receive()
+    consumer.pool.work()
+
+    assert [(kind, what["uuid"]) for kind, what in consumer.event_dispatcher.sent] == [
+        ("task-received", DISPATCH), ("task-started", DISPATCH), ("task-succeeded", DISPATCH),
+        ("task-received", "second"), ("task-started", "second"), ("task-succeeded", "second"),
+    ]  # fmt: skip
+    assert consumer.event_dispatcher.sent[3][1]["name"] == "d.u"
+
+
+def test_a_process_ends_with_the_result_of_its_last_task(consumer: Consumer) -> None:
+    strategy.executes_with(lambda *_: None, lambda: True)
+    consumer.receive()
+
+    with pytest.raises(strategy.WornOutError) as ended:
+        strategy.run(7, DISPATCH)
+    strategy.executes_with(lambda *_: None)
+    try:
+        raise pickle.loads(pickle.dumps(ended.value))
+    except SystemExit:
+        consumer.pool.handlers["error_callback"](ExceptionInfo())
+
+    assert consumer.event_dispatcher.sent[-1][0] == "task-succeeded"
+    assert consumer.died == []

@@ -1,0 +1,204 @@
+"""In-place follow: a report moves the next task instance straight to running, for the process that reports."""
+
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from support.scenario import Scenario, chain, dag
+
+from scheduler.serialized.dag import SerializedDag
+from scheduler.states import TaskState
+from scheduler.store.actions import pools
+from scheduler.store.queries import events
+from scheduler.store.worker.claims import Claim, Continuation, Ending
+
+S = TaskState
+SUCCESS = Ending(S.SUCCESS)
+
+
+def continuation() -> Continuation:
+    return Continuation(str(uuid4()))
+
+
+def start(scenario: Scenario, plan: SerializedDag, **options: Any) -> Claim:
+    """Trigger it, and claim its first task instance."""
+    scenario.add(plan)
+    scenario.trigger(plan.dag_id, **options)
+    scenario.turn()
+    claim = scenario.claim(scenario.messages()[0])
+    assert claim is not None
+    return claim
+
+
+def claimed_as(scenario: Scenario, claim: Claim) -> Claim:
+    """What a claim of the same row returns."""
+    scenario.sql("update task_instance set state = 'queued' where id = %s", claim.id)
+    again = scenario.claim((claim.id, claim.dispatch_id))
+    assert again is not None
+    return again
+
+
+def test_the_report_returns_what_a_claim_of_the_successor_would(scenario: Scenario) -> None:
+    first = start(scenario, chain("d", 3), conf={"a": 1})
+    next_one = continuation()
+
+    assert scenario.follower.report(first, SUCCESS, next_one)
+
+    assert scenario.states() == {"t000": "success", "t001": "running", "t002": "none"}
+    assert scenario.messages() == []
+    found = next_one.claim
+    assert found is not None and found.dispatch_id == next_one.dispatch_id and found.conf == {"a": 1}
+    again = claimed_as(scenario, found)
+    assert found == Claim(**{name: getattr(again, name) for name in Claim.__slots__} | {"started_at": found.started_at})
+
+
+def test_the_first_in_line_runs_in_place_too(scenario: Scenario) -> None:
+    scenario.pool("p", 1)
+    first = start(scenario, dag("d", {"a": [], "b": [], "c": []}, task={"pool": "p"}))
+    next_one = continuation()
+
+    assert scenario.follower.report(first, SUCCESS, next_one)
+
+    assert scenario.states() == {"a": "success", "b": "running", "c": "scheduled"}
+    assert next_one.claim is not None
+    assert next_one.claim.task_id == "b"
+    assert next_one.claim.try_number == 1
+    assert scenario.messages() == []
+
+
+def test_a_join_runs_in_place_after_the_last_task_above_it(scenario: Scenario) -> None:
+    start_a = start(scenario, dag("d", {"a": [], "b": [], "join": ["a", "b"]}))
+    start_b = scenario.claim(scenario.rows("select id, dispatch_id::text from task_instance where task_id = 'b'")[0])
+    assert start_b is not None
+    first, last = continuation(), continuation()
+
+    assert scenario.follower.report(start_a, SUCCESS, first)
+    assert scenario.follower.report(start_b, SUCCESS, last)
+
+    assert first.claim is None
+    assert last.claim is not None
+    assert last.claim.task_id == "join"
+
+
+def test_who_queued_it_and_its_events_are_those_of_a_task_that_went_by_message(scenario: Scenario) -> None:
+    def trail(dag_id: str, next_one: Continuation | None) -> list[tuple[Any, ...]]:
+        first = start(scenario, chain(dag_id, 2))
+        scenario.follower.report(first, SUCCESS, next_one)
+        second = scenario.claim(scenario.messages()[0]) if next_one is None else next_one.claim
+        assert second is not None
+        scenario.follower.report(second, SUCCESS)
+        with scenario.engine.begin() as connection:
+            found = events.of_run(connection, first.dag_run_id)
+        return [(e["task_id"], e["from_state"], e["to_state"], e["actor"]) for e in found if e["task_id"] == "t001"]
+
+    by_message = trail("sent", None)
+    in_place = trail("continued", continuation())
+
+    assert in_place == by_message
+    assert scenario.rows("select count(*) from task_instance where queued_by = %s and worker = %s and queued_at <= started_at",
+                         scenario.worker_id, scenario.worker_id) == [(2,)]  # fmt: skip
+
+
+def test_an_execution_in_place_has_its_notice(scenario: Scenario) -> None:
+    first = start(scenario, chain("d", 2, options={"t001": {"notify": ("on_execute",)}}))
+
+    scenario.follower.report(first, SUCCESS, continuation())
+
+    assert scenario.rows("select kind from notice") == [("on_execute",)]
+
+
+def test_a_report_whose_answer_was_lost_finds_what_it_continues_with(scenario: Scenario) -> None:
+    first = start(scenario, chain("d", 3))
+    stored, asked = continuation(), continuation()
+    asked.dispatch_id = stored.dispatch_id
+    assert scenario.follower.report(first, SUCCESS, stored)
+
+    assert scenario.follower.report(first, SUCCESS, asked)
+
+    assert asked.claim == stored.claim
+    assert scenario.states() == {"t000": "success", "t001": "running", "t002": "none"}
+
+
+def test_a_lost_answer_does_not_take_what_went_by_message(scenario: Scenario) -> None:
+    first = start(scenario, chain("d", 3))
+    scenario.follower.report(first, SUCCESS, None)
+    asked = continuation()
+
+    assert scenario.follower.report(first, SUCCESS, asked)
+
+    assert asked.claim is None
+
+
+def _outranked(scenario: Scenario) -> None:
+    scenario.add(dag("urgent", {"u": []}, task={"pool": "p", "priority_weight": 9}))
+    scenario.trigger("urgent")
+    scenario.turn()
+
+
+def _resized(scenario: Scenario) -> None:
+    with scenario.engine.begin() as connection:
+        pools.set_pool(connection, "p", 2)
+
+
+def _sql(statement: str) -> Callable[[Scenario], None]:
+    return lambda scenario: scenario.sql(statement)
+
+
+@pytest.mark.parametrize(
+    ("second", "change", "state"),
+    [
+        pytest.param({"pool": "other"}, None, "scheduled", id="another pool"),
+        pytest.param({"queue": "gpu"}, None, "queued", id="another queue"),
+        pytest.param({"pool_slots": 2}, None, "scheduled", id="more slots"),
+        pytest.param({"max_active_tis_per_dag": 1}, None, "scheduled", id="a limit of its own"),
+        pytest.param({"runtime": "pyspark"}, None, "queued", id="a Spark session"),
+        pytest.param({"runtime": "spark_submit"}, None, "queued", id="a Spark application"),
+        pytest.param({"exclusive": True}, None, "queued", id="a lease"),
+        pytest.param({}, _resized, "queued", id="a pool whose slots have changed"),
+        pytest.param({}, _sql("update process set stopped_at = now() where kind = 'worker'"), "queued", id="declared lost"),
+        pytest.param({}, _sql("update dag_schedule set is_paused = true"), "scheduled", id="paused"),
+        pytest.param({}, _sql("update dag_run set state = 'failed', ended_at = now()"), "none", id="the run has ended"),
+        pytest.param({}, _outranked, "scheduled", id="outranked"),
+    ],
+)
+def test_it_goes_by_message_or_waits_if(
+    scenario: Scenario, second: dict[str, Any], change: Callable[[Scenario], None] | None, state: str
+) -> None:
+    scenario.pool("p", 1)
+    scenario.pool("other", 1)
+    options = {"pool": "p"} | second
+    first = start(scenario, dag("d", {"a": [], "b": ["a"]}, options={"a": {"pool": "p"}, "b": options}))
+    scenario.messages()
+    if change is not None:
+        change(scenario)
+    next_one = continuation()
+
+    assert scenario.follower.report(first, SUCCESS, next_one)
+
+    assert next_one.claim is None
+    assert scenario.rows("select coalesce(state, 'none') from task_instance where task_id = 'b'") == [(state,)]
+    assert len(scenario.messages()) == (state == "queued")
+
+
+@pytest.mark.parametrize("resume", [None, "{}"])
+def test_what_resumes_an_earlier_dispatch_goes_by_message(scenario: Scenario, resume: str | None) -> None:
+    scenario.pool("p", 1)
+    first = start(scenario, dag("d", {"a": [], "b": []}, task={"pool": "p"}))
+    scenario.sql("update task_instance set resume = %s where task_id = 'b'", resume)
+    next_one = continuation()
+
+    assert scenario.follower.report(first, SUCCESS, next_one)
+
+    assert scenario.states()["b"] == ("running" if resume is None else "queued")
+
+
+def test_the_line_goes_by_message_in_a_dag_with_a_spark_task(scenario: Scenario) -> None:
+    scenario.pool("p", 1)
+    first = start(scenario, dag("d", {"a": [], "b": [], "c": ["b"]}, task={"pool": "p"}, options={"c": {"runtime": "pyspark"}}))
+    next_one = continuation()
+
+    assert scenario.follower.report(first, SUCCESS, next_one)
+
+    assert next_one.claim is None
+    assert scenario.states()["b"] == "queued"

@@ -1,0 +1,254 @@
+"""A pool process that continues with the next task itself: what it runs is known, stopped, counted and shown like any other."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.waiting import eventually
+
+from scheduler.messaging.publisher import celery_app
+from scheduler.process import fault_points
+from scheduler.states import TaskState
+from scheduler.store.actions import mark
+from scheduler.store.runs.selection import Runs, Tasks
+
+#: A budget that no test uses up.
+LONG = {"PACELINE_WORKER_IN_PLACE_SECONDS": "60"}
+ROW = """
+import os, time
+from datetime import timedelta
+with DAG("d", schedule=None, default_args={{"retries": 1, "retry_delay": 0.1}}):
+    @task
+    def first():
+        {first}
+
+    @task
+    def second(ti):
+        {second}
+
+    first() >> second() >> task(task_id="third")(lambda: None)()
+"""
+
+
+def row(first: str = "pass", second: str = "pass") -> str:
+    return ROW.format(first=first, second=second)
+
+
+def chain(length: int, body: str = "None") -> str:
+    return f"""
+    import os
+    with DAG("d", schedule=None):
+        chain(*[task(task_id=f"t{{n:03}}")(lambda: {body})() for n in range({length})])
+    """
+
+
+def published(bench: Any) -> int:
+    """How many times a message was sent."""
+    return int(bench.scenario.broker.info("commandstats").get("cmdstat_lpush", {"calls": 0})["calls"])
+
+
+def tries(bench: Any) -> list[tuple[Any, ...]]:
+    """Task, number and reason of each try that was followed by another."""
+    statement = "select t.task_id, y.try_number, y.reason from task_try y join task_instance t on t.id = y.task_instance_id"
+    return [tuple(found) for found in bench.scenario.rows(statement)]
+
+
+def test_a_chain_takes_one_message(bench: Any) -> None:
+    bench.worker(**LONG)
+    before = published(bench)
+
+    run = bench.run(chain(10, "os.getpid()"))
+
+    assert set(bench.scenario.states(run).values()) == {"success"}
+    assert published(bench) - before == 1
+    assert "t004" in bench.log("t004").splitlines()[0]
+    assert str(bench.column("t004", "dispatch_id")) in bench.log("t004").splitlines()[0]
+    assert "success" in bench.last_line("t004")
+
+
+def test_without_a_budget_each_task_takes_a_message(bench: Any) -> None:
+    bench.worker(PACELINE_WORKER_IN_PLACE_SECONDS="0")
+    before = published(bench)
+
+    bench.run(chain(5))
+
+    assert published(bench) - before == 5
+
+
+def test_a_message_of_higher_rank_is_not_kept_until_the_end_of_a_chain(bench: Any) -> None:
+    bench.worker(PACELINE_WORKER_IN_PLACE_SECONDS="0.1")
+    bench.dag(chain(400), "long.py")
+    bench.dag('with DAG("other", schedule=None):\n    task(task_id="one", priority_weight=9999)(lambda: None)()', "other.py")
+    run = bench.scenario.trigger("d", run_id="r1")
+    bench.wait(run, t010="success")
+    other = bench.scenario.trigger("other", run_id="r1")
+    bench.wait(other)
+    bench.wait(run)
+
+    one, last = bench.scenario.rows("select started_at from task_instance where task_id in ('one', 't399') order by task_id")
+    assert one < last
+
+
+def test_two_chains_share_a_process(bench: Any) -> None:
+    bench.worker(PACELINE_WORKER_IN_PLACE_SECONDS="0.1")
+    bench.dag(chain(200))
+    runs = [bench.scenario.trigger("d", run_id=f"r{number}") for number in range(2)]
+    for run in runs:
+        bench.wait(run)
+
+    times = [
+        bench.scenario.rows("select min(started_at), max(ended_at) from task_instance where dag_run_id = %s", run)[0]
+        for run in runs
+    ]
+    assert max(began for began, _ in times) < min(ended for _, ended in times)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "reason"),
+    [
+        ("pass", "ti.try_number == 1 and os.kill(os.getpid(), 9)", "SIGKILL"),
+        ("pass", "ti.try_number == 1 and os._exit(3)", "exited with code 3"),
+        ("pass", "ti.try_number == 1 and os.kill(os.getpid(), 11)", "SIGSEGV"),
+    ],
+)
+def test_a_death_is_that_of_the_task_that_ran(bench: Any, first: str, second: str, reason: str) -> None:
+    bench.worker(**LONG)
+
+    run = bench.run(row(first, second))
+
+    assert set(bench.scenario.states(run).values()) == {"success"}
+    ((task_id, number, why),) = tries(bench)
+    assert (task_id, number) == ("second", 1)
+    assert reason in why
+    assert reason in bench.last_line("second")
+    assert "success" in bench.last_line("first")
+
+
+@pytest.mark.parametrize(
+    ("point", "retried"),
+    [("continue.before", "first"), ("report.after", "second"), ("continue.after", "second"), ("report.before", "first")],
+)
+def test_a_death_between_two_tasks_is_that_of_the_one_that_stands_as_running(
+    bench: Any, tmp_path: Path, point: str, retried: str
+) -> None:
+    (tmp_path / "plan").write_text(f"{point}=kill@1")
+    bench.worker(**LONG, **{fault_points.FAULTS: f"@{tmp_path / 'plan'}", fault_points.FOLDER: str(tmp_path)})
+
+    run = bench.run(row())
+
+    assert set(bench.scenario.states(run).values()) == {"success"}
+    ((task_id, number, why),) = tries(bench)
+    assert (task_id, number) == (retried, 1)
+    assert "SIGKILL" in why
+
+
+def test_an_error_after_the_report_does_not_lose_what_it_continues_with(bench: Any, tmp_path: Path) -> None:
+    (tmp_path / "plan").write_text("report.after=raise@1,follow.published=raise@2")
+    bench.worker(**LONG, **{fault_points.FAULTS: f"@{tmp_path / 'plan'}", fault_points.FOLDER: str(tmp_path)})
+    before = published(bench)
+
+    run = bench.run(chain(5))
+
+    assert set(bench.scenario.states(run).values()) == {"success"}
+    assert tries(bench) == []
+    assert published(bench) - before == 1
+    assert (tmp_path / "struck").read_text().count("raise") == 2
+
+
+def test_a_time_limit_ends_a_task_in_place(bench: Any) -> None:
+    bench.worker(**LONG)
+    source = row(second="time.sleep(60)").replace(
+        "@task\n    def second", "@task(execution_timeout=timedelta(seconds=0.2), retries=0)\n    def second"
+    )
+
+    run = bench.run(source)
+
+    assert bench.scenario.states(run) == {"first": "success", "second": "failed", "third": "upstream_failed"}
+    assert "execution_timeout" in bench.column("second", "reason")
+
+
+def test_a_task_in_place_that_is_marked_is_stopped(bench: Any) -> None:
+    bench.worker(**LONG)
+    bench.dag(row(second="time.sleep(60)"))
+    run = bench.scenario.trigger("d", run_id="r1")
+    bench.wait(run, second="running")
+
+    mark.mark(bench.scenario.engine, Runs(dag_id="d"), Tasks(task_ids=("second",)), TaskState.SUCCESS)
+    bench.wait(run)
+
+    assert set(bench.scenario.states(run).values()) == {"success"}
+    assert tries(bench) == []
+
+
+def test_a_failed_task_in_place_is_tried_again(bench: Any) -> None:
+    bench.worker(**LONG)
+
+    run = bench.run(row(second="1 / (ti.try_number - 1)"))
+
+    assert set(bench.scenario.states(run).values()) == {"success"}
+    ((task_id, _, why),) = tries(bench)
+    assert task_id == "second"
+    assert "ZeroDivisionError" in why
+
+
+def test_a_draining_worker_continues_with_nothing(bench: Any) -> None:
+    go = bench.folder / "go"
+    worker = bench.worker(**LONG)
+    bench.dag(row(first=f"[time.sleep(0.05) for _ in range(1200) if not os.path.exists({str(go)!r})]"))
+    run = bench.scenario.trigger("d", run_id="r1")
+    bench.wait(run, first="running")
+    eventually(lambda: bench.log_path("first").exists())
+
+    worker.signal(signal.SIGTERM)
+    eventually(lambda: "stopping: 1 tasks" in worker.said)
+    go.touch()
+
+    assert worker.wait() == 0
+    assert bench.scenario.states(run) == {"first": "success", "second": "queued", "third": "none"}
+
+
+def test_a_process_is_replaced_after_its_number_of_tasks_however_they_came(bench: Any) -> None:
+    bench.worker(**LONG, PACELINE_WORKER_MAX_TASKS_PER_CHILD="3")
+
+    bench.run(chain(7, "os.getpid()"))
+
+    pids = [found[0] for found in bench.scenario.rows("select value #>> '{}' from xcom order by task_instance_id")]
+    assert [pids.count(pid) for pid in dict.fromkeys(pids)] == [3, 3, 1]
+    assert "lost" not in bench.said
+
+
+@contextmanager
+def events(bench: Any) -> Iterator[list[dict[str, Any]]]:
+    """The events of tasks that workers send inside, once they do."""
+    app, seen = celery_app(bench.settings), list[dict[str, Any]]()
+    with app.connection() as connection:
+        receiver = app.events.Receiver(connection, handlers={"*": seen.append})
+        thread = threading.Thread(target=lambda: receiver.capture(limit=None, timeout=None, wakeup=False))
+        thread.start()
+        try:
+            eventually(lambda: app.control.enable_events(reply=True, timeout=1))
+            yield seen
+        finally:
+            receiver.should_stop = True
+            thread.join(20)
+
+
+def test_flower_sees_each_task_of_a_chain(bench: Any) -> None:
+    bench.worker(**LONG)
+    with events(bench) as seen:
+        eventually(lambda: any(event["type"] == "worker-heartbeat" for event in seen))
+        bench.run(chain(10))
+        eventually(lambda: sum(event["type"] == "task-succeeded" for event in seen) == 10, message=lambda: str(seen))
+
+    named = {event["uuid"]: event["name"] for event in seen if event["type"] == "task-received"}
+    assert sorted(named.values()) == [f"d.t{number:03}" for number in range(10)]
+    for uuid in named:
+        steps = [event["type"] for event in seen if event.get("uuid") == uuid]
+        assert steps == ["task-received", "task-started", "task-succeeded"]
+    assert {event["args"] for event in seen if event["type"] == "task-received"} == {"r1"}
+    dispatches = {found[0] for found in bench.scenario.rows("select dispatch_id::text from task_instance")}
+    assert named.keys() == dispatches

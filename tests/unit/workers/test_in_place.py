@@ -1,0 +1,102 @@
+"""When a pool process offers to continue with the next task itself."""
+
+import os
+from typing import Any
+
+import pytest
+from support.scenario import dag
+
+from scheduler.states import TaskState
+from scheduler.store.worker.claims import Claim, Ending
+from workers.in_place import Continuing
+from workers.running_tasks import InPlace, RunningTasks
+
+S = TaskState
+PLAIN = dag("d", {"a": [], "b": ["a"]})
+
+
+def claim(task_no: int = 0) -> Claim:
+    return Claim(**dict.fromkeys(Claim.__slots__, None) | {"id": 7, "dispatch_id": "mine", "task_no": task_no})  # type: ignore[arg-type]
+
+
+def made(running_tasks: RunningTasks, **worker: float) -> Continuing:
+    return Continuing(running_tasks.slot(0), **{"seconds": 60} | worker)
+
+
+def test_the_parent_knows_what_a_process_may_run_before_its_report_even_after_its_death() -> None:
+    running_tasks = RunningTasks(2)
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        continuing = made(running_tasks)
+        continuing.begin("message")
+        continuation = continuing.after(claim(), PLAIN, Ending(S.SUCCESS))
+        os.write(writer, b"" if continuation is None else continuation.dispatch_id.encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    os.close(writer)
+
+    with os.fdopen(reader) as told:
+        expected = InPlace(message="message", ti_id=7, dispatch_id="mine", next_dispatch_id=told.read())
+    assert running_tasks.in_place("message") == expected
+    assert running_tasks.in_place("another") is None
+
+
+@pytest.mark.parametrize("state", [S.SUCCESS, S.SKIPPED])
+def test_it_offers_after_a_task_that_succeeded_or_was_skipped(state: TaskState) -> None:
+    continuing = made(RunningTasks(1))
+    continuing.begin("message")
+
+    first, second = (continuing.after(claim(), PLAIN, Ending(state)) for _ in range(2))
+
+    assert first is not None
+    assert second is not None
+    assert first.dispatch_id != second.dispatch_id
+
+
+@pytest.mark.parametrize("state", [S.FAILED, S.UP_FOR_RETRY, S.UP_FOR_RESCHEDULE, S.DEFERRED])
+def test_it_offers_nothing_after_any_other_end(state: TaskState) -> None:
+    continuing = made(RunningTasks(1))
+    continuing.begin("message")
+
+    assert continuing.after(claim(), PLAIN, Ending(state)) is None
+
+
+def test_it_offers_nothing_without_a_budget_or_after_its_end() -> None:
+    for budget in (0, 1e-9):
+        continuing = made(RunningTasks(1), seconds=budget)
+        continuing.begin("message")
+        assert continuing.after(claim(), PLAIN, Ending(S.SUCCESS)) is None
+
+
+def test_it_offers_nothing_once_its_worker_stops() -> None:
+    running_tasks = RunningTasks(1)
+    continuing = made(running_tasks)
+    continuing.begin("message")
+
+    running_tasks.drain()
+
+    assert continuing.after(claim(), PLAIN, Ending(S.SUCCESS)) is None
+
+
+def test_it_offers_nothing_once_it_has_run_all_tasks_that_a_process_may_run() -> None:
+    continuing = made(RunningTasks(1), max_tasks=3)
+    continuing.begin("message")
+    for _ in range(2):
+        assert continuing.after(claim(), PLAIN, Ending(S.SUCCESS)) is not None
+        assert not continuing.worn_out
+        continuing.go_on(claim())
+
+    assert continuing.worn_out
+    assert continuing.after(claim(), PLAIN, Ending(S.SUCCESS)) is None
+
+
+@pytest.mark.parametrize("special", [{"runtime": "pyspark"}, {"runtime": "spark_submit"}, {"exclusive": True}])
+def test_it_offers_nothing_after_a_spark_task_or_an_exclusive_one(special: dict[str, Any]) -> None:
+    continuing = made(RunningTasks(1))
+    continuing.begin("message")
+    plan = dag("d", {"a": [], "b": ["a"]}, options={"a": special})
+
+    assert plan.in_place == {1}
+    assert continuing.after(claim(0), plan, Ending(S.SUCCESS)) is None
+    assert continuing.after(claim(1), plan, Ending(S.SUCCESS)) is not None

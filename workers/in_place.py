@@ -1,0 +1,74 @@
+"""In-place follow: when a pool process continues with the next task itself, without a message (docs/adr/0030).
+
+The report decides with which task, see deciding/following.py and store/worker/hot_statements.REPORT. This is what only the process
+knows: for how long it has done so, and whether its worker wants it to.
+"""
+
+import math
+import time
+import uuid
+
+from scheduler.process import fault_points
+from scheduler.serialized.dag import SerializedDag
+from scheduler.states import TaskState
+from scheduler.store.worker.claims import Claim, Continuation, Ending
+from workers.in_place_events import InPlaceEvents
+from workers.running_tasks import InPlace, Slot
+
+#: After a failed try, the next task starts from a message, in a process that may have been replaced.
+ENDINGS = frozenset({TaskState.SUCCESS, TaskState.SKIPPED})
+
+
+class Continuing:
+    """What one pool process runs: the task instance of a message, and those that it continues with for `seconds`."""
+
+    def __init__(self, slot: Slot, *, seconds: float = 0.0, max_tasks: int = 0, events: InPlaceEvents | None = None) -> None:
+        self._seconds = seconds
+        self._slot = slot
+        self._events = events
+        #: Task instances that this process may still run.
+        self._left: float = max_tasks or math.inf
+        self._message = ""
+        self._until = self._began = 0.0
+
+    @property
+    def worn_out(self) -> bool:
+        """Whether this process has run worker.max_tasks_per_child tasks, and has to be replaced."""
+        return self._left <= 0
+
+    def begin(self, dispatch_id: str) -> None:
+        """A message arrived, with this dispatch."""
+        self._message, self._began = dispatch_id, time.monotonic()
+        self._until = self._began + self._seconds
+        self._left -= 1
+
+    def after(self, claim: Claim, dag: SerializedDag, ending: Ending) -> Continuation | None:
+        """What the report of this ending may continue with; None if the next task must go by message."""
+        if (
+            time.monotonic() >= self._until
+            or ending.state not in ENDINGS
+            or claim.task_no not in dag.in_place
+            or self.worn_out
+            or self._slot.draining
+        ):
+            return None
+        continuation = Continuation(str(uuid.uuid4()))
+        # Before the report: from its commit on, this process runs that task, and may die.
+        self._slot.continues(
+            InPlace(
+                message=self._message,
+                ti_id=claim.id,
+                dispatch_id=claim.dispatch_id,
+                next_dispatch_id=continuation.dispatch_id,
+            )
+        )
+        fault_points.point("continue.before")
+        return continuation
+
+    def go_on(self, following: Claim) -> None:
+        """This process continues with this task instance, which its last report has moved to running."""
+        self._left -= 1
+        if self._events is not None and self._slot.events:
+            now = time.monotonic()
+            self._events.continued(self._message, now - self._began, following)
+            self._began = now
