@@ -202,3 +202,15 @@ def test_the_line_goes_by_message_in_a_dag_with_a_spark_task(scenario: Scenario)
 
     assert next_one.claim is None
     assert scenario.states()["b"] == "queued"
+
+
+def test_a_task_that_takes_the_slots_from_a_successor_goes_by_message_in_a_dag_with_a_spark_task(scenario: Scenario) -> None:
+    scenario.pool("p", 1)
+    options = {"a": {"priority_weight": 10}, "waits": {"priority_weight": 9}, "spark": {"runtime": "pyspark"}}
+    first = start(scenario, dag("d", {"a": [], "waits": [], "b": ["a"], "spark": ["b"]}, task={"pool": "p"}, options=options))
+    next_one = continuation()
+
+    assert scenario.follower.report(first, SUCCESS, next_one)
+
+    assert next_one.claim is None
+    assert scenario.states() == {"a": "success", "waits": "queued", "b": "scheduled", "spark": "none"}
