@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any, Unpack
 
@@ -69,7 +70,7 @@ class TriggerDagRunOperator(Operator):
             return None
         target = Target(dag_id=self.trigger_dag_id, run_id=run_id)
         if self.deferrable:
-            trigger = ExternalTrigger([target.to_dict()], allowed_states=self.allowed_states, failed_states=self.failed_states)
+            trigger = ExternalTrigger([asdict(target)], allowed_states=self.allowed_states, failed_states=self.failed_states)
             self.defer(trigger=trigger, method_name="execute_complete", kwargs={"run_id": run_id})
         while True:
             answers = context["ti"].states([target])

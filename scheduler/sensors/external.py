@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any, Unpack
 
@@ -72,7 +73,7 @@ class ExternalTaskSensor(BaseSensorOperator):
             return super().execute(context)
         if not self.poke(context):
             trigger = ExternalTrigger(
-                [target.to_dict() for target in self._targets(context)],
+                [asdict(target) for target in self._targets(context)],
                 allowed_states=self.allowed_states,
                 skipped_states=self.skipped_states,
                 failed_states=self.failed_states,
