@@ -12,7 +12,6 @@ from typing import Any, Unpack
 from scheduler.authoring import xcom
 from scheduler.authoring.external import Target, Verdict, judge
 from scheduler.authoring.operator import Operator
-from scheduler.authoring.params import DagParam
 from scheduler.authoring.task_arguments import TaskArguments
 from scheduler.authoring.xcom_arg import XComArg
 from scheduler.exceptions import ConflictError, FailTask, SkipTask
@@ -49,9 +48,7 @@ class TriggerDagRunOperator(Operator):
     ) -> None:
         super().__init__(**kwargs)
         checks = self.checks()
-        if not isinstance(trigger_dag_id, XComArg | DagParam):
-            checks.text("trigger_dag_id", trigger_dag_id)
-        self.trigger_dag_id: Any = trigger_dag_id
+        self.trigger_dag_id = self.text("trigger_dag_id", trigger_dag_id)
         self.trigger_run_id: Any = trigger_run_id
         self.conf: Any = conf
         self.logical_date: Any = logical_date.isoformat() if isinstance(logical_date, datetime) else logical_date
