@@ -47,14 +47,7 @@ PRESETS: Mapping[str, str] = {
 }
 #: The kinds whose spec contains exactly their arguments.
 _PLAIN: Mapping[str, type[Timetable]] = {
-    "never": Never,
-    "once": Once,
-    "continuous": Continuous,
-    "cron": Cron,
-    "cron_interval": CronInterval,
-    "delta": Delta,
-    "delta_interval": DeltaInterval,
-    "events": Events,
+    one.kind: one for one in (Never, Once, Continuous, Cron, CronInterval, Delta, DeltaInterval, Events)
 }
 
 
