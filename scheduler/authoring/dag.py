@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from graphlib import CycleError, TopologicalSorter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Self, Unpack, overload
+from typing import Any, ClassVar, Self, Unpack, overload
 
 from scheduler.authoring import params as params_
 from scheduler.authoring import scope, source, timetable, zones
@@ -19,10 +19,8 @@ from scheduler.authoring.deadline import DeadlineAlert
 from scheduler.authoring.fields import checked
 from scheduler.authoring.graph import Graph, Group, Unfinished
 from scheduler.authoring.signatures import parameters
+from scheduler.authoring.timetables.base import Timetable
 from scheduler.exceptions import DagCycleError, DagError, NotFoundError
-
-if TYPE_CHECKING:
-    from scheduler.authoring.timetable import Timetable
 
 
 class DAG(Graph[AbstractOperator]):

@@ -9,31 +9,12 @@ from typing import Any
 from scheduler.authoring import asset, cron
 from scheduler.authoring.arguments import Arguments, near
 from scheduler.authoring.timetables.assets import UpdatedOrTime, WhenUpdated
-from scheduler.authoring.timetables.base import RunTimes, Timetable
+from scheduler.authoring.timetables.base import Timetable
 from scheduler.authoring.timetables.intervals import CronInterval, DeltaInterval
 from scheduler.authoring.timetables.ticks import fields_of
 from scheduler.authoring.timetables.triggers import Cron, Delta, Events
 from scheduler.authoring.timetables.trivial import Continuous, Never, Once
 from scheduler.exceptions import PacelineError, TimetableError
-
-__all__ = [
-    "Continuous",
-    "Cron",
-    "CronInterval",
-    "Delta",
-    "DeltaInterval",
-    "Events",
-    "Never",
-    "Once",
-    "RunTimes",
-    "Timetable",
-    "UpdatedOrTime",
-    "WhenUpdated",
-    "configured",
-    "from_schedule",
-    "from_spec",
-    "summary",
-]
 
 ONCE, CONTINUOUS = "@once", "@continuous"
 PRESETS: Mapping[str, str] = {
