@@ -23,7 +23,7 @@ def config() -> None:
 @options.as_json
 def show() -> None:
     """Show every setting with its value and source. Passwords are masked."""
-    from scheduler.settings import keys, sources
+    from scheduler.settings.model import keys, sources
 
     settings = options.settings()
     values = {key: effective(settings, key) for key in keys()}
@@ -44,7 +44,7 @@ def show() -> None:
 @options.as_json
 def get(key: str) -> None:
     """Print the value of one setting, given as <section>.<key> or as its environment variable."""
-    from scheduler.settings import environment_names, keys
+    from scheduler.settings.model import environment_names, keys
 
     known = {name: ".".join(place) for name, place in environment_names().items()} | {name: name for name in keys()}
     if key not in known:
@@ -59,7 +59,7 @@ def get(key: str) -> None:
 @options.as_json
 def check() -> None:
     """Validate every setting. Exit 0 if all are valid, else 2 with the key, the value and the allowed values."""
-    from scheduler.settings import keys, sources
+    from scheduler.settings.model import keys, sources
 
     options.settings()
     origin = sources()
@@ -69,7 +69,7 @@ def check() -> None:
 
 def effective(settings: Settings, key: str) -> Any:
     """Return the effective value of a setting: with embedded URLs and full paths filled in, and passwords masked."""
-    from scheduler.settings import shown
+    from scheduler.settings.model import shown
 
     derived = {
         "paths.home": settings.home,

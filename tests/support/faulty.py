@@ -16,7 +16,8 @@ from sqlalchemy import Engine
 from scheduler.messaging import wakeups
 from scheduler.messaging.publisher import broker_lists
 from scheduler.process import fault_points
-from scheduler.settings import Settings, environment_names
+from scheduler.settings import Settings
+from scheduler.settings.model import environment_names
 from scheduler.store.actions import backfills
 from scheduler.store.db import database
 from scheduler.store.db.database import transact
