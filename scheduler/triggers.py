@@ -1,7 +1,5 @@
 """Triggers that DAG files import, and the base class of their own triggers. A waiter process awaits them."""
 
-from __future__ import annotations
-
 import asyncio
 import glob
 from collections.abc import AsyncIterator, Sequence

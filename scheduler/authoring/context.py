@@ -1,7 +1,5 @@
 """The task context: the names that templates, `execute(context)` and parameters of @task functions can use."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime

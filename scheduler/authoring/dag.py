@@ -1,7 +1,5 @@
 """The DAG of a DAG file: `with DAG(...)` or `@dag`."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """The expansion of a mapped task or group: the values of each instance, and where their number comes from."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

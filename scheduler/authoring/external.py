@@ -1,7 +1,5 @@
 """Conditions on the runs of other DAGs: the targets, and the verdict on their states. Pure: the caller reads the states."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime

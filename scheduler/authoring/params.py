@@ -1,7 +1,5 @@
 """Params: the inputs of a run, each with a default and a JSON schema."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from datetime import date, datetime, time

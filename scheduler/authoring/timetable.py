@@ -1,7 +1,5 @@
 """Creates the timetable of a DAG from its `schedule` or from its stored spec. Pure: the time is an argument."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any

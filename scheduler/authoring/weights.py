@@ -1,7 +1,5 @@
 """The effective priority of every task of a DAG: its own weight, plus those of its downstream or upstream tasks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from graphlib import TopologicalSorter
 from typing import Any

@@ -1,7 +1,5 @@
 """`paceline connections`: manages connections to other systems. Passwords and extras are stored encrypted."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

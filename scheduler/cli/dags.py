@@ -1,7 +1,5 @@
 """`paceline dags`: lists, shows, pauses, tests and triggers DAGs."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from datetime import UTC, datetime

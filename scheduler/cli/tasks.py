@@ -1,7 +1,5 @@
 """`paceline tasks`: lists and changes task instances, and prints the logs of their tries."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -1,7 +1,5 @@
 """`paceline variables`: manages variables: texts and JSON values for tasks, stored encrypted."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Tasks that run a bash command."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Branches: tasks that choose which of their downstream tasks run. The others are skipped."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, ClassVar
 

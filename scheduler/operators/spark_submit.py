@@ -1,7 +1,5 @@
 """Tasks that submit an application or SQL to a Spark cluster. This module does not import Spark."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 

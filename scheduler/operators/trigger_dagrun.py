@@ -1,7 +1,5 @@
 """Tasks that create a run of another DAG, and can wait for its end."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """A sensor with a bash command."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Mapping, Sequence

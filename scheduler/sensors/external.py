@@ -1,7 +1,5 @@
 """A sensor on runs or tasks of another DAG."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta

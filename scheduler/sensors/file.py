@@ -1,7 +1,5 @@
 """A sensor on a file."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 

@@ -1,7 +1,5 @@
 """Sensors on a moment. With `deferrable=True` they wait without a worker."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, time, timedelta

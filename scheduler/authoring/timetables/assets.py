@@ -1,7 +1,5 @@
 """Schedules on updates of assets, alone or together with a timetable."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime

@@ -1,7 +1,5 @@
 """Schedules with data intervals without gaps: each run is due at the end of its interval."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass

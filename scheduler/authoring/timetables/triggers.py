@@ -1,7 +1,5 @@
 """Schedules whose runs are due at their ticks: cron expressions, a step, and a list of events."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Schedules without ticks: never, once, and continuously."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import UTC, timedelta
 from typing import ClassVar
