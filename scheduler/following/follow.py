@@ -124,12 +124,13 @@ class Follower:
         return True
 
     def _ended_before(self, claim: Claim, ending: Ending, continuation: Continuation | None = None) -> bool:
-        """Whether an earlier report of this end was stored although its answer was lost. It may continue in this process."""
-        if not dispatches.ended_as(self._hot, claim, ending.state):
-            return False
+        """Whether an earlier report of this end was stored although its answer was lost. It may continue in this process.
+
+        It continues even if the end has been cleared or marked since: no other process runs that task instance.
+        """
         if continuation is not None:
             continuation.claim = self._hot.continued(claim, continuation.dispatch_id)
-        return True
+        return dispatches.ended_as(self._hot, claim, ending.state)
 
     def _report_alone(self, claim: Claim, ending: Ending, continuation: Continuation | None) -> bool:
         """Store the end without deciding anything, and wake every service that may have something to do after it."""
