@@ -6,8 +6,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-#: Without an interval asked for.
-SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.1
+#: Where no interval is given. What is waited for, such as a JVM that starts, needs the processors that a look would take.
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.3
 
 
 def eventually(
