@@ -151,7 +151,9 @@ def announce(
 ) -> None:
     """Send the messages of queued task instances, then wake the services that have something to do."""
     fault_points.point("report.after")
-    queued = [moved for moved in (*reported.moved, reported.handed_on) if moved is not None and moved.state is TaskState.QUEUED]
+    queued = [
+        moved for moved in (*reported.moved, reported.slots_passed_to) if moved is not None and moved.state is TaskState.QUEUED
+    ]
     # The rescue service finds queued task instances without a message, so nothing is lost while the broker is down.
     with suppress(*PUBLISH_ERRORS):
         if queued:
@@ -184,7 +186,7 @@ def _may_find_capacity(claim: Claim, reported: Reported) -> bool:
     """Whether there may be slots for a waiting task instance that the queue service does not know about."""
     ready = [moved for moved in reported.moved if moved.state is TaskState.SCHEDULED]
     successor = next((moved for moved in reported.moved if moved.dispatch_id is not None), None)
-    first = reported.handed_on
+    first = reported.slots_passed_to
     if (new := successor or first) is not None and new.pool_slots < claim.pool_slots and (ready or reported.pool_has_waiting):
         return True
     if first is not None:
