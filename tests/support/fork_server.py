@@ -45,7 +45,7 @@ class ForkServer:
 
 
 class Forked:
-    """A program that the server runs; of the methods of subprocess.Popen, those that tests use."""
+    """A program that the server runs, with the methods of subprocess.Popen that tests use."""
 
     def __init__(self, server: ForkServer, pid: int) -> None:
         self._server = server
@@ -77,7 +77,7 @@ class Forked:
 
 @contextmanager
 def running_fork_server(*modules: str) -> Iterator[ForkServer]:
-    """A server whose programs find these modules imported."""
+    """A server that has imported these modules for its programs."""
     with subprocess.Popen([sys.executable, "-P", __file__, *modules], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
         yield ForkServer(server)
         assert server.stdin is not None
