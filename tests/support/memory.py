@@ -26,7 +26,7 @@ class Run(MemoryStore):
         super().__init__(dag, DagRun(dag_id=dag.dag_id, run_id="r", run_type="manual", **moments), max_map_length=1024)
 
     def settle(self) -> None:
-        """Apply one pass of decisions, and check that a second pass would decide nothing, unless mapped tasks must be expanded first."""
+        """Apply one pass of decisions. Unless mapped tasks must be expanded, check that a second pass would decide nothing."""
         facts = Facts(branched=tuple(self.branched))
         evaluation = evaluate(self.plan, self.states, facts)
         if not evaluation.expand:
