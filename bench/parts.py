@@ -10,6 +10,7 @@ from bench.options import Options, Piece
 #: By name: "module:function", called with Options. Shapes are not here: those that are chosen share one stack.
 PARTS: Mapping[str, str] = {
     "raw": "bench.baseline:measure",
+    "children": "bench.children:measure",
     "history": "bench.history:measure",
     "fanin": "bench.fanin:measure",
     "creation": "bench.creation:measure",

@@ -45,6 +45,14 @@ class Sample:
     calibration_ms: float
 
 
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Bare Celery as it comes, with acknowledgments; and without them, which is how Paceline uses Celery."""
+
+    celery: Sample
+    no_ack: Sample
+
+
 class RawCelery:
     """Bare Celery on the Redis of a stack, in a numbered database of its own; `running` starts a worker."""
 

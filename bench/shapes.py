@@ -128,6 +128,12 @@ def mapped(count: int = 10_000) -> Shape:
     return _one("map", f"{count:,} mapped over one list", MAP.format(count=count), body, tasks=count + 1, options=WIDE)
 
 
+def urgent() -> Shape:
+    """One task that ranks above those of all other shapes."""
+    body = 'noop.override(task_id="t", priority_weight=1_000_000)()\n'
+    return _one("urgent", "one task of a high rank", NOOP, body, tasks=1, options="max_active_runs=1000")
+
+
 def full() -> dict[str, Shape]:
     """All shapes in the sizes that count."""
     return _by_name(chain(), wide(), tree(), many(), many_runs(), grid(), fib(), fib("fib_long", 33, 10), mapped())

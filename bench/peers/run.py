@@ -44,8 +44,8 @@ class Run:
 
     @property
     def hops_ms(self) -> list[float]:
-        """Of tasks in a row: from the end of each to the start of the next."""
-        return [(after[0] - before[1]) * 1e3 for before, after in pairwise(self.tasks)]
+        """Of tasks in a row: from the start of each to the start of the next, see measure.hops."""
+        return [(after[0] - before[0]) * 1e3 for before, after in pairwise(self.tasks)]
 
 
 def on_paceline(stack: Stack, dag_id: str) -> Run:
