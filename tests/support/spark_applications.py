@@ -6,7 +6,7 @@ from typing import Any
 
 import psutil
 
-from support.spark_cluster import SparkCluster
+from support.spark_cluster import JVM, SparkCluster
 from support.waiting import eventually
 
 #: Prints its configuration, waits for a file (its first argument) and ends.
@@ -27,14 +27,13 @@ while not go.exists() and time.monotonic() < deadline:
     time.sleep(0.1)
 spark.stop()
 """
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SMALL = {
     "spark.driver.memory": "512m",
     "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
     "spark.cores.max": "1",
-    "spark.driver.extraJavaOptions": QUICK,
-    "spark.executor.extraJavaOptions": QUICK,
+    "spark.driver.extraJavaOptions": JVM,
+    "spark.executor.extraJavaOptions": JVM,
 }
 #: A driver without executors.
 ALONE = {

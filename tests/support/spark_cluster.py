@@ -13,11 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from scheduler.settings import Settings
 from support.waiting import eventually
+from workers.spark import archive
 
 START_S = 120.0
-#: For small processes that start quickly.
-JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+#: For JVMs that need less CPU to start.
+JVM = " ".join(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *archive.options(Settings())])
 #: The key with which requests to the master's REST server must be signed.
 PASSWORD = "0123456789abcdef0123456789abcdef0123456789abcdef"
 
