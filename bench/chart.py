@@ -1,4 +1,4 @@
-"""`python -m bench.chart RESULT.json`: the result of a bench as results.png and in README.md, or elsewhere as told.
+"""`python -m bench.chart RESULT.json`: the result of a bench as results.png and in README.md, or in the files given.
 
 Needs matplotlib (`--group bench`).
 """
@@ -13,11 +13,11 @@ from bench import report
 
 HERE = Path(__file__).parent
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
-#: Shapes in which many tasks are ready at once, and those that are one row: each kind has a measure of its own.
+#: Shapes in which many tasks are ready at once, and shapes that are one chain. Each kind has its own measure.
 WIDE = ("wide", "tree", "grid", "many", "many_runs", "map")
 ROWS = ("chain", "fib")
 COLORS = {"bar": "#2f6f9f", "no_ack": "#9dbdd6", "least": "#b8860b", "aim": "#3a7d44", "text": "#333333"}
-#: Targets: share of bare Celery's tasks/s; hop over a bare hop. The least that is wanted, and the aim.
+#: Targets, as (minimum, goal): the share of bare Celery's tasks/s, and the hop as a multiple of a bare hop.
 SHARE, HOP = (0.9, 1.2), (0.6, 0.4)
 
 
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def replaced(text: str, figures: str) -> str:
-    """The text with these figures between its marks."""
+    """The text with these figures between its markers."""
     before, _, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     assert end, f"{BEGIN} and {END} are missing"
@@ -43,7 +43,7 @@ def replaced(text: str, figures: str) -> str:
 
 
 def draw(result: Mapping[str, Any], path: Path) -> None:
-    """Two panels: tasks/s as a share of bare Celery's, and hops as a multiple of its."""
+    """Draw two panels: tasks/s as a share of bare Celery's, and hops as a multiple of its hops."""
     from matplotlib.figure import Figure
 
     shapes, raw = result["shapes"], result["raw"]

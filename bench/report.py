@@ -1,4 +1,4 @@
-"""What people read: a line for each run while it goes on, a table at the end, and the machine it was measured on."""
+"""The readable output: a line for each run as it ends, a table at the end, and the machine."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from rich.table import Table
 from bench.measure import Measured, quantiles
 from bench.raw import Samples
 
-#: Columns of the table of shapes: heading, keys into the shape's object, format.
+#: Columns of the table of shapes: heading, keys of the shape's object, format.
 COLUMNS = (
     ("tasks", ("tasks",), "{:,}"),
     ("makespan s", ("makespan_s",), "{:.3f}"),
@@ -38,7 +38,7 @@ COLUMNS = (
 
 
 def pair_line(samples: Samples, measured: Measured) -> str:
-    """One run beside its samples of the baseline: with acknowledgments / without."""
+    """One run and its samples of the baseline: with / without acknowledgments."""
     both = (samples.celery, samples.no_ack)
     tasks_per_s, share, cpu = (
         " / ".join(format(value, form) for value in values)
@@ -60,13 +60,13 @@ def pair_line(samples: Samples, measured: Measured) -> str:
 
 
 def row_line(row: Mapping[str, float], calibration_ms: float) -> str:
-    """Some figures by name."""
+    """A line of figures by name."""
     return ", ".join(f"{name} {value:.6g}" for name, value in row.items()) + f" ({calibration_ms:.1f})"
 
 
 def table(result: Mapping[str, Any]) -> None:
-    """The result as tables on stderr; what has no table is in the JSON."""
-    # Without a terminal nothing is cut off.
+    """Print the result as tables on stderr. Figures without a table are in the JSON."""
+    # Without a terminal, nothing is truncated.
     console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 160)
     shapes: Mapping[str, Any] = result.get("shapes", {})
     if shapes:
@@ -103,7 +103,7 @@ def _cell(shape: Mapping[str, Any], keys: tuple[str, ...], form: str) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on."""
+    """The machine and the versions on which the figures depend."""
     return {
         "cpus": len(os.sched_getaffinity(0)),
         "cpu": _cpu_model(),
@@ -124,7 +124,7 @@ def _cpu_model() -> str:
 
 
 def _commit() -> str | None:
-    """The short id of the commit, with + if files differ from it."""
+    """The short ID of the commit, with + if files were changed."""
     command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
     done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
     return done.stdout.strip() or None

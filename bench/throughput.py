@@ -1,4 +1,4 @@
-"""The shapes: each after a warm-up, in turns with bare Celery on the same servers, so that both meet the same machine."""
+"""The shapes: each after a warm-up, alternating with bare Celery on the same servers, so that both run under equal conditions."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -16,7 +16,7 @@ Pair = tuple[Samples, Measured]
 
 
 def measure(chosen: Sequence[str], options: Options) -> Piece:
-    """The pieces `shapes` and `raw` for these shapes; all share one stack."""
+    """The pieces `shapes` and `raw` for these shapes, which share one stack."""
     known = shapes.small() if options.small else shapes.full()
     wanted = [known[name] for name in chosen]
     with Stack({name: text for shape in wanted for name, text in shape.files.items()}) as stack:
@@ -42,7 +42,7 @@ def _pairs(stack: Stack, both: tuple[RawCelery, RawCelery], shape: Shape, option
     run(stack, shape)  # warm-up: after it every pool child has read the file
     pairs = []
     for iteration in range(options.iterations):
-        # A B B A ...: a machine that gets slower is no advantage for either.
+        # A B B A ...: a machine that becomes slower gives neither an advantage.
         if iteration % 2 == 0:
             samples = _samples(stack, both, options)
             measured = run(stack, shape)
@@ -60,7 +60,7 @@ def _samples(stack: Stack, both: tuple[RawCelery, RawCelery], options: Options) 
 
 
 def _summary(pairs: Sequence[Pair]) -> dict[str, Any]:
-    """Medians. Each ratio is that of a run to its own sample of the baseline, before the median is taken."""
+    """Medians. Each ratio is that of a run to its own sample of the baseline; the median is taken of the ratios."""
     runs = [measured for _, measured in pairs]
     hops = [quantiles(measured.hops_ms) for measured in runs]
     over = _ratios([(samples.celery, measured) for samples, measured in pairs])
