@@ -10,6 +10,7 @@ from bench.options import Options, Piece
 #: By name: "module:function", called with Options. Shapes are not listed here, because the chosen ones share one stack.
 PARTS: Mapping[str, str] = {
     "raw": "bench.baseline:measure",
+    "by_message": "bench.by_message:measure",
     "children": "bench.children:measure",
     "history": "bench.history:measure",
     "fanin": "bench.fanin:measure",
@@ -18,6 +19,7 @@ PARTS: Mapping[str, str] = {
     "parse": "bench.parse:measure",
     "idle": "bench.idle:measure",
     "standing": "bench.standing:measure",
+    "open_runs": "bench.open_runs:measure",
     "memory": "bench.memory:measure",
     "spark": "bench.spark:measure",
 }
