@@ -17,7 +17,7 @@ BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 WIDE = ("wide", "tree", "grid", "many", "many_runs", "map")
 ROWS = ("chain", "fib")
 COLORS = {"bar": "#2f6f9f", "no_ack": "#9dbdd6", "least": "#b8860b", "aim": "#3a7d44", "text": "#333333"}
-#: Targets, as (minimum, goal): the share of bare Celery's tasks/s, and the hop as a multiple of a bare hop.
+#: Targets, as (required, goal): the share of bare Celery's tasks/s, and the hop as a multiple of a bare hop.
 SHARE, HOP = (0.9, 1.2), (0.6, 0.4)
 
 
