@@ -1,4 +1,4 @@
-"""The standing load of PostgreSQL: its CPU for a pass of the queue service and for a heartbeat of a worker."""
+"""What is asked of PostgreSQL however little is done: its CPU for a pass of the queue service and for a beat of a worker."""
 
 import itertools
 import uuid
@@ -12,12 +12,13 @@ from scheduler.services.queue import Queue
 from scheduler.store.db.database import create, transact
 from scheduler.store.runs import runs
 from scheduler.store.upkeep import processes
+from scheduler.store.upkeep.heartbeats import HeartbeatConnection
 from workers.heartbeat import BEATS_PER_SWEEP
 
-#: Running task instances, each in its own run; and those of the worker that sends the heartbeat.
+#: Running task instances, each of a run of its own; and those of the worker that beats.
 SIZES, SMALL_SIZES = (100, 1000, 10_000), (5, 10)
 HELD = 16
-#: CPU is counted in hundredths of a second, so each operation is repeated until it has used this many seconds.
+#: CPU is counted in hundredths of a second, so a thing is done until it has used this much.
 ENOUGH_S, SMALL_ENOUGH_S = 0.4, 0.02
 RUN = "update dag_run set state = 'running', started_at = clock_timestamp() where state = 'queued'"
 START = """
@@ -25,13 +26,13 @@ START = """
            started_at = clock_timestamp(), dispatch_id = gen_random_uuid(), worker = 'elsewhere'
      where task_no = 0 and state is null
 """
-#: A task instance that waits, without which a pass would end early; and no slot for it.
+#: One that waits, or a pass would look no further; and no slot for it.
 WAIT = "update task_instance set state = 'scheduled', try_number = 1, scheduled_at = clock_timestamp() where id = %s"
 FULL = "update pool set slots = 0"
 
 
 def measure(options: Options) -> Piece:
-    """`pass_postgres_ms` and `beat_postgres_ms` by number of running task instances. The pass can queue nothing."""
+    """`pass_postgres_ms` and `beat_postgres_ms`, by number of running task instances; the pass finds nothing that it can queue."""
     shape = shapes.chain(10)
     passes: dict[str, float] = {}
     beats: dict[str, float] = {}
@@ -65,25 +66,26 @@ def _start(stack: Stack) -> None:
 
 
 def _beat(stack: Stack, enough_s: float) -> float:
-    engine = create(stack.settings, pool_size=1)
+    engine = create(stack.settings, pool_size=0)
+    connection = HeartbeatConnection(stack.settings, "paceline bench", 60.0)
     try:
         worker = processes.register(engine, kind="worker", name="w", host="h", pid=1, queues=("default",), concurrency=HELD)
         held = {str(uuid.uuid4()): 1 + number for number in range(HELD)}
         beats = itertools.count(1)
 
         def beat() -> None:
-            transact(engine, processes.heartbeat, worker)
-            transact(engine, processes.still_held, worker, held)
+            connection.renew(worker, held)
             if next(beats) % BEATS_PER_SWEEP == 0:
                 transact(engine, processes.said_to_run, worker)
 
         return _cpu_ms(stack, beat, enough_s)
     finally:
+        connection.close()
         engine.dispose()
 
 
 def _cpu_ms(stack: Stack, work: Callable[[], object], enough_s: float) -> float:
-    """CPU of all server processes for one such operation."""
+    """CPU of all server processes for doing this once."""
     work()
     before, times = stack.cpu_seconds()["postgres"], 0
     while (used := stack.cpu_seconds()["postgres"] - before) < enough_s:

@@ -60,7 +60,8 @@ def run(settings: Settings, queues: Sequence[str], concurrency: int, name: str |
     logs.to_stderr()
     name = name or f"{socket.gethostname()}-{os.getpid()}"
     environment = os.environ.copy()
-    engine = startup.ready(settings)
+    # Its heartbeat has a connection of its own, and little else needs one.
+    engine = startup.ready(settings, keep=0)
     with role.running("worker", settings.run_folder) as process:
         ending = process.ending
         worker = build(settings, name=name, queues=queues, concurrency=concurrency, engine=engine, pidfile=process.pidfile)
@@ -239,7 +240,7 @@ def _add_task(app: Celery, settings: Settings, running_tasks: RunningTasks, hear
 
     signals.worker_process_init.connect(prepare, weak=False)
     signals.worker_process_shutdown.connect(end, weak=False)
-    request = strategy.request_class(heart.child_died, events.read, running_tasks.step)
+    request = strategy.request_class(heart.child_died, events.read)
     app.task(name=TASK_NAME, shared=False, Strategy="workers.strategy:strategy", Request=request, ignore_result=True)(strategy.run)
 
 

@@ -4,7 +4,7 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from sqlalchemy import Engine
@@ -81,6 +81,8 @@ class Heart(threading.Thread):
         self._lost: queue.SimpleQueue[Lost | None] = queue.SimpleQueue()
         self._unsettled: list[Lost] = []
         self._unknown_since: dict[str, float] = {}
+        #: Running dispatches that the last heartbeat did not find in the database.
+        self._doubted: Mapping[str, int] = {}
         self._ended = threading.Event()
         self._away = False
         self._beats = 0
@@ -95,6 +97,7 @@ class Heart(threading.Thread):
             settings, process_id=lambda: self.worker_id, interval_s=min(interval_s, silent_s / 4), timeout_s=silent_s,
             application="paceline worker",
             renewed=self._renewed, failed=self._database_failed, refused=lambda worker_id: running_tasks.lease(worker_id, 0.0),
+            running=self._running, doubted=self._doubt,
         )  # fmt: skip
 
     @property
@@ -177,6 +180,8 @@ class Heart(threading.Thread):
             self._collect(max(0.0, beat_at - time.monotonic()))
             if self._unsettled:
                 self._attempt(self._settle)
+            if self._doubted:
+                self._attempt(self._compare)
             if time.monotonic() >= beat_at:
                 self._attempt(self._beat)
                 beat_at = time.monotonic() + self._interval_s
@@ -231,6 +236,7 @@ class Heart(threading.Thread):
             return not self._renewal.is_refused(self._running_tasks.worker_id)
         registered = transact(self._engine, processes.heartbeat, self._running_tasks.worker_id)
         self.pulse.beat()
+        self._doubt(self._running())
         return registered
 
     def _settle(self) -> None:
@@ -249,7 +255,6 @@ class Heart(threading.Thread):
             former = self._running_tasks.worker_id
             worker_log.warning("worker %s was declared lost; it continues as %s", former, self.register())
         self._expire_former()
-        self._compare()
         if self.settings_drift is not None:
             self.settings_drift.look(self._running_tasks.worker_id)
         self._beats += 1
@@ -274,13 +279,26 @@ class Heart(threading.Thread):
             worker_log.error("the worker has free slots but takes no messages although some wait: restarting it")
             self._stopper.drain()
 
+    def _running(self) -> dict[str, int]:
+        return {task.dispatch_id: task.ti_id for task in self._running_tasks.running()}
+
+    def _doubt(self, dispatches: Mapping[str, int]) -> None:
+        """Let this thread compare at once."""
+        self._doubted = dispatches
+        self._lost.put(None)
+
     def _compare(self) -> None:
         """Stop user code whose try was cleared, marked or declared lost."""
-        running = {task.dispatch_id: task.ti_id for task in self._running_tasks.running()}
-        for dispatch_id in running.keys() - transact(self._engine, processes.still_held, self._running_tasks.worker_id, running):
-            # The task may have reported in the meantime: the task stopper checks the running tasks again before it acts.
-            if self._stopper is not None:
-                self._stopper.stop(dispatch_id, NO_LONGER_CURRENT)
+        doubted = self._doubted
+        running = {dispatch_id: ti_id for dispatch_id, ti_id in self._running().items() if dispatch_id in doubted}
+        if running:
+            held = transact(self._engine, processes.still_held, self._running_tasks.worker_id, running)
+            for dispatch_id in running.keys() - held:
+                # The task may have reported in the meantime: the task stopper checks the running tasks again before it acts.
+                if self._stopper is not None:
+                    self._stopper.stop(dispatch_id, NO_LONGER_CURRENT)
+        if self._doubted is doubted:
+            self._doubted = {}
 
     def _find_unknown(self) -> None:
         """Report tries as lost that the database has as running here but no pool process runs.

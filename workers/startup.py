@@ -17,9 +17,12 @@ def as_worker(settings: Settings) -> Settings:
     return settings.model_copy(update={"database": settings.database.model_copy(update={"url": settings.worker_database_url})})
 
 
-def ready(settings: Settings) -> Engine:
-    """Wait until the database and the broker answer. CredentialsError and SchemaError end the wait."""
-    engine = database.create(settings, pool_size=2, application="paceline worker")
+def ready(settings: Settings, *, keep: int = 2) -> Engine:
+    """Wait until the database and the broker answer. CredentialsError and SchemaError end the wait.
+
+    The engine keeps this many connections open.
+    """
+    engine = database.create(settings, pool_size=keep, application="paceline worker")
     try:
         database.wait(engine, worker_log.warning)
     except CredentialsError as error:

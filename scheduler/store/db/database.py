@@ -10,6 +10,7 @@ import psycopg2
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError
+from sqlalchemy.pool import NullPool
 from tenacity import stop_after_attempt, stop_after_delay
 
 from scheduler.exceptions import START_EMBEDDED, CredentialsError, PacelineError, ReadOnlyError, UnreachableError
@@ -59,7 +60,8 @@ def create(
 ) -> Engine:
     """The engine of one process. It connects lazily; `check` connects now. For `actor` see `act_as`, for `by_index` BY_INDEX.
 
-    `patience_s` is how long a transaction is repeated while the server accepts no writes. Processes with a loop do not need it.
+    It keeps `pool_size` connections open; with 0, it opens one for each transaction. `patience_s` is how long a transaction is
+    repeated while the server accepts no writes. Processes with a loop do not need it.
     """
     url = settings.database_url
     if not url.startswith(("postgresql://", "postgres://")):
@@ -67,14 +69,21 @@ def create(
     made = create_engine(
         "postgresql+psycopg2://",
         creator=lambda: odd_values.accept(connect(settings, application, BY_INDEX if by_index else "")),
-        pool_size=pool_size or settings.database.pool_size,
-        pool_pre_ping=True,
+        **(
+            {"poolclass": NullPool}
+            if pool_size == 0
+            else {"pool_size": pool_size or settings.database.pool_size, "pool_pre_ping": True}
+        ),
     )
     act_as(made, actor or f"cli:{user()}")
     made.update_execution_options(**{PATIENCE: patience_s})
     event.listen(made, "checkout", functools.partial(_tell_actor, made))
     event.listen(made, "handle_error", _classify)
     return made
+
+
+def _pool(size: int) -> dict[str, Any]:
+    return {"pool_size": size, "pool_pre_ping": True} if size else {"poolclass": NullPool}
 
 
 def connect(

@@ -9,7 +9,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import psycopg2
 from psycopg2.extensions import connection as Connection
@@ -26,7 +26,13 @@ ATTEMPT = 0.45
 #: The minimum of libpq.
 CONNECT_TIMEOUT_S = 2
 PAUSE_S = 0.25
-RENEW = "update process set heartbeat_at = clock_timestamp() where id = %s and stopped_at is null"
+#: Also returns which of these dispatches the worker holds. It reads their rows without a lock, so it waits for none.
+RENEW = """
+update process set heartbeat_at = clock_timestamp() where id = %(id)s and stopped_at is null
+returning array (select dispatch_id::text from task_instance
+                  where id = any(%(instances)s::bigint[]) and state = 'running' and worker = %(id)s
+                    and dispatch_id = any(%(dispatches)s::uuid[]))
+"""
 
 
 def boottime() -> float:
@@ -43,15 +49,19 @@ class HeartbeatConnection:
         self._timeout_s = timeout_s
         self._connection: Connection | None = None
 
-    def renew(self, process_id: str) -> bool:
-        """Renew the heartbeat; False if this process was declared lost. psycopg2.Error if PostgreSQL does not answer in time."""
+    def renew(self, process_id: str, running: Mapping[str, int]) -> Collection[str] | None:
+        """Renew the heartbeat, and return which dispatches of `running` (with the IDs of their task instances) this worker holds.
+
+        None if this process was declared lost. psycopg2.Error if PostgreSQL does not answer in time.
+        """
         try:
             connection = self._connection = self._connection or self._connect()
             with self._cut_off_late(connection), connection.cursor() as cursor:
                 fault_points.point("heartbeat.commit")
-                cursor.execute(RENEW, (process_id,))
+                cursor.execute(RENEW, {"id": process_id, "instances": list(running.values()), "dispatches": list(running)})
                 fault_points.point("heartbeat.committed")
-                return bool(cursor.rowcount == 1)
+                row = cursor.fetchone()
+                return None if row is None else row[0]
         except psycopg2.Error:
             self.close()
             raise
@@ -83,7 +93,8 @@ class Renewal(threading.Thread):
     """The thread that renews the heartbeat.
 
     It calls `renewed(process_id, sent_at)` after each success, with the `boottime` before the renewal was sent; `refused` if
-    this process was declared lost; and `failed` if PostgreSQL did not answer.
+    this process was declared lost; and `failed` if PostgreSQL did not answer. `running` returns the dispatches that a worker runs,
+    and `doubted` receives those of them that the database does not have as running on it.
     """
 
     def __init__(
@@ -97,6 +108,8 @@ class Renewal(threading.Thread):
         refused: Callable[[str], object] = lambda _: None,
         failed: Callable[[psycopg2.Error], object] = lambda _: None,
         wanted: Callable[[], bool] = lambda: True,
+        running: Callable[[], Mapping[str, int]] = dict,
+        doubted: Callable[[Mapping[str, int]], object] = lambda _: None,
         application: str = "paceline heartbeat",
     ) -> None:
         super().__init__(name="heartbeat", daemon=True)
@@ -107,6 +120,8 @@ class Renewal(threading.Thread):
         self._refused = refused
         self._failed = failed
         self._wanted = wanted
+        self._running = running
+        self._doubted = doubted
         self._ended = threading.Event()
         self._refused_id: str | None = None
 
@@ -127,17 +142,19 @@ class Renewal(threading.Thread):
         self._ended.set()
 
     def _attempt(self, sent_at: float) -> bool:
-        process_id = self._process_id()
+        process_id, running = self._process_id(), self._running()
         try:
-            alive = self._connection.renew(process_id)
+            held = self._connection.renew(process_id, running)
         except psycopg2.Error as error:
             self._failed(error)
             return False
         except Exception:
             log.exception("a heartbeat failed; it will be repeated soon")
             return False
-        if alive:
+        if held is not None:
             self._renewed(process_id, sent_at)
+            if len(held) < len(running):
+                self._doubted({dispatch_id: ti_id for dispatch_id, ti_id in running.items() if dispatch_id not in held})
         else:
             self._refused_id = process_id
             self._refused(process_id)

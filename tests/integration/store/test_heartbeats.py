@@ -2,17 +2,19 @@
 
 import itertools
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from chaos.proxy import Line, Proxy
-from support.scenario import Scenario
+from support.scenario import Scenario, chain
 from support.servers import PostgresServer
 from support.waiting import eventually
 
 from scheduler.settings import Settings
+from scheduler.states import TaskState
 from scheduler.store.upkeep.heartbeats import Renewal
+from scheduler.store.worker.claims import Ending
 from workers.heartbeat import lease_s
 
 
@@ -105,3 +107,27 @@ def test_a_process_that_was_declared_dead_is_told(scenario: Scenario, settings: 
     eventually(lambda: made.is_refused(scenario.worker_id))
     made.end()
     assert set(heard.refused) == {scenario.worker_id}
+
+
+def test_it_tells_which_running_dispatches_the_database_does_not_have(scenario: Scenario, settings: Settings) -> None:
+    scenario.add(chain("c", 1))
+    for name in ("held", "elsewhere", "undone", "ended"):
+        scenario.trigger("c", run_id=name)
+    scenario.turn()
+    claims = [scenario.claim(message) for message in sorted(scenario.messages())]
+    held, elsewhere, undone, ended = (claim for claim in claims if claim is not None)
+    scenario.sql("update task_instance set worker = 'another' where id = %s", elsewhere.id)
+    scenario.sql("update task_instance set state = 'queued', worker = null, started_at = null where id = %s", undone.id)
+    assert scenario.follower.report(ended, Ending(TaskState.SUCCESS))
+    doubted: list[Mapping[str, int]] = []
+
+    made = Renewal(
+        settings, process_id=lambda: scenario.worker_id, interval_s=0.05, timeout_s=2.0, doubted=doubted.append,
+        running=lambda: {claim.dispatch_id: claim.id for claim in (held, elsewhere, undone, ended)},
+    )  # fmt: skip
+    made.start()
+    eventually(lambda: doubted)
+    made.end()
+    made.join(20)
+
+    assert doubted[0] == {claim.dispatch_id: claim.id for claim in (elsewhere, undone, ended)}
