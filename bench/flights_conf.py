@@ -1,4 +1,4 @@
-"""The Spark configuration for the programs that the demo is compared with: that of a PySpark task without its own conf."""
+"""The configuration of Spark that the demo's rivals get: that of a PySpark task of Paceline which asks for nothing."""
 
 CONF = {
     "spark.master": "local[2]",

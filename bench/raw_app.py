@@ -6,13 +6,13 @@ from typing import Any
 
 from celery import Celery
 
-#: The environment variables that its worker reads.
+#: What a worker of it reads from the environment.
 BROKER, ACK_EMULATION, STAMPS = "BENCH_BROKER_URL", "BENCH_ACK_EMULATION", "BENCH_STAMPS"
 QUEUE = "raw"
 
 
 def make(broker_url: str, *, ack_emulation: bool = True) -> Celery:
-    """Celery with its defaults, but without results, which nothing reads, and optionally without acknowledgments."""
+    """Celery as it comes, but for results, which nobody reads; without acknowledgments on request."""
     made = Celery("bench_raw", broker=broker_url, set_as_current=False)
     made.conf.update(task_ignore_result=True, task_default_queue=QUEUE, broker_connection_retry_on_startup=True)
     if not ack_emulation:
@@ -23,11 +23,11 @@ def make(broker_url: str, *, ack_emulation: bool = True) -> Celery:
 
 
 def noop() -> None:
-    """Do nothing."""
+    """Nothing."""
 
 
 def hop(task: Any, left: int) -> None:
-    """Send the next task, then record when this one started."""
+    """Send the next one; then write down when this one began."""
     began = time.time()
     if left:
         task.apply_async((left - 1,))

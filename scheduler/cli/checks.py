@@ -4,7 +4,8 @@ import importlib.metadata
 import os
 import platform
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from sqlalchemy import Engine
 
@@ -34,6 +35,9 @@ class Finding:
     ok: bool
     message: str
     fix: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
 
 
 def good(check: str, message: str) -> Finding:

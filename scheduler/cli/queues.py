@@ -2,12 +2,17 @@
 
 import contextlib
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from scheduler.cli import options, output
-from scheduler.cli.late import overview, wakeups
+from scheduler.cli.lazy import Later
+
+if TYPE_CHECKING:
+    from scheduler.store.queries import overview
+else:
+    overview = Later("scheduler.store.queries.overview")
 
 COLUMNS = ["queue", "waiting_in_postgresql", "waiting_in_redis", "running", "oldest", "workers"]
 
@@ -19,7 +24,7 @@ def queues() -> None:
 
 @queues.command("list")
 @options.as_json
-def list_() -> None:
+def list_(json_wanted: bool) -> None:
     """List queues with their waiting tasks and workers.
 
     The command lists every queue that has waiting tasks or a live worker, with the counts waiting in PostgreSQL and in Redis.
@@ -39,15 +44,18 @@ def list_() -> None:
         }
         for row in stored
     ]
-    if not output.json_wanted():
-        rows = [row | {"oldest": _age(row["oldest_waiting_at"])} for row in rows]
-    output.listing(rows, COLUMNS, empty="No task waits and no worker runs: start one with `paceline worker`.")
+    if json_wanted:
+        output.print_json(rows)
+    else:
+        output.table([row | {"oldest": _age(row["oldest_waiting_at"])} for row in rows], COLUMNS,
+                     empty="No task waits and no worker runs: start one with `paceline worker`.")  # fmt: skip
 
 
 def _in_redis(names: list[str]) -> dict[str, int]:
     """Return the number of messages by queue. If Redis does not answer, print a message and return nothing."""
     import redis
 
+    from scheduler.messaging import wakeups
     from scheduler.services import queue_report
 
     try:

@@ -1,1 +1,1 @@
-"""Code that tests share: waiting with a deadline, servers of the session, stacks of real processes."""
+"""What the tests share: waiting with a deadline, servers of the session, stacks of real processes."""

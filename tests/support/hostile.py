@@ -1,4 +1,4 @@
-"""Messages that Paceline never sends, but that a user who can write to Redis might."""
+"""Messages that nobody of ours sends: what somebody who can write into Redis might."""
 
 import base64
 import copy
@@ -53,12 +53,12 @@ def message(ti_id: Any = 1, dispatch_id: Any = DISPATCH, **parts: Any) -> dict[s
 
 
 def raw(what: Any) -> bytes:
-    """The message as it is stored in the list of its queue."""
+    """As it lies in the list."""
     return what if isinstance(what, bytes) else json.dumps(what).encode()
 
 
 def without(*names: str) -> dict[str, Any]:
-    """A valid message without one of its parts."""
+    """A good message that lacks something."""
     made = message()
     for name in names:
         del made[name]
@@ -66,13 +66,13 @@ def without(*names: str) -> dict[str, Any]:
 
 
 def items(bomb: str) -> dict[str, bytes]:
-    """Hostile items of a Redis list, each with its description."""
+    """Hostile items of a Redis list, each with what it is."""
     pickled = base64.b64encode(pickle.dumps([[1, Bomb(bomb)], {}, {}])).decode()
     return {name: raw(one) for name, one in (_envelopes(pickled) | _documents(bomb)).items()}
 
 
 def _envelopes(pickled: str) -> dict[str, Any]:
-    """Messages with one invalid part."""
+    """Messages of which one part is wrong."""
     return {
         "a pickle": message(body=pickled, content_type="application/x-python-serialize", content_encoding="binary"),
         "a pickle that says it is JSON": message(body=pickled),
@@ -128,7 +128,7 @@ def _envelopes(pickled: str) -> dict[str, Any]:
 
 
 def _documents(bomb: str) -> dict[str, Any]:
-    """Items that are not messages."""
+    """Items that are no message at all."""
     return {
         "a list": [],
         "a number": 1,

@@ -82,7 +82,7 @@ class HotPath(WorkerConnection):
             pool_has_waiting=first.pool_has_waiting,
             others_wait=first.others_wait,
             moved=moved,
-            slots_passed_to=next((row for row in found if row.was_waiting), None),
+            handed_on=next((row for row in found if row.was_waiting), None),
             continues=next((_continued(claim, row) for row in found if row.state is TaskState.RUNNING), None),
             waiting=waiting,
             all_moved=len(moved) == len(decisions),
@@ -123,16 +123,17 @@ class HotPath(WorkerConnection):
     @contextmanager
     def deciding(self, claim: Claim, tasks: Sequence[int]) -> Iterator[None]:
         """A transaction with this task instance and those of `tasks` locked, in ID order."""
-        self.run(
-            f"begin; {sql.LOCK_JOINS.execute}",
-            {"ti_id": claim.id, "dag_run_id": claim.dag_run_id, "tasks": list(tasks), "map_index": claim.map_index},
-        )
-        try:
-            yield
-        except BaseException:
-            self.close()
-            raise
-        self.run("commit")
+        with self._lock:
+            self.run(
+                f"begin; {sql.LOCK_JOINS.execute}",
+                {"ti_id": claim.id, "dag_run_id": claim.dag_run_id, "tasks": list(tasks), "map_index": claim.map_index},
+            )
+            try:
+                yield
+            except BaseException:
+                self.close()
+                raise
+            self.run("commit")
 
     def upstream_states(self, claim: Claim, joins: Sequence[int], upstream: Ranges) -> dict[int, Counter[TaskState]]:
         """For each join, the number of its upstream task instances by state, without the claimed one."""

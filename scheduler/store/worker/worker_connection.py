@@ -1,6 +1,15 @@
-"""The connection of a pool process: autocommit, with the prepared statements of the hot path, reopened after an error."""
+"""The connection of a pool process: autocommit, with the prepared statements of the hot path, open only while it is used.
 
-from collections.abc import Mapping, Sequence
+A pool process that waits for a message, or runs a long task, holds no connection (docs/adr/0031).
+"""
+
+import contextlib
+import math
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -31,10 +40,17 @@ OPTIONS = (
     " -c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c enable_sort=off"
     " -c plan_cache_mode=force_generic_plan -c jit=off"
 )
+#: Seconds for which a connection stays open whose first attempt failed: others are likely to wait for one too.
+BRIEFLY_S = 0.2
+_ALL: "weakref.WeakSet[WorkerConnection]" = weakref.WeakSet()
+_HELD: "list[WorkerConnection]" = []
 
 
 class WorkerConnection:
-    """One connection for the lifetime of a pool process, without engine and ORM; after an error the next call opens a new one."""
+    """The one connection of a pool process, without engine and ORM. Each call opens it if it is not open.
+
+    It closes after an error, and after `worker.idle_connection_seconds` without a statement.
+    """
 
     def __init__(self, settings: Settings, worker_id: str) -> None:
         self.worker_id = worker_id
@@ -43,6 +59,14 @@ class WorkerConnection:
         self._connection: Connection | None = None
         self._cursor: Cursor | None = None
         self._versions = versions.Versions()
+        #: Held from a statement until its rows are read, and during a transaction: the connection does not close in between.
+        self._lock = threading.RLock()
+        self._closed = threading.Event()
+        self._used_at = 0.0
+        self._refused = False
+        #: What libpq reads of the environment, from before user code could change it: `ti` may open a connection in user code.
+        self._environment = _libpq_variables()
+        _ALL.add(self)
 
     def dag(self, version_id: int) -> SerializedDag:
         """The DAG of a version, cached."""
@@ -55,7 +79,8 @@ class WorkerConnection:
 
     def read(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:
         """The rows of a statement."""
-        return self.run(statement, parameters).fetchall()
+        with self._lock:
+            return self.run(statement, parameters).fetchall()
 
     def value(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any], default: Any = None) -> Any:
         """The one value of a statement, `default` without a row."""
@@ -63,13 +88,15 @@ class WorkerConnection:
 
     def dicts(self, statement: str, parameters: Sequence[Any]) -> list[dict[str, Any]]:
         """The rows of a statement as dicts."""
-        cursor = self.run(statement, parameters)
-        names = [column.name for column in cursor.description or ()]
-        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+        with self._lock:
+            cursor = self.run(statement, parameters)
+            names = [column.name for column in cursor.description or ()]
+            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
     def objects(self, kind: type[T], statement: str, parameters: Sequence[Any] | Mapping[str, Any]) -> list[T]:
         """The rows of a statement as dataclasses, see store/db/rows.py."""
-        return rows.of_cursor(kind, self.run(statement, parameters))
+        with self._lock:
+            return rows.of_cursor(kind, self.run(statement, parameters))
 
     def write(self, writer: Writer, statement: str, parameters: Sequence[Any]) -> int:
         """Run a statement of `fencing.guarded`, and return how many rows it wrote. StaleTryError if the try is stale."""
@@ -79,32 +106,112 @@ class WorkerConnection:
         return written
 
     def run(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> Cursor:
-        """Run one statement; after an error the connection is closed."""
-        try:
-            cursor = self._cursor
-            if cursor is None or self._acts_as != self.worker_id:
-                cursor = self._open()
-            cursor.execute(statement, parameters)
-        except psycopg2.Error as error:
-            self.close()
-            raise sqlstates.lost(error) or error from None
-        return cursor
+        """Run one statement; after an error the connection is closed. Read its rows under the lock, as `read` does."""
+        with self._lock:
+            try:
+                cursor = self._cursor
+                if cursor is None or self._acts_as != self.worker_id:
+                    cursor = self._open()
+                cursor.execute(statement, parameters)
+            except psycopg2.Error as error:
+                self.close()
+                raise sqlstates.lost(error) or error from None
+            self._used_at = time.monotonic()
+            return cursor
 
     def close(self) -> None:
-        connection, self._connection, self._cursor = self._connection, None, None
-        if connection is not None:
-            connection.close()
+        with self._lock:
+            connection, self._connection, self._cursor = self._connection, None, None
+            if connection is not None:
+                self._closed.set()
+                connection.close()
+
+    def hold(self) -> None:
+        """Let no other thread use or close the connection, until `release` in this thread or `forget` in a forked process."""
+        self._lock.acquire()
+
+    def release(self) -> None:
+        self._lock.release()
+
+    def forget(self) -> None:
+        """Leave the connection to the process that this one was forked from. psycopg2 closes it only in that process."""
+        self._connection = self._cursor = None
+        self._lock = threading.RLock()
 
     def _open(self) -> Cursor:
         if self._cursor is None:
-            self._connection = connect(self.settings, "paceline worker", OPTIONS)
-            self._connection.autocommit = True
+            # True until it is open. After a failure, other pool processes probably wait for a connection too.
+            hold_s = min(self.settings.worker.idle_connection_seconds, BRIEFLY_S if self._refused else math.inf)
+            self._refused = True
+            with _environment(self._environment):
+                connection = self._connection = connect(self.settings, "paceline task", OPTIONS)
+            connection.autocommit = True
             # Only XComs have columns of type json; others are jsonb.
-            register_default_json(self._connection, loads=xcom.decode)
-            cursor = self._connection.cursor()
+            register_default_json(connection, loads=xcom.decode)
+            cursor = connection.cursor()
             cursor.execute(f"{DURABLE};{crashes.NOTE};{STATEMENTS}")
-            self._cursor, self._acts_as = cursor, None
+            self._cursor, self._acts_as, self._refused = cursor, None, False
+            if hold_s:
+                self._closed = closed = threading.Event()
+                # Without a thread it stays open, as with idle_connection_seconds = 0.
+                with contextlib.suppress(RuntimeError):
+                    threading.Thread(target=self._close_idle, args=(closed, hold_s), name="idle-connection", daemon=True).start()
         if self._acts_as != self.worker_id:
             self._cursor.execute("select set_config('paceline.actor', %s, false)", (self.worker_id,))
             self._acts_as = self.worker_id
         return self._cursor
+
+    def _close_idle(self, closed: threading.Event, hold_s: float) -> None:
+        """Close the connection after `hold_s` seconds without a statement. The thread ends with the connection."""
+        pause_s = hold_s
+        while not closed.wait(pause_s):
+            with self._lock:
+                if closed.is_set():
+                    return
+                pause_s = self._used_at + hold_s - time.monotonic()
+                if pause_s <= 0:
+                    self.close()
+                    return
+
+
+def _libpq_variables() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith("PG") or name == "HOME"}
+
+
+@contextlib.contextmanager
+def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
+    """Give libpq these variables."""
+    changed = _libpq_variables()
+    if changed == wanted:
+        yield
+        return
+    _replace_variables(changed, wanted)
+    try:
+        yield
+    finally:
+        _replace_variables(wanted, changed)
+
+
+def _replace_variables(old: Mapping[str, str], new: Mapping[str, str]) -> None:
+    for name in old.keys() - new.keys():
+        del os.environ[name]
+    os.environ.update(new)
+
+
+def _before_fork() -> None:
+    """Wait until no other thread is inside libpq or OpenSSL, whose locks would stay locked in the forked process."""
+    for each in list(_ALL):
+        each.hold()
+        _HELD.append(each)
+
+
+def _after_fork(leave: Callable[[WorkerConnection], None]) -> None:
+    while _HELD:
+        leave(_HELD.pop())
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=lambda: _after_fork(WorkerConnection.release),
+    after_in_child=lambda: _after_fork(WorkerConnection.forget),
+)

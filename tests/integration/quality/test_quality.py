@@ -8,7 +8,6 @@ import pytest
 from scheduler.authoring import running
 from scheduler.quality import ExpectationError, Report, check, expect
 from scheduler.settings import Paths, Settings
-from workers.spark import archive
 from workers.spark.sessions import configuration, session_pool
 
 if TYPE_CHECKING:
@@ -19,8 +18,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
-    settings = Settings(paths=Paths(home=tmp_path_factory.mktemp("home")))
-    one = session_pool.start(configuration.merged(settings, {}), {}, archive.options(settings))
+    one = session_pool.start(configuration.merged(Settings(paths=Paths(home=tmp_path_factory.mktemp("home"))), {}), {})
     yield one.base
     session_pool.end(one)
 

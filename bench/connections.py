@@ -1,0 +1,137 @@
+"""The part `connections`: the connections of many workers whose tasks take a minute, and a burst of reports.
+
+First every pool process is busy all the time, and tasks end at random moments. Then all tasks end at the same moment.
+"""
+
+import re
+import time
+from collections import Counter
+from pathlib import Path
+from statistics import mean, quantiles
+
+import psutil
+
+from bench.options import Options, Piece
+from bench.stack import Stack
+
+WORKERS, CHILDREN, TASK_S = 50, 8, 60.0
+SMALL_WORKERS, SMALL_CHILDREN, SMALL_TASK_S = 1, 2, 3.0
+SMALL_IDLE = {"PACELINE_WORKER_IDLE_CONNECTION_SECONDS": "0.5"}
+#: Memory of a pool process with its share of the worker. A machine with less memory runs fewer workers.
+CHILD_BYTES = 55e6
+SAMPLE_S = 0.25
+LIMIT_S = 900.0
+#: max_connections as docs/explanation/database.md recommends it.
+PER_SCHEDULER, PER_WORKER, RESERVE = 5, 1, 100
+STEADY = """\
+import random
+import time
+
+from scheduler import DAG, task
+
+with DAG("steady", schedule=None, catchup=False, max_active_tasks=100000):
+
+    @task
+    def wait(number):
+        # The first ones end at random moments, so all later ones do.
+        time.sleep(random.Random(number).uniform(0, {task_s}) if number < {children} else {task_s})
+
+    wait.expand(number=list(range(3 * {children})))
+"""
+BURST = """\
+import os
+import time
+
+from scheduler import DAG, task
+
+with DAG("burst", schedule=None, catchup=False, max_active_tasks=100000):
+
+    @task
+    def wait(number):
+        while not os.path.exists({go!r}):
+            time.sleep(0.2)
+
+    wait.expand(number=list(range({children})))
+"""
+OPEN = """
+select application_name, count(*) from pg_stat_activity
+ where datname = current_database() and application_name <> 'paceline bench' group by 1
+"""
+RUNNING = "select count(*) from task_instance where dag_run_id = %s and state = 'running'"
+RETRIED = "select count(*) from task_instance where dag_run_id = any(%s) and (state <> 'success' or try_number <> 1)"
+REFUSED = re.compile(rb"too many clients|connection slots are reserved")
+
+
+def measure(options: Options) -> Piece:
+    """`connections`: how many were open while all pool processes were busy, by process, and how the burst went."""
+    workers, children, task_s = (SMALL_WORKERS, SMALL_CHILDREN, SMALL_TASK_S) if options.small else (_workers(), CHILDREN, TASK_S)
+    total = workers * children
+    limit = PER_SCHEDULER + PER_WORKER * workers + RESERVE
+    with Stack(
+        {"steady.py": STEADY.format(task_s=task_s, children=total)},
+        workers=workers,
+        concurrency=children,
+        environment=SMALL_IDLE if options.small else {},
+        postgres={"max_connections": str(limit)},
+    ) as stack:
+        go = stack.folder / "go"
+        stack.write({"burst.py": BURST.format(go=str(go), children=total)})
+        stack.wait_parsed()
+        with stack.connection.cursor() as cursor:
+            cursor.execute("update pool set slots = %s", (2 * total,))
+        idle_s = stack.settings.worker.idle_connection_seconds
+        result = {"workers": workers, "children": children, "task_s": task_s, "idle_connection_seconds": idle_s,
+                  "max_connections": limit}  # fmt: skip
+        steady, run = _steady(stack, total, task_s, idle_s)
+        burst, burst_run = _burst(stack, total, go, idle_s)
+        result |= steady | {"burst": burst, "retried": int(stack.rows(RETRIED, ([run, burst_run],))[0][0])}
+    options.say(f"connections: {result}")
+    return {"connections": result}
+
+
+def _workers() -> int:
+    fit = int(psutil.virtual_memory().available * 0.8 / (CHILD_BYTES * CHILDREN))
+    return max(1, min(WORKERS, fit))
+
+
+def _steady(stack: Stack, total: int, task_s: float, idle_s: float) -> tuple[Piece, int]:
+    """The connections for the length of a task, after the first tasks of all pool processes have started."""
+    (run,) = stack.trigger(["steady"])
+    stack.wait(lambda: stack.rows(RUNNING, (run,))[0][0] >= 0.95 * total, LIMIT_S, f"{total} tasks to run", 0.5)
+    time.sleep(idle_s)
+    samples = []
+    end = time.monotonic() + task_s
+    while time.monotonic() < end:
+        samples.append(_open(stack))
+        time.sleep(SAMPLE_S)
+    stack.wait_closed([run], LIMIT_S)
+    sums = [sum(sample.values()) for sample in samples]
+    names = sorted(set().union(*samples))
+    return {
+        "open": {"mean": round(mean(sums), 1), "p95": quantiles(sums, n=20)[-1], "most": max(sums)},
+        "open_by_application": {name: round(mean(sample[name] for sample in samples), 1) for name in names},
+    }, run
+
+
+def _burst(stack: Stack, total: int, go: Path, idle_s: float) -> tuple[Piece, int]:
+    (run,) = stack.trigger(["burst"])
+    stack.wait(lambda: stack.rows(RUNNING, (run,))[0][0] >= 0.95 * total, LIMIT_S, f"{total} tasks to run", 0.5)
+    stack.wait(lambda: not _open(stack)["paceline task"], LIMIT_S, "all pool processes to close their connections", 0.5)
+    quiet, log = _open(stack), stack.servers.logs_folder / "postgres.log"
+    size, before = log.stat().st_size, time.monotonic()
+    go.touch()
+    most = 0
+    while stack.rows(RUNNING, (run,))[0][0]:
+        most = max(most, sum(_open(stack).values()))
+        time.sleep(SAMPLE_S / 5)
+    seconds = time.monotonic() - before
+    stack.wait_closed([run], LIMIT_S)
+    refused = len(REFUSED.findall(log.read_bytes()[size:]))
+    return {
+        "reports": total, "open_before": sum(quiet.values()), "seconds": round(seconds, 2), "most": most,
+        "refused_attempts": refused,
+    }, run  # fmt: skip
+
+
+def _open(stack: Stack) -> Counter[str]:
+    return Counter({str(name): int(count) for name, count in stack.rows(OPEN)})
