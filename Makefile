@@ -23,7 +23,7 @@ up: setup ## Start the embedded stack with Flower and leave it running
 down: ## Stop the stack that `make up` started
 	@.make/stack down
 
-test: setup ## Run all tests, three at a time, with real PostgreSQL, Redis, Celery and Spark; ARGS="-k name" selects
+test: setup ## Run all tests, four at a time, with real PostgreSQL, Redis, Celery and Spark; ARGS="-k name" selects
 	@.make/test $(ARGS)
 
 test-fast: setup ## Run the tests that need no server, in less than a minute; ARGS="-k name" selects

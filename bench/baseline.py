@@ -1,4 +1,4 @@
-"""The part `raw`: bare Celery with and without acknowledgments, sent before and while a worker runs; durable commits."""
+"""The part `raw`: bare Celery with and without acknowledgments, with messages sent before and during work; durable commits."""
 
 from statistics import median
 
@@ -10,12 +10,12 @@ from bench.stack import Stack
 
 
 def measure(options: Options) -> Piece:
-    """Medians; keys with `no_ack` are with ack_emulation False, all others with Celery as it comes."""
+    """Medians. Keys with `no_ack` are measured with ack_emulation off, all others with Celery's defaults."""
     messages, hops = (100, (10, 2)) if options.small else (MESSAGES, ())
     found: dict[str, list[float]] = {}
     with Stack({}, schedulers=0, workers=0) as stack:
         for iteration in range(options.iterations):
-            # Every other time in the opposite order, so that a machine that gets slower is no advantage for either.
+            # In alternating order, so that a machine that becomes slower gives neither an advantage.
             for ack in (True, False) if iteration % 2 == 0 else (False, True):
                 celery, prefix = RawCelery(stack, ack_emulation=ack), "celery" if ack else "celery_no_ack"
                 row = {f"{prefix}_sent_before_tasks_per_s": celery.sent_before(messages)}

@@ -1,11 +1,11 @@
-"""`python -m bench.chart RESULT.json`: the result of a bench as results.png and in README.md, or elsewhere as told.
+"""`python -m bench.chart RESULT.json`: the result of a bench as results.png and in README.md, or in the files given.
 
 Needs matplotlib (`--group bench`).
 """
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,12 @@ from bench import report
 
 HERE = Path(__file__).parent
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
-#: Shapes in which many tasks are ready at once, and those that are one row: each kind has a measure of its own.
+#: Shapes in which many tasks are ready at once, and shapes that are one chain. Each kind has its own measure.
 WIDE = ("wide", "tree", "grid", "many", "many_runs", "map")
 ROWS = ("chain", "fib")
-COLORS = {"bar": "#2f6f9f", "least": "#b8860b", "aim": "#3a7d44", "text": "#333333"}
-#: Targets: share of bare Celery's tasks/s; hop over a bare hop. The least that is wanted, and the aim.
-SHARE, HOP = (0.7, 1.0), (2.2, 1.4)
+COLORS = {"bar": "#2f6f9f", "no_ack": "#9dbdd6", "least": "#b8860b", "aim": "#3a7d44", "text": "#333333"}
+#: Targets, as (required, goal): the share of bare Celery's tasks/s, and the hop as a multiple of a bare hop.
+SHARE, HOP = (0.9, 1.2), (0.6, 0.4)
 
 
 def main() -> None:
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def replaced(text: str, figures: str) -> str:
-    """The text with these figures between its marks."""
+    """The text with these figures between its markers."""
     before, _, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     assert end, f"{BEGIN} and {END} are missing"
@@ -43,16 +43,17 @@ def replaced(text: str, figures: str) -> str:
 
 
 def draw(result: Mapping[str, Any], path: Path) -> None:
-    """Two panels: tasks/s as a share of bare Celery's, and hops as a multiple of its."""
+    """Draw two panels: tasks/s as a share of bare Celery's, and hops as a multiple of its hops."""
     from matplotlib.figure import Figure
 
     shapes, raw = result["shapes"], result["raw"]
     figure = Figure(figsize=(10, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
-    _bars(left, [(name, shapes[name]["of_raw_celery"], shapes[name]["spread"]["of_raw_celery"]) for name in WIDE if name in shapes],
-          SHARE, f"tasks/s, as a share of bare Celery's ({raw['celery_tasks_per_s']:,.0f}/s)")  # fmt: skip
-    _bars(right, [(name, shapes[name]["hop_over_raw"], shapes[name]["spread"]["hop_over_raw"]) for name in ROWS if name in shapes],
-          HOP, f"median hop, over bare Celery's ({raw['celery_hop_ms_p50']:.2f} ms)")  # fmt: skip
+    per_s = f"{raw['celery_tasks_per_s']:,.0f}, no ack {raw['celery_no_ack_tasks_per_s']:,.0f}/s"
+    hop = f"{raw['celery_hop_ms_p50']:.2f}, no ack {raw['celery_no_ack_hop_ms_p50']:.2f} ms"
+    by_kind = [{name: shapes[name] for name in names if name in shapes} for names in (WIDE, ROWS)]
+    _bars(left, by_kind[0], "of_raw_celery", SHARE, f"tasks/s, as a share of bare Celery's ({per_s})")
+    _bars(right, by_kind[1], "hop_over_raw", HOP, f"median hop, over bare Celery's ({hop})")
     machine = result["machine"]
     figure.suptitle(
         f"Paceline {machine['commit']}: everything on {machine['cpus']} cores, every state durable in PostgreSQL",
@@ -62,17 +63,29 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
-def _bars(axes: Any, rows: Sequence[tuple[str, float, Sequence[float]]], marks: tuple[float, float], title: str) -> None:
-    names = [name for name, _, _ in rows]
-    values = [value for _, value, _ in rows]
-    errors = [[max(0, value - low) for _, value, (low, _) in rows], [max(0, high - value) for _, value, (_, high) in rows]]
-    axes.barh(names, values, xerr=errors, color=COLORS["bar"], error_kw={"ecolor": COLORS["text"], "capsize": 3})
+def _bars(axes: Any, shapes: Mapping[str, Any], ratio: str, marks: tuple[float, float], title: str) -> None:
+    """For each shape the ratio to Celery with acknowledgments, and below it the one to Celery without."""
+    highest = 0.0
+    for key, color, shift in ((ratio, "bar", -0.2), (f"{ratio}_no_ack", "no_ack", 0.2)):
+        values = [shape[key] for shape in shapes.values()]
+        ends = [shape["spread"][key] for shape in shapes.values()]
+        errors = [[max(0, value - low) for value, (low, _) in zip(values, ends, strict=True)],
+                  [max(0, high - value) for value, (_, high) in zip(values, ends, strict=True)]]  # fmt: skip
+        places = [place + shift for place in range(len(values))]
+        label = "with acknowledgments" if key == ratio else "without"
+        axes.barh(
+            places, values, 0.38, xerr=errors, color=COLORS[color], label=label, error_kw={"ecolor": COLORS["text"], "capsize": 2}
+        )
+        for place, value, (_, high) in zip(places, values, ends, strict=True):
+            axes.annotate(
+                f"{value:.2f}", (high, place), xytext=(6, 0), textcoords="offset points", va="center", color=COLORS["text"]
+            )
+        highest = max([highest, *(high for _, high in ends)])
+    axes.set_yticks(range(len(shapes)), list(shapes))
     for mark, kind in zip(marks, ("least", "aim"), strict=True):
         axes.axvline(mark, color=COLORS[kind], linestyle="--", linewidth=1.2, label=f"{kind}: {mark}")
-    for at, (value, (_, high)) in enumerate((value, ends) for _, value, ends in rows):
-        axes.annotate(f"{value:.2f}", (high, at), xytext=(6, 0), textcoords="offset points", va="center", color=COLORS["text"])
     axes.set_title(title, fontsize=10)
-    axes.set_xlim(0, max([*marks, *(high for _, _, (_, high) in rows)]) * 1.2)
+    axes.set_xlim(0, max([*marks, highest]) * 1.2)
     axes.invert_yaxis()
     axes.legend(loc="lower right", fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)

@@ -1,4 +1,4 @@
-"""The part `creation`: from the moment a large run is due to the start of its first task, over one insert of as many rows."""
+"""The part `creation`: the time from a large run being due to the start of its first task, over one insert of as many rows."""
 
 import time
 from statistics import median
@@ -39,15 +39,15 @@ INSERT = """
 
 
 def measure(options: Options) -> Piece:
-    """`creation`: seconds from due to the first start for a run of plain tasks, of one mapped task and, by hand, of plain tasks;
-    and of the insert. The ratio is that of plain tasks."""
+    """`creation`: seconds from the due time to the first start of a run of plain tasks, of one mapped task, and of plain tasks
+    triggered manually; and seconds of the insert. The ratio is that of plain tasks."""
     size = 50 if options.small else SIZE
     found: dict[str, list[float]] = {name: [] for name in ("insert", *WAYS)}
     environment = {"PACELINE_SCHEDULER_MIN_FILE_PROCESS_INTERVAL": "3600"}
     with Stack({"creation.py": FILE.format(size=size)}, environment=environment) as stack:
         planned = "select count(*) from dag_schedule where next_run_after is not null"
         stack.wait(lambda: stack.rows(planned)[0][0] == 2, START_S, "both DAGs to be planned")
-        _insert(stack, size, "stays")  # statistics of an empty table are worth nothing
+        _insert(stack, size, "stays")  # the statistics of an empty table are misleading
         for iteration in range(options.iterations + 1):
             for way in WAYS:
                 inserts = [_insert(stack, size)]
@@ -66,7 +66,7 @@ def measure(options: Options) -> Piece:
 
 
 def _insert(stack: Stack, size: int, run_id: str = "goes") -> float:
-    """Seconds of one durable insert of as many task instances."""
+    """Seconds of one durable insert of the same number of task instances."""
     run = stack.rows(
         "insert into dag_run (dag_id, run_id, run_type, state, version_id, run_after, started_at, ended_at)"
         " select 'x', %s, 'manual', 'success', min(id), now(), now(), now() from dag_version returning id",
@@ -88,7 +88,7 @@ def _insert(stack: Stack, size: int, run_id: str = "goes") -> float:
 
 
 def _began(stack: Stack, way: str) -> float:
-    """Seconds from the moment the run is due to the stored start of its first task."""
+    """Seconds from the due time of a run to the stored start of its first task."""
     last = stack.rows("select coalesce(max(id), 0) from dag_run")[0][0]
     went = stack.rows("select extract(epoch from clock_timestamp())::float8")[0][0]
     if way == "by_hand":
@@ -107,7 +107,7 @@ def _began(stack: Stack, way: str) -> float:
 
 
 def _forget(stack: Stack, run: int) -> None:
-    """What waits of it in the broker is dropped by the worker; the next sample finds the table as this one did."""
+    """Delete the run, so that the next sample finds the same table. The worker drops its messages that are still in the broker."""
     stack.rows("delete from dag_run where id = %s returning id", (run,))
     active = "select count(*) from task_instance where state in ('queued', 'running')"
     stack.wait(lambda: stack.rows(active)[0][0] == 0, START_S, "what runs to end")

@@ -1,4 +1,4 @@
-"""The part `fanin`: what a task costs that many others wait beside, for one join of 100, 1,000 and 10,000."""
+"""The part `fanin`: the cost of a task upstream of a join of 100, 1,000 and 10,000 tasks."""
 
 from statistics import median
 
@@ -8,13 +8,13 @@ from bench.options import Options, Piece
 from bench.shapes import Shape
 from bench.stack import Stack
 
-#: Upstream tasks of the join -> runs of one sample, one after the other, so that each sample is of thousands of tasks.
+#: Number of upstream tasks of the join -> sequential runs of one sample, so that each sample has thousands of tasks.
 WIDTHS = {100: 30, 1_000: 4, 10_000: 1}
 SMALL = {3: 2, 6: 1}
 
 
 def measure(options: Options) -> Piece:
-    """`fanin`: CPU seconds of all processes a task, and tasks/s, by width; ratio of the CPU, the widest over the narrowest."""
+    """`fanin`: CPU seconds of all processes per task, and tasks/s, by width; ratio of the CPU of the widest to the narrowest."""
     widths = SMALL if options.small else WIDTHS
     fans = {width: _shape(width) for width in widths}
     cpu: dict[int, list[float]] = {width: [] for width in widths}

@@ -1,4 +1,4 @@
-"""The configuration of Spark that the demo's rivals get: that of a PySpark task of Paceline which asks for nothing."""
+"""The Spark configuration for the programs that the demo is compared with: that of a PySpark task without its own conf."""
 
 CONF = {
     "spark.master": "local[2]",

@@ -19,7 +19,7 @@ RAW = ("flights", "weather", "planes", "airports", "airlines")
 
 
 def everything(spark: SparkSession, folder: Path) -> None:
-    """As one would write it by hand: what is used again is cached, nothing is written but the results."""
+    """The pipeline as a script: it caches DataFrames that it uses again, and writes only the results."""
     files = source.unpack(folder)
     raw = {name: frame.cache() for name, frame in steps.ingest(spark, files).items()}
     checks = len(expectations.check_raw(**raw).results)
@@ -38,7 +38,7 @@ def everything(spark: SparkSession, folder: Path) -> None:
 
 
 class Step:
-    """One task, which finds what others wrote under `steps/`."""
+    """One task, which reads the files that others wrote under `steps/`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

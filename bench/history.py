@@ -11,9 +11,9 @@ from bench.stack import Stack
 
 INSTANCES = 1_000_000
 WIDTH = 500
-#: As they were kept if each run had taken ten minutes: half of them of either DAG, each with its task instances and events.
+#: As if each run had taken ten minutes: half of the runs belong to each DAG, and each has its task instances and events.
 FILL = (
-    "set session_replication_role = replica",  # neither events nor foreign keys are asked about each row
+    "set session_replication_role = replica",  # no triggers for events and foreign keys on each row
     """
     insert into dag_run (dag_id, run_id, run_type, state, version_id, logical_date, data_interval_start, data_interval_end,
                          run_after, triggered_by, queued_at, started_at, ended_at)
@@ -55,14 +55,14 @@ FILL = (
 
 
 def measure(options: Options) -> Piece:
-    """`history`: makespans in seconds and CPU seconds a task of both shapes on both databases; the ratio is the geometric mean of
-    both makespans' ratios."""
+    """`history`: makespans in seconds and CPU seconds per task of both shapes on both databases. The ratio is the geometric mean of
+    the ratios of both makespans."""
     chosen = (shapes.chain(3), shapes.wide(3)) if options.small else (shapes.chain(), shapes.wide(WIDTH))
     instances = 100 if options.small else INSTANCES
     files = {name: text for shape in chosen for name, text in shape.files.items()}
     with Stack(files) as empty, Stack(files, schedulers=0, workers=0) as full:
         stacks = {"empty": empty, "full": full}
-        full.start(schedulers=1, workers=0)  # which reads the files
+        full.start(schedulers=1, workers=0)  # its workers read the files
         full.stop_processes()
         fill(full, chosen, instances)
         full.start()
@@ -86,7 +86,7 @@ def measure(options: Options) -> Piece:
 
 
 def fill(stack: Stack, chosen: tuple[Shape, ...], instances: int) -> None:
-    """Put that many finished task instances, half of each of two shapes, into the database, with their runs and events."""
+    """Insert that many finished task instances with their runs and events, half of them for each of two shapes."""
     runs = [max(1, instances // len(chosen) // shape.tasks) for shape in chosen]
     with stack.connection.cursor() as cursor:
         for statement in FILL:
@@ -95,7 +95,7 @@ def fill(stack: Stack, chosen: tuple[Shape, ...], instances: int) -> None:
 
 
 class _Samples:
-    """Of one shape on one database."""
+    """The samples of one shape on one database."""
 
     def __init__(self) -> None:
         self._makespans: list[float] = []

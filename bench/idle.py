@@ -1,4 +1,4 @@
-"""What a stack costs that has 1,000 DAGs, each in a file of its own, and nothing to do.
+"""The cost of an idle stack with 1,000 DAGs, each in its own file.
 
 Everything that happens once (planning, first runs, statistics, the first checkpoint) is over before the clock runs. CPU is that
 of the kernel's accounts in nanoseconds, over a window that is long beside every interval but the hour after which settled files
@@ -25,7 +25,7 @@ STATEMENT = re.compile(r"^(\w[^|]*)\|.*(?:statement|execute [^:]*): +\S", re.MUL
 
 
 def measure(options: Options) -> Piece:
-    """`idle_cores`, and in `idle` the cores of each role, statements a second by application, and the share of re-reading."""
+    """`idle_cores`, and in `idle` the cores of each role, statements per second by application, and the share of parsing again."""
     count = SMALL_DAGS if options.small else DAGS
     window_s = SMALL_WINDOW_S if options.small else WINDOW_S
     with Stack(parse.files(count), postgres={"log_line_prefix": "%a|"}) as stack:
@@ -60,7 +60,7 @@ def _settle(stack: Stack, count: int) -> None:
     """
     stack.wait(lambda: stack.rows("select count(*) from dag")[0][0] == count, 60, "all DAGs")
     stack.wait(lambda: stack.rows(unplanned)[0][0] == 0, 120, "all DAGs to be planned")
-    # Of a schedule without a start the latest run is made at once.
+    # A schedule without a start date creates its latest run at once.
     open_ = "select count(*) from dag_run where state in ('queued', 'running')"
     stack.wait(lambda: stack.rows(open_)[0][0] == 0, 120, "all runs to end", interval_s=0.5)
     with stack.connection.cursor() as cursor:
@@ -70,7 +70,7 @@ def _settle(stack: Stack, count: int) -> None:
 
 
 def _nanoseconds(stack: Stack) -> dict[tuple[str, int], int]:
-    """CPU of each process, by role and process id."""
+    """Nanoseconds of CPU of each process, by role and process ID."""
     return {(role, pid): _of_process(pid) for role, pids in stack.pids().items() for pid in pids}
 
 
@@ -87,7 +87,7 @@ def _used(before: Mapping[tuple[str, int], int], after: Mapping[tuple[str, int],
 
 
 def _statements(stack: Stack, seconds: float) -> dict[str, float]:
-    """Statements a second that PostgreSQL logs, by the application that sent them."""
+    """Statements per second that PostgreSQL logs, by the application that sent them."""
     log = stack.servers.logs_folder / "postgres.log"
     _log_statements(stack, "all")
     start = log.stat().st_size
@@ -107,7 +107,7 @@ def _log_statements(stack: Stack, which: str) -> None:
 
 
 def _reading_s(stack: Stack) -> float:
-    """CPU seconds, of all processes, to read each file once more."""
+    """CPU seconds of all processes to parse each file once more."""
     before = stack.cpu_seconds()["total"]
     (since,) = stack.rows("select clock_timestamp()")[0]
     transact(stack.engine, dags.reparse)

@@ -1,4 +1,4 @@
-"""One run of a shape: how long it took, how long the gaps between its tasks were, and what it cost."""
+"""Measures one run of a shape: its duration, the gaps between its tasks, and its CPU."""
 
 import time
 from collections import defaultdict
@@ -41,7 +41,7 @@ class Measured:
 
 
 def run(stack: Stack, shape: Shape, timeout_s: float = 300.0) -> Measured:
-    """Trigger the shape and wait for its end."""
+    """Trigger the shape, and wait until it has ended."""
     calibration_ms = calibrate()
     before = _cpu_seconds(stack)
     start = time.time()
@@ -66,7 +66,7 @@ def _cpu_seconds(stack: Stack) -> dict[str, float]:
 
 
 def hops(stack: Stack, closed: Sequence[tuple[Any, ...]], instances: Sequence[tuple[Any, ...]]) -> list[float]:
-    """Milliseconds from the last start of an upstream task instance to the start, for each that has one above it.
+    """Milliseconds from the last start of an upstream task instance to the start of each task instance that has one.
 
     From start to start, as for bare Celery: a report stores the end of a task and the start of the next one in one statement.
     """
@@ -85,7 +85,7 @@ def hops(stack: Stack, closed: Sequence[tuple[Any, ...]], instances: Sequence[tu
 
 
 def calibrate() -> float:
-    """Milliseconds that a fixed loop of plain Python takes, the best of five: how fast the machine is just now."""
+    """Milliseconds that a fixed loop of plain Python takes, the best of five: the current speed of the machine."""
     best = float("inf")
     for _ in range(5):
         start, total = time.perf_counter(), 0
@@ -96,7 +96,7 @@ def calibrate() -> float:
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Of sorted values, between neighbors in proportion."""
+    """A quantile of sorted values, interpolated between neighbors."""
     place = (len(values) - 1) * share
     low = int(place)
     high = min(low + 1, len(values) - 1)

@@ -1,7 +1,7 @@
-"""Memory of each process after its start, before any code of an author runs in it.
+"""Memory of each process after its start, before any user code runs in it.
 
-RSS counts a page in every process that maps it, PSS gives each its share. Children are forked, so PSS is what one more of them
-costs; the goals are held against RSS, which is never less.
+RSS counts a page in every process that maps it; PSS gives each process its share. Children are forked, so PSS is the cost of
+one more of them. The goals are compared with RSS, which is never less.
 """
 
 from statistics import median

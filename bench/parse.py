@@ -1,4 +1,4 @@
-"""DAG files: how many a second at first sight and again unchanged, how soon a saved one is a new version, and what it holds up.
+"""Parsing of DAG files: new and unchanged files per second, the delay from a saved file to its new version, and what it delays.
 
 A saved file is compared with one parse of the same file in a child forked as the parser forks its own, which does nothing else.
 The two are measured in turns, on a stack whose other files are unchanged. Decisions, from the trigger of a run to its task queued,
@@ -72,7 +72,7 @@ def files(count: int) -> dict[str, str]:
 def measure(options: Options) -> Piece:
     """The part `parse`."""
     count, saves = (SMALL_FILES, SMALL_SAVES) if options.small else (FILES, SAVES)
-    # The stack starts without files: they come when the clock runs.
+    # The stack starts without files. They are written when the measurement has started.
     with Stack({}) as stack:
         first_s = _first_sight(stack, count)
         again_s = _again(stack)
@@ -100,7 +100,7 @@ def measure(options: Options) -> Piece:
 
 
 def _first_sight(stack: Stack, count: int) -> float:
-    """Seconds from the first file written until the last of them is stored."""
+    """Seconds from the first written file until the last one is stored."""
     start = time.perf_counter()
     stack.write(files(count))
     stack.wait_parsed()
@@ -108,7 +108,7 @@ def _first_sight(stack: Stack, count: int) -> float:
 
 
 def _again(stack: Stack) -> float:
-    """Seconds to read all files again, none of them changed."""
+    """Seconds to parse all files again, unchanged."""
     (since,) = stack.rows("select clock_timestamp()")[0]
     start = time.perf_counter()
     transact(stack.engine, dags.reparse)
@@ -132,7 +132,7 @@ def _saved(stack: Stack, saves: int) -> tuple[list[float], list[float], list[flo
         calibration.append(calibrate())
         for ours in (True, False) if step % 2 else (False, True):
             (saved if ours else parsed).append(_save(stack, path, text) if ours else _parse_in_child(path.name, work))
-            # Not in step with anything that looks at the folder now and then.
+            # Not synchronized with any process that polls the folder.
             time.sleep(random.uniform(0.05, 0.25))
     gc.unfreeze()
     return saved[2:], parsed[2:], calibration

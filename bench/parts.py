@@ -1,4 +1,4 @@
-"""The parts of the bench by name: each is a function of a module that returns its piece of the JSON."""
+"""The parts of the bench by name: each is a function that returns its piece of the JSON."""
 
 import importlib
 from collections.abc import Callable, Mapping
@@ -7,9 +7,11 @@ from typing import Any
 from bench import shapes, throughput
 from bench.options import Options, Piece
 
-#: By name: "module:function", called with Options. Shapes are not here: those that are chosen share one stack.
+#: By name: "module:function", called with Options. Shapes are not listed here, because the chosen ones share one stack.
 PARTS: Mapping[str, str] = {
     "raw": "bench.baseline:measure",
+    "by_message": "bench.by_message:measure",
+    "children": "bench.children:measure",
     "history": "bench.history:measure",
     "fanin": "bench.fanin:measure",
     "creation": "bench.creation:measure",
@@ -17,6 +19,7 @@ PARTS: Mapping[str, str] = {
     "parse": "bench.parse:measure",
     "idle": "bench.idle:measure",
     "standing": "bench.standing:measure",
+    "open_runs": "bench.open_runs:measure",
     "memory": "bench.memory:measure",
     "connections": "bench.connections:measure",
     "spark": "bench.spark:measure",
@@ -24,13 +27,13 @@ PARTS: Mapping[str, str] = {
 
 
 def names() -> list[str]:
-    """Everything `python -m bench` can be asked for, in the order in which it is measured."""
+    """The names that `python -m bench` accepts, in the order in which they are measured."""
     first, *others = PARTS
     return [first, *shapes.full(), *others]
 
 
 def measure(chosen: list[str], options: Options) -> Piece:
-    """The merged pieces of the chosen parts."""
+    """Measure the chosen parts, and merge their pieces."""
     result: Piece = {}
     for part in PARTS:
         if part in chosen:

@@ -1,4 +1,4 @@
-"""The raw baselines on the servers of a stack: bare Celery, and one-row durable commits of bare PostgreSQL."""
+"""The raw baselines on the servers of a stack: bare Celery, and durable one-row commits of bare PostgreSQL."""
 
 import contextlib
 import os
@@ -20,22 +20,22 @@ from scheduler.embedded.supervisor import Command, Supervisor
 from scheduler.messaging.wakeups import client
 from scheduler.settings.sections import Broker
 
-#: Messages of the part `raw`, and of each sample that is taken in turns with a shape.
+#: Messages of the part `raw`, and of each sample that alternates with a shape.
 MESSAGES, SAMPLE_MESSAGES = 5000, 2000
-#: Hops that count, and those before them that do not.
+#: Measured hops, and warm-up hops before them.
 HOPS, FIRST_HOPS = 300, 50
 COMMITS_S = 0.5
 LIMIT_S = 120.0
-#: For the first messages of a worker.
+#: The time limit for the first messages of a worker.
 START_S = 15.0
 GLANCE_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What bare Celery did a moment ago, as it comes and with messages sent while the worker runs; and bare PostgreSQL.
+    """One sample of bare Celery, with messages sent before and while the worker runs, and of bare PostgreSQL.
 
-    `cpu_s_per_task` is that of the worker with its children, of Redis, and of the process that sends.
+    `cpu_s_per_task` counts the worker with its children, Redis, and the process that sends.
     """
 
     tasks_per_s: float
@@ -45,8 +45,16 @@ class Sample:
     calibration_ms: float
 
 
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Bare Celery as it comes, with acknowledgments; and without them, which is how Paceline uses Celery."""
+
+    celery: Sample
+    no_ack: Sample
+
+
 class RawCelery:
-    """Bare Celery on the Redis of a stack, in a numbered database of its own; `running` starts a worker."""
+    """Bare Celery on the Redis of a stack, in its own numbered database. `running` starts a worker."""
 
     def __init__(self, stack: Stack, *, ack_emulation: bool = True, concurrency: int = CONCURRENCY) -> None:
         self._stack = stack
@@ -61,9 +69,9 @@ class RawCelery:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """A worker that runs and has run something for the length of the block.
+        """A worker that runs during the block, and that has already run a task.
 
-        Now and then one that has just started never says that it got its first messages; then another gets a chance.
+        Sometimes a new worker never acknowledges its first messages. Then another one is started.
         """
         for last in (False, False, True):
             with self._worker():
@@ -79,7 +87,7 @@ class RawCelery:
                 return
 
     def sent_before(self, messages: int = MESSAGES) -> float:
-        """Tasks per second of what waits in the broker when a worker starts, between its first and its last hundredths."""
+        """Tasks per second of messages that wait when a worker starts, without the first and the last hundredth of them."""
         self._send(messages)
         low, high = messages // 50, messages - messages // 50
         with self._worker():
@@ -89,14 +97,14 @@ class RawCelery:
             return (done - low) / (time.perf_counter() - start)
 
     def sent_while_running(self, messages: int = MESSAGES, *, limit_s: float = LIMIT_S) -> float:
-        """Tasks per second from the first message sent to the last taken."""
+        """Tasks per second from the first sent to the last received message."""
         start = time.perf_counter()
         self._send(messages)
         self._wait(0, limit_s)
         return messages / (time.perf_counter() - start)
 
     def hops(self, count: int = HOPS, first: int = FIRST_HOPS) -> list[float]:
-        """Milliseconds from the start of a task to that of the task it sent, sorted; without the first."""
+        """Sorted milliseconds from the start of a task to the start of the task that it sent, without the warm-up hops."""
         self._stamps.unlink(missing_ok=True)
         self._app.tasks["hop"].apply_async((count + first,))
         self._stack.wait(lambda: _lines(self._stamps) > count + first, LIMIT_S, "the hops of bare Celery")
@@ -123,7 +131,7 @@ class RawCelery:
                 self._supervisor = None
 
     def cpu_seconds(self) -> float:
-        """CPU used so far by the worker and its children, by Redis, and by this process, which sends."""
+        """CPU seconds so far of the worker and its children, of Redis, and of this process, which sends."""
         assert self._supervisor is not None
         parent = psutil.Process(self._supervisor.pid("raw"))
         used = [one.cpu_times() for one in (parent, *parent.children(recursive=True))]
@@ -135,14 +143,14 @@ class RawCelery:
                 self._app.tasks["noop"].apply_async(producer=producer)
 
     def _await_answer(self) -> None:
-        """A worker that is still connecting may leave a message where nobody looks."""
+        """Wait for a first result: a worker that is still connecting can lose a message."""
         deadline = time.monotonic() + LIMIT_S
         while not self._app.control.ping(timeout=0.5):
             if time.monotonic() > deadline:
                 raise StackError(f"bare Celery did not start within {LIMIT_S:.0f} s")
 
     def _wait(self, depth: int, limit_s: float = LIMIT_S) -> int:
-        """Until no more messages than that are left; how many are left."""
+        """Wait until at most that many messages are left, and return their number."""
         deadline = time.monotonic() + limit_s
         while (left := self._depth()) > depth:
             if time.monotonic() > deadline:
@@ -151,7 +159,7 @@ class RawCelery:
         return left
 
     def _depth(self) -> int:
-        """Messages that are in the broker, or were taken from it by a worker that has not said yet that it got them."""
+        """Messages in the broker, and messages that a worker has received but not acknowledged."""
         pipe = self._redis.pipeline(transaction=False)
         pipe.llen(raw_app.QUEUE)
         pipe.hlen("unacked")
@@ -163,7 +171,7 @@ def _lines(path: Path) -> int:
 
 
 def commits_per_s(stack: Stack, seconds: float = COMMITS_S) -> float:
-    """One-row updates per second on one connection, each a durable commit."""
+    """One-row updates per second on one connection, each with a durable commit."""
     with contextlib.closing(psycopg2.connect(stack.settings.database_url)) as connection:
         connection.autocommit = True
         with connection.cursor() as cursor:
@@ -177,7 +185,7 @@ def commits_per_s(stack: Stack, seconds: float = COMMITS_S) -> float:
 
 
 def sample(stack: Stack, celery: RawCelery, *, small: bool = False) -> Sample:
-    """One sample of everything, from a worker that runs."""
+    """Take one sample of everything from a running worker."""
     calibration_ms = calibrate()
     hops = celery.hops(*((10, 2) if small else ()))
     messages, before = 100 if small else SAMPLE_MESSAGES, celery.cpu_seconds()

@@ -6,13 +6,13 @@ from typing import Any
 
 from celery import Celery
 
-#: What a worker of it reads from the environment.
+#: The environment variables that its worker reads.
 BROKER, ACK_EMULATION, STAMPS = "BENCH_BROKER_URL", "BENCH_ACK_EMULATION", "BENCH_STAMPS"
 QUEUE = "raw"
 
 
 def make(broker_url: str, *, ack_emulation: bool = True) -> Celery:
-    """Celery as it comes, but for results, which nobody reads; without acknowledgments on request."""
+    """Celery with its defaults, but without results, which nothing reads, and optionally without acknowledgments."""
     made = Celery("bench_raw", broker=broker_url, set_as_current=False)
     made.conf.update(task_ignore_result=True, task_default_queue=QUEUE, broker_connection_retry_on_startup=True)
     if not ack_emulation:
@@ -23,11 +23,11 @@ def make(broker_url: str, *, ack_emulation: bool = True) -> Celery:
 
 
 def noop() -> None:
-    """Nothing."""
+    """Do nothing."""
 
 
 def hop(task: Any, left: int) -> None:
-    """Send the next one; then write down when this one began."""
+    """Send the next task, then record when this one started."""
     began = time.time()
     if left:
         task.apply_async((left - 1,))

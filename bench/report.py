@@ -1,4 +1,4 @@
-"""What people read: a line for each run while it goes on, a table at the end, and the machine it was measured on."""
+"""The readable output: a line for each run as it ends, a table at the end, and the machine."""
 
 import json
 import os
@@ -16,44 +16,57 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.measure import Measured, quantiles
-from bench.raw import Sample
+from bench.raw import Samples
 
-#: Columns of the table of shapes: heading, keys into the shape's object, format.
+#: Columns of the table of shapes: heading, keys of the shape's object, format.
 COLUMNS = (
     ("tasks", ("tasks",), "{:,}"),
     ("makespan s", ("makespan_s",), "{:.3f}"),
     ("tasks/s", ("tasks_per_s",), "{:,.0f}"),
     ("of raw Celery", ("of_raw_celery",), "{:.2f}"),
+    ("no ack", ("of_raw_celery_no_ack",), "{:.2f}"),
     ("hop p50 ms", ("hop_ms", "p50"), "{:.2f}"),
     ("p95", ("hop_ms", "p95"), "{:.2f}"),
     ("p99", ("hop_ms", "p99"), "{:.2f}"),
     ("over a raw hop", ("hop_over_raw",), "{:.2f}"),
+    ("no ack", ("hop_over_raw_no_ack",), "{:.2f}"),
     ("CPU ms a task", ("cpu_s_per_task", "total"), "{:.2f}"),
     ("over raw", ("cpu_over_raw",), "{:.2f}"),
+    ("no ack", ("cpu_over_raw_no_ack",), "{:.2f}"),
     ("calibration ms", ("calibration_ms",), "{:.1f}"),
 )
 
 
-def pair_line(sample: Sample, measured: Measured) -> str:
-    """One run beside its sample of the baseline."""
+def pair_line(samples: Samples, measured: Measured) -> str:
+    """One run and its samples of the baseline: with / without acknowledgments."""
+    both = (samples.celery, samples.no_ack)
+    tasks_per_s, share, cpu = (
+        " / ".join(format(value, form) for value in values)
+        for form, values in (
+            (".0f", [one.tasks_per_s for one in both]),
+            (".2f", [measured.tasks_per_s / one.tasks_per_s for one in both]),
+            (".2f", [measured.cpu_s_per_task["total"] / one.cpu_s_per_task for one in both]),
+        )
+    )
+    sample = samples.celery
     roles = " ".join(f"{role} {seconds * 1000:.2f}" for role, seconds in measured.cpu_s_per_task.items() if seconds)
     return (
-        f"raw {sample.tasks_per_s:5.0f} tasks/s, hop {sample.hop_ms:.2f} ms, {sample.commits_per_s:4.0f} commits/s"
+        f"raw {tasks_per_s} tasks/s, hop {sample.hop_ms:.2f} / {samples.no_ack.hop_ms:.2f} ms,"
+        f" {sample.commits_per_s:4.0f} commits/s"
         f" ({sample.calibration_ms:.1f}) | {measured.tasks_per_s:5.0f} tasks/s in {measured.makespan_s:.3f} s,"
-        f" {measured.tasks_per_s / sample.tasks_per_s:.2f} of raw, hop {quantiles(measured.hops_ms)['p50']:.2f} ms,"
-        f" {measured.cpu_s_per_task['total'] / sample.cpu_s_per_task:.2f} x its CPU ({measured.calibration_ms:.1f})"
+        f" {share} of raw, hop {quantiles(measured.hops_ms)['p50']:.2f} ms, {cpu} x its CPU ({measured.calibration_ms:.1f})"
         f" ms a task: {roles}"
     )
 
 
 def row_line(row: Mapping[str, float], calibration_ms: float) -> str:
-    """Some figures by name."""
+    """A line of figures by name."""
     return ", ".join(f"{name} {value:.6g}" for name, value in row.items()) + f" ({calibration_ms:.1f})"
 
 
 def table(result: Mapping[str, Any]) -> None:
-    """The result as tables on stderr; what has no table is in the JSON."""
-    # Without a terminal nothing is cut off.
+    """Print the result as tables on stderr. Figures without a table are in the JSON."""
+    # Without a terminal, nothing is truncated.
     console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 160)
     shapes: Mapping[str, Any] = result.get("shapes", {})
     if shapes:
@@ -90,7 +103,7 @@ def _cell(shape: Mapping[str, Any], keys: tuple[str, ...], form: str) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on."""
+    """The machine and the versions on which the figures depend."""
     return {
         "cpus": len(os.sched_getaffinity(0)),
         "cpu": _cpu_model(),
@@ -111,7 +124,7 @@ def _cpu_model() -> str:
 
 
 def _commit() -> str | None:
-    """The short id of the commit, with + if files differ from it."""
+    """The short ID of the commit, with + if files were changed."""
     command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
     done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
     return done.stdout.strip() or None

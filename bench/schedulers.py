@@ -1,4 +1,4 @@
-"""The part `schedulers`: what a second and a third scheduler add, with a real worker and with one that does nothing."""
+"""The part `schedulers`: the gain from a second and a third scheduler, with a real worker and with a stub."""
 
 from statistics import median
 
@@ -10,7 +10,7 @@ from bench.stub import StubWorker
 from scheduler.messaging.wakeups import Wakeups
 
 COUNTS = (1, 2, 3)
-#: FreeCapacity for all, so that schedulers wait for nothing but each other.
+#: Enough capacity for all tasks, so that schedulers wait only for each other.
 ENVIRONMENT = {"PACELINE_CORE_PARALLELISM": "20000", "PACELINE_SCHEDULER_MIN_FILE_PROCESS_INTERVAL": "3600"}
 POOLS = tuple(f"bench_{number}" for number in range(4))
 DAGS, LENGTH = 20, 5
@@ -36,8 +36,8 @@ for number in range({dags}):
 
 
 def measure(options: Options) -> Piece:
-    """`schedulers`: tasks/s by the number of schedulers of `many`, of dispatch alone in one pool, and in four; ratios of dispatch
-    alone in one pool."""
+    """`schedulers`: tasks/s by number of schedulers, for `many`, for dispatch alone in one pool, and in four pools; ratios for
+    dispatch alone in one pool."""
     runs = 2 if options.small else 50  # of each DAG
     many = shapes.small()["many"] if options.small else shapes.many()
     found: dict[str, dict[int, list[float]]] = {
@@ -46,12 +46,12 @@ def measure(options: Options) -> Piece:
     files = dict(many.files) | {"one_pool.py": _text("one_pool", 1), "four_pools.py": _text("four_pools", 4)}
     with Stack(files, schedulers=0, workers=0, environment=ENVIRONMENT) as stack:
         stack.rows("insert into pool (name, slots) select unnest(%s), 5000 returning name", (list(POOLS),))
-        stack.start(schedulers=1, workers=0)  # which reads the files
+        stack.start(schedulers=1, workers=0)  # its workers read the files
         stack.stop_processes()
         for iteration in range(options.iterations):
             for count in COUNTS if iteration % 2 == 0 else reversed(COUNTS):
                 stack.start(schedulers=count, workers=1)
-                measuring.run(stack, many)  # warm-up: after it every pool child has read the files
+                measuring.run(stack, many)  # warm-up: every pool process reads the files
                 row = {"many": measuring.run(stack, many).tasks_per_s}
                 stack.stop_processes()
                 row |= _alone(stack, count, runs)
@@ -64,7 +64,7 @@ def measure(options: Options) -> Piece:
 
 
 def _alone(stack: Stack, count: int, runs: int) -> dict[str, float]:
-    """Tasks per second of schedulers with nobody but the stub."""
+    """Tasks per second of schedulers with the stub as the only worker."""
     stack.start(schedulers=count, workers=0)
     with StubWorker(stack):
         row = {name: _dispatch(stack, name, runs) for name in ("one_pool", "four_pools")}
@@ -73,7 +73,7 @@ def _alone(stack: Stack, count: int, runs: int) -> dict[str, float]:
 
 
 def _dispatch(stack: Stack, prefix: str, runs: int) -> float:
-    """Tasks per second from letting all runs go to the end of the last."""
+    """Tasks per second from the release of all runs to the end of the last one."""
     dag_ids = [f"{prefix}_{number:02}" for number in range(DAGS)]
     stack.rows("update dag_schedule set is_paused = true where dag_id = any(%s) returning dag_id", (dag_ids,))
     made = stack.trigger(dag_ids * runs)

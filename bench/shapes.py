@@ -1,12 +1,12 @@
-"""The shapes that are measured, as texts of DAG files: for Apache Airflow only their import line has another module."""
+"""The measured shapes as texts of DAG files. Only the import line differs for Apache Airflow."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from textwrap import indent
 
-#: Of DAGs with many tasks ready at once: the default of 16 is below what a worker of 4 and its queue take at a time.
+#: For DAGs with many ready tasks: the default of 16 is less than a worker with 4 pool processes prefetches.
 WIDE = "max_active_tasks=128"
-#: What a no-op task is: a Python function that is called and returns nothing.
+#: A no-op task: a Python function that returns None.
 NOOP = """\
 from scheduler import DAG, task
 
@@ -49,8 +49,8 @@ def noop(number):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """`files` are texts by file name; `dag_ids` are triggered one after the other, all at once with several; `tasks` is how many
-    task instances they then have in all."""
+    """`files` are texts by file name. `dag_ids` are triggered one after the other without waiting for their ends. `tasks` is the
+    total number of task instances."""
 
     name: str
     meaning: str
@@ -60,7 +60,7 @@ class Shape:
 
 
 def chain(count: int = 100) -> Shape:
-    """No-op tasks in a row."""
+    """A chain of no-op tasks."""
     return _one("chain", f"{count} no-op tasks in a row", NOOP, _row("noop", count), tasks=count)
 
 
@@ -86,7 +86,7 @@ for i in range(1, {count}):
 
 
 def grid(levels: int = 20, width: int = 20) -> Shape:
-    """Levels of tasks, each of which needs all of the level before."""
+    """Levels of tasks. Each task depends on all tasks of the level above."""
     body = f"""\
 before = []
 for level in range({levels}):
@@ -100,7 +100,7 @@ for level in range({levels}):
 
 
 def many(dags: int = 100, length: int = 10) -> Shape:
-    """Many DAGs, each a short row, triggered at once."""
+    """Many DAGs, each a short chain, triggered at once."""
     ids = [f"many_{number:03}" for number in range(dags)]
     files = {f"{dag_id}.py": _text(NOOP, dag_id, _row("noop", length)) for dag_id in ids}
     return Shape(
@@ -109,7 +109,7 @@ def many(dags: int = 100, length: int = 10) -> Shape:
 
 
 def many_runs(runs: int = 1000, length: int = 5) -> Shape:
-    """Many runs of one short row, triggered at once."""
+    """Many runs of one short chain, triggered at once."""
     text = _text(NOOP, "many_runs", _row("noop", length), f"max_active_runs={runs}")
     meaning = f"{runs:,} runs of {length} in a row, at once"
     return Shape(
@@ -118,23 +118,29 @@ def many_runs(runs: int = 1000, length: int = 5) -> Shape:
 
 
 def fib(name: str = "fib", n: int = 10, count: int = 40) -> Shape:
-    """fib(n) again and again, in sequence: the public comparison of engines."""
+    """A sequence of tasks that compute fib(n), as in the public comparison of engines."""
     return _one(name, f"{count} x fib({n}) in sequence", FIB, _row("fib", count, str(n)), tasks=count)
 
 
 def mapped(count: int = 10_000) -> Shape:
-    """One task mapped over a list that another returned."""
+    """A task mapped over a list that another task returned."""
     body = "noop.expand(number=numbers())\n"
     return _one("map", f"{count:,} mapped over one list", MAP.format(count=count), body, tasks=count + 1, options=WIDE)
 
 
+def urgent() -> Shape:
+    """One task that ranks above those of all other shapes."""
+    body = 'noop.override(task_id="t", priority_weight=1_000_000)()\n'
+    return _one("urgent", "one task of a high rank", NOOP, body, tasks=1, options="max_active_runs=1000")
+
+
 def full() -> dict[str, Shape]:
-    """All shapes in the sizes that count."""
+    """All shapes in the measured sizes."""
     return _by_name(chain(), wide(), tree(), many(), many_runs(), grid(), fib(), fib("fib_long", 33, 10), mapped())
 
 
 def small() -> dict[str, Shape]:
-    """All shapes, as small as a smoke test wants them."""
+    """All shapes in the sizes of a smoke test."""
     return _by_name(
         chain(5), wide(10), tree(7), many(3, 2), many_runs(5, 2), grid(3, 3), fib(count=3), fib("fib_long", 12, 2), mapped(10)
     )

@@ -1,8 +1,8 @@
-"""The flights demo beside the same stages as one spark-submit for each task, and beside one script that does it all in one session.
+"""The flights demo, compared with one spark-submit for each task, and with one script that runs all stages in one session.
 
-The demo's time is that of its run on a stack that has just started, from its trigger to its end: its JVM is cold, as those of the
-others are, but starts from the archive of Spark's classes, if `make setup` made one, as JVMs of Paceline do. Demo, script and demo
-again stand around the submits, so that none has the better half of the machine's hour.
+The demo's time is that of its run on a new stack, from the trigger to the end. Its JVM is cold like the others, but starts from
+the archive of Spark's classes, if `make setup` created one, as all JVMs of Paceline do. Demo and script run before and after the
+submits, so that a change in the speed of the machine affects all alike.
 """
 
 import os
@@ -37,7 +37,7 @@ RESULT = "carrier_delays.csv"
 
 
 def measure(options: Options) -> Piece:
-    """demo_over_submit and demo_over_script, with the seconds they are made of."""
+    """demo_over_submit and demo_over_script, with the seconds from which they are computed."""
     with _folder() as folder:
         script = [_script(folder / "script-0")]
         demo = [_demo(folder / "demo-0")]
@@ -62,7 +62,7 @@ def measure(options: Options) -> Piece:
 
 
 def _demo(home: Path) -> float:
-    """The seconds of one run of flights on a stack such as `paceline demo` starts."""
+    """Seconds of one run of flights on a stack like that of `paceline demo`."""
     settings = Settings(paths=Paths(home=home, dags_folder=DAGS), database=Database(), broker=Broker())
     with stack.running_stack(settings, say=_nothing, waiters=0) as running:
         engine = database.create(running.settings, application="paceline bench")
@@ -91,11 +91,11 @@ def _script(home: Path) -> float:
 
 
 def _submits(home: Path, *, months: int) -> float:
-    """Each task as a spark-submit, one after the other as the demo's worker does them; those without Spark as a Python process."""
+    """Run each task as a spark-submit, in the order of the demo's worker; tasks without Spark run as a Python process."""
     submit = [f"{_spark_home()}/bin/spark-submit", *_confs()]
     took = _run([sys.executable, str(STEPS), "unpack"], home)
     steps = ["ingest", "validate", "clean", "enrich", *(f"month:{number}" for number in range(1, months + 1))]
-    # A smoke test has one month, of which twelve tables cannot be made.
+    # A smoke test has one month, but the tables need twelve.
     after = ["carrier_table", "monthly_table", "route_table", "condition_table"] if months == 12 else []
     for step in (*steps, *after):
         took += _run([*submit, str(STEPS), step], home)
@@ -143,4 +143,4 @@ def _folder() -> Iterator[Path]:
 
 
 def _nothing(_: str) -> None:
-    """What a stack says while it starts is no part of the figures."""
+    """Discard the output of a stack that starts."""

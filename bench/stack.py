@@ -29,23 +29,23 @@ from scheduler.store.runs import runs
 CONCURRENCY = 4
 START_S = 120.0
 POLL_S = 0.02
-#: Linux has a file system in memory there; in a container it is often too small for the logs of a large map, a page each.
+#: A file system in memory on Linux. In a container it is often too small for the logs of a large map, one page each.
 MEMORY, MEMORY_BYTES = Path("/dev/shm"), 1_000_000_000  # noqa: S108
 #: The kinds of processes with separate CPU and memory; `parser` is every child of a scheduler, `worker_children` of a worker.
 ROLES = ("scheduler", "parser", "worker", "worker_children", "postgres", "redis")
 
 
 class StackError(Exception):
-    """The stack did not do what a measurement needs; the message ends with what its processes said last."""
+    """The stack failed during a measurement. The message ends with the last output of its processes."""
 
 
 @dataclass
 class Stack:
-    """Servers, schema and DAG files, then `schedulers` and `workers`; all gone with the block.
+    """Servers, schema and DAG files, then `schedulers` and `workers`. All are removed with the block.
 
     `files` are texts of DAG files by name. `environment` holds settings (PACELINE_SCHEDULER_...=...) that differ from the defaults.
-    `postgres` are server options; fsync and synchronous_commit stay on unless they say otherwise. With 0 schedulers and workers
-    the database can be filled first; `start` and `stop_processes` then work as often as wanted.
+    `postgres` are server options; fsync and synchronous_commit stay on unless these options turn them off. With 0 schedulers and
+    workers, the database can be filled first. `start` and `stop_processes` can be called repeatedly.
     """
 
     files: Mapping[str, str]
@@ -94,7 +94,7 @@ class Stack:
         home.mkdir()
         dags.mkdir()
         logs_in_memory(home, undo)
-        # An empty file of settings, so that one of the working directory is not read.
+        # An empty file of settings, so that the one in the working directory is not read.
         (self.folder / "settings.toml").touch()
         self.servers = undo.enter_context(Supervisor(self.folder / "logs", say=self.said.append))
         postgres = EmbeddedPostgres(
@@ -118,7 +118,7 @@ class Stack:
         """Start processes and wait until they are registered and, with a scheduler, all DAG files are read."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
         environment |= stacks.environment_for(self.settings) | {"PACELINE_CONFIG": str(self.folder / "settings.toml")}
-        # If the caller has set it, every process would compile all modules again.
+        # With it, every process would compile all modules again.
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         self.processes = Supervisor(self.folder / "logs", say=self.said.append)
         chosen = [(self.queues, self.concurrency)] * workers
@@ -129,7 +129,7 @@ class Stack:
             self.wait_parsed()
 
     def stop_processes(self) -> None:
-        """End schedulers and workers in order; servers and data stay."""
+        """Shut down schedulers and workers cleanly. Servers and data remain."""
         if self.processes is not None:
             self.processes.close()
             self.processes = None
@@ -140,7 +140,7 @@ class Stack:
             (self.settings.dags_folder / name).write_text(text, encoding="utf-8")
 
     def wait_parsed(self, timeout_s: float = START_S) -> None:
-        """Wait until each file of the DAGs folder was read; StackError if one cannot be."""
+        """Wait until each file of the DAGs folder is parsed; StackError if one cannot be imported."""
         wanted = len(list(self.settings.dags_folder.glob("*.py")))
         self.wait(lambda: self._parsed() >= wanted, timeout_s, f"{wanted} DAG files to be read")
 
@@ -155,19 +155,19 @@ class Stack:
     # The database
 
     def connect(self) -> Connection:
-        """A new connection to the database, every statement a transaction."""
+        """A new connection to the database in autocommit mode."""
         connection = psycopg2.connect(self.settings.database_url, application_name="paceline bench")
         connection.autocommit = True
         return connection
 
     def rows(self, statement: str, parameters: Any = None) -> list[tuple[Any, ...]]:
-        """What one statement returns."""
+        """The rows that a statement returns."""
         with self.connection.cursor() as cursor:
             cursor.execute(statement, parameters)
             return cursor.fetchall()
 
     def trigger(self, dag_ids: Iterable[str]) -> list[int]:
-        """Make a manual run of each of these, one after the other as the command line does; the ids of the runs."""
+        """Create a manual run of each DAG, one after the other as the command line does, and return the IDs of the runs."""
         made = []
         for dag_id in dag_ids:
             run = transact(self.engine, runs.trigger, dag_id)
@@ -176,7 +176,7 @@ class Stack:
         return made
 
     def wait_closed(self, run_ids: Sequence[int], timeout_s: float = 300.0) -> None:
-        """Wait until these runs have ended; StackError if one failed or the time is over."""
+        """Wait until these runs have ended; StackError if one failed or at the timeout."""
         ids = list(run_ids)
         open_ = "select count(*) from dag_run where id = any(%s) and state in ('queued', 'running')"
         self.wait(lambda: self.rows(open_, (ids,))[0][0] == 0, timeout_s, f"{len(ids)} runs to end", 0.05)
@@ -185,7 +185,7 @@ class Stack:
             raise self._error(f"{len(failed)} of {len(ids)} runs failed, the first is {failed[0]}")
 
     def wait(self, ready: Callable[[], bool], timeout_s: float, what: str, interval_s: float = POLL_S) -> None:
-        """Ask until it is true; StackError when the time is over."""
+        """Poll until the condition is true; StackError at the timeout."""
         deadline = time.monotonic() + timeout_s
         while not ready():
             if time.monotonic() > deadline:
@@ -212,7 +212,7 @@ class Stack:
         return found
 
     def cpu_seconds(self) -> dict[str, float]:
-        """CPU that each of ROLES has used since it was started, children that have ended included; and `total`."""
+        """CPU seconds that each of ROLES has used since its start, including ended children; and their `total`."""
         used = dict.fromkeys(ROLES, 0.0)
         below = {"scheduler": "parser", "worker": "worker_children"}
         for role, pids in self.pids().items():
@@ -224,9 +224,9 @@ class Stack:
         return used | {"total": sum(used.values())}
 
     def memory_mb(self) -> dict[str, list[dict[str, float]]]:
-        """RSS and PSS of each process of each of ROLES, in MB of 1,000,000 bytes; the PSS shares what is shared.
+        """RSS and PSS of each process of each of ROLES, in MB of 1,000,000 bytes. PSS divides shared pages among processes.
 
-        Our processes are closed to others: where we may not trace (in most containers) there is no PSS of them.
+        Paceline's processes are not dumpable, so their PSS is missing where tracing is not permitted, as in most containers.
         """
         found: dict[str, list[dict[str, float]]] = {role: [] for role in ROLES}
         for role, pids in self.pids().items():
@@ -241,10 +241,10 @@ class Stack:
 
 
 def logs_in_memory(home: Path, undo: contextlib.ExitStack) -> None:
-    """Let the logs of tries lie in memory where there is a file system for it; settings, data and servers stay on the disk.
+    """Keep the logs of tries in memory where there is a file system for it. Settings, data and servers stay on the disk.
 
-    ext4 does not give the inode of a deleted file again for minutes, and looks at each of them whenever a file is made near by.
-    What an earlier part, or anybody's tests, had deleted would make a log file cost anything from 0.04 to 1 ms.
+    ext4 does not reuse the inode of a deleted file for minutes, and checks each of them whenever a file is created nearby.
+    Files that an earlier part or a test run had deleted would make the cost of a log file vary from 0.04 to 1 ms.
     """
     if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= MEMORY_BYTES:
         logs = Path(tempfile.mkdtemp(prefix="bench-", dir=MEMORY))

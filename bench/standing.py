@@ -1,4 +1,4 @@
-"""What is asked of PostgreSQL however little is done: its CPU for a pass of the queue service and for a beat of a worker."""
+"""The standing load of PostgreSQL: its CPU for a pass of the queue service and for a heartbeat of a worker."""
 
 import itertools
 import uuid
@@ -15,10 +15,10 @@ from scheduler.store.upkeep import processes
 from scheduler.store.upkeep.heartbeats import HeartbeatConnection
 from workers.heartbeat import BEATS_PER_SWEEP
 
-#: Running task instances, each of a run of its own; and those of the worker that beats.
+#: Running task instances, each in its own run; and those of the worker that sends the heartbeat.
 SIZES, SMALL_SIZES = (100, 1000, 10_000), (5, 10)
 HELD = 16
-#: CPU is counted in hundredths of a second, so a thing is done until it has used this much.
+#: CPU is counted in hundredths of a second, so each operation is repeated until it has used this many seconds.
 ENOUGH_S, SMALL_ENOUGH_S = 0.4, 0.02
 RUN = "update dag_run set state = 'running', started_at = clock_timestamp() where state = 'queued'"
 START = """
@@ -26,13 +26,13 @@ START = """
            started_at = clock_timestamp(), dispatch_id = gen_random_uuid(), worker = 'elsewhere'
      where task_no = 0 and state is null
 """
-#: One that waits, or a pass would look no further; and no slot for it.
+#: A task instance that waits, without which a pass would end early; and no slot for it.
 WAIT = "update task_instance set state = 'scheduled', try_number = 1, scheduled_at = clock_timestamp() where id = %s"
 FULL = "update pool set slots = 0"
 
 
 def measure(options: Options) -> Piece:
-    """`pass_postgres_ms` and `beat_postgres_ms`, by number of running task instances; the pass finds nothing that it can queue."""
+    """`pass_postgres_ms` and `beat_postgres_ms` by number of running task instances. The pass can queue nothing."""
     shape = shapes.chain(10)
     passes: dict[str, float] = {}
     beats: dict[str, float] = {}
@@ -85,7 +85,7 @@ def _beat(stack: Stack, enough_s: float) -> float:
 
 
 def _cpu_ms(stack: Stack, work: Callable[[], object], enough_s: float) -> float:
-    """CPU of all server processes for doing this once."""
+    """CPU of all server processes for one such operation."""
     work()
     before, times = stack.cpu_seconds()["postgres"], 0
     while (used := stack.cpu_seconds()["postgres"] - before) < enough_s:

@@ -1,4 +1,4 @@
-"""A worker that does nothing: it claims and ends all that the broker holds in two statements, so that schedulers are the limit."""
+"""A worker that runs nothing: it claims and ends all tasks in the broker with two statements, so that schedulers are the limit."""
 
 import re
 import threading
@@ -17,7 +17,7 @@ from scheduler.store.upkeep import processes
 QUEUE = "default"
 PAUSE_S = 0.003
 HEARTBEAT_S = 2.0
-#: The dispatch id in the text of a message.
+#: The dispatch ID in the text of a message.
 ID = re.compile(rb'"id": ?"([0-9a-f-]{36})"')
 CLAIM = """
     with sent as (
@@ -36,7 +36,7 @@ END = """
 
 
 class StubWorker(threading.Thread):
-    """Registers as a live worker with `places` pool processes. It follows no task, and sends a wakeup for each changed run."""
+    """Registers as a worker with `places` pool processes. It never follows, and sends a wakeup for each changed run."""
 
     def __init__(self, stack: Stack, *, places: int = 500) -> None:
         super().__init__(name="stub", daemon=True)

@@ -1,4 +1,4 @@
-"""The shapes: each after a warm-up, in turns with bare Celery on the same servers, so that both meet the same machine."""
+"""The shapes: each after a warm-up, alternating with bare Celery on the same servers, so that both run under equal conditions."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -7,54 +7,65 @@ from typing import Any
 from bench import raw, report, shapes
 from bench.measure import Measured, quantiles, run
 from bench.options import Options, Piece
-from bench.raw import RawCelery, Sample
+from bench.raw import RawCelery, Sample, Samples
 from bench.shapes import Shape
 from bench.stack import Stack
 
-#: One sample of the raw baseline and one run of a shape, right after each other.
-Pair = tuple[Sample, Measured]
+#: The raw baseline with and without acknowledgments, and one run of a shape, right after each other.
+Pair = tuple[Samples, Measured]
 
 
 def measure(chosen: Sequence[str], options: Options) -> Piece:
-    """The pieces `shapes` and `raw` for these shapes; all share one stack."""
+    """The pieces `shapes` and `raw` for these shapes, which share one stack."""
     known = shapes.small() if options.small else shapes.full()
     wanted = [known[name] for name in chosen]
-    found: dict[str, Any] = {}
-    samples: list[Sample] = []
     with Stack({name: text for shape in wanted for name, text in shape.files.items()}) as stack:
-        celery = RawCelery(stack)
-        with celery.running():
-            for shape in wanted:
-                options.say(f"--- {shape.name}: {shape.meaning}")
-                pairs = _pairs(stack, celery, shape, options)
-                samples += [sample for sample, _ in pairs]
-                found[shape.name] = _summary(pairs)
+        samples, found = on_stack(stack, wanted, options)
     return {"raw": _raw(samples), "shapes": found}
 
 
-def _pairs(stack: Stack, celery: RawCelery, shape: Shape, options: Options) -> list[Pair]:
+def on_stack(stack: Stack, wanted: Sequence[Shape], options: Options) -> tuple[list[Samples], dict[str, Any]]:
+    """All samples of bare Celery, with as many pool processes as the stack's workers; and the figures of each shape."""
+    found: dict[str, Any] = {}
+    samples: list[Samples] = []
+    celery, no_ack = (RawCelery(stack, ack_emulation=ack, concurrency=stack.concurrency) for ack in (True, False))
+    with celery.running(), no_ack.running():
+        for shape in wanted:
+            options.say(f"--- {shape.name}: {shape.meaning}")
+            pairs = _pairs(stack, (celery, no_ack), shape, options)
+            samples += [sampled for sampled, _ in pairs]
+            found[shape.name] = _summary(pairs)
+    return samples, found
+
+
+def _pairs(stack: Stack, both: tuple[RawCelery, RawCelery], shape: Shape, options: Options) -> list[Pair]:
     run(stack, shape)  # warm-up: after it every pool child has read the file
     pairs = []
     for iteration in range(options.iterations):
-        # A B B A ...: a machine that gets slower is no advantage for either.
+        # A B B A ...: a machine that becomes slower gives neither an advantage.
         if iteration % 2 == 0:
-            sample = raw.sample(stack, celery, small=options.small)
+            samples = _samples(stack, both, options)
             measured = run(stack, shape)
         else:
             measured = run(stack, shape)
-            sample = raw.sample(stack, celery, small=options.small)
-        pairs.append((sample, measured))
-        options.say(report.pair_line(sample, measured))
+            samples = _samples(stack, both, options)
+        pairs.append((samples, measured))
+        options.say(report.pair_line(samples, measured))
     return pairs
 
 
+def _samples(stack: Stack, both: tuple[RawCelery, RawCelery], options: Options) -> Samples:
+    celery, no_ack = both
+    return Samples(raw.sample(stack, celery, small=options.small), raw.sample(stack, no_ack, small=options.small))
+
+
 def _summary(pairs: Sequence[Pair]) -> dict[str, Any]:
-    """Medians. Each ratio is that of a run to its own sample of the baseline, before the median is taken."""
+    """Medians. Each ratio is that of a run to its own sample of the baseline; the median is taken of the ratios."""
     runs = [measured for _, measured in pairs]
     hops = [quantiles(measured.hops_ms) for measured in runs]
-    shares = [measured.tasks_per_s / sample.tasks_per_s for sample, measured in pairs]
-    over_raw = [quantiles(measured.hops_ms)["p50"] / sample.hop_ms for sample, measured in pairs]
-    rows = [measured.makespan_s * 1000 / (measured.tasks * sample.hop_ms) for sample, measured in pairs]
+    over = _ratios([(samples.celery, measured) for samples, measured in pairs])
+    over_no_ack = _ratios([(samples.no_ack, measured) for samples, measured in pairs])
+    ratios = over | {f"{name}_no_ack": values for name, values in over_no_ack.items()}
     return {
         "tasks": runs[0].tasks,
         "succeeded": min(measured.succeeded for measured in runs),
@@ -62,29 +73,40 @@ def _summary(pairs: Sequence[Pair]) -> dict[str, Any]:
         "makespan_s": round(median(measured.makespan_s for measured in runs), 4),
         "tasks_per_s": round(median(measured.tasks_per_s for measured in runs), 1),
         "hop_ms": {name: round(median(one[name] for one in hops), 3) for name in hops[0]},
-        "of_raw_celery": round(median(shares), 3),
-        "hop_over_raw": round(median(over_raw), 2),
-        "makespan_over_raw_hops": round(median(rows), 2),
+        **{name: round(median(values), 3) for name, values in ratios.items()},
         "cpu_s_per_task": {
             role: round(median(measured.cpu_s_per_task[role] for measured in runs), 6) for role in runs[0].cpu_s_per_task
         },
-        "cpu_over_raw": round(median(measured.cpu_s_per_task["total"] / sample.cpu_s_per_task for sample, measured in pairs), 2),
         "spread": {
             "makespan_s": _ends([measured.makespan_s for measured in runs]),
-            "of_raw_celery": _ends(shares),
-            "hop_over_raw": _ends(over_raw),
+            **{name: _ends(values) for name, values in ratios.items()},
         },
         "calibration_ms": round(median(measured.calibration_ms for measured in runs), 2),
     }
 
 
-def _raw(samples: Sequence[Sample]) -> dict[str, float]:
+def _ratios(pairs: Sequence[tuple[Sample, Measured]]) -> dict[str, list[float]]:
+    """By name, of each run: its share of bare Celery's tasks/s, and its hop, makespan and CPU over those of bare Celery."""
     return {
-        "celery_tasks_per_s": round(median(sample.tasks_per_s for sample in samples), 1),
-        "celery_hop_ms_p50": round(median(sample.hop_ms for sample in samples), 3),
-        "celery_cpu_s_per_task": round(median(sample.cpu_s_per_task for sample in samples), 6),
-        "pg_commits_per_s": round(median(sample.commits_per_s for sample in samples), 1),
-        "calibration_ms": round(median(sample.calibration_ms for sample in samples), 2),
+        "of_raw_celery": [measured.tasks_per_s / sample.tasks_per_s for sample, measured in pairs],
+        "hop_over_raw": [quantiles(measured.hops_ms)["p50"] / sample.hop_ms for sample, measured in pairs],
+        "makespan_over_raw_hops": [measured.makespan_s * 1000 / (measured.tasks * sample.hop_ms) for sample, measured in pairs],
+        "cpu_over_raw": [measured.cpu_s_per_task["total"] / sample.cpu_s_per_task for sample, measured in pairs],
+    }
+
+
+def _raw(samples: Sequence[Samples]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for prefix, kind in (("celery", [both.celery for both in samples]), ("celery_no_ack", [both.no_ack for both in samples])):
+        found |= {
+            f"{prefix}_tasks_per_s": round(median(sample.tasks_per_s for sample in kind), 1),
+            f"{prefix}_hop_ms_p50": round(median(sample.hop_ms for sample in kind), 3),
+            f"{prefix}_cpu_s_per_task": round(median(sample.cpu_s_per_task for sample in kind), 6),
+        }
+    every = [sample for both in samples for sample in (both.celery, both.no_ack)]
+    return found | {
+        "pg_commits_per_s": round(median(sample.commits_per_s for sample in every), 1),
+        "calibration_ms": round(median(sample.calibration_ms for sample in every), 2),
         "samples": len(samples),
     }
 

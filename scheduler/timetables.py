@@ -4,8 +4,14 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
-from scheduler.authoring import asset, source, timetable, zones
+from scheduler.authoring import asset, source, zones
+from scheduler.authoring.timetable import checked
+from scheduler.authoring.timetables.assets import UpdatedOrTime
+from scheduler.authoring.timetables.base import Timetable
+from scheduler.authoring.timetables.intervals import CronInterval, DeltaInterval
 from scheduler.authoring.timetables.ticks import fields_of
+from scheduler.authoring.timetables.triggers import Cron, Delta, Events
+from scheduler.authoring.timetables.trivial import Never
 from scheduler.exceptions import TimetableError
 
 __all__ = [
@@ -24,7 +30,7 @@ NO_TIME = timedelta(0)
 
 def CronTriggerTimetable(
     cron: str, *, timezone: Zone, interval: timedelta = NO_TIME, run_immediately: bool | timedelta | None = True
-) -> timetable.Timetable:
+) -> Timetable:
     """A run at each tick of `cron`; its data interval is the time span of length `interval` before the tick.
 
     `run_immediately` chooses the first run of a DAG without start_date. True: the last tick. A timedelta: the last tick if
@@ -36,13 +42,13 @@ def CronTriggerTimetable(
 
 def MultipleCronTriggerTimetable(
     *crons: str, timezone: Zone, interval: timedelta = NO_TIME, run_immediately: bool | timedelta | None = True
-) -> timetable.Timetable:
+) -> Timetable:
     """A run at each tick of any of `crons`; the other arguments are those of CronTriggerTimetable."""
     zone = _zone(timezone)
     if not crons:
         raise _refusal("MultipleCronTriggerTimetable needs one cron expression or more.")
     first, *more = dict.fromkeys(_cron(expression, zone) for expression in crons)
-    return timetable.Cron(
+    return Cron(
         first,
         zone,
         more=tuple(more),
@@ -51,28 +57,28 @@ def MultipleCronTriggerTimetable(
     )
 
 
-def CronDataIntervalTimetable(cron: str, timezone: Zone) -> timetable.Timetable:
+def CronDataIntervalTimetable(cron: str, timezone: Zone) -> Timetable:
     """A run at the end of each data interval, which lasts from one tick of `cron` to the next."""
     zone = _zone(timezone)
-    return timetable.CronInterval(_cron(cron, zone), zone)
+    return CronInterval(_cron(cron, zone), zone)
 
 
-def DeltaTriggerTimetable(delta: timedelta, *, interval: timedelta = NO_TIME) -> timetable.Timetable:
+def DeltaTriggerTimetable(delta: timedelta, *, interval: timedelta = NO_TIME) -> Timetable:
     """A run at start_date and then every `delta` (a timedelta or relativedelta).
 
     Its data interval is the time span of length `interval` before the run.
     """
-    return timetable.Delta(**_step(delta), interval_s=_interval(interval))
+    return Delta(**_step(delta), interval_s=_interval(interval))
 
 
-def DeltaDataIntervalTimetable(delta: timedelta) -> timetable.Timetable:
+def DeltaDataIntervalTimetable(delta: timedelta) -> Timetable:
     """A run at the end of each data interval of the length `delta` (a timedelta or relativedelta), from start_date on."""
-    return timetable.DeltaInterval(**_step(delta))
+    return DeltaInterval(**_step(delta))
 
 
 def EventsTimetable(
     event_dates: Iterable[datetime], restrict_to_events: bool = False, presorted: bool = False, description: str | None = None
-) -> timetable.Timetable:
+) -> Timetable:
     """A run at each of `event_dates`; with `restrict_to_events` a manual run gets the date of the last event.
 
     `presorted` and `description` are accepted as in Airflow and have no effect.
@@ -81,32 +87,28 @@ def EventsTimetable(
     if not dates or not all(isinstance(event, datetime) and event.utcoffset() is not None for event in dates):
         raise _refusal(f"EventsTimetable needs one or more datetimes with a time zone, not {dates!r}.")
     moments = sorted({event.astimezone(UTC) for event in dates})
-    return timetable.Events(tuple(moment.isoformat() for moment in moments), restrict_to_events)
+    return Events(tuple(moment.isoformat() for moment in moments), restrict_to_events)
 
 
-def AssetOrTimeSchedule(*, timetable: timetable.Timetable, assets: object) -> timetable.Timetable:
+def AssetOrTimeSchedule(*, timetable: Timetable, assets: object) -> Timetable:
     """The runs of `timetable`, and a run each time the assets have been updated.
 
     `assets` is an Asset, a list of which all must be updated, `a & b` or `a | b`.
     """
-    return _asset_or_time(timetable, assets)
-
-
-def _asset_or_time(table: object, assets: object) -> timetable.Timetable:
-    if not isinstance(table, timetable.Timetable) or table.condition is not None or isinstance(table, timetable.Never):
-        raise _refusal(f"AssetOrTimeSchedule: timetable must be a timetable such as CronTriggerTimetable(...), not {table!r}.")
+    if not isinstance(timetable, Timetable) or timetable.condition is not None or isinstance(timetable, Never):
+        raise _refusal(f"AssetOrTimeSchedule: timetable must be a timetable such as CronTriggerTimetable(...), not {timetable!r}.")
     if isinstance(assets, list | tuple) and assets and all(isinstance(part, asset.Condition) for part in assets):
         assets = assets[0] if len(assets) == 1 else asset.AssetAll(*assets)
     if not isinstance(assets, asset.Condition):
         raise _refusal(f"AssetOrTimeSchedule: assets must be an Asset, a list of them, `a & b` or `a | b`, not {assets!r}.")
-    return timetable.UpdatedOrTime(table, assets)
+    return UpdatedOrTime(timetable, assets)
 
 
 def _cron(expression: object, zone: str) -> str:
     if not isinstance(expression, str):
         raise _refusal(f"A cron expression must be a str, not {expression!r}.")
     try:
-        return timetable.checked(expression, zone)
+        return checked(expression, zone)
     except TimetableError as error:
         raise _refusal(str(error)) from None
 

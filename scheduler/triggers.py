@@ -1,10 +1,9 @@
 """Triggers that DAG files import, and the base class of their own triggers. A waiter process awaits them."""
 
-from __future__ import annotations
-
 import asyncio
 import glob
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -104,7 +103,7 @@ class ExternalTrigger(BaseTrigger):
         }
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        return f"{__name__}.ExternalTrigger", {"targets": [target.to_dict() for target in self.targets], **self.states}
+        return f"{__name__}.ExternalTrigger", {"targets": [asdict(target) for target in self.targets], **self.states}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         allowed, skipped, failed = self.states.values()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from scheduler.settings import Settings
 
+UNIT = Path(__file__).parent / "unit"
 FAILED = pytest.StashKey[bool]()
 
 
@@ -29,13 +30,29 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def pytest_configure() -> None:
-    """A background job of a script ignores Ctrl-C, and what tests start would inherit that.
-
-    JVMs live for seconds here, too short a time for the optimizing compiler, which takes half of their CPU.
-    """
+    """Set what the processes inherit that the tests start."""
+    # A background job of a script ignores Ctrl-C.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # JVMs live for seconds here, too short a time for the optimizing compiler, which takes half of their CPU.
     os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spread the files that start JVMs over the first half: they take longest, and workers of pytest-xdist get files in this order.
+
+    At the end, one of them would run alone; next to each other, they would wait for the processors.
+    """
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    long = [path for path, own in files.items() if any(one.get_closest_marker("spark") for one in own)]
+    order = [path for path in files if path not in long]
+    if long:
+        distance = sum(not path.is_relative_to(UNIT) for path in order) // (2 * len(long))
+        for number, path in enumerate(long):
+            order.insert(number * (distance + 1), path)
+    items[:] = [item for path in order for item in files[path]]
 
 
 @pytest.fixture

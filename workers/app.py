@@ -240,7 +240,7 @@ def _add_task(app: Celery, settings: Settings, running_tasks: RunningTasks, hear
 
     signals.worker_process_init.connect(prepare, weak=False)
     signals.worker_process_shutdown.connect(end, weak=False)
-    request = strategy.request_class(heart.child_died, events.read)
+    request = strategy.request_class(heart.child_died, events.read, running_tasks.step)
     app.task(name=TASK_NAME, shared=False, Strategy="workers.strategy:strategy", Request=request, ignore_result=True)(strategy.run)
 
 

@@ -13,7 +13,7 @@ from scheduler.serialized.dag import SerializedDag
 from scheduler.states import TaskState
 from scheduler.store.worker.claims import Claim, Continuation, Ending
 from workers.in_place_events import InPlaceEvents
-from workers.running_tasks import InPlace, Slot
+from workers.running_tasks import InPlace, Slot, Step
 
 #: After a failed try, the next task starts from a message, in a process that may have been replaced.
 ENDINGS = frozenset({TaskState.SUCCESS, TaskState.SKIPPED})
@@ -68,7 +68,18 @@ class Continuing:
     def go_on(self, following: Claim) -> None:
         """This process continues with this task instance, which its last report has moved to running."""
         self._left -= 1
+        now = time.monotonic()
+        index = "" if following.map_index < 0 else f" [{following.map_index}]"
+        step = Step(
+            message=self._message,
+            seconds=now - self._began,
+            ti_id=following.id,
+            dispatch_id=following.dispatch_id,
+            name=f"{following.dag_id}.{following.task_id}",
+            arguments=f"{following.run_id}{index}",
+            started_at=following.started_at.timestamp(),
+        )
+        self._began = now
+        self._slot.continued(step)
         if self._events is not None and self._slot.events:
-            now = time.monotonic()
-            self._events.continued(self._message, now - self._began, following)
-            self._began = now
+            self._events.write(step)

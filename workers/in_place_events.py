@@ -6,23 +6,13 @@ A pool process has no connection for events, and its parent sees only the messag
 import json
 import os
 from contextlib import suppress
-from dataclasses import astuple, dataclass
 
-from scheduler.store.worker.claims import Claim
+from workers.running_tasks import Step
 
 #: Bytes that are read at once.
 CHUNK = 65_536
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A pool process that received `message` has succeeded after `seconds`, and runs another dispatch."""
-
-    message: str
-    seconds: float
-    dispatch_id: str
-    name: str
-    arguments: str
+#: What a line contains, with the types of these.
+FIELDS = {"message": str, "seconds": float, "ti_id": int, "dispatch_id": str, "name": str, "arguments": str, "started_at": float}
 
 
 class InPlaceEvents:
@@ -34,16 +24,13 @@ class InPlaceEvents:
         os.set_blocking(self._writer, False)
         self._rest = b""
 
-    def continued(self, message: str, seconds: float, following: Claim) -> None:
-        """Write that this process continues with `following`.
+    def write(self, step: Step) -> None:
+        """Write that this process has continued.
 
         A line is shorter than PIPE_BUF, so lines of several processes do not mix. If the pipe is full, the events are lost.
         """
-        index = "" if following.map_index < 0 else f" [{following.map_index}]"
-        name = f"{following.dag_id}.{following.task_id}"
-        step = Step(message, seconds, following.dispatch_id, name, f"{following.run_id}{index}")
         with suppress(OSError):
-            os.write(self._writer, json.dumps(astuple(step)).encode() + b"\n")
+            os.write(self._writer, json.dumps([getattr(step, name) for name in FIELDS], ensure_ascii=False).encode() + b"\n")
 
     def read(self) -> list[Step]:
         """Return what pool processes have written since the last call. User code could write anything; the rest is dropped."""
@@ -55,7 +42,7 @@ class InPlaceEvents:
         self._rest = rest[:CHUNK]
         steps = []
         for line in lines:
-            with suppress(ValueError, TypeError):
-                message, seconds, dispatch_id, name, arguments = json.loads(line)
-                steps.append(Step(str(message), float(seconds), str(dispatch_id), str(name), str(arguments)))
+            with suppress(ValueError, TypeError, OverflowError, RecursionError):
+                values = zip(FIELDS.items(), json.loads(line), strict=True)
+                steps.append(Step(**{name: kind(value) for (name, kind), value in values}))
         return steps

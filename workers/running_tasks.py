@@ -1,8 +1,8 @@
 """The running tasks of a worker, in memory that pool processes share with their parent, so that it survives their death.
 
 Each pool process has a slot. It writes the task that it runs, and the parent writes the dispatch to stop. Neither waits for the
-other: a slot reads as empty while it is being written. A pool process that continues with tasks in place also writes which, since
-its parent knows only the message that it sent.
+other: a slot reads as empty while it is being written. A pool process that continues with tasks in place also writes which, because
+its parent knows only the message.
 """
 
 import math
@@ -15,11 +15,11 @@ from typing import Any
 
 from scheduler.store.upkeep.heartbeats import boottime
 
-SLOT_BYTES = 8192
+SLOT_BYTES = 16384
 #: The offsets of the parts of a slot.
-RUNNING_AT, IN_PLACE_AT, STOP_AT = 0, 5632, 6144
+RUNNING_AT, STOP_AT, IN_PLACE_AT, STEP_AT = 0, 6144, 8192, 8704
 #: The end of each part.
-ENDS = {RUNNING_AT: IN_PLACE_AT, IN_PLACE_AT: STOP_AT, STOP_AT: SLOT_BYTES}
+ENDS = {RUNNING_AT: STOP_AT, STOP_AT: IN_PLACE_AT, IN_PLACE_AT: STEP_AT, STEP_AT: SLOT_BYTES}
 #: Bytes in the first slot, which is the worker's. A signal handler may set them.
 DRAINING_AT, EVENTS_AT = IN_PLACE_AT, IN_PLACE_AT + 1
 LENGTH_BYTES = 4
@@ -51,6 +51,21 @@ class InPlace:
     ti_id: int
     dispatch_id: str
     next_dispatch_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A pool process that received `message` has ended a task after `seconds`, and runs another dispatch in place."""
+
+    message: str
+    seconds: float
+    ti_id: int
+    dispatch_id: str
+    #: The task, and its run, as Flower shows them.
+    name: str
+    arguments: str
+    #: Seconds since 1970.
+    started_at: float
 
 
 class RunningTasks:
@@ -101,11 +116,13 @@ class RunningTasks:
 
     def in_place(self, message: str) -> InPlace | None:
         """What the pool process runs that received this message, even if it has died; None if it has only run what it received."""
-        for place in range(1, self._children + 1):
-            entry = self._read(place, IN_PLACE_AT)
-            if entry is not None and entry["message"] == message:
-                return InPlace(**entry)
-        return None
+        entry = self._of_message(IN_PLACE_AT, message)
+        return None if entry is None else InPlace(**entry)
+
+    def step(self, message: str) -> Step | None:
+        """The last task instance with which the pool process continued that received this message; None if there is none."""
+        entry = self._of_message(STEP_AT, message)
+        return None if entry is None else Step(**entry)
 
     @property
     def draining(self) -> bool:
@@ -132,6 +149,10 @@ class RunningTasks:
                 self._write(place, STOP_AT, [dispatch_id, reason])
                 return task
         return None
+
+    def _of_message(self, part: int, message: str) -> dict[str, Any] | None:
+        entries = (self._read(place, part) for place in range(1, self._children + 1))
+        return next((entry for entry in entries if entry is not None and entry["message"] == message), None)
 
     def _each(self) -> Iterator[tuple[int, Running]]:
         for place in range(1, self._children + 1):
@@ -183,6 +204,10 @@ class Slot:
     def continues(self, in_place: InPlace) -> None:
         """Record what this process may continue with, before its report makes it do so."""
         self._running_tasks._write(self._place, IN_PLACE_AT, {name: getattr(in_place, name) for name in InPlace.__slots__})
+
+    def continued(self, step: Step) -> None:
+        """Record what this process has continued with."""
+        self._running_tasks._write(self._place, STEP_AT, {name: getattr(step, name) for name in Step.__slots__})
 
     @property
     def draining(self) -> bool:

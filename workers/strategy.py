@@ -20,14 +20,17 @@ from celery.worker import state as celery_state
 from celery.worker.request import Request as CeleryRequest
 from kombu.utils.encoding import safe_repr
 
-from workers.in_place_events import Step
 from workers.outcome import TryFailed
+from workers.running_tasks import Step
 
 #: Called in the parent when a pool process could not report: with the two IDs of the dispatch, and Celery's message.
 ChildDied = Callable[[int, str, str], None]
 
-#: Returns the events of tasks that pool processes run in place.
+#: Returns what pool processes have written about tasks in place since the last call.
 Events = Callable[[], list[Step]]
+
+#: Returns the task instance with which the pool process continued that received the message of this dispatch.
+LastStep = Callable[[str], Step | None]
 
 _execute: Callable[[int, str], object] | None = None
 _worn_out: Callable[[], bool] = bool
@@ -67,14 +70,17 @@ def _run(ti_id: int, dispatch_id: str) -> tuple[int, object, float]:
     return 0, result, time.monotonic() - started
 
 
-def request_class(child_died: ChildDied, events: Events = list) -> type[CeleryRequest]:
+def request_class(child_died: ChildDied, events: Events = list, last_step: LastStep = lambda _: None) -> type[CeleryRequest]:
     """Return the class of requests, which represent dispatches in the parent.
 
-    In events, it represents the task instance that its pool process runs now: that of its message, or the last one in place.
+    For Flower and remote control, it represents the task instance that its pool process runs now: that of its message, or the last
+    one in place.
     """
 
     class Request(CeleryRequest):  # type: ignore[misc]
         in_place_id: str | None = None
+        #: Of the tasks before the one that runs now.
+        seconds = 0.0
 
         def execute_using_pool(self, pool: Any, **_: Any) -> None:
             """Send the dispatch to a free pool process."""
@@ -98,17 +104,30 @@ def request_class(child_died: ChildDied, events: Events = list) -> type[CeleryRe
             if self._eventer is not None and self._eventer.enabled:
                 send_in_place(events())
 
+        def info(self, safe: bool = False) -> dict[str, Any]:
+            """Describe what runs now, for the command `active` of remote control."""
+            described: dict[str, Any] = super().info(safe=safe)
+            step = last_step(self.id)
+            if step is None:
+                return described
+            arguments = step.arguments if safe else [step.ti_id, step.dispatch_id]
+            now = {"id": step.dispatch_id, "name": step.name, "args": arguments, "time_start": step.started_at}
+            return described | now
+
         def continue_with(self, step: Step) -> None:
             """Send the events for a pool process that continues with another task instance in place."""
             self.send_event("task-succeeded", result="None", runtime=step.seconds)
-            self.in_place_id = step.dispatch_id
+            self.in_place_id, self.seconds = step.dispatch_id, self.seconds + step.seconds
+            celery_state.total_count.update({step.name: 1})
+            celery_state.all_total_count[0] += 1
             described = {"name": step.name, "args": step.arguments, "root_id": step.dispatch_id}
             self.send_event("task-received", **(_described(self) | described))
             self.send_event("task-started")
 
         def on_success(self, failed__retval__runtime: Any, **options: Any) -> None:
             self.catch_up()
-            super().on_success(failed__retval__runtime, **options)
+            failed, result, seconds = failed__retval__runtime
+            super().on_success((failed, result, max(0.0, seconds - self.seconds)), **options)
 
         def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> None:
             """Handle a failed try. If its process died or could not report, `child_died` reports it."""

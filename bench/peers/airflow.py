@@ -1,4 +1,4 @@
-"""A running Airflow on the servers of a Stack: four processes, a database and a Redis number of its own, runs made by its API."""
+"""A running Airflow on the servers of a Stack: four processes, its own database and Redis number, and runs created by its API."""
 
 import contextlib
 import json
@@ -24,19 +24,19 @@ from scheduler.embedded.stack import free_port
 from scheduler.embedded.supervisor import Command, Supervisor
 
 DATABASE = "airflow"
-#: Paceline's messages are in number 0.
+#: Number 0 has Paceline's messages.
 REDIS_NUMBER = 1
 START_S = 180.0
-#: Seconds a process of Airflow's gets to end by itself.
+#: Seconds in which an Airflow process must end before it is killed.
 GRACE_S = 20.0
 ANSWER_S = 60.0
-#: Seconds between two looks whether a run has ended; its times are those of the database.
+#: Seconds between two checks whether a run has ended. The measured times are those in the database.
 POLL_S = 0.25
 
 
 @dataclass(slots=True)
 class Airflow:
-    """An Airflow that runs and has read all DAG files. `processes` has its API server, DAG processor, scheduler and worker."""
+    """A running Airflow that has parsed all DAG files. `processes` are its API server, DAG processor, scheduler and worker."""
 
     stack: Stack
     processes: Supervisor
@@ -44,13 +44,13 @@ class Airflow:
     url: str
 
     def rows(self, statement: str, parameters: Any = None) -> list[tuple[Any, ...]]:
-        """What one statement returns from Airflow's database."""
+        """The rows that a statement returns from Airflow's database."""
         with self.connection.cursor() as cursor:
             cursor.execute(statement, parameters)
             return cursor.fetchall()
 
     def trigger(self, dag_id: str) -> str:
-        """Make a manual run; its run id."""
+        """Create a manual run, and return its run ID."""
         token = _ask(f"{self.url}/auth/token")["access_token"]
         made = _ask(f"{self.url}/api/v2/dags/{dag_id}/dagRuns", {"logical_date": None}, {"Authorization": f"Bearer {token}"})
         return str(made["dag_run_id"])
@@ -61,10 +61,10 @@ class Airflow:
         self.stack.wait(lambda: self.rows(ended, (dag_id, run_id))[0][0] == 1, timeout_s, f"Airflow's run of {dag_id}", POLL_S)
 
     def cpu_seconds(self) -> float:
-        """CPU of all its processes since their start, children that have ended included; the servers are not."""
+        """CPU seconds of all its processes since their start, including ended children but not the servers."""
         used = 0.0
         for name in self.processes.names():
-            # The guardian above each process reaps what outlives its parent.
+            # The guardian of each process reaps orphans.
             guardian = psutil.Process(self.processes.pid(name)).parent()
             for process in [guardian, *guardian.children(recursive=True)] if guardian else []:
                 with contextlib.suppress(psutil.NoSuchProcess):
@@ -113,7 +113,7 @@ def _start(airflow: Airflow, profile: Profile, programs: Path, environment: Mapp
     wait(lambda: _answers(f"{airflow.url}/api/v2/version"), "Airflow's API server")
     airflow.rows("update slot_pool set slots = %s where pool = 'default_pool' returning slots", (profile.pool_slots,))
     processes.start(command("airflow-dag-processor", 2, "dag-processor"))
-    # What these two would serve, logs to the pages, nobody reads here.
+    # These two would serve logs to the web pages, which nothing reads here.
     processes.start(command("airflow-scheduler", 2, "scheduler", "--skip-serve-logs"))
     processes.start(command("airflow-worker", 3, "celery", "worker", "--skip-serve-logs"))
     read = "select count(*) from dag where not is_paused and not is_stale"
@@ -123,7 +123,7 @@ def _start(airflow: Airflow, profile: Profile, programs: Path, environment: Mapp
 
 
 def _alive(processes: Supervisor) -> bool:
-    """StackError if one has ended: with the same settings it would end again."""
+    """Raise StackError if a process has ended: with the same settings it would end again."""
     for name in processes.names():
         if not processes.alive(name):
             raise StackError(f"{name} has ended:\n{processes.log_tail(name, 40)}")
@@ -151,7 +151,7 @@ def _database(stack: Stack) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _broker(stack: Stack) -> Iterator[str]:
-    """The URL of a numbered database of the stack's Redis; empty again afterwards."""
+    """The URL of a numbered database of the stack's Redis, which is flushed afterwards."""
     url = profiles.other_number(stack.settings.broker_url, REDIS_NUMBER)
     with contextlib.closing(Redis(unix_socket_path=urlsplit(url).path, db=REDIS_NUMBER)) as client:
         client.flushdb()

@@ -1,4 +1,4 @@
-"""`python -m bench peers`: installs Airflow if it is not there, compares, prints the table and, last, one JSON object."""
+"""`python -m bench peers`: installs Airflow if it is missing, compares, and prints the table and finally one JSON object."""
 
 import argparse
 import json

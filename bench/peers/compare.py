@@ -1,4 +1,4 @@
-"""Runs the shapes on Paceline, on Airflow, and on Paceline again, so that a machine that changes its speed harms both alike."""
+"""Runs the shapes on Paceline, on Airflow, and on Paceline again, so that a machine that changes its speed affects both equally."""
 
 import contextlib
 import fcntl
@@ -16,11 +16,11 @@ from bench.peers.run import Run, on_airflow, on_paceline
 from bench.shapes import Shape
 from bench.stack import Stack
 
-#: Wide with 2,000 tasks takes Airflow minutes; both systems get the same size.
+#: Airflow needs minutes for `wide` with 2,000 tasks. Both systems run the same size.
 WIDE = 200
 #: Runs of each shape on Paceline, before Airflow and after it.
 PACELINE_RUNS = 7
-#: Run once after each start, so that every pool child of either system has worked before anything counts.
+#: Run once after each start as a warm-up, so that every pool process of either system has run a task.
 WARM_UP = "tree"
 
 
@@ -32,7 +32,7 @@ class Block:
     shapes: Mapping[str, int]
 
 
-#: Each block takes about three minutes; Airflow's defaults need two for a chain alone.
+#: Each block takes about three minutes. Airflow's defaults need two for the chain.
 BLOCKS = (
     Block(profile=profiles.DEFAULTS, shapes={"chain": 1}),
     Block(profile=profiles.DEFAULTS, shapes={"wide": 1, "fib": 1}),
@@ -47,7 +47,7 @@ class Pair:
 
     profile: Profile
     shape: Shape
-    #: Load average of the machine before its block began: 0 if nothing else went on.
+    #: Load average of the machine before the block: 0 if nothing else ran.
     load: float = 0.0
     airflow: list[Run] = field(default_factory=list)
     paceline: list[Run] = field(default_factory=list)
@@ -56,7 +56,7 @@ class Pair:
 def compare(
     programs: Path, found: Mapping[str, Shape], blocks: Sequence[Block], *, lock: Path | None, say: Callable[[str], None]
 ) -> list[Pair]:
-    """Run all blocks; `lock` is a file that is held during each, so that measurements on one machine do not meet."""
+    """Run all blocks. `lock` is a file that is locked during each block, so that measurements on one machine do not overlap."""
     pairs = []
     files = {name: text for shape in found.values() for name, text in shape.files.items()}
     for block in blocks:
@@ -70,7 +70,7 @@ def compare(
 
 
 def sizes(*, small: bool = False) -> dict[str, Shape]:
-    """The shapes that are compared, by name, with one to warm both systems up."""
+    """The shapes to compare, by name, with one for the warm-up."""
     chain, wide, fib = (5, 10, 3) if small else (100, WIDE, 40)
     found = {shape.name: shape for shape in (shapes.chain(chain), shapes.wide(wide), shapes.fib(count=fib))}
     return found | {WARM_UP: shapes.tree(7 if small else 63)}

@@ -1,4 +1,4 @@
-"""Apache Airflow in an environment of its own, outside of the repository: made once, every version pinned."""
+"""Installs Apache Airflow with pinned versions, once, in its own environment outside of the repository."""
 
 import os
 import subprocess
@@ -7,20 +7,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 VERSION = "3.3.2"
-#: All versions that were measured; Airflow's own constraints are not in the package index.
+#: The measured versions of all packages. Airflow's own constraints are not in the package index.
 PINS = Path(__file__).with_name("airflow.txt")
-#: Names the folder of the environment, as --airflow does.
+#: The environment variable with the folder of the environment, like --airflow.
 VARIABLE = "BENCH_AIRFLOW"
 
 
 def default_folder() -> Path:
-    """$BENCH_AIRFLOW, else a folder of the user's cache named by the version."""
+    """$BENCH_AIRFLOW, or a folder of the user's cache that is named after the version."""
     named = os.environ.get(VARIABLE)
     return Path(named) if named else Path.home() / ".cache" / "paceline" / f"airflow-{VERSION}"
 
 
 def install(folder: Path, *, say: Callable[[str], None]) -> Path:
-    """The folder of the environment's programs; made if this version with these pins is not there yet (some minutes, 1 GB)."""
+    """The folder of the environment's programs. Installs this version with these pins if it is missing (some minutes, 1 GB)."""
     mark, wanted = folder / ".installed", f"{VERSION}\n{PINS.read_text(encoding='utf-8')}"
     if not mark.exists() or mark.read_text(encoding="utf-8") != wanted:
         say(f"Installing Apache Airflow {VERSION} into {folder}; once, some minutes")

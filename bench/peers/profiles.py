@@ -1,4 +1,4 @@
-"""The settings Airflow is measured with: what any CeleryExecutor needs, its defaults, and the best known for each kind of shape."""
+"""The settings of the measured Airflow: those for CeleryExecutor, its defaults, and the best known for each kind of shape."""
 
 import base64
 import os
@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """A set of settings: `settings` by `section.key`, everything else as Airflow comes; `pool_slots` of default_pool."""
+    """A set of settings by `section.key`; all others are Airflow's defaults. `pool_slots` are those of default_pool."""
 
     name: str
     meaning: str
@@ -19,7 +19,7 @@ class Profile:
     pool_slots: int = 128
 
 
-#: Files are read again seldom, and no limit of the scheduler is reached.
+#: Files are rarely parsed again, and no limit of the scheduler is reached.
 ROOMY = {
     "dag_processor.min_file_process_interval": 3600,
     "dag_processor.refresh_interval": 3600,
@@ -29,9 +29,9 @@ ROOMY = {
     "core.parallelism": 512,
     "core.max_active_tasks_per_dag": 512,
     "core.max_active_runs_per_dag": 512,
-    # Its default, 16, is more than two cores can feed.
+    # The default, 16, is too many for two cores.
     "celery.worker_concurrency": 8,
-    # A slot is given back when the supervisor of a task wakes, after at most this many seconds instead of 5.
+    # A slot becomes free when the supervisor of its task wakes, after at most this many seconds instead of 5.
     "workers.min_heartbeat_interval": 1,
 }
 DEFAULTS = Profile(name="defaults", meaning="Airflow as it comes")
@@ -50,7 +50,7 @@ BEST_WIDE = Profile(
 
 
 def environment(profile: Profile, *, home: Path, database_url: str, broker_url: str, port: int) -> dict[str, str]:
-    """What every process of an Airflow with this profile gets; `port` is its API server's."""
+    """The environment of every process of an Airflow with this profile. `port` is that of its API server."""
     base = {
         "core.dags_folder": home / "dags",
         "core.executor": "CeleryExecutor",
@@ -68,7 +68,7 @@ def environment(profile: Profile, *, home: Path, database_url: str, broker_url: 
         "celery.result_backend": f"db+{driver_url(database_url, 'psycopg2')}",
         "usage_data_collection.enabled": False,
     }
-    # Without bytecode files every task would compile what it imports.
+    # Without bytecode files, every task would compile its imports.
     inherited = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
     settings = base | dict(profile.settings)
     return inherited | {"AIRFLOW_HOME": str(home)} | {variable(key): str(value) for key, value in settings.items()}
@@ -81,7 +81,7 @@ def variable(key: str) -> str:
 
 
 def driver_url(url: str, driver: str) -> str:
-    """The same database for SQLAlchemy with this driver."""
+    """The URL of the same database for SQLAlchemy with this driver."""
     return f"postgresql+{driver}://{url.split('://', 1)[1]}"
 
 

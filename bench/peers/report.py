@@ -1,4 +1,4 @@
-"""The comparison as a table, as one JSON object, and as what the README keeps of it."""
+"""The comparison as a table, as a JSON object, and as a table in the README."""
 
 import re
 import statistics
@@ -17,12 +17,12 @@ COLUMNS = (
 )  # fmt: skip
 README = Path(__file__).with_name("README.md")
 KEPT = re.compile(r"(?<=<!-- results: begin -->\n).*(?=<!-- results: end -->)", re.DOTALL)
-#: Shapes whose tasks run one after the other: only their hops are the engine's alone.
+#: Shapes whose tasks run one after the other: only their hops depend on nothing but the engine.
 ROWS = ("chain", "fib")
 
 
 def figures(pair: Pair) -> dict[str, Any]:
-    """Medians of both systems for one shape and profile; `ratio` is Airflow's makespan over Paceline's, for the same size."""
+    """Medians of both systems for one shape and profile. `ratio` is Airflow's makespan over Paceline's for the same size."""
     airflow, paceline = (_figures(pair, runs) for runs in (pair.airflow, pair.paceline))
     return {
         "shape": pair.shape.name,
@@ -54,7 +54,7 @@ def _figures(pair: Pair, runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """A Markdown table of what `figures` returns."""
+    """A Markdown table of the results of `figures`."""
     lines = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
     return "\n".join([*lines, *("| " + " | ".join(_cells(row)) + " |" for row in rows)])
 
@@ -78,13 +78,13 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 
 def _times(side: dict[str, Any], digits: int) -> str:
-    """The median and, of several runs, the shortest and the longest."""
+    """The median, and for several runs also the shortest and the longest."""
     low, high = (f"{seconds:.{digits}f}" for seconds in side["makespan_range_s"])
     return f"{side['makespan_s']:.{digits}f}" + (f" ({low}-{high})" if side["runs"] > 1 else "")
 
 
 def keep(machine: Mapping[str, Any], rows: Sequence[dict[str, Any]], readme: Path = README) -> None:
-    """Put the table into the README, with the day, the machine and the versions."""
+    """Write the table to the README, with the date, the machine and the versions."""
     where = (
         f"{datetime.now(UTC).date().isoformat()}, {machine['cpus']} cores ({machine['cpu']}), {machine['memory_gb']} GB,"
         f" {machine['system']}, Python {machine['python']}; Airflow {machine['airflow']}; Paceline at {machine['commit']}."

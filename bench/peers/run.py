@@ -1,4 +1,4 @@
-"""One run of a DAG on either system: made, awaited, and read back from the times that the system's own database holds."""
+"""Runs a DAG on either system, waits for its end, and reads its times from the system's own database."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from bench.measure import calibrate
 from bench.peers.airflow import Airflow
 from bench.stack import Stack, StackError
 
-#: Seconds a run may take; Airflow's defaults need 1.1 s a task of a chain.
+#: Seconds that a run may take. Airflow's defaults need 1.1 s for each task of a chain.
 LIMIT_S = 600.0
 PACELINE_RUN = "select extract(epoch from queued_at), extract(epoch from ended_at), state from dag_run where id = %s"
 PACELINE_TASKS = """
@@ -27,25 +27,25 @@ AIRFLOW_TASKS = """
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What one run took. `tasks` are (started, ended) in the order of their start; times are seconds since 1970."""
+    """The times of one run. `tasks` are (started, ended) in the order of their start, in seconds since 1970."""
 
     queued_at: float
     ended_at: float
     tasks: Sequence[tuple[float, float]]
-    #: CPU of the system's processes and of both servers while it ran.
+    #: CPU seconds of the system's processes and of both servers during the run.
     cpu_s: float
-    #: `measure.calibrate` just before it: how fast the machine was.
+    #: `measure.calibrate` just before the run: the speed of the machine.
     calibration_ms: float
 
     @property
     def makespan_s(self) -> float:
-        """From the making of the run to its end."""
+        """Seconds from the creation of the run to its end."""
         return self.ended_at - self.queued_at
 
     @property
     def hops_ms(self) -> list[float]:
-        """Of tasks in a row: from the end of each to the start of the next."""
-        return [(after[0] - before[1]) * 1e3 for before, after in pairwise(self.tasks)]
+        """For sequential tasks: milliseconds from the start of each to the start of the next, see measure.hops."""
+        return [(after[0] - before[0]) * 1e3 for before, after in pairwise(self.tasks)]
 
 
 def on_paceline(stack: Stack, dag_id: str) -> Run:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.measure import quantile
-from bench.scale import model
-from bench.scale.model import Costs, Deployment, Graph, Model, Parameters
+from bench.scale import graphs
+from bench.scale.graphs import Graph
+from bench.scale.model import Costs, Deployment, Line, Model, Parameters, Step, Work
 
 ROLES = {"scheduler": "scheduler", "worker": "worker", "worker_children": "child", "postgres": "postgres", "redis": "redis"}
 #: CPU of both sides of a one-row commit, which is no part of the wait for the disk.
@@ -20,30 +21,34 @@ CORES = 2
 BENCH = Deployment(shared_cores=CORES)
 #: The shapes of bench/shapes.py that can be drawn here: the graph, and how many runs of it at once.
 SHAPES: Mapping[str, Callable[[Mapping[str, float]], tuple[Graph, int]]] = {
-    "chain": lambda _: (model.row(100), 1),
-    "wide": lambda _: (model.fan(2000), 1),
-    "tree": lambda _: (model.tree(1023), 1),
-    "grid": lambda _: (model.grid(20, 20), 1),
-    "many": lambda _: (model.row(10), 100),
-    "many_runs": lambda _: (model.row(5), 1000),
-    "fib": lambda _: (model.row(40), 1),
-    "fib_long": lambda work: (model.row(10, work["fib_long"]), 1),
+    "chain": lambda _: (graphs.row(100), 1),
+    "wide": lambda _: (graphs.fan(2000), 1),
+    "tree": lambda _: (graphs.tree(1023), 1),
+    "grid": lambda _: (graphs.grid(20, 20), 1),
+    "many": lambda _: (graphs.row(10), 100),
+    "many_runs": lambda _: (graphs.row(5), 1000),
+    "fib": lambda _: (graphs.row(40), 1),
+    "fib_long": lambda work: (graphs.row(10, work["fib_long"]), 1),
 }
-#: What the model is fitted to; no check of it.
-FITTED = ("chain", "wide")
+#: Its part `by_message` turns in-place follow off.
+BY_MESSAGE = replace(BENCH, in_place_s=0.0)
 #: Of the load that is simulated: seconds of a task, tasks of a run, seconds of the model's time. What a task takes of schedulers
 #: and servers does not depend on how long it runs, so a short one makes a small model.
 TASK_S, LENGTH, SECONDS = 1.0, 10, 12.0
 #: The busiest hour over the average of a day; and how many of all children are at work then.
 PEAK, USED = 3.0, 0.6
-#: What is made large: task instances a day, and with what.
+#: default_pool_task_slot_count, which is below core.parallelism.
+DEFAULT_SLOTS = 128
+#: What is made large: task instances a day, and with what. `raised` stands for pools and core.parallelism of as many slots as there
+#: are children.
 SIZES = (
-    ("defaults", 10e6, Deployment(workers=100, children=16)),
-    ("defaults", 10e6, Deployment(workers=1000, children=16)),
-    ("2 schedulers, beats every 10 s", 10e6, Deployment(schedulers=2, workers=1000, children=16, heartbeat_s=10)),
-    ("2 schedulers, 4 pools, beats every 10 s", 100e6,
+    ("defaults", 10e6, Deployment(workers=13, children=16, slots=DEFAULT_SLOTS)),
+    ("raised", 10e6, Deployment(workers=100, children=16)),
+    ("raised", 10e6, Deployment(workers=1000, children=16)),
+    ("raised, 2 schedulers, beats every 10 s", 10e6, Deployment(schedulers=2, workers=1000, children=16, heartbeat_s=10)),
+    ("raised, 2 schedulers, 4 pools, beats every 10 s", 100e6,
      Deployment(schedulers=2, workers=1000, children=16, pools=4, heartbeat_s=10, postgres_cores=16)),
-    ("4 schedulers, 8 pools, 2 brokers, beats every 30 s", 100e6,
+    ("raised, 4 schedulers, 8 pools, 2 brokers, beats every 30 s", 100e6,
      Deployment(schedulers=4, workers=10_000, children=16, pools=8, brokers=2, heartbeat_s=30, postgres_cores=32)),
 )  # fmt: skip
 
@@ -70,15 +75,19 @@ def conditions(shape: Mapping[str, Any]) -> Conditions:
 
 
 def fit(result: Mapping[str, Any]) -> Parameters:
-    """For the machine as it was during `chain`: costs from the CPU of `chain` and `wide`, and `wake_s` such that the model's chain
-    takes what the measured one took."""
-    shapes, standing = result["shapes"], result["standing"]
-    then = conditions(shapes["chain"])
-    followed = _costs(shapes["chain"]["cpu_s_per_task"])
-    scheduled = _costs(shapes["wide"]["cpu_s_per_task"], then.cpu_s / conditions(shapes["wide"]).cpu_s)
+    """For the machine as it was during the chain by message: costs from the CPU of that chain, of the chain in place, and of single
+    steps; and `wake_s` such that the model's chain by message takes what the measured one took."""
+    by_message, standing, open_runs = result["by_message"]["chain"], result["standing"], result["open_runs"]
+    then, in_place = conditions(by_message), result["shapes"]["chain"]
     parameters = Parameters(
-        followed=followed,
-        scheduled=scheduled,
+        followed=_costs(by_message["cpu_s_per_task"]),
+        in_place=_costs(in_place["cpu_s_per_task"], then.cpu_s / conditions(in_place).cpu_s),
+        make=_work(open_runs["make_ms"]),
+        start=_work(open_runs["start_ms"]),
+        close=_work(open_runs["close_ms"]),
+        sweep=_work(open_runs["sweep_ms"]),
+        # One task of each run was queued.
+        queue=_each(_work(open_runs["queue_ms"])),
         flush_s=max(0.0, 1 / result["raw"]["pg_commits_per_s"] - COMMIT_CPU_S),
         wake_s=0.0,
         pass_postgres_s=_line(standing["pass_postgres_ms"]),
@@ -87,8 +96,8 @@ def fit(result: Mapping[str, Any]) -> Parameters:
     low, high = 0.0, 0.02
     for _ in range(20):
         middle = (low + high) / 2
-        took = makespan(_under(replace(parameters, wake_s=middle), then, then), "chain", {})
-        low, high = (middle, high) if took < shapes["chain"]["makespan_s"] else (low, middle)
+        took = makespan(_under(replace(parameters, wake_s=middle), then, then), "chain", {}, BY_MESSAGE)
+        low, high = (middle, high) if took < by_message["makespan_s"] else (low, middle)
     return replace(parameters, wake_s=low)
 
 
@@ -99,7 +108,12 @@ def _under(parameters: Parameters, then: Conditions, now: Conditions) -> Paramet
     return replace(
         parameters,
         followed=_scaled(parameters.followed, cpu),
-        scheduled=_scaled(parameters.scheduled, cpu),
+        in_place=_scaled(parameters.in_place, cpu),
+        queue=_times(parameters.queue, cpu),
+        make=_times(parameters.make, cpu),
+        start=_times(parameters.start, cpu),
+        close=_times(parameters.close, cpu),
+        sweep=_times(parameters.sweep, cpu),
         flush_s=parameters.flush_s * wake,
         wake_s=parameters.wake_s * wake,
         pass_s=parameters.pass_s * cpu,
@@ -111,8 +125,25 @@ def _scaled(costs: Costs, by: float) -> Costs:
     return Costs(**{name: seconds * by for name, seconds in asdict(costs).items()})
 
 
-def _line(by_active: Mapping[str, float]) -> tuple[float, float]:
-    """Seconds always, and seconds for each active task instance: a line through the smallest and the largest."""
+def _times(work: Work, by: float) -> Work:
+    return Work(**{name: (always * by, each * by) for name, (always, each) in asdict(work).items()})
+
+
+def _work(by_size: Mapping[str, Sequence[float]]) -> Work:
+    """From milliseconds of [scheduler, PostgreSQL] by size."""
+    return Work(
+        scheduler=_line({size: spent for size, (spent, _) in by_size.items()}),
+        postgres=_line({size: spent for size, (_, spent) in by_size.items()}),
+    )
+
+
+def _each(work: Work) -> Work:
+    """The same, for each."""
+    return Work(scheduler=(0.0, sum(work.scheduler)), postgres=(0.0, sum(work.postgres)))
+
+
+def _line(by_active: Mapping[str, float]) -> Line:
+    """Seconds always, and seconds for each: a line through the smallest and the largest."""
     (low, least), *_, (high, most) = sorted((int(active), ms / 1000) for active, ms in by_active.items())
     each = max(0.0, (most - least) / (high - low))
     return max(0.0, least - each * low), each
@@ -122,12 +153,11 @@ def _costs(cpu: Mapping[str, float], by: float = 1.0) -> Costs:
     return Costs(**{name: cpu[role] * by for role, name in ROLES.items()})
 
 
-def makespan(parameters: Parameters, name: str, work: Mapping[str, float]) -> float:
+def makespan(parameters: Parameters, name: str, work: Mapping[str, float], deployment: Deployment = BENCH) -> float:
     """Seconds that a shape takes on the machine of the bench."""
     graph, runs = SHAPES[name](work)
-    one = Model(parameters, BENCH)
-    for _ in range(runs):
-        one.trigger(graph)
+    one = Model(parameters, deployment)
+    one.trigger(graph, runs)
     while len(one.closed) < runs:
         one.env.step()
     return one.env.now
@@ -135,31 +165,37 @@ def makespan(parameters: Parameters, name: str, work: Mapping[str, float]) -> fl
 
 def check(parameters: Parameters, result: Mapping[str, Any]) -> list[dict[str, Any]]:
     """By shape that was measured: what the model says of the machine as it was then, and its error."""
-    shapes, rows = result["shapes"], []
-    then = conditions(shapes["chain"])
-    for name in SHAPES:
-        if name in shapes:
+    rows = []
+    then = conditions(result["by_message"]["chain"])
+    for kind, deployment in (("shapes", BENCH), ("by_message", BY_MESSAGE)):
+        shapes = result[kind]
+        for name in (name for name in SHAPES if name in shapes):
             now, measured = conditions(shapes[name]), shapes[name]["makespan_s"]
             # One at a time: whatever the machine gives to a load that takes all, this has a core.
-            work = {"fib_long": _work(shapes)} if name == "fib_long" else {}
-            said = makespan(_under(parameters, then, now), name, work)
-            rows.append({"shape": name, "fitted": name in FITTED, "measured_s": measured, "model_s": round(said, 4),
-                         "error": round(said / measured - 1, 3), "cores": round(now.cores, 2)})  # fmt: skip
+            work = {"fib_long": _fib_s(shapes)} if name == "fib_long" else {}
+            said = makespan(_under(parameters, then, now), name, work, deployment)
+            fitted = kind == "by_message" and name == "chain"
+            rows.append({
+                "shape": name, "in_place": deployment is BENCH, "fitted": fitted, "measured_s": measured, "model_s": round(said, 4),
+                "error": round(said / measured - 1, 3), "cores": round(now.cores, 2),
+            })  # fmt: skip
     return rows
 
 
-def _work(shapes: Mapping[str, Any]) -> float:
+def _fib_s(shapes: Mapping[str, Any]) -> float:
     """CPU of one fib(33): what a task of fib_long takes more of its child than one of fib."""
     return float(shapes["fib_long"]["cpu_s_per_task"]["worker_children"] - shapes["fib"]["cpu_s_per_task"]["worker_children"])
 
 
-def load(parameters: Parameters, deployment: Deployment, per_s: float, *, seconds: float = SECONDS) -> dict[str, Any]:
-    """Runs of LENGTH tasks of TASK_S seconds come at random, so that `per_s` task instances become ready a second.
+def load(
+    parameters: Parameters, deployment: Deployment, per_s: float, *, task_s: float = TASK_S, seconds: float = SECONDS
+) -> dict[str, Any]:
+    """Runs of LENGTH tasks of `task_s` seconds come at random, so that `per_s` task instances become ready a second.
 
     How busy each part is, the hop, and how many task instances wait at the end. The first half of the time does not count.
     """
     one = Model(parameters, deployment)
-    one.env.process(_arrivals(one, per_s, seconds))
+    one.env.process(_arrivals(one, per_s, task_s, seconds))
     one.env.run(seconds / 2)
     before, at = _busy(one), one.env.now
     one.hops.clear()
@@ -177,18 +213,18 @@ def load(parameters: Parameters, deployment: Deployment, per_s: float, *, second
     }
 
 
-def _arrivals(one: Model, per_s: float, seconds: float) -> model.Step:
-    graph = replace(model.row(LENGTH, TASK_S), busy=False)
+def _arrivals(one: Model, per_s: float, task_s: float, seconds: float) -> Step:
+    graph = replace(graphs.row(LENGTH, task_s), busy=False)
     # As if it had gone on for long: runs are met somewhere in their course.
-    for _ in range(int(per_s * TASK_S)):
-        one.env.process(_later(one, replace(model.row(one.dice.randint(1, LENGTH), TASK_S), busy=False)))
+    for _ in range(int(per_s * task_s)):
+        one.env.process(_later(one, replace(graphs.row(one.dice.randint(1, LENGTH), task_s), busy=False)))
     while one.env.now < seconds:
         yield one.env.timeout(one.dice.expovariate(per_s / LENGTH))
         one.trigger(graph)
 
 
-def _later(one: Model, graph: Graph) -> model.Step:
-    yield one.env.timeout(one.dice.random() * TASK_S)
+def _later(one: Model, graph: Graph) -> Step:
+    yield one.env.timeout(one.dice.random() * graph.seconds)
     one.trigger(graph)
 
 
@@ -207,10 +243,12 @@ def large(parameters: Parameters) -> list[dict[str, Any]]:
     """Each size with the defaults, then with what lifts its first limit."""
     found = []
     for name, a_day, deployment in SIZES:
-        per_s = a_day / 86400
-        standing = int(deployment.workers * deployment.children * USED)
-        row = load(parameters, replace(deployment, standing=standing), per_s * PEAK)
-        row |= {"what": name, "a_day": a_day, "workers": deployment.workers, "connections": _connections(deployment)}
+        per_s = a_day / 86400 * PEAK
+        running = int(deployment.workers * deployment.children * USED)
+        task_s = min(TASK_S, running / per_s)
+        row = load(parameters, replace(deployment, standing=max(0, int(running - per_s * task_s))), per_s, task_s=task_s)
+        row |= {"what": name, "a_day": a_day, "workers": deployment.workers, "connections": _connections(deployment),
+                "running": running, "seconds_of_a_task": round(running / per_s, 2)}  # fmt: skip
         found.append(row)
     return found
 

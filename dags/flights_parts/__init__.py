@@ -1,1 +1,1 @@
-"""The parts of the flights pipeline that need no DAG: checks, Spark steps, tables, picture and report."""
+"""The parts of the flights pipeline that do not depend on the DAG: checks, Spark steps, tables, chart and report."""

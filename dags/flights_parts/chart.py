@@ -1,4 +1,4 @@
-"""The picture: delays by carrier, by month and by hour of departure, drawn with matplotlib."""
+"""The chart: delays by carrier, by month and by hour of departure, drawn with matplotlib."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +23,7 @@ def draw(
     mean_min: float,
 ) -> str:
     """Draw mean arrival delays in minutes as a PNG, and return its path."""
-    # A Figure of one's own, not pyplot: no display, no state shared with other tasks of this worker.
+    # A Figure without pyplot needs no display, and shares no state with other tasks of this worker.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(13, 7.6), dpi=150, facecolor="white")
@@ -44,7 +44,7 @@ def draw(
     _month_bars(figure.add_subplot(grid[0, 1]), months)
     _hour_line(figure.add_subplot(grid[1, 1]), hours)
     with attempt(target) as path:
-        # Without the version of matplotlib in it, the file does not change with an upgrade that draws the same.
+        # Without matplotlib's version in the file, an upgrade that draws the same does not change it.
         figure.savefig(path, format="png", metadata={"Software": None})
     return str(target)
 

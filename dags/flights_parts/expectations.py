@@ -1,4 +1,4 @@
-"""What must hold of the raw tables before anything is built on them."""
+"""The data quality checks of the raw tables."""
 
 from typing import TYPE_CHECKING
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 def check_raw(
     *, flights: "DataFrame", weather: "DataFrame", planes: "DataFrame", airports: "DataFrame", airlines: "DataFrame"
 ) -> "Report":
-    """Check every promise as one Spark job; ExpectationError names those that do not hold, with rows that break them."""
+    """Run all checks as one Spark job; ExpectationError names the failed ones, with rows that violate them."""
     return check(*suites(flights=flights, weather=weather, planes=planes, airports=airports, airlines=airlines))
 
 
 def suites(
     *, flights: "DataFrame", weather: "DataFrame", planes: "DataFrame", airports: "DataFrame", airlines: "DataFrame"
 ) -> "list[Suite]":
-    """The checks by table. Tolerated is what the year is known to hold: flights that never left, Caribbean airports and
-    unregistered planes that the other files lack, and one wind of 1,048 miles an hour, which cleaning blanks.
+    """The checks by table. They tolerate the known gaps of the year: flights that never left, Caribbean airports and unregistered
+    planes that the other files lack, and one wind speed of 1,048 miles per hour, which cleaning blanks.
     """
     return [
         expect(flights, "flights")

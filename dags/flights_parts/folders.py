@@ -1,4 +1,4 @@
-"""Where a run writes, and how: each result appears whole or not at all."""
+"""The folder of a run, and atomic writes to it: each result appears complete or not at all."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ _NOT_IN_A_NAME = frozenset("/\\*?[]{}")
 def run_folder(run_id: str) -> Path:
     """The folder of one run, `$PACELINE_HOME/data/flights/<run_id>`, made if it is missing.
 
-    Raises ValueError for a run id that would leave that place, or that Spark would read as a pattern of paths.
+    Raises ValueError for a run ID that points outside of it, or that Spark would read as a path pattern.
     """
     if run_id in {"", ".", ".."} or _NOT_IN_A_NAME & set(run_id):
         unfit = " ".join(sorted(_NOT_IN_A_NAME))
@@ -25,9 +25,9 @@ def run_folder(run_id: str) -> Path:
 
 @contextmanager
 def attempt(target: Path) -> Iterator[Path]:
-    """Give a path to write to, and rename it to `target` when the block ends well; a failed block leaves nothing.
+    """Yield a path to write to, and rename it to `target` if the block succeeds. A failed block leaves nothing.
 
-    Each attempt has a folder of its own, so an attempt thought dead cannot mix its files with those of its successor.
+    Each attempt has its own folder, so an attempt that was declared lost cannot mix its files with those of its successor.
     """
     scratch = target.parent / f".attempt-{uuid.uuid4().hex}"
     scratch.mkdir(parents=True)
@@ -39,8 +39,8 @@ def attempt(target: Path) -> Iterator[Path]:
 
 
 def _publish(scratch: Path, target: Path) -> None:
-    # A folder cannot be renamed onto a folder with files. Moved aside first, the old one is missing for an instant,
-    # which nobody sees: the tasks that read it start only after this one has succeeded.
+    # A folder cannot replace a folder with files, so the old one is moved aside first. No task reads it in between: those that
+    # do start only after this one has succeeded.
     if target.is_dir():
         target.rename(scratch / "previous")
     (scratch / target.name).replace(target)

@@ -1,4 +1,4 @@
-"""The report: delays.png, a self-contained report.html around it, and summary.json, all from the result tables."""
+"""The report: delays.png, a self-contained report.html with it, and summary.json, all from the result tables."""
 
 import base64
 import json
@@ -22,7 +22,7 @@ _AGES = ("under 5 years", "5 to 9 years", "10 to 14 years", "15 to 19 years", "2
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What the report is made of: the rows of the four tables, the airlines' names and the counts of cleaning."""
+    """The input of the report: the rows of the four tables, the names of the airlines and the counts of cleaning."""
 
     carriers: list[Row]
     months: list[Row]
@@ -49,7 +49,7 @@ class Results:
 
 
 def write_report(folder: Path, run_id: str, *, names: Mapping[str, str], counts: Mapping[str, Any], checks: int) -> dict[str, Any]:
-    """Write the picture, the page and the summary, and return the number of carriers, the rows and the page's path."""
+    """Write the chart, the page and the summary. Returns the number of carriers, the number of rows and the path of the page."""
     results = Results.read(folder, names, counts)
     summary = summarize(results)
     picture = chart.draw(
@@ -83,7 +83,7 @@ def summarize(results: Results) -> dict[str, Any]:
 
 
 def render(results: Results, summary: Mapping[str, Any], *, picture: bytes, run_id: str, checks: int) -> str:
-    """The page as HTML that needs no other file: style and picture are in it."""
+    """The page as HTML that needs no other file: it contains its style and chart."""
     import jinja2
 
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)

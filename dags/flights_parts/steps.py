@@ -13,7 +13,7 @@ STRONGEST_WIND_MPH = 120
 
 
 def ingest(spark: "SparkSession", files: Mapping[str, str]) -> "dict[str, DataFrame]":
-    """The source files as typed tables; one whose header differs is refused."""
+    """The source files as typed tables. A file with a different header is rejected."""
     return {
         table: spark.read.csv(
             f"file://{path}", schema=source.SCHEMAS[table], header=True, enforceSchema=False, nullValue="NA", mode="FAILFAST"
@@ -23,7 +23,7 @@ def ingest(spark: "SparkSession", files: Mapping[str, str]) -> "dict[str, DataFr
 
 
 def clean(flights: "DataFrame", weather: "DataFrame") -> dict[str, Any]:
-    """Keep the flights that left and arrived, blank the winds no instrument can have seen, and count what was left out.
+    """Keep the flights that left and arrived, blank impossible wind speeds, and count the flights that are left out.
 
     A cleaned row has both delays: cancelled flights have no departure, diverted ones no delay at the destination.
     """
@@ -59,7 +59,7 @@ def enrich(
 def aggregate_month(enriched: "DataFrame", month: int | None) -> "DataFrame":
     """Sum the flights of one month, or of each (None), by route and carrier, by hour, by weather and by the plane's age.
 
-    Only whole numbers are summed, so that the tables made of them are the same in whatever order Spark added.
+    Only integers are summed, so that the resulting tables do not depend on the order in which Spark adds them.
     """
     wanted = enriched if month is None else enriched.where(f"month = {month}")
     return enriched.sparkSession.sql(

@@ -1,4 +1,4 @@
-"""The result tables: sums over the months' aggregates, as CSV files that a re-run writes again byte for byte."""
+"""The result tables: sums over the aggregates of the months, as CSV files that have the same bytes if the run is repeated."""
 
 import csv
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 FIGURES = ("flights", "mean_dep_delay_min", "mean_arr_delay_min", "share_late_15")
 WORST_ROUTES = 20
-# A route flown less than daily says little: one bad evening would put it on top.
+# Without routes that are flown less than daily: one bad evening would put them on top.
 LEAST_FLIGHTS_OF_A_ROUTE = 365
 _SUMS = ("flights", "dep_delay_min", "arr_delay_min", "late")
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a group of flights did: counts, and delays summed in whole minutes."""
+    """The figures of a group of flights: counts, and delays summed in whole minutes."""
 
     flights: int
     dep_delay_min: int
@@ -43,14 +43,14 @@ class Figures:
 
 
 def carrier_table(sums: "DataFrame", folder: Path) -> str:
-    """Write carrier_delays.csv, one row a carrier."""
+    """Write carrier_delays.csv, one row per carrier."""
     carriers = _summed(sums, ["carrier"])
     rows = [(carrier, *figures.columns()) for (carrier,), figures in sorted(carriers.items())]
     return write_csv(folder / "carrier_delays.csv", ("carrier", *FIGURES), rows)
 
 
 def monthly_table(sums: "DataFrame", counts: Mapping[str, Any], folder: Path) -> str:
-    """Write monthly.csv, one row a month, with the flights that were planned and cancelled beside those flown."""
+    """Write monthly.csv, one row per month, with scheduled, cancelled and flown flights."""
     planned = {month["month"]: (month["scheduled"], month["cancelled"]) for month in counts["months"]}
     flown = _summed(sums.where("carrier IS NOT NULL"), ["month"])
     rows = [(month, *planned[month], *figures.columns()) for (month,), figures in sorted(flown.items())]
@@ -58,7 +58,7 @@ def monthly_table(sums: "DataFrame", counts: Mapping[str, Any], folder: Path) ->
 
 
 def route_table(sums: "DataFrame", folder: Path) -> str:
-    """Write worst_routes.csv: of the routes flown daily, those with the longest mean arrival delay, longest first."""
+    """Write worst_routes.csv: the daily routes with the longest mean arrival delay, longest first."""
     routes = _summed(sums, ["origin", "dest", "dest_name"])
     daily = [(route, figures) for route, figures in routes.items() if figures.flights >= LEAST_FLIGHTS_OF_A_ROUTE]
     worst = sorted(daily, key=lambda entry: (-entry[1].mean_arr_delay_min, entry[0][:2]))[:WORST_ROUTES]
@@ -77,7 +77,7 @@ def condition_table(sums: "DataFrame", folder: Path) -> str:
 
 
 def write_csv(target: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Write a CSV file whole or not at all, and return its path."""
+    """Write a CSV file atomically, and return its path."""
     with attempt(target) as path, path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
@@ -86,13 +86,13 @@ def write_csv(target: Path, header: Sequence[str], rows: Iterable[Sequence[objec
 
 
 def read_csv(path: str) -> list[dict[str, str]]:
-    """Read a table back as one dictionary a row."""
+    """Read a table as one dictionary per row."""
     with Path(path).open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
 def _summed(aggregates: "DataFrame", keys: list[str]) -> Mapping[tuple[object, ...], Figures]:
-    # Each row of an aggregate belongs to one grouping only: the first key's being null means it is another one's.
+    # Each row of an aggregate belongs to one grouping only. If the first key is null, it belongs to another one.
     from pyspark.sql import functions as F
 
     summed = aggregates.where(F.col(keys[0]).isNotNull()).groupBy(*keys).agg(*(F.sum(name).alias(name) for name in _SUMS))

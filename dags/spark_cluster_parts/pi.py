@@ -1,4 +1,4 @@
-"""An application of its own, for spark-submit: throws so many times 100,000 darts."""
+"""A Spark application for spark-submit that estimates pi by throwing 100,000 darts in each part."""
 
 import random
 import sys
@@ -9,7 +9,7 @@ THROWS = 100_000
 
 
 def hits(part: int) -> int:
-    """How many of the darts of one part hit the circle."""
+    """The number of darts in one part that hit the circle."""
     dice = random.Random(part)
     return sum(dice.random() ** 2 + dice.random() ** 2 <= 1 for _ in range(THROWS))
 

@@ -222,6 +222,10 @@ class AbstractOperator(Node, metaclass=OperatorMeta):
                 what = "the result of a task" if isinstance(value, XComArg) else "a param"
                 raise self.checks().refuse(f"{name} cannot take {what}; template fields can ({fields}).")
 
+    def text(self, name: str, value: Any) -> Any:
+        """The checked value of an argument that must be a non-empty str, or the result of a task, or a param."""
+        return value if isinstance(value, XComArg | params_.DagParam) else self.checks().text(name, value)
+
     def checks(self) -> Arguments:
         """Argument checks whose errors name this task and its line."""
         return Arguments(owner_of(self.task_id, self.dag or scope.current_dag()), self.at)

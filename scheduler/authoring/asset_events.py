@@ -1,7 +1,5 @@
 """Asset events in the context of a task: those that triggered its run, those of its inlets, and the extras of its outlets."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime

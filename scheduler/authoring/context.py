@@ -1,7 +1,5 @@
 """The task context: the names that templates, `execute(context)` and parameters of @task functions can use."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -15,12 +13,13 @@ from scheduler.authoring.connection import Connections
 from scheduler.authoring.external import Counts, Target
 from scheduler.authoring.graph import Graph
 from scheduler.authoring.secrets_backend import NoBackend, SecretsBackend
+from scheduler.authoring.templates import DATE_FORMATS
 from scheduler.authoring.variable import Variables
 
 Context = running.Context
 
 #: The logical date in its usual formats; absent for a run without a logical date.
-DATE_KEYS = ("logical_date", "ds", "ds_nodash", "ts", "ts_nodash", "ts_nodash_with_tz")
+DATE_KEYS = ("logical_date", *DATE_FORMATS)
 #: Of the DAG's last successful run before this one; None if there is none.
 PREVIOUS_KEYS = (
     "prev_data_interval_start_success",
@@ -191,12 +190,4 @@ def dates(logical_date: datetime | None) -> Mapping[str, Any]:
     if logical_date is None:
         return {}
     moment = logical_date.astimezone(UTC)
-    ts = moment.isoformat()
-    return {
-        "logical_date": moment,
-        "ds": moment.strftime("%Y-%m-%d"),
-        "ds_nodash": moment.strftime("%Y%m%d"),
-        "ts": ts,
-        "ts_nodash": moment.strftime("%Y%m%dT%H%M%S"),
-        "ts_nodash_with_tz": ts.replace("-", "").replace(":", ""),
-    }
+    return {"logical_date": moment, **{name: formatted(moment) for name, formatted in DATE_FORMATS.items()}}

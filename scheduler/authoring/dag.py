@@ -1,28 +1,24 @@
 """The DAG of a DAG file: `with DAG(...)` or `@dag`."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
+from graphlib import CycleError, TopologicalSorter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Self, Unpack, overload
+from typing import Any, ClassVar, Self, Unpack, overload
 
 from scheduler.authoring import params as params_
 from scheduler.authoring import scope, source, timetable, zones
 from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.arguments import LATER_FOR_DAGS, LATER_FOR_TASKS, Arguments, near
-from scheduler.authoring.cycles import find_cycle
 from scheduler.authoring.dag_arguments import CALLBACKS, DagArguments
 from scheduler.authoring.deadline import DeadlineAlert
 from scheduler.authoring.fields import checked
 from scheduler.authoring.graph import Graph, Group, Unfinished
 from scheduler.authoring.signatures import parameters
-from scheduler.exceptions import DagCycleError, DagError, DuplicateTaskError, NotFoundError
-
-if TYPE_CHECKING:
-    from scheduler.authoring.timetable import Timetable
+from scheduler.authoring.timetables.base import Timetable
+from scheduler.exceptions import DagCycleError, DagError, NotFoundError
 
 
 class DAG(Graph[AbstractOperator]):
@@ -78,7 +74,7 @@ class DAG(Graph[AbstractOperator]):
         self.task_group_dict: dict[str, Group] = {}
         self.edge_labels: dict[tuple[str, str], str] = {}
         self.partials: list[Unfinished] = []
-        self._suffixes: dict[str, int] = {}
+        self.suffixes: dict[str, int] = {}
 
     @property
     def notify(self) -> tuple[str, ...]:
@@ -134,58 +130,13 @@ class DAG(Graph[AbstractOperator]):
             raise NotFoundError(f"DAG {self.dag_id!r} has no task {task_id!r}{near(task_id, self.task_dict)}")
         return self.task_dict[task_id]
 
-    def add_task(self, task: AbstractOperator) -> None:
-        """Add `task`. DuplicateTaskError names the lines of two tasks with the same ID."""
-        known = self.task_dict.get(task.task_id)
-        if known is not None and known is not task:
-            raise source.fault(
-                f"DAG {self.dag_id!r} has two tasks {task.task_id!r}, defined in lines {known.line} and {task.line}; "
-                "give one of them another task_id.",
-                kind=DuplicateTaskError,
-                at=task.at,
-            )
-        if task.task_id in self.task_group_dict:
-            raise task.checks().refuse("a task group has the same ID; give the task another task_id.")
-        self.task_dict[task.task_id] = task
-        task.dag = self
-        if task.task_group is not None:
-            task.task_group.add(task)
-
-    def add_group(self, group: Group) -> None:
-        """Add `group`; DuplicateTaskError if a task or group has its ID."""
-        if group.group_id in self.task_group_dict or group.group_id in self.task_dict:
-            raise source.fault(
-                f"DAG {self.dag_id!r} has another task or task group {group.group_id!r}; give this group another group_id.",
-                kind=DuplicateTaskError,
-                at=group.at,
-            )
-        self.task_group_dict[group.group_id] = group
-        if group.parent_group is not None:
-            group.parent_group.add(group)
-
-    def unique_id(self, label: str, group: Group | None) -> str:
-        """`label` if it is free in `group`, else with the suffix `__1`, `__2`, ... for a function that is used again."""
-        prefix = "" if group is None else group.child_id("")
-
-        def is_free(name: str) -> bool:
-            return prefix + name not in self.task_dict and prefix + name not in self.task_group_dict
-
-        if is_free(label):
-            return label
-        number = self._suffixes.get(prefix + label, 0) + 1
-        while not is_free(f"{label}__{number}"):
-            number += 1
-        self._suffixes[prefix + label] = number
-        return f"{label}__{number}"
-
     def validate(self) -> None:
         """Run the checks that need the whole DAG: unfinished partials, cycles, params without a default, default_args."""
         for partial in self.partials:
             partial.validate()
         for task in self.task_dict.values():
             task.link_results()
-        cycle = find_cycle({task_id: task.downstream_task_ids for task_id, task in self.task_dict.items()})
-        if cycle:
+        if cycle := self._cycle():
             raise source.fault(
                 f"DAG {self.dag_id!r} has a cycle: {' -> '.join(cycle)}; remove one of these edges.",
                 kind=DagCycleError,
@@ -203,6 +154,19 @@ class DAG(Graph[AbstractOperator]):
             # Without a near match it may be for an operator that this DAG does not use.
             if (hint := near(name, known)) != ".":
                 raise Arguments(f"DAG {self.dag_id!r}", self.at).refuse(f"unknown argument {name!r} in default_args{hint}")
+
+    def _cycle(self) -> list[str]:
+        """The path of one cycle, with its first ID again at the end; empty if there is none. Equal DAGs give equal paths."""
+        sorter = TopologicalSorter(dict.fromkeys(self.task_dict, ()))
+        for task_id, task in self.task_dict.items():
+            for below in sorted(task.downstream_task_ids):
+                sorter.add(below, task_id)
+        try:
+            sorter.prepare()
+        except CycleError as error:
+            path: list[str] = error.args[1]
+            return path
+        return []
 
     def __enter__(self) -> Self:
         scope.enter(self)

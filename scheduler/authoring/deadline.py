@@ -1,7 +1,5 @@
 """Deadlines of DAG runs: `deadline=DeadlineAlert(reference=..., interval=..., callback=...)`, or a list of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta

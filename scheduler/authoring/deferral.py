@@ -1,7 +1,5 @@
 """Waiting without a worker: the exceptions that release it, and the base class of the triggers that a waiter awaits."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import AsyncIterator, Mapping
 from datetime import date, datetime, timedelta

@@ -1,7 +1,5 @@
 """Edges between tasks, results of tasks, task groups and lists of them: labels, `chain` and similar functions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """The expansion of a mapped task or group: the values of each instance, and where their number comes from."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +20,10 @@ class Values:
     arguments: dict[str, Any] = field(default_factory=dict)
     results: list[Any] = field(default_factory=list)
 
-    def take(self, name: str, value: Any, *, is_result: bool) -> None:
+    def take(self, name: str, value: Any, context: Mapping[str, Any], *, is_result: bool) -> None:
+        """Add an argument, which may be the result of a task."""
+        if isinstance(value, XComArg):
+            value, is_result = value.resolve(context), True
         self.arguments[name] = value
         if is_result:
             self.results.append(value)
@@ -82,7 +83,7 @@ class Product(Expansion):
             if name != first:
                 # A length can cost a query; the argument that varies slowest does not need it.
                 rest, place = divmod(rest, _counted(entries, name))
-            _take(found, name, entries[place], context, is_result=isinstance(value, XComArg))
+            found.take(name, entries[place], context, is_result=isinstance(value, XComArg))
         return found
 
 
@@ -127,7 +128,7 @@ class Entries(Expansion):
             raise XComError(f"expand_kwargs() got {entry!r} for map index {map_index}; it takes a dict with str keys.")
         found = Values()
         for name, value in entry.items():
-            _take(found, name, value, context, is_result=is_result)
+            found.take(name, value, context, is_result=is_result)
         return found
 
 
@@ -171,13 +172,6 @@ def refuse_repeated(names: Iterable[str], given: Collection[str], refuse: Refuse
 
 def _ref(value: Any) -> dict[str, Any]:
     return value.length_ref() if isinstance(value, XComArg) else {"literal": len(value)}
-
-
-def _take(found: Values, name: str, entry: Any, context: Mapping[str, Any], *, is_result: bool) -> None:
-    if isinstance(entry, XComArg):
-        found.take(name, entry.resolve(context), is_result=True)
-    else:
-        found.take(name, entry, is_result=is_result)
 
 
 def _counted(entries: Sequence[Any], name: str) -> int:

@@ -1,12 +1,9 @@
 """Conditions on the runs of other DAGs: the targets, and the verdict on their states. Pure: the caller reads the states."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
 
 #: The number of task instances (or runs) by state; empty for a target that does not exist.
 Counts = Mapping[str, int]
@@ -29,9 +26,6 @@ class Target:
     logical_date: datetime | None = None
     run_id: str | None = None
     task_id: str | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"dag_id": self.dag_id, "logical_date": self.logical_date, "run_id": self.run_id, "task_id": self.task_id}
 
 
 def judge(

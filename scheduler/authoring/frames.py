@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
 if TYPE_CHECKING:
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
 MARK = "__dataframe__"
 VERSION = 1
 _LOCAL = "file://"
+_FIELDS = ("url", "format", "rows", "bytes", "schema")
 
 
 @dataclass(frozen=True)
@@ -53,14 +53,7 @@ class DataFrameReference:
         return _open(spark, self.schema, [self.url])
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            MARK: VERSION,
-            "url": self.url,
-            "format": self.format,
-            "rows": self.rows,
-            "bytes": self.bytes,
-            "schema": self.schema,
-        }
+        return {MARK: VERSION} | {name: getattr(self, name) for name in _FIELDS}
 
     def __str__(self) -> str:
         return self.url
@@ -72,6 +65,7 @@ class DataFrames(Sequence["DataFrame"]):
     def __init__(self, references: Sequence[DataFrameReference], spark: SparkSession) -> None:
         self.references = tuple(references)
         self._spark = spark
+        self._opened: dict[int, DataFrame] = {}
 
     def union(self) -> DataFrame:
         """All rows as one DataFrame, in one read; ValueError if the schemas differ, or if there is no DataFrame."""
@@ -95,32 +89,13 @@ class DataFrames(Sequence["DataFrame"]):
     def __getitem__(self, place: int | slice) -> DataFrame | DataFrames:
         if isinstance(place, slice):
             return DataFrames(self.references[place], self._spark)
+        place = range(len(self))[place]
+        if place not in self._opened:
+            self._opened[place] = self.references[place].to_spark(self._spark)
         return self._opened[place]
-
-    def __iter__(self) -> Iterator[DataFrame]:
-        return (self._opened[place] for place in range(len(self)))
 
     def __repr__(self) -> str:
         return f"DataFrames({[reference.url for reference in self.references]!r})"
-
-    @cached_property
-    def _opened(self) -> _Opened:
-        return _Opened(self.references, self._spark)
-
-
-class _Opened:
-    """Opens each reference once."""
-
-    def __init__(self, references: Sequence[DataFrameReference], spark: SparkSession) -> None:
-        self._references = references
-        self._spark = spark
-        self._frames: dict[int, DataFrame] = {}
-
-    def __getitem__(self, place: int) -> DataFrame:
-        place = range(len(self._references))[place]
-        if place not in self._frames:
-            self._frames[place] = self._references[place].to_spark(self._spark)
-        return self._frames[place]
 
 
 def revived(value: Any) -> Any:
@@ -149,8 +124,7 @@ def opened(value: Any, spark: SparkSession) -> Any:
 
 def _reference(value: Mapping[str, Any]) -> Any:
     """The reference, or the object itself if user code used our key for something else."""
-    names = ("url", "schema", "rows", "bytes", "format")
-    return DataFrameReference(**{name: value[name] for name in names}) if all(name in value for name in names) else dict(value)
+    return DataFrameReference(**{name: value[name] for name in _FIELDS}) if value.keys() >= {*_FIELDS} else dict(value)
 
 
 def _open(spark: SparkSession, schema: Mapping[str, Any], urls: Sequence[str]) -> DataFrame:

@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from scheduler.authoring.arguments import Arguments
 from scheduler.authoring.params import Param
 from scheduler.authoring.source import Location, fault
-from scheduler.exceptions import DagCycleError
+from scheduler.exceptions import DagCycleError, DuplicateTaskError
 
 NodeT = TypeVar("NodeT", bound="Node")
 
@@ -125,33 +125,68 @@ class Group(Linkable):
     parent_group: Group | None
     group_id: str
     default_args: dict[str, Any]
+    prefix_group_id: bool
+    tooltip: str
+    #: How the group is mapped, see authoring/expansion.
+    expansion: Any
+    children: dict[str, Node | Group]
 
     @property
     def mapped_group(self) -> Group | None:
         """The innermost mapped group: this one, or one around it."""
-        raise NotImplementedError
+        if self.expansion is not None:
+            return self
+        return None if self.parent_group is None else self.parent_group.mapped_group
 
     @property
     def expand_spec(self) -> dict[str, Any] | None:
         """How many instances each of its tasks has; None unless this group itself is mapped."""
-        raise NotImplementedError
+        return None if self.expansion is None else self.expansion.spec()
 
     @property
     def spec(self) -> dict[str, Any]:
         """The group as data."""
-        raise NotImplementedError
+        parent = None if self.parent_group is None else self.parent_group.group_id
+        return {"group_id": self.group_id, "parent": parent, "tooltip": self.tooltip}
 
     def child_id(self, label: str) -> str:
         """The ID of a task or group with this label in the group."""
-        raise NotImplementedError
-
-    def add(self, child: Node | Group) -> None:
-        """Add a task or group whose ID is free."""
-        raise NotImplementedError
+        return f"{self.group_id}.{label}" if self.prefix_group_id else label
 
     def iter_tasks(self) -> Iterator[Node]:
         """Every task in the group and in the groups inside it, in order of definition."""
-        raise NotImplementedError
+        for child in self.children.values():
+            if isinstance(child, Group):
+                yield from child.iter_tasks()
+            else:
+                yield child
+
+    def has_task(self, task: Node) -> bool:
+        return any(one is task for one in self.iter_tasks())
+
+    def get_child_by_label(self, label: str) -> Node | Group:
+        """The task or group with this label; KeyError if there is none."""
+        return self.children[self.child_id(label)]
+
+    def add(self, child: Node | Group) -> None:
+        """Add a task or group; Graph.add_task and Graph.add_group reject an ID that is taken."""
+        self.children[child.group_id if isinstance(child, Group) else child.task_id] = child
+        if not isinstance(child, Group):
+            child.task_group = self
+
+    def roots(self) -> Sequence[Node]:
+        """The tasks without an upstream task in the group."""
+        tasks = list(self.iter_tasks())
+        ids = {task.task_id for task in tasks}
+        return [task for task in tasks if not task.upstream_task_ids & ids]
+
+    def leaves(self) -> Sequence[Node]:
+        """The tasks with only teardowns of the group after them: a task after the group does not wait for teardowns."""
+        tasks = {task.task_id: task for task in self.iter_tasks()}
+        work = {name for name, task in tasks.items() if not task.is_teardown}
+        ends = [tasks[name] for name in tasks if name in work and not tasks[name].downstream_task_ids & work]
+        # A setup with only its teardown after it is not an end, if there are others.
+        return [task for task in ends if not (task.is_setup and task.downstream_task_ids & tasks.keys())] or ends
 
 
 class Unfinished(Protocol):
@@ -172,6 +207,8 @@ class Graph(Generic[NodeT]):
     #: Labels of edges, by the IDs of the two tasks.
     edge_labels: dict[tuple[str, str], str]
     partials: list[Unfinished]
+    #: The numbers of the last suffixes, see `unique_id`.
+    suffixes: dict[str, int]
     # For templates:
     render_template_as_native_obj: bool
     template_searchpath: Sequence[str]
@@ -186,16 +223,48 @@ class Graph(Generic[NodeT]):
         return self.at.file
 
     def add_task(self, task: NodeT) -> None:
-        """Add `task`; DuplicateTaskError if its ID is taken."""
-        raise NotImplementedError
+        """Add `task`. DuplicateTaskError names the lines of two tasks with the same ID."""
+        known = self.task_dict.get(task.task_id)
+        if known is not None and known is not task:
+            raise fault(
+                f"DAG {self.dag_id!r} has two tasks {task.task_id!r}, defined in lines {known.line} and {task.line}; "
+                "give one of them another task_id.",
+                kind=DuplicateTaskError,
+                at=task.at,
+            )
+        if task.task_id in self.task_group_dict:
+            raise task.checks().refuse("a task group has the same ID; give the task another task_id.")
+        self.task_dict[task.task_id] = task
+        task.dag = self
+        if task.task_group is not None:
+            task.task_group.add(task)
 
     def add_group(self, group: Group) -> None:
-        """Add `group`; DuplicateTaskError if its ID is taken."""
-        raise NotImplementedError
+        """Add `group`; DuplicateTaskError if a task or group has its ID."""
+        if group.group_id in self.task_group_dict or group.group_id in self.task_dict:
+            raise fault(
+                f"DAG {self.dag_id!r} has another task or task group {group.group_id!r}; give this group another group_id.",
+                kind=DuplicateTaskError,
+                at=group.at,
+            )
+        self.task_group_dict[group.group_id] = group
+        if group.parent_group is not None:
+            group.parent_group.add(group)
 
     def unique_id(self, label: str, group: Group | None) -> str:
         """`label` if it is free in `group`, else with the suffix `__1`, `__2`, ... for a function that is used again."""
-        raise NotImplementedError
+        prefix = "" if group is None else group.child_id("")
+
+        def is_free(name: str) -> bool:
+            return prefix + name not in self.task_dict and prefix + name not in self.task_group_dict
+
+        if is_free(label):
+            return label
+        number = self.suffixes.get(prefix + label, 0) + 1
+        while not is_free(f"{label}__{number}"):
+            number += 1
+        self.suffixes[prefix + label] = number
+        return f"{label}__{number}"
 
 
 def owner_of(task_id: object, dag: Graph[Any] | None) -> str:

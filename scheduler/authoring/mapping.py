@@ -1,7 +1,5 @@
 """Mapped tasks: `.partial(...).expand(...)` defines one task that gets an instance for each value at run time."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn

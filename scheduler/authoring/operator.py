@@ -1,7 +1,5 @@
 """The base class of every operator: a task that can also be mapped."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from scheduler.authoring.abstract_operator import AbstractOperator

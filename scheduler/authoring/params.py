@@ -1,11 +1,9 @@
 """Params: the inputs of a run, each with a default and a JSON schema."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from datetime import date, datetime, time
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from scheduler.authoring.arguments import Arguments, near
 from scheduler.authoring.nesting import MAX_DEPTH, is_too_deep
@@ -64,20 +62,6 @@ class DagParam:
         return f"DagParam({self.name!r})"
 
 
-class HasParams(Protocol):
-    """A DAG or task."""
-
-    @property
-    def params(self) -> Mapping[str, Param]: ...
-
-
-class HasDagParams(HasParams, Protocol):
-    """A DAG."""
-
-    @property
-    def dag_id(self) -> str: ...
-
-
 def authored(given: Mapping[str, Any], checks: Arguments) -> dict[str, Param]:
     """The checked `params` of an author: plain values become Params, and each default fits its schema and is JSON."""
     found = {name: one if isinstance(one, Param) else Param(one) for name, one in given.items()}
@@ -125,18 +109,17 @@ def check(spec: Mapping[str, Any], conf: Mapping[str, Any], *, dag_id: str, conf
             raise ParamError(f"Param {name!r} of DAG {dag_id!r} cannot be {_shown(given[name])}: {complaint}.")
 
 
-def of_try(dag: HasDagParams, task: HasParams, conf: Mapping[str, Any], *, conf_overrides: bool = True) -> Params:
+def of_try(dag: Any, task: Any, conf: Mapping[str, Any], *, conf_overrides: bool = True) -> Params:
     """The params of one try: those of the DAG, overridden by those of the task, overridden by the conf of the run."""
-    params: dict[str, Param] = {**dag.params, **task.params}
-    given = conf if conf_overrides else {}
     # Those of the DAG were checked when the run was created.
-    check(
-        {name: one for name, one in spec(task.params).items() if one["schema"] or "value" not in one},
-        conf,
-        dag_id=dag.dag_id,
-        conf_overrides=conf_overrides,
-    )
-    return Params({name: param.value for name, param in params.items() if param.has_value} | dict(given))
+    own = {name: one for name, one in spec(task.params).items() if one["schema"] or "value" not in one}
+    check(own, conf, dag_id=dag.dag_id, conf_overrides=conf_overrides)
+    return of_run(dag.params | task.params, conf, conf_overrides=conf_overrides)
+
+
+def of_run(params: Mapping[str, Param], conf: Mapping[str, Any], *, conf_overrides: bool) -> Params:
+    """The values of params, overridden by the conf of the run."""
+    return Params({name: param.value for name, param in params.items() if param.has_value} | dict(conf if conf_overrides else {}))
 
 
 def _complaint(value: Any, schema: Mapping[str, Any]) -> str | None:
@@ -181,12 +164,8 @@ def _format_checker() -> Any:
 
     checker = FormatChecker()
     for name, read in {"date-time": _moment, "date": date.fromisoformat, "time": time.fromisoformat}.items():
-        checker.checks(name, raises=ValueError)(_reads(read))
+        checker.checks(name, raises=ValueError)(lambda value, read=read: not isinstance(value, str) or read(value) is not None)
     return checker
-
-
-def _reads(read: Any) -> Any:
-    return lambda value: not isinstance(value, str) or read(value) is not None
 
 
 def _moment(text: str) -> datetime:

@@ -1,7 +1,5 @@
 """The source of variables and connections of a running task."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 from scheduler.authoring.connection import Connection, ConnectionBackend

@@ -1,7 +1,5 @@
 """The arguments of operators and DAGs: their names, their defaults, and the creation of an operator from them."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Mapping
 from functools import cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, overload
 
@@ -67,63 +67,6 @@ class TaskGroup(Group):
             raise checks.refuse(f"it is in the mapped group {outer.group_id!r} and cannot be mapped again.")
         self.children: dict[str, Node | Group] = {}
         found.add_group(self)
-
-    @property
-    def mapped_group(self) -> Group | None:
-        """The innermost mapped group: this one, or one around it."""
-        if self.expansion is not None:
-            return self
-        return None if self.parent_group is None else self.parent_group.mapped_group
-
-    @property
-    def expand_spec(self) -> dict[str, Any] | None:
-        """How many instances each of its tasks has; None unless this group itself is mapped."""
-        return None if self.expansion is None else self.expansion.spec()
-
-    @property
-    def spec(self) -> dict[str, Any]:
-        """The group as data."""
-        parent = None if self.parent_group is None else self.parent_group.group_id
-        return {"group_id": self.group_id, "parent": parent, "tooltip": self.tooltip}
-
-    def child_id(self, label: str) -> str:
-        """The ID of a task or group with this label in the group."""
-        return f"{self.group_id}.{label}" if self.prefix_group_id else label
-
-    def iter_tasks(self) -> Iterator[Node]:
-        """Every task in the group and in the groups inside it, in order of definition."""
-        for child in self.children.values():
-            if isinstance(child, Group):
-                yield from child.iter_tasks()
-            else:
-                yield child
-
-    def has_task(self, task: Node) -> bool:
-        return any(one is task for one in self.iter_tasks())
-
-    def get_child_by_label(self, label: str) -> Node | Group:
-        """The task or group with this label; KeyError if there is none."""
-        return self.children[self.child_id(label)]
-
-    def add(self, child: Node | Group) -> None:
-        """Add a task or group; DAG.add_task and DAG.add_group reject an ID that is taken."""
-        self.children[child.group_id if isinstance(child, Group) else child.task_id] = child
-        if not isinstance(child, Group):
-            child.task_group = self
-
-    def roots(self) -> Sequence[Node]:
-        """The tasks without an upstream task in the group."""
-        tasks = list(self.iter_tasks())
-        ids = {task.task_id for task in tasks}
-        return [task for task in tasks if not task.upstream_task_ids & ids]
-
-    def leaves(self) -> Sequence[Node]:
-        """The tasks with only teardowns of the group after them: a task after the group does not wait for teardowns."""
-        tasks = {task.task_id: task for task in self.iter_tasks()}
-        work = {name for name, task in tasks.items() if not task.is_teardown}
-        ends = [tasks[name] for name in tasks if name in work and not tasks[name].downstream_task_ids & work]
-        # A setup with only its teardown after it is not an end, if there are others.
-        return [task for task in ends if not (task.is_setup and task.downstream_task_ids & tasks.keys())] or ends
 
     def __enter__(self) -> Self:
         scope.enter_group(self)

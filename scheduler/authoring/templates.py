@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +16,18 @@ from scheduler.authoring.xcom_arg import XComArg
 from scheduler.exceptions import PacelineError, TemplateError
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from jinja2 import Environment
 
 _MARKS = ("{{", "{%", "{#")
 _UNDEFINED = re.compile(r"'(\w+)' is undefined")
+#: The usual formats of a datetime, by the name of the filter and of the context variable with the logical date.
+DATE_FORMATS: Mapping[str, Callable[[datetime], str]] = {
+    "ds": lambda moment: moment.strftime("%Y-%m-%d"),
+    "ds_nodash": lambda moment: moment.strftime("%Y%m%d"),
+    "ts": datetime.isoformat,
+    "ts_nodash": lambda moment: moment.strftime("%Y%m%dT%H%M%S"),
+    "ts_nodash_with_tz": lambda moment: moment.isoformat().replace("-", "").replace(":", ""),
+}
 
 
 class Renderer:
@@ -118,7 +125,7 @@ def environment(dag: Graph[Any] | None) -> Environment:
     if dag is not None:
         options |= {"undefined": dag.template_undefined or StrictUndefined, **dag.jinja_environment_kwargs}
     jinja = (SandboxedNative if native else SandboxedEnvironment)(**options)
-    jinja.filters |= _FILTERS
+    jinja.filters |= DATE_FORMATS
     if dag is not None:
         jinja.globals |= dag.user_defined_macros
         jinja.filters |= dag.user_defined_filters
@@ -128,27 +135,3 @@ def environment(dag: Graph[Any] | None) -> Environment:
 def folders_of(dag: Graph[Any] | None) -> list[str]:
     """The folders that are searched for template files: that of the DAG file, then template_searchpath."""
     return [str(Path(dag.fileloc).parent), *dag.template_searchpath] if dag is not None else []
-
-
-def _formatted(pattern: str) -> Any:
-    def filtered(moment: datetime) -> str:
-        return moment.strftime(pattern)
-
-    return filtered
-
-
-def _ts(moment: datetime) -> str:
-    return moment.isoformat()
-
-
-def _ts_nodash_with_tz(moment: datetime) -> str:
-    return moment.isoformat().replace("-", "").replace(":", "")
-
-
-_FILTERS = {
-    "ds": _formatted("%Y-%m-%d"),
-    "ds_nodash": _formatted("%Y%m%d"),
-    "ts": _ts,
-    "ts_nodash": _formatted("%Y%m%dT%H%M%S"),
-    "ts_nodash_with_tz": _ts_nodash_with_tz,
-}

@@ -1,7 +1,5 @@
 """Creates the timetable of a DAG from its `schedule` or from its stored spec. Pure: the time is an argument."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -9,31 +7,12 @@ from typing import Any
 from scheduler.authoring import asset, cron
 from scheduler.authoring.arguments import Arguments, near
 from scheduler.authoring.timetables.assets import UpdatedOrTime, WhenUpdated
-from scheduler.authoring.timetables.base import RunTimes, Timetable
+from scheduler.authoring.timetables.base import Timetable
 from scheduler.authoring.timetables.intervals import CronInterval, DeltaInterval
 from scheduler.authoring.timetables.ticks import fields_of
 from scheduler.authoring.timetables.triggers import Cron, Delta, Events
 from scheduler.authoring.timetables.trivial import Continuous, Never, Once
 from scheduler.exceptions import PacelineError, TimetableError
-
-__all__ = [
-    "Continuous",
-    "Cron",
-    "CronInterval",
-    "Delta",
-    "DeltaInterval",
-    "Events",
-    "Never",
-    "Once",
-    "RunTimes",
-    "Timetable",
-    "UpdatedOrTime",
-    "WhenUpdated",
-    "configured",
-    "from_schedule",
-    "from_spec",
-    "summary",
-]
 
 ONCE, CONTINUOUS = "@once", "@continuous"
 PRESETS: Mapping[str, str] = {
@@ -47,14 +26,7 @@ PRESETS: Mapping[str, str] = {
 }
 #: The kinds whose spec contains exactly their arguments.
 _PLAIN: Mapping[str, type[Timetable]] = {
-    "never": Never,
-    "once": Once,
-    "continuous": Continuous,
-    "cron": Cron,
-    "cron_interval": CronInterval,
-    "delta": Delta,
-    "delta_interval": DeltaInterval,
-    "events": Events,
+    one.kind: one for one in (Never, Once, Continuous, Cron, CronInterval, Delta, DeltaInterval, Events)
 }
 
 

@@ -1,8 +1,7 @@
 """The effective priority of every task of a DAG: its own weight, plus those of its downstream or upstream tasks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
+from graphlib import TopologicalSorter
 from typing import Any
 
 from scheduler.authoring.graph import Graph
@@ -33,7 +32,7 @@ def effective_weights(
     for task, children in below.items():
         for child in children:
             above[child].append(task)
-    order = _topological(below, above)
+    order = list(TopologicalSorter(above).static_order())
     number = {task: bit for bit, task in enumerate(order)}
     total = _Sum(own, number)
     result = dict(own)
@@ -42,17 +41,6 @@ def effective_weights(
             closures = _closures(edges, walk, number)
             result |= {task: total(closures[task]) for task in own if rules[task] == rule}
     return {task: max(-_LARGEST, min(_LARGEST, weight)) for task, weight in result.items()}
-
-
-def _topological(below: Mapping[str, list[str]], above: Mapping[str, list[str]]) -> list[str]:
-    waiting = {task: len(parents) for task, parents in above.items()}
-    order = [task for task, count in waiting.items() if count == 0]
-    for task in order:  # grows during the loop
-        for child in below[task]:
-            waiting[child] -= 1
-            if waiting[child] == 0:
-                order.append(child)
-    return order
 
 
 def _closures(edges: Mapping[str, list[str]], walk: Iterable[str], number: Mapping[str, int]) -> dict[str, int]:

@@ -1,7 +1,5 @@
 """Sequences to map over: lists, the pairs of a dict, and sequences that are read entry by entry."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 

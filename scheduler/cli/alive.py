@@ -9,4 +9,4 @@ from scheduler.cli import health
 @click.argument("role", metavar="KIND", type=click.Choice(health.ROLES))
 def alive(role: str) -> None:
     """Exit 0 if the scheduler, worker or waiter on this machine is healthy, else 1. Short form of `paceline doctor --role`."""
-    health.examine(role, json_wanted=False)
+    health.examine(role)

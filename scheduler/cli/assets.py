@@ -1,16 +1,11 @@
 """`paceline assets`: lists assets and records updates."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from scheduler.cli import options, output
-from scheduler.cli.lazy import Later
-
-if TYPE_CHECKING:
-    from scheduler.store.dags import assets as store
-else:
-    store = Later("scheduler.store.dags.assets")
+from scheduler.cli.late import assets as store
 
 
 @click.group()
@@ -20,16 +15,13 @@ def assets() -> None:
 
 @assets.command("list")
 @options.as_json
-def list_(json_wanted: bool) -> None:
+def list_() -> None:
     """List all assets with their tasks, DAGs and last update.
 
     Each row shows the tasks that update the asset and the DAGs that are scheduled on it.
     """
-    rows = options.transact(store.assets)
-    if json_wanted:
-        output.print_json(rows)
-    else:
-        output.table(rows, ["name", "uri", "updated_by", "waited_for_by", "updated_at"], empty="No assets.")
+    columns = ["name", "uri", "updated_by", "waited_for_by", "updated_at"]
+    output.listing(options.transact(store.assets), columns, empty="No assets.")
 
 
 @assets.command()
@@ -38,11 +30,8 @@ def list_(json_wanted: bool) -> None:
     "--extra", type=options.JSON_OBJECT, help="A JSON object that is attached to the event and available in the triggered runs."
 )
 @options.as_json
-def update(uri: str, extra: dict[str, Any] | None, json_wanted: bool) -> None:
+def update(uri: str, extra: dict[str, Any] | None) -> None:
     """Record an update of an asset, given by URI or name. This can trigger the DAGs scheduled on it."""
     event = options.transact(store.update, uri, extra, "cli")
     options.wake("plan")
-    if json_wanted:
-        output.print_json(event)
-    else:
-        click.echo(f"Asset {event['uri']} is updated.")
+    output.result(event, f"Asset {event['uri']} is updated.")

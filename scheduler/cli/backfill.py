@@ -1,20 +1,14 @@
 """`paceline backfill`: creates and manages backfills."""
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from scheduler import states
 from scheduler.cli import options, output
-from scheduler.cli.lazy import Later
-
-if TYPE_CHECKING:
-    from scheduler.store.actions import backfills as store
-    from scheduler.store.queries import reads
-else:
-    store = Later("scheduler.store.actions.backfills")
-    reads = Later("scheduler.store.queries.reads")
+from scheduler.cli.late import backfills as store
+from scheduler.cli.late import reads
 
 COLUMNS = ["id", "dag_id", "state", "from_date", "to_date", "total", "waiting", "left_out", "queued", "running", "success",
            "failed"]  # fmt: skip
@@ -62,7 +56,6 @@ def create(
     reverse: bool,
     dry_run: bool,
     conf: dict[str, Any] | None,
-    json_wanted: bool,
 ) -> None:
     """Create the missing scheduled runs of a DAG between two dates, both included."""
     # Read first: if the DAG does not exist, the error message suggests a similar name.
@@ -79,71 +72,66 @@ def create(
         max_conf_bytes=options.settings().core.max_conf_bytes,
     )
     if dry_run:
-        _show_dates(options.transact(store.dry_run, wanted), json_wanted=json_wanted)
+        _show_dates(options.transact(store.dry_run, wanted))
         return
     created = options.transact(store.create, wanted)
     options.wake("plan")
     if dag["is_paused"]:
         output.say(f"DAG {dag_id} is paused: the backfill waits until `paceline dags unpause {dag_id}`.")
-    if json_wanted:
-        output.print_json(created)
-    else:
-        left_out = f", {created['left_out']} left out" if created["left_out"] else ""
-        click.echo(f"Backfill {created['id']} of DAG {dag_id}: {created['waiting']} runs to create{left_out}.")
+    left_out = f", {created['left_out']} left out" if created["left_out"] else ""
+    output.result(created, f"Backfill {created['id']} of DAG {dag_id}: {created['waiting']} runs to create{left_out}.")
 
 
 @backfill.command("list")
 @click.option("--dag", "dag_id", metavar="DAG", help="Only backfills of this DAG.")
 @click.option("--limit", type=click.IntRange(min=1), help=f"Show only the newest N. Without --json, the default is {SCREENFUL}.")
 @options.as_json
-def list_(dag_id: str | None, limit: int | None, json_wanted: bool) -> None:
+def list_(dag_id: str | None, limit: int | None) -> None:
     """List backfills with the number of runs in each state, newest first."""
-    if json_wanted:
-        output.print_json(options.transact(store.backfills, dag_id=dag_id, limit=limit))
-    else:
-        output.table(options.transact(store.backfills, dag_id=dag_id, limit=limit or SCREENFUL), COLUMNS, empty="No backfills.")
+    limit = limit if limit or output.json_wanted() else SCREENFUL
+    output.listing(options.transact(store.backfills, dag_id=dag_id, limit=limit), COLUMNS, empty="No backfills.")
 
 
 @backfill.command()
 @backfill_id
 @options.as_json
-def show(backfill_id: int, json_wanted: bool) -> None:
+def show(backfill_id: int) -> None:
     """Show the progress of a backfill and the result for each date."""
     row = options.transact(store.backfill, backfill_id)
-    if json_wanted:
+    if output.json_wanted():
         output.print_json(row)
         return
     output.facts({name: value for name, value in row.items() if name != "runs"} | {"progress": progress(row)})
-    _show_dates(row["runs"], json_wanted=False)
+    _show_dates(row["runs"])
 
 
 @backfill.command()
 @backfill_id
 @options.as_json
-def pause(backfill_id: int, json_wanted: bool) -> None:
+def pause(backfill_id: int) -> None:
     """Pause a backfill: create and start no more runs. Running runs continue."""
     changed = options.transact(store.pause, backfill_id)
-    _say(backfill_id, "is paused" if changed else "was paused already", json_wanted=json_wanted)
+    _say(backfill_id, "is paused" if changed else "was paused already")
 
 
 @backfill.command()
 @backfill_id
 @options.as_json
-def resume(backfill_id: int, json_wanted: bool) -> None:
+def resume(backfill_id: int) -> None:
     """Resume a paused backfill."""
     changed = options.transact(store.resume, backfill_id)
     options.wake("plan")
-    _say(backfill_id, "continues" if changed else "was not paused", json_wanted=json_wanted)
+    _say(backfill_id, "continues" if changed else "was not paused")
 
 
 @backfill.command()
 @backfill_id
 @options.as_json
-def cancel(backfill_id: int, json_wanted: bool) -> None:
+def cancel(backfill_id: int) -> None:
     """Cancel a backfill: drop its pending dates and fail its queued runs. Running runs continue."""
     row = options.transact(store.cancel, backfill_id)
     running = f"; {row['running']} runs continue" if row["running"] else ""
-    _say(backfill_id, f"is canceled{running}", json_wanted=json_wanted)
+    _say(backfill_id, f"is canceled{running}")
 
 
 def progress(row: dict[str, Any]) -> str:
@@ -154,19 +142,16 @@ def progress(row: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _show_dates(rows: list[dict[str, Any]], *, json_wanted: bool) -> None:
-    if json_wanted:
-        output.print_json(rows)
-        return
-    shown = rows[:SCREENFUL]
+def _show_dates(rows: list[dict[str, Any]]) -> None:
+    shown = rows if output.json_wanted() else rows[:SCREENFUL]
     columns = [name for name in DATES if name in rows[0] and any(row[name] is not None for row in shown)] if rows else DATES
-    output.table(shown, columns, empty="No dates.")
-    if len(rows) > SCREENFUL:
+    output.listing(shown, columns, empty="No dates.")
+    if len(rows) > len(shown):
         output.say(f"These are the first {SCREENFUL} of {len(rows)} dates; --json shows all.")
 
 
-def _say(backfill_id: int, what: str, *, json_wanted: bool) -> None:
-    if json_wanted:
+def _say(backfill_id: int, what: str) -> None:
+    if output.json_wanted():
         output.print_json(options.transact(store.backfill, backfill_id))
     else:
         click.echo(f"Backfill {backfill_id} {what}.")

@@ -4,8 +4,7 @@ import importlib.metadata
 import os
 import platform
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from sqlalchemy import Engine
 
@@ -35,9 +34,6 @@ class Finding:
     ok: bool
     message: str
     fix: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def good(check: str, message: str) -> Finding:

@@ -21,13 +21,13 @@ def config() -> None:
 
 @config.command()
 @options.as_json
-def show(json_wanted: bool) -> None:
+def show() -> None:
     """Show every setting with its value and source. Passwords are masked."""
-    from scheduler.settings import keys, sources
+    from scheduler.settings.model import keys, sources
 
     settings = options.settings()
     values = {key: effective(settings, key) for key in keys()}
-    if json_wanted:
+    if output.json_wanted():
         nested: dict[str, dict[str, Any]] = {}
         for key, value in values.items():
             section, _, name = key.partition(".")
@@ -42,9 +42,9 @@ def show(json_wanted: bool) -> None:
 @config.command()
 @click.argument("key")
 @options.as_json
-def get(key: str, json_wanted: bool) -> None:
+def get(key: str) -> None:
     """Print the value of one setting, given as <section>.<key> or as its environment variable."""
-    from scheduler.settings import environment_names, keys
+    from scheduler.settings.model import environment_names, keys
 
     known = {name: ".".join(place) for name, place in environment_names().items()} | {name: name for name in keys()}
     if key not in known:
@@ -52,29 +52,24 @@ def get(key: str, json_wanted: bool) -> None:
         hint = f"did you mean {near[0]}?" if near else "`paceline config show` lists every key."
         raise click.UsageError(f"{key} is not a setting; {hint}")
     value = effective(options.settings(), known[key])
-    if json_wanted:
-        output.print_json(value)
-    else:
-        click.echo("true" if value is True else "false" if value is False else value)
+    output.result(value, "true" if value is True else "false" if value is False else value)
 
 
 @config.command()
 @options.as_json
-def check(json_wanted: bool) -> None:
+def check() -> None:
     """Validate every setting. Exit 0 if all are valid, else 2 with the key, the value and the allowed values."""
-    from scheduler.settings import keys, sources
+    from scheduler.settings.model import keys, sources
 
     options.settings()
     origin = sources()
-    if json_wanted:
-        output.print_json({"ok": True, "set": origin})
-    else:
-        click.echo(f"All settings are valid; {len(origin)} of {len(keys())} are set, the others have their defaults.")
+    text = f"All settings are valid; {len(origin)} of {len(keys())} are set, the others have their defaults."
+    output.result({"ok": True, "set": origin}, text)
 
 
 def effective(settings: Settings, key: str) -> Any:
     """Return the effective value of a setting: with embedded URLs and full paths filled in, and passwords masked."""
-    from scheduler.settings import shown
+    from scheduler.settings.model import shown
 
     derived = {
         "paths.home": settings.home,

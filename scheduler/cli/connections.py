@@ -1,25 +1,16 @@
 """`paceline connections`: manages connections to other systems. Passwords and extras are stored encrypted."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from scheduler.authoring.connection import Connection
 from scheduler.cli import options, output
-from scheduler.cli.lazy import Later
+from scheduler.cli.late import connections as store
 from scheduler.exceptions import PacelineError
 from scheduler.masking import secrets_masker
-
-if TYPE_CHECKING:
-    from scheduler.store.secrets import cipher
-    from scheduler.store.secrets import connections as store
-else:
-    cipher = Later("scheduler.store.secrets.cipher")
-    store = Later("scheduler.store.secrets.connections")
 
 
 @click.group()
@@ -29,30 +20,26 @@ def connections() -> None:
 
 @connections.command("list")
 @options.as_json
-def list_(json_wanted: bool) -> None:
+def list_() -> None:
     """List all connections, without passwords and extras."""
-    rows = options.transact(store.connections)
-    if json_wanted:
-        output.print_json(rows)
-    else:
-        columns = ["conn_id", "conn_type", "host", "port", "schema", "login", "has_password", "has_extra", "description"]
-        output.table(rows, columns, empty="No connections.")
+    columns = ["conn_id", "conn_type", "host", "port", "schema", "login", "has_password", "has_extra", "description"]
+    output.listing(options.transact(store.connections), columns, empty="No connections.")
 
 
 @connections.command()
 @click.argument("conn_id")
 @click.option("--show", is_flag=True, help="Show the password and the extra.")
 @options.as_json
-def get(conn_id: str, show: bool, json_wanted: bool) -> None:
+def get(conn_id: str, show: bool) -> None:
     """Show a connection."""
-    connection = options.transact(store.connection, conn_id, _cipher())
+    connection = options.transact(store.connection, conn_id, options.cipher())
     values = connection.as_dict()
     if not show:
         values |= {
             "password": secrets_masker.hidden(connection.password, secret=True),
             "extra": secrets_masker.hidden(connection.extra_dejson, secret=True),
         }
-    if json_wanted:
+    if output.json_wanted():
         output.print_json(values | {"uri": connection.get_uri() if show else None})
     else:
         output.facts(values | {"extra": json.dumps(values["extra"], ensure_ascii=False)})
@@ -88,7 +75,7 @@ def add(conn_id: str, *, conn_uri: str | None, conn_json: str | None, overwrite:
         connection = Connection.from_json(
             conn_id, {name.removeprefix("conn_") if name != "conn_type" else name: value for name, value in given.items()}
         )
-    options.transact(store.add, [connection], _cipher(make=True), existing="overwrite" if overwrite else "fail")
+    options.transact(store.add, [connection], options.cipher(make=True), existing="overwrite" if overwrite else "fail")
     click.echo(f"Connection {conn_id} is stored.")
 
 
@@ -104,7 +91,7 @@ def delete(conn_id: str) -> None:
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
 def export(file: Path) -> None:
     """Write all connections, unencrypted, to a JSON file that only you can read. Use - for standard output."""
-    cipher = _cipher()
+    cipher = options.cipher()
     exported = [options.transact(store.connection, row["conn_id"], cipher).as_dict() for row in options.transact(store.connections)]
     values = {connection.pop("conn_id"): connection for connection in exported}
     options.write_private(file, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
@@ -117,7 +104,7 @@ def export(file: Path) -> None:
 def import_(file: Path, existing: str) -> None:
     """Import connections from a JSON file: {"id": "URI"} or {"id": {"conn_type": ..., ...}}. All are stored, or none."""
     imported = [_imported(conn_id, given) for conn_id, given in options.read_object(file).items()]
-    written = options.transact(store.add, imported, _cipher(make=True), existing=existing)
+    written = options.transact(store.add, imported, options.cipher(make=True), existing=existing)
     click.echo(f"{len(written)} connections are stored.")
 
 
@@ -131,8 +118,3 @@ def _imported(conn_id: str, given: Any) -> Connection:
 
 def _typed(value: str) -> str:
     return options.standard_input() if value == "-" else value
-
-
-def _cipher(*, make: bool = False) -> cipher.Cipher:
-    options.engine()  # the error about an unreachable database comes first
-    return cipher.Cipher.of(options.settings(), make=make)

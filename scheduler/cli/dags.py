@@ -1,27 +1,18 @@
 """`paceline dags`: lists, shows, pauses, tests and triggers DAGs."""
 
-from __future__ import annotations
-
 import json
+from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from scheduler import states
-from scheduler.cli import options, output, run_actions, upcoming
+from scheduler.cli import options, output, run_actions
 from scheduler.cli import runs as runs_cli
-from scheduler.cli.lazy import Later
-
-if TYPE_CHECKING:
-    from scheduler.store.dags import dags as store
-    from scheduler.store.queries import overview, reads
-    from scheduler.store.runs import runs as runs_store
-else:
-    store = Later("scheduler.store.dags.dags")
-    overview = Later("scheduler.store.queries.overview")
-    reads = Later("scheduler.store.queries.reads")
-    runs_store = Later("scheduler.store.runs.runs")
+from scheduler.cli.late import dags as store
+from scheduler.cli.late import overview, reads, schedules
+from scheduler.cli.late import runs as runs_store
 
 
 @click.group()
@@ -31,32 +22,27 @@ def dags() -> None:
 
 dags.add_command(run_actions.clear_dag)
 dags.add_command(run_actions.delete_dag)
-dags.add_command(upcoming.next_runs)
 
 
 @dags.command("list")
 @click.option("--all", "all_", is_flag=True, help="Include DAGs whose file was deleted.")
 @options.as_json
-def list_(all_: bool, json_wanted: bool) -> None:
+def list_(all_: bool) -> None:
     """List all DAGs with their schedule and newest run."""
     rows = options.transact(reads.dags, inactive=all_)
-    if json_wanted:
-        output.print_json(rows)
-        return
     columns = ["dag_id", "is_paused", "schedule", "task_count", "last_run_id", "last_run_state", "next_run_after", "file"]
-    output.table(rows, columns, empty=f"No DAGs; the DAGs folder is {options.settings().dags_folder}.")
-    failed = len(options.transact(reads.import_errors))
-    if failed:
+    output.listing(rows, columns, empty=f"No DAGs; the DAGs folder is {options.settings().dags_folder}.")
+    if not output.json_wanted() and (failed := len(options.transact(reads.import_errors))):
         output.say(f"{failed} DAG files cannot be read: `paceline dags errors` lists the errors.")
 
 
 @dags.command()
 @click.argument("dag_id", metavar="DAG")
 @options.as_json
-def show(dag_id: str, json_wanted: bool) -> None:
+def show(dag_id: str) -> None:
     """Show a DAG with its tasks, params and versions."""
     dag = options.transact(reads.dag, dag_id)
-    if json_wanted:
+    if output.json_wanted():
         output.print_json(dag)
         return
     output.facts({name: value for name, value in dag.items() if name not in {"tasks", "versions", "params"}})
@@ -71,11 +57,11 @@ def show(dag_id: str, json_wanted: bool) -> None:
 @click.argument("dag_id", metavar="DAG")
 @click.option("--format", "form", type=click.Choice(["text", "mermaid"]), default="text", show_default=True)
 @options.as_json
-def graph(dag_id: str, form: str, json_wanted: bool) -> None:
+def graph(dag_id: str, form: str) -> None:
     """Print the edges of a DAG, one per line or as a Mermaid flowchart."""
     tasks = options.transact(reads.dag, dag_id)["tasks"]
     edges = [(above, task["task_id"]) for task in tasks for above in task["upstream"]]
-    if json_wanted:
+    if output.json_wanted():
         output.print_json({"dag_id": dag_id, "tasks": [task["task_id"] for task in tasks], "edges": edges})
     elif form == "mermaid":
         number = {task["task_id"]: no for no, task in enumerate(tasks)}
@@ -89,10 +75,10 @@ def graph(dag_id: str, form: str, json_wanted: bool) -> None:
 
 @dags.command()
 @options.as_json
-def errors(json_wanted: bool) -> None:
+def errors() -> None:
     """List import errors of DAG files."""
     rows = options.transact(reads.import_errors)
-    if json_wanted:
+    if output.json_wanted():
         output.print_json(rows)
         return
     for row in rows:
@@ -148,7 +134,6 @@ def trigger(
     conf: dict[str, Any] | None,
     wait: bool,
     timeout_s: float | None,
-    json_wanted: bool,
 ) -> None:
     """Create a run of a DAG now."""
     if timeout_s is not None and not wait:
@@ -168,11 +153,22 @@ def trigger(
     options.wake("plan", f"run:{run.id}")
     _warn(dag)
     if wait:
-        runs_cli.end_with(dag_id, run.run_id, timeout_s=timeout_s, json_wanted=json_wanted)
-    elif json_wanted:
+        runs_cli.end_with(dag_id, run.run_id, timeout_s=timeout_s)
+    elif output.json_wanted():
         output.print_json(options.transact(reads.run, dag_id, run.run_id))
     else:
         click.echo(f"Run {run.run_id} of DAG {dag_id} is queued.")
+
+
+@dags.command("next")
+@click.argument("dag_id", metavar="DAG")
+@click.option("--count", type=click.IntRange(1, 1000), default=1, show_default=True, help="Number of runs.")
+@options.as_json
+def next_runs(dag_id: str, count: int) -> None:
+    """Show when the schedule of a DAG creates its next runs."""
+    rows = [asdict(times) for times in options.transact(schedules.upcoming, dag_id, count=count)]
+    columns = ["run_after", "logical_date", "data_interval_start", "data_interval_end"]
+    output.listing(rows, columns, empty=f"The schedule of DAG {dag_id} creates no further runs.")
 
 
 @dags.command()
@@ -180,7 +176,7 @@ def trigger(
 @click.option("--date", "logical_date", type=options.MOMENT, help="Logical date of the run. Default: now.")
 @click.option("--conf", type=options.JSON_OBJECT, help="A JSON object, available to tasks as `dag_run.conf`.")
 @options.as_json
-def test(dag_id: str, logical_date: datetime | None, conf: dict[str, Any] | None, json_wanted: bool) -> None:
+def test(dag_id: str, logical_date: datetime | None, conf: dict[str, Any] | None) -> None:
     """Run the tasks of a DAG in this process, one at a time.
 
     The command needs no database, broker or workers. Each task gets one try.
@@ -188,8 +184,8 @@ def test(dag_id: str, logical_date: datetime | None, conf: dict[str, Any] | None
     from scheduler.cli import dag_test
 
     date = logical_date or datetime.now(UTC)
-    result = dag_test.run(options.settings(), dag_id, logical_date=date, conf=conf or {}, quiet=json_wanted)
-    if json_wanted:
+    result = dag_test.run(options.settings(), dag_id, logical_date=date, conf=conf or {}, quiet=output.json_wanted())
+    if output.json_wanted():
         output.print_json(result)
     else:
         index = ["map_index"] if any(row["map_index"] >= 0 for row in result["tasks"]) else []

@@ -1,19 +1,17 @@
 """`paceline db`: migrates and checks the schema, and manages roles and keys."""
 
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Mapping
+from datetime import datetime
 
 import click
 
 from scheduler.cli import options, output
-from scheduler.cli.clean import clean
-from scheduler.cli.lazy import Later
+from scheduler.cli.late import connections, database, prune, retention, roles, variables
+from scheduler.cli.late import migrate as schema
 
-if TYPE_CHECKING:
-    from scheduler.store.db import migrate as schema
-    from scheduler.store.db import roles
-else:
-    schema = Later("scheduler.store.db.migrate")
-    roles = Later("scheduler.store.db.roles")
+#: Kinds of records that are listed even if none is deleted.
+ALWAYS = ("runs", "task_instances")
 
 
 @click.group()
@@ -21,7 +19,32 @@ def db() -> None:
     """Create, migrate and check the database schema."""
 
 
-db.add_command(clean)
+@db.command()
+@click.option("--before", type=options.MOMENT, required=True, help="Delete records that ended before this time.")
+@click.option("--logs", is_flag=True, help="Also delete the log folders of the runs on this machine.")
+@click.option("--dry-run", is_flag=True, help="Count the records without deleting them.")
+@options.yes
+@options.as_json
+def clean(*, before: datetime, logs: bool, dry_run: bool, yes: bool) -> None:
+    """Delete finished runs with all their records, and other old records. Safe to run at any time.
+
+    The last run of each DAG that was not triggered manually stays, as do runs that later runs depend on. The [retention] settings
+    run the same cleanup automatically.
+    """
+    engine = options.engine()
+    if dry_run or options.asks(yes):
+        _print_counts(options.transact(retention.count, before), before, done=False)
+        if dry_run:
+            return
+        click.confirm("Delete them?", abort=True)
+    deleted: Counter[str] = Counter(dict.fromkeys((*ALWAYS, *retention.KINDS), 0))
+    for kind, batch in prune.everything(engine, before):
+        deleted[kind] += batch.deleted
+        deleted["task_instances"] += sum(run.instances for run in batch.runs)
+        prune.delete_data(options.settings(), batch.runs)
+        if logs:
+            prune.delete_logs(options.settings().logs_folder, batch.runs)
+    _print_counts(deleted, before, done=True)
 
 
 @db.command("rotate-fernet-key")
@@ -30,11 +53,7 @@ def rotate_fernet_key() -> None:
 
     The newest key is the first key of core.fernet_key.
     """
-    from scheduler.store.secrets import connections, variables
-    from scheduler.store.secrets.cipher import Cipher
-
-    options.engine()  # the error about an unreachable database comes first
-    cipher = Cipher.of(options.settings(), make=True)
+    cipher = options.cipher(make=True)
     count = options.transact(variables.rotate, cipher) + options.transact(connections.rotate, cipher)
     click.echo(f"{count} variables and connections are encrypted with the first key; you can remove the others.")
 
@@ -68,18 +87,22 @@ def grant_worker(role: str, may_clear_runs: bool) -> None:
     `paceline db migrate` does this for the role of PACELINE_WORKER_DATABASE_URL. Create any other role first (`create role ...
     login password ...`).
     """
-    from scheduler.store.db.database import transact
-
-    transact(options.engine(as_owner=True), roles.grant_worker, role, may_clear_runs=may_clear_runs)
+    database.transact(options.engine(as_owner=True), roles.grant_worker, role, may_clear_runs=may_clear_runs)
     click.echo(f"{role} has the rights of a worker{' that may clear runs' if may_clear_runs else ''}, and no others here.")
 
 
 @db.command()
 @options.as_json
-def check(json_wanted: bool) -> None:
+def check() -> None:
     """Check the database. Exit 0 if it is reachable and its schema matches this version, else 4."""
     options.engine()
-    if json_wanted:
-        output.print_json({"ok": True, "schema": schema.head()})
-    else:
-        click.echo(f"The database answers; its schema is at {schema.head()}.")
+    output.result({"ok": True, "schema": schema.head()}, f"The database answers; its schema is at {schema.head()}.")
+
+
+def _print_counts(counts: Mapping[str, int], before: datetime, *, done: bool) -> None:
+    if output.json_wanted():
+        output.print_json({"before": before, "dry_run": not done, "deleted" if done else "would_delete": dict(counts)})
+        return
+    rows = [{"what": kind.replace("_", " "), "rows": count} for kind, count in counts.items() if count or kind in ALWAYS]
+    output.table(rows, ["what", "rows"], empty="Nothing.")
+    output.say("Deleted." if done else "Nothing is deleted yet.")

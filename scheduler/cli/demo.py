@@ -16,6 +16,7 @@ import click
 
 from scheduler import states
 from scheduler.cli import output
+from scheduler.cli.late import database, progress, reads, runs, wakeups
 from scheduler.exceptions import NotFoundError, PacelineError, WaitTimeoutError
 
 if TYPE_CHECKING:
@@ -47,7 +48,6 @@ def demo(keep: bool) -> None:
     from scheduler.embedded import stack
     from scheduler.process import hardening
     from scheduler.settings import Settings
-    from scheduler.store.db import database
 
     hardening.close()
     settings = _demo_settings(Settings.load())
@@ -107,32 +107,25 @@ def _forget(settings: Settings) -> None:
 
 
 def _run_flights(engine: Engine, settings: Settings, screen: Console) -> dict[str, Any]:
-    from scheduler.cli import progress
-    from scheduler.messaging.wakeups import Wakeups
-    from scheduler.store.db.database import transact
-    from scheduler.store.runs import runs
-
     _wait_for_dag(engine)
     run_id = f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    created = transact(engine, runs.trigger, DAG_ID, run_id=run_id, triggered_by="demo", default_queue=settings.core.default_queue)
-    wakeups = Wakeups(settings)
-    wakeups.wake("plan", f"run:{created.id}")
-    wakeups.close()
+    queue = settings.core.default_queue
+    created = database.transact(engine, runs.trigger, DAG_ID, run_id=run_id, triggered_by="demo", default_queue=queue)
+    redis = wakeups.Wakeups(settings)
+    redis.wake("plan", f"run:{created.id}")
+    redis.close()
     return progress.watch_run(engine, DAG_ID, run_id, console=screen)
 
 
 def _wait_for_dag(engine: Engine) -> None:
     """Wait until a scheduler has parsed the DAG file. DemoFailedError if the file has an import error."""
-    from scheduler.store.db.database import transact
-    from scheduler.store.queries import reads
-
     deadline = time.monotonic() + PARSE_LIMIT_S
     while time.monotonic() < deadline:
-        for error in transact(engine, reads.import_errors):
+        for error in database.transact(engine, reads.import_errors):
             if Path(error["file"]).name == f"{DAG_ID}.py":
                 raise DemoFailedError(f"{error['file']} cannot be read: {error['message']}")
         try:
-            if transact(engine, reads.dag, DAG_ID)["is_active"]:
+            if database.transact(engine, reads.dag, DAG_ID)["is_active"]:
                 return
         except NotFoundError:
             pass
@@ -142,8 +135,6 @@ def _wait_for_dag(engine: Engine) -> None:
 
 def _show_result(settings: Settings, run: dict[str, Any], screen: Console) -> None:
     from rich.text import Text
-
-    from scheduler.cli import progress
 
     if run["state"] != states.RunState.SUCCESS:
         _show_failures(settings, run, screen)

@@ -1,21 +1,25 @@
 """`paceline doctor`: checks servers, versions and configuration, and shows fixes."""
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
 from scheduler.cli import health, options, output
+from scheduler.cli.late import wakeups
 from scheduler.exceptions import SettingsError
 
 if TYPE_CHECKING:
     from scheduler.cli.checks import Finding
+
+DEEP_COLUMNS = ["invariant", "dag_id", "run_id", "task_id", "map_index", "what", "since"]
 
 
 @click.command()
 @click.option("--role", type=click.Choice(health.ROLES), help="Check only the processes of this role on this machine.")
 @click.option("--deep", "deep_wanted", is_flag=True, help="Check the invariants of the database and the broker.")
 @options.as_json
-def doctor(role: str | None, deep_wanted: bool, json_wanted: bool) -> None:
+def doctor(role: str | None, deep_wanted: bool) -> None:
     """Check servers, versions and configuration, and show how to fix each problem. Exit 1 if there is a problem.
 
     With --role, the result is the same as GET /health of these processes; use it as the health check of a container. With --deep,
@@ -23,23 +27,42 @@ def doctor(role: str | None, deep_wanted: bool, json_wanted: bool) -> None:
     """
     if role is not None and not deep_wanted:
         # This is the health check of containers, every few seconds, so it does not import the modules of the other checks.
-        health.examine(role, json_wanted=json_wanted)
+        health.examine(role)
         return
-    from scheduler.cli import checks, deep
-
     if deep_wanted:
-        click.get_current_context().exit(0 if deep.examine(json_wanted=json_wanted) else 1)
+        click.get_current_context().exit(0 if _examine_rows() else 1)
+    from scheduler.cli import checks
+
     try:
         findings = checks.examine(options.settings())
     except SettingsError as error:
         findings = [checks.bad("settings", str(error), "Correct it; `paceline config check` validates all settings.")]
     healthy = all(finding.ok for finding in findings)
-    if json_wanted:
-        rows = [finding.to_dict() for finding in findings]
-        output.print_json({"ok": healthy, "versions": checks.versions(), "checks": rows})
+    if output.json_wanted():
+        output.print_json({"ok": healthy, "versions": checks.versions(), "checks": [asdict(finding) for finding in findings]})
     else:
         _print(findings, checks.versions(), healthy=healthy)
     click.get_current_context().exit(0 if healthy else 1)
+
+
+def _examine_rows() -> bool:
+    """Print the rows of the database and the messages of the broker that violate an invariant; whether there is none."""
+    from scheduler.services import invariants
+
+    settings = options.settings()
+    with wakeups.client(settings) as broker:
+        broken = invariants.find(invariants.Tools(options.engine(), settings, broker))
+    rows = [{"invariant": one.name} | asdict(one) for one in broken]
+    if output.json_wanted():
+        output.print_json({"ok": not rows, "broken": [{name: row[name] for name in DEEP_COLUMNS} for row in rows]})
+        return not rows
+    output.table(rows, DEEP_COLUMNS, empty="Every invariant holds.")
+    if rows:
+        output.say(
+            f"{len(rows)} to look at. What exceeds a limit ends by itself. For any other row, clear or mark the task instance,"
+            " and report a bug."
+        )
+    return not rows
 
 
 def _print(findings: "list[Finding]", versions: dict[str, str], *, healthy: bool) -> None:

@@ -43,11 +43,11 @@ def ask(settings: Settings, role: str) -> list[ProcessHealth]:
     return healths
 
 
-def examine(role: str, *, json_wanted: bool) -> None:
+def examine(role: str) -> None:
     """Raise UnhealthyError unless processes of this role run on this machine and all are healthy."""
     healths = ask(options.settings(), role)
     healthy = bool(healths) and all(health.healthy for health in healths)
-    if json_wanted:
+    if output.json_wanted():
         output.print_json({"ok": healthy, "role": role, "processes": [health.to_dict() for health in healths]})
     if not healths:
         raise UnhealthyError(f"No {role} runs on this machine with this home: see its log, or start one with `paceline {role}`.")

@@ -14,16 +14,6 @@ from scheduler.exceptions import PacelineError
 INTERRUPTED = 130
 
 
-class Later:
-    """A module that is imported on first use, so that `--help` loads neither the database nor the terminal libraries."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __getattr__(self, attribute: str) -> Any:
-        return getattr(importlib.import_module(self._name), attribute)
-
-
 class LazyGroup(click.Group):
     """A group with the names and help lines of its commands. It imports `scheduler.cli.<name>.<name>` on first use."""
 

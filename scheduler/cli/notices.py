@@ -1,16 +1,9 @@
 """`paceline notices`: lists pending and failed callbacks and emails."""
 
-from typing import TYPE_CHECKING
-
 import click
 
 from scheduler.cli import options, output
-from scheduler.cli.lazy import Later
-
-if TYPE_CHECKING:
-    from scheduler.store.upkeep import notices as store
-else:
-    store = Later("scheduler.store.upkeep.notices")
+from scheduler.cli.late import notices as store
 
 
 @click.group()
@@ -23,11 +16,8 @@ def notices() -> None:
 @click.option("--failed", is_flag=True, help="List failed notices instead of pending ones.")
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Maximum number, newest first.")
 @options.as_json
-def list_(dag_id: str | None, *, failed: bool, limit: int, json_wanted: bool) -> None:
+def list_(dag_id: str | None, *, failed: bool, limit: int) -> None:
     """List pending callbacks and emails or, with --failed, those that ended with an error."""
     rows = options.transact(store.notices, dag_id=dag_id, failed=failed, limit=limit)
-    if json_wanted:
-        output.print_json(rows)
-    else:
-        columns = ["kind", "dag_id", "run_id", "task_id", "map_index", "try_number", "created_at", "attempts", "error"]
-        output.table(rows, columns, empty="No callback or email failed." if failed else "No callback or email is pending.")
+    columns = ["kind", "dag_id", "run_id", "task_id", "map_index", "try_number", "created_at", "attempts", "error"]
+    output.listing(rows, columns, empty="No callback or email failed." if failed else "No callback or email is pending.")

@@ -11,16 +11,21 @@ from zoneinfo import ZoneInfo
 
 import click
 
+from scheduler.cli import output
+from scheduler.cli.late import database, migrate, wakeups
+
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
 
     from scheduler.settings import Settings
+    from scheduler.store.secrets.cipher import Cipher
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-as_json = click.option("--json", "json_wanted", is_flag=True, help="Print JSON.")
-
+#: Adds --json, which `output.json_wanted` reads.
+as_json = click.option("--json", is_flag=True, expose_value=False, callback=output.want_json, help="Print JSON.")
+yes = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
 #: Seconds for which a command waits for a server that accepts no writes, as during a failover.
 PATIENCE_S = 10.0
@@ -39,8 +44,6 @@ def settings() -> "Settings":
 
 def engine(*, check_schema: bool = True, as_owner: bool = False) -> "Engine":
     """Return the engine of this command, which is closed with it. Once, check that the database answers with the right schema."""
-    from scheduler.store.db import database, migrate
-
     root = click.get_current_context().find_root()
     key = f"paceline.engine.{check_schema}.{as_owner}"
     if key not in root.meta:
@@ -57,18 +60,31 @@ def engine(*, check_schema: bool = True, as_owner: bool = False) -> "Engine":
 
 def transact(work: "Callable[Concatenate[Connection, P], R]", /, *args: P.args, **kwargs: P.kwargs) -> R:
     """Run a store function in a transaction of this command's engine."""
-    from scheduler.store.db import database
-
     return database.transact(engine(), work, *args, **kwargs)
+
+
+def cipher(*, make: bool = False) -> "Cipher":
+    """Return the cipher of variables and connections; with `make`, create a missing key."""
+    from scheduler.store.secrets.cipher import Cipher
+
+    engine()  # the error about an unreachable database comes first
+    return Cipher.of(settings(), make=make)
+
+
+def is_interactive() -> bool:
+    return sys.stdin.isatty()
+
+
+def asks(agreed: bool) -> bool:
+    """Whether to ask for confirmation: on a terminal, unless `agreed` (--yes) or --json. Scripts are not asked."""
+    return not agreed and not output.json_wanted() and is_interactive()
 
 
 def wake(*tokens: str) -> None:
     """Wake a scheduler. Without Redis, the next poll a second later has the same effect."""
-    from scheduler.messaging.wakeups import Wakeups
-
-    wakeups = Wakeups(settings())
-    wakeups.wake(*tokens)
-    wakeups.close()
+    redis = wakeups.Wakeups(settings())
+    redis.wake(*tokens)
+    redis.close()
 
 
 def standard_input() -> str:
@@ -105,58 +121,53 @@ def write_private(file: Path, text: str) -> None:
         raise click.UsageError(f"{file} cannot be written: {error.strerror}.") from None
 
 
-class JsonObject(click.ParamType[Any]):
-    """The type of an option with a JSON object."""
+class Parsed(click.ParamType[Any]):
+    """The type of an option whose values `parse` converts. A ValueError has the error message."""
 
-    name = "json"
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name = name
+        self._parse = parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, dict):
-            return value
         try:
-            parsed = json.loads(value, parse_constant=_refuse_constant)
-        except (ValueError, RecursionError) as error:
-            self.fail(f"{_short(value)} is not JSON: {error}; write an object such as '{{\"day\": 1}}'.", param, ctx)
-        if not isinstance(parsed, dict):
-            self.fail(f"{_short(value)} is JSON, but not an object such as '{{\"day\": 1}}'.", param, ctx)
-        if "\\u0000" in json.dumps(parsed):
-            self.fail("NUL characters cannot be stored; leave them out.", param, ctx)
-        return parsed
+            return self._parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
-class Moment(click.ParamType[Any]):
-    """The type of an option with a time. Without a UTC offset, it is in core.default_timezone, like schedules."""
-
-    name = "timestamp"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, datetime):
-            return value
-        try:
-            moment = datetime.fromisoformat(value)
-        except ValueError:
-            self.fail(f"{value!r} is not an ISO 8601 time such as 2025-01-31T06:00:00+00:00.", param, ctx)
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=ZoneInfo(settings().core.default_timezone))
-        return moment
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        parsed = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{_short(text)} is not JSON: {error}; write an object such as '{{\"day\": 1}}'.") from None
+    if not isinstance(parsed, dict):
+        raise ValueError(f"{_short(text)} is JSON, but not an object such as '{{\"day\": 1}}'.")
+    if "\\u0000" in json.dumps(parsed):
+        raise ValueError("NUL characters cannot be stored; leave them out.")
+    return parsed
 
 
-class RunId(click.ParamType[Any]):
-    """The type of an option with a run ID. It becomes the name of a folder, so its characters are limited."""
-
-    name = "run id"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from scheduler.store.runs.runs import RUN_ID
-
-        if not RUN_ID.fullmatch(value):
-            self.fail(f"{value!r} may hold letters, digits, blanks and _.~:+- only, 1 to 250 of them.", param, ctx)
-        return value
+def _moment(text: str) -> datetime:
+    """A time. Without a UTC offset, it is in core.default_timezone, like schedules."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not an ISO 8601 time such as 2025-01-31T06:00:00+00:00.") from None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=ZoneInfo(settings().core.default_timezone))
 
 
-JSON_OBJECT = JsonObject()
-MOMENT = Moment()
-RUN_ID = RunId()
+def _run_id(text: str) -> str:
+    """A run ID. It becomes the name of a folder, so its characters are limited."""
+    from scheduler.store.runs.runs import RUN_ID
+
+    if not RUN_ID.fullmatch(text):
+        raise ValueError(f"{text!r} may hold letters, digits, blanks and _.~:+- only, 1 to 250 of them.")
+    return text
+
+
+JSON_OBJECT = Parsed("json", _json_object)
+MOMENT = Parsed("timestamp", _moment)
+RUN_ID = Parsed("run id", _run_id)
 
 
 def _refuse_constant(name: str) -> float:

@@ -64,6 +64,32 @@ def console(*, stderr: bool = False) -> Console:
     return Console(file=stream, highlight=False, soft_wrap=True, width=None if stream.isatty() else UNBOUNDED)
 
 
+def want_json(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    """The callback of --json."""
+    context.meta["paceline.json"] = wanted
+
+
+def json_wanted() -> bool:
+    """Whether the command has --json."""
+    return bool(click.get_current_context().meta.get("paceline.json"))
+
+
+def result(value: Any, text: str) -> None:
+    """Print the text or, with --json, the value."""
+    if json_wanted():
+        print_json(value)
+    else:
+        click.echo(text)
+
+
+def listing(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, empty: str) -> None:
+    """Print rows as a table or, with --json, as they are."""
+    if json_wanted():
+        print_json(rows)
+    else:
+        table(rows, columns, empty=empty)
+
+
 def print_json(value: Any) -> None:
     """Print a JSON value to stdout."""
     click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=_plain))

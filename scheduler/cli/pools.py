@@ -1,17 +1,10 @@
 """`paceline pools`: manages pools, which limit the number of active task instances."""
 
-from typing import TYPE_CHECKING
-
 import click
 
 from scheduler.authoring.arguments import is_reserved_queue
 from scheduler.cli import options, output
-from scheduler.cli.lazy import Later
-
-if TYPE_CHECKING:
-    from scheduler.store.actions import pools as store
-else:
-    store = Later("scheduler.store.actions.pools")
+from scheduler.cli.late import pools as store
 
 
 @click.group()
@@ -21,13 +14,10 @@ def pools() -> None:
 
 @pools.command("list")
 @options.as_json
-def list_(json_wanted: bool) -> None:
+def list_() -> None:
     """List all pools with their slots, slots in use and waiting task instances."""
-    rows = options.transact(store.pools)
-    if json_wanted:
-        output.print_json(rows)
-    else:
-        output.table(rows, ["name", "slots", "used_slots", "free_slots", "waiting", "queue", "description"], empty="No pools.")
+    columns = ["name", "slots", "used_slots", "free_slots", "waiting", "queue", "description"]
+    output.listing(options.transact(store.pools), columns, empty="No pools.")
 
 
 # Without ignore_unknown_options, click would parse -1 (no limit) as an option.
@@ -38,9 +28,7 @@ def list_(json_wanted: bool) -> None:
 @click.option("--include-deferred/--no-include-deferred", default=None, help="Whether deferred task instances keep their slots.")
 @click.option("--queue", help="Queue for tasks of the pool that set no queue. '' removes it.")
 @options.as_json
-def set_(
-    name: str, slots: int, *, description: str | None, include_deferred: bool | None, queue: str | None, json_wanted: bool
-) -> None:
+def set_(name: str, slots: int, *, description: str | None, include_deferred: bool | None, queue: str | None) -> None:
     """Create or change a pool. -1 slots means no limit."""
     if not name.strip() or len(name) > 250 or "\0" in name:
         raise click.UsageError("A pool's name has 1 to 250 characters.")
@@ -50,10 +38,7 @@ def set_(
         )
     row = options.transact(store.set_pool, name, slots, description=description, include_deferred=include_deferred, queue=queue)
     options.wake("queue")
-    if json_wanted:
-        output.print_json(row)
-    else:
-        click.echo(f"Pool {name} has {'no limit' if slots < 0 else f'{slots} slots'}.")
+    output.result(row, f"Pool {name} has {'no limit' if slots < 0 else f'{slots} slots'}.")
 
 
 @pools.command()

@@ -2,17 +2,12 @@
 
 import contextlib
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from scheduler.cli import options, output
-from scheduler.cli.lazy import Later
-
-if TYPE_CHECKING:
-    from scheduler.store.queries import overview
-else:
-    overview = Later("scheduler.store.queries.overview")
+from scheduler.cli.late import overview, wakeups
 
 COLUMNS = ["queue", "waiting_in_postgresql", "waiting_in_redis", "running", "oldest", "workers"]
 
@@ -24,7 +19,7 @@ def queues() -> None:
 
 @queues.command("list")
 @options.as_json
-def list_(json_wanted: bool) -> None:
+def list_() -> None:
     """List queues with their waiting tasks and workers.
 
     The command lists every queue that has waiting tasks or a live worker, with the counts waiting in PostgreSQL and in Redis.
@@ -44,18 +39,15 @@ def list_(json_wanted: bool) -> None:
         }
         for row in stored
     ]
-    if json_wanted:
-        output.print_json(rows)
-    else:
-        output.table([row | {"oldest": _age(row["oldest_waiting_at"])} for row in rows], COLUMNS,
-                     empty="No task waits and no worker runs: start one with `paceline worker`.")  # fmt: skip
+    if not output.json_wanted():
+        rows = [row | {"oldest": _age(row["oldest_waiting_at"])} for row in rows]
+    output.listing(rows, COLUMNS, empty="No task waits and no worker runs: start one with `paceline worker`.")
 
 
 def _in_redis(names: list[str]) -> dict[str, int]:
     """Return the number of messages by queue. If Redis does not answer, print a message and return nothing."""
     import redis
 
-    from scheduler.messaging import wakeups
     from scheduler.services import queue_report
 
     try:

@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
+from typing import Any, TypedDict, TypeVar, Unpack
 
 import click
 
 from scheduler import states
 from scheduler.cli import options, output
-from scheduler.cli.lazy import Later
+from scheduler.cli.late import clear, data_folder, delete, mark, reads, selection
 from scheduler.states import RunState, TaskState
-
-if TYPE_CHECKING:
-    from scheduler.settings import data_folder
-    from scheduler.store.actions import clear, delete, mark
-    from scheduler.store.queries import reads
-    from scheduler.store.runs import selection
-else:
-    data_folder = Later("scheduler.settings.data_folder")
-    clear = Later("scheduler.store.actions.clear")
-    delete = Later("scheduler.store.actions.delete")
-    mark = Later("scheduler.store.actions.mark")
-    reads = Later("scheduler.store.queries.reads")
-    selection = Later("scheduler.store.runs.selection")
 
 F = TypeVar("F", bound=Callable[..., Any])
 COLUMNS = ["run_id", "task_id", "map_index", "state", "becomes"]
@@ -48,7 +34,6 @@ _latest = click.option(
     help="Continue with the newest DAG version, or with the version of the run. The DAG sets the default.",
 )
 _dry_run = click.option("--dry-run", is_flag=True, help="List the changes without making them.")
-_yes = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
 def _with(*decorators: Callable[[F], F]) -> Callable[[F], F]:
@@ -60,7 +45,7 @@ def _with(*decorators: Callable[[F], F]) -> Callable[[F], F]:
     return decorate
 
 
-_clearing = _with(_latest, _dry_run, _yes, options.as_json)
+_clearing = _with(_latest, _dry_run, options.yes, options.as_json)
 
 
 class Clearing(TypedDict):
@@ -69,7 +54,6 @@ class Clearing(TypedDict):
     latest: bool | None
     dry_run: bool
     yes: bool
-    json_wanted: bool
 
 
 @click.command("clear")
@@ -154,18 +138,16 @@ def clear_dag(
 @_with(_dag, _run)
 @click.argument("state", metavar="STATE", type=click.Choice([RunState.SUCCESS.value, RunState.FAILED.value]))
 @_with(_dry_run, options.as_json)
-def mark_run(dag_id: str, run_id: str, state: str, *, dry_run: bool, json_wanted: bool) -> None:
+def mark_run(dag_id: str, run_id: str, state: str, *, dry_run: bool) -> None:
     """Mark a run as success or failed. Running tasks are stopped."""
     run = options.transact(reads.run, dag_id, run_id)
     changes = options.transact(mark.mark_run, dag_id, run_id, RunState(state), dry_run=dry_run)
     if not dry_run:
         _wake({run["id"]})
-    if json_wanted:
-        output.print_json({"dry_run": dry_run, "state": state, "changes": [asdict(change) for change in changes]})
-        return
-    if changes:
+    if changes and not output.json_wanted():
         _table(changes)
-    click.echo(f"Run {run_id} of DAG {dag_id} {'would be' if dry_run else 'is'} {state}.")
+    answer = {"dry_run": dry_run, "state": state, "changes": [asdict(change) for change in changes]}
+    output.result(answer, f"Run {run_id} of DAG {dag_id} {'would be' if dry_run else 'is'} {state}.")
 
 
 @click.command("mark")
@@ -193,7 +175,6 @@ def mark_task(
     future: bool,
     clear_downstream: bool,
     dry_run: bool,
-    json_wanted: bool,
 ) -> None:
     """Mark a task as success, failed or skipped. A running task is stopped first."""
     options.transact(reads.run, dag_id, run_id)
@@ -205,59 +186,58 @@ def mark_task(
         clear_downstream=clear_downstream,
         dry_run=dry_run,
     )
-    _show(changes, "marked", dry_run=dry_run, json_wanted=json_wanted)
+    _show(changes, "marked", dry_run=dry_run)
 
 
 @click.command("delete")
-@_with(_dag, _run, _yes, options.as_json)
-def delete_run(dag_id: str, run_id: str, *, yes: bool, json_wanted: bool) -> None:
+@_with(_dag, _run, options.yes, options.as_json)
+def delete_run(dag_id: str, run_id: str, *, yes: bool) -> None:
     """Delete a run with its task instances, tries, XComs and returned DataFrames. Its logs stay."""
     options.transact(reads.run, dag_id, run_id)
-    _ask(f"Delete run {run_id} of DAG {dag_id} for good?", yes or json_wanted)
+    _ask(f"Delete run {run_id} of DAG {dag_id} for good?", yes)
     key = options.transact(delete.delete_run, dag_id, run_id)
-    data_folder.delete_run(options.settings().data_url, dag_id, run_id, key)
+    _delete_data(dag_id, {run_id: key})
     options.wake("plan", "queue")
-    if json_wanted:
-        output.print_json({"dag_id": dag_id, "run_id": run_id, "deleted": True})
-    else:
-        click.echo(f"Run {run_id} of DAG {dag_id} is deleted.")
+    output.result({"dag_id": dag_id, "run_id": run_id, "deleted": True}, f"Run {run_id} of DAG {dag_id} is deleted.")
 
 
 @click.command("delete")
-@_with(_dag, _yes, options.as_json)
-def delete_dag(dag_id: str, *, yes: bool, json_wanted: bool) -> None:
+@_with(_dag, options.yes, options.as_json)
+def delete_dag(dag_id: str, *, yes: bool) -> None:
     """Delete a DAG with all its runs and versions. If its file still exists, the DAG is created again without them."""
     options.transact(reads.dag, dag_id)
-    _ask(f"Delete DAG {dag_id} with all its runs for good?", yes or json_wanted)
+    _ask(f"Delete DAG {dag_id} with all its runs for good?", yes)
     deleted = options.transact(delete.delete_dag, dag_id)
-    for run_id, key in deleted.keys.items():
-        data_folder.delete_run(options.settings().data_url, dag_id, run_id, key)
+    _delete_data(dag_id, deleted.keys)
     options.wake("plan", "queue")
-    if json_wanted:
-        output.print_json({"dag_id": dag_id, "runs": deleted.runs, "file": deleted.file})
-        return
-    click.echo(f"DAG {dag_id} and {_count(deleted.runs, 'run')} are deleted.")
-    if deleted.file is not None:
+    answer = {"dag_id": dag_id, "runs": deleted.runs, "file": deleted.file}
+    output.result(answer, f"DAG {dag_id} and {_count(deleted.runs, 'run')} are deleted.")
+    if deleted.file is not None and not output.json_wanted():
         output.say(f"Its file {deleted.file} still exists, so the DAG is created again. Remove the file to prevent that.")
+
+
+def _delete_data(dag_id: str, keys: Mapping[str, int]) -> None:
+    for run_id, key in keys.items():
+        data_folder.delete_run(options.settings().data_url, dag_id, run_id, key)
 
 
 def _clear(runs: selection.Runs, tasks: selection.Tasks, **how: Unpack[Clearing]) -> None:
     engine, core = options.engine(), options.settings().core
     latest, dry_run = how["latest"], how["dry_run"]
-    if not dry_run and not how["yes"] and not how["json_wanted"] and _is_interactive():
+    if not dry_run and options.asks(how["yes"]):
         planned = clear.clear(engine, runs, tasks, core=core, latest=latest, dry_run=True)
         _table(planned)
         if planned:
             _ask(f"Clear {_count(len(planned), 'task instance')}?", False)
     changes = clear.clear(engine, runs, tasks, core=core, latest=latest, dry_run=dry_run)
-    _show(changes, "cleared", dry_run=dry_run, json_wanted=how["json_wanted"])
+    _show(changes, "cleared", dry_run=dry_run)
 
 
-def _show(changes: Sequence[selection.Change], done: str, *, dry_run: bool, json_wanted: bool) -> None:
+def _show(changes: Sequence[selection.Change], done: str, *, dry_run: bool) -> None:
     """Wake the schedulers, and print the changes."""
     if changes and not dry_run:
         _wake({change.dag_run_id for change in changes})
-    if json_wanted:
+    if output.json_wanted():
         output.print_json({"dry_run": dry_run, "changes": [asdict(change) for change in changes]})
         return
     _table(changes)
@@ -279,13 +259,9 @@ def _kept(*, only_failed: bool, only_running: bool) -> Collection[TaskState] | N
     return states.FAILURES if only_failed else states.STARTED if only_running else None
 
 
-def _is_interactive() -> bool:
-    return sys.stdin.isatty()
-
-
 def _ask(question: str, agreed: bool) -> None:
-    """Ask for confirmation on a terminal before a change that cannot be undone. Scripts are not asked."""
-    if not agreed and _is_interactive() and not click.confirm(question):
+    """Ask for confirmation before a change that cannot be undone."""
+    if options.asks(agreed) and not click.confirm(question):
         output.say("Nothing was changed.")
         click.get_current_context().exit(1)
 

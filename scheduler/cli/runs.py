@@ -1,20 +1,10 @@
 """`paceline runs`: lists, shows, watches and changes DAG runs."""
 
-from typing import TYPE_CHECKING
-
 import click
 
 from scheduler import states
 from scheduler.cli import options, output, run_actions
-from scheduler.cli.lazy import Later
-
-if TYPE_CHECKING:
-    from scheduler.cli import progress
-    from scheduler.store.queries import events, reads
-else:
-    progress = Later("scheduler.cli.progress")
-    events = Later("scheduler.store.queries.events")
-    reads = Later("scheduler.store.queries.reads")
+from scheduler.cli.late import events, progress, reads
 
 #: Runs in a table without --limit. --json prints all.
 SCREENFUL = 50
@@ -38,9 +28,9 @@ runs.add_command(run_actions.delete_run)
 @click.option("--state", type=click.Choice([state.value for state in states.RunState]), help="Only runs in this state.")
 @click.option("--limit", type=click.IntRange(min=1), help=f"Show only the newest N. Without --json, the default is {SCREENFUL}.")
 @options.as_json
-def list_(dag_id: str | None, state: str | None, limit: int | None, json_wanted: bool) -> None:
+def list_(dag_id: str | None, state: str | None, limit: int | None) -> None:
     """List DAG runs, newest first."""
-    if json_wanted:
+    if output.json_wanted():
         output.print_json(options.transact(reads.runs, dag_id=dag_id, state=state, limit=limit))
         return
     shown = limit or SCREENFUL
@@ -56,12 +46,12 @@ def list_(dag_id: str | None, state: str | None, limit: int | None, json_wanted:
 @click.argument("run_id", metavar="RUN")
 @click.option("--events", "events_wanted", is_flag=True, help="Include every state change with its time, actor and reason.")
 @options.as_json
-def show(dag_id: str, run_id: str, events_wanted: bool, json_wanted: bool) -> None:
+def show(dag_id: str, run_id: str, events_wanted: bool) -> None:
     """Show a run with its task instances."""
     run = options.transact(reads.run, dag_id, run_id)
     if events_wanted:
         run["events"] = options.transact(events.of_run, run["id"])
-    if json_wanted:
+    if output.json_wanted():
         output.print_json(run)
         return
     names = ["dag_id", "run_id", "run_type", "state", "logical_date", "data_interval_start", "data_interval_end", "conf",
@@ -80,17 +70,15 @@ def show(dag_id: str, run_id: str, events_wanted: bool, json_wanted: bool) -> No
 @click.argument("run_id", metavar="RUN")
 @click.option("--timeout", "timeout_s", type=click.FloatRange(min=0), metavar="SECONDS", help="Stop watching after this time.")
 @options.as_json
-def watch(dag_id: str, run_id: str, timeout_s: float | None, json_wanted: bool) -> None:
+def watch(dag_id: str, run_id: str, timeout_s: float | None) -> None:
     """Watch a run until it ends. Exit 0 on success, 1 on failure, 5 on timeout."""
-    end_with(dag_id, run_id, timeout_s=timeout_s, json_wanted=json_wanted)
+    end_with(dag_id, run_id, timeout_s=timeout_s)
 
 
-def end_with(dag_id: str, run_id: str, *, timeout_s: float | None, json_wanted: bool) -> None:
+def end_with(dag_id: str, run_id: str, *, timeout_s: float | None) -> None:
     """Watch a run until it ends, and print the result. Exit 0 on success, 1 on failure."""
-    run = progress.watch_run(options.engine(), dag_id, run_id, console=output.console(stderr=json_wanted), timeout_s=timeout_s)
-    if json_wanted:
-        output.print_json(run)
-    else:
-        click.echo(progress.verdict(run))
+    screen = output.console(stderr=output.json_wanted())
+    run = progress.watch_run(options.engine(), dag_id, run_id, console=screen, timeout_s=timeout_s)
+    output.result(run, progress.verdict(run))
     if run["state"] != states.RunState.SUCCESS:
         click.get_current_context().exit(1)

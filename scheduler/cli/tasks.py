@@ -1,30 +1,22 @@
 """`paceline tasks`: lists and changes task instances, and prints the logs of their tries."""
 
-from __future__ import annotations
-
+import json
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import click
 
 from scheduler import states
+from scheduler.authoring import frames
 from scheduler.cli import options, output, run_actions
-from scheduler.cli.lazy import Later
-from scheduler.cli.xcoms import xcoms
+from scheduler.cli.late import log_paths, progress, reads
 from scheduler.exceptions import NotFoundError
 
-if TYPE_CHECKING:
-    from scheduler.cli import progress
-    from scheduler.settings import log_paths
-    from scheduler.store.queries import reads
-else:
-    progress = Later("scheduler.cli.progress")
-    log_paths = Later("scheduler.settings.log_paths")
-    reads = Later("scheduler.store.queries.reads")
-
 CHUNK_BYTES = 64 * 1024
+#: Maximum characters of an XCom in the table. --json prints all.
+SHOWN_CHARACTERS = 200
 FOLLOW_POLL_S = 0.3
 #: The columns of a task instance that are empty for a task without a run.
 NO_RUN = ("run_id", "state", "worker", "queued_by", "scheduled_at", "queued_at", "started_at", "ended_at", "progress")
@@ -41,20 +33,19 @@ def tasks() -> None:
 
 tasks.add_command(run_actions.clear_tasks)
 tasks.add_command(run_actions.mark_task)
-tasks.add_command(xcoms)
 
 
 @tasks.command("list")
 @click.argument("dag_id", metavar="DAG")
 @click.argument("run_id", metavar="[RUN]", required=False)
 @options.as_json
-def list_(dag_id: str, run_id: str | None, json_wanted: bool) -> None:
+def list_(dag_id: str, run_id: str | None) -> None:
     """List the task instances of a run. Without RUN, list the tasks of the newest DAG version."""
     if run_id is None:
         rows = _defined(options.transact(reads.dag, dag_id))
     else:
         rows = options.transact(reads.task_instances, dag_id, run_id)
-    if json_wanted:
+    if output.json_wanted():
         output.print_json(rows)
     elif run_id is None:
         columns = ["task_id", "operator", "upstream", "trigger_rule", "max_tries", "queue", "pool", "priority_weight"]
@@ -76,10 +67,9 @@ def list_(dag_id: str, run_id: str | None, json_wanted: bool) -> None:
 )
 @click.option("-f", "--follow", is_flag=True, help="Keep printing until the try ends.")
 @options.as_json
-def logs(
-    dag_id: str, run_id: str, task_id: str, *, try_number: int | None, map_index: int, follow: bool, json_wanted: bool
-) -> None:
+def logs(dag_id: str, run_id: str, task_id: str, *, try_number: int | None, map_index: int, follow: bool) -> None:
     """Print the log of a try."""
+    json_wanted = output.json_wanted()
     if follow and json_wanted:
         raise click.UsageError("--json prints one whole log; leave out --follow.")
     log = _TryLog((dag_id, run_id, task_id, map_index), try_number)
@@ -104,16 +94,29 @@ def logs(
     "--map-index", type=click.IntRange(min=-1), help="Map index of a mapped task instance. Default: the first unfinished one."
 )
 @options.as_json
-def why(dag_id: str, run_id: str, task_id: str, *, map_index: int | None, json_wanted: bool) -> None:
+def why(dag_id: str, run_id: str, task_id: str, *, map_index: int | None) -> None:
     """Explain why a task instance is in its current state and has not moved on."""
     from scheduler.store.queries import why as queries
 
     answer = options.transact(queries.why, options.settings(), dag_id, run_id, task_id, map_index=map_index)
-    if json_wanted:
-        output.print_json(answer)
-        return
-    for sentence in answer["waiting_for"]:
-        click.echo(output.visible(sentence))
+    output.result(answer, "\n".join(map(output.visible, answer["waiting_for"])))
+
+
+@tasks.command()
+@click.argument("dag_id", metavar="DAG")
+@click.argument("run_id", metavar="RUN")
+@click.argument("task_id", metavar="TASK")
+@click.option(
+    "--map-index", type=click.IntRange(min=-1), default=-1, show_default=True, help="Map index of a mapped task instance."
+)
+@options.as_json
+def xcoms(dag_id: str, run_id: str, task_id: str, *, map_index: int) -> None:
+    """Print the XComs of a task instance. For a DataFrame, print its location, rows and columns."""
+    options.transact(reads.task_instance, dag_id, run_id, task_id, map_index=map_index)
+    rows = options.transact(reads.xcoms, dag_id, run_id, task_id, map_index=map_index)
+    if not output.json_wanted():
+        rows = [row | {"value": _shown(row["value"])} for row in rows]
+    output.listing(rows, ["key", "value", "created_at"], empty="It pushed nothing.")
 
 
 class _TryLog:
@@ -200,3 +203,16 @@ def _defined(dag: dict[str, Any]) -> list[dict[str, Any]]:
         | {name: task[name] for name in ("operator", "upstream", "trigger_rule")}
         for task in dag["tasks"]
     ]
+
+
+def _shown(value: Any) -> str:
+    value = frames.revived(value)
+    if isinstance(value, frames.DataFrameReference):
+        return _described(value)
+    text = json.dumps(value, ensure_ascii=False, default=_described)
+    return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…"
+
+
+def _described(frame: frames.DataFrameReference) -> str:
+    columns = ", ".join(f"{name} {kind}" for name, kind in frame.columns.items())
+    return f"DataFrame of {frame.rows:,} rows ({columns}), {frame.bytes:,} bytes at {frame.url}"

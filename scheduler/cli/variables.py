@@ -1,24 +1,15 @@
 """`paceline variables`: manages variables: texts and JSON values for tasks, stored encrypted."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from scheduler.cli import options, output
-from scheduler.cli.lazy import Later
+from scheduler.cli.late import variables as store
 from scheduler.exceptions import PacelineError
 from scheduler.masking import secrets_masker
-
-if TYPE_CHECKING:
-    from scheduler.store.secrets import cipher
-    from scheduler.store.secrets import variables as store
-else:
-    cipher = Later("scheduler.store.secrets.cipher")
-    store = Later("scheduler.store.secrets.variables")
 
 
 @click.group()
@@ -28,27 +19,20 @@ def variables() -> None:
 
 @variables.command("list")
 @options.as_json
-def list_(json_wanted: bool) -> None:
+def list_() -> None:
     """List all variables, without values."""
-    rows = options.transact(store.variables)
-    if json_wanted:
-        output.print_json(rows)
-    else:
-        output.table(rows, ["key", "description", "updated_at"], empty="No variables.")
+    output.listing(options.transact(store.variables), ["key", "description", "updated_at"], empty="No variables.")
 
 
 @variables.command()
 @click.argument("key")
 @click.option("--show", is_flag=True, help="Show values that are masked because their name looks secret.")
 @options.as_json
-def get(key: str, show: bool, json_wanted: bool) -> None:
+def get(key: str, show: bool) -> None:
     """Print the value of a variable."""
-    row = options.transact(store.variable, key, _cipher())
+    row = options.transact(store.variable, key, options.cipher())
     value = row["value"] if show else _hidden(key, row["value"])
-    if json_wanted:
-        output.print_json({**row, "value": value})
-    else:
-        click.echo(value)
+    output.result({**row, "value": value}, value)
 
 
 @variables.command("set")
@@ -59,7 +43,7 @@ def set_(key: str, value: str, description: str | None) -> None:
     """Create or change a variable. Use - as the value to read it from standard input, which keeps it out of process listings."""
     if value == "-":
         value = options.standard_input()
-    options.transact(store.set_variables, [(key, value, description)], _cipher(make=True))
+    options.transact(store.set_variables, [(key, value, description)], options.cipher(make=True))
     click.echo(f"Variable {key} is set.")
 
 
@@ -75,7 +59,7 @@ def delete(key: str) -> None:
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
 def export(file: Path) -> None:
     """Write all variables, unencrypted, to a JSON file that only you can read. Use - for standard output."""
-    cipher = _cipher()
+    cipher = options.cipher()
     rows = [options.transact(store.variable, row["key"], cipher) for row in options.transact(store.variables)]
     values = {row["key"]: {"value": row["value"], "description": row["description"]} for row in rows}
     options.write_private(file, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
@@ -88,7 +72,7 @@ def export(file: Path) -> None:
 def import_(file: Path, skip_existing: bool) -> None:
     """Import variables from a JSON file: {"key": "text"}, {"key": any JSON} or an export. All are stored, or none."""
     entries = [_entry(key, given) for key, given in options.read_object(file).items()]
-    written = options.transact(store.set_variables, entries, _cipher(make=True), replace=not skip_existing)
+    written = options.transact(store.set_variables, entries, options.cipher(make=True), replace=not skip_existing)
     click.echo(f"{len(written)} variables are set.")
 
 
@@ -111,8 +95,3 @@ def _hidden(key: str, text: str) -> str:
         return text
     shown = secrets_masker.hidden(value)
     return text if shown == value else json.dumps(shown, ensure_ascii=False)
-
-
-def _cipher(*, make: bool = False) -> cipher.Cipher:
-    options.engine()  # the error about an unreachable database comes first
-    return cipher.Cipher.of(options.settings(), make=make)

@@ -5,9 +5,9 @@ An invalid answer becomes an import error of the file, or a failure of the callb
 
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
-from scheduler.dagfiles import problem
+from scheduler.dagfiles.problem import Message, Problem, Storable, Strict
 
 #: Maximum size of a child's result.
 MAX_RESULT_BYTES = 64 << 20
@@ -21,47 +21,26 @@ MAX_MODULES = 10_000
 MAX_PATH_CHARACTERS = 4096
 
 
-def _storable(text: str) -> str:
-    if "\0" in text:
-        raise ValueError("it has a NUL character")
-    return text
+Path = Annotated[Storable, Field(max_length=MAX_PATH_CHARACTERS)]
 
 
-Path = Annotated[str, Field(max_length=MAX_PATH_CHARACTERS), AfterValidator(_storable)]
-#: Longer than a cut text, because the note on the omitted part is added.
-Message = Annotated[str, Field(max_length=problem.MAX_MESSAGE_CHARACTERS + 100), AfterValidator(_storable)]
-Traceback = Annotated[str, Field(max_length=problem.MAX_TRACEBACK_CHARACTERS + 100), AfterValidator(_storable)]
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class DagRow(_Strict):
+class DagRow(Strict):
     """A DAG to store: its canonical JSON and its hash."""
 
-    dag_id: Annotated[str, Field(min_length=1, max_length=250), AfterValidator(_storable)]
+    dag_id: Annotated[Storable, Field(min_length=1, max_length=250)]
     content_hash: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     data: str
     is_paused_upon_creation: bool | None
 
 
-class FileProblem(_Strict):
-    """Why a file could not be parsed."""
-
-    message: Message
-    line: Annotated[int, Field(ge=0, lt=2**31)] | None = None
-    traceback: Traceback = ""
-
-
-class Reading(_Strict):
+class Reading(Strict):
     """The result of parsing a file: its DAGs, or a problem.
 
     `modules` are the imported modules of the DAGs folder, as relative paths. `settled` means that the DAGs depend only on code.
     """
 
     dags: tuple[DagRow, ...] = ()
-    problem: FileProblem | None = None
+    problem: Problem | None = None
     modules: Annotated[tuple[Path, ...], Field(max_length=MAX_MODULES)] = ()
     settled: bool = False
 
@@ -81,20 +60,20 @@ class Answer(Reading):
     duration_s: Annotated[float, Field(ge=0)]
 
 
-class Opened(_Strict):
+class Opened(Strict):
     """The result of loading a DAG file for its callbacks."""
 
     problem: Message | None
 
 
-class Called(_Strict):
+class Called(Strict):
     """The result of a callback: its error, and the number of callbacks of the event."""
 
     count: Annotated[int, Field(ge=0, le=MAX_CALLBACKS)]
     error: Message | None
 
 
-class Ended(_Strict):
+class Ended(Strict):
     """The child has ended. `ended` is its exit code, negative for a signal."""
 
     ended: Annotated[int, Field(ge=-64, le=255)]

@@ -10,11 +10,10 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
-from scheduler.authoring import context
+from scheduler.authoring import context, params
 from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.dag import DAG
 from scheduler.authoring.deadline import SyncCallback
-from scheduler.authoring.params import Params
 from scheduler.exceptions import NotFoundError, PacelineError, ParamError
 
 MOMENTS = ("logical_date", "data_interval_start", "data_interval_end", "start_date", "end_date", "run_after")
@@ -105,7 +104,8 @@ def functions(dags: Mapping[str, DAG], call: Mapping[str, Any]) -> list[Function
 
 def _context(dag: DAG, call: Mapping[str, Any]) -> context.Context:
     known = {name: _moment(value) if name in MOMENTS else value for name, value in call["run"].items()}
-    run = _run(call, known)
+    names = {"dag_id": call["dag_id"], "run_id": call["run_id"]}
+    run = context.DagRun(**names | {name: value for name, value in known.items() if name in context.DagRun.__slots__})
     task = dag.task_dict.get(call["ti"]["task_id"]) if call["ti"] else None
     ti = TaskInstance(call["dag_id"], call["run_id"], call["ti"], task, call["log_url"]) if call["ti"] else None
     values = _of_run(dag, run, ti, conf_overrides=call["conf_overrides"])
@@ -126,26 +126,18 @@ def _context(dag: DAG, call: Mapping[str, Any]) -> context.Context:
 
 def _of_run(dag: DAG, run: context.DagRun, ti: TaskInstance | None, *, conf_overrides: bool) -> context.Context:
     """Return the part of the context that needs no task."""
-    values = {name: param.value for name, param in dag.params.items() if param.has_value}
     return {
         **context.dates(run.logical_date),
         "dag": dag,
         "dag_run": run,
         "run_id": run.run_id,
         "conf": run.conf,
-        "params": Params(values | (dict(run.conf) if conf_overrides else {})),
+        "params": params.of_run(dag.params, run.conf, conf_overrides=conf_overrides),
         "data_interval_start": run.data_interval_start,
         "data_interval_end": run.data_interval_end,
         "ti": ti,
         "task_instance": ti,
     }
-
-
-def _run(call: Mapping[str, Any], known: Mapping[str, Any]) -> context.DagRun:
-    names = context.DagRun.__slots__
-    return context.DagRun(
-        **{"dag_id": call["dag_id"], "run_id": call["run_id"]} | {name: value for name, value in known.items() if name in names}
-    )
 
 
 def _sla_arguments(dag: DAG, call: Mapping[str, Any]) -> tuple[Any, ...]:

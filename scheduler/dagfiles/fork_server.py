@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 import scheduler
 from scheduler.dagfiles import keeper, lines, parse, pipes, problem, process_tree
-from scheduler.dagfiles.answers import MAX_RESULT_BYTES, Answer, FileProblem, Reading, fault
+from scheduler.dagfiles.answers import MAX_RESULT_BYTES, Answer, Reading, fault
 from scheduler.settings import Core, Scheduler
 
 #: Modules that most files need, but that are imported lazily. They are imported once here instead of in each child.
@@ -182,11 +182,11 @@ class ForkServer(pipes.PipeServer):
         report, mark, result = bytes(child.result).rpartition(parse.RESULT_MARK)
         if mark and code == 0:
             if len(child.result) >= MAX_RESULT_BYTES:
-                return _failed(problem.of_flood(MAX_RESULT_BYTES))
+                return Reading(problem=problem.of_flood(MAX_RESULT_BYTES))
             try:
                 return Reading.model_validate_json(result)
             except ValidationError as error:
-                return _failed(problem.of_answer(fault(error)))
+                return Reading(problem=problem.of_answer(fault(error)))
         path = self._worked().folder / child.file
         limit_s = self._worked().scheduler.dag_file_processor_timeout
         texts = {
@@ -194,12 +194,8 @@ class ForkServer(pipes.PipeServer):
             "output": child.output.decode("utf-8", "replace"),
         }
         if code in {1, -signal.SIGKILL} and time.monotonic() - child.started >= limit_s:
-            return _failed(problem.of_timeout(limit_s, path, **texts))
-        return _failed(problem.of_ending(code, path, **texts))
-
-
-def _failed(reason: problem.Problem) -> Reading:
-    return Reading(problem=FileProblem(**reason.to_dict()))
+            return Reading(problem=problem.of_timeout(limit_s, path, **texts))
+        return Reading(problem=problem.of_ending(code, path, **texts))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@ import os
 import resource
 import time
 from dataclasses import dataclass
-from pathlib import Path
+
+import psutil
 
 MIB = 1 << 20
 #: Maximum number of processes and threads beyond those that the user runs already: the kernel counts them together.
@@ -65,10 +66,8 @@ def _running(user: int) -> int:
     The owner of a folder in /proc is not usable: the folders of non-dumpable processes belong to root.
     """
     count = 0
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError, KeyError, ValueError, IndexError):
-                status = dict(line.split(":", 1) for line in (entry / "status").read_text(errors="replace").splitlines())
-                if int(status["Uid"].split()[0]) == user:
-                    count += int(status["Threads"])
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.uids().real == user:
+                count += process.num_threads()
     return count

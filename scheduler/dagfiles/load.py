@@ -2,14 +2,11 @@
 
 import hashlib
 import importlib.util
-import io
 import re
 import sys
-import tokenize
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import ModuleType
 
 from scheduler.authoring import scope, source
 from scheduler.authoring.abstract_operator import AbstractOperator
@@ -27,7 +24,8 @@ def load(folder: Path, file: str) -> dict[str, DAG]:
     are propagated, including SystemExit.
     """
     path = folder / file
-    code = _compiled(path)
+    # Compiled here and never read from __pycache__, which confuses two versions of the same second and size.
+    code = compile(_text(path), str(path), "exec", dont_inherit=True)
     # Appended at the end: config.py or json.py in a DAGs folder must not shadow a module that other code imports.
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
@@ -116,7 +114,8 @@ class LoadedFiles:
         except (Exception, SystemExit) as error:
             raise DagError(f"The DAG file {path} cannot be loaded: {type(error).__name__}: {error}") from error
         # The stamp from before the load: a change during it must count as a change.
-        return _Loaded(dags, _stamps(_modules_below(self._folder).values()) | {path: before})
+        stamps = {module: _stamp(module) for module in _modules_below(self._folder).values()}
+        return _Loaded(dags, stamps | {path: before})
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +139,6 @@ def _stamp(path: Path) -> _Stamp | None:
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 
-def _stamps(paths: Iterable[Path]) -> dict[Path, _Stamp | None]:
-    return {path: _stamp(path) for path in paths}
-
-
 def _modules_below(folder: Path) -> dict[str, Path]:
     """Return the modules that DAG files imported from the DAGs folder, without the DAG files themselves."""
     start = f"{folder}/"
@@ -155,17 +150,11 @@ def _modules_below(folder: Path) -> dict[str, Path]:
     }
 
 
-def _compiled(path: Path) -> CodeType:
-    # Compiled here and never read from __pycache__, which confuses two versions of the same second and size.
-    return compile(_text(path), str(path), "exec", dont_inherit=True)
-
-
 def _text(path: Path) -> str:
     """Return the source as text. It may have a BOM, or declare another encoding in its first lines (PEP 263)."""
     raw = path.read_bytes()
     try:
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
-        return raw.decode(encoding)
+        return importlib.util.decode_source(raw)
     except (UnicodeDecodeError, SyntaxError):
         at = source.Location(str(path), _first_undecodable_line(raw))
         raise source.fault(

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from scheduler.authoring import nesting, zones
 from scheduler.authoring.dag import DAG
-from scheduler.dagfiles import limits, load, problem, process_tree, side_effects
+from scheduler.dagfiles import limits, load, pipes, problem, process_tree, side_effects
 from scheduler.exceptions import DagError
 from scheduler.serialized.authored import from_dag
 from scheduler.settings import Core, Scheduler
@@ -69,7 +69,7 @@ def parse(file: str, work: Work) -> dict[str, Any]:
     except BaseException as error:
         _release_reserve()
         reason = problem.of_exception(error, work.folder / file, memory_limit_mb=work.scheduler.dag_file_memory_limit_mb)
-        return {"problem": reason.to_dict()}
+        return {"problem": reason.model_dump()}
 
 
 def warm_up(work: Work) -> None:
@@ -117,6 +117,4 @@ def _write(result: bytes) -> None:
     with contextlib.suppress(Exception):  # the file may have closed or replaced them
         sys.stdout.flush()
         sys.stderr.flush()
-    left = memoryview(result)
-    while left:
-        left = left[os.write(RESULT_FD, left) :]
+    pipes.write(RESULT_FD, result)

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from scheduler.dagfiles import lines, problem
-from scheduler.dagfiles.answers import MAX_LINE_BYTES, Answer, FileProblem, fault
+from scheduler.dagfiles.answers import MAX_LINE_BYTES, Answer, fault
 from scheduler.dagfiles.piped import Piped
 from scheduler.process import hardening
 from scheduler.settings import Settings
@@ -152,7 +152,7 @@ class Parser:
             message = f"Reading the file ended the process that reads all files ({problem.ending(code)})."
         else:
             message = f"The process that reads all files {trouble} while it read this file."
-        return [Answer(file=file, duration_s=0.0, problem=FileProblem(message=message)) for file in lost]
+        return [Answer(file=file, duration_s=0.0, problem=problem.Problem(message=message)) for file in lost]
 
     def _drain(self, timeout_s: float) -> None:
         """Read answers until the fork server ends: it may be waiting for space in the pipe."""

@@ -3,9 +3,10 @@
 import re
 import signal
 import traceback
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from scheduler.authoring import source
 from scheduler.exceptions import DagError
@@ -24,21 +25,34 @@ MEANINGS = {
 FAULT_LINE = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d{1,9}) in ', re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+def _storable(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("it has a NUL character")
+    return text
+
+
+Storable = Annotated[str, AfterValidator(_storable)]
+#: Longer than a cut text, because the note on the omitted part is added.
+Message = Annotated[Storable, Field(max_length=MAX_MESSAGE_CHARACTERS + 100)]
+
+
+class Strict(BaseModel):
+    """The base of what processes with user code send."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Problem(Strict):
     """Why a file could not be parsed. `line` is a line of that file; None if unknown."""
 
-    message: str
-    line: int | None = None
-    traceback: str = ""
+    message: Message
+    line: Annotated[int, Field(ge=0, lt=2**31)] | None = None
+    traceback: Annotated[Storable, Field(max_length=MAX_TRACEBACK_CHARACTERS + 100)] = ""
 
     @classmethod
     def make(cls, message: str, line: int | None = None, trace: str = "") -> Self:
         """Create a problem that the database can store: bounded, without NUL and lone surrogates."""
-        return cls(_clean(message, MAX_MESSAGE_CHARACTERS), line, _clean(trace, MAX_TRACEBACK_CHARACTERS))
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return cls(message=clean(message), line=line, traceback=clean(trace, MAX_TRACEBACK_CHARACTERS))
 
 
 def of_exception(error: BaseException, path: Path, *, memory_limit_mb: int) -> Problem:
@@ -104,16 +118,19 @@ def of_flood(limit_bytes: int) -> Problem:
     return Problem.make(f"The DAGs of the file take more than {limit_bytes >> 20} MiB; split the file.")
 
 
-def clean(text: str) -> str:
-    """Return a message that the database can store."""
-    return _clean(text, MAX_MESSAGE_CHARACTERS)
+def clean(text: str, limit: int = MAX_MESSAGE_CHARACTERS) -> str:
+    """Return a text that the database can store."""
+    text = text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
+    if len(text) <= limit:
+        return text
+    return f"{text[: limit // 2]}\n... {len(text) - limit} characters left out ...\n{text[-limit // 2 :]}"
 
 
 def _line_in(error: BaseException, path: Path) -> int | None:
     """Return the line that the error names, or the innermost line of `path` in its traceback."""
     for file_name, line_name in (("filename", "lineno"), ("file", "line")):  # of SyntaxError, of DagError
         line = getattr(error, line_name, None)
-        if getattr(error, file_name, None) == str(path) and isinstance(line, int):
+        if getattr(error, file_name, None) == str(path) and isinstance(line, int) and 0 <= line < 2**31:
             return line
     lines = [at for frame, at in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == str(path)]
     return lines[-1] if lines else None
@@ -146,12 +163,3 @@ def _with_output(report: str, output: str) -> str:
     lines = report[:MAX_REPORT_CHARACTERS].strip().splitlines()
     report = "\n".join(line for line in lines if not (match := FAULT_LINE.match(line)) or not _ours(match["file"]))
     return "\n".join(part for part in (report, f"Output:\n{output.strip()}" if output.strip() else "") if part)
-
-
-def _clean(text: str, limit: int) -> str:
-    text = text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
-    return (
-        text
-        if len(text) <= limit
-        else f"{text[: limit // 2]}\n... {len(text) - limit} characters left out ...\n{text[-limit // 2 :]}"
-    )

@@ -12,7 +12,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Collection, Sequence
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -60,11 +59,10 @@ def ended(pid: int) -> None:
 
 def kill_session(session: int) -> None:
     """Kill all processes of a session, including those that left their process group."""
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                if os.getsid(int(entry.name)) == session:
-                    os.kill(int(entry.name), signal.SIGKILL)
+    for pid in psutil.pids():
+        with contextlib.suppress(OSError):
+            if os.getsid(pid) == session:
+                os.kill(pid, signal.SIGKILL)
 
 
 def kill_below(limit_s: float = KILL_S) -> bool:

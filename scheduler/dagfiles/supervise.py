@@ -125,8 +125,8 @@ class DagFileManager:
         recorded = self._store(now)
         if ask or self._ask_at == 0.0:
             started += self._start_due(now)
-        if removed or any(result.changed for result in recorded.values()):
-            self._wake()
+        if self._wakeups is not None and (removed or any(result.changed for result in recorded.values())):
+            self._wakeups.wake("plan")
         return Iteration(
             listed=listed,
             removed=removed,
@@ -238,7 +238,7 @@ class DagFileManager:
             path=answer.file,
             modified_at=self._claimed[answer.file],
             duration_s=answer.duration_s,
-            problem=files.ImportProblem(reason.message, reason.line, reason.traceback),
+            problem=files.ImportProblem(**reason.model_dump()),
         )
         try:
             return self._put(failed, now)
@@ -330,10 +330,6 @@ class DagFileManager:
                 self._clock_read = clock.now(connection), now
         read, at = self._clock_read
         return read + timedelta(seconds=now - at)
-
-    def _wake(self) -> None:
-        if self._wakeups is not None:
-            self._wakeups.wake("plan")
 
     def _run(self) -> None:
         failing = False

@@ -14,8 +14,9 @@ from scheduler.embedded import home
 from scheduler.embedded.servers import EmbeddedServers
 from scheduler.embedded.supervisor import Command, Supervisor
 from scheduler.flower import access
-from scheduler.settings import Settings, environment_names
+from scheduler.settings import Settings
 from scheduler.settings.environment import OTHER_NAMES, PREFIX, STORE_PREFIXES
+from scheduler.settings.model import environment_names
 from scheduler.store.db import database, migrate, roles
 
 #: The `paceline` command. Without -P, a DAG folder as the working directory could shadow Paceline's packages.

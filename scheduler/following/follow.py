@@ -124,12 +124,13 @@ class Follower:
         return True
 
     def _ended_before(self, claim: Claim, ending: Ending, continuation: Continuation | None = None) -> bool:
-        """Whether an earlier report of this end was stored although its answer was lost. It may continue in this process."""
-        if not dispatches.ended_as(self._hot, claim, ending.state):
-            return False
+        """Whether an earlier report of this end was stored although its answer was lost. It may continue in this process.
+
+        It continues even if the end has been cleared or marked since: no other process runs that task instance.
+        """
         if continuation is not None:
             continuation.claim = self._hot.continued(claim, continuation.dispatch_id)
-        return True
+        return dispatches.ended_as(self._hot, claim, ending.state)
 
     def _report_alone(self, claim: Claim, ending: Ending, continuation: Continuation | None) -> bool:
         """Store the end without deciding anything, and wake every service that may have something to do after it."""
@@ -150,7 +151,9 @@ def announce(
 ) -> None:
     """Send the messages of queued task instances, then wake the services that have something to do."""
     fault_points.point("report.after")
-    queued = [moved for moved in (*reported.moved, reported.handed_on) if moved is not None and moved.state is TaskState.QUEUED]
+    queued = [
+        moved for moved in (*reported.moved, reported.slots_passed_to) if moved is not None and moved.state is TaskState.QUEUED
+    ]
     # The rescue service finds queued task instances without a message, so nothing is lost while the broker is down.
     with suppress(*PUBLISH_ERRORS):
         if queued:
@@ -183,7 +186,7 @@ def _may_find_capacity(claim: Claim, reported: Reported) -> bool:
     """Whether there may be slots for a waiting task instance that the queue service does not know about."""
     ready = [moved for moved in reported.moved if moved.state is TaskState.SCHEDULED]
     successor = next((moved for moved in reported.moved if moved.dispatch_id is not None), None)
-    first = reported.handed_on
+    first = reported.slots_passed_to
     if (new := successor or first) is not None and new.pool_slots < claim.pool_slots and (ready or reported.pool_has_waiting):
         return True
     if first is not None:

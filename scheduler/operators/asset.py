@@ -1,7 +1,5 @@
 """`@asset`: a function that updates one asset, as a DAG with one task."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 

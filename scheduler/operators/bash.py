@@ -1,7 +1,5 @@
 """Tasks that run a bash command."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,7 +10,6 @@ from typing import Any, ClassVar, Unpack
 
 from scheduler.authoring import templates
 from scheduler.authoring.operator import Operator
-from scheduler.authoring.params import DagParam
 from scheduler.authoring.task_arguments import TaskArguments
 from scheduler.authoring.xcom_arg import XComArg
 from scheduler.exceptions import PacelineError, SkipTask
@@ -54,9 +51,7 @@ class BashOperator(Operator):
     ) -> None:
         super().__init__(**kwargs)
         checks = self.checks()
-        self.bash_command: Any = bash_command
-        if not isinstance(bash_command, XComArg | DagParam):
-            checks.text("bash_command", bash_command)
+        self.bash_command = self.text("bash_command", bash_command)
         self.env: Any = env if env is None or isinstance(env, XComArg) else checks.mapping("env", env)
         self.append_env = checks.boolean("append_env", append_env)
         self.output_encoding = checks.text("output_encoding", output_encoding)

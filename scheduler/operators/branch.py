@@ -1,7 +1,5 @@
 """Branches: tasks that choose which of their downstream tasks run. The others are skipped."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, ClassVar
 
@@ -84,7 +82,8 @@ def resolve(operator: Operator, choice: Choice) -> set[str]:
     for name in names:
         if not isinstance(name, str):
             raise FailTask(f"A branch must return task IDs, not {name!r} ({type(name).__name__}).")
-        tasks = {name} if name in dag.task_dict else first_tasks(dag, name)
+        group = dag.task_group_dict.get(name)
+        tasks = {name} if name in dag.task_dict else {task.task_id for task in group.roots()} if group else set()
         if not tasks:
             raise FailTask(
                 f"The branch {operator.task_id!r} chose {name!r}, which is not a task or task group{near(name, dag.task_dict)}"
@@ -96,16 +95,6 @@ def resolve(operator: Operator, choice: Choice) -> set[str]:
             )
         chosen |= tasks
     return chosen
-
-
-def first_tasks(dag: DAG, group_id: str) -> set[str]:
-    """The tasks of a group, including inner groups, without an upstream task in the group."""
-    within = {group_id}
-    for group in dag.group_specs:  # outer groups first
-        if group.get("parent") in within:
-            within.add(group["group_id"])
-    members = {name for name, task in dag.task_dict.items() if task.group_id in within}
-    return {name for name in members if not dag.task_dict[name].upstream_task_ids & members}
 
 
 def transitive(dag: DAG, task_id: str) -> set[str]:

@@ -1,7 +1,5 @@
 """Branches on the date and time, on the day of the week, and on whether the run is the latest."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, Unpack

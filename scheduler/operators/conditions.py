@@ -1,7 +1,5 @@
 """`@task.run_if` and `@task.skip_if`: a condition that is evaluated before each try and can skip the task."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 from scheduler.authoring import running, scope, source
 from scheduler.authoring.abstract_operator import AbstractOperator
@@ -48,6 +48,7 @@ class TaskFunction:
         kind: type[Operator],
         arguments: Mapping[str, Any],
         mark: Callable[[AbstractOperator], None] | None = None,
+        given: Mapping[str, Any] | None = None,
     ) -> None:
         if not callable(function):
             raise source.fault(f"@task decorates a function, not {function!r}; pass its arguments by name.")
@@ -56,8 +57,12 @@ class TaskFunction:
         self._kind = kind
         self._arguments = dict(arguments)
         self._mark = mark
+        #: The arguments that all instances of a mapped task share; None before `partial`.
+        self._given = given
 
     def __call__(self, *args: Any, **kwargs: Any) -> XComArg:
+        if self._given is not None:
+            raise source.fault("partial() of a decorated function is only for mapping; add .expand(...) or .expand_kwargs(...).")
         kind: Any = self._kind
         task: Operator = kind(op_args=args, op_kwargs=kwargs, **self._for_task())
         if self._mark is not None:
@@ -66,32 +71,34 @@ class TaskFunction:
 
     def override(self, **arguments: Any) -> TaskFunction:
         """The same function, with other arguments of the operator."""
-        return TaskFunction(self.function, self._kind, {**self._arguments, **arguments}, self._mark)
+        return TaskFunction(self.function, self._kind, {**self._arguments, **arguments}, self._mark, self._given)
 
     def marked(self, mark: Callable[[AbstractOperator], None]) -> TaskFunction:
         """The same function; `mark` is called with each task that it creates."""
-        return TaskFunction(self.function, self._kind, self._arguments, mark)
+        return TaskFunction(self.function, self._kind, self._arguments, mark, self._given)
 
     def hooked(self, hook: Callable[..., Any]) -> TaskFunction:
         """The same function, with `hook` as the first pre_execute hook."""
         others = self._arguments.get("pre_execute") or ()
         return self.override(pre_execute=[hook, *([others] if callable(others) else others)])
 
-    def partial(self, **given: Any) -> MappedFunction:
+    def partial(self, **given: Any) -> TaskFunction:
         """The same function, with arguments that are the same for every instance of a mapped task."""
-        return MappedFunction(self.shared, given)
+        known = self._given or {}
+        refuse_repeated(given, known, source.fault)
+        return TaskFunction(self.function, self._kind, self._arguments, self._mark, {**known, **given})
 
     def expand(self, **mapped: Any) -> XComArg:
         """Create a mapped task: one instance for each value, or for each combination of several arguments."""
-        return self.shared({}).expand(**mapped).output
+        return self._shared().expand(**mapped).output
 
     def expand_kwargs(self, kwargs: Any, *, strict: bool = True) -> XComArg:
         """Create a mapped task: one instance for each dict of arguments."""
-        return self.shared({}).expand_kwargs(kwargs, strict=strict).output
+        return self._shared().expand_kwargs(kwargs, strict=strict).output
 
-    def shared(self, given: Mapping[str, Any]) -> OperatorPartial:
-        """The mapped task before its expansion, with the arguments that all its instances share."""
-        return OperatorPartial(self._kind, {"op_kwargs": dict(given), **self._for_task()}, into="op_kwargs", mark=self._mark)
+    def _shared(self) -> OperatorPartial:
+        given = dict(self._given or {})
+        return OperatorPartial(self._kind, {"op_kwargs": given, **self._for_task()}, into="op_kwargs", mark=self._mark)
 
     def _for_task(self) -> dict[str, Any]:
         """The arguments of the operator, with a task ID that is still free."""
@@ -110,30 +117,6 @@ class TaskFunction:
         if dag is not None and isinstance(task_id, str):
             task_id = dag.unique_id(task_id, group or scope.current_group(dag))
         return arguments | {"task_id": task_id}
-
-
-class MappedFunction:
-    """A decorated function with the arguments that all instances of a mapped task share."""
-
-    def __init__(self, shared: Callable[[Mapping[str, Any]], OperatorPartial], given: Mapping[str, Any]) -> None:
-        self._shared = shared
-        self._given = dict(given)
-
-    def partial(self, **given: Any) -> MappedFunction:
-        """The same function, with further arguments that all instances share."""
-        refuse_repeated(given, self._given, source.fault)
-        return MappedFunction(self._shared, {**self._given, **given})
-
-    def expand(self, **mapped: Any) -> XComArg:
-        """Create a mapped task: one instance for each value, or for each combination of several arguments."""
-        return self._shared(self._given).expand(**mapped).output
-
-    def expand_kwargs(self, kwargs: Any, *, strict: bool = True) -> XComArg:
-        """Create a mapped task: one instance for each dict of arguments."""
-        return self._shared(self._given).expand_kwargs(kwargs, strict=strict).output
-
-    def __call__(self, *_: Any, **__: Any) -> NoReturn:
-        raise source.fault("partial() of a decorated function is only for mapping; add .expand(...) or .expand_kwargs(...).")
 
 
 class TaskDecorator:

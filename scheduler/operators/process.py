@@ -1,7 +1,5 @@
 """A child process of a task, in a process group of its own that ends with the task or its worker."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

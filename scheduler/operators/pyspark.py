@@ -1,7 +1,5 @@
 """Tasks whose function uses a SparkSession. This module does not import Spark."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Tasks that call a Python function, whose parameters with the name of a context variable receive its value."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import typing

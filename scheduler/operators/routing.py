@@ -1,7 +1,5 @@
 """The default queue of a Spark task: that of heavy tasks if it is `heavy` or has large executors, else that of Spark."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any, Protocol

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Annotated, Any, ClassVar, NoReturn, Unpack
 
 from scheduler.authoring.arguments import Arguments
-from scheduler.authoring.deferral import TaskRescheduled
+from scheduler.authoring.deferral import BaseTrigger, TaskRescheduled
 from scheduler.authoring.fields import Field, boolean, checked, choice, optional
 from scheduler.authoring.operator import Operator
 from scheduler.authoring.task_arguments import TaskArguments
@@ -52,6 +52,12 @@ class SensorArguments(TaskArguments, total=False):
     silent_fail: Annotated[bool, Field(False, boolean)]
     exponential_backoff: Annotated[bool, Field(False, boolean)]
     max_wait: Annotated[timedelta | float | None, Field(None, optional(_longest_wait))]
+
+
+class DeferrableArguments(SensorArguments, total=False):
+    """The arguments of sensors that can wait without a worker."""
+
+    deferrable: bool
 
 
 class BaseSensorOperator(Operator):
@@ -156,6 +162,28 @@ class BaseSensorOperator(Operator):
         if self.soft_fail or self.never_fail:
             raise SkipTask(message)
         raise SensorTimeout(message)
+
+
+class DeferrableSensor(BaseSensorOperator):
+    """Base class of sensors that with `deferrable=True` wait for a trigger without a worker. Subclasses implement `trigger`."""
+
+    def __init__(self, *, deferrable: bool = False, **kwargs: Unpack[SensorArguments]) -> None:
+        super().__init__(**kwargs)
+        self.deferrable = self.checks().boolean("deferrable", deferrable)
+
+    def trigger(self, context: Mapping[str, Any]) -> BaseTrigger:
+        """The trigger that fires when the condition holds."""
+        raise NotImplementedError(f"{type(self).__name__} has no trigger().")
+
+    def execute(self, context: Mapping[str, Any]) -> object:
+        if not self.deferrable:
+            return super().execute(context)
+        if not self.poke(context):
+            self.defer(trigger=self.trigger(context), method_name="execute_complete", timeout=timedelta(seconds=self.timeout))
+        return None
+
+    def execute_complete(self, context: Mapping[str, Any], event: Any = None) -> None:
+        """Continue after the deferral: the condition holds."""
 
 
 class PythonSensor(BaseSensorOperator, PythonOperator):

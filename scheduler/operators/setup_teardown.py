@@ -1,7 +1,5 @@
 """`@setup` and `@teardown`: decorated functions whose tasks prepare a resource for other tasks, and clean it up."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from functools import partial

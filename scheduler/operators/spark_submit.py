@@ -1,7 +1,5 @@
 """Tasks that submit an application or SQL to a Spark cluster. This module does not import Spark."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -60,8 +58,13 @@ class SparkOperator(Operator):
         self.yarn_queue = yarn_queue
         self.heavy = checks.boolean("heavy", heavy)
         self.reattach = checks.boolean("reattach", reattach)
-        for field in ("master", "executor_memory", "keytab", "principal", "name", "yarn_queue"):
-            _check_text(self, field)
+        self.check_texts("master", "executor_memory", "keytab", "principal", "name", "yarn_queue")
+
+    def check_texts(self, *names: str) -> None:
+        """Check optional arguments that must be a non-empty str."""
+        for name in names:
+            if getattr(self, name) is not None:
+                self.text(name, getattr(self, name))
 
     def execute(self, context: Mapping[str, Any]) -> object:
         submitter = context.get(SUBMITTER)
@@ -106,9 +109,7 @@ class SparkSubmitOperator(SparkOperator):
     ) -> None:
         super().__init__(**kwargs)
         checks = self.checks()
-        self.application: Any = application
-        if not _later(application):
-            checks.text("application", application)
+        self.application = self.text("application", application)
         self.application_args: Any = [] if application_args is None else application_args
         if not _later(application_args) and (
             isinstance(application_args, str | bytes) or not isinstance(self.application_args, list | tuple)
@@ -123,9 +124,8 @@ class SparkSubmitOperator(SparkOperator):
         if deploy_mode is not None and "{" not in deploy_mode:
             checks.choice("deploy_mode", deploy_mode, DEPLOY_MODES)
         self.spark_binary = spark_binary
-        for field in ("files", "py_files", "archives", "jars", "driver_class_path", "java_class", "packages", "exclude_packages",
-                      "repositories", "driver_memory", "proxy_user", "spark_binary"):  # fmt: skip
-            _check_text(self, field)
+        self.check_texts("files", "py_files", "archives", "jars", "driver_class_path", "java_class", "packages", "exclude_packages",
+                         "repositories", "driver_memory", "proxy_user", "spark_binary")  # fmt: skip
 
 
 class SparkSqlOperator(SparkOperator):
@@ -137,17 +137,9 @@ class SparkSqlOperator(SparkOperator):
 
     def __init__(self, *, sql: str | XComArg, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.sql: Any = sql
-        if not _later(sql):
-            self.checks().text("sql", sql)
+        self.sql = self.text("sql", sql)
 
 
 def _later(value: object) -> bool:
     """Whether the value is known only at run time."""
     return isinstance(value, XComArg | DagParam)
-
-
-def _check_text(operator: Operator, field: str) -> None:
-    value = getattr(operator, field)
-    if value is not None and not _later(value):
-        operator.checks().text(field, value)

@@ -1,17 +1,15 @@
 """Tasks that create a run of another DAG, and can wait for its end."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any, Unpack
 
 from scheduler.authoring import xcom
 from scheduler.authoring.external import Target, Verdict, judge
 from scheduler.authoring.operator import Operator
-from scheduler.authoring.params import DagParam
 from scheduler.authoring.task_arguments import TaskArguments
 from scheduler.authoring.xcom_arg import XComArg
 from scheduler.exceptions import ConflictError, FailTask, SkipTask
@@ -48,9 +46,7 @@ class TriggerDagRunOperator(Operator):
     ) -> None:
         super().__init__(**kwargs)
         checks = self.checks()
-        if not isinstance(trigger_dag_id, XComArg | DagParam):
-            checks.text("trigger_dag_id", trigger_dag_id)
-        self.trigger_dag_id: Any = trigger_dag_id
+        self.trigger_dag_id = self.text("trigger_dag_id", trigger_dag_id)
         self.trigger_run_id: Any = trigger_run_id
         self.conf: Any = conf
         self.logical_date: Any = logical_date.isoformat() if isinstance(logical_date, datetime) else logical_date
@@ -69,7 +65,7 @@ class TriggerDagRunOperator(Operator):
             return None
         target = Target(dag_id=self.trigger_dag_id, run_id=run_id)
         if self.deferrable:
-            trigger = ExternalTrigger([target.to_dict()], allowed_states=self.allowed_states, failed_states=self.failed_states)
+            trigger = ExternalTrigger([asdict(target)], allowed_states=self.allowed_states, failed_states=self.failed_states)
             self.defer(trigger=trigger, method_name="execute_complete", kwargs={"run_id": run_id})
         while True:
             answers = context["ti"].states([target])

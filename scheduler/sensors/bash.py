@@ -1,13 +1,10 @@
 """A sensor with a bash command."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
-from scheduler.authoring.params import DagParam
 from scheduler.authoring.xcom_arg import XComArg
 from scheduler.exceptions import FailTask
 from scheduler.operators import process
@@ -36,9 +33,7 @@ class BashSensor(BaseSensorOperator):
     ) -> None:
         super().__init__(**kwargs)
         checks = self.checks()
-        self.bash_command: Any = bash_command
-        if not isinstance(bash_command, XComArg | DagParam):
-            checks.text("bash_command", bash_command)
+        self.bash_command = self.text("bash_command", bash_command)
         self.env: Any = env if env is None or isinstance(env, XComArg) else checks.mapping("env", env)
         self.output_encoding = checks.text("output_encoding", output_encoding)
         self.retry_exit_code = None if retry_exit_code is None else checks.integer("retry_exit_code", retry_exit_code)

@@ -1,19 +1,18 @@
 """A sensor on runs or tasks of another DAG."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any, Unpack
 
 from scheduler.authoring.external import Target, Verdict, judge
 from scheduler.exceptions import FailTask, SkipTask
-from scheduler.operators.sensor import BaseSensorOperator, SensorArguments
+from scheduler.operators.sensor import DeferrableArguments, DeferrableSensor
 from scheduler.states import RunState, TaskState
 from scheduler.triggers import ExternalTrigger
 
 
-class ExternalTaskSensor(BaseSensorOperator):
+class ExternalTaskSensor(DeferrableSensor):
     """Waits until tasks, a task group, or (with neither) the run of another DAG are in one of `allowed_states` (success).
 
     The other run has the same logical date, or that minus `execution_delta` (a timedelta), or the dates that
@@ -38,8 +37,7 @@ class ExternalTaskSensor(BaseSensorOperator):
         execution_date_fn: Callable[..., Any] | None = None,
         check_existence: bool = False,
         poll_interval: float = 2.0,
-        deferrable: bool = False,
-        **kwargs: Unpack[SensorArguments],
+        **kwargs: Unpack[DeferrableArguments],
     ) -> None:
         super().__init__(**kwargs)
         checks = self.checks()
@@ -64,24 +62,16 @@ class ExternalTaskSensor(BaseSensorOperator):
         self.execution_delta, self.execution_date_fn = execution_delta, execution_date_fn
         self.check_existence = checks.boolean("check_existence", check_existence)
         self.poll_interval = poll_interval
-        self.deferrable = checks.boolean("deferrable", deferrable)
 
     def execute(self, context: Mapping[str, Any]) -> object:
         self._check_existence(context)
-        if not self.deferrable:
-            return super().execute(context)
-        if not self.poke(context):
-            trigger = ExternalTrigger(
-                [target.to_dict() for target in self._targets(context)],
-                allowed_states=self.allowed_states,
-                skipped_states=self.skipped_states,
-                failed_states=self.failed_states,
-            )
-            self.defer(trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=self.timeout))
-        return None
+        return super().execute(context)
+
+    def trigger(self, context: Mapping[str, Any]) -> ExternalTrigger:
+        states = {name: getattr(self, name) for name in ("allowed_states", "skipped_states", "failed_states")}
+        return ExternalTrigger([asdict(target) for target in self._targets(context)], **states)
 
     def execute_complete(self, context: Mapping[str, Any], event: Any = None) -> None:
-        """Continue after the deferral: the other run is in one of the given states."""
         self._conclude(Verdict(event["verdict"]))
 
     def poke(self, context: Mapping[str, Any]) -> bool:

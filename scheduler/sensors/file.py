@@ -1,18 +1,14 @@
 """A sensor on a file."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import Any, Unpack
 
-from scheduler.authoring.params import DagParam
 from scheduler.authoring.xcom_arg import XComArg
-from scheduler.operators.sensor import BaseSensorOperator, SensorArguments
+from scheduler.operators.sensor import DeferrableArguments, DeferrableSensor
 from scheduler.triggers import FileTrigger, find_file
 
 
-class FileSensor(BaseSensorOperator):
+class FileSensor(DeferrableSensor):
     """Waits until `filepath` (a path or glob) matches a file, or a folder with a file somewhere below it.
 
     A relative path starts at /. With `recursive`, ** in a glob matches folders at any depth. With `deferrable=True` a
@@ -27,31 +23,19 @@ class FileSensor(BaseSensorOperator):
         filepath: str | XComArg,
         fs_conn_id: str = "fs_default",
         recursive: bool = False,
-        deferrable: bool = False,
         start_from_trigger: bool = False,
         trigger_kwargs: Mapping[str, Any] | None = None,
-        **kwargs: Unpack[SensorArguments],
+        **kwargs: Unpack[DeferrableArguments],
     ) -> None:
         super().__init__(**kwargs)
         checks = self.checks()
-        self.filepath: Any = filepath
-        if not isinstance(filepath, XComArg | DagParam):
-            checks.text("filepath", filepath)
+        self.filepath = self.text("filepath", filepath)
         if fs_conn_id != "fs_default":
             raise checks.refuse(f"fs_conn_id {fs_conn_id!r} is not supported; write the whole path in filepath.")
         self.recursive = checks.boolean("recursive", recursive)
-        self.deferrable = checks.boolean("deferrable", deferrable)
 
     def poke(self, context: Mapping[str, Any]) -> bool:
         return find_file(str(self.filepath), recursive=self.recursive) is not None
 
-    def execute(self, context: Mapping[str, Any]) -> object:
-        if not self.deferrable:
-            return super().execute(context)
-        if not self.poke(context):
-            trigger = FileTrigger(str(self.filepath), recursive=self.recursive, poke_interval=self.poke_interval)
-            self.defer(trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=self.timeout))
-        return None
-
-    def execute_complete(self, context: Mapping[str, Any], event: Any = None) -> None:
-        """Continue after the deferral: the file exists."""
+    def trigger(self, context: Mapping[str, Any]) -> FileTrigger:
+        return FileTrigger(str(self.filepath), recursive=self.recursive, poke_interval=self.poke_interval)

@@ -1,7 +1,5 @@
 """Sensors on a moment. With `deferrable=True` they wait without a worker."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, time, timedelta
@@ -13,24 +11,22 @@ from scheduler.authoring.xcom_arg import XComArg
 from scheduler.exceptions import FailTask
 from scheduler.operators.branch import dag_of
 from scheduler.operators.calendar import moment_of, weekdays
-from scheduler.operators.sensor import BaseSensorOperator, SensorArguments
+from scheduler.operators.sensor import BaseSensorOperator, DeferrableArguments, DeferrableSensor, SensorArguments
 from scheduler.triggers import DateTimeTrigger
 
 
-class _MomentSensor(BaseSensorOperator):
+class _MomentSensor(DeferrableSensor):
     """Waits until `moment`. `start_from_trigger`, `end_from_trigger` and `trigger_kwargs` are accepted and have no effect."""
 
     def __init__(
         self,
         *,
-        deferrable: bool = False,
         start_from_trigger: bool = False,
         end_from_trigger: bool = False,
         trigger_kwargs: Mapping[str, Any] | None = None,
-        **kwargs: Unpack[SensorArguments],
+        **kwargs: Unpack[DeferrableArguments],
     ) -> None:
         super().__init__(**kwargs)
-        self.deferrable = self.checks().boolean("deferrable", deferrable)
 
     @abstractmethod
     def moment(self, context: Mapping[str, Any]) -> datetime:
@@ -40,16 +36,8 @@ class _MomentSensor(BaseSensorOperator):
         now: datetime = context["ti"].now()
         return now >= self.moment(context)
 
-    def execute(self, context: Mapping[str, Any]) -> object:
-        if not self.deferrable:
-            return super().execute(context)
-        if not self.poke(context):
-            timeout = timedelta(seconds=self.timeout)
-            self.defer(trigger=DateTimeTrigger(self.moment(context)), method_name="execute_complete", timeout=timeout)
-        return None
-
-    def execute_complete(self, context: Mapping[str, Any], event: Any = None) -> None:
-        """Continue after the deferral, at the moment."""
+    def trigger(self, context: Mapping[str, Any]) -> DateTimeTrigger:
+        return DateTimeTrigger(self.moment(context))
 
 
 class DateTimeSensor(_MomentSensor):
@@ -60,7 +48,7 @@ class DateTimeSensor(_MomentSensor):
 
     template_fields: Sequence[str] = ("target_time",)
 
-    def __init__(self, *, target_time: datetime | str | XComArg, **kwargs: Unpack[SensorArguments]) -> None:
+    def __init__(self, *, target_time: datetime | str | XComArg, **kwargs: Unpack[DeferrableArguments]) -> None:
         super().__init__(**kwargs)
         if not isinstance(target_time, datetime | str | XComArg | DagParam):
             raise self.checks().refuse(f"target_time must be a datetime or ISO text, not {target_time!r}.")
@@ -77,7 +65,7 @@ class DateTimeSensor(_MomentSensor):
 class TimeSensor(_MomentSensor):
     """Waits until `target_time` (a datetime.time) on the day on which the try starts, in the time zone of the DAG."""
 
-    def __init__(self, *, target_time: time, **kwargs: Unpack[SensorArguments]) -> None:
+    def __init__(self, *, target_time: time, **kwargs: Unpack[DeferrableArguments]) -> None:
         super().__init__(**kwargs)
         if not isinstance(target_time, time):
             raise self.checks().refuse(f"target_time must be a datetime.time, not {target_time!r}.")
@@ -92,7 +80,7 @@ class TimeSensor(_MomentSensor):
 class TimeDeltaSensor(_MomentSensor):
     """Waits until `delta` (a timedelta) after the end of the data interval of the run."""
 
-    def __init__(self, *, delta: timedelta, **kwargs: Unpack[SensorArguments]) -> None:
+    def __init__(self, *, delta: timedelta, **kwargs: Unpack[DeferrableArguments]) -> None:
         super().__init__(**kwargs)
         self.delta = self.checks().duration("delta", delta, seconds_allowed=False, zero_allowed=True)
 
@@ -104,7 +92,7 @@ class TimeDeltaSensor(_MomentSensor):
 class WaitSensor(_MomentSensor):
     """Waits for `time_to_wait`, a timedelta or a number of minutes, from the start of the try."""
 
-    def __init__(self, *, time_to_wait: timedelta | int, **kwargs: Unpack[SensorArguments]) -> None:
+    def __init__(self, *, time_to_wait: timedelta | int, **kwargs: Unpack[DeferrableArguments]) -> None:
         super().__init__(**kwargs)
         minutes = timedelta(minutes=time_to_wait) if isinstance(time_to_wait, int) else time_to_wait
         self.time_to_wait = self.checks().duration("time_to_wait", minutes, seconds_allowed=False, zero_allowed=True)

@@ -8,6 +8,7 @@ from functools import cache, cached_property
 from typing import Any, Self, get_origin
 
 from scheduler.authoring import timetable
+from scheduler.authoring.timetables.base import Timetable
 from scheduler.serialized.tasks import SerializedTask
 
 #: The runtimes that leave nothing in a process which another task would have to know.
@@ -211,7 +212,7 @@ class SerializedDag:
         return datetime.fromisoformat(self.end_date) if self.end_date else None
 
 
-def next_timetable(dag: SerializedDag) -> timetable.Timetable:
+def next_timetable(dag: SerializedDag) -> Timetable:
     """The timetable of the DAG."""
     return timetable.from_spec(dag.schedule)
 

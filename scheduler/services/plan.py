@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import OperationalError
 
-from scheduler.authoring.timetable import RunTimes
+from scheduler.authoring.timetables.base import RunTimes
 from scheduler.serialized.dag import SerializedDag, next_timetable
 from scheduler.services.service import AT_ONCE, HELD_PAUSE_S, Result, TimedService
 from scheduler.settings import Settings

@@ -205,7 +205,7 @@ def _round(
 
 def _allow_passing_on(connection: Connection, pools: Mapping[str, Pool], free: FreeCapacity) -> None:
     may = may_pass_slots_on(free.pools, free.parallelism)
-    if changed := {name: may[name] for name, pool in pools.items() if may[name] is not pool.hands_on}:
+    if changed := {name: may[name] for name, pool in pools.items() if may[name] is not pool.may_pass_slots_on}:
         capacity.set_passing_on(connection, changed)
 
 

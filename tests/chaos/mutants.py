@@ -98,7 +98,7 @@ MUTANTS = (
         "return max_tries != 0 and try_number <= max_tries",
         "return False",
     ),
-    Mutant("buries_healthy_workers", "failed_without_cause", [HASTY]),
+    Mutant("expires_healthy_workers", "failed_without_cause", [HASTY]),
     _mutant(
         "skips_before_the_code",
         "skipped_without_cause",

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from scheduler.settings import environment_names
 from scheduler.settings.environment import OTHER_NAMES, STORE_PREFIXES
+from scheduler.settings.model import environment_names
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")

@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import strategies as st
 from support import hostile
 
-from scheduler import settings as settings_module
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
+from scheduler.settings import model as settings_module
 
 #: Texts that have broken programs: paths, SQL, shells, templates, terminals, Unicode, numbers.
 NASTY = (

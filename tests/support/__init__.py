@@ -1,1 +1,1 @@
-"""What the tests share: waiting with a deadline, servers of the session, stacks of real processes."""
+"""Code that tests share: waiting with a deadline, servers of the session, stacks of real processes."""

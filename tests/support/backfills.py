@@ -1,4 +1,4 @@
-"""What tests of backfills share: hourly DAGs, requests, and what became of them."""
+"""Shared by the tests of backfills: hourly DAGs, requests and their results."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -21,7 +21,7 @@ def wanted(dag_id: str = "c", *, hours: int = 10, **options: Any) -> Wanted:
 
 
 def without_schedule(scenario: Scenario) -> None:
-    """Its schedule makes no run: the next one is far off."""
+    """Keep the schedule from creating runs: its next run is infinitely far away."""
     scenario.sql(
         "update dag_schedule s set planned_version_id = d.version_id, next_run_after = 'infinity'"
         " from dag d where d.dag_id = s.dag_id"

@@ -1,4 +1,4 @@
-"""A clock that a test moves: PostgreSQL's, which is the only one that decisions go by.
+"""A clock that a test moves: that of PostgreSQL, the only clock that decisions use.
 
 All statements call `clock_timestamp()` or `now()` without a schema. In the test's own database a schema in front of pg_catalog has
 functions of these names, which add an offset. Column defaults and functions with a search path of their own (those that write
@@ -31,7 +31,7 @@ update public.process set heartbeat_at = heartbeat_at + %(by)s where stopped_at 
 
 
 class Clock:
-    """Holds for connections that are made after it."""
+    """Applies to connections that are opened after it is created."""
 
     def __init__(self, settings: Settings) -> None:
         self._connection = psycopg2.connect(settings.database_url)

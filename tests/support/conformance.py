@@ -1,4 +1,4 @@
-"""What both stores of tries must do alike: runs a DAG of conformance_cases.py in memory, and says how a run ended."""
+"""Runs the DAGs of conformance_cases.py in memory, and compares how runs end. Both stores of tries must give the same result."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -52,12 +52,14 @@ def give(value): return value
 
 @dataclass(frozen=True)
 class Case:
-    """One DAG, and how it ends. `states` and `xcoms` are by `task` or `task[map index]`; return values, unless a key is given."""
+    """A DAG and its expected result. `states` and `xcoms` have the keys `task` or `task[map index]`, and `task:key` for an XCom
+    that is not the return value.
+    """
 
     body: str
     states: Mapping[str, str]
     xcoms: Mapping[str, Any] = field(default_factory=dict)
-    #: Of those that took another number than 1, or 0 if they never ran.
+    #: The try numbers that differ from the usual: 1 for a task that ran, 0 for one that did not.
     tries: Mapping[str, int] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     run: str = "success"
@@ -86,7 +88,7 @@ CONNECTION = ("store", "postgresql://me:password@host/db")
 
 
 def parsed(settings: Settings, name: str, case: Case) -> tuple[DAG, SerializedDag]:
-    """The DAG of a case, written into a file of its own."""
+    """Write the DAG of a case to a file, and load and serialize it."""
     (settings.dags_folder / f"{name}.py").write_text(case.source(name), encoding="utf-8")
     dag = load(settings.dags_folder, f"{name}.py")[name]
     return dag, from_dag(dag, file=f"{name}.py", core=settings.core, scheduler=settings.scheduler)

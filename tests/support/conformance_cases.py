@@ -1,4 +1,4 @@
-"""The DAGs that both stores of tries run alike, see conformance.py."""
+"""The DAGs that must end in the same way with both stores of tries, see conformance.py."""
 
 from .conformance import Case
 

@@ -1,4 +1,4 @@
-"""What an attempt wrote, made by hand."""
+"""Writes the files that an attempt of a task would have written."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from scheduler.settings.data_folder import Place
 
 
 def attempt(settings: Settings, dag_id: str, run_id: str, run_key: int, task_id: str = "first") -> Path:
-    """The folder of an attempt of a run, with a file in it."""
+    """Create the folder of an attempt with a file in it, and return the folder."""
     place = Place(
         data_url=settings.data_url, dag_id=dag_id, run_id=run_id, run_key=run_key, task_id=task_id, map_index=-1,
         try_number=1, dispatch_id="x",

@@ -12,7 +12,7 @@ from workers.waiter.run import Waiter
 
 @contextmanager
 def running_waiter(settings: Settings, name: str = "waiter") -> Iterator[Waiter]:
-    """A waiter with an event loop of its own; it ends in order with the block."""
+    """A waiter with its own event loop, which shuts down cleanly with the block."""
     engine = database.create(settings)
     waiter = Waiter(engine, settings, name=name)
     loop, stop = asyncio.new_event_loop(), asyncio.Event()

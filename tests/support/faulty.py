@@ -16,7 +16,8 @@ from sqlalchemy import Engine
 from scheduler.messaging import wakeups
 from scheduler.messaging.publisher import broker_lists
 from scheduler.process import fault_points
-from scheduler.settings import Settings, environment_names
+from scheduler.settings import Settings
+from scheduler.settings.model import environment_names
 from scheduler.store.actions import backfills
 from scheduler.store.db import database
 from scheduler.store.db.database import transact
@@ -25,11 +26,11 @@ from support.ledger import Ledger
 from support.stacks import Stack, StackFactory
 from support.waiting import eventually
 
-#: What takes minutes is for `make test-faults`.
+#: Whether to run the tests that take minutes, as `make test-faults` does.
 FULL = os.environ.get("FAULT_TESTS") == "full"
 full_only = pytest.mark.skipif(not FULL, reason="takes long; make test-faults runs it")
 
-#: Deaths are noticed in seconds, so that a test need not wait long for them.
+#: Lost processes are detected within seconds, so that tests do not wait long.
 QUICK_DEATHS = {
     "PACELINE_SCHEDULER_SCHEDULER_HEARTBEAT_SEC": "0.5", "PACELINE_SCHEDULER_SCHEDULER_HEALTH_CHECK_THRESHOLD": "3",
     "PACELINE_WORKER_HEARTBEAT_SEC": "0.5", "PACELINE_WORKER_HEARTBEAT_TIMEOUT": "3",
@@ -47,7 +48,7 @@ class Code(str):
 
 EARLIEST = datetime(2010, 1, 1, tzinfo=UTC)
 RETRIED = {"retries": 8, "retry_delay": 0.1}
-#: By DAG: what is inside it and its options. All but `slow` succeed in the end.
+#: The body and the options of each DAG. The runs of all but `slow` succeed in the end.
 BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     "work": (
         """
@@ -131,7 +132,7 @@ from scheduler import Asset, DeadlineAlert, DeadlineReference, chain
 def told(context):
     pass
 """
-#: Which DAG, other than `work`, a point needs.
+#: The DAG that reaches a fault point, where that is not `work`.
 NEEDS = {
     "due": "flaky", "lost": "dies", "await": "waits", "fire": "waits", "update": "makes", "asset": "makes", "timeout": "slow",
     "deadline": "late", "notice": "told", "told": "told", "callback": "told", "backfill": "dated", "plan": "once", "parse": "once",
@@ -141,7 +142,7 @@ FAILS = frozenset({"slow"})
 
 
 def dag_files(ledger: Ledger) -> dict[str, str]:
-    """The DAG files, by name."""
+    """The sources of the DAG files by name."""
     return {f"{name}.py": _dag(ledger, name, body, **options) for name, (body, options) in BODIES.items()}
 
 
@@ -166,7 +167,7 @@ class FaultyStack:
         return self.stack.settings.database_url
 
     def inject(self, plan: str) -> None:
-        """From now on these faults, counted from zero."""
+        """Replace the planned faults, and reset their counts."""
         for count in self.folder.glob("*.count"):
             count.unlink()
         (self.folder / "struck").unlink(missing_ok=True)
@@ -175,13 +176,13 @@ class FaultyStack:
         new.replace(self.folder / "plan")
 
     def struck(self, point: str | None = None) -> list[int]:
-        """The processes that a fault struck, in order."""
+        """The IDs of the processes in which a fault happened, in order."""
         path = self.folder / "struck"
         lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
         return [int(line[1]) for line in lines if point in (None, line[2])]
 
     def revive(self) -> None:
-        """Have the supervisor start at once what died: its pauses are for crashes that nobody asked for."""
+        """Have the supervisor restart ended processes at once. Its pauses are for unexpected crashes."""
         with self.stack.supervisor._guard:
             for child in self.stack.supervisor._children.values():
                 child.failures = 0
@@ -198,7 +199,7 @@ class FaultyStack:
             return [tuple(row) for row in connection.exec_driver_sql(statement, parameters)]
 
     def open_runs(self) -> int:
-        """And backfills."""
+        """The number of open runs and backfills."""
         open_ = (
             "select (select count(*) from dag_run where state in ('queued', 'running'))"
             " + (select count(*) from backfill where ended_at is null)"
@@ -206,7 +207,7 @@ class FaultyStack:
         return int(self.rows(open_)[0][0])
 
     def settle(self, *, timeout: float, until: Callable[[], object] = lambda: True) -> None:
-        """Wait until no run is open, reviving what died."""
+        """Wait until no run is open, and restart processes that end."""
 
         def settled() -> bool:
             self.revive()
@@ -215,7 +216,7 @@ class FaultyStack:
         eventually(settled, timeout=timeout, interval=0.1, message=self.open)
 
     def open(self) -> str:
-        """What is not finished, for people."""
+        """The unfinished task instances, for an error message."""
         rows = self.rows(
             "select r.run_id, r.state, t.task_id, t.map_index, coalesce(t.state, 'none'), t.try_number, t.reason, t.worker"
             "  from dag_run r join task_instance t on t.dag_run_id = r.id"
@@ -224,7 +225,7 @@ class FaultyStack:
         return "\n".join(map(str, rows)) + f"\nstruck: {self.struck()}"
 
     def provoke(self, point: str, count: int) -> None:
-        """Make `count` runs that bring the stack to `point`."""
+        """Create `count` runs that reach the fault point."""
         step = point.partition(".")[0]
         dag_id = NEEDS.get(step, "work")
         if dag_id == "once":
@@ -244,7 +245,7 @@ class FaultyStack:
             self._lose_messages()
 
     def _once(self, count: int) -> None:
-        """New DAG files, each with one run that is due at once: few, as each is read by a process of its own."""
+        """Write DAG files that each have one run, due at once. Write few, because a separate process parses each."""
         for _ in range(min(count, 10)):
             self.made += 1
             source = _dag(self.ledger, f"once_{self.made}", 'task(task_id="t")(lambda: work())()', schedule="@once")
@@ -271,7 +272,7 @@ class FaultyStack:
 
 
 def default_times() -> dict[str, str]:
-    """The environment that takes QUICK_DEATHS back, and what stacks of tests make quicker."""
+    """The environment that restores the default durations, which QUICK_DEATHS and the stacks of tests shorten."""
     defaults, names = Settings(), environment_names()
     changed = [*QUICK_DEATHS, "PACELINE_SCHEDULER_ORPHANED_TASKS_CHECK_INTERVAL"]
     return {name: f"{getattr(getattr(defaults, names[name][0]), names[name][1]):g}" for name in changed}
@@ -287,7 +288,7 @@ def faulty_stack(
     env: dict[str, str] | None = None, schedulers: int = 2, workers: Sequence[tuple[str, int]] = (("default", 3), ("default", 3)),
     waiters: int = 1,
 ) -> Iterator[FaultyStack]:  # fmt: skip
-    """Processes that look for faults in `folder`; the DAGs are known when it is handed out."""
+    """A stack whose processes read the planned faults from `folder`. Its DAGs are stored when the block starts."""
     folder.mkdir(exist_ok=True)
     (folder / "plan").write_text(plan)
     Ledger.witness(factory.settings.database_url)
@@ -303,7 +304,7 @@ def faulty_stack(
         )  # fmt: skip
         yield made
     finally:
-        # A stopped process cannot end in order.
+        # A stopped process cannot shut down cleanly.
         for pid in made.struck():
             if alive(pid):
                 os.kill(pid, signal.SIGCONT)

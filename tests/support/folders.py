@@ -9,7 +9,7 @@ from pathlib import Path
 
 MEMORY = Path("/dev/shm")
 PREFIX = "pl-"
-#: Containers often have 64 MB there; the servers of two sessions stay below this.
+#: Containers often have only 64 MB there. The servers of two sessions need less than this.
 ROOM_BYTES = 4 << 30
 
 

@@ -1,7 +1,8 @@
 """Starts Python processes by forking one that has imported their modules: a Celery worker is ready after 0.3 s of CPU, not 1 s.
 
-A program started so is a process like any other, with an environment, folder and output of its own. It differs in
-/proc/<pid>/environ and cmdline, which are the server's: tests of those start their programs themselves.
+Such a program is a process like any other, with its own environment, folder and output. It differs in /proc/<pid>/environ and
+cmdline, which are the server's: tests of those start their programs themselves. The server ends when the test session does, even
+if that was killed, and the kernel then kills the programs that still run.
 
 Run as a program, this file is the server. It reads one JSON object a line and answers with one.
 """
@@ -18,6 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from scheduler.process.parent_death import die_with_parent
 
 POLL_S = 0.02
 
@@ -42,7 +45,7 @@ class ForkServer:
 
 
 class Forked:
-    """A program that the server runs; of the methods of subprocess.Popen, those that tests use."""
+    """A program that the server runs, with the methods of subprocess.Popen that tests use."""
 
     def __init__(self, server: ForkServer, pid: int) -> None:
         self._server = server
@@ -74,7 +77,7 @@ class Forked:
 
 @contextmanager
 def running_fork_server(*modules: str) -> Iterator[ForkServer]:
-    """A server whose programs find these modules imported."""
+    """A server that has imported these modules for its programs."""
     with subprocess.Popen([sys.executable, "-P", __file__, *modules], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
         yield ForkServer(server)
         assert server.stdin is not None
@@ -82,7 +85,8 @@ def running_fork_server(*modules: str) -> Iterator[ForkServer]:
 
 
 def serve() -> dict[str, Any] | None:
-    """Answer until the test's side is gone; in each fork, return what it is to run."""
+    """Answer requests until the test's side closes the pipe. In a fork, return the request with the program to run."""
+    server = os.getpid()
     while line := sys.stdin.buffer.readline():
         request = json.loads(line)
         if "reap" in request:
@@ -91,6 +95,7 @@ def serve() -> dict[str, Any] | None:
         else:
             answer = os.fork()
             if answer == 0:
+                die_with_parent(server)
                 return dict(request)
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""What tests of clear, mark and delete share: a person's commands on a scenario, and a worker that can be stopped."""
+"""Shared by the tests of clear, mark and delete: a user's commands in a scenario, and a worker that can be stopped."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def brief(changes: list[Change]) -> list[tuple[str, int, str | None, str]]:
 
 
 def running(scenario: Scenario) -> Claim:
-    """Turn until a task instance can be claimed."""
+    """Take scheduler turns until a task instance can be claimed, and claim it."""
     for _ in range(20):
         scenario.turn()
         for message in scenario.messages():
@@ -38,12 +38,12 @@ def running(scenario: Scenario) -> Claim:
 
 
 def push(scenario: Scenario, claim: Claim, value: str = "1") -> None:
-    """End as a success that returned this JSON."""
+    """Report a success with this JSON as the return value."""
     assert scenario.follower.report(claim, Ending(state=TaskState.SUCCESS, result=value))
 
 
 def end(scenario: Scenario, claim: Claim, state: TaskState = TaskState.SUCCESS, result: str | None = None) -> bool:
-    """What a worker does at the end of the user code: report, or what was asked if somebody had it stopped; whether it counted."""
+    """Report as a worker does when user code ends. Returns False if the task was stopped; then its requested end is stored."""
     reported = scenario.follower.report(claim, Ending(state=state, delay_s=0.0, result=result))
     if not reported:
         scenario.follower.obey(claim)

@@ -7,16 +7,16 @@ from typing import Any
 from support.waiting import eventually
 from workers.spark.sessions.session_pool import WarmJvm
 
-#: Bytes that a collection may free of a settled heap.
+#: The heap is settled when a garbage collection frees fewer bytes than this.
 LITTLE = 20_000
-#: The key of the bytes of all objects.
+#: The key under which the bytes of all objects are counted.
 BYTES = "bytes"
 
 
 def settled(warm: WarmJvm) -> Counter[str]:
-    """The number of objects by class, and their bytes, once collections free little.
+    """The number of objects by class, and their bytes, once garbage collections free little.
 
-    The first collections do not free everything: after each, Spark drops blocks of what was freed, and idle threads end.
+    The first collections do not free everything: after each one, Spark drops the blocks of freed objects, and idle threads end.
     """
     found = [_objects(warm)]
 
@@ -29,7 +29,7 @@ def settled(warm: WarmJvm) -> Counter[str]:
 
 
 def _objects(warm: WarmJvm) -> Counter[str]:
-    """After a collection."""
+    """The same after one garbage collection."""
     found: Counter[str] = Counter()
     for line in _histogram(warm).splitlines():
         if row := re.match(r" *\d+: +(\d+) +\d+ +(\S+)", line):
@@ -40,7 +40,7 @@ def _objects(warm: WarmJvm) -> Counter[str]:
 
 
 def _histogram(warm: WarmJvm) -> str:
-    """What `jcmd PID GC.class_histogram` prints, without the JDK that has jcmd."""
+    """The output of `jcmd PID GC.class_histogram`, without jcmd, which only a JDK has."""
     java = warm.classes.java.lang
 
     def array(kind: Any, *items: Any) -> Any:

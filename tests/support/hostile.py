@@ -1,4 +1,4 @@
-"""Messages that nobody of ours sends: what somebody who can write into Redis might."""
+"""Messages that Paceline never sends, but that a user who can write to Redis might."""
 
 import base64
 import copy
@@ -53,12 +53,12 @@ def message(ti_id: Any = 1, dispatch_id: Any = DISPATCH, **parts: Any) -> dict[s
 
 
 def raw(what: Any) -> bytes:
-    """As it lies in the list."""
+    """The message as it is stored in the list of its queue."""
     return what if isinstance(what, bytes) else json.dumps(what).encode()
 
 
 def without(*names: str) -> dict[str, Any]:
-    """A good message that lacks something."""
+    """A valid message without one of its parts."""
     made = message()
     for name in names:
         del made[name]
@@ -66,13 +66,13 @@ def without(*names: str) -> dict[str, Any]:
 
 
 def items(bomb: str) -> dict[str, bytes]:
-    """Hostile items of a Redis list, each with what it is."""
+    """Hostile items of a Redis list, each with its description."""
     pickled = base64.b64encode(pickle.dumps([[1, Bomb(bomb)], {}, {}])).decode()
     return {name: raw(one) for name, one in (_envelopes(pickled) | _documents(bomb)).items()}
 
 
 def _envelopes(pickled: str) -> dict[str, Any]:
-    """Messages of which one part is wrong."""
+    """Messages with one invalid part."""
     return {
         "a pickle": message(body=pickled, content_type="application/x-python-serialize", content_encoding="binary"),
         "a pickle that says it is JSON": message(body=pickled),
@@ -128,7 +128,7 @@ def _envelopes(pickled: str) -> dict[str, Any]:
 
 
 def _documents(bomb: str) -> dict[str, Any]:
-    """Items that are no message at all."""
+    """Items that are not messages."""
     return {
         "a list": [],
         "a number": 1,

@@ -1,4 +1,4 @@
-"""HTTP between a worker and a cluster manager, whose questions and answers can be lost, held back, cut off and repeated."""
+"""An HTTP proxy between a worker and a cluster manager. It can lose, delay, truncate and repeat requests and responses."""
 
 import contextlib
 import socket
@@ -10,39 +10,39 @@ ENDLESS_S = 120.0
 
 
 class Fault(StrEnum):
-    """What happens to one question."""
+    """What the proxy does to one request."""
 
-    #: It arrives and is done; the connection is closed without an answer.
+    #: The server handles it, but the client gets no response: the connection is closed.
     LOST_ANSWER = "lost answer"
-    #: Half of the answer comes back.
+    #: The client gets half of the response.
     CUT_OFF = "cut off"
-    #: The answer comes back twice in a row.
+    #: The client gets the response twice in a row.
     TWICE = "twice"
-    #: It arrives and is done; a gateway answers with JSON of its own.
+    #: The server handles it, but a gateway responds with JSON of its own.
     GATEWAY = "gateway"
-    #: It is taken, and arrives once it is released; nobody waits for the answer by then.
+    #: It is held, and reaches the server when it is released. The client has given up by then.
     HELD = "held"
 
 
 class HttpProxy:
-    """Forwards to one port of this machine, one question a connection."""
+    """Forwards to one port of this machine, one request per connection."""
 
     def __init__(self, target: int) -> None:
         self._target = target
         self._faults: list[tuple[str, Fault]] = []
         self._held = threading.Event()
-        #: Questions that a fault was applied to.
+        #: The requests to which a fault was applied.
         self.hit: list[str] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         threading.Thread(target=self._serve, name="http-proxy", daemon=True).start()
 
     def once(self, path: str, fault: Fault) -> None:
-        """Apply a fault to the next question whose first line holds `path`."""
+        """Apply a fault to the next request whose first line contains `path`."""
         self._faults.append((path, fault))
 
     def release(self) -> None:
-        """Let what is held arrive."""
+        """Forward the requests that are held."""
         self._held.set()
 
     def close(self) -> None:
@@ -93,7 +93,7 @@ def _changed(answer: bytes, fault: Fault | None) -> bytes:
 
 
 def _question(client: socket.socket) -> bytes:
-    """A whole request: its head and as much more as that says."""
+    """Read a whole request: its head, and a body of the length that the head gives."""
     found = b""
     while b"\r\n\r\n" not in found:
         found += _more(client)
@@ -112,7 +112,7 @@ def _more(client: socket.socket) -> bytes:
 
 @contextlib.contextmanager
 def between(target: int) -> Iterator[HttpProxy]:
-    """A proxy for the length of the block."""
+    """A proxy that runs during the block."""
     proxy = HttpProxy(target)
     try:
         yield proxy

@@ -1,7 +1,7 @@
-"""The ledger: tasks write down what really ran, through a connection of their own, and a judge holds the database against it.
+"""The ledger: tasks record what really ran, over their own connection, and a judge compares the database with that record.
 
-A task of a ledger DAG enters a row when its code starts and completes it when its code ends. The judge knows nothing of
-Paceline's own account until it compares the two: what the database calls a success must have run, and nothing may have run twice.
+A task of a ledger DAG enters a row when its code starts and completes it when its code ends. The judge uses nothing
+that Paceline stored until it compares the two: each success in the database must have run, and nothing may have run twice.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -25,7 +25,7 @@ create table if not exists ledger (
 create index if not exists ledger_of_ti on ledger (dag_id, run_id, task_id, map_index);
 """
 
-#: Every move of a task instance, written down by the database itself: see Ledger.witness.
+#: Every change of state of a task instance, recorded by the database itself: see Ledger.witness.
 WITNESS = """
 create table witness (
     ti_id bigint, try_number int, dispatch_id uuid, before text, after text, at timestamptz default clock_timestamp()
@@ -39,8 +39,8 @@ create trigger witness after update of state on task_instance for each row
     when (old.state is distinct from new.state) execute function witness();
 """
 
-#: What a ledger DAG file begins with. It tries for a while to reach the ledger, and enters an execution once however often it
-#: has to ask. `beside` are older executions of the same task instance whose process is still connected, so still there.
+#: The start of each ledger DAG file. It retries for a while to reach the ledger, and records an execution once, however often it
+#: retries. `beside` lists older executions of the same task instance whose process is still connected, so still running.
 PRELUDE = '''
 import contextlib, json, os, time, types, uuid
 from datetime import datetime, timedelta, timezone
@@ -113,17 +113,17 @@ def work(seconds=0.0):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the judge found; empty lists are what every test wants. `overtaken` is no fault: a try that was declared lost, its
-    worker cut off or stopped, was still there when the next one began (at-least-once).
+    """The violations that the judge found. `overtaken` is not a violation: a try that was declared lost, because its worker was
+    stopped or disconnected, still ran when the next one started (at-least-once).
     """
 
     tis: int
     executions: int
-    #: Called a success by the database, but that try did not run to its end exactly once; or not in the database at all.
+    #: A success in the database whose try did not run to its end exactly once, or an execution that the database lacks.
     lost: list[str] = field(default_factory=list)
-    #: Not finished, or in a run that is not.
+    #: Unfinished, or in an unfinished run.
     stuck: list[str] = field(default_factory=list)
-    #: One try more than once, or two tries of one task instance at a time though nobody declared the first lost.
+    #: One try that ran more than once, or two tries of a task instance at once although the first was not declared lost.
     double_running: list[str] = field(default_factory=list)
     double_success: list[str] = field(default_factory=list)
     overtaken: list[str] = field(default_factory=list)
@@ -140,32 +140,32 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The ledger at `url`: another database than Paceline's, best on another server if PostgreSQL is to be harmed."""
+    """The ledger at `url`: a separate database, on a separate server if the test harms PostgreSQL."""
 
     url: str
 
     def create(self) -> "Ledger":
-        """Make the table; harmless when done twice."""
+        """Create the table if it does not exist."""
         self.rows(TABLE)
         return self
 
     def prelude(self) -> str:
-        """What a DAG file begins with whose tasks call `work(seconds)`, or `with entry(): ...`."""
+        """The start of a DAG file whose tasks call `work(seconds)` or `with entry(): ...`."""
         return PRELUDE.format(url=self.url)
 
     def dag(self, dag_id: str, body: str, **options: object) -> str:
-        """A DAG file: `body` is what is inside `with DAG(...)`; options are those of the DAG, in Python."""
+        """The source of a DAG file: `body` goes inside `with DAG(...)`, and the options are arguments of the DAG."""
         # repr writes datetime.timedelta(...), but the prelude imports the names of the module.
         given = "".join(f", {name}={value!r}".replace("datetime.", "") for name, value in {"schedule": None, **options}.items())
         return f"{self.prelude()}\nwith DAG({dag_id!r}{given}):\n{indent(dedent(body).strip(), '    ')}\n"
 
     def rows(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
-        """The rows of one statement in the ledger."""
+        """The rows that a statement returns from the ledger."""
         return ask(self.url, statement, *parameters)
 
     @staticmethod
     def witness(database_url: str) -> None:
-        """Have Paceline's database note each move of a task instance, for Verdict.double_success; before anything runs."""
+        """Have Paceline's database record each change of state, for Verdict.double_success. Call it before anything runs."""
         ask(database_url, WITNESS)
 
     def judge(
@@ -215,7 +215,7 @@ select r.dag_id, r.run_id, t.task_id, t.map_index, y.try_number, y.state
   from task_try y join task_instance t on t.id = y.task_instance_id join dag_run r on r.id = t.dag_run_id
  where %(dags)s::text[] is null or r.dag_id = any(%(dags)s)
 """
-#: Tries that the schedulers gave up because their worker was silent.
+#: Tries that schedulers declared lost because their worker sent no heartbeats.
 LOST_TRIES = """
 with tries as (
     select task_instance_id, try_number, reason from task_try union all select id, try_number, reason from task_instance
@@ -236,7 +236,7 @@ select dag_id, run_id, task_id, map_index, try_number, execution::text, started_
 
 
 def ask(url: str, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
-    """The rows of one statement, over a connection of its own; parameters in order, or one mapping of names."""
+    """The rows of one statement over a new connection. Parameters are positional, or one mapping of names."""
     given: Any = parameters[0] if len(parameters) == 1 and isinstance(parameters[0], Mapping) else parameters or None
     connection = psycopg2.connect(url)
     try:
@@ -248,7 +248,7 @@ def ask(url: str, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
 
 
 def _double_successes(states: dict[Key, str], database_url: str, cleared: Mapping[Key, int]) -> list[str]:
-    """Task instances with two tries that succeeded, by the tries kept, and by the witness if there is one."""
+    """Task instances with two successful tries, by the stored tries, and by the witness if there is one."""
     found: dict[Key, int] = {}
     for (*key, _number), state in states.items():
         found[tuple(key)] = found.get(tuple(key), 0) + (state == "success")

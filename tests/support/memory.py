@@ -1,4 +1,4 @@
-"""A run in the memory store of the workers, told how each task instance ends."""
+"""A run in the workers' memory store. The test determines how each task instance ends."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -19,14 +19,14 @@ MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Run(MemoryStore):
-    """The states of a run by task number and map index; what may run is SCHEDULED."""
+    """The states of a run by task number and map index. A task instance that may run is SCHEDULED."""
 
     def __init__(self, dag: SerializedDag) -> None:
         moments = dict.fromkeys(("logical_date", "data_interval_start", "data_interval_end", "run_after"), MOMENT)
         super().__init__(dag, DagRun(dag_id=dag.dag_id, run_id="r", run_type="manual", **moments), max_map_length=1024)
 
     def settle(self) -> None:
-        """One pass is a fixpoint: after its decisions there is nothing left to decide, but mapped tasks to expand."""
+        """Apply one pass of decisions. Unless mapped tasks must be expanded, check that a second pass would decide nothing."""
         facts = Facts(branched=tuple(self.branched))
         evaluation = evaluate(self.plan, self.states, facts)
         if not evaluation.expand:
@@ -38,7 +38,7 @@ class Run(MemoryStore):
         super().settle()
 
     def end(self, instance: Instance, ending: Ending) -> None:
-        """One task instance ran and ended."""
+        """Store the end of a task instance, and apply what follows."""
         claim = self.claim(*self.queue(self.at[instance]), "w")
         assert claim is not None and self.report(claim, ending)
 
@@ -56,7 +56,7 @@ class Run(MemoryStore):
 
 
 def certain(run: Run, *, same_order: bool = False) -> set[str]:
-    """The tasks that end as they did whatever the order in which the others end, or with `same_order`, in this very order.
+    """The tasks whose end does not depend on the order in which others end; with `same_order`, in this order only.
 
     all_success, and the need of setups, act at once on a skip and on a failure: with both, the first one wins, and one task
     that ends may bring about both. Whatever lies below such a task is uncertain too.

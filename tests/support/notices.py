@@ -1,4 +1,4 @@
-"""What tests of callbacks share: DAG files whose callbacks write down what they were called with, and what was written."""
+"""Shared by the tests of callbacks: DAG files whose callbacks record their arguments, and these records."""
 
 import json
 import textwrap
@@ -37,7 +37,7 @@ def wait(name):
 
 
 def write(scenario: Scenario, source: str, dag_id: str = "d", name: str | None = None) -> SerializedDag:
-    """Put a DAG file into the folder and store its DAG."""
+    """Write a DAG file to the folder, and store its DAG."""
     name = name or f"{dag_id}.py"
     folder = scenario.settings.dags_folder
     (folder / name).write_text(HEAD + textwrap.dedent(source))
@@ -61,7 +61,7 @@ def signal(scenario: Scenario, name: str) -> None:
 
 
 def notify(scenario: Scenario) -> None:
-    """Turn every scheduler's notify until nothing is open."""
+    """Run the notify service of every scheduler until no notice is open."""
 
     def turn() -> bool:
         for scheduler in scenario.schedulers:

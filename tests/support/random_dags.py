@@ -1,4 +1,4 @@
-"""Random DAGs with mixed rules, branches, setups and teardowns, mapped tasks and groups, and how their tasks end."""
+"""Random DAGs with mixed trigger rules, branches, setups and teardowns, mapped tasks and groups, and how their tasks end."""
 
 import json
 import random
@@ -15,7 +15,7 @@ from scheduler.states import TaskState as S
 from scheduler.store.worker.claims import Ending
 
 RULES = sorted({str(rule) for rule in TriggerRule} - {"all_done_setup_success"})
-#: all_success as often as all others together: it is the default.
+#: all_success is the default, so it is as frequent as all others together.
 WEIGHTED_RULES = [*RULES, *["all_success"] * len(RULES)]
 OUTCOMES = (S.SUCCESS, S.SUCCESS, S.SUCCESS, S.FAILED, S.SKIPPED)
 LARGEST_MAP = 3
@@ -24,7 +24,7 @@ POOLS = {"default_pool": 128, "narrow": 3, "wide": 8}
 
 @dataclass(frozen=True)
 class Plan:
-    """A DAG and how each of its task instances ends, whenever that is; the same seed gives the same plan."""
+    """A DAG and how each of its task instances ends, in any order. The same seed gives the same plan."""
 
     dag: SerializedDag
     size: int
@@ -34,11 +34,11 @@ class Plan:
         return f"random_plan({self.dag.dag_id!r}, size={self.size}, seed={self.seed})"
 
     def rank(self, task_no: int, map_index: int) -> float:
-        """Of all that run, the one of the smallest rank ends first."""
+        """The rank of a task instance. Of those that run, the one with the smallest rank ends first."""
         return random.Random(f"{self.seed} {task_no} {map_index} rank").random()
 
     def ending(self, task_no: int, map_index: int) -> Ending:
-        """How one task instance ends: its state, the list it returns, what it skips as a branch."""
+        """How a task instance ends: its state, the list that it returns, and the tasks that it skips as a branch."""
         dice = random.Random(f"{self.seed} {task_no} {map_index} ending")
         state = dice.choice(OUTCOMES)
         if state is not S.SUCCESS:
@@ -52,7 +52,7 @@ class Plan:
 
 
 def random_plan(dag_id: str, *, size: int, seed: int, limits: bool = False) -> Plan:
-    """A DAG of `size` tasks; with `limits` also pools, slots and limits that are hit."""
+    """A DAG of `size` tasks. With `limits`, it also has pools, slots and limits that are reached."""
     dice = random.Random(seed)
     tasks = _edges(dice, size)
     if size >= 4 and dice.random() < 0.5:
@@ -73,7 +73,7 @@ def random_plan(dag_id: str, *, size: int, seed: int, limits: bool = False) -> P
 
 
 def descendants(dag: SerializedDag, task_no: int) -> set[int]:
-    """Every task below this one, however far."""
+    """All direct and indirect downstream tasks of this one."""
     found: set[int] = set()
     for no in range(task_no, len(dag.tasks)):
         if no == task_no or no in found:
@@ -98,7 +98,7 @@ def _edges(dice: random.Random, size: int) -> list[SerializedTask]:
 
 
 def _map_group(dice: random.Random, tasks: list[SerializedTask]) -> None:
-    """Some neighbors become a mapped task group, over a literal or over what an earlier task returns."""
+    """Make a mapped task group of some neighbors, over a literal or over the result of an earlier task."""
     first = dice.randrange(1, len(tasks) - 2)
     members = range(first, min(len(tasks), first + dice.randint(2, 5)))
     expand, source = _expand(dice, tasks, first)
@@ -130,7 +130,7 @@ def _branch_some(dice: random.Random, tasks: list[SerializedTask]) -> None:
 
 
 def _setup_and_teardown(dice: random.Random, tasks: list[SerializedTask], number: int) -> list[SerializedTask]:
-    """A setup in front of some tasks and a teardown behind them."""
+    """Add a setup upstream of some tasks, and a teardown downstream of them."""
     name = f"setup{number}"
     plain = [one.task_id for one in tasks if not one.is_setup and not one.is_teardown]
     work = set(dice.sample(plain, dice.randint(1, 3)))

@@ -1,4 +1,4 @@
-"""What the invariants of `doctor --deep` find, put right by the ordinary transitions of schedulers and waiters."""
+"""Repairs what the invariants of `doctor --deep` find, by the ordinary transitions of schedulers and waiters."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -25,7 +25,7 @@ TRIGGER_LOST = {"error": "The trigger of this task was lost."}
 
 
 def repair(tools: Tools, broken: list[Broken]) -> list[Broken]:
-    """Put right what can be; what still breaks an invariant after it. What runs over a limit is left to end."""
+    """Repair what can be repaired. Returns the violations that remain. Tasks that run above a limit are left to end."""
     for one in broken:
         if one.name in REPAIRS:
             REPAIRS[one.name](tools, one)
@@ -37,7 +37,7 @@ def _rows(connection: Connection, statement: str, *parameters: object) -> list[A
 
 
 def _instance(tools: Tools, one: Broken, columns: str = "t.id, t.dispatch_id::text") -> Any:
-    """Columns of the task instance `t` that was found, and of its trigger `d`; None if it is gone."""
+    """Columns of the task instance `t` of a finding, and of its trigger `d`; None if it no longer exists."""
     found = transact(
         tools.engine, _rows,
         f"select {columns} from task_instance t join dag_run r on r.id = t.dag_run_id"
@@ -123,7 +123,7 @@ def _runs(tools: Tools, one: Broken) -> list[Any]:
     return transact(tools.engine, _rows, "select id from dag_run where dag_id = %s and run_id = %s", one.dag_id, one.run_id)
 
 
-#: By the name of the invariant.
+#: The repairs by name of the invariant.
 REPAIRS: Mapping[str, Callable[[Tools, Broken], object]] = {
     "dead worker": _lose,
     "open in a finished run": _end,

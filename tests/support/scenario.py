@@ -1,4 +1,4 @@
-"""The engine without processes: real PostgreSQL and Redis, turns taken by the test, a worker that is a method call."""
+"""Schedulers and a worker without processes, on real PostgreSQL and Redis. The test runs each scheduler iteration and each task."""
 
 import base64
 import json
@@ -29,7 +29,7 @@ from workers.in_place import Continuing
 from workers.running_tasks import RunningTasks
 
 WORKER_PLACES = 64
-#: A test with a shorter timeout, in seconds, is about the end of heartbeats.
+#: In seconds. A test with a shorter heartbeat timeout is about missing heartbeats.
 SLOWEST_BEAT_S = 5.0
 
 
@@ -58,7 +58,7 @@ def chain(dag_id: str, length: int, **options: Any) -> SerializedDag:
 
 
 class Scenario:
-    """DAGs, schedulers and one worker's follower on the test's own database and broker."""
+    """Schedulers and the follower of one worker, on the test's own database and broker."""
 
     def __init__(self, settings: Settings, *, schedulers: int = 1, follow: bool = True) -> None:
         self.settings = settings
@@ -102,7 +102,7 @@ class Scenario:
         return transact(self.engine, runs.trigger, dag_id, **options).id
 
     def turn(self, *, poll: bool = True) -> None:
-        """One turn of every scheduler, in random order; `poll` makes every service due."""
+        """Run one iteration of every scheduler, in random order. `poll` makes every service due."""
         self._beat()
         for scheduler in random.sample(self.schedulers, len(self.schedulers)):
             if poll:
@@ -111,7 +111,7 @@ class Scenario:
             scheduler.run_once()
 
     def _beat(self) -> None:
-        """The worker has no heart of its own, and a slow machine must not make it dead; one that a test has aged stays so."""
+        """Send the heartbeat of the worker, so that a slow machine does not lose it. A heartbeat that a test has aged stays old."""
         if self.settings.worker.heartbeat_timeout >= SLOWEST_BEAT_S:
             self.sql(
                 "update process set heartbeat_at = clock_timestamp()"
@@ -120,7 +120,7 @@ class Scenario:
             )
 
     def messages(self) -> list[tuple[int, str]]:
-        """Take every message out of the broker, as (task instance id, dispatch id)."""
+        """Remove every message from the broker, and return each as (task instance ID, dispatch ID)."""
         taken = []
         for queue in sorted(self.queues):
             for key in broker_lists(queue):
@@ -134,7 +134,7 @@ class Scenario:
     def work(
         self, outcome: Callable[[Claim], TaskState | Ending] = lambda claim: TaskState.SUCCESS, *, shuffle: bool = False
     ) -> int:
-        """Run everything the broker holds; the number of task instances that ran."""
+        """Run all tasks that have a message in the broker. Returns the number of task instances that ran."""
         waiting = self.messages()
         if shuffle:
             random.shuffle(waiting)
@@ -148,7 +148,7 @@ class Scenario:
         return ran
 
     def run_to_end(self, *, turns: int = 500, **work: Any) -> None:
-        """Turn and work until no run is open."""
+        """Run schedulers and tasks until no run is open."""
         for _ in range(turns):
             self.turn()
             while self.work(**work):
@@ -158,7 +158,7 @@ class Scenario:
         raise AssertionError(f"runs still open after {turns} turns: {self.states()}")
 
     def states(self, dag_run_id: int | None = None) -> dict[str, str]:
-        """task_id (task_id[map_index] if it is mapped) -> state of one run (or of the only one)."""
+        """The states by task_id, or task_id[map_index] if mapped, of one run, or of the only one."""
         rows = self.rows(
             "select task_id || case when map_index < 0 then '' else '[' || map_index || ']' end, coalesce(state, 'none')"
             " from task_instance where %s::bigint is null or dag_run_id = %s order by id",
@@ -180,7 +180,7 @@ class Scenario:
 
 
 def pool_process(scenario: Scenario, *, in_place_seconds: float = 0.0) -> Executor:
-    """What a pool process of the scenario's worker has, in this process."""
+    """An executor in this process, like that of a pool process of the scenario's worker."""
     settings, running = scenario.settings, RunningTasks(1)
     running.worker_id = scenario.worker_id
     slot = running.slot(0)

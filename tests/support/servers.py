@@ -16,18 +16,18 @@ from scheduler.store.db import database, migrate
 from support.waiting import eventually
 
 TEMPLATE = "migrated"
-#: Speed for safety: this data lives as long as the tests.
+#: Fast rather than durable, because the data is temporary.
 FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_wal_size": "512MB", "autovacuum": "on"}
-#: For a server that is to crash: what was committed outlives that. A crash of the machine is not played.
+#: For a server that the test crashes: committed data survives that. No test simulates a crash of the machine.
 DURABLE = {name: value for name, value in FAST.items() if name != "synchronous_commit"}
 
-#: What the user of a test's Redis may do: tests empty it, and look into it.
+#: The permissions of the Redis user: tests flush databases and inspect them.
 EVERYTHING = ("~*", "&*", "+@all")
 
 
 @dataclass
 class PostgresServer:
-    """A running PostgreSQL; `new_database` copies the migrated template, which is made on first use."""
+    """A running PostgreSQL. `new_database` copies the migrated template, which is created on first use."""
 
     embedded: EmbeddedPostgres
     _numbers: Iterator[int] = field(default_factory=itertools.count)
@@ -45,7 +45,7 @@ class PostgresServer:
                 cursor.execute(statement)
 
     def take_writes(self, yes: bool) -> None:
-        """Set the server read-only for every session, as a failover or an operator does, or back."""
+        """Make the server read-only for all sessions, as a failover or an operator does, or writable again."""
         self.execute(f"alter system set default_transaction_read_only = {'off' if yes else 'on'}")
         self.execute("select pg_reload_conf()")
         eventually(lambda: self._takes_writes() == yes)
@@ -68,7 +68,7 @@ class PostgresServer:
 
     @contextlib.contextmanager
     def new_database(self, *, migrated: bool = True) -> Iterator[str]:
-        """The URL of a database that exists for the length of the block."""
+        """The URL of a database that exists during the block."""
         if migrated:
             self._make_template()
         name = f"test_{next(self._numbers)}"
@@ -93,7 +93,7 @@ class PostgresServer:
 
 @dataclass
 class RedisServer:
-    """A running Redis; `new_database` hands out its numbered databases in turn, empty."""
+    """A running Redis. `new_database` flushes and returns its numbered databases in turn."""
 
     embedded: EmbeddedRedis
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.cycle(range(16)))

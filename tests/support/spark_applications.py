@@ -1,4 +1,4 @@
-"""An application for a Spark cluster, a DAG that submits it, and what is stored and seen of it."""
+"""An application for a Spark cluster, a DAG that submits it, and queries for its stored rows, processes and logs."""
 
 from pathlib import Path
 from textwrap import dedent
@@ -6,10 +6,10 @@ from typing import Any
 
 import psutil
 
-from support.spark_cluster import SparkCluster
+from support.spark_cluster import JVM, SparkCluster
 from support.waiting import eventually
 
-#: Says what it got, waits for a file (its first argument) and ends.
+#: Prints its configuration, waits for a file (its first argument) and ends.
 APPLICATION = """
 import os, signal, sys, time
 from pathlib import Path
@@ -27,16 +27,15 @@ while not go.exists() and time.monotonic() < deadline:
     time.sleep(0.1)
 spark.stop()
 """
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SMALL = {
     "spark.driver.memory": "512m",
     "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
     "spark.cores.max": "1",
-    "spark.driver.extraJavaOptions": QUICK,
-    "spark.executor.extraJavaOptions": QUICK,
+    "spark.driver.extraJavaOptions": JVM,
+    "spark.executor.extraJavaOptions": JVM,
 }
-#: With a driver alone.
+#: A driver without executors.
 ALONE = {
     **SMALL,
     "spark.dynamicAllocation.enabled": True,
@@ -64,14 +63,14 @@ def jobs(bench: Any) -> list[dict[str, Any]]:
 
 
 def processes(job: dict[str, Any]) -> list[psutil.Process]:
-    """What lives that names the tag or the id of this application: its driver, what started that, its executors."""
+    """The processes whose command line contains the tag or the ID of this application: driver, its parent, executors."""
     names = [name for name in (job["tag"], job["application_id"]) if name is not None]
     found = psutil.process_iter(["cmdline", "name"])
     return [one for one in found if any(name in word for word in one.info["cmdline"] or () for name in names)]
 
 
 def running_application(bench: Any, cluster: SparkCluster) -> dict[str, Any]:
-    """The stored application, once the master lists it as at work and its driver counts."""
+    """The stored application, once the master lists it as active and its driver has counted."""
     seen: dict[str, Any] = {}
 
     def there() -> bool:
@@ -80,7 +79,7 @@ def running_application(bench: Any, cluster: SparkCluster) -> dict[str, Any]:
         if not found or "counted" not in log(bench, found[-1]["try_number"]):
             return False
         seen.update(found[-1])
-        # It waits for as long as it asks for no executor.
+        # Its state is WAITING while it asks for no executor.
         return (
             any(one["state"] in {"WAITING", "RUNNING"} for one in cluster.applications(seen["tag"]))
             and seen["application_id"] is not None
@@ -91,18 +90,18 @@ def running_application(bench: Any, cluster: SparkCluster) -> dict[str, Any]:
 
 
 def java(job: dict[str, Any]) -> list[psutil.Process]:
-    """The JVMs among them."""
+    """The JVMs among its processes."""
     return [one for one in processes(job) if "java" in one.info["name"]]
 
 
 def turned(bench: Any) -> bool:
-    """Takes the schedulers' turn; true."""
+    """Run an iteration of the schedulers. Always true, for use in a condition."""
     bench.scenario.turn()
     return True
 
 
 def log(bench: Any, number: int = 1) -> str:
-    """The log of a try; nothing if it has not begun."""
+    """The log of a try; empty if it has not started."""
     path = bench.log_path("t", number)
     return path.read_text() if path.exists() else ""
 

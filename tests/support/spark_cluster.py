@@ -13,18 +13,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from scheduler.settings import Settings
 from support.waiting import eventually
+from workers.spark import archive
 
 START_S = 120.0
-#: For small processes that start quickly.
-JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-#: What the master's REST server wants requests to be signed with.
+#: For JVMs that need less CPU to start.
+JVM = " ".join(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *archive.options(Settings())])
+#: The key with which requests to the master's REST server must be signed.
 PASSWORD = "0123456789abcdef0123456789abcdef0123456789abcdef"
 
 
 @dataclass(frozen=True)
 class SparkCluster:
-    """Where it is. `folder` holds the logs of its processes and the work folders of its drivers and executors."""
+    """The ports and the folder of a cluster: the folder has the logs of its processes and the work folders of its applications."""
 
     port: int
     rest_port: int
@@ -43,23 +45,23 @@ class SparkCluster:
         return f"spark://:{PASSWORD}@127.0.0.1:{self.port}?rest_port={self.rest_port}&ui_port={self.ui_port}{more}"
 
     def state(self) -> dict[str, Any]:
-        """The master's own list: workers, activeapps, completedapps, activedrivers, completeddrivers."""
+        """The state that the master reports: workers, activeapps, completedapps, activedrivers, completeddrivers."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.ui_port}/json/", timeout=10) as answer:
             found: dict[str, Any] = json.load(answer)
             return found
 
     def applications(self, tag: str = "") -> list[dict[str, Any]]:
-        """Active and completed applications whose name holds `tag`."""
+        """Active and completed applications whose name contains `tag`."""
         state = self.state()
         return [one for one in [*state["activeapps"], *state["completedapps"]] if tag in one["name"]]
 
     def drivers(self) -> dict[str, str]:
-        """The state of each driver that the master knows, by its id."""
+        """The state of each driver that the master knows, by ID."""
         state = self.state()
         return {one["id"]: one["state"] for one in [*state["activedrivers"], *state["completeddrivers"]]}
 
     def restart_master(self) -> None:
-        """Kill the master and start another at the same address; it remembers nothing."""
+        """Kill the master and start another at the same address, which knows no applications."""
         self.processes[0].kill()
         self.processes[0].wait()
         self.start_master()
@@ -76,7 +78,7 @@ class SparkCluster:
 
     @contextlib.contextmanager
     def deaf(self) -> Iterator[None]:
-        """The master takes connections and answers nothing for the length of the block."""
+        """During the block, the master accepts connections and does not respond."""
         self.processes[0].send_signal(signal.SIGSTOP)
         try:
             yield
@@ -86,7 +88,7 @@ class SparkCluster:
 
 @contextlib.contextmanager
 def running_cluster(folder: Path) -> Iterator[SparkCluster]:
-    """Master and worker for the length of the block; what they started ends with them."""
+    """A master and a worker that run during the block. Their drivers and executors end with them."""
     folder.mkdir(parents=True, exist_ok=True)
     cluster = SparkCluster(*_free_ports(3), folder)
     worker = [

@@ -1,5 +1,5 @@
-"""A DAG file: tasks that leave their warm JVM, or Python's side of it, in the worst states there are, each followed by an
-ordinary task. Tests copy it into a DAGs folder; the conf of a run names the ending."""
+"""A DAG file whose tasks leave their warm JVM, or its Python side, in the worst possible states, each followed by an ordinary
+task. Tests copy it into a DAGs folder. The conf of a run names the ending."""
 
 import contextlib
 import os
@@ -17,11 +17,11 @@ from typing import Any
 from scheduler import dag, task
 
 ENDINGS: dict[str, Callable[[Any], object]] = {}
-#: What a task keeps beyond its end.
+#: Objects that a task keeps alive after its end.
 KEPT: list[Any] = []
-#: Long enough on a machine that has much else to do: a JVM that hangs is told after ANSWER_S.
+#: Long enough on a busy machine: a JVM that hangs is detected after ANSWER_S.
 LONGEST = timedelta(minutes=8)
-#: For JVMs that start with less work.
+#: For JVMs that need less CPU to start.
 QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC", "spark.sql.codegen.wholeStage": False}
 
 
@@ -64,7 +64,7 @@ def removes_modules(_: Any) -> None:
 
 @ending
 def changes_what_sessions_share(spark: Any) -> None:
-    """Nothing of this needs another JVM, and nothing may be left."""
+    """None of this requires a new JVM, and nothing of it may remain."""
     context, log4j = spark.sparkContext, spark._jvm.org.apache.logging.log4j
     context.environment["LEAKED"] = "1"
     context.setLogLevel("OFF")
@@ -235,7 +235,7 @@ def deletes_the_folder_of_the_jvm(spark: Any) -> None:
 
 @ending
 def closes_its_descriptors(_: Any) -> None:
-    """Among them those by which the pool child reports: the task is lost, and nothing else."""
+    """Also those over which the pool process reports: only this task is lost."""
     os.closerange(3, 4096)
 
 
@@ -313,7 +313,7 @@ def is_interrupted(_: Any) -> None:
 
 
 def found(spark: Any) -> dict[str, Any]:
-    """What an ordinary task computes, and what it could see of the one before it."""
+    """The result of an ordinary task, and what it can see of the task before it."""
     import logging
 
     from pyspark.sql import SparkSession, functions

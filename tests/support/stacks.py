@@ -1,4 +1,4 @@
-"""Stacks of real processes: schedulers and workers as children, with the CLI beside them."""
+"""Stacks of real processes: schedulers and workers as child processes, and commands to them."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from scheduler.settings import Settings
 
 LOG_LINES = 60
 CLI_LIMIT_S = 120.0
-#: Short waits, so that tests of failures take seconds; a test's own `env` beats them.
+#: Short intervals, so that tests of failures take seconds. The `env` of a test overrides them.
 QUICK = {
     "PACELINE_SCHEDULER_DAG_DIR_LIST_INTERVAL": "1",
     "PACELINE_SCHEDULER_SCHEDULER_HEARTBEAT_SEC": "0.5",
@@ -26,7 +26,7 @@ QUICK = {
 
 @dataclass
 class Stack:
-    """A running stack. `env` is what its processes and `cli` see; child names: scheduler-1, worker-1, ..."""
+    """A running stack. `env` is the environment of its processes and of `cli`. Its processes are scheduler-1, worker-1, ..."""
 
     settings: Settings
     env: dict[str, str]
@@ -39,7 +39,7 @@ class Stack:
         return subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=timeout, check=False)
 
     def json(self, *arguments: str, timeout: float = CLI_LIMIT_S) -> Any:
-        """What `paceline ... --json` printed; its exit code does not matter, its output does."""
+        """The parsed output of `paceline ... --json`, whatever its exit code is."""
         done = self.cli(*arguments, "--json", timeout=timeout)
         assert done.stdout.strip(), f"paceline {' '.join(arguments)} exited with {done.returncode}: {done.stderr}"
         return json.loads(done.stdout)
@@ -49,7 +49,7 @@ class Stack:
         return self.supervisor.pid(name)
 
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:
-        """Send a signal to a child, by default the one nothing survives."""
+        """Send a signal to a child process, by default SIGKILL."""
         os.kill(self.pid(name), number)
 
     def logs(self) -> str:
@@ -58,13 +58,13 @@ class Stack:
         return "\n".join(f"--- {name}\n{self.supervisor.log_tail(name, LOG_LINES)}" for name in names)
 
     def stop(self) -> None:
-        """End all processes in order; harmless when done twice."""
+        """Shut all processes down cleanly. May be called twice."""
         self.supervisor.close()
 
 
 @dataclass
 class StackFactory:
-    """Makes stacks and ends them all; on a failed test, prints what their processes said."""
+    """Starts stacks and ends them all. If the test failed, it prints the logs of their processes."""
 
     settings: Settings
     failed: Callable[[], bool] = lambda: False

@@ -1,4 +1,4 @@
-"""`paceline standalone` as a process of a test, and commands to it."""
+"""`paceline standalone` as a child process of a test, and commands to it."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ STOP_S = 60.0
 
 
 def environment_of(home: Path, dags: Path) -> dict[str, str]:
-    """A small stack on a home of its own that notices deaths quickly."""
+    """The environment of a small stack with its own home, which detects lost processes quickly."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PACELINE_")}
     return clean | {
         "PACELINE_HOME": str(home), "PACELINE_DAGS_FOLDER": str(dags), "PACELINE_WORKER_CONCURRENCY": "2",
@@ -41,7 +41,7 @@ def standalone(environment: dict[str, str]) -> Iterator["subprocess.Popen[str]"]
 
 
 def ask(environment: dict[str, str], *arguments: str, ok: Sequence[int] = (0,)) -> str:
-    """What `paceline ...` printed."""
+    """The output of `paceline ...`."""
     done = subprocess.run([*stack.PACELINE, *arguments], env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode in ok, done.stderr
     return done.stdout

@@ -1,4 +1,4 @@
-"""A streaming standby of a test's PostgreSQL, which may be promoted once the primary is gone."""
+"""A streaming standby of a test's PostgreSQL, which can be promoted after the primary is lost."""
 
 import subprocess
 from collections.abc import Iterator
@@ -12,13 +12,13 @@ from scheduler.embedded.supervisor import Supervisor
 from support.servers import DURABLE, PostgresServer
 from support.waiting import eventually
 
-#: What a primary needs to have a standby.
+#: Options that a primary needs for a standby.
 PRIMARY = DURABLE | {"wal_level": "replica", "max_wal_senders": "4"}
 
 
 @contextmanager
 def running_standby(primary: PostgresServer, folder: Path) -> Iterator[PostgresServer]:
-    """A copy that follows `primary`, whose commits from now on wait for it."""
+    """A synchronous standby of `primary`: commits wait for it from now on."""
     data = folder / "data"
     identity = homes.server_identity(data)
     programs = servers._postgres_programs(data)
@@ -46,7 +46,7 @@ def running_standby(primary: PostgresServer, folder: Path) -> Iterator[PostgresS
 
 
 def ask(server: PostgresServer, question: str) -> object:
-    """The one value that a statement gives."""
+    """The single value that a statement returns."""
     with closing(server.embedded.connect("postgres")) as connection, connection.cursor() as cursor:
         cursor.execute(question)
         row = cursor.fetchone()
@@ -54,13 +54,13 @@ def ask(server: PostgresServer, question: str) -> object:
 
 
 def lose(server: PostgresServer) -> None:
-    """SIGKILL, and it does not come back."""
+    """Kill a server with SIGKILL, and do not restart it."""
     supervisor = server.embedded.supervisor
-    with supervisor._guard:  # its watcher does not start it again meanwhile
+    with supervisor._guard:  # the supervisor must not restart it in the meantime
         supervisor.kill(server.embedded.name)
         supervisor.stop(server.embedded.name)
 
 
 def promote(server: PostgresServer) -> None:
-    """Let a standby take writes from now on."""
+    """Promote a standby, so that it accepts writes."""
     assert ask(server, "select pg_promote()") is True

@@ -1,4 +1,4 @@
-"""Certificates, a PostgreSQL that speaks TLS alone, and TLS in front of a Redis that speaks none."""
+"""Certificates, a PostgreSQL that accepts only TLS, and a TLS proxy for a Redis without TLS."""
 
 import asyncio
 import contextlib
@@ -37,7 +37,7 @@ class Certificates:
 
 
 def certificates(folder: Path) -> Certificates:
-    """Make them; valid for an hour."""
+    """Create certificates that are valid for an hour."""
     folder.mkdir()
     made = Certificates(folder / "ca.pem", folder / "server.pem", folder / "server.key", folder / "other.pem")
     authority_key, authority = _authority("Paceline test")
@@ -83,7 +83,7 @@ def _builder(subject: str, issuer: str, key: ec.EllipticCurvePublicKey) -> x509.
 
 
 def programs_with_tls() -> Path:
-    """A PostgreSQL of this machine that can TLS; the wheel's cannot."""
+    """The programs of an installed PostgreSQL with TLS, which that of the wheel lacks."""
     for programs in sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True):
         linked = subprocess.run(["ldd", str(programs / "postgres")], capture_output=True, text=True, check=False).stdout
         if "libssl" in linked:
@@ -92,7 +92,7 @@ def programs_with_tls() -> Path:
 
 
 class PostgresOnPort(servers.EmbeddedPostgres):
-    """The name of its socket has the port in it."""
+    """A PostgreSQL on a TCP port, which is part of the name of its socket."""
 
     def connect(self, database: str = servers.DATABASE) -> "psycopg2.extensions.connection":
         return psycopg2.connect(host=str(self.run_folder), port=self.options["port"], user=servers.SUPERUSER, dbname=database)
@@ -105,7 +105,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def postgres_with_tls(folder: Path, made: Certificates, *, user: str, password: str, patch: pytest.MonkeyPatch) -> Iterator[str]:
-    """host:port/database of a PostgreSQL that takes nobody but `user` with `password` over TLS."""
+    """host:port/database of a PostgreSQL that accepts only `user` with `password` over TLS."""
     programs = programs_with_tls()
     patch.setattr(servers, "_postgres_programs", lambda _: programs)
     data, run = folder / "data", folder / "run"
@@ -134,7 +134,7 @@ def postgres_with_tls(folder: Path, made: Certificates, *, user: str, password: 
 
 @dataclass
 class TlsProxy:
-    """Takes TLS connections on a port of its own and passes what they say on to a Unix socket."""
+    """Accepts TLS connections on its own port, and forwards their data to a Unix socket."""
 
     target: Path
     certificates: Certificates
@@ -163,7 +163,7 @@ class TlsProxy:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            # Also those in the middle of a handshake, which no task knows of.
+            # Also connections in the middle of a handshake, which have no task yet.
             for transport in list(self._loop._transports.values()):  # type: ignore[attr-defined]
                 transport.abort()
             for _ in range(5):
@@ -176,7 +176,7 @@ class TlsProxy:
         self._loop.close()
 
     def _said(self, _: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-        """A handshake that the client broke off."""
+        """Ignore a handshake that the client aborted."""
         self.refused += 1
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

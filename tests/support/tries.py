@@ -1,4 +1,4 @@
-"""A try of one task without a worker: a `ti` that remembers, a clock that the test owns."""
+"""A try of one task without a worker: a `ti` that records calls, and a clock that the test sets."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)  # a Wednesday
 
 @dataclass
 class Ti:
-    """What user code gets as `ti`."""
+    """The `ti` that user code receives."""
 
     task_id: str
     dag_id: str = "d"
@@ -27,7 +27,7 @@ class Ti:
     clock: datetime = NOON
     skipped: Sequence[str] | None = None
     pushed: dict[str, Any] = field(default_factory=dict)
-    #: What `states` answers, one list a call.
+    #: The results of `states`, one list for each call.
     answers: list[list[dict[str, int]]] = field(default_factory=list)
     asked: list[Any] = field(default_factory=list)
     known: Mapping[str, Sequence[str]] | None = None
@@ -58,7 +58,7 @@ class Ti:
 
 
 def run(task: AbstractOperator, ti: Ti | None = None, *, run_type: str = "scheduled", **run_fields: Any) -> tuple[object, Ti]:
-    """Execute, or resume, one try of `task`; what it returned and its `ti`."""
+    """Execute or resume one try of `task`. Returns its result and its `ti`."""
     ti = ti or Ti(task.task_id)
     dates = {"logical_date": NOON, "data_interval_start": NOON, "data_interval_end": NOON, "run_after": NOON, **run_fields}
     dag_run = context.DagRun(dag_id="d", run_id="r", run_type=run_type, **dates)

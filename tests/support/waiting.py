@@ -6,18 +6,18 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-#: Without an interval asked for.
-SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.1
+#: The limits of the pauses if no interval is given. Polling more often would take the CPU that a starting JVM needs.
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.3
 
 
 def eventually(
     predicate: Callable[[], T], *, timeout: float = 60.0, interval: float | None = None, message: Callable[[], str] | str = ""
 ) -> T:
-    """Call the predicate until what it returns is true, and return that.
+    """Call the predicate until it returns a true value, and return that value.
 
-    `timeout` and `interval` are seconds. Without an interval the pauses grow. A pause takes at least as long as the predicate
-    did: a predicate that starts a process leaves the machine to what it waits for. A predicate may also fail an assertion:
-    then the last failure is reported. `message` (text, or a function called at the end) is added to the AssertionError.
+    `timeout` and `interval` are in seconds. Without an interval, the pauses grow. A pause lasts at least as long as the call before
+    it, so that predicates that start processes leave CPU for what they wait for. If the predicate fails an assertion, the last
+    failure is reported. `message` (text, or a function that is called at the end) is added to the AssertionError.
     """
     began = time.monotonic()
     deadline = began + timeout

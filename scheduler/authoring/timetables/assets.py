@@ -1,11 +1,9 @@
 """Schedules on updates of assets, alone or together with a timetable."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from scheduler.authoring.asset import Condition
 from scheduler.authoring.timetables.base import Asked, RunTimes, Timetable
@@ -15,13 +13,14 @@ from scheduler.authoring.timetables.base import Asked, RunTimes, Timetable
 class WhenUpdated(Timetable):
     """schedule=[asset, ...], `a & b`, `a | b`: a run each time the assets of the condition have been updated."""
 
+    kind: ClassVar[str] = "assets"
     assets: Condition
 
     def _following(self, asked: Asked) -> RunTimes | None:
         return None
 
     def to_spec(self) -> dict[str, Any]:
-        return {"kind": "assets", "condition": self.assets.to_spec(), "uris": self.assets.uris}
+        return {"kind": self.kind, "condition": self.assets.to_spec(), "uris": self.assets.uris}
 
     @property
     def condition(self) -> Condition:
@@ -36,6 +35,7 @@ class WhenUpdated(Timetable):
 class UpdatedOrTime(Timetable):
     """AssetOrTimeSchedule: the runs of a timetable, and a run each time the assets have been updated."""
 
+    kind: ClassVar[str] = "asset_or_time"
     timetable: Timetable
     assets: Condition
 
@@ -44,7 +44,7 @@ class UpdatedOrTime(Timetable):
 
     def to_spec(self) -> dict[str, Any]:
         spec = {"condition": self.assets.to_spec(), "uris": self.assets.uris}
-        return {"kind": "asset_or_time", "timetable": self.timetable.to_spec(), **spec}
+        return {"kind": self.kind, "timetable": self.timetable.to_spec(), **spec}
 
     @property
     def condition(self) -> Condition:

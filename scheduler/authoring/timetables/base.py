@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from scheduler.authoring.asset import Condition
+
+#: Fields that the spec also has at their default.
+ALWAYS = frozenset({"timezone", "restrict_to_events"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,8 @@ class Timetable(ABC):
     """A schedule. Immutable; timetables with equal specs are equal."""
 
     __slots__ = ()
+    #: The name of its class in the spec.
+    kind: ClassVar[str]
 
     def next_run(
         self,
@@ -62,9 +68,15 @@ class Timetable(ABC):
     def _following(self, asked: Asked) -> RunTimes | None:
         """The result of `next_run`."""
 
-    @abstractmethod
     def to_spec(self) -> dict[str, Any]:
-        """The timetable as JSON, which `from_spec` reads."""
+        """The timetable as JSON, which `from_spec` reads: its kind, and its fields without those at their default."""
+        spec: dict[str, Any] = {"kind": self.kind}
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            # 1.0 seconds are not True.
+            if field.name in ALWAYS or value != field.default or type(value) is not type(field.default):
+                spec[field.name] = _plain(value)
+        return spec
 
     @property
     @abstractmethod
@@ -106,6 +118,13 @@ class Timetable(ABC):
     def manual_interval(self, moment: datetime) -> tuple[datetime, datetime]:
         """The data interval of a manual run for `moment`."""
         return moment, moment
+
+
+def _plain(value: object) -> object:
+    """A field as JSON: the fields of a step are pairs."""
+    if isinstance(value, tuple):
+        return dict(value) if value and isinstance(value[0], tuple) else list(value)
+    return value
 
 
 def exact(moment: datetime) -> RunTimes:

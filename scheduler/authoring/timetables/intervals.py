@@ -1,12 +1,10 @@
 """Schedules with data intervals without gaps: each run is due at the end of its interval."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import ClassVar
 
 from scheduler.authoring.timetables.base import Asked, RunTimes, Timetable, of_interval
 from scheduler.authoring.timetables.ticks import Clocks, Step, Steps, Ticks, grid
@@ -66,11 +64,9 @@ class _Intervals(Timetable):
 class CronInterval(_Intervals):
     """Data intervals from one tick of a cron expression to the next."""
 
+    kind: ClassVar[str] = "cron_interval"
     expression: str
     timezone: str = "UTC"
-
-    def to_spec(self) -> dict[str, Any]:
-        return {"kind": "cron_interval", "expression": self.expression, "timezone": self.timezone}
 
     @property
     def summary(self) -> str:
@@ -85,12 +81,9 @@ class CronInterval(_Intervals):
 class DeltaInterval(_Intervals):
     """Data intervals of a fixed length or of a number of months, counted from start_date."""
 
+    kind: ClassVar[str] = "delta_interval"
     seconds: float = 0.0
     relative: tuple[tuple[str, int], ...] = ()
-
-    def to_spec(self) -> dict[str, Any]:
-        step: dict[str, Any] = {"relative": dict(self.relative)} if self.relative else {"seconds": self.seconds}
-        return {"kind": "delta_interval", **step}
 
     @property
     def summary(self) -> str:

@@ -1,13 +1,11 @@
 """Schedules whose runs are due at their ticks: cron expressions, a step, and a list of events."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import ClassVar
 
 from scheduler.authoring.timetables.base import Asked, RunTimes, Timetable, exact
 from scheduler.authoring.timetables.ticks import Clocks, Step, Steps, Ticks, grid
@@ -75,6 +73,7 @@ class Cron(_Trigger):
     only if it is not longer ago, for None or False only if it is about now; otherwise the next tick.
     """
 
+    kind: ClassVar[str] = "cron"
     expression: str
     timezone: str = "UTC"
     more: tuple[str, ...] = ()
@@ -86,16 +85,6 @@ class Cron(_Trigger):
         if asked.last is None and asked.start is None:
             return self._run(self._first(ticks, asked.now), asked.end)
         return self._next(ticks, self._tick_of(asked), asked)
-
-    def to_spec(self) -> dict[str, Any]:
-        spec: dict[str, Any] = {"kind": "cron", "expression": self.expression, "timezone": self.timezone}
-        if self.more:
-            spec["more"] = list(self.more)
-        if self.interval_s:
-            spec["interval_s"] = self.interval_s
-        if self.run_immediately is not True:
-            spec["run_immediately"] = self.run_immediately
-        return spec
 
     @property
     def summary(self) -> str:
@@ -124,6 +113,7 @@ class Cron(_Trigger):
 class Delta(_Trigger):
     """A run every `seconds` of elapsed time, or at each step of a relativedelta, counted from start_date."""
 
+    kind: ClassVar[str] = "delta"
     seconds: float = 0.0
     relative: tuple[tuple[str, int], ...] = ()
     interval_s: float = 0.0
@@ -133,11 +123,6 @@ class Delta(_Trigger):
         if last is None and asked.start is None:
             return self._run(asked.now.replace(microsecond=0), asked.end)
         return self._next(self._ticks(last, asked.start, asked.now), last, asked)
-
-    def to_spec(self) -> dict[str, Any]:
-        spec: dict[str, Any] = {"kind": "delta"}
-        spec |= {"relative": dict(self.relative)} if self.relative else {"seconds": self.seconds}
-        return spec | ({"interval_s": self.interval_s} if self.interval_s else {})
 
     @property
     def summary(self) -> str:
@@ -155,6 +140,7 @@ class Delta(_Trigger):
 class Events(Timetable):
     """A run at each of these moments, in ascending order. Without catchup, a new DAG begins with the next one."""
 
+    kind: ClassVar[str] = "events"
     event_dates: tuple[str, ...]
     restrict_to_events: bool = False
 
@@ -168,9 +154,6 @@ class Events(Timetable):
         if first >= len(events) or (asked.end is not None and events[first] > asked.end):
             return None
         return exact(events[first])
-
-    def to_spec(self) -> dict[str, Any]:
-        return {"kind": "events", "event_dates": list(self.event_dates), "restrict_to_events": self.restrict_to_events}
 
     @property
     def is_periodic(self) -> bool:

@@ -1,10 +1,8 @@
 """Schedules without ticks: never, once, and continuously."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import UTC, timedelta
-from typing import Any
+from typing import ClassVar
 
 from scheduler.authoring.timetables.base import Asked, RunTimes, Timetable, exact
 
@@ -16,11 +14,10 @@ _LEAST = timedelta(microseconds=1)
 class Never(Timetable):
     """schedule=None: only manual runs."""
 
+    kind: ClassVar[str] = "never"
+
     def _following(self, asked: Asked) -> RunTimes | None:
         return None
-
-    def to_spec(self) -> dict[str, Any]:
-        return {"kind": "never"}
 
     @property
     def summary(self) -> str:
@@ -31,12 +28,11 @@ class Never(Timetable):
 class Once(Timetable):
     """schedule="@once": one run at start_date, or immediately without one."""
 
+    kind: ClassVar[str] = "once"
+
     def _following(self, asked: Asked) -> RunTimes | None:
         moment = asked.start or asked.now
         return None if asked.last is not None or (asked.end is not None and moment > asked.end) else exact(moment)
-
-    def to_spec(self) -> dict[str, Any]:
-        return {"kind": "once"}
 
     @property
     def summary(self) -> str:
@@ -47,6 +43,8 @@ class Once(Timetable):
 class Continuous(Timetable):
     """schedule="@continuous": a run as soon as the previous one has ended; its data interval starts where that one ended."""
 
+    kind: ClassVar[str] = "continuous"
+
     def _following(self, asked: Asked) -> RunTimes | None:
         begin = asked.start or asked.now
         if asked.last is not None:
@@ -54,9 +52,6 @@ class Continuous(Timetable):
         begin = begin.astimezone(UTC)
         until = max(begin, asked.now.astimezone(UTC))
         return None if asked.end is not None and until > asked.end else RunTimes(begin, begin, until, until)
-
-    def to_spec(self) -> dict[str, Any]:
-        return {"kind": "continuous"}
 
     @property
     def is_continuous(self) -> bool:

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DataError
 
 from scheduler.authoring import params
-from scheduler.authoring.timetable import RunTimes
+from scheduler.authoring.timetables.base import RunTimes
 from scheduler.exceptions import BackfillError, ConflictError, NotFoundError
 from scheduler.serialized.dag import SerializedDag, next_timetable
 from scheduler.states import BACKFILL_MAX_ACTIVE_RUNS, REPROCESS

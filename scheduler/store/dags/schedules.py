@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from scheduler.authoring.timetable import RunTimes
+from scheduler.authoring.timetables.base import RunTimes
 from scheduler.exceptions import NotFoundError
 from scheduler.serialized.dag import SerializedDag, next_timetable
 from scheduler.states import RUN_UNFINISHED

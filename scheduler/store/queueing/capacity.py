@@ -24,12 +24,15 @@ BY_AGED_RANK = "t.rank + extract(epoch from statement_timestamp() - t.scheduled_
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """A pool that this transaction has locked; `slots` -1 is no limit. `hands_on`: whether workers may pass its slots on."""
+    """A pool that this transaction has locked; `slots` -1 is no limit.
+
+    `may_pass_slots_on`, the column hands_on, is whether workers may pass its slots to the next task.
+    """
 
     name: str
     slots: int
     include_deferred: bool
-    hands_on: bool
+    may_pass_slots_on: bool
 
 
 @dataclass(frozen=True, slots=True)

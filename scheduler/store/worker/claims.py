@@ -116,7 +116,7 @@ class Reported:
     pool_has_waiting: bool
     others_wait: bool
     moved: tuple[Moved, ...]
-    handed_on: Moved | None = None
+    slots_passed_to: Moved | None = None
     continues: Claim | None = None
     #: Those of Moves.asked that wait for a task which no worker has.
     waiting: frozenset[int] = frozenset()

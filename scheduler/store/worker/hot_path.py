@@ -82,7 +82,7 @@ class HotPath(WorkerConnection):
             pool_has_waiting=first.pool_has_waiting,
             others_wait=first.others_wait,
             moved=moved,
-            handed_on=next((row for row in found if row.was_waiting), None),
+            slots_passed_to=next((row for row in found if row.was_waiting), None),
             continues=next((_continued(claim, row) for row in found if row.state is TaskState.RUNNING), None),
             waiting=waiting,
             all_moved=len(moved) == len(decisions),

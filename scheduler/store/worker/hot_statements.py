@@ -147,7 +147,7 @@ with probe as materialized (
            next.id as first_id, next.rank as first_rank, next.dag_run_id = done.dag_run_id as first_is_ours,
            other.waits is not null as others_wait, p.hands_on,
            -- As for a claim: work of a worker that was declared lost would never be recovered.
-           $in_place_id is not null and p.hands_on
+           $in_place_id is not null and coalesce(p.hands_on, false)
            and exists (select from process w where w.id = $worker and w.stopped_at is null) as in_place
       from done
       join dag_run r on r.id = done.dag_run_id
@@ -165,7 +165,7 @@ with probe as materialized (
 ), verdict as (
     select v.*, v.inherits and v.same_queue as in_place from (
         select b.id, b.state, b.reason, a.in_place and b.queue = a.queue as same_queue,
-               b.place = $successor and not a.is_paused and b.pool = a.pool and b.pool_slots <= a.pool_slots
+               b.place = coalesce($successor, 0) and not a.is_paused and b.pool = a.pool and b.pool_slots <= a.pool_slots
                and (a.first_id is null
                     or (not $aging and (b.rank > a.first_rank or (b.rank = a.first_rank and b.id < a.first_id)))) as inherits
           from around a cross join below b

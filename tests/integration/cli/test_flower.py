@@ -10,6 +10,7 @@ import socket
 import subprocess
 import urllib.error
 import urllib.request
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,13 @@ from scheduler.operators import EmptyOperator, PythonOperator
 with DAG("seen"):
     PythonOperator(task_id="look", python_callable=lambda: 1)
     PythonOperator(task_id="stumble", python_callable=lambda: 1 / 0)
+"""
+
+
+ROW = """
+from scheduler import DAG, chain, task
+with DAG("row"):
+    chain(*[task(task_id=f"t{number:03}")(lambda: None)() for number in range(100)])
 """
 
 
@@ -127,6 +135,41 @@ def test_flower_shows_tasks_as_dag_and_task_with_their_run(stack_factory: StackF
     assert all(instead[name.partition("/")[0]] in text for name, (_, text) in refused.items()), refused
     assert b"redis" not in command_line
     assert flower.returncode == 0, said
+
+
+@pytest.mark.stack
+def test_flower_lists_each_task_of_a_chain_that_runs_in_place(stack_factory: StackFactory, free_port: int) -> None:
+    stack = stack_factory(
+        dags={"row.py": ROW}, schedulers=1, workers=[("default", 1)], env={"PACELINE_WORKER_IN_PLACE_SECONDS": "60"}
+    )
+    env = stack.env | {"PACELINE_FLOWER_PORT": str(free_port), "FLOWER_UNAUTHENTICATED_API": "true"}
+    flower = subprocess.Popen([*stacks.PACELINE, "flower"], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+    def shown(run_id: str, timeout_s: float) -> list[dict[str, Any]]:
+        eventually(lambda: stack.cli("dags", "trigger", "row", "--run-id", run_id, "--wait").returncode == 0, timeout=120)
+        found: list[dict[str, Any]] = []
+
+        def complete() -> bool:
+            found[:] = [task for task in (get(free_port, "/api/tasks") or {}).values() if task["args"] == run_id]
+            return [task["state"] for task in found] == ["SUCCESS"] * 100
+
+        with contextlib.suppress(AssertionError):
+            eventually(complete, timeout=timeout_s)
+        return found
+
+    try:
+        eventually(lambda: get(free_port, "/api/workers?refresh=1"), timeout=60)
+        # Events are turned on by remote control, so the first runs may pass unseen.
+        eventually(lambda: len(shown(str(uuid.uuid4()), 3)) == 100, timeout=240)
+        tasks = shown("seen", 60)
+    finally:
+        flower.send_signal(signal.SIGTERM)
+        said, _ = flower.communicate(timeout=20)
+
+    assert sorted(task["name"] for task in tasks) == [f"row.t{number:03}" for number in range(100)], said
+    assert {task["state"] for task in tasks} == {"SUCCESS"}
+    assert all(task["received"] <= task["started"] <= task["succeeded"] for task in tasks)
+    assert len({task["uuid"] for task in tasks}) == 100
 
 
 def test_with_a_login_only_metrics_health_and_static_files_answer_without_it(environment: dict[str, str], free_port: int) -> None:

@@ -7,7 +7,7 @@ from support.data import attempt
 from support.hands import end, running
 from support.scenario import Scenario
 
-from scheduler.cli import run_actions
+from scheduler.cli import options
 from scheduler.messaging.wakeups import Wakeups
 from scheduler.states import TaskState
 
@@ -150,7 +150,7 @@ def test_what_cannot_be_done_is_one_sentence(
 
 
 def test_a_person_is_asked_first(cli: Cli, scenario: Scenario, failed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_actions, "_is_interactive", lambda: True)
+    monkeypatch.setattr(options, "is_interactive", lambda: True)
     monkeypatch.setattr("click.confirm", lambda question: print(question) or False)
 
     done = cli("runs", "clear", "pair", "one")

@@ -9,8 +9,9 @@ from support.scenario import Scenario, chain, dag
 
 from scheduler.serialized.dag import SerializedDag
 from scheduler.states import TaskState
-from scheduler.store.actions import pools
+from scheduler.store.actions import mark, pools
 from scheduler.store.queries import events
+from scheduler.store.runs.selection import Runs, Tasks
 from scheduler.store.worker.claims import Claim, Continuation, Ending
 
 S = TaskState
@@ -108,6 +109,23 @@ def test_an_execution_in_place_has_its_notice(scenario: Scenario) -> None:
     assert scenario.rows("select kind from notice") == [("on_execute",)]
 
 
+@pytest.mark.parametrize("state", [S.SUCCESS, S.SKIPPED])
+def test_what_a_report_decides_keeps_its_reason(scenario: Scenario, state: TaskState) -> None:
+    edges, rules = {"a": [], "failed": ["a"], "succeeded": ["a"]}, {"failed": "all_failed"}
+    by_message, in_place = (start(scenario, dag(dag_id, edges, rules=rules)) for dag_id in ("sent", "continued"))
+
+    assert scenario.follower.report(by_message, Ending(state))
+    assert scenario.follower.report(in_place, Ending(state), continuation())
+
+    expected, found = (
+        scenario.rows("select task_id, reason from task_instance where dag_run_id = %s and state = 'skipped' and task_no > 0"
+                      " order by 1", claim.dag_run_id)
+        for claim in (by_message, in_place)
+    )  # fmt: skip
+    assert found == expected
+    assert found and all(reason for _, reason in found)
+
+
 def test_a_report_whose_answer_was_lost_finds_what_it_continues_with(scenario: Scenario) -> None:
     first = start(scenario, chain("d", 3))
     stored, asked = continuation(), continuation()
@@ -118,6 +136,18 @@ def test_a_report_whose_answer_was_lost_finds_what_it_continues_with(scenario: S
 
     assert asked.claim == stored.claim
     assert scenario.states() == {"t000": "success", "t001": "running", "t002": "none"}
+
+
+def test_a_lost_answer_is_found_even_if_the_task_that_ended_was_marked_in_between(scenario: Scenario) -> None:
+    first = start(scenario, chain("d", 3))
+    stored, asked = continuation(), continuation()
+    asked.dispatch_id = stored.dispatch_id
+    assert scenario.follower.report(first, SUCCESS, stored)
+    mark.mark(scenario.engine, Runs(dag_id="d"), Tasks(task_ids=("t000",)), S.FAILED)
+
+    assert not scenario.follower.report(first, SUCCESS, asked)
+
+    assert asked.claim == stored.claim
 
 
 def test_a_lost_answer_does_not_take_what_went_by_message(scenario: Scenario) -> None:

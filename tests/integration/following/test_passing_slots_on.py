@@ -165,7 +165,7 @@ def test_an_older_one_that_waits_goes_before_the_heir(scenario: Scenario) -> Non
         pytest.param("update pool set hands_on = false where name = 'p'", id="not allowed by the queue service"),
     ],
 )
-def test_nothing_is_handed_on_where_the_queue_service_would_give_nothing(scenario: Scenario, change: str) -> None:
+def test_no_slots_are_passed_on_where_the_queue_service_would_give_nothing(scenario: Scenario, change: str) -> None:
     claim = start(scenario, wide())[0]
     scenario.sql(change)
 
@@ -175,7 +175,7 @@ def test_nothing_is_handed_on_where_the_queue_service_would_give_nothing(scenari
 
 
 @pytest.mark.parametrize("options", [{"follow": False}, {"scheduler": {"priority_aging": 60.0}}])
-def test_nothing_is_handed_on_with_following_off_or_rank_by_age(
+def test_no_slots_are_passed_on_with_following_off_or_rank_by_age(
     make_scenario: Callable[..., Scenario], options: dict[str, Any]
 ) -> None:
     scenario = make_scenario(**options)

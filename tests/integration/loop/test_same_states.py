@@ -15,7 +15,7 @@ from support.scenario import Scenario, pool_process
 
 from scheduler.states import FINISHED, RUN_FINISHED
 from scheduler.states import TaskState as S
-from scheduler.store.worker.claims import Claim, Continuation
+from scheduler.store.worker.claims import Claim, Continuation, Ending
 from workers.database_store import DatabaseStore
 from workers.execute import Executor
 from workers.memory_run import LoadedDag
@@ -45,16 +45,17 @@ class Drive:
             if not self._running:
                 break
             one = min(self._running, key=lambda instance: self.plan.rank(*instance))
-            self.end(one, self._running.pop(one))
-            self.order.append(one)
+            self.order += self.end(one, self._running.pop(one))
             self._no_limit_is_exceeded()
         assert self.scenario.run_state(self.run) in RUN_FINISHED, "nothing moves and the run is open"
 
-    def end(self, one: memory.Instance, claim: Claim) -> None:
+    def end(self, one: memory.Instance, claim: Claim) -> list[memory.Instance]:
+        """Those that have ended, in order."""
         continuation = Continuation(str(uuid4())) if self.in_place else None
         assert self.scenario.follower.report(claim, self.plan.ending(*one), continuation)
         if continuation is not None and (found := continuation.claim) is not None:
             self._running[found.task_no, found.map_index] = found
+        return [one]
 
     def named(self) -> dict[tuple[str, int], str]:
         rows = self.scenario.rows(
@@ -154,12 +155,17 @@ def test_follow_on_follow_off_and_memory_agree(engines: tuple[Scenario, Scenario
 
 @dataclass
 class Claimed(DatabaseStore):
-    """The store of a worker that has one claim already."""
+    """The store of a worker that has one claim already. `ended` are the task instances that it reports."""
 
     held: Claim
+    ended: list[memory.Instance] = field(default_factory=list)
 
     def claim(self, *_: object) -> Claim:
         return self.held
+
+    def report(self, claim: Claim, ending: Ending, continuation: Continuation | None = None) -> bool:
+        self.ended.append((claim.task_no, claim.map_index))
+        return super().report(claim, ending, continuation)
 
 
 @dataclass
@@ -168,10 +174,11 @@ class Worked(Drive):
 
     worker: Executor = field(kw_only=True)
 
-    def end(self, one: memory.Instance, claim: Claim) -> None:
+    def end(self, one: memory.Instance, claim: Claim) -> list[memory.Instance]:
         scenario = self.scenario
         store = Claimed(scenario.settings, scenario.hot, scenario.follower, claim)
         assert replace(self.worker, store=store).run(claim.id, claim.dispatch_id) is not None
+        return store.ended
 
     def results(self) -> dict[tuple[str, int], tuple[str, int, object]]:
         """(task_id, map index) -> state, number of tries, return value."""
@@ -183,12 +190,15 @@ class Worked(Drive):
         return {(task_id, index): result for task_id, index, *result in rows}
 
 
+@pytest.mark.parametrize("in_place_seconds", [0, 60])
 @ENGINES
 @given(size=st.integers(1, 40), seed=st.integers(0, 2**32))
-def test_a_worker_and_a_run_in_memory_agree(engines: tuple[Scenario, Scenario], size: int, seed: int) -> None:
+def test_a_worker_and_a_run_in_memory_agree(
+    engines: tuple[Scenario, Scenario], in_place_seconds: float, size: int, seed: int
+) -> None:
     number, (scenario, _) = next(numbers), engines
     plan, dag = authored(random_plan(f"dag{number}", size=size, seed=seed))
-    worker = replace(pool_process(scenario), files=LoadedDag(scenario.settings, dag))
+    worker = replace(pool_process(scenario, in_place_seconds=in_place_seconds), files=LoadedDag(scenario.settings, dag))
     drive = Worked(scenario, plan, number, worker=worker)
     drive.to_the_end()
 

@@ -8,6 +8,7 @@ import pytest
 from scheduler.authoring import running
 from scheduler.quality import ExpectationError, Report, check, expect
 from scheduler.settings import Paths, Settings
+from workers.spark import archive
 from workers.spark.sessions import configuration, session_pool
 
 if TYPE_CHECKING:
@@ -18,7 +19,8 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
-    one = session_pool.start(configuration.merged(Settings(paths=Paths(home=tmp_path_factory.mktemp("home"))), {}), {})
+    settings = Settings(paths=Paths(home=tmp_path_factory.mktemp("home")))
+    one = session_pool.start(configuration.merged(settings, {}), {}, archive.options(settings))
     yield one.base
     session_pool.end(one)
 

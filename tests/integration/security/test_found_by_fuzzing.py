@@ -9,7 +9,8 @@ from support.scenario import Scenario, chain
 from scheduler.authoring import nesting, xcom
 from scheduler.dagfiles import parse
 from scheduler.exceptions import PacelineError, ParamError, XComError
-from scheduler.settings import Settings, shown
+from scheduler.settings import Settings
+from scheduler.settings.model import shown
 from scheduler.store.db.database import transact
 from scheduler.store.queries import reads
 from scheduler.store.runs import runs

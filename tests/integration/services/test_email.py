@@ -12,7 +12,7 @@ from support.scenario import Scenario, dag
 from support.waiting import eventually
 
 from scheduler.services.notify import Notify
-from scheduler.settings import shown
+from scheduler.settings.model import shown
 from scheduler.states import TaskState
 
 TASK = {"email": ("a@example.org", "b@example.org"), "notify": ("email_failure", "email_retry")}

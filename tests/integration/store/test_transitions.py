@@ -56,7 +56,7 @@ def lose(max_tries: int) -> Move:
     return move
 
 
-def follow(successor: bool, state: S, *, hands_on: bool = False, in_place: bool = False) -> Move:
+def follow(successor: bool, state: S, *, passes_slots_on: bool = False, in_place: bool = False) -> Move:
     """The report of task 9, whose follow decides task 0 (numbers are free here: only the guard on task 0 matters)."""
 
     def move(scenario: Scenario, claim: Claim) -> None:
@@ -72,11 +72,11 @@ def follow(successor: bool, state: S, *, hands_on: bool = False, in_place: bool 
         moves = Moves(
             decisions=[Decision(0, state, "because")],
             successor=0 if successor else None,
-            dispatch_id=str(uuid4()) if successor or hands_on else None,
+            dispatch_id=str(uuid4()) if successor or passes_slots_on else None,
             in_place_id=str(uuid4()) if in_place else None,
             line_in_place=in_place,
         )
-        scenario.sql("update pool set hands_on = %s", hands_on or in_place)
+        scenario.sql("update pool set hands_on = %s", passes_slots_on or in_place)
         scenario.hot.report(finished, Ending(S.SUCCESS), moves)
 
     return move
@@ -150,9 +150,9 @@ MOVES: dict[str, tuple[Actor, Move]] = {
     ),
     "follow scheduled": (Actor.FOLLOWER, follow(False, S.SCHEDULED)),
     "follow queued": (Actor.FOLLOWER, follow(True, S.SCHEDULED)),
-    "hand on": (Actor.FOLLOWER, follow(False, S.SKIPPED, hands_on=True)),
+    "pass slots on": (Actor.FOLLOWER, follow(False, S.SKIPPED, passes_slots_on=True)),
     "follow in place": (Actor.FOLLOWER, follow(True, S.SCHEDULED, in_place=True)),
-    "hand on in place": (Actor.FOLLOWER, follow(False, S.SKIPPED, hands_on=True, in_place=True)),
+    "pass slots on in place": (Actor.FOLLOWER, follow(False, S.SKIPPED, passes_slots_on=True, in_place=True)),
     "follow skipped": (Actor.FOLLOWER, follow(False, S.SKIPPED)),
     "follow upstream_failed": (Actor.FOLLOWER, follow(False, S.UPSTREAM_FAILED)),
 }  # fmt: skip

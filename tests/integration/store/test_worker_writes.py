@@ -49,33 +49,35 @@ def with_job(scenario: Scenario, do: Callable[[external_jobs.ExternalJob], objec
 
 
 WRITES: Mapping[str, Write] = {
-    "push_xcom": lambda s, c: xcoms.push(s.hot, c, "key", f'"{c.dispatch_id}"'),
-    "clear_xcoms": lambda s, c: xcoms.clear(s.hot, c),
-    "label": lambda s, c: dispatches.label(s.hot, c, c.dispatch_id),
-    "report": lambda s, c: s.follower.report(c, Ending(TaskState.SUCCESS, result=f'"{c.dispatch_id}"')),
+    "push an XCom": lambda s, c: xcoms.push(s.hot, c, "key", f'"{c.dispatch_id}"'),
+    "clear XComs": lambda s, c: xcoms.clear(s.hot, c),
+    "set the label of a map index": lambda s, c: dispatches.label(s.hot, c, c.dispatch_id),
+    "report a success": lambda s, c: s.follower.report(c, Ending(TaskState.SUCCESS, result=f'"{c.dispatch_id}"')),
     "report a failure": lambda s, c: s.follower.report(c, Ending(TaskState.FAILED, reason="late")),
     "reschedule": lambda s, c: s.follower.report(c, Ending(TaskState.UP_FOR_RESCHEDULE, delay_s=9, resume={"late": 1})),
     "defer": lambda s, c: s.follower.report(c, Ending(TaskState.DEFERRED, resume={"late": 1}, deferral=DEFERRAL)),
-    "obey": lambda s, c: s.follower.obey(c),
+    "report the end of a stopped task": lambda s, c: s.follower.obey(c),
     "claim": lambda s, c: s.hot.claim(c.id, c.dispatch_id),
-    "claim_again": lambda s, c: dispatches.claim_again(s.hot, c),
+    "repeat a claim": lambda s, c: dispatches.claim_again(s.hot, c),
     "set a variable": lambda s, c: s.hot.write(c.writer, variables.WRITE_OF_TASK, ("kept", c.dispatch_id, None)),
     "delete a variable": lambda s, c: s.hot.write(c.writer, variables.DELETE_OF_TASK, ("kept",)),
-    "progress": write_progress,
+    "write progress": write_progress,
     "trigger a run": trigger,
     "clear a run": lambda s, c: trigger(s, c, reset=True, run_id="there"),
-    "enter an application": lambda s, c: external_jobs.add(s.hot.dicts, c.writer, tag=c.dispatch_id, **JOB),  # type: ignore[arg-type]
-    "take an application over": lambda s, c: with_job(s, lambda job: external_jobs.take_over(s.hot.dicts, c.writer, job)),
-    "note about an application": lambda s, c: with_job(
+    "record an application": lambda s, c: external_jobs.add(s.hot.dicts, c.writer, tag=c.dispatch_id, **JOB),  # type: ignore[arg-type]
+    "take over an application": lambda s, c: with_job(s, lambda job: external_jobs.take_over(s.hot.dicts, c.writer, job)),
+    "update the status of an application": lambda s, c: with_job(
         s,
         lambda job: external_jobs.note(
             s.hot.dicts, dataclasses.replace(job, dispatch_id=c.dispatch_id), state="killed", ended=True
         ),
     ),
-    "lose": lambda s, c: transact(s.engine, processes.fail_lost, c.id, c.dispatch_id, "late"),
-    "assert the claim": lambda s, c: transact(s.engine, processes.still_held, s.worker_id, {c.dispatch_id: c.id}),
-    "fire": lambda s, c: transact(s.engine, deferrals.fire, [Fired(ti_id=c.id, dispatch_id=c.dispatch_id, outcome={"event": 1})]),
-    "look what is awaited": lambda s, c: transact(s.engine, deferrals.still_awaited, "nobody", [(c.id, c.dispatch_id)]),
+    "fail a lost try": lambda s, c: transact(s.engine, processes.fail_lost, c.id, c.dispatch_id, "late"),
+    "confirm the claim in a heartbeat": lambda s, c: transact(s.engine, processes.still_held, s.worker_id, {c.dispatch_id: c.id}),
+    "fire a trigger": lambda s, c: transact(
+        s.engine, deferrals.fire, [Fired(ti_id=c.id, dispatch_id=c.dispatch_id, outcome={"event": 1})]
+    ),
+    "check awaited triggers": lambda s, c: transact(s.engine, deferrals.still_awaited, "nobody", [(c.id, c.dispatch_id)]),
 }  # fmt: skip
 
 
@@ -104,14 +106,14 @@ def next_try(scenario: Scenario, first: Claim) -> Claim:
     (second,) = [one for one in claims if one.id == first.id]
     assert second.try_number == first.try_number + 1
     xcoms.clear(scenario.hot, second)
-    for name in ("push_xcom", "label", "set a variable", "progress", "take an application over"):
+    for name in ("push an XCom", "set the label of a map index", "set a variable", "write progress", "take over an application"):
         WRITES[name](scenario, second)
     return second
 
 
 def succeeded(scenario: Scenario, first: Claim) -> None:
     second = next_try(scenario, first)
-    assert WRITES["report"](scenario, second)
+    assert WRITES["report a success"](scenario, second)
 
 
 def deferred(scenario: Scenario, first: Claim) -> None:
@@ -142,7 +144,7 @@ def first(scenario: Scenario) -> Claim:
     scenario.turn()
     (claim,) = [one for message in scenario.messages() if (one := scenario.claim(message)) is not None]
     external_jobs.add(scenario.hot.dicts, claim.writer, tag="tag", **JOB)  # type: ignore[arg-type]
-    WRITES["push_xcom"](scenario, claim)
+    WRITES["push an XCom"](scenario, claim)
     WRITES["set a variable"](scenario, claim)
     return claim
 
@@ -155,7 +157,7 @@ def test_a_try_that_is_not_the_current_one_changes_nothing(scenario: Scenario, f
 
     for name, write in WRITES.items():
         # An application that nobody has taken over yet is the late try's to speak of, for what it says of it is true.
-        if stage in {"lost", "cleared"} and name == "note about an application":
+        if stage in {"lost", "cleared"} and name == "update the status of an application":
             continue
         with suppress(StaleTryError):
             write(scenario, first)
@@ -168,11 +170,18 @@ def test_a_try_that_is_not_the_current_one_changes_nothing(scenario: Scenario, f
 
 
 USER_WRITES = (
-    "push_xcom", "clear_xcoms", "label", "set a variable", "delete a variable", "trigger a run", "clear a run",
-    "enter an application", "take an application over",
+    "push an XCom", "clear XComs", "set the label of a map index", "set a variable", "delete a variable", "trigger a run",
+    "clear a run", "record an application", "take over an application",
 )  # fmt: skip
 #: Nothing of these is there to be changed while a try runs.
-NOT_WHILE_RUNNING = {"claim", "claim_again", "obey", "fire", "look what is awaited", "assert the claim"}
+NOT_WHILE_RUNNING = {
+    "claim",
+    "repeat a claim",
+    "report the end of a stopped task",
+    "fire a trigger",
+    "check awaited triggers",
+    "confirm the claim in a heartbeat",
+}
 
 
 def restore(scenario: Scenario, claim: Claim) -> None:
@@ -211,7 +220,7 @@ def test_user_code_of_a_stale_try_gets_an_error(scenario: Scenario, first: Claim
 def test_a_claim_that_a_crash_has_undone_still_stores(scenario: Scenario, first: Claim) -> None:
     scenario.sql("update task_instance set state = 'queued', started_at = null, worker = null where id = %s", first.id)
 
-    for name in ("label", "set a variable", "enter an application", "trigger a run"):
+    for name in ("set the label of a map index", "set a variable", "record an application", "trigger a run"):
         before = everything(scenario)
         WRITES[name](scenario, first)
         assert everything(scenario) != before, name
@@ -228,7 +237,7 @@ def test_a_late_try_does_not_hold_the_application_of_its_task_instance(scenario:
 
 
 def test_a_reaper_takes_only_what_nobody_follows_at_that_moment(scenario: Scenario, first: Claim) -> None:
-    assert WRITES["report"](scenario, first)
+    assert WRITES["report a success"](scenario, first)
     (job,) = external_jobs.abandoned(scenario.hot.dicts, ["default"])
     clear_(scenario, dag_id="c", run_id="r")
     scenario.turn()
@@ -287,7 +296,14 @@ def test_only_claims_and_progress_do_not_wait_for_the_disk(scenario: Scenario, f
 
     # `next_try` claims and stores on one connection.
     second = next_try(scenario, first)
-    for name in ("push_xcom", "delete a variable", "trigger a run", "label", "enter an application", "defer"):
+    for name in (
+        "push an XCom",
+        "delete a variable",
+        "trigger a run",
+        "set the label of a map index",
+        "record an application",
+        "defer",
+    ):
         WRITES[name](scenario, second)
 
     ours = scenario.rows("select distinct tab, op, commit from spied")

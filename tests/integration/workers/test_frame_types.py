@@ -17,7 +17,7 @@ from pyarrow import parquet
 
 from scheduler.authoring.frames import DataFrameReference
 from scheduler.settings import Paths, Settings
-from workers.spark import frames
+from workers.spark import archive, frames
 from workers.spark.sessions import configuration, session, session_pool
 
 pytestmark = pytest.mark.spark
@@ -98,7 +98,8 @@ INTERVALS: dict[str, tuple[list[str], list[Any]]] = {
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    one = session_pool.start(configuration.merged(Settings(paths=Paths(home=tmp_path_factory.mktemp("home"))), {}), {})
+    settings = Settings(paths=Paths(home=tmp_path_factory.mktemp("home")))
+    one = session_pool.start(configuration.merged(settings, {}), {}, archive.options(settings))
     with session.opened(one, {}, name="types") as opened:
         yield opened
     session_pool.end(one)

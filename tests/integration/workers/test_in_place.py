@@ -79,34 +79,6 @@ def test_without_a_budget_each_task_takes_a_message(bench: Any) -> None:
     assert published(bench) - before == 5
 
 
-def test_a_message_of_higher_rank_is_not_kept_until_the_end_of_a_chain(bench: Any) -> None:
-    bench.worker(PACELINE_WORKER_IN_PLACE_SECONDS="0.1")
-    bench.dag(chain(400), "long.py")
-    bench.dag('with DAG("other", schedule=None):\n    task(task_id="one", priority_weight=9999)(lambda: None)()', "other.py")
-    run = bench.scenario.trigger("d", run_id="r1")
-    bench.wait(run, t010="success")
-    other = bench.scenario.trigger("other", run_id="r1")
-    bench.wait(other)
-    bench.wait(run)
-
-    one, last = bench.scenario.rows("select started_at from task_instance where task_id in ('one', 't399') order by task_id")
-    assert one < last
-
-
-def test_two_chains_share_a_process(bench: Any) -> None:
-    bench.worker(PACELINE_WORKER_IN_PLACE_SECONDS="0.1")
-    bench.dag(chain(200))
-    runs = [bench.scenario.trigger("d", run_id=f"r{number}") for number in range(2)]
-    for run in runs:
-        bench.wait(run)
-
-    times = [
-        bench.scenario.rows("select min(started_at), max(ended_at) from task_instance where dag_run_id = %s", run)[0]
-        for run in runs
-    ]
-    assert max(began for began, _ in times) < min(ended for _, ended in times)
-
-
 @pytest.mark.parametrize(
     ("first", "second", "reason"),
     [

@@ -153,6 +153,35 @@ def test_what_was_to_be_revoked_runs(bench: Any, worker: Any) -> None:
     assert bench.scenario.states(run) == {"t": "success"}
 
 
+def test_active_shows_the_task_that_runs_in_place(bench: Any) -> None:
+    go = bench.folder / "go"
+    worker = bench.worker(concurrency=1, PACELINE_WORKER_IN_PLACE_SECONDS="60")
+    app = celery_app(bench.settings)
+    bench.dag(f"""
+        import os, time
+        with DAG("d", schedule=None):
+            @task
+            def second():
+                while not os.path.exists({str(go)!r}):
+                    time.sleep(0.05)
+
+            task(task_id="first")(lambda: None)() >> second()
+    """)
+    run = bench.scenario.trigger("d", run_id="r1")
+    bench.wait(run, second="running")
+    eventually(lambda: bench.log_path("second").exists())
+    ((ti_id, dispatch_id),) = bench.scenario.rows("select id, dispatch_id::text from task_instance where task_id = 'second'")
+
+    (shown,) = asked(worker, app.control, "active")
+    (shown_safely,) = asked(worker, app.control, "active", safe=True)
+    go.touch()
+
+    assert (shown["id"], shown["name"], shown["args"]) == (dispatch_id, "d.second", [ti_id, dispatch_id])
+    assert shown_safely["args"] == "r1"
+    bench.wait(run)
+    eventually(lambda: asked(worker, app.control, "active") == [])
+
+
 def test_every_refusal_names_what_to_do(bench: Any) -> None:
     words = [remote_control.refusal(name) for name in remote_control.REFUSED]
     assert all(len(one) < 300 and one.endswith(".") for one in words)

@@ -22,6 +22,7 @@ from support.waiting import eventually
 from scheduler.exceptions import FailTask, TaskTimeout
 from scheduler.settings import Paths, Settings
 from scheduler.settings.sections import Spark
+from workers.spark import archive
 from workers.spark.sessions import configuration as configurations
 from workers.spark.sessions import session, session_pool, watch
 from workers.spark.sessions.session_pool import WarmJvm
@@ -38,6 +39,11 @@ def configuration(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return configurations.merged(settings, {"spark.hadoop.fs.s3a.secret.key": "of everybody"})
 
 
+def taken(configuration: dict[str, str]) -> WarmJvm:
+    """The warm JVM, started with the class archive like that of a task."""
+    return session_pool.take(configuration, {}, LIMITS, archive.options(Settings()))
+
+
 @pytest.fixture(scope="module")
 def jvms() -> Iterator[None]:
     yield
@@ -47,7 +53,7 @@ def jvms() -> Iterator[None]:
 @pytest.fixture
 def jvm(configuration: dict[str, str], jvms: None) -> WarmJvm:
     """The one JVM of this module; a test that makes it unfit has it ended."""
-    return session_pool.take(configuration, {}, LIMITS)
+    return taken(configuration)
 
 
 def run(jvm: WarmJvm, task: Callable[[Any], None]) -> None:
@@ -367,12 +373,12 @@ def test_added_files_and_errors_of_the_jvm_end_it(jvm: WarmJvm, tmp_path: Path) 
 def test_a_jvm_whose_python_daemon_was_killed_serves_no_other_task(jvm: WarmJvm, configuration: dict[str, str]) -> None:
     with session.opened(jvm, {}, name="kills") as spark:
         assert spark.sparkContext.parallelize([1, 2]).map(lambda number: number + 1).sum() == 5
-    assert session_pool.take(configuration, {}, LIMITS) is jvm
+    assert taken(configuration) is jvm
 
     for child in psutil.Process(jvm.jvm.pid).children():
         child.kill()
 
-    with session.opened(session_pool.take(configuration, {}, LIMITS), {}, name="next") as spark:
+    with session.opened(taken(configuration), {}, name="next") as spark:
         assert spark.sparkContext.parallelize([1, 2]).map(lambda number: number + 1).sum() == 5
     assert not jvm.jvm.alive
 
@@ -384,7 +390,7 @@ def test_an_ended_jvm_leaves_no_thread_and_no_stack_trace(
         return {thread for thread in threading.enumerate() if "serve_forever" in thread.name}
 
     before = servers()
-    one = session_pool.start(configuration, {})
+    one = session_pool.start(configuration, {}, archive.options(Settings()))
     with session.opened(one, {}, name="sums") as spark:
         # Sums of Python functions are what Spark reports to a server of PySpark's in this process.
         assert spark.sparkContext.parallelize([1, 2]).map(lambda number: number + 1).sum() == 5

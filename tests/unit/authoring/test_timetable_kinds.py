@@ -10,6 +10,7 @@ from scheduler import DAG
 from scheduler.authoring import asset, timetable
 from scheduler.authoring.asset import Asset, AssetAlias, AssetAll, AssetAny
 from scheduler.authoring.timetable import Continuous, Cron, CronInterval, Delta, DeltaInterval, Events, UpdatedOrTime, WhenUpdated
+from scheduler.authoring.timetables.base import RunTimes
 from scheduler.exceptions import DagError, TimetableError
 from scheduler.serialized.authored import from_dag
 from scheduler.settings import Core, Scheduler
@@ -32,7 +33,7 @@ def at(text: str) -> datetime:
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
-def run_of(table: timetable.Timetable, **given: object) -> timetable.RunTimes | None:
+def run_of(table: timetable.Timetable, **given: object) -> RunTimes | None:
     arguments: dict[str, object] = {"last": None, "start": None, "end": None, "catchup": False, "now": NOW} | given
     return table.next_run(**arguments)  # type: ignore[arg-type]
 
@@ -66,7 +67,7 @@ def test_the_next_daily_interval(table: timetable.Timetable, given: dict[str, ob
     if begin is None:
         assert run is None
     else:
-        assert run == timetable.RunTimes(begin, begin, begin + DAY, begin + DAY)
+        assert run == RunTimes(begin, begin, begin + DAY, begin + DAY)
 
 
 def test_without_a_start_the_first_interval_is_the_latest_complete_one() -> None:
@@ -93,7 +94,7 @@ def test_several_crons_are_one_row_of_ticks() -> None:
 def test_a_trigger_with_an_interval_covers_the_time_before_its_tick() -> None:
     table = CronTriggerTimetable("0 6 * * *", timezone="UTC", interval=timedelta(hours=6))
     first = run_of(table, start=at("2026-06-01"), catchup=True)
-    assert first == timetable.RunTimes(at("2026-06-01"), at("2026-06-01"), at("2026-06-01T06:00"), at("2026-06-01T06:00"))
+    assert first == RunTimes(at("2026-06-01"), at("2026-06-01"), at("2026-06-01T06:00"), at("2026-06-01T06:00"))
 
     following = run_of(table, last=first.logical_date, covered=first.data_interval_end, start=at("2026-06-01"), catchup=True)
     assert following is not None and following.logical_date == at("2026-06-02")

@@ -11,11 +11,13 @@ import pytest
 
 from bench import shapes
 from bench.scale import __main__ as simulate
-from bench.scale import model
-from bench.scale.model import Costs, Deployment, Graph, Model, Parameters
+from bench.scale import graphs
+from bench.scale.graphs import Graph
+from bench.scale.model import Costs, Deployment, Model, Parameters, Work
+from scheduler.settings import Settings
 
 NOTHING = Costs(scheduler=0, worker=0, child=0, postgres=0, redis=0)
-FREE = Parameters(followed=NOTHING, scheduled=NOTHING, flush_s=0, wake_s=0, beside=0, pass_s=0, pass_postgres_s=(0, 0))
+FREE = Parameters(followed=NOTHING, in_place=NOTHING, flush_s=0, wake_s=0, beside=0, pass_s=0, pass_postgres_s=(0, 0))
 #: A measured bench whose machine was its own: what bare Celery did beside each shape is the same everywhere.
 CPU = {"scheduler": 0.0002, "worker": 0.0004, "worker_children": 0.001, "postgres": 0.001, "redis": 0.0001, "total": 0.0027}
 
@@ -28,20 +30,23 @@ def shape(tasks: int, makespan_s: float) -> dict[str, Any]:
 
 RESULT = {
     "raw": {"pg_commits_per_s": 2500.0},
-    "shapes": {"chain": shape(100, 0.5), "wide": shape(2002, 3.0), "tree": shape(1023, 1.6)},
+    "shapes": {"chain": shape(100, 0.4), "wide": shape(2002, 3.0), "tree": shape(1023, 1.6)},
+    "by_message": {"chain": shape(100, 0.5)},
+    "open_runs": {name: {"5": [0.5, 0.5], "50": [0.6, 0.6]} for name in ("make_ms", "start_ms", "close_ms", "queue_ms")}
+    | {"sweep_ms": {"100": [5.0, 2.0], "1000": [50.0, 10.0]}},
     "standing": {"pass_postgres_ms": {"100": 1.0, "10000": 10.9}, "beat_postgres_ms": {"100": 0.3, "10000": 0.3}},
 }
 
 
-def finished(graph: Graph, parameters: Parameters = FREE, **deployment: int) -> Model:
+def finished(graph: Graph, parameters: Parameters = FREE, runs: int = 1, **deployment: Any) -> Model:
     one = Model(parameters, Deployment(**deployment))
-    one.trigger(graph)
-    while not one.closed:
+    one.trigger(graph, runs)
+    while len(one.closed) < runs:
         one.env.step()
     return one
 
 
-@pytest.mark.parametrize("graph", [model.row(7), model.fan(20), model.tree(31), model.grid(4, 5)])
+@pytest.mark.parametrize("graph", [graphs.row(7), graphs.fan(20), graphs.tree(31), graphs.grid(4, 5)])
 def test_every_task_ends_once_and_after_all_above_it(graph: Graph) -> None:
     one = finished(replace(graph, seconds=1.0, busy=False), workers=2)
     ended = one.closed[0].ended
@@ -50,21 +55,62 @@ def test_every_task_ends_once_and_after_all_above_it(graph: Graph) -> None:
 
 
 def test_no_more_run_at_once_than_there_are_children() -> None:
-    one = finished(replace(model.fan(20), seconds=1.0, busy=False), workers=2, children=3)
+    one = finished(replace(graphs.fan(20), seconds=1.0, busy=False), workers=2, children=3)
     # 1 second each for the first and the last, and four for 20 in sixes.
     assert one.env.now == pytest.approx(6.0)
 
 
-def test_a_hop_is_the_sum_of_what_lies_between() -> None:
-    cost = Costs(scheduler=0, worker=0.001, child=0.01, postgres=0.002, redis=0.0005)
-    parameters = replace(FREE, followed=cost, scheduled=cost, flush_s=0.003, wake_s=0.0001)
-    one = finished(model.row(3), parameters)
-    between = 0.003 + 0.01 * model.CHILD_PUBLISH + 0.0005 + 0.0001 + 0.001 + 0.0001 + 0.01 * model.CHILD_CLAIM
-    assert one.hops[1:] == pytest.approx([between + 0.002 * model.POSTGRES_CLAIM] * 2)
+COST = Costs(scheduler=0, worker=0.001, child=0.01, postgres=0.002, redis=0.0005)
+
+
+def test_a_hop_by_message_is_the_sum_of_what_lies_between() -> None:
+    parameters = replace(FREE, followed=COST, flush_s=0.003, wake_s=0.0001)
+    one = finished(graphs.row(3), parameters, in_place_s=0.0)
+    assert one.hops[1:] == pytest.approx([0.01 + 0.002 + 0.003 + 0.0005 + 0.0001 + 0.001 + 0.0001] * 2)
+
+
+def test_a_hop_in_place_is_a_report() -> None:
+    parameters = replace(FREE, in_place=COST, flush_s=0.003)
+    one = finished(graphs.row(4), parameters, in_place_s=60.0)
+    assert one.hops[2:] == pytest.approx([0.01 + 0.002 + 0.003] * 2)
+
+
+def test_a_chain_in_place_takes_a_message_when_its_budget_is_used_up() -> None:
+    parameters = replace(FREE, in_place=COST, wake_s=1.0)
+    one = finished(graphs.row(30), parameters, in_place_s=0.1)
+    assert 2 <= sum(hop > 1 for hop in one.hops) <= 5
+
+
+def test_runs_cost_what_it_takes_to_make_start_and_close_them() -> None:
+    work = Work(scheduler=(0.1, 0.01), postgres=(0.2, 0.02))
+    for name in ("make", "start", "close"):
+        assert finished(graphs.row(10), replace(FREE, **{name: work})).env.now == pytest.approx(0.1 + 0.1 + 0.2 + 0.2), name
+
+
+def test_the_first_tasks_of_all_runs_rank_before_the_last_of_any() -> None:
+    one = finished(replace(graphs.row(2), seconds=1.0, busy=False), runs=3, workers=1, children=1)
+    first, last = ([run.ended[number] for run in one.closed] for number in (0, 1))
+    assert max(first) < min(last)
+
+
+def test_no_more_run_than_a_pool_has_slots() -> None:
+    one = finished(replace(graphs.fan(20), seconds=1.0, busy=False), workers=2, children=10, slots=4)
+    assert one.env.now == pytest.approx(7.0)
+
+
+def test_a_sweep_costs_what_open_runs_with_new_ends_cost() -> None:
+    def busy_s(work: Work) -> float:
+        one = Model(replace(FREE, sweep=work), Deployment(workers=4))
+        one.trigger(replace(graphs.row(10), seconds=1.0, busy=False), 50)
+        one.env.run(5.5)
+        return one.scheduler_cpus[0].busy_s
+
+    assert busy_s(Work(scheduler=(0.001, 0.0))) == pytest.approx(0.005, rel=0.3)
+    assert busy_s(Work(scheduler=(0.0, 0.001))) > 0.03
 
 
 def test_commits_that_wait_together_share_a_flush() -> None:
-    one = finished(model.fan(40), replace(FREE, flush_s=0.01), children=40)
+    one = finished(graphs.fan(40), replace(FREE, flush_s=0.01), children=40)
     assert one.log.busy_s < 0.01 * 10
 
 
@@ -76,9 +122,20 @@ def test_the_graphs_are_those_of_the_shapes() -> None:
 
 
 def test_the_fit_makes_the_chain_as_long_as_it_was() -> None:
-    rows = {row["shape"]: row for row in simulate.check(simulate.fit(RESULT), RESULT)}
-    assert abs(rows["chain"]["error"]) < 0.01
-    assert rows["chain"]["fitted"] and not rows["tree"]["fitted"]
+    rows = simulate.check(simulate.fit(RESULT), RESULT)
+    (fitted,) = [row for row in rows if row["fitted"]]
+    assert (fitted["shape"], fitted["in_place"]) == ("chain", False)
+    assert abs(fitted["error"]) < 0.01
+
+
+def test_rows_with_the_defaults_run_no_more_than_the_defaults_allow() -> None:
+    for name, _, deployment in simulate.SIZES:
+        running = deployment.workers * deployment.children * simulate.USED
+        if name == "defaults":
+            assert deployment.slots == Settings().core.default_pool_task_slot_count <= Settings().core.parallelism
+            assert running <= deployment.slots
+        else:
+            assert name.startswith("raised")
 
 
 def test_what_grows_with_all_that_runs_shows_in_the_load_of_postgresql() -> None:
@@ -93,4 +150,4 @@ def test_it_reads_what_the_bench_printed(tmp_path: Path) -> None:
     file = tmp_path / "result.json"
     file.write_text("something for people\n" + json.dumps(RESULT))
     done = subprocess.run([sys.executable, "-m", "bench.scale", file], capture_output=True, text=True, check=True)
-    assert [row["shape"] for row in json.loads(done.stdout)["check"]] == ["chain", "wide", "tree"]
+    assert [row["shape"] for row in json.loads(done.stdout)["check"]] == ["chain", "wide", "tree", "chain"]

@@ -66,8 +66,8 @@ def test_figures_are_medians_and_their_ratio() -> None:
     pair.paceline = [run(seconds, [(0.0, 0.1), (0.102, 0.2), (0.203, 0.3)], cpu_s=0.03) for seconds in (0.1, 0.3, 0.2)]
     row = report.figures(pair)
     assert (row["ratio"], row["cpu_ratio"]) == (150.0, 50.0)
-    assert row["airflow"]["hop_ms"]["p50"] == 3000.0
-    assert row["paceline"]["hop_ms"]["p50"] == 2.5
+    assert row["airflow"]["hop_ms"]["p50"] == 4000.0
+    assert row["paceline"]["hop_ms"]["p50"] == 101.5
     assert row["paceline"]["makespan_range_s"] == [0.1, 0.3]
     assert row["paceline"]["tasks_per_s"] == 15.0
     assert "| 150 x |" in report.table([row])
@@ -88,7 +88,7 @@ def test_the_readme_keeps_the_last_table_and_its_own_words(tmp_path: Path) -> No
     report.keep(where, [report.figures(pair)], readme)
     text = readme.read_text()
     assert text.startswith("before\n<!-- results: begin -->\n")
-    assert text.endswith("| 2 x | 0.0 | 0.0 | 500.00 | 500.00 | 5.0 / 5.0 | 0.0 |\n<!-- results: end -->\nafter\n")
+    assert text.endswith("| 2 x | 1,000.0 | 1,000.0 | 500.00 | 500.00 | 5.0 / 5.0 | 0.0 |\n<!-- results: end -->\nafter\n")
     assert "Paceline at abc." in text and "old" not in text
     report.keep(where, [report.figures(pair)], readme)
     assert readme.read_text() == text

@@ -7,6 +7,7 @@ from bench import chart, parts, report
 SHAPE = {
     "tasks": 2002, "makespan_s": 1.5, "tasks_per_s": 1334.7, "of_raw_celery": 0.91, "hop_over_raw": 1.3,
     "hop_ms": {"p50": 1.0, "p95": 2.0, "p99": 3.0}, "cpu_s_per_task": {"total": 0.0012}, "cpu_over_raw": 1.2, "calibration_ms": 3.1,
+    "of_raw_celery_no_ack": 0.45, "hop_over_raw_no_ack": 2.1, "cpu_over_raw_no_ack": 1.9,
 }  # fmt: skip
 
 
@@ -22,7 +23,7 @@ def test_markdown_has_a_row_for_each_shape_and_a_line_for_every_other_part() -> 
     text = report.markdown({"machine": {"cpus": 2}, "shapes": {"wide": SHAPE}, "idle_cores": 0.01})
 
     assert "Machine: cpus 2." in text
-    assert "| `wide` | 2,002 | 1.500 | 1,335 | 0.91 | 1.00 | 2.00 | 3.00 | 1.30 | 1.20 | 1.20 | 3.1 |" in text
+    assert "| `wide` | 2,002 | 1.500 | 1,335 | 0.91 | 0.45 | 1.00 | 2.00 | 3.00 | 1.30 | 2.10 | 1.20 | 1.20 | 1.90 | 3.1 |" in text
     assert text.endswith("* idle_cores: `0.01`")
 
 

@@ -5,9 +5,10 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from scheduler import settings, states
+from scheduler import states
 from scheduler.cli import generate
-from scheduler.settings import keys
+from scheduler.settings import model as settings
+from scheduler.settings.model import keys
 
 ROOT = Path(__file__).parents[3]
 

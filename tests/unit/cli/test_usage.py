@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from scheduler.cli import COMMANDS, lazy, paceline
-from scheduler.cli.options import Moment
+from scheduler.cli.options import MOMENT
 from scheduler.cli.worker import default_concurrency
 from scheduler.exceptions import NotFoundError
 from scheduler.settings import Settings
@@ -233,8 +233,8 @@ def test_a_time_without_an_offset_is_meant_on_the_clocks_of_the_default_time_zon
     monkeypatch.setenv("PACELINE_CORE_DEFAULT_TIMEZONE", "Europe/Berlin")
 
     with click.Context(click.Command("x")).scope():
-        assert Moment().convert("2026-07-01", None, None).isoformat() == "2026-07-01T00:00:00+02:00"
-        assert Moment().convert("2026-07-01T06:00:00+00:00", None, None).isoformat() == "2026-07-01T06:00:00+00:00"
+        assert MOMENT.convert("2026-07-01", None, None).isoformat() == "2026-07-01T00:00:00+02:00"
+        assert MOMENT.convert("2026-07-01T06:00:00+00:00", None, None).isoformat() == "2026-07-01T06:00:00+00:00"
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from scheduler import settings as module
 from scheduler.exceptions import SettingsError
-from scheduler.settings import Settings, keys
+from scheduler.settings import Settings
+from scheduler.settings import model as module
+from scheduler.settings.model import keys
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,7 @@
 """When a pool process offers to continue with the next task itself."""
 
 import os
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -9,17 +10,26 @@ from support.scenario import dag
 from scheduler.states import TaskState
 from scheduler.store.worker.claims import Claim, Ending
 from workers.in_place import Continuing
+from workers.in_place_events import InPlaceEvents
 from workers.running_tasks import InPlace, RunningTasks
 
 S = TaskState
 PLAIN = dag("d", {"a": [], "b": ["a"]})
 
 
-def claim(task_no: int = 0) -> Claim:
-    return Claim(**dict.fromkeys(Claim.__slots__, None) | {"id": 7, "dispatch_id": "mine", "task_no": task_no})  # type: ignore[arg-type]
+def claim(task_no: int = 0, map_index: int = -1) -> Claim:
+    known = {
+        "id": 7,
+        "dispatch_id": "mine",
+        "task_no": task_no,
+        "map_index": map_index,
+        "started_at": datetime.fromtimestamp(5, UTC),
+    }
+    names = {"dag_id": "d", "run_id": "r", "task_id": "t"}
+    return Claim(**dict.fromkeys(Claim.__slots__, None) | known | names)  # type: ignore[arg-type]
 
 
-def made(running_tasks: RunningTasks, **worker: float) -> Continuing:
+def process(running_tasks: RunningTasks, **worker: float) -> Continuing:
     return Continuing(running_tasks.slot(0), **{"seconds": 60} | worker)
 
 
@@ -28,7 +38,7 @@ def test_the_parent_knows_what_a_process_may_run_before_its_report_even_after_it
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
-        continuing = made(running_tasks)
+        continuing = process(running_tasks)
         continuing.begin("message")
         continuation = continuing.after(claim(), PLAIN, Ending(S.SUCCESS))
         os.write(writer, b"" if continuation is None else continuation.dispatch_id.encode())
@@ -36,15 +46,15 @@ def test_the_parent_knows_what_a_process_may_run_before_its_report_even_after_it
     os.waitpid(pid, 0)
     os.close(writer)
 
-    with os.fdopen(reader) as told:
-        expected = InPlace(message="message", ti_id=7, dispatch_id="mine", next_dispatch_id=told.read())
+    with os.fdopen(reader) as answer:
+        expected = InPlace(message="message", ti_id=7, dispatch_id="mine", next_dispatch_id=answer.read())
     assert running_tasks.in_place("message") == expected
     assert running_tasks.in_place("another") is None
 
 
 @pytest.mark.parametrize("state", [S.SUCCESS, S.SKIPPED])
 def test_it_offers_after_a_task_that_succeeded_or_was_skipped(state: TaskState) -> None:
-    continuing = made(RunningTasks(1))
+    continuing = process(RunningTasks(1))
     continuing.begin("message")
 
     first, second = (continuing.after(claim(), PLAIN, Ending(state)) for _ in range(2))
@@ -56,7 +66,7 @@ def test_it_offers_after_a_task_that_succeeded_or_was_skipped(state: TaskState) 
 
 @pytest.mark.parametrize("state", [S.FAILED, S.UP_FOR_RETRY, S.UP_FOR_RESCHEDULE, S.DEFERRED])
 def test_it_offers_nothing_after_any_other_end(state: TaskState) -> None:
-    continuing = made(RunningTasks(1))
+    continuing = process(RunningTasks(1))
     continuing.begin("message")
 
     assert continuing.after(claim(), PLAIN, Ending(state)) is None
@@ -64,14 +74,14 @@ def test_it_offers_nothing_after_any_other_end(state: TaskState) -> None:
 
 def test_it_offers_nothing_without_a_budget_or_after_its_end() -> None:
     for budget in (0, 1e-9):
-        continuing = made(RunningTasks(1), seconds=budget)
+        continuing = process(RunningTasks(1), seconds=budget)
         continuing.begin("message")
         assert continuing.after(claim(), PLAIN, Ending(S.SUCCESS)) is None
 
 
 def test_it_offers_nothing_once_its_worker_stops() -> None:
     running_tasks = RunningTasks(1)
-    continuing = made(running_tasks)
+    continuing = process(running_tasks)
     continuing.begin("message")
 
     running_tasks.drain()
@@ -80,7 +90,7 @@ def test_it_offers_nothing_once_its_worker_stops() -> None:
 
 
 def test_it_offers_nothing_once_it_has_run_all_tasks_that_a_process_may_run() -> None:
-    continuing = made(RunningTasks(1), max_tasks=3)
+    continuing = process(RunningTasks(1), max_tasks=3)
     continuing.begin("message")
     for _ in range(2):
         assert continuing.after(claim(), PLAIN, Ending(S.SUCCESS)) is not None
@@ -93,10 +103,36 @@ def test_it_offers_nothing_once_it_has_run_all_tasks_that_a_process_may_run() ->
 
 @pytest.mark.parametrize("special", [{"runtime": "pyspark"}, {"runtime": "spark_submit"}, {"exclusive": True}])
 def test_it_offers_nothing_after_a_spark_task_or_an_exclusive_one(special: dict[str, Any]) -> None:
-    continuing = made(RunningTasks(1))
+    continuing = process(RunningTasks(1))
     continuing.begin("message")
     plan = dag("d", {"a": [], "b": ["a"]}, options={"a": special})
 
     assert plan.in_place == {1}
     assert continuing.after(claim(0), plan, Ending(S.SUCCESS)) is None
     assert continuing.after(claim(1), plan, Ending(S.SUCCESS)) is not None
+
+
+@pytest.mark.parametrize(("map_index", "arguments"), [(-1, "r"), (3, "r [3]")])
+def test_the_parent_knows_what_runs_in_place(map_index: int, arguments: str) -> None:
+    running_tasks = RunningTasks(2)
+    continuing = process(running_tasks)
+    continuing.begin("message")
+
+    continuing.go_on(claim(map_index=map_index))
+
+    step = running_tasks.step("message")
+    assert step is not None
+    assert (step.ti_id, step.dispatch_id, step.name, step.arguments, step.started_at) == (7, "mine", "d.t", arguments, 5)
+    assert running_tasks.step("another") is None
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_events_are_written_while_somebody_wants_them(wanted: bool) -> None:
+    running_tasks, events = RunningTasks(1), InPlaceEvents()
+    running_tasks.events = wanted
+    continuing = Continuing(running_tasks.slot(0), seconds=60, events=events)
+    continuing.begin("message")
+
+    continuing.go_on(claim())
+
+    assert [step.dispatch_id for step in events.read()] == ["mine"] * wanted

@@ -4,52 +4,59 @@ import os
 
 import pytest
 
-from scheduler.store.worker.claims import Claim
 from workers.in_place_events import InPlaceEvents
+from workers.running_tasks import Step
 
 
-def claim(task_id: str, map_index: int = -1) -> Claim:
-    known = dict.fromkeys(Claim.__slots__, None) | {
-        "dispatch_id": f"of {task_id}", "dag_id": "d", "run_id": "r", "task_id": task_id, "map_index": map_index
-    }  # fmt: skip
-    return Claim(**known)  # type: ignore[arg-type]
+def step(name: str, message: str = "m") -> Step:
+    return Step(message=message, seconds=0.5, ti_id=7, dispatch_id=f"of {name}", name=name, arguments="r", started_at=1.5)
 
 
-def test_steps_come_in_order_with_the_names_that_flower_shows() -> None:
+def test_steps_arrive_as_they_were_written_in_order() -> None:
     events = InPlaceEvents()
-    events.continued("m", 0.5, claim("a"))
-    events.continued("m", 1.5, claim("b", 3))
+    events.write(step("d.a"))
+    events.write(step("d.日本"))
 
-    steps = events.read()
-
-    assert [(step.message, step.seconds, step.dispatch_id, step.name, step.arguments) for step in steps] == [
-        ("m", 0.5, "of a", "d.a", "r"),
-        ("m", 1.5, "of b", "d.b", "r [3]"),
-    ]
+    assert events.read() == [step("d.a"), step("d.日本")]
     assert events.read() == []
+
+
+def test_lines_of_several_processes_do_not_mix_however_long_the_ids_are() -> None:
+    events = InPlaceEvents()
+    longest = step(".".join(["日" * 250, "本" * 250]), message="0" * 36)
+    events.write(longest)
+
+    assert os.fpathconf(events.reader, "PC_PIPE_BUF") >= len(os.read(events.reader, 100_000))
 
 
 def test_a_line_is_read_once_it_is_whole() -> None:
     events = InPlaceEvents()
-    os.write(events._writer, b'["m", 2, "i"')
+    os.write(events._writer, b'["m", 2, 7, "i"')
     assert events.read() == []
-    os.write(events._writer, b', "d.a", "r"]\n')
+    os.write(events._writer, b', "d.a", "r", 1]\n')
 
-    assert [step.name for step in events.read()] == ["d.a"]
+    assert [one.name for one in events.read()] == ["d.a"]
 
 
-@pytest.mark.parametrize("text", [b"no JSON", b"{}", b"[]", b'["m", "long", "i", "n", "a"]', b"\xff", b"[[]]", b"1"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"no JSON", b"{}", b"[]", b'["m", "long", 7, "i", "n", "a", 1]', b'["m", 1, Infinity, "i", "n", "a", 1]', b"\xff",
+        b"[[]]", b"1", b"[" * 100_000,
+    ],
+)  # fmt: skip
 def test_what_user_code_writes_there_is_dropped(text: bytes) -> None:
     events = InPlaceEvents()
-    os.write(events._writer, text + b"\n")
-    events.continued("m", 0.5, claim("a"))
+    os.set_blocking(events._writer, True)
+    os.write(events._writer, text[:60_000] + b"\n")
+    events.write(step("d.a"))
 
-    assert [step.name for step in events.read()] == ["d.a"]
+    assert [one.name for one in events.read()] == ["d.a"]
 
 
 def test_a_full_pipe_delays_no_task() -> None:
     events = InPlaceEvents()
     for _ in range(2000):
-        events.continued("m" * 100, 0.5, claim("a"))
+        events.write(step("d.a", message="m" * 100))
 
     assert 0 < len(events.read()) < 2000

@@ -13,8 +13,8 @@ from kombu.transport.virtual.base import Message as Received
 from scheduler.messaging.message import Message
 from scheduler.messaging.publisher import TASK_NAME, envelope
 from workers import strategy
-from workers.in_place_events import Step
 from workers.outcome import TryFailed
+from workers.running_tasks import Step
 
 DISPATCH = "00000000-0000-4000-8000-000000000001"
 
@@ -51,6 +51,7 @@ class Consumer:
         self.controller, self.pool, self.event_dispatcher = self, Pool(), Eventer()
         self.died: list[tuple[int, str, str]] = []
         self.steps: list[Step] = []
+        self.last_step: Step | None = None
 
     def on_task_request(self, request: Any) -> None:
         request.execute_using_pool(self.pool)
@@ -60,7 +61,7 @@ class Consumer:
 
     def receive(self) -> list[str]:
         """One message; what was acknowledged."""
-        request = strategy.request_class(self.child_died, lambda: self.steps)
+        request = strategy.request_class(self.child_died, lambda: self.steps, lambda _: self.last_step)
         task = self.app.task(name=TASK_NAME, shared=False, Request=request)(strategy.run)
         acknowledged: list[str] = []
         message = Message(ti_id=7, dispatch_id=DISPATCH, queue="q", dag_id="d", run_id="r", task_id="t")
@@ -156,9 +157,14 @@ def test_what_celery_takes_for_revoked_is_run_because_postgresql_decides(
     assert hasattr(consumer.pool, "sent")
 
 
+def in_place(seconds: float = 0.5) -> Step:
+    return Step(message=DISPATCH, seconds=seconds, ti_id=8, dispatch_id="second", name="d.u", arguments="r", started_at=1.5)
+
+
 def test_events_name_the_task_that_runs_in_place(consumer: Consumer) -> None:
     executing(None)
-    consumer.steps = [Step(DISPATCH, 0.5, "second", "d.u", "r")]
+    consumer.steps = [in_place()]
+    processed = celery_state.all_total_count[0]
 
     consumer.receive()
     consumer.pool.work()
@@ -168,6 +174,33 @@ def test_events_name_the_task_that_runs_in_place(consumer: Consumer) -> None:
         ("task-received", "second"), ("task-started", "second"), ("task-succeeded", "second"),
     ]  # fmt: skip
     assert consumer.event_dispatcher.sent[3][1]["name"] == "d.u"
+    assert celery_state.all_total_count[0] - processed == 2
+
+
+def test_the_runtime_in_events_is_that_of_one_task(consumer: Consumer) -> None:
+    executing(None)
+    consumer.steps = [in_place(seconds=7.0)]
+
+    consumer.receive()
+    consumer.pool.handlers["callback"]((0, "None", 9.5))
+
+    runtimes = [what["runtime"] for kind, what in consumer.event_dispatcher.sent if kind == "task-succeeded"]
+    assert runtimes == [7.0, 2.5]
+
+
+@pytest.mark.parametrize(("safe", "arguments"), [(False, [8, "second"]), (True, "r")])
+def test_remote_control_describes_the_task_that_runs_in_place(consumer: Consumer, safe: bool, arguments: object) -> None:
+    executing(None)
+    consumer.receive()
+    request = celery_state.requests[DISPATCH]
+    by_message = request.info(safe=safe)
+    consumer.last_step = in_place()
+
+    described = request.info(safe=safe)
+
+    assert (by_message["id"], by_message["name"]) == (DISPATCH, "d.t")
+    assert described == by_message | {"id": "second", "name": "d.u", "args": arguments, "time_start": 1.5}
+    consumer.pool.work()
 
 
 def test_a_process_ends_with_the_result_of_its_last_task(consumer: Consumer) -> None:

@@ -15,6 +15,8 @@ from workers.spark.sessions import configuration, rehearsal, session, session_po
 
 #: Seconds that a JVM may take to write the archive when it ends.
 WRITE_TIMEOUT_S = 300.0
+#: The archive contains no compiled code, so the optimizing compiler would only take a third of the CPU.
+UNOPTIMIZED = "-XX:TieredStopAtLevel=1"
 
 
 class ArchiveError(PacelineError):
@@ -54,7 +56,7 @@ def _rehearse(settings: Settings, target: Path, folder: Path) -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     conf = configuration.merged(settings, {"spark.sql.warehouse.dir": str(folder / "warehouse")})
     with _silent():
-        warm = session_pool.start(conf, {}, [f"-XX:ArchiveClassesAtExit={target}", archive.QUIET])
+        warm = session_pool.start(conf, {}, [f"-XX:ArchiveClassesAtExit={target}", UNOPTIMIZED, archive.QUIET])
         try:
             with session.opened(warm, {}, name="rehearsal") as spark:
                 rehearsal.play(spark, folder)

@@ -1,0 +1,130 @@
+"""The part `open_runs`: CPU of a scheduler and of PostgreSQL to make, start, queue, close and sweep runs."""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+from bench import shapes
+from bench.options import Options, Piece
+from bench.stack import Stack
+from scheduler.messaging.publisher import Publisher
+from scheduler.services.promote import Promote
+from scheduler.services.queue import Queue
+from scheduler.services.sweep import Sweep
+from scheduler.states import TaskState
+from scheduler.store.actions import mark
+from scheduler.store.dags.versions import Versions
+from scheduler.store.db.database import transact
+from scheduler.store.runs import runs
+from scheduler.store.runs.selection import Runs, Tasks
+from scheduler.store.upkeep import processes
+
+#: Tasks of a run; runs that one pass starts or closes; passes. CPU of PostgreSQL is counted in hundredths of a second.
+LENGTHS, BATCH, BATCHES = (5, 50), 20, 40
+#: Open runs in which a task has just ended, for the sweep.
+TOUCHED, SMALL_TOUCHED = (100, 1000), (5, 10)
+SWEEPS = 20
+#: No limit holds a task back.
+ENVIRONMENT = {"PACELINE_CORE_PARALLELISM": "1000000", "PACELINE_CORE_MAX_ACTIVE_RUNS_PER_DAG": "1000000"}
+WIDE = "update pool set slots = 1000000 returning name"
+#: A sweep checks the runs in which a task has ended lately.
+LATELY = "update task_instance set ended_at = clock_timestamp() + interval '1 hour' where state = 'success' returning id"
+#: Milliseconds of the scheduler and of PostgreSQL.
+Spent = tuple[float, float]
+
+
+def measure(options: Options) -> Piece:
+    """`open_runs`: milliseconds of [scheduler, PostgreSQL]. `make_ms`, `start_ms` and `close_ms` of a run, by its tasks; `queue_ms`
+    of a task that the queue service queues; `sweep_ms` by the open runs in which a task has ended since the last sweep.
+    """
+    found: dict[str, Any] = defaultdict(dict)
+    for length in LENGTHS:
+        with _scheduler(length) as stack:
+            one = Costs(stack)
+            for _ in range(2 if options.small else BATCHES):
+                one.batch()
+            for name, spent in one.per_run().items():
+                found[name][str(length)] = spent
+            if length == LENGTHS[0]:
+                for touched in SMALL_TOUCHED if options.small else TOUCHED:
+                    found["sweep_ms"][str(touched)] = one.sweep(touched, 2 if options.small else SWEEPS)
+        options.say(f"runs of {length}: {dict(found)}")
+    return {"open_runs": found}
+
+
+def _scheduler(length: int) -> Stack:
+    return Stack(shapes.chain(length).files, schedulers=0, workers=0, environment=ENVIRONMENT)
+
+
+class Costs:
+    """The services of a scheduler in this process, and what they have spent. A registered worker that runs nothing has room."""
+
+    def __init__(self, stack: Stack) -> None:
+        stack.start(schedulers=1, workers=0)  # which reads the file
+        stack.stop_processes()
+        stack.rows(WIDE)
+        self._stack = stack
+        (self._dag_id,) = shapes.chain().dag_ids
+        versions = Versions()
+        scheduler = processes.register(stack.engine, kind="scheduler", name="s", host="h", pid=1)
+        processes.register(stack.engine, kind="worker", name="w", host="h", pid=1, queues=("default",), concurrency=1_000_000)
+        self._promote = Promote(stack.engine, stack.settings, versions)
+        self._sweep = Sweep(stack.engine, stack.settings, versions, self._promote)
+        self._queue = Queue(stack.engine, stack.settings, Publisher(stack.settings), lambda: scheduler)
+        self._spent: dict[str, Spent] = defaultdict(lambda: (0.0, 0.0))
+        self._runs = self._open = 0
+
+    def batch(self) -> None:
+        """Make, start, queue and close BATCH runs."""
+        made = self._make(BATCH)
+        self._started()
+        for run_id in made.values():
+            mark.mark(self._stack.engine, Runs(dag_id=self._dag_id, run_id=run_id), Tasks(), TaskState.SUCCESS)
+        self._promote.hint(made)
+        self._metered("close_ms", self._promote.run_once)
+        self._runs += BATCH
+        left = self._stack.rows("select count(*) from dag_run where state in ('queued', 'running')")[0][0]
+        assert not left, f"{left} runs did not close"
+
+    def per_run(self) -> dict[str, list[float]]:
+        """Milliseconds of [scheduler, PostgreSQL] for a run; one task of a run was queued."""
+        return {name: [round(spent / self._runs, 4) for spent in both] for name, both in self._spent.items()}
+
+    def sweep(self, touched: int, times: int) -> list[float]:
+        """The same for a sweep with so many open runs, in each of which a task has ended lately."""
+        made = self._make(touched - self._open)
+        self._open = touched
+        self._started()
+        for run_id in made.values():
+            mark.mark(self._stack.engine, Runs(dag_id=self._dag_id, run_id=run_id), Tasks(task_ids=("t000",)), TaskState.SUCCESS)
+        self._stack.rows(LATELY)
+        for _ in range(3):
+            self._sweep.run_once()  # decides what the marks have left
+            self._promote.run_once()
+        self._spent.pop("sweep", None)
+        for _ in range(times):
+            self._metered("sweep", self._sweep.run_once)
+        return [round(spent / times, 4) for spent in self._spent.pop("sweep")]
+
+    def _make(self, count: int) -> dict[int, str]:
+        made: dict[int, str] = {}
+
+        def make() -> None:
+            for _ in range(count):
+                run = transact(self._stack.engine, runs.trigger, self._dag_id)
+                made[run.id] = run.run_id
+
+        self._metered("make_ms", make)
+        return made
+
+    def _started(self) -> None:
+        self._metered("start_ms", self._promote.run_once)
+        self._metered("queue_ms", self._queue.run_once)
+
+    def _metered(self, name: str, work: Callable[[], object]) -> None:
+        own, postgres = time.process_time(), self._stack.cpu_seconds()["postgres"]
+        work()
+        used = time.process_time() - own, self._stack.cpu_seconds()["postgres"] - postgres
+        before = self._spent[name]
+        self._spent[name] = before[0] + used[0] * 1000, before[1] + used[1] * 1000

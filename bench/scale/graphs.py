@@ -1,0 +1,59 @@
+"""The DAGs of the model: their tasks by number, as in bench/shapes.py."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A DAG by task number: who is below each task, how many are above it, and the rank of each, which counts all below.
+
+    A task uses the CPU, or waits, for `seconds`.
+    """
+
+    below: Sequence[Sequence[int]]
+    above: Sequence[int]
+    weights: Sequence[int]
+    seconds: float = 0.0
+    busy: bool = True
+
+
+def row(count: int, seconds: float = 0.0) -> Graph:
+    """Tasks one after the other."""
+    return _graph(count, ((number - 1, number) for number in range(1, count)), seconds)
+
+
+def fan(count: int) -> Graph:
+    """One, then many, then one."""
+    edges = [(0, number) for number in range(1, count + 1)] + [(number, count + 1) for number in range(1, count + 1)]
+    return _graph(count + 2, edges)
+
+
+def tree(count: int) -> Graph:
+    """Each followed by two."""
+    return _graph(count, (((number - 1) // 2, number) for number in range(1, count)))
+
+
+def grid(levels: int, width: int) -> Graph:
+    """Each level needs all of the one before."""
+    edges = (
+        ((level - 1) * width + above, level * width + number)
+        for level in range(1, levels)
+        for above in range(width)
+        for number in range(width)
+    )
+    return _graph(levels * width, edges)
+
+
+def _graph(count: int, edges: Iterable[tuple[int, int]], seconds: float = 0.0) -> Graph:
+    below: list[list[int]] = [[] for _ in range(count)]
+    above = [0] * count
+    for one, other in edges:
+        below[one].append(other)
+        above[other] += 1
+    # Which tasks are below each, as bits of a number. Edges lead to higher numbers.
+    all_below = [0] * count
+    for one in reversed(range(count)):
+        for other in below[one]:
+            all_below[one] |= all_below[other] | 1 << other
+    return Graph(below, above, [1 + bits.bit_count() for bits in all_below], seconds)
