@@ -27,13 +27,11 @@ class OperatorMeta(type):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         at = source.here()
-        group = kwargs.get("task_group")
-        dag = kwargs.get("dag") or (group.dag if group is not None else scope.current_dag())
-        owner = owner_of(kwargs.get("task_id"), dag)
-        checks = Arguments(owner, at)
+        dag, group = scope.place(kwargs)
+        checks = Arguments(owner_of(kwargs.get("task_id"), dag), at)
         if args:
             raise checks.refuse(f"{cls.__name__} takes keyword arguments only; write task_id={args[0]!r}.")
-        kwargs = with_defaults(cls, kwargs, dag=dag, group=group or scope.current_group(dag), checks=checks)
+        kwargs = with_defaults(cls, kwargs, dag=dag, group=group, checks=checks)
         unknown = {name: value for name, value in kwargs.items() if name not in parameters(cls)}
         checks.others(unknown, known=parameters(cls), later=LATER_FOR_TASKS)
         missing = [name for name in required(cls) if name not in kwargs]
@@ -96,14 +94,13 @@ class AbstractOperator(Node, metaclass=OperatorMeta):
     resolved: Sequence[Any] = ()
 
     def __init__(self, **given: Unpack[TaskArguments]) -> None:
-        task_id, group = given.get("task_id"), given.get("task_group")
-        found = given.get("dag") or (group.dag if group is not None else scope.current_dag())
-        checks = Arguments(owner_of(task_id, found), self.at)
+        task_id = given.get("task_id")
+        dag, self.task_group = scope.place(given)
+        checks = Arguments(owner_of(task_id, dag), self.at)
         others = {name: value for name, value in given.items() if name not in TaskArguments.__annotations__}
         checks.others(others, known=parameters(type(self)), later=LATER_FOR_TASKS)
         if task_id is None:
             raise checks.refuse(f"{type(self).__name__} needs the argument 'task_id'.")
-        self.task_group = group if group is not None else scope.current_group(found)
         self.label = checks.identifier("task_id", task_id)
         self.task_id = self.label if self.task_group is None else checks.identifier("task_id", self.task_group.child_id(self.label))
         self.dag: Graph[Any] | None = None

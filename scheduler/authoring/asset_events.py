@@ -4,9 +4,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from scheduler.authoring.asset import Asset
+
+E = TypeVar("E")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,16 +51,17 @@ class NoEvents:
 NO_EVENTS = NoEvents()
 
 
-@dataclass(eq=False, repr=False)
-class AssetEvents(Mapping[Asset, Sequence[AssetEvent]]):
-    """Events by asset, oldest first, read at first access; a key can be an Asset, its URI or its name."""
+class _ByAsset(Mapping[Asset, E]):
+    """A mapping whose keys can be Assets, their URIs or their names."""
 
-    _read: Callable[[], Iterable[AssetEvent]]
-    _assets: Sequence[Asset] = ()
+    #: The asset and the value, by URI.
+    _events: Mapping[str, tuple[Asset, E]]
 
-    def __getitem__(self, key: Asset | str) -> Sequence[AssetEvent]:
-        uri = _uri(key, [asset for asset, _ in self._events.values()])
-        return self._events[uri][1]
+    def __getitem__(self, key: Asset | str) -> E:
+        for asset, value in self._events.values():
+            if key in {asset.uri, asset.name} or (isinstance(key, Asset) and key.uri == asset.uri):
+                return value
+        raise KeyError(f"{getattr(key, 'uri', key)}: this task has no such asset here; it has {list(self._events)}")
 
     def __iter__(self) -> Iterator[Asset]:
         return (asset for asset, _ in self._events.values())
@@ -66,8 +69,16 @@ class AssetEvents(Mapping[Asset, Sequence[AssetEvent]]):
     def __len__(self) -> int:
         return len(self._events)
 
+
+@dataclass(eq=False, repr=False)
+class AssetEvents(_ByAsset[Sequence[AssetEvent]]):
+    """Events by asset, oldest first, read at first access; a key can be an Asset, its URI or its name."""
+
+    _read: Callable[[], Iterable[AssetEvent]]
+    _assets: Sequence[Asset] = ()
+
     @cached_property
-    def _events(self) -> dict[str, tuple[Asset, list[AssetEvent]]]:
+    def _events(self) -> Mapping[str, tuple[Asset, Sequence[AssetEvent]]]:  # type: ignore[override]
         events: dict[str, tuple[Asset, list[AssetEvent]]] = {asset.uri: (asset, []) for asset in self._assets}
         for event in self._read():
             events.setdefault(event.uri, (event.asset, []))[1].append(event)
@@ -86,32 +97,12 @@ class OutletEvent:
         self.extra |= extra
 
 
-@dataclass(eq=False, repr=False)
-class OutletEvents(Mapping[Asset, OutletEvent]):
+class OutletEvents(_ByAsset[OutletEvent]):
     """`outlet_events[asset].extra = {...}`, for each outlet of the task."""
 
-    _outlets: Sequence[Asset]
-
-    @cached_property
-    def _events(self) -> dict[str, OutletEvent]:
-        return {asset.uri: OutletEvent(asset) for asset in self._outlets}
-
-    def __getitem__(self, key: Asset | str) -> OutletEvent:
-        return self._events[_uri(key, [event.asset for event in self._events.values()])]
-
-    def __iter__(self) -> Iterator[Asset]:
-        return (event.asset for event in self._events.values())
-
-    def __len__(self) -> int:
-        return len(self._events)
+    def __init__(self, outlets: Sequence[Asset]) -> None:
+        self._events = {asset.uri: (asset, OutletEvent(asset)) for asset in outlets}
 
     def to_xcom(self) -> dict[str, Any]:
         """{uri: {"extra": ...}} for the outlets that have an extra, see store/dags/assets."""
-        return {uri: {"extra": dict(event.extra)} for uri, event in self._events.items() if event.extra}
-
-
-def _uri(key: Asset | str, known: Iterable[Asset]) -> str:
-    for asset in known:
-        if key in {asset.uri, asset.name} or (isinstance(key, Asset) and key.uri == asset.uri):
-            return asset.uri
-    raise KeyError(f"{getattr(key, 'uri', key)}: this task has no such asset here; it has {[asset.uri for asset in known]}")
+        return {uri: {"extra": dict(event.extra)} for uri, (_, event) in self._events.items() if event.extra}

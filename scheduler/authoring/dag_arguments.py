@@ -6,7 +6,7 @@ from typing import Annotated, Any, TypedDict
 
 from scheduler.authoring import fields
 from scheduler.authoring.arguments import Arguments
-from scheduler.authoring.deadline import DeadlineAlert, alerts
+from scheduler.authoring.deadline import alerts
 from scheduler.authoring.fields import Field, anything, boolean, callbacks, duration, integer, limit, mapping, optional
 from scheduler.authoring.task_arguments import Callbacks
 
@@ -20,14 +20,6 @@ def _tags(checks: Arguments, name: str, value: Any) -> list[str]:
         if not one.strip() or len(one) > TAG_MAX_LENGTH:
             raise checks.refuse(f"the tag {one!r} must have 1 to {TAG_MAX_LENGTH} characters.")
     return names
-
-
-def _paths(checks: Arguments, name: str, value: Any) -> list[str]:
-    return checks.texts(name, [value] if isinstance(value, str) else value or ())
-
-
-def _alerts(checks: Arguments, _name: str, value: Any) -> tuple[DeadlineAlert, ...]:
-    return alerts(checks, value)
 
 
 def _run_types(checks: Arguments, name: str, value: Any) -> tuple[str, ...]:
@@ -50,7 +42,7 @@ class DagArguments(TypedDict, total=False):
     render_template_as_native_obj: Annotated[bool, Field(False, boolean)]
     user_defined_macros: Annotated[Mapping[str, Any] | None, Field(None, mapping)]
     user_defined_filters: Annotated[Mapping[str, Callable[..., Any]] | None, Field(None, mapping)]
-    template_searchpath: Annotated[str | Iterable[str] | None, Field(None, _paths)]
+    template_searchpath: Annotated[str | Iterable[str] | None, Field(None, fields.one_or_more)]
     template_undefined: Annotated[type | None, Field(None, anything)]
     jinja_environment_kwargs: Annotated[Mapping[str, Any] | None, Field(None, mapping)]
     is_paused_upon_creation: Annotated[bool | None, Field(None, optional(boolean))]
@@ -61,7 +53,7 @@ class DagArguments(TypedDict, total=False):
     on_success_callback: Annotated[Callbacks, Field(None, callbacks)]
     on_failure_callback: Annotated[Callbacks, Field(None, callbacks)]
     sla_miss_callback: Annotated[Callable[..., Any] | None, Field(None, optional(Arguments.function))]
-    deadline: Annotated[Any, Field(None, _alerts)]
+    deadline: Annotated[Any, Field(None, alerts)]
     disable_bundle_versioning: Annotated[bool, Field(False, boolean)]
     rerun_with_latest_version: Annotated[bool | None, Field(None, optional(boolean))]
     allowed_run_types: Annotated[Iterable[str] | None, Field(None, _run_types)]

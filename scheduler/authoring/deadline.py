@@ -99,7 +99,7 @@ class DeadlineAlert:
         }
 
 
-def alerts(checks: Arguments, value: object) -> tuple[DeadlineAlert, ...]:
+def alerts(checks: Arguments, _name: str, value: object) -> tuple[DeadlineAlert, ...]:
     """The checked argument `deadline` of a DAG: None, one alert, or a list."""
     given = () if value is None else (value,) if isinstance(value, DeadlineAlert) else value
     if not isinstance(given, list | tuple) or not all(isinstance(alert, DeadlineAlert) for alert in given):

@@ -78,6 +78,11 @@ def mapping(checks: Arguments, name: str, value: Any) -> dict[str, object]:
     return checks.mapping(name, value or {})
 
 
+def one_or_more(checks: Arguments, name: str, value: Any) -> tuple[str, ...]:
+    """A str, or a list of them; None stands for none."""
+    return tuple(checks.texts(name, [value] if isinstance(value, str) else value or ()))
+
+
 def params(checks: Arguments, name: str, value: Any) -> dict[str, Param]:
     """Params by name; None stands for none."""
     return authored(checks.mapping(name, value or {}), checks)

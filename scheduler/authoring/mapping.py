@@ -8,7 +8,7 @@ from scheduler.authoring import scope, source
 from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.arguments import LATER_FOR_TASKS, Arguments, near
 from scheduler.authoring.expansion import Entries, Expansion, Product, Values, refuse_repeated
-from scheduler.authoring.graph import Graph, Group, link, owner_of
+from scheduler.authoring.graph import link, owner_of
 from scheduler.authoring.signatures import construct, parameters, required, with_defaults
 from scheduler.authoring.xcom_arg import XComArg, results_in
 
@@ -34,9 +34,7 @@ class OperatorPartial:
         self._kind = kind
         self._into = into
         self._mark = mark
-        group: Group | None = given.get("task_group")
-        self._dag: Graph[Any] | None = given.get("dag") or (group.dag if group is not None else scope.current_dag())
-        self._group = group if group is not None else scope.current_group(self._dag)
+        self._dag, self._group = scope.place(given)
         self._checks = Arguments(owner_of(given.get("task_id"), self._dag), self._at)
         self._given = with_defaults(kind, given, dag=self._dag, group=self._group, checks=self._checks)
         self._explicit = set(given)

@@ -1,6 +1,6 @@
 """The open `with` blocks of DAGs, task groups and setups, and the collectors of DAGs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +19,13 @@ def current_dag() -> Graph[Any] | None:
 def current_group(dag: Graph[Any] | None) -> Group | None:
     """The task group of the innermost open `with` block, if that block belongs to `dag`."""
     return _open[-1][1] if _open and _open[-1][0] is dag else None
+
+
+def place(given: Mapping[str, Any]) -> tuple[Graph[Any] | None, Group | None]:
+    """The DAG and the task group of a task: those of its arguments, else those of the innermost open `with` block."""
+    group = given.get("task_group")
+    dag = given.get("dag") or (group.dag if group is not None else current_dag())
+    return dag, group if group is not None else current_group(dag)
 
 
 def enter(dag: Graph[Any]) -> None:

@@ -33,10 +33,6 @@ def _pool(checks: Arguments, name: str, value: object) -> str:
     return pool
 
 
-def _addresses(checks: Arguments, name: str, value: Any) -> tuple[str, ...]:
-    return tuple(checks.texts(name, [value] if isinstance(value, str) else value or ()))
-
-
 class TaskArguments(TypedDict, total=False):
     """The arguments of every operator; None takes a value from the settings. Those without a Field place the task in a DAG."""
 
@@ -74,7 +70,7 @@ class TaskArguments(TypedDict, total=False):
     on_failure_callback: Annotated[Callbacks, Field(None, callbacks)]
     on_retry_callback: Annotated[Callbacks, Field(None, callbacks)]
     on_skipped_callback: Annotated[Callbacks, Field(None, callbacks)]
-    email: Annotated[str | Iterable[str] | None, Field(None, _addresses)]
+    email: Annotated[str | Iterable[str] | None, Field(None, fields.one_or_more)]
     email_on_failure: Annotated[bool, Field(True, boolean)]
     email_on_retry: Annotated[bool, Field(True, boolean)]
     sla: Annotated[timedelta | None, Field(None, optional(duration(seconds_allowed=False)))]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from functools import cached_property
+from contextlib import suppress
 from typing import Any, Protocol
 
 from scheduler.authoring import running
@@ -50,21 +49,13 @@ class VariableBackend(Protocol):
         """Delete a variable; False if it does not exist."""
 
 
-@dataclass(eq=False, repr=False)
 class Variables:
-    """`var` of a context: `var.value.key` and `var.json.key`, each also with `.get(key, default)`."""
+    """`var` of a context: `var.value.key` (strings) and `var.json.key` (JSON values), each also with `.get(key, default)`."""
 
-    backend: VariableBackend
-
-    @cached_property
-    def value(self) -> Accessor:
-        """Variables as strings."""
-        return Accessor(self.backend, as_json=False)
-
-    @cached_property
-    def json(self) -> Accessor:
-        """Variables as JSON values."""
-        return Accessor(self.backend, as_json=True)
+    def __init__(self, backend: VariableBackend) -> None:
+        self.backend = backend
+        self.value = Accessor(backend, as_json=False)
+        self.json = Accessor(backend, as_json=True)
 
 
 class Accessor:
@@ -116,9 +107,6 @@ def _read(backend: VariableBackend, key: str) -> str:
 
 
 def _json_or_none(text: str) -> Any:
-    if not text.lstrip().startswith(("{", "[")):
-        return None
-    try:
-        return json.loads(text)
-    except ValueError:
-        return None
+    with suppress(ValueError):
+        return json.loads(text) if text.lstrip().startswith(("{", "[")) else None
+    return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from scheduler.cli import options, output
@@ -14,27 +13,16 @@ if TYPE_CHECKING:
     from scheduler.settings import Settings
 
 ROLES = ("scheduler", "worker", "waiter")
+SILENT = f"It does not answer within {health_server.ANSWER_S:g} s."
+#: The health of a process: its name, status, why it is unhealthy, and its parts.
+Health = dict[str, Any]
 
 
 class UnhealthyError(PacelineError):
     """A process of this role is unhealthy, or none runs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessHealth:
-    """The health of a process. `message` is why it is unhealthy."""
-
-    process: str
-    healthy: bool
-    message: str = ""
-    parts: dict[str, dict[str, str]]
-
-    def to_dict(self) -> dict[str, Any]:
-        status = "healthy" if self.healthy else "unhealthy"
-        return {"process": self.process, "status": status, "message": self.message, "parts": self.parts}
-
-
-def ask(settings: Settings, role: str) -> list[ProcessHealth]:
+def ask(settings: Settings, role: str) -> list[Health]:
     """Return the health of all processes of this role with a socket in this home, or else of the one at the role's port."""
     healths = list(_by_socket(settings, role))
     section = getattr(settings, role)
@@ -46,46 +34,41 @@ def ask(settings: Settings, role: str) -> list[ProcessHealth]:
 def examine(role: str) -> None:
     """Raise UnhealthyError unless processes of this role run on this machine and all are healthy."""
     healths = ask(options.settings(), role)
-    healthy = bool(healths) and all(health.healthy for health in healths)
+    wrong = [health for health in healths if health["status"] != "healthy"]
     if output.json_wanted():
-        output.print_json({"ok": healthy, "role": role, "processes": [health.to_dict() for health in healths]})
+        output.print_json({"ok": bool(healths) and not wrong, "role": role, "processes": healths})
     if not healths:
         raise UnhealthyError(f"No {role} runs on this machine with this home: see its log, or start one with `paceline {role}`.")
-    if not healthy:
-        raise UnhealthyError(" ".join(f"{health.process}: {health.message}" for health in healths if not health.healthy))
+    if wrong:
+        raise UnhealthyError(" ".join(f"{health['process']}: {health['message']}" for health in wrong))
 
 
-def _by_socket(settings: Settings, role: str) -> Iterator[ProcessHealth]:
+def _by_socket(settings: Settings, role: str) -> Iterator[Health]:
     for path in pidfile.sockets(settings.run_folder, role):
         try:
             report = health_server.ask(path)
         except TimeoutError:
-            yield _silent(path.stem)
+            yield _unhealthy(path.stem, SILENT)
         except OSError as error:
-            yield ProcessHealth(process=path.stem, healthy=False, message=f"It cannot be reached: {error.strerror}.", parts={})
+            yield _unhealthy(path.stem, f"It cannot be reached: {error.strerror}.")
         else:
-            if report is not None:
-                yield _reported(report)
+            yield from _reported(report)
 
 
-def _by_port(address: str, port: int) -> Iterator[ProcessHealth]:
+def _by_port(address: str, port: int) -> Iterator[Health]:
     here = "127.0.0.1" if address in {"0.0.0.0", "::", ""} else address  # noqa: S104 - every address includes this one
     try:
-        report = health_server.ask_port(here, port)
+        yield from _reported(health_server.ask_port(here, port))
     except TimeoutError:
-        yield _silent(f"{here}:{port}")
-    else:
-        if report is not None:
-            yield _reported(report)
+        yield _unhealthy(f"{here}:{port}", SILENT)
 
 
-def _silent(process: str) -> ProcessHealth:
-    return ProcessHealth(
-        process=process, healthy=False, message=f"It does not answer within {health_server.ANSWER_S:g} s.", parts={}
-    )
+def _unhealthy(process: str, message: str) -> Health:
+    return {"process": process, "status": "unhealthy", "message": message, "parts": {}}
 
 
-def _reported(report: dict[str, Any]) -> ProcessHealth:
-    parts = report["parts"]
-    wrong = [part["message"] for part in parts.values() if part["status"] == "unhealthy"]
-    return ProcessHealth(process=report["process"], healthy=report["status"] == "healthy", message=" ".join(wrong), parts=parts)
+def _reported(report: Health | None) -> Iterator[Health]:
+    if report is not None:
+        wrong = [part["message"] for part in report["parts"].values() if part["status"] == "unhealthy"]
+        names = {name: report[name] for name in ("process", "status")}
+        yield names | {"message": " ".join(wrong), "parts": report["parts"]}

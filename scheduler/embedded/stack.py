@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
+from typing import Any
 
 from scheduler.embedded import home
 from scheduler.embedded.servers import EmbeddedServers
@@ -116,33 +117,19 @@ def stack_commands(
 ) -> list[Command]:
     """Return the commands of a stack without its servers: scheduler-1, ..., worker-1, ..., waiter-1, ..., flower."""
     environment = _without(environment, OWNERS_OWN)
-    of_workers = _without(environment, SCHEDULERS_OWN if "PACELINE_WORKER_DATABASE_URL" in environment else ())
+    of_scheduler: dict[str, Any] = {"stage": SCHEDULER_STAGE, "environment": environment, "grace_sec": SCHEDULER_GRACE_S}
+    names = SCHEDULERS_OWN if "PACELINE_WORKER_DATABASE_URL" in environment else ()
+    of_worker: dict[str, Any] = {"stage": WORKER_STAGE, "environment": _without(environment, names)}
     commands = [
-        Command(
-            name=f"scheduler-{number}",
-            argv=(*PACELINE, "scheduler"),
-            stage=SCHEDULER_STAGE,
-            environment=environment,
-            grace_sec=SCHEDULER_GRACE_S,
-        )
-        for number in range(1, schedulers + 1)
+        Command(name=f"scheduler-{number}", argv=(*PACELINE, "scheduler"), **of_scheduler) for number in range(1, schedulers + 1)
     ]
     for number, (queues, concurrency) in enumerate(workers, start=1):
-        name = f"worker-{number}"
-        options = ("-q", queues, "-c", str(concurrency), "--name", name)
-        commands.append(
-            Command(
-                name=name,
-                argv=(*PACELINE, "worker", *options),
-                stage=WORKER_STAGE,
-                environment=of_workers,
-                grace_sec=worker_grace_sec + WORKER_MARGIN_S,
-            )
-        )
+        name, options = f"worker-{number}", ("-q", queues, "-c", str(concurrency))
+        argv = (*PACELINE, "worker", *options, "--name", name)
+        commands.append(Command(name=name, argv=argv, **of_worker, grace_sec=worker_grace_sec + WORKER_MARGIN_S))
     for number in range(1, waiters + 1):
         name = f"waiter-{number}"
-        argv = (*PACELINE, "waiter", "--name", name)
-        commands.append(Command(name=name, argv=argv, stage=WORKER_STAGE, environment=of_workers))
+        commands.append(Command(name=name, argv=(*PACELINE, "waiter", "--name", name), **of_worker))
     if flower:
         of_flower = _without(environment, SCHEDULERS_OWN + WORKERS_OWN)
         if flower_login is not None:

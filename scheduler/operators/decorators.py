@@ -111,11 +111,10 @@ class TaskFunction:
             "python_callable": self.function,
             **self._arguments,
         }
-        group = arguments.get("task_group")
-        dag = arguments.get("dag") or (group.dag if group is not None else scope.current_dag())
+        dag, group = scope.place(arguments)
         task_id = arguments.get("task_id") or name
         if dag is not None and isinstance(task_id, str):
-            task_id = dag.unique_id(task_id, group or scope.current_group(dag))
+            task_id = dag.unique_id(task_id, group)
         return arguments | {"task_id": task_id}
 
 

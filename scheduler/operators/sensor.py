@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any, ClassVar, NoReturn, Unpack
 
-from scheduler.authoring.arguments import Arguments
 from scheduler.authoring.deferral import BaseTrigger, TaskRescheduled
-from scheduler.authoring.fields import Field, boolean, checked, choice, optional
+from scheduler.authoring.fields import Check, Field, boolean, checked, choice, optional
 from scheduler.authoring.operator import Operator
 from scheduler.authoring.task_arguments import TaskArguments
 from scheduler.exceptions import FailTask, SensorTimeout, SkipTask, TaskDeferralError, TaskDeferralTimeout, TaskTimeout
@@ -33,25 +32,21 @@ class PokeReturnValue:
         return self.is_done
 
 
-def _seconds(checks: Arguments, name: str, value: object) -> float:
-    return checks.duration(name, value, zero_allowed=True).total_seconds()
-
-
-def _longest_wait(checks: Arguments, name: str, value: object) -> float:
-    return checks.duration(name, value).total_seconds()
+def _seconds(*, zero_allowed: bool) -> Check:
+    return lambda checks, name, value: checks.duration(name, value, zero_allowed=zero_allowed).total_seconds()
 
 
 class SensorArguments(TaskArguments, total=False):
     """The arguments of every sensor beside those of all operators."""
 
-    poke_interval: Annotated[timedelta | float, Field(60.0, _seconds)]
-    timeout: Annotated[timedelta | float, Field(WEEK_S, _seconds)]
+    poke_interval: Annotated[timedelta | float, Field(60.0, _seconds(zero_allowed=True))]
+    timeout: Annotated[timedelta | float, Field(WEEK_S, _seconds(zero_allowed=True))]
     mode: Annotated[str, Field("poke", choice(MODES))]
     soft_fail: Annotated[bool, Field(False, boolean)]
     never_fail: Annotated[bool, Field(False, boolean)]
     silent_fail: Annotated[bool, Field(False, boolean)]
     exponential_backoff: Annotated[bool, Field(False, boolean)]
-    max_wait: Annotated[timedelta | float | None, Field(None, optional(_longest_wait))]
+    max_wait: Annotated[timedelta | float | None, Field(None, optional(_seconds(zero_allowed=False)))]
 
 
 class DeferrableArguments(SensorArguments, total=False):
