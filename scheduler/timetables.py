@@ -6,12 +6,11 @@ from typing import Any
 
 from scheduler.authoring import asset, source, zones
 from scheduler.authoring.timetable import checked
-from scheduler.authoring.timetables.assets import UpdatedOrTime
 from scheduler.authoring.timetables.base import Timetable
 from scheduler.authoring.timetables.intervals import CronInterval, DeltaInterval
 from scheduler.authoring.timetables.ticks import fields_of
 from scheduler.authoring.timetables.triggers import Cron, Delta, Events
-from scheduler.authoring.timetables.trivial import Never
+from scheduler.authoring.timetables.trivial import Never, UpdatedOrTime
 from scheduler.exceptions import TimetableError
 
 __all__ = [

@@ -10,7 +10,7 @@ from celery.local import Proxy
 from scheduler.authoring import context, xcom
 from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.external import Counts, Target
-from scheduler.authoring.xcom_sequence import Entries
+from scheduler.authoring.xcom_arg import Entries
 from scheduler.exceptions import PacelineError, XComError
 from scheduler.serialized.dag import SerializedDag
 from scheduler.settings.model import Core

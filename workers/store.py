@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from scheduler.authoring.asset_events import EventReads
+from scheduler.authoring.context import SecretsBackend
 from scheduler.authoring.external import Counts, Target
-from scheduler.authoring.secrets_backend import SecretsBackend
 from scheduler.serialized.dag import SerializedDag
 from scheduler.store.worker.claims import Claim, Continuation, Ending
 

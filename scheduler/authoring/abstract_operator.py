@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from types import TracebackType
-from typing import Any, ClassVar, NoReturn, Self, Unpack
+from typing import Any, ClassVar, NoReturn, Unpack
 
 from scheduler.authoring import params as params_
 from scheduler.authoring import scope, source, templates
@@ -15,7 +14,7 @@ from scheduler.authoring.asset import Asset
 from scheduler.authoring.deferral import TaskDeferred
 from scheduler.authoring.fields import checked
 from scheduler.authoring.graph import Graph, Node, link, owner_of
-from scheduler.authoring.setup_teardown import Block, close_block, mark_setup, mark_teardown, open_block
+from scheduler.authoring.setup_teardown import Block, Markable
 from scheduler.authoring.signatures import construct, parameters, required, with_defaults
 from scheduler.authoring.task_arguments import CALLBACKS, HOOKS, TaskArguments
 from scheduler.authoring.xcom_arg import XComArg, results_in
@@ -45,7 +44,7 @@ class OperatorMeta(type):
         return task
 
 
-class AbstractOperator(Node, metaclass=OperatorMeta):
+class AbstractOperator(Node, Markable, metaclass=OperatorMeta):
     """One task of a DAG. Subclasses implement `execute`, list `template_fields`, and pass **kwargs on to this class."""
 
     #: The part of a worker that runs it: python, bash, empty or pyspark.
@@ -141,22 +140,9 @@ class AbstractOperator(Node, metaclass=OperatorMeta):
         """The operator of one instance: this one, unless it is mapped."""
         return self
 
-    def as_setup(self) -> Self:
-        """Make this task a setup: the tasks between it and its teardowns run only if it succeeds."""
-        mark_setup(self)
+    @property
+    def _marked(self) -> Node:
         return self
-
-    def as_teardown(self, *, setups: Any = None, on_failure_fail_dagrun: bool | None = None) -> Self:
-        """Make this task the teardown of `setups` (a task or a list). Its failure fails the run if `on_failure_fail_dagrun`."""
-        mark_teardown(self, setups=setups, on_failure_fail_dagrun=on_failure_fail_dagrun)
-        return self
-
-    def __enter__(self) -> Block:
-        """`with setup >> teardown:` puts the tasks created inside between the two."""
-        return open_block(self)
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        close_block(self, link_tasks=kind is None)
 
     def execute(self, context: Mapping[str, Any]) -> object:
         """Do the work of one try; the return value becomes the XCom `return_value`."""

@@ -9,12 +9,12 @@ from typing import Any, Protocol
 from scheduler.authoring import macros, params, running
 from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.asset_events import NO_EVENTS, AssetEvents, EventReads, OutletEvents
-from scheduler.authoring.connection import Connections
+from scheduler.authoring.connection import Connection, ConnectionBackend, Connections
 from scheduler.authoring.external import Counts, Target
 from scheduler.authoring.graph import Graph
-from scheduler.authoring.secrets_backend import NoBackend, SecretsBackend
 from scheduler.authoring.templates import DATE_FORMATS
-from scheduler.authoring.variable import Variables
+from scheduler.authoring.variable import VariableBackend, Variables
+from scheduler.exceptions import PacelineError
 
 Context = running.Context
 
@@ -132,6 +132,26 @@ class DagRun:
     start_date: datetime | None = None
     run_after: datetime | None = None
     conf: Mapping[str, Any] = field(default_factory=dict)
+
+
+class SecretsBackend(VariableBackend, ConnectionBackend, Protocol):
+    """The variables and connections that a worker serves to its tasks; None for one that does not exist."""
+
+
+class NoBackend:
+    """The backend of a context without secrets: every access is a PacelineError."""
+
+    def variable(self, key: str) -> str | None:
+        raise PacelineError(f"Variable {key!r}: variables cannot be read here.")
+
+    def set_variable(self, key: str, value: str, description: str | None) -> None:
+        raise PacelineError(f"Variable {key!r}: variables cannot be set here.")
+
+    def delete_variable(self, key: str) -> bool:
+        raise PacelineError(f"Variable {key!r}: variables cannot be deleted here.")
+
+    def connection(self, conn_id: str) -> Connection | None:
+        raise PacelineError(f"Connection {conn_id!r}: connections cannot be read here.")
 
 
 def build(

@@ -6,8 +6,7 @@ from typing import Any
 
 from scheduler.authoring.graph import Node
 from scheduler.authoring.source import fault
-from scheduler.authoring.xcom_arg import XComArg, results_in
-from scheduler.authoring.xcom_sequence import listed
+from scheduler.authoring.xcom_arg import XComArg, listed, results_in
 from scheduler.exceptions import DagError, XComError
 
 Refuse = Callable[[str], DagError]

@@ -35,7 +35,7 @@ def get_current_context() -> Context:
 
 
 def secrets_backend(what: str) -> Any:
-    """The secrets backend of the running task, see authoring/secrets_backend; PacelineError outside a running task."""
+    """The secrets backend of the running task, see authoring/context; PacelineError outside a running task."""
     if not is_running():
         raise PacelineError(
             f"{what} works only while a task runs: use it inside the task's function, or a template such as "

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from scheduler.authoring import scope
-from scheduler.authoring.graph import Graph, Node, flat, link
+from scheduler.authoring.graph import Graph, Linkable, Node, flat, link
 from scheduler.authoring.trigger_rule import TriggerRule
 
 
@@ -70,18 +71,6 @@ def mark_teardown(task: Node, *, setups: Any = None, on_failure_fail_dagrun: boo
             link(setup, task)
 
 
-def open_block(task: Node) -> Block:
-    """Start the `with` block of a setup or teardown: tasks created inside go between the setups and the teardowns."""
-    task.blocks.append(Block(task))
-    block: Block = task.blocks[-1]
-    return block
-
-
-def close_block(task: Node, *, link_tasks: bool) -> None:
-    """End the `with` block; `link_tasks` is False if it ended with an error."""
-    task.blocks.pop().close(link_tasks=link_tasks)
-
-
 class Block:
     """The inside of `with setup >> teardown:`: tasks created there go between the two."""
 
@@ -114,6 +103,35 @@ class Block:
                     _link_all([task], self._teardowns)
         # A block around this one also contains its setups and teardowns.
         scope.made(*self._setups, *inside, *self._teardowns)
+
+
+class Markable(Linkable):
+    """An operator or its result, which can be marked as a setup or a teardown, and then open a `with` block."""
+
+    __slots__ = ()
+
+    @property
+    def _marked(self) -> Node:
+        """The task to mark."""
+        raise NotImplementedError
+
+    def as_setup(self) -> Self:
+        """Make this task a setup: the tasks between it and its teardowns run only if it succeeds."""
+        mark_setup(self._marked)
+        return self
+
+    def as_teardown(self, *, setups: Any = None, on_failure_fail_dagrun: bool | None = None) -> Self:
+        """Make this task the teardown of `setups` (a task or a list). Its failure fails the run if `on_failure_fail_dagrun`."""
+        mark_teardown(self._marked, setups=setups, on_failure_fail_dagrun=on_failure_fail_dagrun)
+        return self
+
+    def __enter__(self) -> Block:
+        """`with setup >> teardown:` puts the tasks created inside between the two."""
+        self._marked.blocks.append(block := Block(self._marked))
+        return block
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._marked.blocks.pop().close(link_tasks=kind is None)
 
 
 def _link_all(before: Sequence[Node], after: Sequence[Node]) -> None:

@@ -6,12 +6,11 @@ from typing import Any
 
 from scheduler.authoring import asset, cron
 from scheduler.authoring.arguments import Arguments, near
-from scheduler.authoring.timetables.assets import UpdatedOrTime, WhenUpdated
 from scheduler.authoring.timetables.base import Timetable
 from scheduler.authoring.timetables.intervals import CronInterval, DeltaInterval
 from scheduler.authoring.timetables.ticks import fields_of
 from scheduler.authoring.timetables.triggers import Cron, Delta, Events
-from scheduler.authoring.timetables.trivial import Continuous, Never, Once
+from scheduler.authoring.timetables.trivial import Continuous, Never, Once, UpdatedOrTime, WhenUpdated
 from scheduler.exceptions import PacelineError, TimetableError
 
 ONCE, CONTINUOUS = "@once", "@continuous"

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, overload
 
-from scheduler.authoring.graph import Linkable, Node
-from scheduler.authoring.setup_teardown import Block, close_block, mark_setup, mark_teardown, open_block
+from scheduler.authoring.graph import Node
+from scheduler.authoring.setup_teardown import Markable
 from scheduler.authoring.source import fault
-from scheduler.authoring.xcom_sequence import Entries, listed
 from scheduler.exceptions import XComError
 
 RETURN_KEY = "return_value"
 _MISSING: Any = object()
 
 
-class XComArg(Linkable):
+class XComArg(Markable):
     """The future result of a task: the XCom that `operator` pushes under `key`, or the part of it at `path`.
 
     `result["rows"][0]` has the path ("rows", 0). Use it in template fields and arguments of @task functions, or map over
@@ -49,21 +47,9 @@ class XComArg(Linkable):
         """The entries of this result, followed by those of the others."""
         return JoinedResult((self, *others))
 
-    def as_setup(self) -> Self:
-        """Make the task a setup, see Operator.as_setup."""
-        mark_setup(self.operator)
-        return self
-
-    def as_teardown(self, *, setups: Any = None, on_failure_fail_dagrun: bool | None = None) -> Self:
-        """Make the task a teardown, see Operator.as_teardown."""
-        mark_teardown(self.operator, setups=setups, on_failure_fail_dagrun=on_failure_fail_dagrun)
-        return self
-
-    def __enter__(self) -> Block:
-        return open_block(self.operator)
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        close_block(self.operator, link_tasks=kind is None)
+    @property
+    def _marked(self) -> Node:
+        return self.operator
 
     def __getitem__(self, item: str | int) -> XComArg:
         if isinstance(item, bool) or not isinstance(item, str | int):
@@ -245,3 +231,32 @@ class JoinedResult(CombinedResult):
 
     def resolve(self, context: Mapping[str, Any]) -> Any:
         return [entry for part in self.parts for entry in listed(part.resolve(context), part)]
+
+
+class Entries(Sequence[Any]):
+    """A lazy sequence: its length and entries are read when they are used."""
+
+    def __init__(self, length: Callable[[], int], entry: Callable[[int], Any]) -> None:
+        self._length = length
+        self._entry = entry
+
+    def __len__(self) -> int:
+        return self._length()
+
+    @overload
+    def __getitem__(self, place: int) -> Any: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Any]: ...
+    def __getitem__(self, place: int | slice) -> Any:
+        if isinstance(place, slice):
+            return [self[index] for index in range(*place.indices(len(self)))]
+        return self._entry(place)
+
+
+def listed(value: Any, where: object) -> Sequence[Any]:
+    """A list as it is, a dict as its (key, value) pairs; XComError for a value that cannot be mapped over."""
+    if isinstance(value, Mapping):
+        return list(value.items())
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return value
+    raise XComError(f"{where} is a {type(value).__name__}; only a list or a dict can be mapped over.")

@@ -25,7 +25,7 @@ def backfill() -> None:
 
 
 @backfill.command()
-@click.argument("dag_id", metavar="DAG")
+@options.dag
 @click.option("--from", "first", type=options.MOMENT, required=True, help="First logical date.")
 @click.option("--to", "last", type=options.MOMENT, required=True, help="Last logical date.")
 @click.option(

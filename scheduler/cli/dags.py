@@ -37,7 +37,7 @@ def list_(all_: bool) -> None:
 
 
 @dags.command()
-@click.argument("dag_id", metavar="DAG")
+@options.dag
 @options.as_json
 def show(dag_id: str) -> None:
     """Show a DAG with its tasks, params and versions."""
@@ -54,7 +54,7 @@ def show(dag_id: str) -> None:
 
 
 @dags.command()
-@click.argument("dag_id", metavar="DAG")
+@options.dag
 @click.option("--format", "form", type=click.Choice(["text", "mermaid"]), default="text", show_default=True)
 @options.as_json
 def graph(dag_id: str, form: str) -> None:
@@ -100,7 +100,7 @@ def reparse(dag_id: str | None) -> None:
 
 
 @dags.command()
-@click.argument("dag_id", metavar="DAG")
+@options.dag
 def pause(dag_id: str) -> None:
     """Pause a DAG: create no more runs and start no more tasks. Running tasks continue."""
     changed = options.transact(store.pause, dag_id)
@@ -108,7 +108,7 @@ def pause(dag_id: str) -> None:
 
 
 @dags.command()
-@click.argument("dag_id", metavar="DAG")
+@options.dag
 def unpause(dag_id: str) -> None:
     """Unpause a DAG."""
     changed = options.transact(store.unpause, dag_id)
@@ -117,7 +117,7 @@ def unpause(dag_id: str) -> None:
 
 
 @dags.command()
-@click.argument("dag_id", metavar="DAG")
+@options.dag
 @click.option("--run-id", type=options.RUN_ID, help="ID of the run. Default: manual__ and the current time.")
 @click.option("--logical-date", type=options.MOMENT, help="Logical date, such as 2025-01-31T00:00:00+00:00. Default: now.")
 @click.option("--conf", type=options.JSON_OBJECT, help="A JSON object, available to tasks as `dag_run.conf`.")
@@ -161,7 +161,7 @@ def trigger(
 
 
 @dags.command("next")
-@click.argument("dag_id", metavar="DAG")
+@options.dag
 @click.option("--count", type=click.IntRange(1, 1000), default=1, show_default=True, help="Number of runs.")
 @options.as_json
 def next_runs(dag_id: str, count: int) -> None:
@@ -172,7 +172,7 @@ def next_runs(dag_id: str, count: int) -> None:
 
 
 @dags.command()
-@click.argument("dag_id", metavar="DAG")
+@options.dag
 @click.option("--date", "logical_date", type=options.MOMENT, help="Logical date of the run. Default: now.")
 @click.option("--conf", type=options.JSON_OBJECT, help="A JSON object, available to tasks as `dag_run.conf`.")
 @options.as_json

@@ -20,9 +20,28 @@ if TYPE_CHECKING:
     from scheduler.settings import Settings
     from scheduler.store.secrets.cipher import Cipher
 
+F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
 R = TypeVar("R")
 
+
+def together(*decorators: Callable[[F], F]) -> Callable[[F], F]:
+    """One decorator that applies several."""
+
+    def decorate(function: F) -> F:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return decorate
+
+
+dag = click.argument("dag_id", metavar="DAG")
+run = together(dag, click.argument("run_id", metavar="RUN"))
+task = together(run, click.argument("task_id", metavar="TASK"))
+map_index = click.option(
+    "--map-index", type=click.IntRange(min=-1), default=-1, show_default=True, help="Map index of a mapped task instance."
+)
 #: Adds --json, which `output.json_wanted` reads.
 as_json = click.option("--json", is_flag=True, expose_value=False, callback=output.want_json, help="Print JSON.")
 yes = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")

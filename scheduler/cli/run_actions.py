@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import TypedDict, Unpack
 
 import click
 
@@ -14,15 +14,11 @@ from scheduler.cli import options, output
 from scheduler.cli.late import clear, data_folder, delete, mark, reads, selection
 from scheduler.states import RunState, TaskState
 
-F = TypeVar("F", bound=Callable[..., Any])
 COLUMNS = ["run_id", "task_id", "map_index", "state", "becomes"]
 #: Maximum number of wakeups. The next poll of a scheduler, a second later, examines the other runs.
 MOST_WAKEUPS = 500
 
-_dag = click.argument("dag_id", metavar="DAG")
-_run = click.argument("run_id", metavar="RUN")
 _tasks = click.argument("task_ids", metavar="TASK...", nargs=-1, required=True)
-_task = click.argument("task_id", metavar="TASK")
 _upstream = click.option("--upstream", is_flag=True, help="Include all upstream tasks.")
 _downstream = click.option("--downstream", is_flag=True, help="Include all downstream tasks.")
 _only_failed = click.option("--only-failed", is_flag=True, help="Only failed and upstream_failed task instances.")
@@ -36,16 +32,7 @@ _latest = click.option(
 _dry_run = click.option("--dry-run", is_flag=True, help="List the changes without making them.")
 
 
-def _with(*decorators: Callable[[F], F]) -> Callable[[F], F]:
-    def decorate(function: F) -> F:
-        for decorator in reversed(decorators):
-            function = decorator(function)
-        return function
-
-    return decorate
-
-
-_clearing = _with(_latest, _dry_run, options.yes, options.as_json)
+_clearing = options.together(_latest, _dry_run, options.yes, options.as_json)
 
 
 class Clearing(TypedDict):
@@ -57,7 +44,7 @@ class Clearing(TypedDict):
 
 
 @click.command("clear")
-@_with(_dag, _run, _only_failed, _only_running, _clearing)
+@options.together(options.run, _only_failed, _only_running, _clearing)
 def clear_run(
     dag_id: str,
     run_id: str,
@@ -73,7 +60,7 @@ def clear_run(
 
 
 @click.command("clear")
-@_with(_dag, _run, _tasks, _upstream, _downstream, _only_failed, _only_running, _map_index, _clearing)
+@options.together(options.run, _tasks, _upstream, _downstream, _only_failed, _only_running, _map_index, _clearing)
 def clear_tasks(
     dag_id: str,
     run_id: str,
@@ -102,9 +89,9 @@ def clear_tasks(
 
 
 @click.command("clear")
-@_with(_dag)
+@options.dag
 @click.option("--task-regex", metavar="REGEX", help="Only tasks whose ID contains a match of this regular expression.")
-@_with(_upstream, _downstream)
+@options.together(_upstream, _downstream)
 @click.option("--from", "from_date", type=options.MOMENT, help="Only runs with this logical date or later.")
 @click.option("--to", "to_date", type=options.MOMENT, help="Only runs with this logical date or earlier.")
 @click.option(
@@ -135,9 +122,9 @@ def clear_dag(
 
 
 @click.command("mark")
-@_with(_dag, _run)
+@options.run
 @click.argument("state", metavar="STATE", type=click.Choice([RunState.SUCCESS.value, RunState.FAILED.value]))
-@_with(_dry_run, options.as_json)
+@options.together(_dry_run, options.as_json)
 def mark_run(dag_id: str, run_id: str, state: str, *, dry_run: bool) -> None:
     """Mark a run as success or failed. Running tasks are stopped."""
     run = options.transact(reads.run, dag_id, run_id)
@@ -151,17 +138,17 @@ def mark_run(dag_id: str, run_id: str, state: str, *, dry_run: bool) -> None:
 
 
 @click.command("mark")
-@_with(_dag, _run, _task)
+@options.task
 @click.argument(
     "state", metavar="STATE", type=click.Choice([TaskState.SUCCESS.value, TaskState.FAILED.value, TaskState.SKIPPED.value])
 )
-@_with(_upstream, _downstream, _map_index)
+@options.together(_upstream, _downstream, _map_index)
 @click.option("--past", is_flag=True, help="Include all earlier runs.")
 @click.option("--future", is_flag=True, help="Include all later runs.")
 @click.option(
     "--clear-downstream", is_flag=True, help="Also clear failed downstream tasks, and queue a finished run again for them."
 )
-@_with(_dry_run, options.as_json)
+@options.together(_dry_run, options.as_json)
 def mark_task(
     dag_id: str,
     run_id: str,
@@ -190,7 +177,7 @@ def mark_task(
 
 
 @click.command("delete")
-@_with(_dag, _run, options.yes, options.as_json)
+@options.together(options.run, options.yes, options.as_json)
 def delete_run(dag_id: str, run_id: str, *, yes: bool) -> None:
     """Delete a run with its task instances, tries, XComs and returned DataFrames. Its logs stay."""
     options.transact(reads.run, dag_id, run_id)
@@ -202,7 +189,7 @@ def delete_run(dag_id: str, run_id: str, *, yes: bool) -> None:
 
 
 @click.command("delete")
-@_with(_dag, options.yes, options.as_json)
+@options.together(options.dag, options.yes, options.as_json)
 def delete_dag(dag_id: str, *, yes: bool) -> None:
     """Delete a DAG with all its runs and versions. If its file still exists, the DAG is created again without them."""
     options.transact(reads.dag, dag_id)

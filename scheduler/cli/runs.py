@@ -42,8 +42,7 @@ def list_(dag_id: str | None, state: str | None, limit: int | None) -> None:
 
 
 @runs.command()
-@click.argument("dag_id", metavar="DAG")
-@click.argument("run_id", metavar="RUN")
+@options.run
 @click.option("--events", "events_wanted", is_flag=True, help="Include every state change with its time, actor and reason.")
 @options.as_json
 def show(dag_id: str, run_id: str, events_wanted: bool) -> None:
@@ -66,8 +65,7 @@ def show(dag_id: str, run_id: str, events_wanted: bool) -> None:
 
 
 @runs.command()
-@click.argument("dag_id", metavar="DAG")
-@click.argument("run_id", metavar="RUN")
+@options.run
 @click.option("--timeout", "timeout_s", type=click.FloatRange(min=0), metavar="SECONDS", help="Stop watching after this time.")
 @options.as_json
 def watch(dag_id: str, run_id: str, timeout_s: float | None) -> None:

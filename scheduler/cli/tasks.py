@@ -36,7 +36,7 @@ tasks.add_command(run_actions.mark_task)
 
 
 @tasks.command("list")
-@click.argument("dag_id", metavar="DAG")
+@options.dag
 @click.argument("run_id", metavar="[RUN]", required=False)
 @options.as_json
 def list_(dag_id: str, run_id: str | None) -> None:
@@ -58,13 +58,9 @@ def list_(dag_id: str, run_id: str | None) -> None:
 
 
 @tasks.command()
-@click.argument("dag_id", metavar="DAG")
-@click.argument("run_id", metavar="RUN")
-@click.argument("task_id", metavar="TASK")
+@options.task
 @click.option("--try", "try_number", type=click.IntRange(min=1), metavar="N", help="Number of the try. Default: the newest.")
-@click.option(
-    "--map-index", type=click.IntRange(min=-1), default=-1, show_default=True, help="Map index of a mapped task instance."
-)
+@options.map_index
 @click.option("-f", "--follow", is_flag=True, help="Keep printing until the try ends.")
 @options.as_json
 def logs(dag_id: str, run_id: str, task_id: str, *, try_number: int | None, map_index: int, follow: bool) -> None:
@@ -87,9 +83,7 @@ def logs(dag_id: str, run_id: str, task_id: str, *, try_number: int | None, map_
 
 
 @tasks.command()
-@click.argument("dag_id", metavar="DAG")
-@click.argument("run_id", metavar="RUN")
-@click.argument("task_id", metavar="TASK")
+@options.task
 @click.option(
     "--map-index", type=click.IntRange(min=-1), help="Map index of a mapped task instance. Default: the first unfinished one."
 )
@@ -103,12 +97,8 @@ def why(dag_id: str, run_id: str, task_id: str, *, map_index: int | None) -> Non
 
 
 @tasks.command()
-@click.argument("dag_id", metavar="DAG")
-@click.argument("run_id", metavar="RUN")
-@click.argument("task_id", metavar="TASK")
-@click.option(
-    "--map-index", type=click.IntRange(min=-1), default=-1, show_default=True, help="Map index of a mapped task instance."
-)
+@options.task
+@options.map_index
 @options.as_json
 def xcoms(dag_id: str, run_id: str, task_id: str, *, map_index: int) -> None:
     """Print the XComs of a task instance. For a DataFrame, print its location, rows and columns."""

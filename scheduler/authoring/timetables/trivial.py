@@ -1,9 +1,11 @@
-"""Schedules without ticks: never, once, and continuously."""
+"""Schedules without ticks: never, once, continuously, and on updates of assets, alone or together with a timetable."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, timedelta
-from typing import ClassVar
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar
 
+from scheduler.authoring.asset import Condition
 from scheduler.authoring.timetables.base import Asked, RunTimes, Timetable, exact
 
 #: Two runs of one DAG never have the same logical date.
@@ -60,3 +62,62 @@ class Continuous(Timetable):
     @property
     def summary(self) -> str:
         return "continuous"
+
+
+@dataclass(frozen=True, slots=True)
+class WhenUpdated(Timetable):
+    """schedule=[asset, ...], `a & b`, `a | b`: a run each time the assets of the condition have been updated."""
+
+    kind: ClassVar[str] = "assets"
+    assets: Condition
+
+    def _following(self, asked: Asked) -> RunTimes | None:
+        return None
+
+    def to_spec(self) -> dict[str, Any]:
+        return {"kind": self.kind, "condition": self.assets.to_spec(), "uris": self.assets.uris}
+
+    @property
+    def condition(self) -> Condition:
+        return self.assets
+
+    @property
+    def summary(self) -> str:
+        return f"on {self.assets.summary}"
+
+
+@dataclass(frozen=True, slots=True)
+class UpdatedOrTime(Timetable):
+    """AssetOrTimeSchedule: the runs of a timetable, and a run each time the assets have been updated."""
+
+    kind: ClassVar[str] = "asset_or_time"
+    timetable: Timetable
+    assets: Condition
+
+    def _following(self, asked: Asked) -> RunTimes | None:
+        return self.timetable._following(asked)
+
+    def to_spec(self) -> dict[str, Any]:
+        spec = {"condition": self.assets.to_spec(), "uris": self.assets.uris}
+        return {"kind": self.kind, "timetable": self.timetable.to_spec(), **spec}
+
+    @property
+    def condition(self) -> Condition:
+        return self.assets
+
+    @property
+    def is_periodic(self) -> bool:
+        return self.timetable.is_periodic
+
+    @property
+    def summary(self) -> str:
+        return f"{self.timetable.summary}, and on {self.assets.summary}"
+
+    def runs_between(self, first: datetime, last: datetime, *, anchor: datetime | None = None) -> Iterator[RunTimes]:
+        return self.timetable.runs_between(first, last, anchor=anchor)
+
+    def latest(self, now: datetime, *, anchor: datetime | None = None) -> RunTimes | None:
+        return self.timetable.latest(now, anchor=anchor)
+
+    def manual_interval(self, moment: datetime) -> tuple[datetime, datetime]:
+        return self.timetable.manual_interval(moment)
