@@ -57,22 +57,15 @@ class LazyGroup(click.Group):
             _end(error, debug=bool(ctx.params.get("debug")))
 
 
-def _refusal(message: str, exit_code: int) -> click.ClickException:
-    """Return the exception that click prints."""
-    refusal = click.ClickException(message)
-    refusal.exit_code = exit_code  # type: ignore[misc]
-    return refusal
-
-
 def _end(error: Exception, *, debug: bool) -> NoReturn:
     if debug:
         traceback.print_exception(error, file=sys.stderr)
     known = as_paceline_error(error)
-    if known is not None:
-        raise _refusal(str(known), known.exit_code)
     hint = "" if debug else " `paceline --debug ...` shows where."
     text = str(error).strip().splitlines() or ["no message"]
-    raise _refusal(f"Unexpected {type(error).__name__}: {text[0]}.{hint}", 1)
+    shown = click.ClickException(str(known) if known is not None else f"Unexpected {type(error).__name__}: {text[0]}.{hint}")
+    shown.exit_code = 1 if known is None else known.exit_code  # type: ignore[misc]
+    raise shown
 
 
 def as_paceline_error(error: Exception) -> PacelineError | None:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Concatenate, ParamSpec, Protocol
+from typing import Any, Concatenate, ParamSpec
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -34,7 +34,7 @@ def watch_run(engine: Engine, dag_id: str, run_id: str, *, console: Console, tim
     If the database becomes unreachable, the command waits for it.
     """
     deadline = float("inf") if timeout_s is None else time.monotonic() + timeout_s
-    view: _View = _Bars(console) if console.is_terminal else _Lines(console)
+    view: _Bars | _Lines = _Bars(console) if console.is_terminal else _Lines(console)
     since: datetime | None = None
     try:
         while True:
@@ -83,12 +83,6 @@ def _patiently(
 
     retrying = retries.repeated(lambda error: isinstance(error, OperationalError), pause_s=0.0, failed=wait)
     return retrying(database.transact, engine, read, *args, **kwargs)
-
-
-class _View(Protocol):
-    def show(self, now: dict[str, Any]) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class _Lines:

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from scheduler.dagfiles import lines, problem, process_tree
 from scheduler.dagfiles.answers import CALLBACK_ANSWER, MAX_CALL_ANSWER_BYTES, Called, Ended, Opened, fault
 from scheduler.dagfiles.parser import environment
-from scheduler.dagfiles.piped import Piped
+from scheduler.dagfiles.pipes import Piped
 from scheduler.settings import Settings
 
 A = TypeVar("A", Opened, Called, Ended)

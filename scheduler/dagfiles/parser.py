@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from scheduler.dagfiles import lines, problem
 from scheduler.dagfiles.answers import MAX_LINE_BYTES, Answer, fault
-from scheduler.dagfiles.piped import Piped
+from scheduler.dagfiles.pipes import Piped
 from scheduler.process import hardening
 from scheduler.settings import Settings
 
