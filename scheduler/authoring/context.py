@@ -19,7 +19,7 @@ from scheduler.exceptions import PacelineError
 Context = running.Context
 
 #: The logical date in its usual formats; absent for a run without a logical date.
-DATE_KEYS = ("logical_date", *DATE_FORMATS)
+DATE_KEYS = ("logical_date", *DATE_FORMATS, "ts_nodash_with_tz")
 #: Of the DAG's last successful run before this one; None if there is none.
 PREVIOUS_KEYS = (
     "prev_data_interval_start_success",
@@ -210,4 +210,5 @@ def dates(logical_date: datetime | None) -> Mapping[str, Any]:
     if logical_date is None:
         return {}
     moment = logical_date.astimezone(UTC)
-    return {"logical_date": moment, **{name: formatted(moment) for name, formatted in DATE_FORMATS.items()}}
+    formats = {name: formatted(moment) for name, formatted in DATE_FORMATS.items()}
+    return {"logical_date": moment, **formats, "ts_nodash_with_tz": formats["ts"].replace("-", "").replace(":", "")}

@@ -6,6 +6,7 @@ import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +23,10 @@ _MARKS = ("{{", "{%", "{#")
 _UNDEFINED = re.compile(r"'(\w+)' is undefined")
 #: The usual formats of a datetime, by the name of the filter and of the context variable with the logical date.
 DATE_FORMATS: Mapping[str, Callable[[datetime], str]] = {
-    "ds": lambda moment: moment.strftime("%Y-%m-%d"),
-    "ds_nodash": lambda moment: moment.strftime("%Y%m%d"),
+    "ds": methodcaller("strftime", "%Y-%m-%d"),
+    "ds_nodash": methodcaller("strftime", "%Y%m%d"),
     "ts": datetime.isoformat,
-    "ts_nodash": lambda moment: moment.strftime("%Y%m%dT%H%M%S"),
-    "ts_nodash_with_tz": lambda moment: moment.isoformat().replace("-", "").replace(":", ""),
+    "ts_nodash": methodcaller("strftime", "%Y%m%dT%H%M%S"),
 }
 
 
@@ -126,6 +126,7 @@ def environment(dag: Graph[Any] | None) -> Environment:
         options |= {"undefined": dag.template_undefined or StrictUndefined, **dag.jinja_environment_kwargs}
     jinja = (SandboxedNative if native else SandboxedEnvironment)(**options)
     jinja.filters |= DATE_FORMATS
+    jinja.filters["ts_nodash_with_tz"] = lambda moment: moment.isoformat().replace("-", "").replace(":", "")
     if dag is not None:
         jinja.globals |= dag.user_defined_macros
         jinja.filters |= dag.user_defined_filters
