@@ -97,11 +97,15 @@ class OutletEvent:
         self.extra |= extra
 
 
+@dataclass(eq=False, repr=False)
 class OutletEvents(_ByAsset[OutletEvent]):
     """`outlet_events[asset].extra = {...}`, for each outlet of the task."""
 
-    def __init__(self, outlets: Sequence[Asset]) -> None:
-        self._events = {asset.uri: (asset, OutletEvent(asset)) for asset in outlets}
+    _outlets: Sequence[Asset]
+
+    @cached_property
+    def _events(self) -> Mapping[str, tuple[Asset, OutletEvent]]:  # type: ignore[override]
+        return {asset.uri: (asset, OutletEvent(asset)) for asset in self._outlets}
 
     def to_xcom(self) -> dict[str, Any]:
         """{uri: {"extra": ...}} for the outlets that have an extra, see store/dags/assets."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 from scheduler.authoring import running
@@ -49,13 +51,21 @@ class VariableBackend(Protocol):
         """Delete a variable; False if it does not exist."""
 
 
+@dataclass(eq=False, repr=False)
 class Variables:
-    """`var` of a context: `var.value.key` (strings) and `var.json.key` (JSON values), each also with `.get(key, default)`."""
+    """`var` of a context: `var.value.key` and `var.json.key`, each also with `.get(key, default)`."""
 
-    def __init__(self, backend: VariableBackend) -> None:
-        self.backend = backend
-        self.value = Accessor(backend, as_json=False)
-        self.json = Accessor(backend, as_json=True)
+    backend: VariableBackend
+
+    @cached_property
+    def value(self) -> Accessor:
+        """Variables as strings."""
+        return Accessor(self.backend, as_json=False)
+
+    @cached_property
+    def json(self) -> Accessor:
+        """Variables as JSON values."""
+        return Accessor(self.backend, as_json=True)
 
 
 class Accessor:
