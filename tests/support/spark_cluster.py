@@ -140,7 +140,7 @@ def _has_worker(cluster: SparkCluster, processes: "list[subprocess.Popen[bytes]]
         raise RuntimeError(f"The Spark cluster did not start: {_logs(cluster.folder)}")
     try:
         return any(one["state"] == "ALIVE" for one in cluster.state()["workers"])
-    except OSError:
+    except (OSError, json.JSONDecodeError):  # A master that starts answers /json/ with its page of HTML at first.
         return False
 
 
