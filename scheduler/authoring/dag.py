@@ -15,7 +15,7 @@ from scheduler.authoring.arguments import LATER_FOR_DAGS, LATER_FOR_TASKS, Argum
 from scheduler.authoring.dag_arguments import CALLBACKS, DagArguments
 from scheduler.authoring.deadline import DeadlineAlert
 from scheduler.authoring.fields import checked
-from scheduler.authoring.graph import Graph, Group, Unfinished
+from scheduler.authoring.graph import Graph, Group
 from scheduler.authoring.signatures import parameters
 from scheduler.authoring.timetables.base import Timetable
 from scheduler.exceptions import DagCycleError, DagError, NotFoundError
@@ -73,7 +73,7 @@ class DAG(Graph[AbstractOperator]):
         self.task_dict: dict[str, AbstractOperator] = {}
         self.task_group_dict: dict[str, Group] = {}
         self.edge_labels: dict[tuple[str, str], str] = {}
-        self.partials: list[Unfinished] = []
+        self.partials: list[Any] = []
         self.suffixes: dict[str, int] = {}
 
     @property

@@ -28,27 +28,7 @@ class Values:
             self.results.append(value)
 
 
-class Expansion:
-    """How a mapped task or group gets its arguments."""
-
-    def spec(self) -> dict[str, Any]:
-        """The expansion as data, see SerializedTask.expand."""
-        raise NotImplementedError
-
-    def results(self) -> Iterator[XComArg]:
-        """The task results that it reads."""
-        raise NotImplementedError
-
-    def names(self) -> set[str]:
-        """The argument names that are known when the DAG file is parsed."""
-        raise NotImplementedError
-
-    def values(self, context: Mapping[str, Any], map_index: int) -> Values:
-        """The arguments of instance `map_index`."""
-        raise NotImplementedError
-
-
-class Product(Expansion):
+class Product:
     """`.expand(a=..., b=...)`: one instance for each combination of the values; the last argument varies fastest."""
 
     def __init__(self, inputs: Mapping[str, Any], refuse: Refuse) -> None:
@@ -64,15 +44,19 @@ class Product(Expansion):
         self._refs = [_ref(value) for value in inputs.values()]
 
     def spec(self) -> dict[str, Any]:
+        """The expansion as data, see SerializedTask.expand."""
         return {"kind": "product", "inputs": self._refs}
 
     def results(self) -> Iterator[XComArg]:
+        """The task results that it reads."""
         yield from results_in(self.inputs)
 
     def names(self) -> set[str]:
+        """The argument names that are known when the DAG file is parsed."""
         return set(self.inputs)
 
     def values(self, context: Mapping[str, Any], map_index: int) -> Values:
+        """The arguments of instance `map_index`."""
         found = Values()
         rest = map_index
         first = next(iter(self.inputs))
@@ -86,7 +70,7 @@ class Product(Expansion):
         return found
 
 
-class Entries(Expansion):
+class Entries:
     """`.expand_kwargs([{...}, ...])`: a dict of arguments for each instance."""
 
     def __init__(self, inputs: Any, refuse: Refuse) -> None:
@@ -109,15 +93,19 @@ class Entries(Expansion):
         return [] if isinstance(self.inputs, XComArg) else [entry for entry in self.inputs if isinstance(entry, Mapping)]
 
     def spec(self) -> dict[str, Any]:
+        """The expansion as data, see SerializedTask.expand."""
         return {"kind": "list", "inputs": self._refs}
 
     def results(self) -> Iterator[XComArg]:
+        """The task results that it reads."""
         yield from results_in(self.inputs)
 
     def names(self) -> set[str]:
+        """The argument names that are known when the DAG file is parsed."""
         return {name for entry in self.literals for name in entry}
 
     def values(self, context: Mapping[str, Any], map_index: int) -> Values:
+        """The arguments of instance `map_index`."""
         entries = self.inputs.entries(context) if isinstance(self.inputs, XComArg) else self.inputs
         entry = entries[map_index]
         is_result = isinstance(self.inputs, XComArg) or isinstance(entry, XComArg)
@@ -129,6 +117,10 @@ class Entries(Expansion):
         for name, value in entry.items():
             found.take(name, value, context, is_result=is_result)
         return found
+
+
+#: How a mapped task or group gets its arguments.
+Expansion = Product | Entries
 
 
 class MappedArgument(XComArg):

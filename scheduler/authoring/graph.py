@@ -6,7 +6,7 @@ The modules of operators, task groups and DAGs build on these classes, so that t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from scheduler.authoring.arguments import Arguments
 from scheduler.authoring.params import Param
@@ -189,12 +189,6 @@ class Group(Linkable):
         return [task for task in ends if not (task.is_setup and task.downstream_task_ids & tasks.keys())] or ends
 
 
-class Unfinished(Protocol):
-    """A definition that can still become a task, such as a partial()."""
-
-    def validate(self) -> None: ...
-
-
 class Graph(Generic[NodeT]):
     """A DAG, as its tasks and groups see it."""
 
@@ -206,7 +200,8 @@ class Graph(Generic[NodeT]):
     task_group_dict: dict[str, Group]
     #: Labels of edges, by the IDs of the two tasks.
     edge_labels: dict[tuple[str, str], str]
-    partials: list[Unfinished]
+    #: Each partial(), which can still become a task, see authoring/mapping.
+    partials: list[Any]
     #: The numbers of the last suffixes, see `unique_id`.
     suffixes: dict[str, int]
     # For templates:

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -45,12 +44,12 @@ def run(settings: Settings, dag_id: str, *, logical_date: datetime, conf: dict[s
     )
     tasks = []
     test_run = MemoryRun(settings, dag, plan, dag_run, retries=False)
-    with (
-        _data_deleted_afterwards(settings, dag_run),
-        _spark_ended_afterwards(),
-        contextlib.redirect_stdout(sys.stderr if quiet else sys.stdout),
-        output.masked((1,), (2,)),
-    ):
+    with contextlib.ExitStack() as stack:
+        # The run is not in the database, so the returned DataFrames would never be deleted.
+        stack.callback(data_folder.delete_run, settings.data_url, dag_id, dag_run.run_id, NO_NUMBER)
+        stack.callback(_end_spark)
+        stack.enter_context(contextlib.redirect_stdout(sys.stderr if quiet else sys.stdout))
+        stack.enter_context(output.masked((1,), (2,)))
         for row in test_run.rows():
             if not quiet:
                 index = f"[{row['map_index']}]" if row["map_index"] >= 0 else ""
@@ -89,21 +88,8 @@ def _mentions(path: Path, dag_id: str) -> bool:
     return False
 
 
-@contextlib.contextmanager
-def _data_deleted_afterwards(settings: Settings, dag_run: context.DagRun) -> Iterator[None]:
-    """Delete the returned DataFrames after the block: the run is not in the database, so they would never be deleted."""
-    try:
-        yield
-    finally:
-        data_folder.delete_run(settings.data_url, dag_run.dag_id, dag_run.run_id, NO_NUMBER)
+def _end_spark() -> None:
+    if "workers.spark.sessions.session_pool" in sys.modules:
+        from workers.spark.sessions import session_pool
 
-
-@contextlib.contextmanager
-def _spark_ended_afterwards() -> Iterator[None]:
-    try:
-        yield
-    finally:
-        if "workers.spark.sessions.session_pool" in sys.modules:
-            from workers.spark.sessions import session_pool
-
-            session_pool.shutdown()
+        session_pool.shutdown()

@@ -11,7 +11,6 @@ import gc
 import json
 import os
 import select
-import sys
 import traceback
 from collections import deque
 from dataclasses import dataclass
@@ -163,7 +162,7 @@ def _child(request: dict[str, Any], parent: int, processes: int | None, input_fd
     except BaseException:
         traceback.print_exc()
     finally:
-        _flush()
+        pipes.flush()
         # Atexit handlers and threads of user code must not keep the child running.
         os._exit(code)
 
@@ -187,7 +186,7 @@ def _serve_file(request: dict[str, Any], input_fd: int, output_fd: int) -> None:
         with output.masked((1, 2)):
             answer = _call(dags, call)
         faulthandler.cancel_dump_traceback_later()
-        _flush()
+        pipes.flush()
         pipes.send(output_fd, answer)
 
 
@@ -220,13 +219,13 @@ def _confine(request: dict[str, Any], processes: int | None) -> None:
     """Leave the process group of the parent, and set the limits."""
     os.setpgid(0, 0)
     _log_to(request["log"])
-    limits.confine(limits.Limits(memory_mb=request["memory_limit_mb"], file_mb=MAX_FILE_MB, processes=processes))
+    limits.confine(memory_mb=request["memory_limit_mb"], file_mb=MAX_FILE_MB, processes=processes)
     faulthandler.enable(2)
 
 
 def _log_to(path: str) -> None:
     """Redirect all output to `path` from now on. If it cannot be written, the output is discarded."""
-    _flush()
+    pipes.flush()
     try:
         log = log_paths.append(path)
     except OSError:
@@ -234,12 +233,6 @@ def _log_to(path: str) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # user code may have closed or replaced them
-            stream.flush()
 
 
 def _receive(fd: int, requests: lines.LineReader) -> dict[str, Any] | None:

@@ -4,7 +4,6 @@ import contextlib
 import os
 import resource
 import time
-from dataclasses import dataclass
 
 import psutil
 
@@ -17,26 +16,18 @@ MAX_OPEN_FILES = 1024
 COUNT_S = 10.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Limits of a process, in MiB. `reserve_mb` is address space reserved for reporting that the rest is used up."""
+def confine(*, memory_mb: int, file_mb: int, reserve_mb: int = 0, processes: int | None = None) -> None:
+    """Limit this process and all its descendants. `reserve_mb` is for reporting that the rest of the memory is used up.
 
-    memory_mb: int
-    file_mb: int
-    reserve_mb: int = 0
-    #: All processes and threads of the user; None for root.
-    processes: int | None = None
-
-
-def confine(limits: Limits) -> None:
-    """Limit this process and all its descendants."""
-    memory = limits.memory_mb * MIB
-    resource.setrlimit(resource.RLIMIT_AS, (memory, memory + limits.reserve_mb * MIB))
+    `processes` is the limit for all processes and threads of the user; None for root.
+    """
+    memory = memory_mb * MIB
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory + reserve_mb * MIB))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    _lower(resource.RLIMIT_FSIZE, limits.file_mb * MIB)
+    _lower(resource.RLIMIT_FSIZE, file_mb * MIB)
     _lower(resource.RLIMIT_NOFILE, MAX_OPEN_FILES)
-    if limits.processes is not None:
-        _lower(resource.RLIMIT_NPROC, limits.processes)
+    if processes is not None:
+        _lower(resource.RLIMIT_NPROC, processes)
 
 
 class ProcessCount:
@@ -47,7 +38,7 @@ class ProcessCount:
         self._limit: int | None = None
 
     def limit(self) -> int | None:
-        """Return the value for `Limits.processes`."""
+        """Return the value for `confine`."""
         if self._counted_at is None or time.monotonic() - self._counted_at > COUNT_S:
             self._counted_at = time.monotonic()
             self._limit = None if os.getuid() == 0 else _running(os.getuid()) + MAX_PROCESSES

@@ -1,11 +1,9 @@
 """Parses one DAG file in its own child process: runs the user code under limits and reports the result."""
 
-import contextlib
 import faulthandler
 import json
 import os
 import resource
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -38,7 +36,7 @@ class Work:
 def run_child(file: str, work: Work, *, parent: int, processes: int | None, result_fd: int, output_fd: int) -> NoReturn:
     """Run a newly forked child: parse `file`, write the result, and exit without cleaning up resources of the parent.
 
-    `processes` as in limits.Limits.
+    `processes` as in limits.confine.
     """
     code = 1
     try:
@@ -102,7 +100,7 @@ def _confine(config: Scheduler, processes: int | None, *, result_fd: int, output
     os.dup2(result_fd, RESULT_FD, inheritable=False)
     os.closerange(RESULT_FD + 1, os.sysconf("SC_OPEN_MAX"))
     memory_mb = config.dag_file_memory_limit_mb
-    limits.confine(limits.Limits(memory_mb=memory_mb, file_mb=MAX_FILE_MB, reserve_mb=RESERVE_MB, processes=processes))
+    limits.confine(memory_mb=memory_mb, file_mb=MAX_FILE_MB, reserve_mb=RESERVE_MB, processes=processes)
     faulthandler.enable(RESULT_FD)
     # Reports where the file hangs at the time limit and ends the process. If that fails, the keeper kills it.
     faulthandler.dump_traceback_later(config.dag_file_processor_timeout, file=RESULT_FD, exit=True)
@@ -114,7 +112,5 @@ def _release_reserve() -> None:
 
 
 def _write(result: bytes) -> None:
-    with contextlib.suppress(Exception):  # the file may have closed or replaced them
-        sys.stdout.flush()
-        sys.stderr.flush()
+    pipes.flush()
     pipes.write(RESULT_FD, result)

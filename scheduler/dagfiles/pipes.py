@@ -99,3 +99,10 @@ def write(fd: int, data: bytes) -> None:
     left = memoryview(data)
     while left:
         left = left[os.write(fd, left) :]
+
+
+def flush() -> None:
+    """Flush the output of user code."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # user code may have closed or replaced them
+            stream.flush()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 
 from scheduler.authoring import cron, zones
 from scheduler.exceptions import TimetableError
@@ -12,19 +12,6 @@ from scheduler.exceptions import TimetableError
 #: The fields of a dateutil relativedelta that are stored.
 RELATIVE = ("years", "months", "days", "hours", "minutes", "seconds", "microseconds")
 ABSOLUTE = ("year", "month", "day", "hour", "minute", "second", "microsecond")
-
-
-class Ticks(Protocol):
-    """A sequence of moments in UTC."""
-
-    def after(self, moment: datetime) -> datetime | None:
-        """The first tick after `moment`."""
-
-    def from_on(self, moment: datetime) -> datetime | None:
-        """The first tick at or after `moment`."""
-
-    def up_to(self, moment: datetime) -> datetime | None:
-        """The last tick at or before `moment`."""
 
 
 class Clocks:
@@ -35,12 +22,15 @@ class Clocks:
         self._clocks = [cron.Clock(expression, zone) for expression in expressions]
 
     def after(self, moment: datetime) -> datetime | None:
+        """The first tick after `moment`."""
         return min(filter(None, (clock.after(moment) for clock in self._clocks)), default=None)
 
     def from_on(self, moment: datetime) -> datetime | None:
+        """The first tick at or after `moment`."""
         return min(filter(None, (clock.from_on(moment) for clock in self._clocks)), default=None)
 
     def up_to(self, moment: datetime) -> datetime | None:
+        """The last tick at or before `moment`."""
         return max(filter(None, (clock.up_to(moment) for clock in self._clocks)), default=None)
 
 
@@ -71,6 +61,10 @@ class Steps:
     def _reached(self, number: int, moment: datetime) -> bool:
         tick = self._step.tick(self._anchor, number)
         return number < 0 if tick is None else tick <= moment
+
+
+#: A sequence of moments in UTC.
+Ticks = Clocks | Steps
 
 
 class Step:

@@ -125,7 +125,7 @@ def test_a_user_may_start_only_so_many_more_processes(monkeypatch: pytest.Monkey
             if os.getuid() == 0:  # whom the kernel does not limit
                 os.setgid(65534)
                 os.setuid(65534)
-            limits.confine(limits.Limits(memory_mb=4096, file_mb=1, processes=limits.ProcessCount().limit()))
+            limits.confine(memory_mb=4096, file_mb=1, processes=limits.ProcessCount().limit())
             children = []
             try:
                 for _ in range(200):
