@@ -60,10 +60,6 @@ def toml_file() -> str:
 def settings_page() -> str:
     """Return docs/reference/settings.md."""
     lines = [
-        "# Settings",
-        "",
-        f"<!-- {NOTE} -->",
-        "",
         "Environment variables override the file (`$PACELINE_CONFIG` or `config/paceline.toml`), which overrides the defaults.",
         "An empty environment variable counts as unset. `paceline config show` prints the effective settings and the source",
         "of each.",
@@ -78,18 +74,17 @@ def settings_page() -> str:
             cells = [f"`{key}`", default, allowed(f"{section}.{key}"), f"`{names[section, key]}`", str(field.description)]
             lines.append(f"| {' | '.join(cells)} |")
     assert sum(line.startswith("| `") for line in lines) == len(keys())
-    return "\n".join(lines) + "\n"
+    return _page("Settings", lines)
 
 
 def cli_page() -> str:
     """Return docs/reference/cli.md: the help of every command."""
-    lines = ["# Command line", "", f"<!-- {NOTE} -->", ""]
-    lines += [
+    lines = [
         "Every command that reads data accepts `--json`. An error is one sentence on stderr. `paceline --debug` adds a traceback."
     ]
     for name, text in _help(paceline, "paceline", None):
         lines += ["", f"## `{name}`", "", "```", text.rstrip(), "```"]
-    return "\n".join(lines) + "\n"
+    return _page("Command line", lines)
 
 
 def states_page() -> str:
@@ -97,8 +92,7 @@ def states_page() -> str:
     by_edge: dict[tuple[str, str], dict[str, str]] = {}
     for move in states.TRANSITIONS:
         by_edge.setdefault((move.source.value, move.target.value), {})[move.actor.value] = move.reason
-    lines = ["# States of a task instance", "", f"<!-- {NOTE} -->", ""]
-    lines += [
+    lines = [
         "The allowed state transitions of a task instance, with the actor of each. No other transition is possible. The actor",
         "`follower` is a worker that queues the tasks downstream of its own task.",
         "",
@@ -112,13 +106,12 @@ def states_page() -> str:
     lines += ["```", "", "| from | to | actor | condition |", "|---|---|---|---|"]
     for (source, target), actors in by_edge.items():
         lines += [f"| {source} | {target} | {actor} | {reason} |" for actor, reason in actors.items()]
-    return "\n".join(lines) + "\n"
+    return _page("States of a task instance", lines)
 
 
 def fault_points_page() -> str:
     """Return docs/reference/fault-points.md."""
-    lines = ["# Fault points", "", f"<!-- {NOTE} -->", ""]
-    lines += [
+    lines = [
         "A fault point is a step at which a test can kill, stop, delay or fail a process; see `scheduler/process/fault_points.py`.",
         f"It is off and costs nothing unless `{fault_points.FAULTS}` lists it: `{fault_points.FORM}`.",
         f"If it is set without `{fault_points.FOLDER}`, or with a database on another machine, the process does not start.",
@@ -127,7 +120,7 @@ def fault_points_page() -> str:
         "|---|---|",
         *(f"| `{name}` | {text} |" for name, text in fault_points.POINTS.items()),
     ]
-    return "\n".join(lines) + "\n"
+    return _page("Fault points", lines)
 
 
 def redis_file() -> str:
@@ -155,6 +148,10 @@ FILES: dict[str, Callable[[], str]] = {
     "docs/reference/states.md": states_page,
     "docs/reference/fault-points.md": fault_points_page,
 }
+
+
+def _page(title: str, lines: list[str]) -> str:
+    return "\n".join([f"# {title}", "", f"<!-- {NOTE} -->", "", *lines]) + "\n"
 
 
 def _help(command: click.Command, name: str, parent: click.Context | None) -> Iterator[tuple[str, str]]:

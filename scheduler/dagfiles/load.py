@@ -29,7 +29,9 @@ def load(folder: Path, file: str) -> dict[str, DAG]:
     # Appended at the end: config.py or json.py in a DAGs folder must not shadow a module that other code imports.
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
-    module = _module(path)
+    spec = importlib.util.spec_from_file_location(_module_name(path), path)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
     sys.modules[module.__name__] = module
     try:
         with scope.collect() as opened:
@@ -169,12 +171,6 @@ def _first_undecodable_line(raw: bytes) -> int:
     except UnicodeDecodeError as error:
         return raw.count(b"\n", 0, error.start) + 1
     return 1
-
-
-def _module(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(_module_name(path), path)
-    assert spec is not None
-    return importlib.util.module_from_spec(spec)
 
 
 def _module_name(path: Path) -> str:

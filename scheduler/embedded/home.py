@@ -84,9 +84,15 @@ def let_read(folder: Path, identity: tuple[int, int]) -> None:
 
 def _let(place: Path, identity: tuple[int, int], bits: int) -> None:
     """Add an entry to the access control list: mode bits would open the folder to every user of the machine permanently."""
-    if access_lists.rights(place, identity) & bits != bits:
-        with _explained(place):
-            access_lists.grant(place, identity[0], bits)
+    if access_lists.rights(place, identity) & bits == bits:
+        return
+    try:
+        access_lists.grant(place, identity[0], bits)
+    except OSError as error:
+        raise PacelineError(
+            f"The user that runs PostgreSQL cannot get access to {place} ({error.strerror}): set PACELINE_HOME to a folder that"
+            " every user can search, or run as another user than root."
+        ) from None
 
 
 def _server_user() -> pwd.struct_passwd:
@@ -101,17 +107,6 @@ def _server_user() -> pwd.struct_passwd:
         raise PacelineError(
             f"PostgreSQL refuses to run as root and the user {SERVER_USER} could not be created ({reason}): "
             "run as another user, or set PACELINE_DATABASE_URL."
-        ) from None
-
-
-@contextlib.contextmanager
-def _explained(place: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise PacelineError(
-            f"The user that runs PostgreSQL cannot get access to {place} ({error.strerror}): set PACELINE_HOME to a folder that"
-            " every user can search, or run as another user than root."
         ) from None
 
 
