@@ -110,13 +110,11 @@ class GroupFunction:
 
     def partial(self, **given: Any) -> GroupFunction:
         """The same function, with arguments that are the same for every instance of a mapped group."""
-        self._refuse_repeated(given)
         self._check_names(given)
         return GroupFunction(self.function, self._arguments, {**self._given, **given})
 
     def expand(self, **mapped: Any) -> Any:
         """One instance of the group for each value, or for each combination of several arguments."""
-        self._refuse_repeated(mapped)
         self._check_names(mapped)
         product = Product(mapped, self._refuse)
         return self._make(product, (), {**self._given, **{name: MappedArgument(product, name) for name in mapped}})
@@ -125,7 +123,6 @@ class GroupFunction:
         """One instance of the group for each dict of arguments."""
         entries = Entries(kwargs, self._refuse)
         names = entries.names()
-        self._refuse_repeated(names)
         self._check_names(names)
         rest = {name: MappedArgument(entries, name) for name in self._parameters if name not in self._given}
         return self._make(entries, (), {**self._given, **rest})
@@ -149,15 +146,14 @@ class GroupFunction:
         return group if returned is None else returned
 
     def _check_names(self, names: Any) -> None:
+        """Reject arguments that are given twice, or are not in the signature of the function."""
+        refuse_repeated(names, self._given, self._refuse)
         known = self._parameters
         if any(p.kind is p.VAR_KEYWORD for p in known.values()):
             return
         for name in names:
             if name not in known:
                 raise self._refuse(f"the function has no argument {name!r}.")
-
-    def _refuse_repeated(self, names: Any) -> None:
-        refuse_repeated(names, self._given, self._refuse)
 
     def _refuse(self, complaint: str) -> DagError:
         return source.fault(f"Task group {self.function.__name__!r}: {complaint}")
