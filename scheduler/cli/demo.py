@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import os
 import shutil
@@ -111,9 +112,8 @@ def _run_flights(engine: Engine, settings: Settings, screen: Console) -> dict[st
     run_id = f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     queue = settings.core.default_queue
     created = database.transact(engine, runs.trigger, DAG_ID, run_id=run_id, triggered_by="demo", default_queue=queue)
-    redis = wakeups.Wakeups(settings)
-    redis.wake("plan", f"run:{created.id}")
-    redis.close()
+    with contextlib.closing(wakeups.Wakeups(settings)) as sender:
+        sender.wake("plan", f"run:{created.id}")
     return progress.watch_run(engine, DAG_ID, run_id, console=screen)
 
 

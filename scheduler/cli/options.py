@@ -1,5 +1,6 @@
 """Shared parts of the commands: settings and engine on demand, and types and options that check arguments."""
 
+import contextlib
 import json
 import os
 import sys
@@ -101,9 +102,8 @@ def asks(agreed: bool) -> bool:
 
 def wake(*tokens: str) -> None:
     """Wake a scheduler. Without Redis, the next poll a second later has the same effect."""
-    redis = wakeups.Wakeups(settings())
-    redis.wake(*tokens)
-    redis.close()
+    with contextlib.closing(wakeups.Wakeups(settings())) as sender:
+        sender.wake(*tokens)
 
 
 def standard_input() -> str:
