@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from bench.measure import quantile
+from bench.open_runs import BATCH
 from bench.scale import graphs
 from bench.scale.graphs import Graph
-from bench.scale.model import Costs, Deployment, Line, Model, Parameters, Step, Work
+from bench.scale.model import PASS_S, Costs, Deployment, Line, Model, Parameters, Step, Work
 
 ROLES = {"scheduler": "scheduler", "worker": "worker", "worker_children": "child", "postgres": "postgres", "redis": "redis"}
 #: CPU of both sides of a one-row commit, which is no part of the wait for the disk.
@@ -79,15 +80,15 @@ def fit(result: Mapping[str, Any]) -> Parameters:
     steps; and `wake_s` such that the model's chain by message takes what the measured one took."""
     by_message, standing, open_runs = result["by_message"]["chain"], result["standing"], result["open_runs"]
     then, in_place = conditions(by_message), result["shapes"]["chain"]
+    make, start, close = (_work(open_runs[f"{name}_ms"]) for name in ("make", "start", "close"))
     parameters = Parameters(
-        followed=_costs(by_message["cpu_s_per_task"]),
-        in_place=_costs(in_place["cpu_s_per_task"], then.cpu_s / conditions(in_place).cpu_s),
-        make=_work(open_runs["make_ms"]),
-        start=_work(open_runs["start_ms"]),
-        close=_work(open_runs["close_ms"]),
+        followed=_costs(by_message, (make, start, close)),
+        in_place=_costs(in_place, (make, start, close), then.cpu_s / conditions(in_place).cpu_s),
+        make=make,
+        start=start,
+        close=close,
         sweep=_work(open_runs["sweep_ms"]),
-        # One task of each run was queued.
-        queue=_each(_work(open_runs["queue_ms"])),
+        queue=_queue(open_runs["queue_ms"], _line(standing["pass_postgres_ms"])[0]),
         flush_s=max(0.0, 1 / result["raw"]["pg_commits_per_s"] - COMMIT_CPU_S),
         wake_s=0.0,
         pass_postgres_s=_line(standing["pass_postgres_ms"]),
@@ -137,9 +138,11 @@ def _work(by_size: Mapping[str, Sequence[float]]) -> Work:
     )
 
 
-def _each(work: Work) -> Work:
-    """The same, for each."""
-    return Work(scheduler=(0.0, sum(work.scheduler)), postgres=(0.0, sum(work.postgres)))
+def _queue(by_length: Mapping[str, Sequence[float]], pass_postgres_s: float) -> Work:
+    """For each task: one of each run was queued, by a pass for all of a batch, which is counted apart."""
+    scheduler, postgres = (sum(spent) / len(by_length) / 1000 for spent in zip(*by_length.values(), strict=True))
+    of_pass = PASS_S / BATCH, pass_postgres_s / BATCH
+    return Work(scheduler=(0.0, max(0.0, scheduler - of_pass[0])), postgres=(0.0, max(0.0, postgres - of_pass[1])))
 
 
 def _line(by_active: Mapping[str, float]) -> Line:
@@ -149,8 +152,12 @@ def _line(by_active: Mapping[str, float]) -> Line:
     return max(0.0, least - each * low), each
 
 
-def _costs(cpu: Mapping[str, float], by: float = 1.0) -> Costs:
-    return Costs(**{name: cpu[role] * by for role, name in ROLES.items()})
+def _costs(shape: Mapping[str, Any], of_run: Sequence[Work], by: float = 1.0) -> Costs:
+    """Of a task of one run, without the share of PostgreSQL in the run itself."""
+    tasks = shape["tasks"]
+    run_s = sum(work.postgres[0] + work.postgres[1] * tasks for work in of_run)
+    seconds = {name: shape["cpu_s_per_task"][role] * by for role, name in ROLES.items()}
+    return Costs(**seconds | {"postgres": max(0.0, seconds["postgres"] - run_s / tasks)})
 
 
 def makespan(parameters: Parameters, name: str, work: Mapping[str, float], deployment: Deployment = BENCH) -> float:

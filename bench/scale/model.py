@@ -25,6 +25,8 @@ HEADROOM, BATCH, RUNS = 32, 256, 20
 #: How a child's CPU and PostgreSQL's are divided; only hops depend on it, not how long a run takes.
 CHILD_CLAIM, CHILD_WORK, CHILD_REPORT, CHILD_PUBLISH = 0.3, 0.3, 0.25, 0.15
 POSTGRES_CLAIM, POSTGRES_REPORT = 0.35, 0.65
+#: CPU of a scheduler for a pass that finds nothing.
+PASS_S = 0.001
 #: Seconds: always, and for each.
 Line = tuple[float, float]
 
@@ -61,9 +63,8 @@ class Parameters:
     #: Share of the CPU of workers, children and PostgreSQL that is spent beside the step and delays only what needs the same core:
     #: acknowledgments, logs, tidying up, the writers of PostgreSQL.
     beside: float = 0.3
-    #: CPU of a scheduler for a pass that finds nothing; and of PostgreSQL for a pass and for a beat of a worker, the latter by the
-    #: task instances that are queued or running.
-    pass_s: float = 0.001
+    #: CPU of PostgreSQL for a pass and for a beat of a worker is by the task instances that are queued or running.
+    pass_s: float = PASS_S
     pass_postgres_s: Line = (0.001, 0.0)
     beat_postgres_s: Line = (0.0002, 0.0)
     #: A task instance that a scheduler queues, beside `followed`.

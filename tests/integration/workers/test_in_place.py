@@ -224,3 +224,13 @@ def test_flower_sees_each_task_of_a_chain(bench: Any) -> None:
     assert {event["args"] for event in seen if event["type"] == "task-received"} == {"r1"}
     dispatches = {found[0] for found in bench.scenario.rows("select dispatch_id::text from task_instance")}
     assert named.keys() == dispatches
+
+
+def test_flower_sees_each_task_after_the_broker_was_away(bench: Any) -> None:
+    bench.worker(**LONG)
+    bench.scenario.broker.client_kill_filter(_type="normal", skipme=True)
+    bench.scenario.broker.client_kill_filter(_type="pubsub")
+    with events(bench) as seen:
+        eventually(lambda: any(event["type"] == "worker-heartbeat" for event in seen))
+        bench.run(chain(10))
+        eventually(lambda: sum(event["type"] == "task-succeeded" for event in seen) == 10, message=lambda: str(seen))
