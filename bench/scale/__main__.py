@@ -103,8 +103,8 @@ def fit(result: Mapping[str, Any]) -> Parameters:
 
 
 def _under(parameters: Parameters, then: Conditions, now: Conditions) -> Parameters:
-    """What was fitted `then`, as it is `now`: a machine of CORES whole cores, on which everything takes the longer."""
-    cpu = now.cpu_s / then.cpu_s * CORES / now.cores
+    """What was fitted `then`, as it is `now`: on a machine of CORES cores, of which other load takes more or less."""
+    cpu = now.cpu_s / then.cpu_s * then.cores / now.cores
     wake = now.hop_s / then.hop_s
     return replace(
         parameters,
