@@ -73,6 +73,7 @@ def measure(options: Options) -> Piece:
         concurrency=children,
         environment=SMALL_IDLE if options.small else {},
         postgres={"max_connections": str(limit)},
+        start_s=LIMIT_S,
     ) as stack:
         go = stack.folder / "go"
         stack.write({"burst.py": BURST.format(go=str(go), children=total)})
@@ -90,7 +91,7 @@ def measure(options: Options) -> Piece:
 
 
 def _workers() -> int:
-    fit = int(psutil.virtual_memory().available * 0.8 / (CHILD_BYTES * CHILDREN))
+    fit = int(psutil.virtual_memory().available * 0.6 / (CHILD_BYTES * CHILDREN))
     return max(1, min(WORKERS, fit))
 
 

@@ -55,6 +55,7 @@ class Stack:
     queues: str = "default"
     environment: Mapping[str, str] = field(default_factory=dict)
     postgres: Mapping[str, str] = field(default_factory=dict)
+    start_s: float = START_S
     said: list[str] = field(default_factory=list)
 
     folder: Path = field(init=False)
@@ -124,7 +125,7 @@ class Stack:
         chosen = [(self.queues, self.concurrency)] * workers
         for command in stacks.stack_commands(environment, schedulers=schedulers, workers=chosen):
             self.processes.start(command)
-        self.wait(lambda: self._registered() >= schedulers + workers, START_S, "the processes to be registered")
+        self.wait(lambda: self._registered() >= schedulers + workers, self.start_s, "the processes to be registered")
         if schedulers:
             self.wait_parsed()
 
