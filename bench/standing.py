@@ -74,7 +74,8 @@ def _beat(stack: Stack, enough_s: float) -> float:
         beats = itertools.count(1)
 
         def beat() -> None:
-            connection.renew(worker, held)
+            connection.renew(worker)
+            connection.doubted(worker, held)
             if next(beats) % BEATS_PER_SWEEP == 0:
                 transact(engine, processes.said_to_run, worker)
 

@@ -9,10 +9,12 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import psycopg2
+from psycopg2 import errors
 from psycopg2.extensions import connection as Connection
+from psycopg2.extensions import cursor as Cursor
 
 from scheduler.process import fault_points
 from scheduler.settings import Settings
@@ -26,12 +28,12 @@ ATTEMPT = 0.45
 #: The minimum of libpq.
 CONNECT_TIMEOUT_S = 2
 PAUSE_S = 0.25
-#: Also returns which of these dispatches the worker holds. It reads their rows without a lock, so it waits for none.
-RENEW = """
-update process set heartbeat_at = clock_timestamp() where id = %(id)s and stopped_at is null
-returning array (select dispatch_id::text from task_instance
-                  where id = any(%(instances)s::bigint[]) and state = 'running' and worker = %(id)s
-                    and dispatch_id = any(%(dispatches)s::uuid[]))
+RENEW = "update process set heartbeat_at = clock_timestamp() where id = %s and stopped_at is null"
+#: Which of these dispatches the worker holds. A lock on the whole table, as of a migration, must not delay the next heartbeat.
+HELD = """
+set local lock_timeout = '100ms';
+select dispatch_id::text from task_instance
+ where id = any(%(instances)s::bigint[]) and state = 'running' and worker = %(id)s and dispatch_id = any(%(dispatches)s::uuid[])
 """
 
 
@@ -49,28 +51,44 @@ class HeartbeatConnection:
         self._timeout_s = timeout_s
         self._connection: Connection | None = None
 
-    def renew(self, process_id: str, running: Mapping[str, int]) -> Collection[str] | None:
-        """Renew the heartbeat, and return which dispatches of `running` (with the IDs of their task instances) this worker holds.
+    def renew(self, process_id: str) -> bool:
+        """Renew the heartbeat; False if this process was declared lost. psycopg2.Error if PostgreSQL does not answer in time."""
+        with self._cursor() as cursor:
+            fault_points.point("heartbeat.commit")
+            cursor.execute(RENEW, (process_id,))
+            fault_points.point("heartbeat.committed")
+            return bool(cursor.rowcount == 1)
 
-        None if this process was declared lost. psycopg2.Error if PostgreSQL does not answer in time.
+    def doubted(self, process_id: str, running: Mapping[str, int]) -> dict[str, int]:
+        """Return the dispatches of `running` (with the IDs of their task instances) that are not stored as running on this worker.
+
+        It is empty if their table is locked. psycopg2.Error as in `renew`.
         """
-        try:
-            connection = self._connection = self._connection or self._connect()
-            with self._cut_off_late(connection), connection.cursor() as cursor:
-                fault_points.point("heartbeat.commit")
-                cursor.execute(RENEW, {"id": process_id, "instances": list(running.values()), "dispatches": list(running)})
-                fault_points.point("heartbeat.committed")
-                row = cursor.fetchone()
-                return None if row is None else row[0]
-        except psycopg2.Error:
-            self.close()
-            raise
+        if not running:
+            return {}
+        with self._cursor() as cursor:
+            try:
+                cursor.execute(HELD, {"id": process_id, "instances": list(running.values()), "dispatches": list(running)})
+            except errors.LockNotAvailable:
+                return {}
+            held = {dispatch_id for (dispatch_id,) in cursor.fetchall()}
+        return {dispatch_id: ti_id for dispatch_id, ti_id in running.items() if dispatch_id not in held}
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             with contextlib.suppress(psycopg2.Error):
                 connection.close()
+
+    @contextlib.contextmanager
+    def _cursor(self) -> Iterator[Cursor]:
+        try:
+            connection = self._connection = self._connection or self._connect()
+            with self._cut_off_late(connection), connection.cursor() as cursor:
+                yield cursor
+        except psycopg2.Error:
+            self.close()
+            raise
 
     def _connect(self) -> Connection:
         made = connect(self._settings, self._application, "-c synchronous_commit=off", connect_timeout_s=CONNECT_TIMEOUT_S)
@@ -144,18 +162,18 @@ class Renewal(threading.Thread):
     def _attempt(self, sent_at: float) -> bool:
         process_id, running = self._process_id(), self._running()
         try:
-            held = self._connection.renew(process_id, running)
+            alive = self._connection.renew(process_id)
+            if alive:
+                self._renewed(process_id, sent_at)
+                if doubted := self._connection.doubted(process_id, running):
+                    self._doubted(doubted)
         except psycopg2.Error as error:
             self._failed(error)
             return False
         except Exception:
             log.exception("a heartbeat failed; it will be repeated soon")
             return False
-        if held is not None:
-            self._renewed(process_id, sent_at)
-            if len(held) < len(running):
-                self._doubted({dispatch_id: ti_id for dispatch_id, ti_id in running.items() if dispatch_id not in held})
-        else:
+        if not alive:
             self._refused_id = process_id
             self._refused(process_id)
         return True

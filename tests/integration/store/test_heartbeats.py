@@ -131,3 +131,27 @@ def test_it_tells_which_running_dispatches_the_database_does_not_have(scenario: 
     made.join(20)
 
     assert doubted[0] == {claim.dispatch_id: claim.id for claim in (elsewhere, undone, ended)}
+
+
+def test_a_lock_on_task_instances_delays_no_heartbeat_of_a_running_task(scenario: Scenario, settings: Settings) -> None:
+    scenario.add(chain("c", 1))
+    scenario.trigger("c", run_id="r")
+    scenario.turn()
+    (claim,) = (scenario.claim(message) for message in scenario.messages())
+    assert claim is not None
+    doubted: list[Mapping[str, int]] = []
+    sent: list[float] = []
+    failed: list[BaseException] = []
+    with scenario.engine.begin() as elsewhere:
+        elsewhere.exec_driver_sql("lock table task_instance in access exclusive mode")
+        made = Renewal(
+            settings, process_id=lambda: scenario.worker_id, interval_s=0.05, timeout_s=2.0, doubted=doubted.append,
+            renewed=lambda _, sent_at: sent.append(sent_at), failed=failed.append,
+            running=lambda: {claim.dispatch_id: claim.id},
+        )  # fmt: skip
+        made.start()
+        eventually(lambda: len(sent) > 10)
+
+    made.end()
+    made.join(20)
+    assert not doubted and not failed
