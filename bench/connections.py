@@ -3,6 +3,7 @@
 First every pool process is busy all the time, and tasks end at random moments. Then all tasks end at the same moment.
 """
 
+import os
 import re
 import time
 from collections import Counter
@@ -17,8 +18,8 @@ from bench.stack import Stack
 WORKERS, CHILDREN, TASK_S = 50, 8, 60.0
 SMALL_WORKERS, SMALL_CHILDREN, SMALL_TASK_S = 1, 2, 3.0
 SMALL_IDLE = {"PACELINE_WORKER_IDLE_CONNECTION_SECONDS": "0.5"}
-#: Memory of a pool process with its share of the worker. A machine with less memory runs fewer workers.
-CHILD_BYTES = 55e6
+#: Workers that one core can start and keep alive, and the memory of a pool process with its share of the worker.
+PER_CORE, CHILD_BYTES = 8, 60e6
 SAMPLE_S = 0.25
 LIMIT_S = 900.0
 #: max_connections as docs/explanation/database.md recommends it.
@@ -92,7 +93,7 @@ def measure(options: Options) -> Piece:
 
 def _workers() -> int:
     fit = int(psutil.virtual_memory().available * 0.6 / (CHILD_BYTES * CHILDREN))
-    return max(1, min(WORKERS, fit))
+    return max(1, min(WORKERS, fit, PER_CORE * (os.cpu_count() or 1)))
 
 
 def _steady(stack: Stack, total: int, task_s: float, idle_s: float) -> tuple[Piece, int]:
