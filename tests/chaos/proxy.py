@@ -136,6 +136,8 @@ class Proxy:
     async def _end(self) -> None:
         for line in self._lines:
             line.close()
+        # A connection that was just accepted: its task must begin, since one that is canceled before leaves the socket open.
+        await asyncio.sleep(0)
         serving = asyncio.all_tasks() - {asyncio.current_task()}
         for task in serving:
             task.cancel()

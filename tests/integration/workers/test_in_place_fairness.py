@@ -13,9 +13,10 @@ BUDGET_S = 0.1
 LENGTH = 1000
 #: Times at which another task arrives.
 ARRIVALS = 5
+#: The tasks of a chain have one weight. By default it falls along the chain, so messages of the chain that is behind may go first.
 ROW = """
 with DAG({dag_id!r}, schedule=None):
-    chain(*[task(task_id=f"t{{n:04}}", pool={pool!r})(lambda: None)() for n in range({length})])
+    chain(*[task(task_id=f"t{{n:04}}", pool={pool!r}, weight_rule="absolute")(lambda: None)() for n in range({length})])
 """
 URGENT = """
 with DAG("urgent", schedule=None):
