@@ -294,7 +294,7 @@ def test_what_a_frozen_worker_submits_after_the_next_try_ruled_it_out_is_ended(
 
         def ended() -> bool:
             late = set(cluster.drivers()) - before - {current["driver_id"]}
-            return [cluster.drivers()[one] for one in late] == ["KILLED"] and "came too late" in log(bench, 1)
+            return [cluster.drivers()[one] for one in late] == ["KILLED"] and "was submitted too late" in log(bench, 1)
 
         try:
             eventually(ended, timeout=120, message=lambda: f"{cluster.drivers()}\n{logs(bench)}")
