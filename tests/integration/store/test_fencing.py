@@ -92,7 +92,7 @@ def test_a_clock_of_the_database_that_is_set_forward_makes_nobody_dead(make_scen
     assert stopped(scenario, "worker")
 
 
-def test_a_scheduler_that_is_always_slow_buries_all_the_same(make_scenario: Make) -> None:
+def test_a_scheduler_that_is_always_slow_expires_workers_nevertheless(make_scenario: Make) -> None:
     scenario = make_scenario(worker={"heartbeat_timeout": 0.5})
     rescue, now = rescue_of(scenario), datetime(2030, 1, 1, tzinfo=UTC)
     silent(scenario, "worker")
