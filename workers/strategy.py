@@ -12,7 +12,8 @@ import sys
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from billiard.einfo import ExceptionInfo
 from celery.utils.serialization import get_pickleable_etype, get_pickleable_exception
@@ -70,76 +71,92 @@ def _run(ti_id: int, dispatch_id: str) -> tuple[int, object, float]:
     return 0, result, time.monotonic() - started
 
 
-def request_class(child_died: ChildDied, events: Events = list, last_step: LastStep = lambda _: None) -> type[CeleryRequest]:
-    """Return the class of requests, which represent dispatches in the parent.
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """What a request asks its worker process for."""
+
+    child_died: ChildDied
+    events: Events
+    last_step: LastStep
+
+
+class DispatchRequest(CeleryRequest):  # type: ignore[misc]
+    """A dispatch in the parent.
 
     For Flower and remote control, it represents the task instance that its pool process runs now: that of its message, or the last
     one in place.
     """
 
-    class Request(CeleryRequest):  # type: ignore[misc]
-        in_place_id: str | None = None
-        #: Of the tasks before the one that runs now.
-        seconds = 0.0
+    worker: ClassVar[Worker]
+    in_place_id: str | None = None
+    #: Of the tasks before the one that runs now.
+    seconds = 0.0
 
-        def execute_using_pool(self, pool: Any, **_: Any) -> None:
-            """Send the dispatch to a free pool process."""
-            result = pool.apply_async(
-                run,
-                args=tuple(self.args),
-                accept_callback=self.on_accepted,
-                timeout_callback=self.on_timeout,
-                callback=self.on_success,
-                error_callback=self.on_failure,
-                correlation_id=self.id,
-            )
-            self._apply_result = None if result is None else weakref.ref(result)
+    def execute_using_pool(self, pool: Any, **_: Any) -> None:
+        """Send the dispatch to a free pool process."""
+        result = pool.apply_async(
+            run,
+            args=tuple(self.args),
+            accept_callback=self.on_accepted,
+            timeout_callback=self.on_timeout,
+            callback=self.on_success,
+            error_callback=self.on_failure,
+            correlation_id=self.id,
+        )
+        self._apply_result = None if result is None else weakref.ref(result)
 
-        def send_event(self, kind: str, **fields: Any) -> None:
-            if self._eventer is not None and self._eventer.enabled:
-                self._eventer.send(kind, uuid=self.in_place_id or self.id, **fields)
+    def send_event(self, kind: str, **fields: Any) -> None:
+        if self._eventer is not None and self._eventer.enabled:
+            self._eventer.send(kind, uuid=self.in_place_id or self.id, **fields)
 
-        def catch_up(self) -> None:
-            """Send what pool processes have written before the end of this dispatch."""
-            if self._eventer is not None and self._eventer.enabled:
-                send_in_place(events())
+    def catch_up(self) -> None:
+        """Send what pool processes have written before the end of this dispatch."""
+        if self._eventer is not None and self._eventer.enabled:
+            send_in_place(self.worker.events())
 
-        def info(self, safe: bool = False) -> dict[str, Any]:
-            """Describe what runs now, for the command `active` of remote control."""
-            described: dict[str, Any] = super().info(safe=safe)
-            step = last_step(self.id)
-            if step is None:
-                return described
-            arguments = step.arguments if safe else [step.ti_id, step.dispatch_id]
-            now = {"id": step.dispatch_id, "name": step.name, "args": arguments, "time_start": step.started_at}
-            return described | now
+    def info(self, safe: bool = False) -> dict[str, Any]:
+        """Describe what runs now, for the command `active` of remote control."""
+        described: dict[str, Any] = super().info(safe=safe)
+        step = self.worker.last_step(self.id)
+        if step is None:
+            return described
+        arguments = step.arguments if safe else [step.ti_id, step.dispatch_id]
+        now = {"id": step.dispatch_id, "name": step.name, "args": arguments, "time_start": step.started_at}
+        return described | now
 
-        def continue_with(self, step: Step) -> None:
-            """Send the events for a pool process that continues with another task instance in place."""
-            self.send_event("task-succeeded", result="None", runtime=step.seconds)
-            self.in_place_id, self.seconds = step.dispatch_id, self.seconds + step.seconds
-            celery_state.total_count.update({step.name: 1})
-            celery_state.all_total_count[0] += 1
-            described = {"name": step.name, "args": step.arguments, "root_id": step.dispatch_id}
-            self.send_event("task-received", **(_described(self) | described))
-            self.send_event("task-started")
+    def continue_with(self, step: Step) -> None:
+        """Send the events for a pool process that continues with another task instance in place."""
+        self.send_event("task-succeeded", result="None", runtime=step.seconds)
+        self.in_place_id, self.seconds = step.dispatch_id, self.seconds + step.seconds
+        celery_state.total_count.update({step.name: 1})
+        celery_state.all_total_count[0] += 1
+        described = {"name": step.name, "args": step.arguments, "root_id": step.dispatch_id}
+        self.send_event("task-received", **(_described(self) | described))
+        self.send_event("task-started")
 
-        def on_success(self, failed__retval__runtime: Any, **options: Any) -> None:
-            self.catch_up()
-            failed, result, seconds = failed__retval__runtime
-            super().on_success((failed, result, max(0.0, seconds - self.seconds)), **options)
+    def on_success(self, failed__retval__runtime: Any, **options: Any) -> None:
+        self.catch_up()
+        failed, result, seconds = failed__retval__runtime
+        super().on_success((failed, result, max(0.0, seconds - self.seconds)), **options)
 
-        def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> None:
-            """Handle a failed try. If its process died or could not report, `child_died` reports it."""
-            error = getattr(exc_info.exception, "exc", exc_info.exception)
-            if isinstance(error, WornOutError):
-                return self.on_success(error.args[0])
-            self.catch_up()
-            celery_state.task_ready(self)
-            self.send_event("task-failed", exception=safe_repr(error), traceback=str(exc_info.traceback))
-            if not isinstance(error, TryFailed):
-                ti_id, dispatch_id = self.args
-                child_died(ti_id, dispatch_id, str(error))
+    def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> None:
+        """Handle a failed try. If its process died or could not report, `child_died` reports it."""
+        error = getattr(exc_info.exception, "exc", exc_info.exception)
+        if isinstance(error, WornOutError):
+            return self.on_success(error.args[0])
+        self.catch_up()
+        celery_state.task_ready(self)
+        self.send_event("task-failed", exception=safe_repr(error), traceback=str(exc_info.traceback))
+        if not isinstance(error, TryFailed):
+            ti_id, dispatch_id = self.args
+            self.worker.child_died(ti_id, dispatch_id, str(error))
+
+
+def request_class(child_died: ChildDied, events: Events = list, last_step: LastStep = lambda _: None) -> type[CeleryRequest]:
+    """Return the class of the requests of a worker."""
+
+    class Request(DispatchRequest):
+        worker = Worker(child_died, events, last_step)
 
     return Request
 
