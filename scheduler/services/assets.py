@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError
 
 from scheduler.authoring.asset import Condition
 from scheduler.serialized.dag import SerializedDag, next_timetable
-from scheduler.services.service import AT_ONCE, Result, TimedService
+from scheduler.services.service import AT_ONCE, Result, TimedService, each
 from scheduler.settings import Settings
 from scheduler.store.dags import assets
 from scheduler.store.dags.assets import Success, Update
@@ -40,11 +40,9 @@ class Assets(TimedService):
     wakeups = frozenset({"plan"})
 
     def __init__(self, engine: Engine, settings: Settings, versions: Versions) -> None:
-        self._engine = engine
-        self._settings = settings
+        super().__init__(engine, settings)
         self._versions = versions
         self._set_aside: dict[str, datetime] = {}
-        self.interval_s = settings.scheduler.scheduler_idle_sleep_time
 
     def run_once(self, now: datetime) -> Result:
         triggered = self.trigger(now)
@@ -57,20 +55,11 @@ class Assets(TimedService):
     def trigger(self, now: datetime) -> Triggered:
         taken = transact(self._engine, _store_updates, self._versions)
         self._set_aside = {dag_id: until for dag_id, until in self._set_aside.items() if until > now}
-        new: list[runs.CreatedRun] = []
-        dag_ids, broken = transact(self._engine, _candidates, self._versions, list(self._set_aside))
-        for dag_id in dag_ids:
-            try:
-                created = transact(self._engine, _create_run, dag_id, self._versions, self._settings)
-            except OperationalError:
-                raise
-            except Exception as error:
-                broken[dag_id] = f"{type(error).__name__}: {error}"
-                continue
-            if created is not None:
-                new.append(created)
+        dag_ids, unreadable = transact(self._engine, _candidates, self._versions, list(self._set_aside))
+        created, failed = each(dag_ids, lambda dag_id: transact(self._engine, _create_run, dag_id, self._versions, self._settings))
+        broken = unreadable | failed
         self._set_aside |= dict.fromkeys(broken, now + BROKEN_PAUSE)
-        return Triggered(new, broken, more=taken == BATCH)
+        return Triggered([run for run in created.values() if run is not None], broken, more=taken == BATCH)
 
 
 @commit_point("update")
@@ -126,11 +115,7 @@ def _create_run(connection: Connection, dag_id: str, versions: Versions, setting
             run_id=f"asset_triggered__{now.astimezone(UTC).isoformat()}",
             run_type="asset_triggered",
             version_id=held.version_id,
-            logical_date=None,
-            data_interval_start=None,
-            data_interval_end=None,
             run_after=now,
-            conf={},
             triggered_by="asset",
         ),
         default_queue=settings.core.default_queue,

@@ -4,25 +4,14 @@ import logging
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import OperationalError
 
-from scheduler.services.service import AT_ONCE, Result, Service
+from scheduler.services.service import AT_ONCE, Result, Service, each
 from scheduler.settings import Settings
 from scheduler.store.actions import backfill_steps as steps
 from scheduler.store.actions.backfills import why_left_out
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import commit_point, transact
 from scheduler.store.runs import runs
-
-
-@dataclass(frozen=True, slots=True)
-class Backfilled:
-    """The runs created or cleared, the backfills that ended or failed (with the reason), and whether more can be done now."""
-
-    runs: list[int]
-    ended: list[int]
-    broken: dict[int, str]
-    more: bool
 
 
 class Backfill(Service):
@@ -36,42 +25,22 @@ class Backfill(Service):
     wakeups = frozenset({"plan"})
 
     def __init__(self, engine: Engine, settings: Settings, versions: Versions) -> None:
-        self._engine = engine
-        self._settings = settings
+        super().__init__(engine, settings)
         self._versions = versions
-        self.interval_s = settings.scheduler.scheduler_idle_sleep_time
 
     def run_once(self) -> Result:
-        done = self.advance()
+        """Create the next runs of every open backfill, within its limit."""
+        done, broken = each(transact(self._engine, steps.unfinished), self._advance)
         return Result(
-            runs=done.runs,
-            again_in_s=AT_ONCE if done.more else None,
+            runs=[run for step in done.values() for run in step.runs],
+            again_in_s=AT_ONCE if any(step.more for step in done.values()) else None,
             log=[
-                *((logging.ERROR, f"Backfill {backfill_id} cannot continue: {why}") for backfill_id, why in done.broken.items()),
-                *((logging.INFO, f"Backfill {backfill_id} is complete") for backfill_id in done.ended),
+                *((logging.ERROR, f"Backfill {backfill_id} cannot continue: {why}") for backfill_id, why in broken.items()),
+                *((logging.INFO, f"Backfill {backfill_id} is complete") for backfill_id, step in done.items() if step.ended),
             ],
         )
 
-    def advance(self) -> Backfilled:
-        """Create the next runs of every open backfill, within its limit."""
-        new: list[int] = []
-        ended: list[int] = []
-        broken: dict[int, str] = {}
-        more = False
-        for backfill_id in transact(self._engine, steps.unfinished):
-            try:
-                done = self._work_through(backfill_id)
-            except OperationalError:
-                raise
-            except Exception as error:
-                broken[backfill_id] = f"{type(error).__name__}: {error}"
-                continue
-            new += done.runs
-            ended += [backfill_id] if done.ended else []
-            more |= done.more
-        return Backfilled(new, ended, broken, more)
-
-    def _work_through(self, backfill_id: int) -> "_Step":
+    def _advance(self, backfill_id: int) -> "_Step":
         new: list[int] = []
         for _ in range(self._settings.scheduler.max_dagruns_to_create_per_loop):
             step = transact(self._engine, _step, backfill_id, self._versions, self._settings)
@@ -83,6 +52,8 @@ class Backfill(Service):
 
 @dataclass(frozen=True, slots=True)
 class _Step:
+    """The runs created or cleared, and whether the backfill ended, or more of it can be done now."""
+
     runs: list[int]
     ended: bool = False
     more: bool = False

@@ -3,10 +3,7 @@
 import logging
 from datetime import datetime
 
-from sqlalchemy import Engine
-
 from scheduler.services.service import Result, TimedService
-from scheduler.settings import Settings
 from scheduler.store.db.database import transact
 from scheduler.store.runs import deadlines
 
@@ -19,10 +16,6 @@ class Deadlines(TimedService):
 
     name = "deadlines"
     pending = deadlines.PENDING
-
-    def __init__(self, engine: Engine, settings: Settings) -> None:
-        self._engine = engine
-        self.interval_s = settings.scheduler.scheduler_idle_sleep_time
 
     def run_once(self, now: datetime) -> Result:
         missed = self.settle(now)

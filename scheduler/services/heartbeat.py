@@ -38,9 +38,8 @@ class Heartbeat(Service):
         is_wanted: Callable[[], bool],
         renewed: Callable[[], object],
     ) -> None:
+        super().__init__(engine, settings)
         config = settings.scheduler
-        self._engine = engine
-        self._settings = settings
         self._scheduler = scheduler
         self._pidfile = pidfile
         self._renewed = renewed

@@ -50,8 +50,7 @@ class Notify(Service):
     wakeups = frozenset({"notify"})
 
     def __init__(self, engine: Engine, settings: Settings, scheduler_id: Callable[[], str]) -> None:
-        self._engine = engine
-        self._settings = settings
+        super().__init__(engine, settings)
         #: Read in each pass, since a scheduler can get another ID. A claim ends under the ID with which it started.
         self._scheduler_id = scheduler_id
         self._stop = threading.Event()
@@ -59,7 +58,6 @@ class Notify(Service):
         self._callbacks = [_Worker(f"callbacks-{number}", self._delivery) for number in range(count)]
         self._emails = _Worker("emails", self._delivery)
         self._has_logged_no_host = False
-        self.interval_s = settings.scheduler.scheduler_idle_sleep_time
 
     def run_once(self) -> Result:
         return Result(again_in_s=AT_ONCE if self.take().more else None)

@@ -4,15 +4,14 @@ import logging
 import math
 import random
 import uuid
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import OperationalError
 
 from scheduler.authoring.timetables.base import RunTimes
 from scheduler.serialized.dag import SerializedDag, next_timetable
-from scheduler.services.service import AT_ONCE, HELD_PAUSE_S, Result, TimedService
+from scheduler.services.service import AT_ONCE, HELD_PAUSE_S, Result, TimedService, each
 from scheduler.settings import Settings
 from scheduler.store.dags import schedules
 from scheduler.store.dags.schedules import Due
@@ -43,13 +42,11 @@ class Plan(TimedService):
     wakeups = frozenset({"plan"})
 
     def __init__(self, engine: Engine, settings: Settings, versions: Versions) -> None:
-        self._engine = engine
-        self._settings = settings
+        super().__init__(engine, settings)
         self._versions = versions
         #: When DAGs that failed are planned again. Until then they do not count towards the limit of a pass.
         self._set_aside: dict[str, datetime] = {}
         self._spread = uuid.uuid4().hex
-        self.interval_s = settings.scheduler.scheduler_idle_sleep_time
 
     def run_once(self, now: datetime) -> Result:
         planned = self.plan(now)
@@ -71,17 +68,9 @@ class Plan(TimedService):
         with self._engine.begin() as connection:
             dag_ids = schedules.due(connection, now, limit=limit, spread=self._spread, without=list(self._set_aside))
             next_due = schedules.next_due(connection, now)
-        new: list[runs.CreatedRun] = []
-        broken = {}
-        for dag_id in dag_ids:
-            try:
-                new.extend(transact(self._engine, _plan_dag, dag_id, now, self._versions, self._settings))
-            except OperationalError:
-                raise
-            except Exception as error:
-                broken[dag_id] = f"{type(error).__name__}: {error}"
-                self._set_aside[dag_id] = now + BROKEN_PAUSE
-        return Planned(new, broken, more=len(dag_ids) == limit, next_due=next_due)
+        done, broken = each(dag_ids, lambda dag_id: transact(self._engine, _plan_dag, dag_id, now, self._versions, self._settings))
+        self._set_aside |= dict.fromkeys(broken, now + BROKEN_PAUSE)
+        return Planned([run for of_dag in done.values() for run in of_dag], broken, more=len(dag_ids) == limit, next_due=next_due)
 
 
 @commit_point("plan")
@@ -123,10 +112,6 @@ def _scheduled(due: Due, times: RunTimes) -> runs.NewRun:
         run_id=f"scheduled__{times.logical_date.isoformat()}",
         run_type="scheduled",
         version_id=due.version_id,
-        logical_date=times.logical_date,
-        data_interval_start=times.data_interval_start,
-        data_interval_end=times.data_interval_end,
-        run_after=times.run_after,
-        conf={},
         triggered_by="schedule",
+        **asdict(times),
     )

@@ -62,14 +62,12 @@ class Promote(Service):
     wakeups = frozenset({"run", "next"})
 
     def __init__(self, engine: Engine, settings: Settings, versions: Versions) -> None:
-        self._engine = engine
-        self._settings = settings
+        super().__init__(engine, settings)
         self._versions = versions
         #: Runs to examine, with the number of passes left to lock each.
         self.hints: dict[int, int] = {}
         #: Runs with new ends of tasks for which later runs may wait.
         self._passed: set[int] = set()
-        self.interval_s = settings.scheduler.scheduler_idle_sleep_time
 
     def woken(self, kind: str, key: str) -> None:
         if kind == "run":

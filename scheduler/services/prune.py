@@ -41,8 +41,7 @@ class Prune(TimedService):
     name = "prune"
 
     def __init__(self, engine: Engine, settings: Settings) -> None:
-        self._engine = engine
-        self._settings = settings
+        super().__init__(engine, settings)
         self._after: dict[str, Any] = {}
         #: The events of runs up to this position are already deleted.
         self._events_until: Any = retention.FIRST_RUN

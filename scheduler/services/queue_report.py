@@ -35,10 +35,8 @@ class QueueReport(TimedService):
     pending = overview.PENDING
 
     def __init__(self, engine: Engine, settings: Settings, broker: redis.Redis) -> None:
-        self._engine = engine
-        self._settings = settings
+        super().__init__(engine, settings)
         self._broker = broker
-        self.interval_s = settings.scheduler.scheduler_idle_sleep_time
 
     def run_once(self, now: datetime) -> Result:
         self.write(now)

@@ -52,8 +52,7 @@ class Rescue(TimedService):
     pending = processes.PENDING
 
     def __init__(self, engine: Engine, settings: Settings, publisher: Publisher, broker: redis.Redis) -> None:
-        self._engine = engine
-        self._settings = settings
+        super().__init__(engine, settings)
         self._publisher = publisher
         self._broker = broker
         self._last_pass_at: datetime | None = None

@@ -6,10 +6,18 @@ the service to that list.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import ClassVar
+from typing import ClassVar, TypeVar
+
+from sqlalchemy import Engine
+from sqlalchemy.exc import OperationalError
+
+from scheduler.settings import Settings
+
+K = TypeVar("K", int, str)
+R = TypeVar("R")
 
 AT_ONCE = 0.0
 #: Seconds after which a service retries rows that another scheduler had locked.
@@ -40,8 +48,12 @@ class _Declaration:
     pending: ClassVar[str | None] = None
     #: Kinds of wakeups (scheduler/messaging/wakeups.py) that make the service due.
     wakeups: ClassVar[frozenset[str]] = frozenset()
-    #: Seconds between two polls without a wakeup.
-    interval_s: float
+
+    def __init__(self, engine: Engine, settings: Settings) -> None:
+        self._engine = engine
+        self._settings = settings
+        #: Seconds between two polls without a wakeup.
+        self.interval_s = settings.scheduler.scheduler_idle_sleep_time
 
     def woken(self, kind: str, key: str) -> None:
         """Called for a wakeup in `wakeups`; `key` is the part after its colon."""
@@ -67,3 +79,20 @@ class TimedService(_Declaration, ABC):
     @abstractmethod
     def run_once(self, now: datetime) -> Result:
         """Decide and write; `now` is the database's clock at the start of the pass."""
+
+
+def each(items: Iterable[K], work: Callable[[K], R]) -> tuple[dict[K, R], dict[K, str]]:
+    """Call `work` for each item. Returns the results, and the reasons of the items that failed.
+
+    An item that fails does not stop the others. A database that does not answer stops all.
+    """
+    results: dict[K, R] = {}
+    broken: dict[K, str] = {}
+    for item in items:
+        try:
+            results[item] = work(item)
+        except OperationalError:
+            raise
+        except Exception as error:
+            broken[item] = f"{type(error).__name__}: {error}"
+    return results, broken

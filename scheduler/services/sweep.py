@@ -38,12 +38,11 @@ class Sweep(Service):
     pending = runs.RUNNING
 
     def __init__(self, engine: Engine, settings: Settings, versions: Versions, promote: Promote) -> None:
-        self._engine = engine
+        super().__init__(engine, settings)
         self._versions = versions
         self._promote = promote
         self._checked_at: datetime | None = None
         self._unchecked: dict[int, None] = {}
-        self.interval_s = settings.scheduler.scheduler_idle_sleep_time
 
     def run_once(self) -> Result:
         hinted = self._promote.hints

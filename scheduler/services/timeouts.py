@@ -2,11 +2,10 @@
 
 import logging
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection
 
 from scheduler.services import closed_runs
 from scheduler.services.service import AT_ONCE, Result, Service
-from scheduler.settings import Settings
 from scheduler.states import RunState
 from scheduler.store.db.database import commit_point, transact
 from scheduler.store.runs import instances, runs
@@ -20,18 +19,14 @@ class Timeouts(Service):
     name = "timeouts"
     pending = runs.TIMED_OUT
 
-    def __init__(self, engine: Engine, settings: Settings) -> None:
-        self._engine = engine
-        self._limit = settings.scheduler.max_dagruns_per_loop_to_schedule
-        self.interval_s = settings.scheduler.scheduler_idle_sleep_time
-
     def run_once(self) -> Result:
-        late = transact(self._engine, runs.timed_out, limit=self._limit)
+        limit = self._settings.scheduler.max_dagruns_per_loop_to_schedule
+        late = transact(self._engine, runs.timed_out, limit=limit)
         closed = {run: RunState.FAILED for run in late if transact(self._engine, _end, run)}
         wake, log = closed_runs.follow_up(self._engine, closed)
         return Result(
             wake=wake,
-            again_in_s=AT_ONCE if len(closed) == self._limit else None,
+            again_in_s=AT_ONCE if len(closed) == limit else None,
             log=[*((logging.WARNING, f"DAG run {run} failed: its dagrun_timeout is over") for run in closed), *log],
         )
 

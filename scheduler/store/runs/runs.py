@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -107,11 +107,11 @@ class NewRun:
     run_id: str
     run_type: str
     version_id: int
-    logical_date: datetime | None
-    data_interval_start: datetime | None
-    data_interval_end: datetime | None
+    logical_date: datetime | None = None
+    data_interval_start: datetime | None = None
+    data_interval_end: datetime | None = None
     run_after: datetime
-    conf: dict[str, Any]
+    conf: Mapping[str, Any] = field(default_factory=dict)
     triggered_by: str
 
 
