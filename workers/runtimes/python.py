@@ -1,4 +1,4 @@
-"""The runtime of plain Python tasks, and the part that all runtimes share: render, then execute or resume."""
+"""Calls the operator of a task, in any runtime: renders it, then executes or resumes it."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -8,26 +8,6 @@ from scheduler.authoring import running
 from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.deferral import decode
 from scheduler.authoring.templates import Renderer
-from scheduler.settings import Settings
-from scheduler.store.worker.claims import Claim
-from workers.runtimes.protocol import Jobs
-
-
-class Python:
-    """User code that runs in this process."""
-
-    keeps_processes = False
-
-    def run(self, operator: AbstractOperator, values: running.Context, settings: Settings, jobs: Jobs) -> object:
-        """Run the operator; neither settings nor Spark applications matter to it."""
-        return run(operator, values)
-
-    def explain(self, error: BaseException) -> str | None:
-        """Nothing: the error of plain Python code is its best explanation."""
-        return None
-
-    def discard(self, claim: Claim, settings: Settings) -> None:
-        """Do nothing: the XComs of a try are deleted by the try that follows it."""
 
 
 def run(operator: AbstractOperator, values: running.Context) -> object:
