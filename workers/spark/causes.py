@@ -168,34 +168,28 @@ def _known(text: str) -> str | None:
     for pattern, sentence in RULES:
         found = pattern.search(text)
         if found is not None:
-            return sentence if isinstance(sentence, str) else sentence(found)
+            return sentence(found) if callable(sentence) else sentence.format(*found.groups())
     return None
 
 
-def _result_size(found: re.Match[str]) -> str:
-    return f"{found[1]}: collect fewer rows into Python, or raise spark.driver.maxResultSize."
-
-
 def _executor_memory(found: re.Match[str]) -> str:
-    where = found.groupdict().get("executor")
-    if where == "driver":
+    if found[1] == "driver":
         return DRIVER_MEMORY
-    return f"Executor {where} ran out of memory: raise spark.executor.memory, or make more and smaller partitions."
+    return f"Executor {found[1]} ran out of memory: raise spark.executor.memory, or make more and smaller partitions."
 
 
 def _executor_lost(found: re.Match[str]) -> str:
-    reason = found["reason"].strip().rstrip(".")
+    times, executor, reason = found[1], found[2], found[3].strip().rstrip(".")
     killed = (
         " (killed, most often for using more memory than it may: raise spark.executor.memoryOverhead)" if "137" in reason else ""
     )
-    return f"Executor {found['executor']} was lost: {reason}{killed}; {found['times']} tries of the task of Spark failed."
+    return f"Executor {executor} was lost: {reason}{killed}; {times} tries of the task of Spark failed."
 
 
 def _heap_too_small(found: re.Match[str]) -> str:
-    which, has, needs = found["which"], int(found["has"]) >> 20, int(found["needs"]) >> 20
-    who = "The driver has" if which == "System" else "Executors have"
-    key = "spark.driver.memory" if which == "System" else "spark.executor.memory"
-    return f"{who} a heap of {has} MB and Spark needs {needs} MB: raise {key} to 512m or more."
+    has, needs = int(found[2]) >> 20, int(found[3]) >> 20
+    who, key = ("The driver has", "driver") if found[1] == "System" else ("Executors have", "executor")
+    return f"{who} a heap of {has} MB and Spark needs {needs} MB: raise spark.{key}.memory to 512m or more."
 
 
 def _missing_class(found: re.Match[str]) -> str:
@@ -203,79 +197,52 @@ def _missing_class(found: re.Match[str]) -> str:
     return f"Class {name} is missing: name its package in spark.jars.packages, or its jar in spark.jars."
 
 
-def _missing_source(found: re.Match[str]) -> str:
-    return f"Spark has no data source {found[1]}: name its package in spark.jars.packages, or correct the format."
-
-
-def _no_file(found: re.Match[str]) -> str:
-    return f"There is no file {found[1]}."
-
-
 DRIVER_MEMORY = "The driver ran out of memory: raise spark.driver.memory, or collect and broadcast less."
 
-#: From the specific to the general: an executor that ran out of memory is also a lost executor and a failed job.
-RULES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
-    (re.compile(r"(Total size of serialized results of [^\n]*? is bigger than \S+ \([^)]*\))"), _result_size),
+#: Patterns with their sentences, in which {0} is the first group. They go from the specific to the general: an executor that ran
+#: out of memory is also a lost executor and a failed job.
+_RULES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (
-        re.compile(r"Lost task [^\n]*executor (?P<executor>\w+)\)[^\n]*java\.lang\.OutOfMemoryError"),
-        _executor_memory,
+        r"(Total size of serialized results of [^\n]*? is bigger than \S+ \([^)]*\))",
+        "{0}: collect fewer rows into Python, or raise spark.driver.maxResultSize.",
     ),
+    (r"Lost task [^\n]*executor (\w+)\)[^\n]*java\.lang\.OutOfMemoryError", _executor_memory),
+    # 52 is the exit code of an executor that ran out of heap (SparkExitCode.OOM).
+    (r"ExecutorLostFailure \(executor (\w+) exited[^\n]*(?:code|status:?) 52\b", _executor_memory),
+    (r"java\.lang\.OutOfMemoryError", DRIVER_MEMORY),
+    (r"(System|Executor) memory (\d+) must be at least (\d+)", _heap_too_small),
     (
-        # 52 is the exit code of an executor that ran out of heap (SparkExitCode.OOM).
-        re.compile(r"ExecutorLostFailure \(executor (?P<executor>\w+) exited[^\n]*(?:code|status:?) 52\b"),
-        _executor_memory,
-    ),
-    (re.compile(r"java\.lang\.OutOfMemoryError"), DRIVER_MEMORY),
-    (
-        re.compile(r"(?P<which>System|Executor) memory (?P<has>\d+) must be at least (?P<needs>\d+)"),
-        _heap_too_small,
-    ),
-    (
-        re.compile(
-            r"[Cc]ontainer killed by YARN for exceeding (?:physical |virtual )?memory limits|beyond the 'PHYSICAL' memory limit"
-        ),
+        r"[Cc]ontainer killed by YARN for exceeding (?:physical |virtual )?memory limits|beyond the 'PHYSICAL' memory limit",
         "YARN killed a container that used more memory than it may: raise spark.executor.memoryOverhead (for the driver "
         "spark.driver.memoryOverhead).",
     ),
     (
-        re.compile(
-            r"failed (?P<times>\d+) times, most recent failure: [^\n]*"
-            r"ExecutorLostFailure \(executor (?P<executor>\w+) exited[^)]*\) Reason: (?P<reason>[^\n]*)"
-        ),
+        r"failed (\d+) times, most recent failure: [^\n]*ExecutorLostFailure \(executor (\w+) exited[^)]*\) Reason: ([^\n]*)",
         _executor_lost,
     ),
+    (r"No space left on device", "The disk is full: free space in spark.local.dir and where the task writes."),
     (
-        re.compile(r"No space left on device"),
-        "The disk is full: free space in spark.local.dir and where the task writes.",
+        r"DATA_SOURCE_NOT_FOUND\][^\n]*data source: ([^\s,]+?)\.? ",
+        "Spark has no data source {0}: name its package in spark.jars.packages, or correct the format.",
     ),
-    (re.compile(r"DATA_SOURCE_NOT_FOUND\][^\n]*data source: ([^\s,]+?)\.? "), _missing_source),
     (
-        re.compile(
-            r"ClassNotFoundException: (?:Class )?([\w.$]+)|NoClassDefFoundError: ([\w./$]+)"
-            r"|Failed to load class ([\w.$]+?)\.?(?:\s|$)"
-        ),
+        r"ClassNotFoundException: (?:Class )?([\w.$]+)|NoClassDefFoundError: ([\w./$]+)"
+        r"|Failed to load class ([\w.$]+?)\.?(?:\s|$)",
         _missing_class,
     ),
     (
-        re.compile(r"Python worker exited unexpectedly|Python worker failed to connect back"),
+        r"Python worker exited unexpectedly|Python worker failed to connect back",
         "A Python worker of Spark died: out of memory (spark.executor.pyspark.memory), killed, or a fault in native code "
         "(spark.python.worker.faulthandler.enabled=true shows where).",
     ),
+    (r"All masters are unresponsive", "The Spark master does not answer: check its address, and whether it runs."),
     (
-        re.compile(r"All masters are unresponsive"),
-        "The Spark master does not answer: check its address, and whether it runs.",
-    ),
-    (
-        re.compile(
-            r"Cannot call methods on a stopped SparkContext|SparkContext was shut down"
-            r"|'NoneType' object has no attribute '(?:sc|_jsc)'"
-        ),
+        r"Cannot call methods on a stopped SparkContext|SparkContext was shut down"
+        r"|'NoneType' object has no attribute '(?:sc|_jsc)'",
         "The SparkContext was stopped while it was still needed.",
     ),
-    (re.compile(r"\[INVALID_CONF_VALUE[.\w]*\] ([^\n]+?)(?: SQLSTATE|\n|$)"), lambda found: found[1]),
-    (
-        re.compile(r"Invalid (?:maximum|initial) heap size: -Xm[xs](\S+)"),
-        lambda found: f"Java cannot have a heap of {found[1]!r}: write it as 4g or 512m.",
-    ),
-    (re.compile(r"can't open file '([^']+)': \[Errno 2\]"), _no_file),
+    (r"\[INVALID_CONF_VALUE[.\w]*\] ([^\n]+?)(?: SQLSTATE|\n|$)", "{0}"),
+    (r"Invalid (?:maximum|initial) heap size: -Xm[xs](\S+)", "Java cannot have a heap of {0!r}: write it as 4g or 512m."),
+    (r"can't open file '([^']+)': \[Errno 2\]", "There is no file {0}."),
 )
+RULES = tuple((re.compile(pattern), sentence) for pattern, sentence in _RULES)

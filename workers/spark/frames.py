@@ -59,7 +59,7 @@ def stored(value: object, operator: AbstractOperator, ti: Any, settings: Setting
     """
     if not operator.do_xcom_push or not _any(value):
         return value
-    place = _place(ti, settings)
+    place = _place(ti, settings, ti.run_key, ti.external_executor_id)
     data_folder.delete_earlier(place)
     frames: dict[int, tuple[DataFrame, str]] = {}
     _collect(value, place.url, frames)
@@ -68,31 +68,13 @@ def stored(value: object, operator: AbstractOperator, ti: Any, settings: Setting
 
 def discard(claim: Claim, settings: Settings) -> None:
     """Delete the DataFrames of a try that did not succeed, or whose report was rejected."""
-    data_folder.delete(
-        Place(
-            data_url=settings.data_url,
-            dag_id=claim.dag_id,
-            run_id=claim.run_id,
-            run_key=claim.dag_run_id,
-            task_id=claim.task_id,
-            map_index=claim.map_index,
-            try_number=claim.try_number,
-            dispatch_id=claim.dispatch_id,
-        )
-    )
+    data_folder.delete(_place(claim, settings, claim.dag_run_id, claim.dispatch_id))
 
 
-def _place(ti: Any, settings: Settings) -> Place:
-    return Place(
-        data_url=settings.data_url,
-        dag_id=ti.dag_id,
-        run_id=ti.run_id,
-        run_key=ti.run_key,
-        task_id=ti.task_id,
-        map_index=ti.map_index,
-        try_number=ti.try_number,
-        dispatch_id=ti.external_executor_id,
-    )
+def _place(one: Any, settings: Settings, run_key: int, dispatch_id: str) -> Place:
+    """The folder of a claim, or of the task instance in a context."""
+    same = {name: getattr(one, name) for name in ("dag_id", "run_id", "task_id", "map_index", "try_number")}
+    return Place(data_url=settings.data_url, run_key=run_key, dispatch_id=dispatch_id, **same)
 
 
 def _any(value: object) -> bool:

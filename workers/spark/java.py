@@ -4,6 +4,8 @@ import os
 import re
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 from scheduler.exceptions import FailTask
 
@@ -30,9 +32,15 @@ def find_java() -> str | None:
     return shutil.which("java")
 
 
-def submit_opts(*options: str) -> str:
-    """The value of SPARK_SUBMIT_OPTS, Java options beside those in the conf: those of the environment, then these."""
-    return " ".join([os.environ.get("SPARK_SUBMIT_OPTS", ""), *(f'"{option}"' for option in options)]).strip()
+def environment(java: str, *options: str) -> dict[str, str]:
+    """The environment of spark-submit. Options in the conf come later and override these `options` of Java."""
+    return {
+        **os.environ,
+        "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
+        # spark-submit fails with a JAVA_HOME that has no Java; with an empty one it uses PATH.
+        "JAVA_HOME": str(Path(java).parent.parent) if java.startswith(os.environ.get("JAVA_HOME") or "//") else "",
+        "SPARK_SUBMIT_OPTS": " ".join([os.environ.get("SPARK_SUBMIT_OPTS", ""), *(f'"{option}"' for option in options)]).strip(),
+    }
 
 
 def java_version(java: str) -> int | None:

@@ -79,15 +79,8 @@ def binary_of(submission: Submission) -> str:
 
 
 def _environment(submission: Submission, settings: Settings) -> dict[str, str]:
-    java_path = java.find_java() or "java"
-    return {
-        **os.environ,
-        "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
-        # spark-submit fails with a JAVA_HOME that has no Java; with an empty one it uses PATH.
-        "JAVA_HOME": str(Path(java_path).parent.parent) if java_path.startswith(os.environ.get("JAVA_HOME") or "//") else "",
-        "SPARK_SUBMIT_OPTS": java.submit_opts(*([] if submission.target.binary else archive.options(settings))),
-        **submission.environment,
-    }
+    options = [] if submission.target.binary else archive.options(settings)
+    return {**java.environment(java.find_java() or "java", *options), **submission.environment}
 
 
 def _connect(submission: Submission) -> tuple[list[str], dict[str, str]]:

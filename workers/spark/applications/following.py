@@ -14,7 +14,7 @@ from workers.logs import stamp
 from workers.spark import causes
 from workers.spark.applications import lines
 from workers.spark.applications.jobs import Jobs, ids_of
-from workers.spark.clusters import limits
+from workers.spark.clusters import calls
 from workers.spark.clusters.protocol import Cluster
 from workers.spark.clusters.status import ApplicationLivesError, Ids, Phase, Status, StatusUnknownError, UnreachableError
 
@@ -165,7 +165,7 @@ class Followed:
         not_found_since: float | None = None
         while (now := time.monotonic()) < deadline:
             try:
-                with limits.until(deadline):
+                with calls.until(deadline):
                     gone = self._gone()
                     if gone is None:
                         not_found_since = not_found_since or now

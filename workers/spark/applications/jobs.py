@@ -4,7 +4,7 @@ import contextlib
 import uuid
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 from scheduler.settings import Settings
 from scheduler.store.worker import external_jobs
@@ -16,58 +16,54 @@ from workers.spark.clusters.command import Submission
 from workers.spark.clusters.status import Ids, Status
 
 
-class Jobs(Protocol):
-    """The storage of the applications of a try."""
+class Jobs:
+    """The storage of the applications of a try. By default there is none, and no earlier tries."""
 
-    @property
-    def max_tries(self) -> int: ...
+    max_tries = 0
 
     def tag(self) -> str:
         """The tag of an application that this try submits."""
-        ...
+        raise NotImplementedError
 
     def open(self) -> list[ExternalJob]:
         """The applications of this task instance that may still run."""
-        ...
+        return []
 
     def add(self, submission: Submission) -> ExternalJob:
         """Store an application before it is submitted."""
-        ...
+        raise NotImplementedError
 
     def take_over(self, job: ExternalJob) -> ExternalJob | None:
         """Follow it from now on; None if another process follows it, or if it has ended."""
-        ...
+        return job
 
     def note(self, job: ExternalJob, status: Status) -> bool:
         """Store a status; False if the application no longer belongs to this try."""
-        ...
+        return True
 
     def follows(self, job: ExternalJob) -> bool:
         """Whether this try is the current one and still follows the application."""
-        ...
+        return True
 
     def may_end(self, job: ExternalJob, ids: Ids) -> bool:
         """Whether this try may end the application with these IDs: it follows it, or no other process knows it."""
-        ...
+        return self.follows(job)
 
     def reported(self, look: progress.Look) -> contextlib.AbstractContextManager[None]:
         """Store the results of `look` as the progress of the task, inside the `with` block."""
-        ...
+        return contextlib.nullcontext()
 
 
-class StoredJobs:
+class StoredJobs(Jobs):
     """The storage in the database."""
 
     def __init__(
         self, settings: Settings, claim: Claim, hot: WorkerConnection, patient: Callable[[Callable[[], Any]], Any]
     ) -> None:
+        self.max_tries = claim.max_tries
         self._settings = settings
         self._claim = claim
         self._ask: external_jobs.Ask = lambda statement, row: patient(lambda: hot.dicts(statement, row))
-
-    @property
-    def max_tries(self) -> int:
-        return self._claim.max_tries
 
     def tag(self) -> str:
         return f"paceline-{self._claim.dispatch_id[:8]}-{self._claim.id}-{self._claim.try_number}"
@@ -101,10 +97,8 @@ class StoredJobs:
         return progress.reported(self._settings, self._claim, look)
 
 
-class NoJobs:
+class NoJobs(Jobs):
     """The storage for `paceline dags test`, without a database and without earlier tries."""
-
-    max_tries = 0
 
     def __init__(self, now: datetime) -> None:
         self._now = now
@@ -113,9 +107,6 @@ class NoJobs:
     def tag(self) -> str:
         return self._tag
 
-    def open(self) -> list[ExternalJob]:
-        return []
-
     def add(self, submission: Submission) -> ExternalJob:
         target = submission.target
         return ExternalJob(
@@ -123,21 +114,6 @@ class NoJobs:
             deploy_mode=target.deploy_mode, master=target.address, reach=dict(target.reach), driver_id=None, application_id=None,
             ui_url=None, state="submitted", submitted_at=self._now,
         )  # fmt: skip
-
-    def take_over(self, job: ExternalJob) -> ExternalJob | None:
-        return job
-
-    def note(self, job: ExternalJob, status: Status) -> bool:
-        return True
-
-    def follows(self, job: ExternalJob) -> bool:
-        return True
-
-    def may_end(self, job: ExternalJob, ids: Ids) -> bool:
-        return True
-
-    def reported(self, look: progress.Look) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
 
 
 def write(ask: external_jobs.Ask, job: ExternalJob, status: Status) -> bool:

@@ -1,6 +1,5 @@
 """Ends abandoned applications: their worker died, and no retry will resume them."""
 
-import contextlib
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -14,42 +13,25 @@ from scheduler.store.worker import external_jobs
 from scheduler.store.worker.external_jobs import ExternalJob
 from workers import secrets_backend
 from workers.logs import worker_log
-from workers.spark.applications import jobs
+from workers.spark.applications.jobs import Jobs, write
 from workers.spark.clusters import registry
-from workers.spark.clusters.status import ApplicationLivesError, Ids, Status
+from workers.spark.clusters.status import ApplicationLivesError, Status
 
 
-class ReaperJobs:
+class ReaperJobs(Jobs):
     """The storage of applications that a reaper has taken over. It cannot submit any."""
-
-    max_tries = 0
 
     def __init__(self, ask: external_jobs.Ask) -> None:
         self._ask = ask
 
-    def tag(self) -> str:
-        raise NotImplementedError
-
-    def open(self) -> list[ExternalJob]:
-        return []
-
-    def add(self, submission: object) -> ExternalJob:
-        raise NotImplementedError
-
     def take_over(self, job: ExternalJob) -> ExternalJob | None:
         return external_jobs.take_abandoned(self._ask, job, reaper=str(uuid.uuid4()))
 
+    def note(self, job: ExternalJob, status: Status) -> bool:
+        return write(self._ask, job, status)
+
     def follows(self, job: ExternalJob) -> bool:
         return external_jobs.held(self._ask, job)
-
-    def may_end(self, job: ExternalJob, ids: Ids) -> bool:
-        return self.follows(job)
-
-    def reported(self, look: object) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
-    def note(self, job: ExternalJob, status: Status) -> bool:
-        return jobs.write(self._ask, job, status)
 
 
 class Reaper(threading.Thread):

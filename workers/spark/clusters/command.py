@@ -1,7 +1,7 @@
 """The command line and environment of an application, from its operator and target. Pure; no argument contains a secret."""
 
 import dataclasses
-import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,8 +12,6 @@ from scheduler.operators.spark_submit import SparkOperator, SparkSqlOperator
 from workers.spark import conf as confs
 from workers.spark.clusters.target import Target
 
-#: The tag in the name of every application: the start of the dispatch ID, the task instance ID and the try number.
-TAG = re.compile(r"paceline-[0-9a-f]{8}-\d+-\d+")
 SQL_CLASS = "org.apache.spark.sql.hive.thriftserver.SparkSQLCLIDriver"
 #: The options of spark-submit, in its order, by the arguments of the operator.
 OPTIONS = (
@@ -132,8 +130,6 @@ def properties(conf: Mapping[str, str]) -> str:
 
 def shown(command: Sequence[str]) -> str:
     """A command line for the log, quoted for a shell, without the secrets of this task."""
-    import shlex
-
     return secrets_masker.redact(shlex.join(command))
 
 

@@ -3,23 +3,10 @@
 import threading
 import uuid
 
-from workers.spark.clusters import local
-from workers.spark.clusters.command import Submission
-from workers.spark.clusters.protocol import Run
-from workers.spark.clusters.status import Ids, UnreachableError
+from workers.spark.clusters.status import UnreachableError
 
 #: The namespace of the UUIDs that turn tags into session IDs, the same in every process.
 _SESSIONS = uuid.UUID("6f0c1c5e-6a44-4c0e-9a6e-2d1f0d7a9b11")
-
-
-class Connect(local.Local):
-    """A Connect server; its client is a process on this machine."""
-
-    def __init__(self, address: str) -> None:
-        self._address = address
-
-    def submit(self, submission: Submission, run: Run) -> Ids:
-        raise UnreachableError("a Connect server has no deploy mode cluster")
 
 
 def session_of(tag: str) -> str:

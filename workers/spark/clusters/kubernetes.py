@@ -2,17 +2,15 @@
 
 import json
 import re
-import subprocess
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from workers.spark.clusters import limits
+from workers.spark.clusters import calls
 from workers.spark.clusters.command import Submission
-from workers.spark.clusters.protocol import Run
+from workers.spark.clusters.protocol import Cluster, Run
 from workers.spark.clusters.status import Ids, Phase, Status, UnreachableError
 
-CALL_S = 30.0
 LABEL = "paceline-try"
 #: The container of the driver in its pod, which may have sidecars.
 DRIVER_CONTAINER = "spark-kubernetes-driver"
@@ -22,7 +20,7 @@ _POD = re.compile(r"pod name: (\S+-driver)\b")
 _SELECTOR = re.compile(r"spark-app-selector -> ([^,\s]+)")
 
 
-class Kubernetes:
+class Kubernetes(Cluster):
     """A Kubernetes cluster. `reach` may have the keys `namespace` and `kubectl` (the command)."""
 
     def __init__(self, address: str, reach: Mapping[str, str]) -> None:
@@ -59,9 +57,6 @@ class Kubernetes:
         # The API server reads from a quorum, so a named pod that it does not have has been deleted.
         return phase is Phase.NOT_FOUND or phase.is_end
 
-    def driver_host(self, ids: Ids) -> str | None:
-        return None
-
     def output(self, ids: Ids, seen: dict[str, int]) -> str:
         if ids.driver_id is None:
             return ""
@@ -78,15 +73,10 @@ class Kubernetes:
         return answer
 
     def _run(self, *arguments: str) -> str:
-        command = [self._command, "--server", self._server, "--namespace", self._namespace, *arguments]
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=limits.left(CALL_S), check=False, stdin=subprocess.DEVNULL
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise UnreachableError(f"kubectl {' '.join(arguments)} gave no answer ({error})") from None
+        shown = f"kubectl {' '.join(arguments)}"
+        done = calls.run([self._command, "--server", self._server, "--namespace", self._namespace, *arguments], shown)
         if done.returncode != 0:
-            raise UnreachableError(f"kubectl {' '.join(arguments)} failed: {done.stderr[-300:].strip()}")
+            raise UnreachableError(f"{shown} failed: {done.stderr[-300:].strip()}")
         return done.stdout
 
 

@@ -5,20 +5,12 @@ from datetime import datetime
 import psutil
 
 from workers.lost_processes import kill_tree
-from workers.spark.clusters.command import Submission
-from workers.spark.clusters.protocol import Run
-from workers.spark.clusters.status import Ids, Phase, Status, UnreachableError
+from workers.spark.clusters.protocol import Cluster
+from workers.spark.clusters.status import Ids, Phase, Status
 
 
-class Local:
+class Local(Cluster):
     """The processes of this machine with the tag of an application in their command line."""
-
-    def tagged(self, submission: Submission) -> Submission:
-        """Nothing to add: the application's name contains the tag."""
-        return submission
-
-    def submit(self, submission: Submission, run: Run) -> Ids:
-        raise UnreachableError("a local master has no deploy mode cluster")
 
     def find(self, tag: str, since: datetime) -> Ids | None:
         return Ids(driver_id=tag) if running(tag) else None
@@ -32,12 +24,6 @@ class Local:
 
     def gone(self, ids: Ids, tag: str) -> bool:
         return not running(tag)
-
-    def driver_host(self, ids: Ids) -> str | None:
-        return None
-
-    def output(self, ids: Ids, seen: dict[str, int]) -> str:
-        return ""
 
 
 def running(tag: str) -> list[psutil.Process]:

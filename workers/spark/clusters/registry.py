@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from workers.spark.clusters import connect, kubernetes, local, standalone, yarn
+from workers.spark.clusters import kubernetes, local, standalone, yarn
 from workers.spark.clusters.protocol import Cluster, Password
 
 
@@ -19,7 +19,5 @@ def of(kind: str, address: str, reach: Mapping[str, str], deploy_mode: str, pass
             return yarn.Yarn(reach)
         case "kubernetes":
             return kubernetes.Kubernetes(address, reach)
-        case "connect":
-            return connect.Connect(address)
-        case _:
+        case _:  # the client of a Connect server is a process on this machine too
             return local.Local()

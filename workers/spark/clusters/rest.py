@@ -9,7 +9,7 @@ from http import HTTPStatus
 from http.client import HTTPException
 from typing import Any
 
-from workers.spark.clusters import limits
+from workers.spark.clusters import calls
 from workers.spark.clusters.status import UnreachableError
 
 TIMEOUT_S = 5.0
@@ -46,7 +46,7 @@ def text(
     sent = {"Content-Type": "application/json;charset=UTF-8", **headers}
     request = urllib.request.Request(url, data, sent, method=method)  # noqa: S310
     try:
-        with urllib.request.urlopen(request, timeout=limits.left(timeout_s)) as answer:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=calls.left(timeout_s)) as answer:  # noqa: S310
             return str(answer.read().decode("utf-8", "replace"))
     except urllib.error.HTTPError as error:
         body_text = _body(error)

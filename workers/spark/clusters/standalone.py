@@ -10,30 +10,20 @@ from urllib.parse import urlsplit
 from scheduler.exceptions import FailTask
 from workers.spark.clusters import command, rest, signed
 from workers.spark.clusters.command import AS_CONF, Submission
-from workers.spark.clusters.protocol import Password, Run
-from workers.spark.clusters.status import Ids, Phase, Status, UnreachableError
+from workers.spark.clusters.protocol import Cluster, Password, Run
+from workers.spark.clusters.status import ENDS, Ids, Phase, Status, UnreachableError
 
 R = TypeVar("R")
 
 REST_PORT, UI_PORT = "6066", "8080"
 #: The driver of a Python application is spark-submit itself, in client mode, on a machine of the cluster.
 PYTHON_CLASS = "org.apache.spark.deploy.SparkSubmit"
-#: The states of a driver in the REST server. Any other state is unknown.
+#: The states of applications in the page of a master, and of drivers in its REST server. Any other state is unknown.
+APPLICATION_STATES = {"WAITING": Phase.SUBMITTED, **{state.name: state for state in (Phase.RUNNING, *ENDS)}}
 DRIVER_STATES = {
-    "SUBMITTED": Phase.SUBMITTED,
+    **{state.name: state for state in (Phase.SUBMITTED, Phase.RUNNING, *ENDS)},
     "RELAUNCHING": Phase.SUBMITTED,
-    "RUNNING": Phase.RUNNING,
-    "FINISHED": Phase.FINISHED,
-    "FAILED": Phase.FAILED,
     "ERROR": Phase.FAILED,
-    "KILLED": Phase.KILLED,
-}
-APPLICATION_STATES = {
-    "WAITING": Phase.SUBMITTED,
-    "RUNNING": Phase.RUNNING,
-    "FINISHED": Phase.FINISHED,
-    "FAILED": Phase.FAILED,
-    "KILLED": Phase.KILLED,
 }
 #: The lists in the JSON of a master's page; an answer without them is not from a master.
 LISTS = ("workers", "activeapps", "completedapps", "activedrivers", "completeddrivers")
@@ -45,7 +35,7 @@ HEAD_BYTES = 20_000
 CLOCKS_DIFFER_S = 120.0
 
 
-class Standalone:
+class Standalone(Cluster):
     """A cluster with one master, or with several of which one is active: spark://a:7077,b:7077."""
 
     def __init__(self, address: str, reach: Mapping[str, str], *, has_driver: bool, password: Password) -> None:
@@ -61,10 +51,6 @@ class Standalone:
     @functools.cached_property
     def _known_password(self) -> str | None:
         return self._password(self._conn_id) if self._conn_id else None
-
-    def tagged(self, submission: Submission) -> Submission:
-        """Nothing to add: the application's name contains the tag."""
-        return submission
 
     def submit(self, submission: Submission, run: Run) -> Ids:
         """Submit over REST, also Python: spark-submit would reject Python here, and takes seconds to print an ID."""
@@ -99,10 +85,6 @@ class Standalone:
         if ids.application_id is not None and ids.driver_id is None:
             # For a driver in client mode, the page has a button but the REST server no call.
             self._each(self._pages, lambda page: rest.text(f"{page}/app/kill/?id={ids.application_id}&terminate=true", body={}))
-
-    def gone(self, ids: Ids, tag: str) -> bool | None:
-        phase = self.status(ids, tag).phase
-        return None if phase is Phase.NOT_FOUND else phase.is_end
 
     def driver_host(self, ids: Ids) -> str | None:
         return self._host

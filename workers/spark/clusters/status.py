@@ -20,7 +20,10 @@ class Phase(StrEnum):
 
     @property
     def is_end(self) -> bool:
-        return self in {Phase.FINISHED, Phase.FAILED, Phase.KILLED}
+        return self in ENDS
+
+
+ENDS = (Phase.FINISHED, Phase.FAILED, Phase.KILLED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from scheduler.exceptions import FailTask
 
 DEFAULT_MASTER = "local[*]"
 STANDALONE_PORT = 7077
-KINDS = ("local", "standalone", "yarn", "kubernetes", "connect")
 #: The keys in the extra of a connection of type spark, beside conf keys, which start with "spark.".
 EXTRA = frozenset({
     "conf", "deploy-mode", "deploy_mode", "spark-binary", "spark_binary", "queue", "namespace", "rest_port", "ui_port",
@@ -30,7 +29,7 @@ _MASTERS = (
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A cluster and deploy mode. `kind` is one of KINDS; `reach` has what requests need, without secrets, since it is stored."""
+    """A cluster and deploy mode. `kind` is one of _MASTERS; `reach` has what requests need, without secrets, since it is stored."""
 
     kind: str
     master: str

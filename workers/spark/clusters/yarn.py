@@ -1,17 +1,15 @@
 """YARN: applications are submitted with spark-submit, and read over the REST API of the resource manager, or with `yarn`."""
 
 import re
-import subprocess
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from workers.spark.clusters import limits, rest
+from workers.spark.clusters import calls, rest
 from workers.spark.clusters.command import Submission
-from workers.spark.clusters.protocol import Run
+from workers.spark.clusters.protocol import Cluster, Run
 from workers.spark.clusters.status import Ids, Phase, Status, UnreachableError
 
-CALL_S = 30.0
 #: The heading of a list of applications.
 _LIST_HEAD = re.compile(r"^Total number of applications\b", re.MULTILINE)
 _UNKNOWN_ID = re.compile(r"Application with id '[^']*' doesn't exist")
@@ -27,7 +25,7 @@ STATES = {
 FINAL_STATES = {"SUCCEEDED": Phase.FINISHED, "FAILED": Phase.FAILED, "KILLED": Phase.KILLED}
 
 
-class Yarn:
+class Yarn(Cluster):
     """A YARN cluster. `reach` may have the keys `resourcemanager` (http://host:8088) and `yarn` (the command)."""
 
     def __init__(self, reach: Mapping[str, str]) -> None:
@@ -66,30 +64,11 @@ class Yarn:
         else:
             self._call("application", "-kill", ids.application_id)
 
-    def gone(self, ids: Ids, tag: str) -> bool | None:
-        phase = self.status(ids, tag).phase
-        return None if phase is Phase.NOT_FOUND else phase.is_end
-
-    def driver_host(self, ids: Ids) -> str | None:
-        return None
-
-    def output(self, ids: Ids, seen: dict[str, int]) -> str:
-        return ""
-
     def _call(self, *arguments: str) -> str:
-        try:
-            done = subprocess.run(
-                [self._command, *arguments],
-                capture_output=True,
-                text=True,
-                timeout=limits.left(CALL_S),
-                check=False,
-                stdin=subprocess.DEVNULL,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise UnreachableError(f"`{self._command} {' '.join(arguments)}` gave no answer ({error})") from None
+        shown = f"`{self._command} {' '.join(arguments)}`"
+        done = calls.run([self._command, *arguments], shown)
         if done.returncode != 0 and not _ID.search(done.stdout):
-            raise UnreachableError(f"`{self._command} {' '.join(arguments)}` failed: {(done.stderr or done.stdout)[-300:].strip()}")
+            raise UnreachableError(f"{shown} failed: {(done.stderr or done.stdout)[-300:].strip()}")
         return done.stdout
 
 

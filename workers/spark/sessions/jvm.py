@@ -7,7 +7,6 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import termios
 import threading
 import time
@@ -19,7 +18,7 @@ from celery.platforms import set_pdeathsig
 
 from scheduler.exceptions import PacelineError
 from workers.spark import causes, conf
-from workers.spark.java import check_java, submit_opts
+from workers.spark.java import check_java, environment
 from workers.spark.sessions.scratch import Scratch
 
 START_TIMEOUT_S = 120.0
@@ -177,22 +176,13 @@ def _end(process: "subprocess.Popen[bytes]", timeout_s: float) -> None:
 def _start(java: str, properties: Path, gateway: Path, output: int, options: Sequence[str]) -> "subprocess.Popen[bytes]":
     from pyspark.find_spark_home import _find_spark_home
 
-    environment = {
-        **os.environ,
-        "SPARK_CONNECT_MODE": "0",
-        # Options in the conf come later and override these.
-        "SPARK_SUBMIT_OPTS": submit_opts(f"-Djava.io.tmpdir={properties.parent}", *options),
-        "_PYSPARK_DRIVER_CONN_INFO_PATH": str(gateway),
-        "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
-        # spark-submit fails with a JAVA_HOME that has no Java; with an empty one it uses PATH.
-        "JAVA_HOME": str(Path(java).parent.parent) if java.startswith(os.environ.get("JAVA_HOME") or "//") else "",
-    }
+    own = {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(gateway)}
     return subprocess.Popen(
         [f"{_find_spark_home()}/bin/spark-submit", "--properties-file", str(properties), "--load-spark-defaults", "pyspark-shell"],
         stdin=subprocess.PIPE,  # the JVM also ends when this is closed
         stdout=output,
         stderr=output,
-        env=environment,
+        env=environment(java, f"-Djava.io.tmpdir={properties.parent}", *options) | own,
         preexec_fn=_die_with_parent,  # noqa: PLW1509
     )
 
