@@ -2,7 +2,7 @@
 
 1. `plan_of` sorts the direct downstream tasks: those that this one state settles, whatever the others do; joins, which need a
    look at their other upstream tasks; and those left to the scheduler, which need more than the states of their direct upstream
-   tasks (SerializedDag.follows).
+   tasks (SerializedDag.followed).
 2. A join with an upstream task that no worker has cannot be ready. The report finds out, and takes no lock for it.
 3. If another join may be ready, the report stores nothing. The joins are locked in ID order and decided by `decide_joins`, so two
    last siblings never both take the other for unfinished.

@@ -5,6 +5,7 @@ state can change its result.
 """
 
 import functools
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -32,21 +33,13 @@ class Upstream:
     @classmethod
     def of(cls, states: Iterable[S], total: int | None = None) -> "Upstream":
         """Count `states`. Pass `total` if they are only some of the upstream task instances."""
-        seen = list(states)
-        return cls(
-            total=len(seen) if total is None else total,
-            success=seen.count(S.SUCCESS),
-            skipped=seen.count(S.SKIPPED),
-            failed=seen.count(S.FAILED),
-            upstream_failed=seen.count(S.UPSTREAM_FAILED),
-            removed=seen.count(S.REMOVED),
-        )
+        return cls.counted(Counter(states), total)
 
     @classmethod
-    def counted(cls, states: Mapping[S, int]) -> "Upstream":
+    def counted(cls, states: Mapping[S, int], total: int | None = None) -> "Upstream":
         """Create it from counts by state."""
         return cls(
-            total=sum(states.values()),
+            total=sum(states.values()) if total is None else total,
             success=states.get(S.SUCCESS, 0),
             skipped=states.get(S.SKIPPED, 0),
             failed=states.get(S.FAILED, 0),

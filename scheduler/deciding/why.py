@@ -1,5 +1,6 @@
 """Why a task instance is not further than it is: facts in, sentences out. Pure."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
@@ -167,12 +168,10 @@ def _undecided(facts: Situation) -> list[str]:
 
 
 def _upstream(facts: Situation) -> list[str]:
-    counts: dict[S, int] = {}
+    counts: Counter[S] = Counter()
     for one in facts.upstream:
-        for state, count in one.states.items():
-            counts[state] = counts.get(state, 0) + count
-    upstream = Upstream.of(state for state, count in counts.items() for _ in range(count))
-    if decide(facts.trigger_rule, upstream).state is not None:
+        counts.update(one.states)
+    if decide(facts.trigger_rule, Upstream.counted(counts)).state is not None:
         return []
     open_ones = [one for one in facts.upstream if not _all_ended(one)]
     if not open_ones:

@@ -134,17 +134,13 @@ class SerializedDag:
         more = self.fail_fast or self.disable_bundle_versioning or self.depends_on_past or self.has_branches
         return not more and not any(task.is_mapped for task in self.tasks)
 
-    def follows(self, above: int, below: int) -> bool:
-        """Whether a worker that ends task `above` can decide task `below` from the states of its direct upstream tasks.
+    @cached_property
+    def followed(self) -> frozenset[int]:
+        """The tasks that a worker which ends one of their upstream tasks can decide from the states of these.
 
         It cannot if the task depends on other runs or on indirect setups, or must be expanded first. Instances of a mapped
         group are decided if all direct upstream tasks are in the group.
         """
-        return below in self.followed
-
-    @cached_property
-    def followed(self) -> frozenset[int]:
-        """The tasks for which `follows` is true, for any upstream task."""
         return frozenset(
             no
             for no, task in enumerate(self.tasks)

@@ -97,7 +97,7 @@ class Notify(Service):
         # Files whose time slice has just ended wait for one pass, if other files have notices.
         for without in [files | slow, files] if slow else [files]:
             claimed = claimed or transact(
-                self._engine, notices.claim_callbacks, claimed_by, lease_s=lease_s, limit=limit, without_files=without
+                self._engine, notices.claim, claimed_by, emails=False, lease_s=lease_s, limit=limit, without_files=without
             )
         by_file: dict[str, list[Notice]] = {}
         for notice in claimed:
@@ -110,7 +110,7 @@ class Notify(Service):
         if self._emails.busy:
             return 0
         lease_s = self._emails.delivery.lease_s
-        claimed = transact(self._engine, notices.claim_emails, claimed_by, lease_s=lease_s, limit=limit)
+        claimed = transact(self._engine, notices.claim, claimed_by, emails=True, lease_s=lease_s, limit=limit)
         if claimed and self._settings.smtp.host is None and not self._has_logged_no_host:
             self._has_logged_no_host = True
             log.error("Emails are not sent: smtp.host is not set. `paceline notices list --failed` lists them.")

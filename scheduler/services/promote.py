@@ -17,7 +17,8 @@ from scheduler.services.service import AT_ONCE, HELD_PAUSE_S, LogLine, Result, S
 from scheduler.settings import Settings
 from scheduler.states import FINISHED, Decision, RunState, TaskState
 from scheduler.store.dags.versions import Versions
-from scheduler.store.db.database import commit_point, is_of_statement, transact
+from scheduler.store.db import sqlstates
+from scheduler.store.db.database import commit_point, transact
 from scheduler.store.runs import instances, integrity, run_facts, runs, unexpand
 
 #: How often a hinted run that another scheduler has locked is tried again, after pauses of HELD_PAUSE_S, before it is left to
@@ -137,7 +138,7 @@ class Promote(Service):
         try:
             results.examined |= transact(self._engine, _examine, batch, self._versions, self._settings, sweeps=sweeps)
         except Exception as error:
-            if isinstance(error, OperationalError) and not is_of_statement(error):
+            if isinstance(error, OperationalError) and not sqlstates.is_of_statement(error.orig):
                 raise
             if len(batch) > 1:
                 for run in batch:

@@ -85,7 +85,7 @@ def _forget_trigger(tools: Tools, one: Broken) -> None:
 def _leave(tools: Tools, one: Broken) -> None:
     found = _instance(tools, one, "d.waiter")
     if found and found[0]:
-        transact(tools.engine, deferrals.leave, found[0])
+        transact(tools.engine, deferrals.release, found[0])
 
 
 def _release_notices(tools: Tools, one: Broken) -> None:

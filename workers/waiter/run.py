@@ -242,7 +242,7 @@ class Waiter:
             if self._fired:
                 await self._transact(deferrals.fire, self._fired)
                 self._wakeups.wake("queue")
-            if await self._transact(deferrals.leave, self.waiter_id):
+            if await self._transact(deferrals.release, self.waiter_id):
                 self._wakeups.wake_waiters()
             await self._transact(processes.stop, self.waiter_id)
         except DBAPIError as error:

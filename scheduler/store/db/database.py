@@ -45,9 +45,6 @@ UNTRUSTED = (
     "could not read root certificate",
 )  # fmt: skip
 
-#: The fault points of a function's transaction: their step, and whether a result reaches them.
-_COMMIT_POINTS: dict[Callable[..., Any], tuple[str, Callable[[Any], object]]] = {}
-
 
 def create(
     settings: Settings,
@@ -185,11 +182,6 @@ def _patience_s(engine: Engine) -> float:
     return float(engine.get_execution_options().get(PATIENCE, 0.0))
 
 
-def is_of_statement(error: DBAPIError) -> bool:
-    """Whether only this statement failed on a server that answers; another statement may succeed."""
-    return sqlstates.is_of_statement(error.orig)
-
-
 def translate(error: DBAPIError) -> PacelineError:
     """The error message of a failed connection for people, without the password of the URL."""
     text = str(error.orig).strip().splitlines()[0] if str(error.orig).strip() else type(error.orig).__name__
@@ -241,7 +233,7 @@ def transact(engine: Engine, work: Callable[Concatenate[Connection, P], R], /, *
 
     Only errors with which the server states that it stored nothing are retried: after a lost connection, nobody knows.
     """
-    step, did = _COMMIT_POINTS.get(work, ("", _never))
+    step, did = getattr(work, "commit_point", ("", _never))
 
     def once() -> R:
         try:
@@ -277,7 +269,7 @@ def commit_point(step: str, did: Callable[[Any], object] = bool) -> Callable[[Ca
     """Name the fault points before and after the commit of this function's transaction, reached when `did(result)`."""
 
     def mark(work: Callable[P, R]) -> Callable[P, R]:
-        _COMMIT_POINTS[work] = step, did
+        work.commit_point = step, did  # type: ignore[attr-defined]
         return work
 
     return mark

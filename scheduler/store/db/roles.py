@@ -161,13 +161,16 @@ def renew(connection: Connection) -> None:
     )
     for role in schedulers.scalars().all():
         _execute(connection, role, ((statement, {}) for statement in SCHEDULER))
-    for one in _granted(connection):
+    for one in granted(connection):
         _execute(connection, one.name, _of_worker(one))
 
 
 def granted(connection: Connection) -> list[Granted]:
     """The roles with the rights of a worker."""
-    return _granted(connection)
+    found = connection.exec_driver_sql(
+        "select name, may_clear_runs from worker_role where name in (select rolname from pg_roles) order by name"
+    )
+    return rows.of_result(Granted, found)
 
 
 def excesses(connection: Connection) -> list[tuple[str, str, str]]:
@@ -246,13 +249,6 @@ def _refuse_second_use(connection: Connection, role: str, kind: str) -> None:
     ).first()
     if used is not None:
         raise PacelineError(f"Role {role!r} is used by both schedulers and workers: use a separate role for each.")
-
-
-def _granted(connection: Connection) -> list[Granted]:
-    granted = connection.exec_driver_sql(
-        "select name, may_clear_runs from worker_role where name in (select rolname from pg_roles) order by name"
-    )
-    return rows.of_result(Granted, granted)
 
 
 def _of_worker(one: Granted) -> Iterator[tuple[str, dict[str, sql.Composable]]]:

@@ -51,24 +51,29 @@ class Notice:
 
 
 @commit_point("notice")
-def claim_callbacks(
-    connection: Connection, claimed_by: str, *, lease_s: float, limit: int, without_files: Collection[str] = ()
+def claim(
+    connection: Connection, claimed_by: str, *, emails: bool, lease_s: float, limit: int, without_files: Collection[str] = ()
 ) -> list[Notice]:
-    """Claim the oldest callbacks without a claim, except those of `without_files`."""
-    return _claim(
-        connection,
-        "n.kind not in ('asset', 'email_failure', 'email_retry', 'email_sla')",
-        claimed_by,
-        lease_s=lease_s,
-        limit=limit,
-        without_files=without_files,
+    """Claim the oldest emails or callbacks without a claim, except those of `without_files`."""
+    claimed = connection.exec_driver_sql(
+        """
+        with free as (
+            select n.id
+              from notice n join dag_run r on r.id = n.dag_run_id left join dag d on d.dag_id = r.dag_id
+             where n.ended_at is null and (n.kind like 'email%%') = %(emails)s and n.kind <> 'asset'
+               and (n.claimed_until is null or n.claimed_until <= clock_timestamp())
+               and coalesce(d.file, '') <> all(%(without)s::text[])
+             order by n.id limit %(limit)s
+               for update of n skip locked
+        )
+        update notice n set claimed_by = %(by)s, claimed_until = clock_timestamp() + make_interval(secs => %(lease)s)
+          from free where n.id = free.id
+        returning n.id
+        """,
+        {"by": claimed_by, "emails": emails, "lease": lease_s, "limit": limit, "without": list(without_files)},
     )
-
-
-@commit_point("notice")
-def claim_emails(connection: Connection, claimed_by: str, *, lease_s: float, limit: int) -> list[Notice]:
-    """Claim the oldest emails without a claim."""
-    return _claim(connection, "n.kind in ('email_failure', 'email_retry', 'email_sla')", claimed_by, lease_s=lease_s, limit=limit)
+    ids = sorted(claimed.scalars())
+    return _read(connection, ids) if ids else []
 
 
 def begin(connection: Connection, notice_id: int, claimed_by: str, *, lease_s: float) -> int | None:
@@ -171,29 +176,6 @@ def blocking(connection: Connection, dag_run_id: int) -> list[dict[str, Any]]:
         (dag_run_id, MOST_BLOCKING),
     )
     return rows.dicts(found)
-
-
-def _claim(
-    connection: Connection, kinds: str, claimed_by: str, *, lease_s: float, limit: int, without_files: Collection[str] = ()
-) -> list[Notice]:
-    claimed = connection.exec_driver_sql(
-        f"""
-        with free as (
-            select n.id
-              from notice n join dag_run r on r.id = n.dag_run_id left join dag d on d.dag_id = r.dag_id
-             where n.ended_at is null and {kinds} and (n.claimed_until is null or n.claimed_until <= clock_timestamp())
-               and coalesce(d.file, '') <> all(%(without)s::text[])
-             order by n.id limit %(limit)s
-               for update of n skip locked
-        )
-        update notice n set claimed_by = %(by)s, claimed_until = clock_timestamp() + make_interval(secs => %(lease)s)
-          from free where n.id = free.id
-        returning n.id
-        """,
-        {"by": claimed_by, "lease": lease_s, "limit": limit, "without": list(without_files)},
-    )
-    ids = sorted(claimed.scalars())
-    return _read(connection, ids) if ids else []
 
 
 def _read(connection: Connection, ids: list[int]) -> list[Notice]:

@@ -160,8 +160,3 @@ def release(connection: Connection, waiter: str) -> int:
         (waiter,),
     )
     return freed.rowcount
-
-
-def leave(connection: Connection, waiter: str) -> int:
-    """Release all triggers of a waiter that shuts down cleanly, for other waiters."""
-    return release(connection, waiter)

@@ -18,7 +18,7 @@ def test_what_waits_and_what_failed_is_listed(cli: Cli, scenario: Scenario) -> N
     assert cli.json("notices", "list", "--failed") == []
     assert cli.json("notices", "list", "--dag", "pair") == []
 
-    (callback,) = transact(scenario.engine, notices.claim_callbacks, "s", lease_s=60, limit=20)
+    (callback,) = transact(scenario.engine, notices.claim, "s", emails=False, lease_s=60, limit=20)
     transact(scenario.engine, notices.end, callback.id, "s", error="ValueError: no such channel")
 
     (failed,) = cli.json("notices", "list", "--failed", "--dag", "d")

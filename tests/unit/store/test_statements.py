@@ -23,7 +23,6 @@ REVIEWED: dict[tuple[str, str], str] = {
     ("database.py", "timeout_ms"): "a number",
     ("files.py", "ORDERS[sort_mode]"): "each of the constants of the module",
     ("fencing.py", "statement"): "each of the constants of the modules that call it",
-    ("notices.py", "kinds"): "one of two texts of the module",
     ("capacity.py", "rank"): "one of two constants of the module",
     ("limits.py", "columns"): "made of constants of the module",
     ("limits.py", "counting.each"): "made of constants of the module",
