@@ -21,10 +21,11 @@ from scheduler.store.db.fencing import Writer
 from scheduler.store.runs import deadlines, integrity, selection
 from scheduler.store.runs.selection import Change, Instance, Run, Runs, Tasks
 from scheduler.store.runs.unexpand import tasks_to_expand_again, unexpand
-from scheduler.store.worker import deferrals
+from scheduler.store.worker import deferrals, shutdown
 
 #: Clearing does not change these; a removed one comes back with its task.
 UNTOUCHED = frozenset({S.NONE, S.REMOVED})
+CLEARED_TRY = shutdown.KEEP_TRY.format(state="t.state", ended_at="coalesce(t.ended_at, clock_timestamp())")
 
 
 def clear(
@@ -130,17 +131,7 @@ def _undo(connection: Connection, dag: SerializedDag, instances: Sequence[Instan
     if not instances:
         return
     parameters = {"ids": [one.id for one in instances], "retries": [_retries(dag, one) for one in instances]}
-    connection.exec_driver_sql(
-        """
-        insert into task_try (task_instance_id, try_number, dispatch_id, state, queued_by, worker, scheduled_at, queued_at,
-                              started_at, ended_at, reason)
-        select id, try_number, dispatch_id, state, queued_by, worker, scheduled_at, queued_at, started_at,
-               coalesce(ended_at, clock_timestamp()), reason
-          from task_instance where id = any(%(ids)s) and started_at is not null
-         order by id
-        """,
-        parameters,
-    )
+    connection.exec_driver_sql(f"{CLEARED_TRY} where t.id = any(%(ids)s) and t.started_at is not null order by t.id", parameters)
     connection.exec_driver_sql("delete from xcom where task_instance_id = any(%(ids)s)", parameters)
     deferrals.forget(connection, [one.id for one in instances])
     connection.exec_driver_sql(

@@ -14,6 +14,7 @@ from scheduler.states import DUE, OPEN, STARTED, Decision, TaskState
 from scheduler.store.db import rows
 from scheduler.store.db.arrays import literal
 from scheduler.store.db.database import commit_point
+from scheduler.store.runs.new_instances import COMMON, COMMON_OF_INSTANCE
 from scheduler.store.worker import shutdown
 
 #: Whether a run may start, or a task instance may be due before the next check, see store/upkeep/pending_work.
@@ -22,6 +23,7 @@ PENDING = f"""
     or exists (select from task_instance where state in {DUE.sql}
                   and due_at <= clock_timestamp() + make_interval(secs => $1))
 """
+FAILED_TRY = shutdown.KEEP_TRY.format(state="'failed'", ended_at="t.ended_at")
 
 
 def decide(connection: Connection, decisions: Mapping[int, Sequence[Decision]]) -> int:
@@ -75,11 +77,7 @@ def due(connection: Connection, *, limit: int) -> int:
              order by due_at, id limit %(limit)s
                for no key update skip locked
         ), kept as (
-            insert into task_try (task_instance_id, try_number, dispatch_id, state, queued_by, worker, scheduled_at, queued_at,
-                                  started_at, ended_at, reason)
-            select t.id, t.try_number, t.dispatch_id, 'failed', t.queued_by, t.worker, t.scheduled_at, t.queued_at,
-                   t.started_at, t.ended_at, t.reason
-              from task_instance t join due using (id) where due.was = 'up_for_retry'
+            {FAILED_TRY} join due using (id) where due.was = 'up_for_retry'
         ), awaited as (
             select d.task_instance_id as id from deferral d join due on due.id = d.task_instance_id
              where due.was = 'deferred' order by 1 for update of d
@@ -157,11 +155,9 @@ def expand(connection: Connection, dag_run_id: int, task_no: int, count: int) ->
         return False
     if count > 1:
         connection.exec_driver_sql(
-            """
-            insert into task_instance (dag_run_id, task_no, task_id, map_index, max_tries, queue, pool, pool_slots, priority_weight,
-                                       rank, notify, max_active_tis_per_dag, max_active_tis_per_dagrun)
-            select t.dag_run_id, t.task_no, t.task_id, n.map_index, t.max_tries, t.queue, t.pool, t.pool_slots, t.priority_weight,
-                   t.rank, t.notify, t.max_active_tis_per_dag, t.max_active_tis_per_dagrun
+            f"""
+            insert into task_instance (dag_run_id, task_no, task_id, map_index, max_tries, {COMMON})
+            select t.dag_run_id, t.task_no, t.task_id, n.map_index, t.max_tries, {COMMON_OF_INSTANCE}
               from task_instance t cross join generate_series(1, %(count)s - 1) n (map_index)
              where t.id = %(first)s
              order by n.map_index

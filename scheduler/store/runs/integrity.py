@@ -18,11 +18,11 @@ from scheduler.states import RUN_UNFINISHED, STARTED
 from scheduler.states import TaskState as S
 from scheduler.store.dags.versions import Versions
 from scheduler.store.runs import new_instances, selection
+from scheduler.store.runs.new_instances import COMMON, COMMON_OF_INSTANCE
 from scheduler.store.runs.selection import Change, Instance, Run
-from scheduler.store.worker import deferrals
+from scheduler.store.worker import deferrals, shutdown
 
-#: States without slots, in which queue, pool and limits can still change.
-REFRESHED = ("scheduled", "up_for_retry", "up_for_reschedule")
+REMOVED_TRY = shutdown.KEEP_TRY.format(state="'removed'", ended_at="t.ended_at")
 
 
 def follow_newest(connection: Connection, dag_run_id: int, versions: Versions, *, default_queue: str) -> int | None:
@@ -63,7 +63,7 @@ def fit(connection: Connection, run: Run, dag: SerializedDag, version_id: int, *
     remove(connection, plan.removed, f"version {number} of the DAG has no such task instance")
     _renumber(connection, run, dag, instances, plan.unmapped)
     restore(connection, dag, plan.restored)
-    _refresh(connection, run, dag, default_queue)
+    new_instances.refresh(connection, dag, run.id, is_backfill=run.is_backfill, default_queue=default_queue)
     new_instances.insert(connection, dag, run.id, plan.created, is_backfill=run.is_backfill, default_queue=default_queue)
     grow(connection, dag, plan.grown)
     return plan.changes(run, dag)
@@ -197,13 +197,7 @@ def restore(connection: Connection, dag: SerializedDag, instances: Sequence[Inst
     if not instances:
         return
     connection.exec_driver_sql(
-        """
-        insert into task_try (task_instance_id, try_number, dispatch_id, state, queued_by, worker, scheduled_at, queued_at,
-                              started_at, ended_at, reason)
-        select id, try_number, dispatch_id, 'removed', queued_by, worker, scheduled_at, queued_at, started_at, ended_at, reason
-          from task_instance where id = any(%s) and state = 'removed' and started_at is not null
-         order by id
-        """,
+        f"{REMOVED_TRY} where t.id = any(%s) and t.state = 'removed' and t.started_at is not null order by t.id",
         ([one.id for one in instances],),
     )
     connection.exec_driver_sql(
@@ -250,52 +244,13 @@ def _renumber(
         )
 
 
-def _refresh(connection: Connection, run: Run, dag: SerializedDag, default_queue: str) -> None:
-    """Update queues, pools, limits and retries from the new version, for task instances without slots."""
-    connection.exec_driver_sql(
-        """
-        update task_instance t
-           set queue = coalesce(n.queue, p.queue, %(default_queue)s), pool = coalesce(c.name, n.pool), pool_slots = n.pool_slots,
-               priority_weight = n.priority_weight, rank = n.priority_weight + %(rank)s,
-               notify = string_to_array(n.notify, ' '), max_active_tis_per_dag = n.per_dag,
-               max_active_tis_per_dagrun = n.per_dagrun,
-               max_tries = case when t.try_number = 0 then n.max_tries else t.max_tries end
-          from unnest(%(max_tries)s::int[], %(queue)s::text[], %(pool)s::text[], %(pool_slots)s::int[],
-                      %(priority_weight)s::int[], %(notify)s::text[], %(per_dag)s::int[], %(per_dagrun)s::int[],
-                      %(cluster)s::text[])
-               with ordinality n (max_tries, queue, pool, pool_slots, priority_weight, notify, per_dag, per_dagrun, cluster, place)
-          left join pool c on c.name = n.cluster
-          left join pool p on p.name = coalesce(c.name, n.pool)
-         where t.dag_run_id = %(run)s and t.task_no = n.place - 1 and (t.state is null or t.state = any(%(states)s))
-        """,
-        {
-            "run": run.id,
-            "states": list(REFRESHED),
-            "default_queue": default_queue,
-            "rank": new_instances.BACKFILL_RANK if run.is_backfill else 0,
-            "max_tries": [task.retries for task in dag.tasks],
-            "queue": [task.queue for task in dag.tasks],
-            "pool": [task.pool for task in dag.tasks],
-            "pool_slots": [task.pool_slots for task in dag.tasks],
-            "priority_weight": [task.priority_weight for task in dag.tasks],
-            "notify": [" ".join(task.notify) or None for task in dag.tasks],
-            "per_dag": [task.max_active_tis_per_dag for task in dag.tasks],
-            "per_dagrun": [task.max_active_tis_per_dagrun for task in dag.tasks],
-            "cluster": [task.cluster for task in dag.tasks],
-        },
-    )
-
-
 def grow(connection: Connection, dag: SerializedDag, grown: Sequence[tuple[Instance, int]]) -> None:
     """Add instances to mapped tasks, as copies of existing instances."""
     if grown:
         connection.exec_driver_sql(
-            """
-            insert into task_instance (dag_run_id, task_no, task_id, map_index, max_tries, queue, pool, pool_slots, priority_weight,
-                                       rank, notify, max_active_tis_per_dag, max_active_tis_per_dagrun)
-            select t.dag_run_id, t.task_no, t.task_id, n.map_index, n.retries,
-                   t.queue, t.pool, t.pool_slots, t.priority_weight, t.rank, t.notify, t.max_active_tis_per_dag,
-                   t.max_active_tis_per_dagrun
+            f"""
+            insert into task_instance (dag_run_id, task_no, task_id, map_index, max_tries, {COMMON})
+            select t.dag_run_id, t.task_no, t.task_id, n.map_index, n.retries, {COMMON_OF_INSTANCE}
               from unnest(%(ids)s::bigint[], %(indexes)s::int[], %(retries)s::int[]) n (id, map_index, retries)
               join task_instance t on t.id = n.id
              order by t.id, n.map_index

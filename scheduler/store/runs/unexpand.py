@@ -13,6 +13,7 @@ from scheduler.serialized.dag import SerializedDag
 from scheduler.states import FINISHED, STARTED, TaskState
 from scheduler.store.db import rows
 from scheduler.store.runs import integrity
+from scheduler.store.runs.new_instances import COMMON, COMMON_OF_INSTANCE
 from scheduler.store.runs.selection import Instance
 
 BEYOND = "there is nothing to map over at its index any more"
@@ -40,11 +41,9 @@ def unexpand(connection: Connection, dag: SerializedDag, instances: Iterable[Ins
     if like:
         # Without the map index, whose default is -1: the role of a worker, which can clear runs, may not insert it.
         connection.exec_driver_sql(
-            """
-            insert into task_instance (dag_run_id, task_no, task_id, max_tries, queue, pool, pool_slots, priority_weight, rank,
-                                       notify, max_active_tis_per_dag, max_active_tis_per_dagrun)
-            select t.dag_run_id, t.task_no, t.task_id, n.retries, t.queue, t.pool, t.pool_slots, t.priority_weight, t.rank,
-                   t.notify, t.max_active_tis_per_dag, t.max_active_tis_per_dagrun
+            f"""
+            insert into task_instance (dag_run_id, task_no, task_id, max_tries, {COMMON})
+            select t.dag_run_id, t.task_no, t.task_id, n.retries, {COMMON_OF_INSTANCE}
               from unnest(%(ids)s::bigint[], %(retries)s::int[]) n (id, retries) join task_instance t on t.id = n.id
              order by t.id
             """,

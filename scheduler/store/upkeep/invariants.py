@@ -37,6 +37,7 @@ class Broken:
 
 
 LATE = "clock_timestamp() - make_interval(secs => %(grace)s)"
+STALE = f"{LATE} - make_interval(secs => {STALE_LEASE_S})"
 #: A process `p` that is lost: its row is missing, stopped, or without a heartbeat for its timeout. After a restart or crash of
 #: PostgreSQL, the timeout starts again.
 DEAD = f"""(p.id is null or p.stopped_at < {LATE} or (p.stopped_at is null
@@ -44,13 +45,19 @@ DEAD = f"""(p.id is null or p.stopped_at < {LATE} or (p.stopped_at is null
            < {LATE} - make_interval(secs => %(timeout)s)))"""
 
 
-def _instance(what: str, since: str) -> str:
-    """Columns of a task instance `t` in a run `r`."""
-    return f"r.dag_id, r.run_id, t.task_id, t.map_index, {what} as what, {since} as since"
+def _instances(what: str, since: str, rows: str) -> str:
+    """Select task instances `t` with their runs `r`; `rows` continues this FROM clause."""
+    return f"""
+        select r.dag_id, r.run_id, t.task_id, t.map_index, {what} as what, {since} as since
+          from task_instance t join dag_run r on r.id = t.dag_run_id {rows}
+    """
 
 
-def _else(what: str, *, dag_id: str = "null", since: str = "null::timestamptz") -> str:
-    return f"{dag_id} as dag_id, null as run_id, null as task_id, null::int as map_index, {what} as what, {since} as since"
+def _others(what: str, rows: str, *, dag_id: str = "null", since: str = "null::timestamptz") -> str:
+    return f"""
+        select {dag_id} as dag_id, null as run_id, null as task_id, null::int as map_index, {what} as what, {since} as since
+          from {rows}
+    """
 
 
 def _over(limit: Limit, what: str) -> str:
@@ -61,105 +68,79 @@ def _over(limit: Limit, what: str) -> str:
 
 
 STATEMENTS: Mapping[str, str] = {
-    "dead worker": f"""
-        select {
-        _instance(
-            "t.state || ' with worker ' || t.worker || ', which is lost or never existed'",
-            "coalesce(p.stopped_at, p.heartbeat_at, t.started_at)",
-        )
-    }
-          from task_instance t
-          join dag_run r on r.id = t.dag_run_id
-          left join process p on p.id = t.worker and p.kind = 'worker'
-         where t.state in {STARTED.sql} and t.started_at < {LATE} and {DEAD}
-    """,
-    "open in a finished run": f"""
-        select {_instance("coalesce(t.state, 'undecided') || ' although its run has ended: ' || r.state", "r.ended_at")}
-          from task_instance t
-          join dag_run r on r.id = t.dag_run_id and r.ended_at < {LATE}
-         where t.state is null
-            or t.state in {ENDS_WITH_RUN.sql}
-    """,
-    "overdue": f"""
-        select {_instance("t.state || ', and overdue'", "t.due_at")}
-          from task_instance t join dag_run r on r.id = t.dag_run_id
-         where t.state in {DUE.sql} and t.due_at < {LATE}
-    """,
-    "deferred without a trigger": f"""
-        select {_instance("'deferred, and no trigger waits for it'", "t.started_at")}
-          from task_instance t join dag_run r on r.id = t.dag_run_id
-         where t.state = 'deferred'
-           and not exists (select 1 from deferral d where d.task_instance_id = t.id and d.dispatch_id = t.dispatch_id)
-    """,
-    "trigger without a deferred task": f"""
-        select {
-        _instance(
-            "'a trigger waits for it, but it is ' || case when t.state = 'deferred' then 'deferred by another dispatch'"
-            " else coalesce(t.state, 'undecided') end",
-            "d.created_at",
-        )
-    }
-          from deferral d join task_instance t on t.id = d.task_instance_id join dag_run r on r.id = t.dag_run_id
-         where d.created_at < {LATE} and (t.state is distinct from 'deferred' or t.dispatch_id <> d.dispatch_id)
-    """,
-    "trigger of a dead waiter": f"""
-        select {
-        _instance(
-            "'deferred, and its trigger is with waiter ' || d.waiter || ', which is lost or never existed'",
-            "coalesce(p.stopped_at, p.heartbeat_at, d.created_at)",
-        )
-    }
-          from deferral d
-          join task_instance t on t.id = d.task_instance_id and t.state = 'deferred' and t.dispatch_id = d.dispatch_id
-          join dag_run r on r.id = t.dag_run_id
-          left join process p on p.id = d.waiter and p.kind = 'waiter'
-         where d.waiter is not null and d.created_at < {LATE} and {DEAD.replace("timeout", "waiter_timeout")}
-    """,
+    "dead worker": _instances(
+        "t.state || ' with worker ' || t.worker || ', which is lost or never existed'",
+        "coalesce(p.stopped_at, p.heartbeat_at, t.started_at)",
+        f"""left join process p on p.id = t.worker and p.kind = 'worker'
+             where t.state in {STARTED.sql} and t.started_at < {LATE} and {DEAD}""",
+    ),
+    "open in a finished run": _instances(
+        "coalesce(t.state, 'undecided') || ' although its run has ended: ' || r.state",
+        "r.ended_at",
+        f"where r.ended_at < {LATE} and (t.state is null or t.state in {ENDS_WITH_RUN.sql})",
+    ),
+    "overdue": _instances("t.state || ', and overdue'", "t.due_at", f"where t.state in {DUE.sql} and t.due_at < {LATE}"),
+    "deferred without a trigger": _instances(
+        "'deferred, and no trigger waits for it'",
+        "t.started_at",
+        """where t.state = 'deferred'
+             and not exists (select 1 from deferral d where d.task_instance_id = t.id and d.dispatch_id = t.dispatch_id)""",
+    ),
+    "trigger without a deferred task": _instances(
+        "'a trigger waits for it, but it is ' || case when t.state = 'deferred' then 'deferred by another dispatch'"
+        " else coalesce(t.state, 'undecided') end",
+        "d.created_at",
+        f"""join deferral d on d.task_instance_id = t.id
+             where d.created_at < {LATE} and (t.state is distinct from 'deferred' or t.dispatch_id <> d.dispatch_id)""",
+    ),
+    "trigger of a dead waiter": _instances(
+        "'deferred, and its trigger is with waiter ' || d.waiter || ', which is lost or never existed'",
+        "coalesce(p.stopped_at, p.heartbeat_at, d.created_at)",
+        f"""join deferral d on d.task_instance_id = t.id and d.dispatch_id = t.dispatch_id
+            left join process p on p.id = d.waiter and p.kind = 'waiter'
+            where t.state = 'deferred' and d.waiter is not null and d.created_at < {LATE}
+              and {DEAD.replace("timeout", "waiter_timeout")}""",
+    ),
     "stale notice": f"""
-        select {_instance("n.kind || ' was taken by ' || n.claimed_by || ' and never ended'", "n.claimed_until")}
+        select r.dag_id, r.run_id, t.task_id, t.map_index, n.claimed_until as since,
+               n.kind || ' was taken by ' || n.claimed_by || ' and never ended' as what
           from notice n join dag_run r on r.id = n.dag_run_id left join task_instance t on t.id = n.task_instance_id
-         where n.ended_at is null and n.claimed_by is not null
-           and n.claimed_until < {LATE} - make_interval(secs => {STALE_LEASE_S})
+         where n.ended_at is null and n.claimed_by is not null and n.claimed_until < {STALE}
     """,
-    "stale DAG file": f"""
-        select {
-        _else(
-            "'the DAG file ' || f.path || ' is claimed by ' || f.claimed_by || ', which does not read it'", since="f.claimed_until"
-        )
-    }
-          from dag_file f
-         where f.claimed_by is not null and f.claimed_until < {LATE} - make_interval(secs => {STALE_LEASE_S})
-    """,
-    "backfill without an end": f"""
-        select {_else("'backfill ' || b.id || ' is open without a date or run left'", dag_id="b.dag_id", since="b.created_at")}
-          from backfill b
-         where b.ended_at is null and b.created_at < {LATE}
+    "stale DAG file": _others(
+        "'the DAG file ' || f.path || ' is claimed by ' || f.claimed_by || ', which does not read it'",
+        f"dag_file f where f.claimed_by is not null and f.claimed_until < {STALE}",
+        since="f.claimed_until",
+    ),
+    "backfill without an end": _others(
+        "'backfill ' || b.id || ' is open without a date or run left'",
+        f"""backfill b where b.ended_at is null and b.created_at < {LATE}
            and not exists (select 1 from backfill_run o where o.backfill_id = b.id and o.state = 'waiting')
            and not exists (select 1 from dag_run r where r.backfill_id = b.id
-                              and (r.state in {RUN_UNFINISHED.sql} or r.ended_at >= {LATE}))
-    """,
+                              and (r.state in {RUN_UNFINISHED.sql} or r.ended_at >= {LATE}))""",
+        dag_id="b.dag_id",
+        since="b.created_at",
+    ),
     "pool over its slots": _over(POOL, "'pool ' || o.pool || ' has ' || o.most || ' slots and ' || o.held || ' are taken'"),
     "parallelism exceeded": _over(
         PARALLELISM, "o.held || ' task instances are queued or running; core.parallelism allows ' || o.most"
     ),
     "run over max_active_tasks": _over(RUN, "o.held || ' task instances are active; max_active_tasks is ' || o.most"),
-    "DAG over max_active_runs": f"""
-        select {_else("h.held || ' runs are running; max_active_runs is ' || v.max_active_runs", dag_id="d.dag_id")}
-          from (select dag_id, count(*) as held from dag_run where state = 'running' and backfill_id is null group by 1) h
-          join dag d on d.dag_id = h.dag_id
-          join dag_version v on v.id = d.version_id
-         where h.held > v.max_active_runs
-    """,
+    "DAG over max_active_runs": _others(
+        "h.held || ' runs are running; max_active_runs is ' || v.max_active_runs",
+        """(select dag_id, count(*) as held from dag_run where state = 'running' and backfill_id is null group by 1) h
+             join dag d on d.dag_id = h.dag_id join dag_version v on v.id = d.version_id where h.held > v.max_active_runs""",
+        dag_id="d.dag_id",
+    ),
     "task over its limit": _over(TASK, "o.held || ' instances are active; max_active_tis_per_dag is ' || o.most"),
     "task over its limit in a run": _over(
         TASK_IN_RUN, "o.held || ' instances are active; max_active_tis_per_dagrun is ' || o.most"
     ),
-    "worker over its concurrency": f"""
-        select {_else("'worker ' || p.id || ' runs ' || h.held || ' task instances; its concurrency is ' || p.concurrency")}
-          from (select worker, count(*) as held from task_instance where state in {STARTED.sql} group by 1) h
-          join process p on p.id = h.worker and p.stopped_at is null
-         where h.held > p.concurrency
-    """,
+    "worker over its concurrency": _others(
+        "'worker ' || p.id || ' runs ' || h.held || ' task instances; its concurrency is ' || p.concurrency",
+        f"""(select worker, count(*) as held from task_instance where state in {STARTED.sql} group by 1) h
+             join process p on p.id = h.worker and p.stopped_at is null where h.held > p.concurrency""",
+    ),
 }
 
 

@@ -4,16 +4,21 @@ The process that sees the user code end runs it: the pool process, the worker if
 worker is lost.
 """
 
+#: Keeps ended tries of task instances `t` in task_try, with `state` and `ended_at`; a condition or join follows.
+KEEP_TRY = """
+insert into task_try (task_instance_id, try_number, dispatch_id, state, queued_by, worker, scheduled_at, queued_at, started_at,
+                      ended_at, reason)
+select t.id, t.try_number, t.dispatch_id, {state}, t.queued_by, t.worker, t.scheduled_at, t.queued_at, t.started_at, {ended_at},
+       t.reason
+  from task_instance t
+"""
+STOPPED_TRY = KEEP_TRY.format(state="'shutdown'", ended_at="clock_timestamp()")
 #: `which` selects the rows. For cleared ones, the ended try is kept in task_try, and their reason leaves them to the scheduler.
-OBEY = """
+OBEY = f"""
 with stopped as (
-    select id from task_instance where state = 'shutdown' and {which} order by id for no key update
+    select id from task_instance where state = 'shutdown' and {{which}} order by id for no key update
 ), kept as (
-    insert into task_try (task_instance_id, try_number, dispatch_id, state, queued_by, worker, scheduled_at, queued_at,
-                          started_at, ended_at, reason)
-    select t.id, t.try_number, t.dispatch_id, 'shutdown', t.queued_by, t.worker, t.scheduled_at, t.queued_at, t.started_at,
-           clock_timestamp(), t.reason
-      from task_instance t join stopped using (id) where t.asked = 'none'
+    {STOPPED_TRY} join stopped using (id) where t.asked = 'none'
 ), forgotten as (
     delete from xcom x using task_instance t join stopped using (id) where t.asked = 'none' and x.task_instance_id = t.id
 )

@@ -35,7 +35,7 @@ REVIEWED: dict[tuple[str, str], str] = {
     ("limits.py", "limit"): "made of constants of the module",
     ("limits.py", "COUNTING[limit].each"): "made of constants of the module",
     ("limits.py", "_same(COUNTING[limit])"): "made of constants of the module",
-    ("invariants.py", "what"): "each of the constants of the module",
+    **{("invariants.py", name): "each of the constants of the module" for name in ("what", "since", "rows", "dag_id")},
     ("invariants.py", "over(limit)"): "made of constants",
     ("pending_work.py", "asked"): "constants of the store, which the services name",
     ("prepared.py", "self.name"): "of a constant of the modules that use it",
