@@ -105,41 +105,36 @@ class HealthServer:
             log.error("Health is not served %s: %s", where, error.strerror or error)
 
 
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=ANSWER_S)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(ANSWER_S)
+        self.sock.connect(str(self._path))
+
+
 def ask(path: Path) -> dict[str, Any] | None:
     """Return the report of the process behind a Unix socket, or None if the process has ended.
 
     TimeoutError if it does not answer.
     """
-    connection = http.client.HTTPConnection("localhost")
-    connection.sock = socket.socket(socket.AF_UNIX)
-    connection.sock.settimeout(ANSWER_S)
-    try:
-        connection.sock.connect(str(path))
-    except (ConnectionRefusedError, FileNotFoundError):
-        connection.close()
-        return None
-    try:
-        return _report(connection)
-    except (ConnectionError, http.client.HTTPException):
-        return None  # the process ended in the meantime
-    finally:
-        connection.close()
+    return _report(_UnixConnection(path))
 
 
 def ask_port(address: str, port: int) -> dict[str, Any] | None:
     """Return the report of the process that listens on a TCP port, like `ask`."""
-    connection = http.client.HTTPConnection(address, port, timeout=ANSWER_S)
+    return _report(http.client.HTTPConnection(address, port, timeout=ANSWER_S))
+
+
+def _report(connection: http.client.HTTPConnection) -> dict[str, Any] | None:
     try:
-        return _report(connection)
-    except (ConnectionError, http.client.HTTPException):
-        return None
+        connection.request("GET", "/health")
+        report = json.loads(connection.getresponse().read())
+    except (ConnectionError, FileNotFoundError, http.client.HTTPException):
+        return None  # the process has ended
     finally:
         connection.close()
-
-
-def _report(connection: http.client.HTTPConnection) -> dict[str, Any]:
-    connection.request("GET", "/health")
-    report = json.loads(connection.getresponse().read())
-    if not isinstance(report, dict) or "parts" not in report:
-        raise http.client.HTTPException("the response is not a health report")
-    return report
+    return report if isinstance(report, dict) and "parts" in report else None

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, Engine
@@ -12,10 +12,10 @@ from scheduler.deciding import expansion, past
 from scheduler.deciding.evaluate import Evaluation, Facts, evaluate, run_state
 from scheduler.exceptions import PacelineError, UnreadableVersionError
 from scheduler.serialized.dag import SerializedDag
-from scheduler.services import closed_runs
 from scheduler.services.service import AT_ONCE, HELD_PAUSE_S, LogLine, Result, Service
 from scheduler.settings import Settings
 from scheduler.states import FINISHED, Decision, RunState, TaskState
+from scheduler.store.dags.dags import pause_if_failing
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db import sqlstates
 from scheduler.store.db.database import commit_point, transact
@@ -30,6 +30,8 @@ MOST_MOVES = 2000
 MOST_RUNS = 20
 #: Characters of the stored reason for a run that cannot be decided.
 LONGEST_ERROR = 1000
+#: The services that may start a run when another one has ended.
+STARTERS = ("plan", "promote", "backfill")
 States = dict[int, dict[int, TaskState]]
 
 
@@ -104,7 +106,7 @@ class Promote(Service):
             *((logging.ERROR, f"DAG run {run_id} cannot be decided: {why}") for run_id, why in promoted.broken.items()),
             *((logging.INFO, f"DAG run {run_id} can be decided again") for run_id in promoted.recovered),
         ]
-        wake, paused = closed_runs.follow_up(self._engine, promoted.closed)
+        wake, paused = after_closing(self._engine, promoted.closed)
         return [*wake, *(["queue"] if promoted.ready else [])], [*log, *paused]
 
     def examine(
@@ -149,6 +151,17 @@ class Promote(Service):
             reason = _reason(error)
             if transact(self._engine, runs.set_aside, run, reason):
                 results.broken[run] = reason
+
+
+def after_closing(engine: Engine, closed: Mapping[int, RunState]) -> tuple[tuple[str, ...], list[LogLine]]:
+    """Pause the DAGs whose runs keep failing. Returns the services to wake, since other runs may start, and the lines to log."""
+    failed = [run_id for run_id, state in closed.items() if state is RunState.FAILED]
+    paused = transact(engine, pause_if_failing, failed) if failed else {}
+    log = [
+        (logging.WARNING, f"DAG {dag_id} is paused: its last {most} runs failed (max_consecutive_failed_dag_runs)")
+        for dag_id, most in paused.items()
+    ]
+    return STARTERS if closed else (), log
 
 
 @dataclass(frozen=True, slots=True)

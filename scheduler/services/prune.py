@@ -2,13 +2,13 @@
 
 import logging
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
 from scheduler.services.service import Result, TimedService
 from scheduler.settings import Settings, data_folder, log_paths
@@ -20,8 +20,6 @@ log = logging.getLogger("paceline.prune")
 
 #: Seconds between two batches, because pruning is not urgent.
 PAUSE_S = 0.5
-#: Deletes one batch of old rows, from the position at which the previous batch ended.
-Step = Callable[[Any], Batch]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,41 +55,33 @@ class Prune(TimedService):
     def prune(self, now: datetime) -> Pruned:
         """Delete one batch of each kind."""
         config = self._settings.retention
+        days = {"runs": config.run_days, "events": config.event_days, **dict.fromkeys(retention.KINDS, config.housekeeping_days)}
         deleted: dict[str, int] = {}
-        for kind, step in self._steps(now):
-            batch = step(self._after.get(kind))
-            self._after[kind] = batch.after
-            deleted[kind] = batch.deleted
-            delete_data(self._settings, batch.runs)
-            if config.logs:
-                delete_logs(self._settings.logs_folder, batch.runs)
+        for kind, age in days.items():
+            if age:
+                batch = self._delete(kind, now - timedelta(days=age))
+                deleted[kind] = batch.deleted
+                delete_data(self._settings, batch.runs)
+                if config.logs:
+                    delete_logs(self._settings.logs_folder, batch.runs)
         return Pruned(deleted, any(self._after.get(kind) is not None for kind in deleted))
 
-    def _steps(self, now: datetime) -> Iterator[tuple[str, Step]]:
-        config = self._settings.retention
-        if config.run_days:
-            yield "runs", _runs(self._engine, now - timedelta(days=config.run_days))
-        if config.event_days:
-            yield "events", self._events(now - timedelta(days=config.event_days))
-        if config.housekeeping_days:
-            for kind in retention.KINDS:
-                yield kind, _rows(self._engine, kind, now - timedelta(days=config.housekeeping_days))
-
-    def _events(self, before: datetime) -> Step:
-        def step(_: Any) -> Batch:
+    def _delete(self, kind: str, before: datetime) -> Batch:
+        if kind == "events":
             batch = transact(self._engine, retention.delete_events, before, self._events_until)
             self._events_until = batch.after or self._events_until
-            return batch
-
-        return step
+        else:
+            batch = transact(self._engine, _delete, kind, before, self._after.get(kind))
+        self._after[kind] = batch.after
+        return batch
 
 
 def everything(engine: Engine, before: datetime) -> Iterator[tuple[str, Batch]]:
     """Delete everything older than `before`, batch by batch."""
-    for kind, step in [("runs", _runs(engine, before)), *((kind, _rows(engine, kind, before)) for kind in retention.KINDS)]:
+    for kind in ("runs", *retention.KINDS):
         after: Any = None
         while True:
-            batch = step(after)
+            batch = transact(engine, _delete, kind, before, after)
             yield kind, batch
             after = batch.after
             if after is None:
@@ -116,9 +106,7 @@ def delete_logs(folder: Path, runs: Iterable[DeletedRun]) -> None:
             log.warning("%s cannot be deleted: %s", path, error.strerror)
 
 
-def _runs(engine: Engine, before: datetime) -> Step:
-    return lambda after: transact(engine, retention.delete_runs, before, retention.FIRST_RUN if after is None else after)
-
-
-def _rows(engine: Engine, kind: str, before: datetime) -> Step:
-    return lambda after: transact(engine, retention.delete_rows, kind, before, after)
+def _delete(connection: Connection, kind: str, before: datetime, after: Any) -> Batch:
+    if kind == "runs":
+        return retention.delete_runs(connection, before, after or retention.FIRST_RUN)
+    return retention.delete_rows(connection, kind, before, after)

@@ -4,7 +4,7 @@ import logging
 
 from sqlalchemy import Connection
 
-from scheduler.services import closed_runs
+from scheduler.services.promote import after_closing
 from scheduler.services.service import AT_ONCE, Result, Service
 from scheduler.states import RunState
 from scheduler.store.db.database import commit_point, transact
@@ -23,7 +23,7 @@ class Timeouts(Service):
         limit = self._settings.scheduler.max_dagruns_per_loop_to_schedule
         late = transact(self._engine, runs.timed_out, limit=limit)
         closed = {run: RunState.FAILED for run in late if transact(self._engine, _end, run)}
-        wake, log = closed_runs.follow_up(self._engine, closed)
+        wake, log = after_closing(self._engine, closed)
         return Result(
             wake=wake,
             again_in_s=AT_ONCE if len(closed) == limit else None,

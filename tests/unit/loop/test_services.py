@@ -8,8 +8,8 @@ import pytest
 
 from scheduler import services as package
 from scheduler.loop.run import services
-from scheduler.services.closed_runs import STARTERS
 from scheduler.services.heartbeat import Heartbeat
+from scheduler.services.promote import STARTERS
 from scheduler.services.service import Service, TimedService
 from scheduler.settings import Settings
 from scheduler.settings.sections import Broker, Database
