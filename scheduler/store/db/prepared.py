@@ -8,11 +8,16 @@ from functools import cached_property
 
 @dataclass(frozen=True)
 class Prepared:
-    """A statement with `$name` for each parameter; `parameters` has their types."""
+    """A statement with `$name` for each parameter; `types` has the types of these, and may have others."""
 
     name: str
-    parameters: Mapping[str, str]
+    types: Mapping[str, str]
     body: str
+
+    @cached_property
+    def parameters(self) -> Mapping[str, str]:
+        """The types of its parameters, in the order of the numbers that they get."""
+        return {name: self.types[name] for name in re.findall(r"\$(\w+)", self.body)}
 
     @cached_property
     def prepare(self) -> str:

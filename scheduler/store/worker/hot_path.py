@@ -65,7 +65,7 @@ class HotPath(WorkerConnection):
                 "in_place_id": moves.in_place_id,
                 "line_in_place": moves.line_in_place,
                 "dag_run_id": claim.dag_run_id,
-                "asked": moves.asked.tasks,
+                "tasks": moves.asked.tasks,
                 "lows": moves.asked.lows,
                 "highs": moves.asked.highs,
                 "joins": list(moves.joins),

@@ -1,16 +1,31 @@
 """The SQL of the hot path, prepared once on each connection of a pool process; hot_path.py uses it."""
 
 from scheduler.states import IDLE, States, TaskState
-from scheduler.store.db.prepared import Prepared
+from scheduler.store.db import prepared
 
+#: The type of each parameter, the same in every statement.
+TYPES = {
+    **dict.fromkeys(("ti_id", "dag_run_id", "version_id", "successor"), "bigint"),
+    **dict.fromkeys(("dispatch_id", "next_dispatch_id", "in_place_id"), "uuid"),
+    **dict.fromkeys(("worker", "state", "reason", "classpath", "file"), "text"),
+    **dict.fromkeys(("tasks", "lows", "highs", "task_nos", "map_indexes", "joins"), "int[]"),
+    **dict.fromkeys(("verdicts", "reasons"), "text[]"),
+    **dict.fromkeys(("decision", "resume", "kwargs"), "jsonb"),
+    **dict.fromkeys(("aging", "line_in_place"), "boolean"),
+    **{"map_index": "int", "due_in_s": "double precision", "result": "json", "below_branch": "boolean[]"},
+}
 #: Final states that are decided without a worker.
 NEVER_RUN = States({TaskState.SKIPPED, TaskState.UPSTREAM_FAILED})
 # Where a row is found by its ID, its state is compared as coalesce(state, ''). With plain `state`, the planner could choose a
 # partial index whose statistics show it as empty, and read all of it, with dead entries, for that one row.
 
-CLAIM = Prepared(
+
+def _statement(name: str, body: str) -> prepared.Prepared:
+    return prepared.Prepared(name, TYPES, body)
+
+
+CLAIM = _statement(
     "claim",
-    {"ti_id": "bigint", "dispatch_id": "uuid", "worker": "text"},
     """
 update task_instance t
    set state = 'running', worker = $worker, reason = null,
@@ -30,24 +45,19 @@ returning t.id, t.dispatch_id::text, t.task_id, t.map_index, t.task_no, t.try_nu
 
 #: Those of `tasks` (one element for each range of their upstream tasks) with an upstream task that no worker has yet.
 #: Read from the high end: tasks are queued from the low end, so the first row met is nearly always the answer.
-UNSTARTED = Prepared(
-    "unstarted",
-    {"dag_run_id": "bigint", "tasks": "int[]", "lows": "int[]", "highs": "int[]"},
-    f"""
-select distinct n.task_no
-  from unnest($tasks, $lows, $highs) n (task_no, low, high)
- cross join lateral (
-       select 1 from task_instance t
-        where t.dag_run_id = $dag_run_id and t.task_no between n.low and n.high
-          and (t.state is null or t.state in {IDLE.sql})
-        order by t.task_no desc limit 1) found
-""",
-)
+UNSTARTED_TASKS = f"""
+      from unnest($tasks, $lows, $highs) n (task_no, low, high)
+     cross join lateral (
+           select 1 from task_instance t
+            where t.dag_run_id = $dag_run_id and t.task_no between n.low and n.high
+              and (t.state is null or t.state in {IDLE.sql})
+            order by t.task_no desc limit 1) found
+"""
+UNSTARTED = _statement("unstarted", f"select distinct n.task_no {UNSTARTED_TASKS}")
 
 #: The last two siblings must not each see the other as unfinished: the second to get these locks sees the result of the first.
-LOCK_JOINS = Prepared(
+LOCK_JOINS = _statement(
     "lock_joins",
-    {"ti_id": "bigint", "dag_run_id": "bigint", "tasks": "int[]", "map_index": "int"},
     """
 select id from task_instance
  where id = any (array (select $ti_id union all
@@ -57,9 +67,8 @@ select id from task_instance
 """,
 )
 
-UPSTREAM_STATES = Prepared(
+UPSTREAM_STATES = _statement(
     "upstream_states",
-    {"dag_run_id": "bigint", "tasks": "int[]", "lows": "int[]", "highs": "int[]", "ti_id": "bigint"},
     """
 select n.task_no, coalesce(t.state, 'none') as state, count(*) as instances
   from unnest($tasks, $lows, $highs) n (task_no, low, high)
@@ -69,9 +78,8 @@ select n.task_no, coalesce(t.state, 'none') as state, count(*) as instances
 )
 
 #: The instances of these tasks of one mapped group with one map index.
-PEER_STATES = Prepared(
+PEER_STATES = _statement(
     "peer_states",
-    {"dag_run_id": "bigint", "tasks": "int[]", "map_index": "int"},
     """
 select task_no, coalesce(state, 'none') as state
   from task_instance where dag_run_id = $dag_run_id and task_no = any($tasks) and map_index = $map_index
@@ -82,43 +90,11 @@ select task_no, coalesce(state, 'none') as state
 #: slots. `next_dispatch_id` is the dispatch ID of the task instance that gets them: the successor, or else the first one waiting.
 #: With `in_place_id` it goes straight to running under that ID, in the process that reports, unless it must go by message.
 #: Nothing is stored if workers have all upstream tasks of one of `joins`: it may be ready, which must be decided under locks.
-REPORT = Prepared(
+REPORT = _statement(
     "report",
-    {
-        "ti_id": "bigint",
-        "dispatch_id": "uuid",
-        "state": "text",
-        "reason": "text",
-        "due_in_s": "double precision",
-        "result": "json",
-        "worker": "text",
-        "decision": "jsonb",
-        "version_id": "bigint",
-        "aging": "boolean",
-        "task_nos": "int[]",
-        "map_indexes": "int[]",
-        "verdicts": "text[]",
-        "reasons": "text[]",
-        "below_branch": "boolean[]",
-        "successor": "bigint",
-        "next_dispatch_id": "uuid",
-        "in_place_id": "uuid",
-        "line_in_place": "boolean",
-        "dag_run_id": "bigint",
-        "asked": "int[]",
-        "lows": "int[]",
-        "highs": "int[]",
-        "joins": "int[]",
-    },
     f"""
 with probe as materialized (
-    select coalesce(array_agg(n.task_no), '{{}}') as waiting
-      from unnest($asked, $lows, $highs) n (task_no, low, high)
-     cross join lateral (
-           select 1 from task_instance t
-            where t.dag_run_id = $dag_run_id and t.task_no between n.low and n.high
-              and (t.state is null or t.state in {IDLE.sql})
-            order by t.task_no desc limit 1) found
+    select coalesce(array_agg(n.task_no), '{{}}') as waiting {UNSTARTED_TASKS}
 ), below as materialized (
     select t.*, n.state, n.reason, n.below_branch, n.place
       from unnest($task_nos, $map_indexes, $verdicts, $reasons, $below_branch)
@@ -239,19 +215,8 @@ select probe.waiting, a.first_id is not null as pool_has_waiting, a.others_wait,
 )
 
 #: Suspends a try: when it is due, the data for its next dispatch, and the trigger of a deferral.
-SUSPEND = Prepared(
+SUSPEND = _statement(
     "suspend",
-    {
-        "ti_id": "bigint",
-        "dispatch_id": "uuid",
-        "state": "text",
-        "reason": "text",
-        "due_in_s": "double precision",
-        "resume": "jsonb",
-        "classpath": "text",
-        "kwargs": "jsonb",
-        "file": "text",
-    },
     """
 with done as (
     update task_instance
