@@ -185,23 +185,3 @@ TRANSITIONS: tuple[Transition, ...] = (
     *_moves(Actor.PERSON, f"none {_IDLE} {_ENDED}", "success failed skipped", "marked"),
     *_moves(Actor.PERSON, "running", "shutdown", "cleared or marked: the worker stops it first"),
 )  # fmt: skip
-
-#: Columns of task_instance that must not be NULL in a state (a CHECK each, see docs/reference/states.md).
-REQUIRES: dict[TaskState, tuple[str, ...]] = {
-    S.SCHEDULED: ("scheduled_at",),
-    S.QUEUED: ("queued_at", "dispatch_id", "queued_by"),
-    S.RUNNING: ("started_at", "dispatch_id", "worker"),
-    S.SHUTDOWN: ("started_at", "dispatch_id", "worker", "asked"),
-    S.UP_FOR_RETRY: ("due_at",),
-    S.UP_FOR_RESCHEDULE: ("due_at",),
-    S.DEFERRED: ("dispatch_id", "resume"),
-    S.SUCCESS: ("ended_at",),
-    S.FAILED: ("ended_at",),
-    S.SKIPPED: ("ended_at",),
-    S.UPSTREAM_FAILED: ("ended_at",),
-}
-
-
-def allowed(source: TaskState, target: TaskState) -> frozenset[Actor]:
-    """The actors that may move a TI from `source` to `target`; empty if the transition is not allowed."""
-    return frozenset(move.actor for move in TRANSITIONS if (move.source, move.target) == (source, target))

@@ -192,8 +192,7 @@ class SchedulerLoop:
         with self.engine.connect() as connection:
             if not any(timer.is_due() and timer.only_polls() for timer in timers):
                 return clock.now(connection), None
-            pending = pending_work.look(connection, self.settings, self.questions)
-            return pending.now, pending.services
+            return pending_work.look(connection, self.settings, self.questions)
 
     def _run(self, service: Service | TimedService, now: datetime) -> None:
         result = self._guarded(lambda: service.run_once(now) if isinstance(service, TimedService) else service.run_once())

@@ -71,7 +71,17 @@ class Rescue(TimedService):
 
     def rescue(self, now: datetime) -> Rescued:
         transact(self._engine, crashes.note)
-        lost, runs = self._expire_lost() if self._may_judge(now) else ([], [])
+        lost: list[str] = []
+        runs: list[int] = []
+        if self._may_judge(now):
+            config = self._settings
+            lost, runs = transact(
+                self._engine,
+                processes.expire_lost,
+                worker_timeout_s=config.worker.heartbeat_timeout,
+                scheduler_timeout_s=config.scheduler.scheduler_health_check_threshold,
+                waiter_timeout_s=config.waiter.heartbeat_timeout,
+            )
         transact(self._engine, statistics.refresh)
         return Rescued(self._send_lost(), lost, runs)
 
@@ -101,15 +111,6 @@ class Rescue(TimedService):
         # Otherwise this scheduler is always slow, and must not wait forever.
         return now >= self._judges_from
 
-    def _expire_lost(self) -> tuple[list[str], list[int]]:
-        return transact(
-            self._engine,
-            processes.expire_lost,
-            worker_timeout_s=self._settings.worker.heartbeat_timeout,
-            scheduler_timeout_s=self._settings.scheduler.scheduler_health_check_threshold,
-            waiter_timeout_s=self._settings.waiter.heartbeat_timeout,
-        )
-
     def _send_lost(self) -> list[Message]:
         """Send lost messages again, unless another scheduler does that now: each would send all of them."""
         token = str(uuid.uuid4())
@@ -120,7 +121,7 @@ class Rescue(TimedService):
         except redis.RedisError:
             return []
         try:
-            again = self._dispatch_again()
+            again = transact(self._engine, _dispatch_again, self._settings.worker.heartbeat_timeout)
             send(self._engine, self._publisher, again, step="rescue")
             lost = self._lost_messages()
             send(self._engine, self._publisher, lost, step="rescue")
@@ -140,10 +141,6 @@ class Rescue(TimedService):
                 pipe.multi()
                 pipe.delete(LOCK_KEY)
                 pipe.execute()
-
-    def _dispatch_again(self) -> list[Message]:
-        """The task instances queued before a crash of PostgreSQL, after workers had time to repeat the claims that it undid."""
-        return transact(self._engine, _dispatch_again, self._settings.worker.heartbeat_timeout)
 
     def _lost_messages(self) -> list[Message]:
         """Queued task instances whose message is not in the broker.
@@ -175,6 +172,7 @@ class Rescue(TimedService):
 
 
 def _dispatch_again(connection: Connection, settled_s: float) -> list[Message]:
+    """The task instances queued before a crash of PostgreSQL, after workers had time to repeat the claims that it undid."""
     return instances.dispatch_again(connection) if crashes.settled(connection, seconds=settled_s) else []
 
 

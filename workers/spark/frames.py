@@ -57,12 +57,13 @@ def stored(value: object, operator: AbstractOperator, ti: Any, settings: Setting
 
     DataFrameNotWrittenError if the file system cannot store one; FailTask for one that cannot be written at all.
     """
-    if not operator.do_xcom_push or not _any(value):
-        return value
     place = _place(ti, settings, ti.run_key, ti.external_executor_id)
-    data_folder.delete_earlier(place)
     frames: dict[int, tuple[DataFrame, str]] = {}
-    _collect(value, place.url, frames)
+    if operator.do_xcom_push:
+        _collect(value, place.url, frames)
+    if not frames:
+        return value
+    data_folder.delete_earlier(place)
     return _replaced(value, _all_written(frames))
 
 
@@ -75,16 +76,6 @@ def _place(one: Any, settings: Settings, run_key: int, dispatch_id: str) -> Plac
     """The folder of a claim, or of the task instance in a context."""
     same = {name: getattr(one, name) for name in ("dag_id", "run_id", "task_id", "map_index", "try_number")}
     return Place(data_url=settings.data_url, run_key=run_key, dispatch_id=dispatch_id, **same)
-
-
-def _any(value: object) -> bool:
-    from pyspark.sql import DataFrame
-
-    if isinstance(value, DataFrame):
-        return True
-    if isinstance(value, dict):
-        return any(_any(item) for item in value.values())
-    return isinstance(value, list | tuple) and any(_any(item) for item in value)
 
 
 def _collect(value: Any, url: str, frames: "dict[int, tuple[DataFrame, str]]") -> None:

@@ -17,7 +17,8 @@ class Prepared:
     @cached_property
     def parameters(self) -> Mapping[str, str]:
         """The types of its parameters, in the order of the numbers that they get."""
-        return {name: self.types[name] for name in re.findall(r"\$(\w+)", self.body)}
+        used = set(re.findall(r"\$(\w+)", self.body))
+        return {name: kind for name, kind in self.types.items() if name in used}
 
     @cached_property
     def prepare(self) -> str:

@@ -12,7 +12,6 @@ runs regardless of the answer after a wakeup, at a time that it requested, and a
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import Connection
@@ -24,16 +23,11 @@ LOOKS_AHEAD = 3
 EXECUTE = "execute pending_work (%s, %s)"
 
 
-@dataclass(frozen=True, slots=True)
-class PendingWork:
-    """The result of a check: the time by the database's clock, and the services that may have something to do."""
+def look(connection: Connection, settings: Settings, questions: Mapping[str, str]) -> tuple[datetime, frozenset[str]]:
+    """Evaluate the questions, by the name of the service, in one round trip. A process has the same questions each time.
 
-    now: datetime
-    services: frozenset[str]
-
-
-def look(connection: Connection, settings: Settings, questions: Mapping[str, str]) -> PendingWork:
-    """Evaluate the questions, by the name of the service, in one round trip. A process has the same questions each time."""
+    Returns the time by the database's clock, and the services that may have something to do.
+    """
     soon_s = LOOKS_AHEAD * settings.scheduler.scheduler_idle_sleep_time
     silent_s = min(
         settings.worker.heartbeat_timeout, settings.waiter.heartbeat_timeout, settings.scheduler.scheduler_health_check_threshold
@@ -44,4 +38,4 @@ def look(connection: Connection, settings: Settings, questions: Mapping[str, str
         connection.exec_driver_sql(f"prepare pending_work (float8, float8) as select clock_timestamp(), {asked}")
         connection.info["pending_work"] = True
     now, *answers = connection.exec_driver_sql(EXECUTE, (soon_s, silent_s)).one()
-    return PendingWork(now, frozenset(name for name, is_pending in zip(questions, answers, strict=True) if is_pending))
+    return now, frozenset(name for name, is_pending in zip(questions, answers, strict=True) if is_pending)

@@ -126,15 +126,7 @@ FIRST_RUN = (datetime.min.replace(tzinfo=UTC), 0)
 
 def delete_runs(connection: Connection, before: datetime, after: tuple[datetime, int] = FIRST_RUN) -> Batch:
     """Delete the oldest runs that ended before a moment, with everything that belongs to them, except locked ones."""
-    ended_at, id_ = after
-    patiently(connection, seconds=LONGEST_S)
-    seen = connection.exec_driver_sql(
-        """
-        select ended_at, id from dag_run where ended_at < %(before)s and (ended_at, id) > (%(ended_at)s, %(id)s)
-         order by ended_at, id limit %(scan)s
-        """,
-        {"before": before, "ended_at": ended_at, "id": id_, "scan": SCAN},
-    ).all()
+    seen = _ended_runs(connection, before, after, limit=SCAN)
     held = connection.exec_driver_sql(
         f"""
         select r.id, r.ended_at, (select count(*) from task_instance t where t.dag_run_id = r.id) as size
@@ -151,6 +143,14 @@ def delete_runs(connection: Connection, before: datetime, after: tuple[datetime,
         chosen.append(row)
         room -= row.size
     return _deleted(connection, before, chosen, _place(seen[-1]) if len(seen) == SCAN else None)
+
+
+def _ended_runs(connection: Connection, before: datetime, after: tuple[datetime, int], *, limit: int) -> Sequence[Any]:
+    patiently(connection, seconds=LONGEST_S)
+    return connection.exec_driver_sql(
+        "select ended_at, id from dag_run where ended_at < %s and (ended_at, id) > (%s, %s) order by ended_at, id limit %s",
+        (before, *after, limit),
+    ).all()
 
 
 def _place(run: Any) -> tuple[datetime, int]:
@@ -193,15 +193,7 @@ def delete_rows(connection: Connection, kind: str, before: datetime, after: Any 
 
 def delete_events(connection: Connection, before: datetime, after: tuple[datetime, int] = FIRST_RUN) -> Batch:
     """Delete the events of runs that ended before a moment; the runs stay."""
-    ended_at, id_ = after
-    seen = connection.exec_driver_sql(
-        """
-        select ended_at, id from dag_run where ended_at < %(before)s and (ended_at, id) > (%(ended_at)s, %(id)s)
-         order by ended_at, id limit %(runs)s
-        """,
-        {"before": before, "ended_at": ended_at, "id": id_, "runs": RUNS_OF_EVENTS},
-    ).all()
-    patiently(connection, seconds=LONGEST_S)
+    seen = _ended_runs(connection, before, after, limit=RUNS_OF_EVENTS)
     deleted = connection.exec_driver_sql("delete from event where dag_run_id = any(%s)", ([row.id for row in seen],))
     return Batch(deleted.rowcount, _place(seen[-1]) if seen else None)
 

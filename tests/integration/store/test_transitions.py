@@ -11,7 +11,7 @@ from sqlalchemy.exc import IntegrityError
 from support.scenario import Scenario, chain, dag
 
 from scheduler.deciding.following import Moves
-from scheduler.states import REQUIRES, TRANSITIONS, Actor, Decision, TaskState
+from scheduler.states import TRANSITIONS, Actor, Decision, TaskState
 from scheduler.store.actions import clear, mark
 from scheduler.store.db.database import transact
 from scheduler.store.runs import instances, integrity, selection
@@ -33,6 +33,21 @@ FILLED = {
     "due_at": "2026-01-01T00:00:00Z",
     "asked": "failed",
     "resume": "{}",
+}
+
+#: Columns of task_instance that must not be NULL in a state (a CHECK each, see docs/reference/states.md).
+REQUIRES: dict[TaskState, tuple[str, ...]] = {
+    S.SCHEDULED: ("scheduled_at",),
+    S.QUEUED: ("queued_at", "dispatch_id", "queued_by"),
+    S.RUNNING: ("started_at", "dispatch_id", "worker"),
+    S.SHUTDOWN: ("started_at", "dispatch_id", "worker", "asked"),
+    S.UP_FOR_RETRY: ("due_at",),
+    S.UP_FOR_RESCHEDULE: ("due_at",),
+    S.DEFERRED: ("dispatch_id", "resume"),
+    S.SUCCESS: ("ended_at",),
+    S.FAILED: ("ended_at",),
+    S.SKIPPED: ("ended_at",),
+    S.UPSTREAM_FAILED: ("ended_at",),
 }
 
 Move = Callable[[Scenario, Claim], object]
