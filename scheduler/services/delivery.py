@@ -1,17 +1,21 @@
 """The delivery of claimed notices: callbacks are called one by one in a child, emails are sent. Each step is stored at once."""
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import OperationalError
+from tenacity import stop_when_event_set
 
 from scheduler.dagfiles.callback_host import CallbackHost, ChildEnded
-from scheduler.process import fault_points
+from scheduler.process import fault_points, retries
 from scheduler.services import mail
 from scheduler.settings import Settings, log_paths
+from scheduler.store.db import database
 from scheduler.store.db.database import transact
 from scheduler.store.upkeep import notices
 from scheduler.store.upkeep.notices import Notice
@@ -29,12 +33,8 @@ MAIL_PAUSE_S = 60.0
 LEASE_MARGIN_S = 15.0
 #: Seconds after which the remaining callbacks of a file are released, so that those of other files can run.
 SLICE_S = 2.0
-
-
-class Retrying(Protocol):
-    """Calls a function of the database, and repeats the call while the database does not answer."""
-
-    def __call__(self, call: Callable[[], R], /) -> R: ...
+#: Seconds between two attempts to record a delivery.
+PAUSE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,7 @@ class Delivery:
     engine: Engine
     settings: Settings
     host: CallbackHost
-    retrying: Retrying
-    stopping: Callable[[], bool]
+    stop: threading.Event
 
     @property
     def call_lease_s(self) -> float:
@@ -75,7 +74,7 @@ class Delivery:
         loaded = _LoadedFile(self.host, self.settings, str(batch.file))
         try:
             for notice in batch.notices:
-                if self.stopping() or time.monotonic() - started >= SLICE_S:
+                if self.stop.is_set() or time.monotonic() - started >= SLICE_S:
                     self._release(batch)
                     return False
                 # First, so that a crash while the file is loaded does not count as a crash of the callback.
@@ -85,7 +84,7 @@ class Delivery:
                     self._call_all(notice, batch.claimed_by, attempt, loaded)
         finally:
             loaded.close()
-        if self.stopping():
+        if self.stop.is_set():
             self._release(batch)
         return True
 
@@ -93,7 +92,7 @@ class Delivery:
         """Send the email of each notice; False if a stop ended this early."""
         lease_s = 10 * self.settings.smtp.timeout + LEASE_MARGIN_S
         for notice in batch.notices:
-            if self.stopping():
+            if self.stop.is_set():
                 self._release(batch)
                 return False
             attempt = self._begin(notice, batch.claimed_by, lease_s)
@@ -102,7 +101,15 @@ class Delivery:
         return True
 
     def _transact(self, work: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
-        return self.retrying(lambda: transact(self.engine, work, *args, **kwargs))
+        """Repeat it until the database answers or the scheduler stops: a delivery that is not recorded would be repeated."""
+        result: R = retries.repeated(
+            lambda error: isinstance(error, OperationalError),
+            pause_s=PAUSE_S,
+            stop=stop_when_event_set(self.stop),
+            sleep=self.stop.wait,
+            failed=lambda error, _: log.warning("%s", database.translate(cast(OperationalError, error))),
+        )(transact, self.engine, work, *args, **kwargs)
+        return result
 
     def _begin(self, notice: Notice, claimed_by: str, lease_s: float) -> int | None:
         return self._transact(notices.begin, notice.id, claimed_by, lease_s=lease_s)
@@ -133,7 +140,7 @@ class Delivery:
             except ChildEnded as ended:
                 loaded.lost()
                 error = f"{ended}"
-                if self.stopping():
+                if self.stop.is_set():
                     return
                 if not ended.timed_out and attempt < MAX_ATTEMPTS:
                     log.warning("The %s callback of %s will be called again: %s", notice.kind, notice.about, ended)

@@ -7,14 +7,11 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar, cast
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
-from tenacity import stop_when_event_set
 
 from scheduler.dagfiles.callback_host import CallbackHost
-from scheduler.process import retries
 from scheduler.services.delivery import Batch, Delivery
 from scheduler.services.service import AT_ONCE, Result, Service
 from scheduler.settings import Settings
@@ -25,10 +22,8 @@ from scheduler.store.upkeep.notices import Notice
 
 log = logging.getLogger("paceline.scheduler")
 
-R = TypeVar("R")
 #: Seconds that a stop leaves to a callback or email in progress.
 STOP_S = 5.0
-PAUSE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,23 +114,7 @@ class Notify(Service):
         return len(claimed)
 
     def _delivery(self) -> Delivery:
-        return Delivery(
-            engine=self._engine,
-            settings=self._settings,
-            host=CallbackHost(self._settings),
-            retrying=self._retrying,
-            stopping=self._stop.is_set,
-        )
-
-    def _retrying(self, call: Callable[[], R]) -> R:
-        """Repeat `call()` until the database answers: a delivery that is not recorded would be repeated."""
-        return retries.repeated(
-            lambda error: isinstance(error, OperationalError),
-            pause_s=PAUSE_S,
-            stop=stop_when_event_set(self._stop),
-            sleep=self._stop.wait,
-            failed=lambda error, _: log.warning("%s", database.translate(cast(OperationalError, error))),
-        )(call)
+        return Delivery(engine=self._engine, settings=self._settings, host=CallbackHost(self._settings), stop=self._stop)
 
 
 class _Worker:

@@ -129,7 +129,7 @@ class Promote(Service):
             started,
             closed={run: result.closed for run, result in examined.items() if result.closed is not None},
             ready=ready + sum(result.ready for result in examined.values()),
-            held_elsewhere=transact(self._engine, runs.still_running, missed) if missed else set(),
+            held_elsewhere=set(transact(self._engine, runs.versions_of, missed)) if missed else set(),
             unfinished={run for run, result in examined.items() if result.more},
             broken=results.broken,
             recovered={run for run, result in examined.items() if result.recovered},
@@ -231,7 +231,7 @@ def _examine(
     failing = {run for run, each in decided.items() if each.dag.fail_fast and _failed(states.get(run, {}))}
     for run in sorted(failing & moves.keys()):
         # `_end` may change rows with lower IDs than those that are decided first; rows are locked in the order of IDs.
-        instances.hold_unfinished(connection, run)
+        instances.hold_open(connection, run)
     if moves:
         instances.decide(connection, moves)
     # Decisions that only end task instances may have been the last ones of the run.
@@ -282,7 +282,7 @@ def _decide(
     evaluation = evaluate(dag, states, known)
     if evaluation.expand:
         # Several statements follow that create and decide instances: lock all rows first, in one order.
-        instances.hold_undecided(connection, dag_run_id)
+        instances.hold_open(connection, dag_run_id, only_undecided=True)
     while evaluation.expand:
         for no in evaluation.expand:
             states[no] = _expand(connection, dag_run_id, dag, no, states[no], most=settings.core.max_map_length)

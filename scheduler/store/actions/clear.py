@@ -65,7 +65,7 @@ def clear_held(
     version_id, switched = _version(connection, run, versions, latest, core)
     dag = versions.dag(connection, version_id)
     changes = integrity.fit(connection, run, dag, version_id, default_queue=core.default_queue) if switched else []
-    instances = selection.hold_instances(connection, run)
+    instances = selection.hold_instances(connection, run.id)
     picked = selection.with_setups(dag, instances, selection.pick(dag, instances, tasks))
     cleared = clear_instances(connection, run, dag, instances, picked)
     if run.state in RUN_FINISHED and (cleared or changes):

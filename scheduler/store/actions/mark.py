@@ -52,7 +52,7 @@ def mark_run(connection: Connection, dag_id: str, run_id: str, state: RunState, 
     run = selection.hold_run(connection, key)
     if run is None:
         return []
-    instances = selection.hold_instances(connection, run)
+    instances = selection.hold_instances(connection, run.id)
     if state is RunState.SUCCESS:
         changes = _move(connection, run, [one for one in instances if one.state in NOT_GOOD], S.SUCCESS)
     else:
@@ -76,7 +76,7 @@ def _mark_tasks(
     if run is None:
         return []
     dag = versions.dag(connection, run.version_id)
-    instances = selection.hold_instances(connection, run)
+    instances = selection.hold_instances(connection, run.id)
     picked = selection.pick(dag, instances, tasks)
     changes = _move(connection, run, picked, state)
     if clear_downstream:

@@ -113,24 +113,14 @@ def next_due_s(connection: Connection) -> float | None:
     return seconds
 
 
-def hold_undecided(connection: Connection, dag_run_id: int) -> None:
-    """Lock the undecided task instances of a locked run, before several statements change some of them."""
-    connection.exec_driver_sql(
-        "select 1 from task_instance where dag_run_id = %s and state is null order by id for no key update", (dag_run_id,)
-    )
-
-
-def hold_unfinished(connection: Connection, dag_run_id: int) -> None:
-    """As `hold_undecided`, for all unfinished task instances."""
+def hold_open(connection: Connection, dag_run_id: int, *, only_undecided: bool = False) -> None:
+    """Lock the unfinished task instances of a locked run, or only the undecided ones, before several statements change some."""
     connection.exec_driver_sql(
         f"""
-        select 1 from task_instance
-         where dag_run_id = %s
-           and (state is null
-                or state in {OPEN.sql})
+        select 1 from task_instance where dag_run_id = %(run)s and (state is null or (not %(only)s and state in {OPEN.sql}))
          order by id for no key update
         """,
-        (dag_run_id,),
+        {"run": dag_run_id, "only": only_undecided},
     )
 
 

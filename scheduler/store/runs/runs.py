@@ -336,12 +336,6 @@ def hold_timed_out(connection: Connection, dag_run_id: int) -> bool:
     return row is not None
 
 
-def still_running(connection: Connection, ids: Collection[int]) -> set[int]:
-    """Those of `ids` that have not ended."""
-    rows = connection.exec_driver_sql("select id from dag_run where id = any(%s) and state = 'running'", (list(ids),))
-    return set(rows.scalars())
-
-
 def following(connection: Connection, ids: Collection[int]) -> list[int]:
     """Running runs of the same DAGs with later logical dates than these."""
     rows = connection.exec_driver_sql(

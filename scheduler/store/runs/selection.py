@@ -142,13 +142,17 @@ def hold_run(connection: Connection, key: int) -> Run | None:
     return rows.first(Run, held)
 
 
-def hold_instances(connection: Connection, run: Run) -> list[Instance]:
-    """Lock the task instances of a locked run in ID order, then read them: they cannot change until the commit."""
-    connection.exec_driver_sql("select 1 from task_instance where dag_run_id = %s order by id for no key update", (run.id,))
+def hold_instances(connection: Connection, dag_run_id: int, task_no: int | None = None) -> list[Instance]:
+    """Lock the task instances of a locked run, or of one of its tasks, in ID order, then read them: they cannot change until the
+    commit.
+    """
+    which = "dag_run_id = %(run)s" + ("" if task_no is None else " and task_no = %(no)s")
+    place = {"run": dag_run_id, "no": task_no}
+    connection.exec_driver_sql(f"select 1 from task_instance where {which} order by id for no key update", place)
     held = connection.exec_driver_sql(
         "select id, task_no, task_id, map_index, coalesce(state, 'none') as state, asked"
-        " from task_instance where dag_run_id = %s order by task_no, map_index",
-        (run.id,),
+        f" from task_instance where {which} order by task_no, map_index",
+        place,
     )
     return rows.of_result(Instance, held)
 

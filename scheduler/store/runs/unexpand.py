@@ -11,8 +11,7 @@ from sqlalchemy import Connection
 
 from scheduler.serialized.dag import SerializedDag
 from scheduler.states import FINISHED, STARTED, TaskState
-from scheduler.store.db import rows
-from scheduler.store.runs import integrity
+from scheduler.store.runs import integrity, selection
 from scheduler.store.runs.new_instances import COMMON, COMMON_OF_INSTANCE
 from scheduler.store.runs.selection import Instance
 
@@ -56,15 +55,7 @@ def unexpand(connection: Connection, dag: SerializedDag, instances: Iterable[Ins
 
 def expand_again(connection: Connection, dag: SerializedDag, dag_run_id: int, task_no: int, count: int) -> None:
     """Fit the instances of a task to `count`; with 0, the one with index -1 is skipped. The caller has the run locked."""
-    connection.exec_driver_sql(
-        "select 1 from task_instance where dag_run_id = %s and task_no = %s order by id for no key update", (dag_run_id, task_no)
-    )
-    found = connection.exec_driver_sql(
-        "select id, task_no, task_id, map_index, coalesce(state, 'none') as state, asked from task_instance"
-        " where dag_run_id = %s and task_no = %s order by map_index",
-        (dag_run_id, task_no),
-    )
-    own = rows.of_result(Instance, found)
+    own = selection.hold_instances(connection, dag_run_id, task_no)
     stand_in = next(one for one in own if one.map_index == -1)
     # Below -1: instances that an earlier version of Paceline stopped.
     out_of_range = [one for one in own if one.map_index >= count or one.map_index < -1]

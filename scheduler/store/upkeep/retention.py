@@ -49,19 +49,18 @@ class Rows:
     """A table with old rows: `old` and `free` are conditions on its row `x`, and rows are read in the order of `key`."""
 
     table: str
-    key: str
     old: str
     free: str
+    key: str = "id"
     #: A key before the first row. Numeric keys ascend with time, so the first row that is not old ends the search.
     first: int | str = 0
 
 
 #: By the names that people see. Processes with running task instances are left to rescue.
 KINDS: Mapping[str, Rows] = {
-    "notices": Rows(table="notice", key="id", old="x.created_at < %(before)s", free="x.ended_at < %(before)s"),
+    "notices": Rows(table="notice", old="x.created_at < %(before)s", free="x.ended_at < %(before)s"),
     "asset_events": Rows(
         table="asset_event",
-        key="id",
         old="x.created_at < %(before)s",
         free="""not exists (select 1 from asset_waiting w where w.event_id = x.id)
                 and not exists (select 1 from dag_run_asset_event c where c.event_id = x.id)
@@ -69,7 +68,6 @@ KINDS: Mapping[str, Rows] = {
     ),
     "processes": Rows(
         table="process",
-        key="id",
         old="x.stopped_at < %(before)s",
         free=f"""not exists (select 1 from task_instance t where t.worker = x.id and t.state in {STARTED.sql})
                 and not exists (select 1 from deferral d where d.waiter = x.id)""",
@@ -77,13 +75,11 @@ KINDS: Mapping[str, Rows] = {
     ),
     "backfills": Rows(
         table="backfill",
-        key="id",
         old="x.created_at < %(before)s",
         free="x.ended_at < %(before)s and not exists (select 1 from dag_run r where r.backfill_id = x.id)",
     ),
     "dag_versions": Rows(
         table="dag_version",
-        key="id",
         old="x.created_at < %(before)s",
         free="""not exists (select 1 from dag d where d.version_id = x.id)
                 and not exists (select 1 from dag_run r where r.version_id = x.id)

@@ -46,6 +46,7 @@ REVIEWED: dict[tuple[str, str], str] = {
     ("why.py", "rank"): "one of two constants of the module",
     ("delete.py", "table"): "each of a tuple of names in the function",
     ("instances.py", "which"): "one of the two texts in the function",
+    ("selection.py", "which"): "one of two texts in the function",
     ("integrity.py", "table"): "each of a tuple of names in the function",
     ("retention.py", "rows.table"): "each of the constants of the module",
     ("retention.py", "rows.key"): "each of the constants of the module",
