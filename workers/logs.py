@@ -44,16 +44,13 @@ class Log(Protocol):
 
     def line(self, text: str, level: str = "INFO") -> None:
         """Write a line of Paceline after the output of user code so far."""
-        ...
 
     @property
     def lost(self) -> str | None:
         """Why lines are missing, such as "No space left on device"; None if all were written."""
-        ...
 
     def error(self, error: BaseException) -> None:
         """Write the traceback of `error`. See `shown`."""
-        ...
 
     def close(self) -> None: ...
 

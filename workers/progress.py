@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from scheduler.settings import Settings
 from scheduler.store.worker.claims import Claim
@@ -60,12 +60,6 @@ class Progress:
 Look = Callable[[], Progress | None]
 
 
-class Writer(Protocol):
-    def write(self, progress: Mapping[str, Any]) -> None: ...
-
-    def close(self) -> None: ...
-
-
 @contextlib.contextmanager
 def reported(settings: Settings, claim: Claim, look: Look) -> Iterator[None]:
     """Store the results of `look` during the block: first after FIRST_S, then every EVERY_S, and once more at the end."""
@@ -80,7 +74,7 @@ def reported(settings: Settings, claim: Claim, look: Look) -> Iterator[None]:
 class Reporter(threading.Thread):
     """Reads and writes progress until it is closed. A lost entry is harmless, so errors never reach the task."""
 
-    def __init__(self, look: Look, writer: Writer, *, first_s: float = FIRST_S, every_s: float = EVERY_S) -> None:
+    def __init__(self, look: Look, writer: ProgressWriter, *, first_s: float = FIRST_S, every_s: float = EVERY_S) -> None:
         super().__init__(name="progress", daemon=True)
         self._look = look
         self._writer = writer

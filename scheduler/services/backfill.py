@@ -29,18 +29,21 @@ class Backfill(Service):
         self._versions = versions
 
     def run_once(self) -> Result:
-        """Create the next runs of every open backfill, within its limit."""
-        done, broken = each(transact(self._engine, steps.unfinished), self._advance)
+        done = self.advance()
         return Result(
-            runs=[run for step in done.values() for run in step.runs],
-            again_in_s=AT_ONCE if any(step.more for step in done.values()) else None,
+            runs=done.runs,
+            again_in_s=AT_ONCE if any(step.more for step in done.steps.values()) else None,
             log=[
-                *((logging.ERROR, f"Backfill {backfill_id} cannot continue: {why}") for backfill_id, why in broken.items()),
-                *((logging.INFO, f"Backfill {backfill_id} is complete") for backfill_id, step in done.items() if step.ended),
+                *((logging.ERROR, f"Backfill {backfill_id} cannot continue: {why}") for backfill_id, why in done.broken.items()),
+                *((logging.INFO, f"Backfill {backfill_id} is complete") for backfill_id, step in done.steps.items() if step.ended),
             ],
         )
 
-    def _advance(self, backfill_id: int) -> "_Step":
+    def advance(self) -> "Backfilled":
+        """Create the next runs of every open backfill, within its limit."""
+        return Backfilled(*each(transact(self._engine, steps.unfinished), self._work_through))
+
+    def _work_through(self, backfill_id: int) -> "_Step":
         new: list[int] = []
         for _ in range(self._settings.scheduler.max_dagruns_to_create_per_loop):
             step = transact(self._engine, _step, backfill_id, self._versions, self._settings)
@@ -57,6 +60,18 @@ class _Step:
     runs: list[int]
     ended: bool = False
     more: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Backfilled:
+    """The steps of each backfill, and the backfills that failed, with the reason."""
+
+    steps: dict[int, _Step]
+    broken: dict[int, str]
+
+    @property
+    def runs(self) -> list[int]:
+        return [run for step in self.steps.values() for run in step.runs]
 
 
 @commit_point("backfill", lambda step: step.runs or step.ended)

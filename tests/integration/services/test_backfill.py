@@ -127,7 +127,7 @@ def test_nothing_is_made_while_another_scheduler_holds_it(scenario: Scenario) ->
         done = Backfill(scenario.engine, scenario.settings, Versions()).advance()
         assert done.runs == []
 
-    assert len(Backfill(scenario.engine, scenario.settings, Versions()).run_once().runs) == 1
+    assert len(Backfill(scenario.engine, scenario.settings, Versions()).advance().runs) == 1
 
 
 def most_at_once(rows: list[tuple[datetime, datetime]]) -> int:
