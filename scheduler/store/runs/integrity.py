@@ -4,14 +4,13 @@ The caller has the row of the run locked. A task instance that a worker has cont
 it was claimed, so fast-follow does not use the old version.
 """
 
-import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from sqlalchemy import Connection
 
+from scheduler.deciding import expansion
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
 from scheduler.states import RUN_UNFINISHED, STARTED
@@ -114,7 +113,7 @@ def _plan(dag: SerializedDag, instances: Sequence[Instance], wanted: Collection[
 def _fit_instances(plan: _Plan, task: SerializedTask, own: Sequence[Instance]) -> None:
     """Plan which instances of one task, in the order of their map index, are restored, removed, deleted or added."""
     first = own[0]
-    length = literal_length(task.expand) if task.expand is not None else None
+    length = expansion.count(task.expand, {}) if task.expand is not None else None
     if task.expand is None or (length is None and all(one.state is S.REMOVED for one in own)):
         # Not mapped any more, or to be expanded by its current inputs: one instance with index -1.
         plan.deleted += [one for one in own[1:] if one.state not in STARTED]
@@ -135,38 +134,6 @@ def _fit_instances(plan: _Plan, task: SerializedTask, own: Sequence[Instance]) -
 
 def _removable(instances: Iterable[Instance]) -> list[Instance]:
     return [one for one in instances if one.state is not S.REMOVED and one.state not in STARTED]
-
-
-def literal_length(expand: Mapping[str, Any]) -> int | None:
-    """The number of instances of a mapped task according to the DAG file; None if results of other tasks decide it."""
-    lengths = [_length(ref) for ref in expand["inputs"]]
-    known = [length for length in lengths if length is not None]
-    return math.prod(known) if len(known) == len(lengths) else None
-
-
-def mapped_over(expand: Mapping[str, Any]) -> set[str]:
-    """The tasks whose results a mapped task maps over."""
-    found: set[str] = set()
-    todo = list(expand["inputs"])
-    while todo:
-        ref = todo.pop()
-        found |= {ref["task"]} if "task" in ref else set()
-        todo += ref.get("zip") or ref.get("concat") or []
-    return found
-
-
-def _length(ref: Mapping[str, Any]) -> int | None:
-    if "literal" in ref:
-        return int(ref["literal"])
-    if "task" in ref:
-        return None
-    parts = [_length(part) for part in ref.get("zip") or ref["concat"]]
-    known = [part for part in parts if part is not None]
-    if len(known) < len(parts):
-        return None
-    if "concat" in ref:
-        return sum(known)
-    return max(known) if ref.get("longest") else min(known)
 
 
 def _delete(connection: Connection, instances: Sequence[Instance]) -> None:

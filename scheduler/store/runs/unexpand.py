@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable
 
 from sqlalchemy import Connection
 
+from scheduler.deciding import expansion
 from scheduler.serialized.dag import SerializedDag
 from scheduler.states import FINISHED, STARTED, TaskState
 from scheduler.store.runs import integrity, selection
@@ -26,7 +27,7 @@ def tasks_to_expand_again(dag: SerializedDag, instances: Iterable[Instance], pic
     return {
         task.task_id
         for task in dag.tasks
-        if task.task_id in is_to_run and task.expand is not None and runs_again & integrity.mapped_over(task.expand)
+        if task.task_id in is_to_run and task.expand is not None and runs_again & expansion.sources(task.expand)
     }
 
 
