@@ -11,11 +11,11 @@ from scheduler.authoring import context, xcom
 from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.external import Counts, Target
 from scheduler.authoring.xcom_arg import Entries
+from scheduler.deciding import expansion
 from scheduler.exceptions import PacelineError, XComError
 from scheduler.serialized.dag import SerializedDag
 from scheduler.settings.model import Core
 from scheduler.store.worker.claims import Claim
-from workers import results
 from workers.store import Store
 
 MAX_LABEL_CHARACTERS = 250
@@ -97,7 +97,7 @@ class TaskInstance:
 
     def xcom_push(self, key: str, value: Any) -> None:
         """Store `value` (JSON) under `key` for this task instance."""
-        results.check_mapped_over(self._dag, self._claim.task_no, {key: value}, self._core.max_map_length)
+        check_mapped_over(self._dag, self._claim.task_no, {key: value}, self._core.max_map_length)
         self._store.push_xcom(self._claim, key, xcom.encode(value, self._core.max_xcom_bytes, name=f"value of XCom {key!r}"))
 
     def now(self) -> datetime:
@@ -190,3 +190,30 @@ def build(claim: Claim, dag: SerializedDag, operator: AbstractOperator, store: S
         events=store.events(claim),
     )
     return values if claim.map_index < 0 else values | {"expanded_ti_count": Proxy(ti.count_instances)}
+
+
+def check_mapped_over(dag: SerializedDag, task_no: int, pushed: Mapping[str, Any], most: int) -> None:
+    """Raise XComError if a downstream task is mapped over one of the `pushed` values, and the value is unsuitable or too long.
+
+    Any value of a mapped task is allowed, because each of its instances is one entry.
+    """
+    if task_no in dag.mapped:
+        return
+    task_id = dag.tasks[task_no].task_id
+    readers = {
+        key: dag.tasks[no].task_id
+        for no in dag.downstream[task_no]
+        for source, key in expansion.reads(dag.tasks[no].expand or {"inputs": []})
+        if source == task_id
+    }
+    for key in readers.keys() & pushed.keys():
+        value = pushed[key]
+        name = "return value" if key == "return_value" else f"value of XCom {key!r}"
+        if not isinstance(value, list | tuple | dict):
+            kind = "None" if value is None else f"of type {type(value).__name__}"
+            raise XComError(f"The {name} is {kind}, but task {readers[key]!r} is mapped over it; return a list or a dict.")
+        if len(value) > most:
+            raise XComError(
+                f"The {name} has {len(value):,} entries, and task {readers[key]!r} is mapped over it; "
+                f"{most:,} are allowed (core.max_map_length)."
+            )

@@ -17,7 +17,7 @@ from scheduler.serialized.tasks import SerializedTask
 from scheduler.settings import Settings, log_paths
 from scheduler.states import TaskState
 from scheduler.store.worker.claims import Claim, Ending
-from workers import context, logs, outcome, results
+from workers import context, logs, outcome
 from workers.guard import Guard
 from workers.in_place import Continuing
 from workers.logs import worker_log
@@ -176,7 +176,7 @@ class Executor:
         value = value if operator.do_xcom_push else None
         pushed = {} if value is None else xcom.outputs(value, multiple_outputs=operator.multiple_outputs)
         if claim.task_no in dag.above_mapped:
-            results.check_mapped_over(dag, claim.task_no, {RETURN_KEY: None, **pushed}, self.settings.core.max_map_length)
+            context.check_mapped_over(dag, claim.task_no, {RETURN_KEY: None, **pushed}, self.settings.core.max_map_length)
         if not pushed:
             return None
         limit = self.settings.core.max_xcom_bytes

@@ -13,6 +13,8 @@ from scheduler.settings.environment import CONNECTION_PREFIX, STORE_PREFIXES, VA
 from scheduler.store.worker.claims import Claim
 from scheduler.store.worker.worker_connection import WorkerConnection
 
+#: Sends one statement, and returns its rows by the names of their columns.
+Ask = Callable[[str, Sequence[Any]], Sequence[Mapping[str, Any]]]
 #: Variables that were removed from the environment, so that user code and its child processes do not print them by accident.
 _taken: dict[str, str] = {}
 
@@ -67,21 +69,24 @@ class MemoryBackend(EnvironmentBackend):
         return self.variables.pop(key, None) is not None
 
 
+def _stored(ask: Ask, conn_id: str, settings: Settings) -> Connection | None:
+    """A connection of the database. Encryption is loaded with the first one."""
+    from scheduler.store.secrets import connections
+    from scheduler.store.secrets.cipher import Cipher
+
+    rows = ask(connections.READ, (conn_id,))
+    return connections.from_row(rows[0], Cipher.of(settings, make=False)) if rows else None
+
+
 class StoredPasswords:
     """Reads passwords of connections in the worker's parent process. None for a connection that does not exist."""
 
-    def __init__(self, settings: Settings, ask: Callable[[str, Sequence[Any]], Sequence[Mapping[str, Any]]]) -> None:
+    def __init__(self, settings: Settings, ask: Ask) -> None:
         self._settings = settings
         self._ask = ask
 
     def __call__(self, conn_id: str) -> str | None:
-        from scheduler.store.secrets import connections
-        from scheduler.store.secrets.cipher import Cipher
-
-        connection = EnvironmentBackend().connection(conn_id)
-        rows = self._ask(connections.READ, (conn_id,)) if connection is None else ()
-        if rows:
-            connection = connections.from_row(rows[0], Cipher.of(self._settings, make=False))
+        connection = EnvironmentBackend().connection(conn_id) or _stored(self._ask, conn_id, self._settings)
         return None if connection is None else connection.password
 
 
@@ -119,14 +124,7 @@ class StoreBackend(EnvironmentBackend):
         return self._write(variables.DELETE_OF_TASK, (key,)) > 0
 
     def connection(self, conn_id: str) -> Connection | None:
-        connection = super().connection(conn_id)
-        if connection is not None:
-            return connection
-        from scheduler.store.secrets import connections
-        from scheduler.store.secrets.cipher import Cipher
-
-        rows = self._ask(connections.READ, (conn_id,))
-        return connections.from_row(rows[0], Cipher.of(self.settings, make=False)) if rows else None
+        return super().connection(conn_id) or _stored(self._ask, conn_id, self.settings)
 
     def _ask(self, statement: str, parameters: Sequence[Any]) -> list[dict[str, Any]]:
         self._refuse_fork()
