@@ -33,6 +33,10 @@ class Evaluation:
     expand: list[int]
     waiting: dict[tuple[int, int], str]
 
+    def waits_for_past(self, facts: Facts) -> bool:
+        """Whether a task instance waits for the previous run."""
+        return any(no in facts.past for no, _ in self.waiting)
+
 
 NO_FACTS = Facts()
 #: Rules that a few upstream task instances can decide.

@@ -129,7 +129,7 @@ class Delivery:
             try:
                 problem = loaded.ensure(path)
                 if problem is not None:
-                    self._end(notice, claimed_by, problem, path)
+                    self._record(notice, claimed_by, problem, path)
                     return
                 is_rerun = attempt > 1 and index == notice.done
                 request = self._request(notice, path, index=index, attempt=attempt, is_rerun=is_rerun)
@@ -147,21 +147,17 @@ class Delivery:
                     self._transact(notices.release, claimed_by, [notice.id])
                     return
             index += 1
-            if count is not None and index >= count:
-                self._end(notice, claimed_by, error, path)
-                return
-            if not self._store_progress(notice, claimed_by, index, error, path):
+            has_ended = count is not None and index >= count
+            if not self._record(notice, claimed_by, error, path, done=None if has_ended else index) or has_ended:
                 return
 
-    def _store_progress(self, notice: Notice, claimed_by: str, done: int, error: str | None, path: str) -> bool:
+    def _record(self, notice: Notice, claimed_by: str, error: str | None, path: str, *, done: int | None = None) -> bool:
+        """Record that `done` callbacks have ended, or all; False if the claim is lost."""
         if error is not None:
             log.error("The %s callback of %s failed: %s. Its log is %s", notice.kind, notice.about, error, path)
+        if done is None:
+            return self._transact(notices.end, notice.id, claimed_by, error=error)
         return self._transact(notices.progress, notice.id, claimed_by, done=done, error=error, lease_s=self.lease_s)
-
-    def _end(self, notice: Notice, claimed_by: str, error: str | None, path: str) -> None:
-        if error is not None:
-            log.error("The %s callback of %s failed: %s. Its log is %s", notice.kind, notice.about, error, path)
-        self._transact(notices.end, notice.id, claimed_by, error=error)
 
     def _request(self, notice: Notice, path: str, *, index: int, attempt: int, is_rerun: bool) -> dict[str, Any]:
         blocking = self._transact(notices.blocking, notice.dag_run_id) if notice.kind == "sla_miss" else []

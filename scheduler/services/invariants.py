@@ -96,7 +96,7 @@ def _undone(connection: Connection, run: RunningRun, tools: Tools) -> Iterator[B
     since = max(ended.values(), default=run.started_at)
     open_states = {state for of_task in states.values() for state in of_task.values()} - FINISHED
     if since < late and open_states <= {TaskState.NONE} and not evaluation.decisions and not evaluation.expand:
-        ends = run_state(dag, states, waiting_for_past=any(no in known.past for no, _ in evaluation.waiting))
+        ends = run_state(dag, states, waiting_for_past=evaluation.waits_for_past(known))
         if ends is not None:
             how = "none of its task instances can change any more" if open_states else "all its task instances have ended"
             yield _broken(run, UNCLOSED, f"running although {how}: it should be {ends}", since)

@@ -308,7 +308,7 @@ def _end(
         states, continues = instances.states_of(connection, [dag_run_id])[dag_run_id], False
     if continues:
         return None, more
-    return run_state(decided.dag, states, waiting_for_past=_waits_for_past(decided.evaluation, decided.known)), more
+    return run_state(decided.dag, states, waiting_for_past=decided.evaluation.waits_for_past(decided.known)), more
 
 
 def foremost(dag: SerializedDag, decisions: Sequence[Decision], most: int) -> Sequence[Decision]:
@@ -355,7 +355,3 @@ def _moves(states: States) -> bool:
 
 def _failed(states: States) -> bool:
     return any(state is TaskState.FAILED for of_task in states.values() for state in of_task.values())
-
-
-def _waits_for_past(evaluation: Evaluation, known: Facts) -> bool:
-    return any(no in known.past for no, _ in evaluation.waiting)

@@ -105,10 +105,9 @@ def _is_open(connection: Connection, run: int, dag: SerializedDag, states: dict[
     try:
         known = facts_of(connection, dag, run)
         evaluation = evaluate(dag, states, known)
-        waits_for_past = any(no in known.past for no, _ in evaluation.waiting)
-        return (
-            bool(evaluation.decisions or evaluation.expand) or run_state(dag, states, waiting_for_past=waits_for_past) is not None
-        )
+        if evaluation.decisions or evaluation.expand:
+            return True
+        return run_state(dag, states, waiting_for_past=evaluation.waits_for_past(known)) is not None
     except DBAPIError:
         raise
     except Exception:

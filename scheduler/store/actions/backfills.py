@@ -120,9 +120,7 @@ def dry_run(connection: Connection, wanted: Wanted) -> list[Row]:
     return [
         {
             "ordinal": ordinal,
-            "logical_date": place.times.logical_date,
-            "data_interval_start": place.times.data_interval_start,
-            "data_interval_end": place.times.data_interval_end,
+            **{name: getattr(place.times, name) for name in ("logical_date", "data_interval_start", "data_interval_end")},
             "state": "left_out" if place.reason else "waiting",
             "reason": place.reason,
         }

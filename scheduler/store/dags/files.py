@@ -98,16 +98,12 @@ def sync(
         return ()
     parameters = {"paths": sorted(files)}
     # Other processes list the same folder or release claims, so all lock the rows in one order.
-    connection.exec_driver_sql(
-        "with gone as (select path from dag_file where path <> all(%(paths)s::text[]) order by path for update)"
-        " delete from dag_file f using gone where f.path = gone.path",
-        parameters,
-    )
-    connection.exec_driver_sql(
-        "with gone as (select file from import_error where file <> all(%(paths)s::text[]) order by file for update)"
-        " delete from import_error e using gone where e.file = gone.file",
-        parameters,
-    )
+    for table, path in (("dag_file", "path"), ("import_error", "file")):
+        connection.exec_driver_sql(
+            f"with gone as (select {path} from {table} where {path} <> all(%(paths)s::text[]) order by {path} for update)"
+            f" delete from {table} f using gone where f.{path} = gone.{path}",
+            parameters,
+        )
     gone = connection.exec_driver_sql(
         "with gone as (select dag_id from dag where is_active and file <> all(%(paths)s::text[]) order by dag_id for no key update)"
         " update dag d set is_active = false from gone where d.dag_id = gone.dag_id returning d.dag_id",

@@ -21,6 +21,8 @@ REVIEWED: dict[tuple[str, str], str] = {
     ("connections.py", "conflict"): "one of two texts in the function",
     ("database.py", "'' if settings.core.record_events else ' -c paceline.events=off'"): "one of two texts",
     ("database.py", "timeout_ms"): "a number",
+    ("files.py", "table"): "each of a tuple of names in the function",
+    ("files.py", "path"): "each of a tuple of names in the function",
     ("files.py", "ORDERS[sort_mode]"): "each of the constants of the module",
     ("fencing.py", "statement"): "each of the constants of the modules that call it",
     ("capacity.py", "rank"): "one of two constants of the module",

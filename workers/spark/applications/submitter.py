@@ -13,18 +13,21 @@ from scheduler.masking import secrets_masker
 from scheduler.operators.spark_submit import SUBMITTER, SparkOperator
 from scheduler.settings import Settings
 from scheduler.store.worker.external_jobs import ExternalJob
+from workers import progress
 from workers.outcome import TaskStopped
 from workers.runtimes import python
 from workers.spark import java, reachable
-from workers.spark.applications import driver, stages
+from workers.spark.applications import driver
 from workers.spark.applications.following import Followed, end_for, say
 from workers.spark.applications.jobs import Jobs
-from workers.spark.clusters import command, registry, target
+from workers.spark.clusters import command, registry, rest, target
 from workers.spark.clusters.command import Submission
 from workers.spark.clusters.status import ApplicationError, Ids, Phase, Status, StatusUnknownError, UnreachableError
 
 #: Paths and URLs of files on this machine.
 _HERE = re.compile(r"(file:/*)?/|(?![a-zA-Z][\w+.-]*:)")
+#: Seconds for each request to the UI of an application.
+UI_TIMEOUT_S = 2.0
 
 
 def run(operator: AbstractOperator, values: context.Context, settings: Settings, jobs: Jobs) -> object:
@@ -61,7 +64,7 @@ class Submitter:
                 where.address, timeout_s=self._settings.spark.submit_timeout, correct="the connection or the master of this task"
             )
         followed = former or self._followed(self._jobs.add(submission))
-        with self._jobs.reported(lambda: stages.look(lambda: followed.ids)):
+        with self._jobs.reported(lambda: _progress(followed.ids)):
             if former is not None or where.is_cluster_mode:
                 self._in_cluster(submission, followed, attached=former is not None)
             else:
@@ -182,3 +185,21 @@ class Submitter:
             )
         followed.ids = followed.ids.known(ids)
         followed.submitted()
+
+
+def _progress(ids: Ids) -> progress.Progress | None:
+    """The progress of an application, from the REST API of its UI; None while the URL of the UI is unknown. UnreachableError."""
+    if ids.ui_url is None:
+        return None
+    base = f"{ids.ui_url.rstrip('/')}/api/v1/applications"
+    application_id = ids.application_id or _only(rest.ask(base, timeout_s=UI_TIMEOUT_S))
+    if application_id is None:
+        return None
+    stages: list[dict[str, Any]] = rest.ask(f"{base}/{application_id}/stages", timeout_s=UI_TIMEOUT_S)
+    executors: list[dict[str, Any]] = rest.ask(f"{base}/{application_id}/allexecutors", timeout_s=UI_TIMEOUT_S)
+    return progress.of_stages(stages, executors, application_id=application_id, ui_url=ids.ui_url)
+
+
+def _only(applications: list[dict[str, Any]]) -> str | None:
+    """The ID of the only application that the UI of a driver has."""
+    return str(applications[0]["id"]) if applications else None
