@@ -64,10 +64,10 @@ def hold(connection: Connection, backfill_id: int) -> Held | None:
 
 def open_runs(connection: Connection, backfill_id: int) -> int:
     """Its runs that are queued or running. This is a separate statement, so that it sees runs created under the previous lock."""
-    count: int = connection.exec_driver_sql(
+    count = connection.exec_driver_sql(
         f"select count(*) from dag_run where backfill_id = %s and state in {RUN_UNFINISHED.sql}", (backfill_id,)
-    ).scalar_one()
-    return count
+    )
+    return int(count.scalar_one())
 
 
 def next_date(connection: Connection, backfill_id: int) -> Date | None:

@@ -57,10 +57,9 @@ def due(connection: Connection, now: datetime, *, limit: int, spread: str, witho
 
 def next_due(connection: Connection, now: datetime) -> datetime | None:
     """When the next run after `now` is due."""
-    moment: datetime | None = connection.exec_driver_sql(
+    return connection.exec_driver_sql(
         "select min(next_run_after) from dag_schedule where not is_paused and next_run_after > %s", (now,)
-    ).scalar_one()
-    return moment
+    ).scalar()
 
 
 def hold(connection: Connection, dag_id: str) -> Due | None:

@@ -101,8 +101,7 @@ def current(connection: Connection) -> str | None:
     """The revision of the database; None without Paceline tables."""
     if connection.exec_driver_sql("select to_regclass('paceline_schema')").scalar_one() is None:
         return None
-    found: str | None = connection.exec_driver_sql("select version_num from paceline_schema").scalar()
-    return found
+    return connection.exec_driver_sql("select version_num from paceline_schema").scalar()
 
 
 def head() -> str:

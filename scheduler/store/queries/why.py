@@ -164,9 +164,10 @@ def _run(connection: Connection, ti: Row) -> RunFacts:
         connection,
         """
         select coalesce(s.is_paused, false) as is_paused, d.file, e.message as import_error, e.line as import_error_line,
-               newest.max_active_runs, b.id as backfill_id, b.is_paused as backfill_paused, b.max_active_runs as backfill_limit,
+               b.id as backfill_id, b.is_paused as backfill_paused,
+               coalesce(b.max_active_runs, newest.max_active_runs) as "limit",
                (select count(*) from dag_run o where o.dag_id = r.dag_id and o.state = 'running'
-                   and o.backfill_id is not distinct from r.backfill_id) as running_runs,
+                   and o.backfill_id is not distinct from r.backfill_id) as active,
                (select count(*) from dag_run o where o.dag_id = r.dag_id and o.state = 'queued'
                    and o.backfill_id is not distinct from r.backfill_id
                    and case when r.backfill_id is null then (o.run_after, o.id) < (r.run_after, r.id)
@@ -181,24 +182,11 @@ def _run(connection: Connection, ti: Row) -> RunFacts:
         """,
         {"run": ti["dag_run_id"]},
     )
-    is_backfill = row["backfill_id"] is not None
-    limit = LimitFacts(
-        name="max_active_runs",
-        limit=row["backfill_limit"] if is_backfill else row["max_active_runs"],
-        active=row["running_runs"],
-    )
-    backfill = BackfillFacts(id=row["backfill_id"], is_paused=row["backfill_paused"], limit=limit) if is_backfill else None
-    same = ("is_paused", "file", "import_error", "import_error_line", "runs_ahead")
-    return RunFacts(
-        dag_id=ti["dag_id"],
-        run_id=ti["run_id"],
-        state=RunState(ti["run_state"]),
-        run_after=ti["run_after"],
-        scheduling_error=ti["scheduling_error"],
-        running_runs=limit,
-        backfill=backfill,
-        **{name: row[name] for name in same},
-    )
+    limit = LimitFacts(name="max_active_runs", limit=row.pop("limit"), active=row.pop("active"))
+    number, is_paused = row.pop("backfill_id"), row.pop("backfill_paused")
+    backfill = None if number is None else BackfillFacts(id=number, is_paused=is_paused, limit=limit)
+    same = {name: ti[name] for name in ("dag_id", "run_id", "run_after", "scheduling_error")}
+    return RunFacts(state=RunState(ti["run_state"]), running_runs=limit, backfill=backfill, **same, **row)
 
 
 def _pool(connection: Connection, settings: Settings, ti: Row) -> PoolFacts | None:

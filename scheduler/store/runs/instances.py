@@ -104,13 +104,9 @@ def due(connection: Connection, *, limit: int) -> int:
 
 def next_due_s(connection: Connection) -> float | None:
     """Seconds until the next retry, poke or timeout of a trigger is due; None if there is none."""
-    seconds: float | None = connection.exec_driver_sql(
-        f"""
-        select extract(epoch from min(due_at) - clock_timestamp())::float from task_instance
-         where state in {DUE.sql}
-        """
-    ).scalar_one()
-    return seconds
+    return connection.exec_driver_sql(
+        f"select extract(epoch from min(due_at) - clock_timestamp())::float from task_instance where state in {DUE.sql}"
+    ).scalar()
 
 
 def hold_open(connection: Connection, dag_run_id: int, *, only_undecided: bool = False) -> None:

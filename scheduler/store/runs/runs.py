@@ -218,10 +218,9 @@ def manual_run_id(logical_date: datetime) -> str:
 
 def triggered_by(connection: Connection, dag_id: str, run_id: str) -> str | None:
     """The origin of this run, as given at its creation; None if there is no such run."""
-    found: str | None = connection.exec_driver_sql(
+    return connection.exec_driver_sql(
         "select triggered_by from dag_run where dag_id = %s and run_id = %s", (dag_id, run_id)
     ).scalar_one_or_none()
-    return found
 
 
 @commit_point("start")
