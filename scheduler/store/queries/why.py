@@ -1,6 +1,7 @@
 """`tasks why`: reads the situation of one task instance, and explains in sentences what it waits for. It changes nothing."""
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection
@@ -129,19 +130,13 @@ def _waits(connection: Connection, ti: Row, dag: SerializedDag, task: Serialized
     }
 
 
-def _counted(names: Iterable[str], found: dict[str, Row]) -> tuple[Counted, ...]:
-    return tuple(
-        Counted(
-            task_id=name,
-            states={S(state): count for state, count in found[name]["states"].items()},
-            mapped=found[name]["mapped"],
-        )
-        for name in names
-        if name in found
-    )
+def _counted(names: Iterable[str], found: dict[str, Counted]) -> tuple[Counted, ...]:
+    return tuple(found[name] for name in names if name in found)
 
 
-def _states(connection: Connection, dag_run_id: int, task_ids: Collection[str], *, map_index: int | None = None) -> dict[str, Row]:
+def _states(
+    connection: Connection, dag_run_id: int, task_ids: Collection[str], *, map_index: int | None = None
+) -> dict[str, Counted]:
     """The number of instances by task_id and state; with `map_index`, only of that instance."""
     found = connection.exec_driver_sql(
         """
@@ -155,7 +150,8 @@ def _states(connection: Connection, dag_run_id: int, task_ids: Collection[str], 
         """,
         {"run": dag_run_id, "tasks": list(task_ids), "index": map_index},
     )
-    return {row["task_id"]: dict(row) for row in found.mappings()}
+    counted = rows.of_result(Counted, found)
+    return {one.task_id: replace(one, states={S(state): count for state, count in one.states.items()}) for one in counted}
 
 
 def _run(connection: Connection, ti: Row) -> RunFacts:
