@@ -63,7 +63,8 @@ def test_each_service_has_a_cause_here(scenario: Scenario) -> None:
 
 def look(scenario: Scenario) -> frozenset[str]:
     with scenario.engine.connect() as connection:
-        return pending_work.look(connection, scenario.settings, scenario.schedulers[0].questions).services
+        _, services = pending_work.look(connection, scenario.settings, scenario.schedulers[0].questions)
+        return services
 
 
 def test_nothing_is_pending_where_all_has_ended(still: Scenario) -> None:
