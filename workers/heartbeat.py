@@ -5,7 +5,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
@@ -107,16 +107,7 @@ class Heart(threading.Thread):
 
     def register(self) -> str:
         """Register the worker and return its ID. The pool processes read the ID from the running tasks."""
-        identity = self._identity
-        self._running_tasks.worker_id = processes.register(
-            self._engine,
-            kind="worker",
-            name=identity.name,
-            host=identity.host,
-            pid=identity.pid,
-            queues=identity.queues,
-            concurrency=identity.concurrency,
-        )
+        self._running_tasks.worker_id = processes.register(self._engine, kind="worker", **asdict(self._identity))
         if self.settings_drift is not None:
             self.settings_drift.enter(self._running_tasks.worker_id)
         if self._pidfile is not None:
