@@ -162,15 +162,8 @@ class Delivery:
     def _request(self, notice: Notice, path: str, *, index: int, attempt: int, is_rerun: bool) -> dict[str, Any]:
         blocking = self._transact(notices.blocking, notice.dag_run_id) if notice.kind == "sla_miss" else []
         return {
-            "kind": notice.kind,
-            "about": notice.about,
+            **{name: getattr(notice, name) for name in ("kind", "about", "dag_id", "run_id", "run", "ti", "reason", "data")},
             "at": notice.created_at.isoformat(),
-            "dag_id": notice.dag_id,
-            "run_id": notice.run_id,
-            "run": notice.run,
-            "ti": notice.ti,
-            "reason": notice.reason,
-            "data": notice.data,
             "blocking": blocking,
             "conf_overrides": self.settings.core.dag_run_conf_overrides_params,
             "index": index,

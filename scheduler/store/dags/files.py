@@ -1,7 +1,7 @@
 """DAG files: which are due, which process parses them, and their DAGs, versions and import errors."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -278,13 +278,7 @@ def _put_import_error(connection: Connection, path: str, problem: ImportProblem,
                seen_at = case when (e.line, e.message) is not distinct from (excluded.line, excluded.message)
                               then e.seen_at else excluded.seen_at end
         """,
-        {
-            "file": path,
-            "line": problem.line,
-            "message": problem.message,
-            "traceback": problem.traceback,
-            "now": now,
-        },
+        asdict(problem) | {"file": path, "now": now},
     )
 
 

@@ -169,19 +169,5 @@ class HotPath(WorkerConnection):
 def _continued(claim: Claim, row: Continued) -> Claim:
     """The claim of a task instance of the same run, which the report of `claim` moved to running."""
     assert row.dispatch_id is not None, "a running task instance has a dispatch"
-    return replace(
-        claim,
-        id=row.id,
-        dispatch_id=row.dispatch_id,
-        task_id=row.task_id,
-        map_index=row.map_index,
-        task_no=row.task_no,
-        try_number=row.try_number,
-        max_tries=row.max_tries,
-        queue=row.queue,
-        pool=row.pool,
-        pool_slots=row.pool_slots,
-        priority_weight=row.priority_weight,
-        started_at=row.started_at,
-        resume=None,
-    )
+    own = {name: getattr(row, name) for name in Claim.__slots__ if hasattr(row, name)}
+    return replace(claim, **own, resume=None)
