@@ -11,7 +11,7 @@ from scheduler.store.dags import files
 from scheduler.store.db import migrate
 from scheduler.store.db.database import act_as, commit_point, transact
 from scheduler.store.runs import instances
-from scheduler.store.upkeep import heartbeats, notices
+from scheduler.store.upkeep import notices
 from scheduler.store.worker import deferrals
 
 #: Whether a message or a process could be lost, or PostgreSQL crashed, see store/upkeep/pending_work.
@@ -42,7 +42,10 @@ def _enter(connection: Connection, row: tuple[object, ...]) -> bool:
 def heartbeat(connection: Connection, process_id: str) -> bool:
     """Renew the heartbeat; False if this process was declared lost and must register again."""
     connection.exec_driver_sql("set local synchronous_commit = off")
-    return connection.exec_driver_sql(heartbeats.RENEW, (process_id,)).rowcount == 1
+    renewed = connection.exec_driver_sql(
+        "update process set heartbeat_at = clock_timestamp() where id = %s and stopped_at is null", (process_id,)
+    )
+    return renewed.rowcount == 1
 
 
 def stop(connection: Connection, process_id: str) -> None:
