@@ -215,6 +215,8 @@ def next_timetable(dag: SerializedDag) -> Timetable:
 
 def _as_dict(part: object) -> dict[str, Any]:
     """A dataclass as a dict for JSON. Unlike `asdict` it copies nothing; copying took a quarter of the time of a small DAG file."""
+    if isinstance(part, SerializedTask):
+        return part.as_stored()
     if not is_dataclass(part):
         raise TypeError(f"Object of type {type(part).__name__} is not JSON serializable")
     return {field.name: getattr(part, field.name) for field in fields(part)}

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, CursorResult
 
 from scheduler.authoring import timetable
 from scheduler.exceptions import NotFoundError
+from scheduler.serialized.tasks import complete
 from scheduler.states import FINISHED, States, TaskState
 from scheduler.store.db import rows
 
@@ -85,7 +86,8 @@ def dag(connection: Connection, dag_id: str) -> Row:
         """,
         {"dag_id": dag_id},
     )
-    return _with_summary(row) | {"task_count": len(row["tasks"]), "versions": rows.dicts(versions)}
+    tasks = [complete(task) for task in row["tasks"]]
+    return _with_summary(row) | {"tasks": tasks, "task_count": len(tasks), "versions": rows.dicts(versions)}
 
 
 def runs(connection: Connection, *, dag_id: str | None = None, state: str | None = None, limit: int | None = None) -> list[Row]:

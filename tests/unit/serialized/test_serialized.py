@@ -1,5 +1,6 @@
 """The DAG as data: order, numbers, ranges, and the same bytes for the same DAG."""
 
+import json
 from datetime import UTC, datetime
 
 from hypothesis import given
@@ -9,7 +10,7 @@ from scheduler import DAG
 from scheduler.operators import EmptyOperator
 from scheduler.serialized.authored import from_dag
 from scheduler.serialized.dag import SerializedDag
-from scheduler.serialized.tasks import SerializedTask
+from scheduler.serialized.tasks import ALWAYS_STORED, SerializedTask, complete
 from scheduler.settings import Core, Scheduler
 
 
@@ -86,3 +87,20 @@ def test_keys_of_a_newer_writer_are_passed_over() -> None:
     newer = dag.to_json().replace('"task_id":"t"', '"task_id":"t","colour":"red"').replace('"file":', '"mood":1,"file":')
 
     assert SerializedDag.from_json(newer) == dag
+
+
+def test_a_stored_task_omits_what_is_the_default_and_keeps_what_statements_read() -> None:
+    plain = SerializedTask(task_id="t", operator="E", runtime="empty")
+    other = SerializedTask(task_id="o", operator="E", runtime="empty", sla_s=5.0, depends_on_past=True, email=("a@b",))
+
+    stored, told = (json.loads(dag_of(task).to_json())["tasks"][0] for task in (plain, other))
+
+    assert stored.keys() == {"task_id", "operator", "runtime"} | ALWAYS_STORED
+    assert told.keys() - stored.keys() == {"sla_s", "depends_on_past", "email"}
+    assert SerializedDag.from_json(json.dumps({**json.loads(dag_of(plain).to_json()), "tasks": [complete(stored)]})) == dag_of(
+        plain
+    )
+
+
+def dag_of(task: SerializedTask) -> SerializedDag:
+    return SerializedDag(dag_id="d", file="d.py", schedule={"kind": "never"}, tasks=(task,))
