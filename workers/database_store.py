@@ -1,7 +1,7 @@
 """The store of tries in PostgreSQL. Each call is repeated until the database answers."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -39,6 +39,7 @@ class DatabaseStore:
     settings: Settings
     hot: HotPath
     follower: Follower
+    over: xcoms.MappedOver = field(default_factory=xcoms.MappedOver)
 
     def claim(self, ti_id: int, dispatch_id: str, worker_id: str) -> Claim | None:
         self.hot.worker_id = worker_id
@@ -77,10 +78,11 @@ class DatabaseStore:
         return self.patient(lambda: xcoms.of_instances(self.hot, claim.dag_run_id, task_no, key))
 
     def count_entries(self, claim: Claim, task_no: int, key: str, *, is_mapped: bool) -> int | None:
-        return self.patient(lambda: xcoms.length(self.hot, claim.dag_run_id, task_no, key, is_mapped=is_mapped))
+        return self.patient(lambda: xcoms.length(self.hot, claim.dag_run_id, task_no, key, is_mapped=is_mapped, over=self.over))
 
     def entry(self, claim: Claim, task_no: int, key: str, place: int, *, is_mapped: bool) -> Sequence[Any]:
-        return self.patient(lambda: xcoms.entry(self.hot, claim.dag_run_id, task_no, key, place, is_mapped=is_mapped))
+        run = claim.dag_run_id
+        return self.patient(lambda: xcoms.entry(self.hot, run, task_no, key, place, is_mapped=is_mapped, over=self.over))
 
     def label(self, claim: Claim, text: str) -> None:
         self.patient(lambda: dispatches.label(self.hot, claim, text))

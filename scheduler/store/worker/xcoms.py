@@ -1,7 +1,11 @@
-"""XComs as a worker reads and writes them. One entry of a long list can be read without the whole list."""
+"""XComs as a worker reads and writes them."""
 
+import json
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
+from scheduler.authoring import xcom
 from scheduler.store.db import fencing
 from scheduler.store.worker.claims import Claim
 from scheduler.store.worker.worker_connection import WorkerConnection
@@ -25,22 +29,44 @@ select count(*) from task_instance t join xcom x on x.task_instance_id = t.id an
  where t.dag_run_id = %s and t.task_no = %s
 """
 INSTANCE = f"{ALL} offset %s limit 1"
-_LENGTH = """case json_typeof(x.value)
-       when 'array' then json_array_length(x.value)
-       when 'object' then (select count(*) from json_object_keys(x.value)) end"""
-COUNT_ENTRIES = f"""
-select {_LENGTH}
+#: The list or dict to map over, as text, unless the caller has the one that was stored at `known`.
+MAPPED_OVER = """
+select x.created_at, case when x.created_at is distinct from %s::timestamptz then x.value::text end
   from task_instance t join xcom x on x.task_instance_id = t.id and x.key = %s
  where t.dag_run_id = %s and t.task_no = %s
 """
-#: One entry of a list or dict; an entry of a dict is the pair [key, value].
-ENTRY = f"""
-select case json_typeof(x.value)
-       when 'array' then x.value -> %s
-       when 'object' then (select json_build_array(key, value) from json_each(x.value) offset %s limit 1) end
-  from task_instance t join xcom x on x.task_instance_id = t.id and x.key = %s
- where t.dag_run_id = %s and t.task_no = %s and {_LENGTH} > %s
-"""
+
+
+class MappedOver:
+    """The entries of the last list or dict over which this process ran an instance of a mapped task.
+
+    The value is split once, not for each instance: a map of ten thousand entries would read ten thousand times ten thousand.
+    """
+
+    def __init__(self) -> None:
+        self._place: tuple[int, int, str] | None = None
+        self._stored_at: datetime | None = None
+        #: As JSON, so that no instance sees what another has changed. None: the value cannot be mapped over.
+        self._entries: list[str] | None = None
+
+    def entries(self, connection: WorkerConnection, dag_run_id: int, task_no: int, key: str) -> Sequence[str] | None:
+        """The entries that the task has pushed now; one of a dict is the pair [key, value]."""
+        place = (dag_run_id, task_no, key)
+        known = self._stored_at if self._place == place else None
+        found = connection.read(MAPPED_OVER, (known, key, dag_run_id, task_no))
+        if not found:
+            return None
+        stored_at, text = found[0]
+        if text is not None:
+            self._place, self._stored_at, self._entries = place, stored_at, _split(text)
+        return self._entries
+
+
+def _split(text: str) -> list[str] | None:
+    value = json.loads(text)
+    if isinstance(value, dict):
+        value = [list(pair) for pair in value.items()]
+    return [json.dumps(entry, ensure_ascii=False) for entry in value] if isinstance(value, list) else None
 
 
 def push(connection: WorkerConnection, claim: Claim, key: str, json_text: str) -> None:
@@ -63,14 +89,21 @@ def of_instances(connection: WorkerConnection, dag_run_id: int, task_no: int, ke
     return [value for (value,) in connection.read(ALL, (key, dag_run_id, task_no))]
 
 
-def length(connection: WorkerConnection, dag_run_id: int, task_no: int, key: str, *, is_mapped: bool) -> int | None:
+def length(
+    connection: WorkerConnection, dag_run_id: int, task_no: int, key: str, *, is_mapped: bool, over: MappedOver
+) -> int | None:
     """The number of entries to map over; None if there is no list or dict."""
-    found: int | None = connection.value(COUNT_INSTANCES if is_mapped else COUNT_ENTRIES, (key, dag_run_id, task_no))
-    return found
+    if is_mapped:
+        found: int = connection.value(COUNT_INSTANCES, (key, dag_run_id, task_no))
+        return found
+    entries = over.entries(connection, dag_run_id, task_no, key)
+    return None if entries is None else len(entries)
 
 
-def entry(connection: WorkerConnection, dag_run_id: int, task_no: int, key: str, place: int, *, is_mapped: bool) -> list[Any]:
+def entry(
+    connection: WorkerConnection, dag_run_id: int, task_no: int, key: str, place: int, *, is_mapped: bool, over: MappedOver
+) -> list[Any]:
     """The entry at `place`, alone in a list; an empty list if there is none."""
     if is_mapped:
         return [value for (value,) in connection.read(INSTANCE, (key, dag_run_id, task_no, place))]
-    return [value for (value,) in connection.read(ENTRY, (place, place, key, dag_run_id, task_no, place))]
+    return [xcom.decode(text) for text in (over.entries(connection, dag_run_id, task_no, key) or [])[place : place + 1]]

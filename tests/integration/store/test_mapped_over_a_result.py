@@ -9,6 +9,7 @@ from support.scenario import Scenario, dag
 from scheduler.serialized.dag import SerializedDag
 from scheduler.states import TaskState
 from scheduler.store.runs.selection import Tasks
+from scheduler.store.worker import xcoms
 from scheduler.store.worker.claims import Ending
 
 S = TaskState
@@ -70,3 +71,41 @@ def test_clearing_with_the_latest_version_after_an_edit_keeps_what_was_mapped(sc
     scenario.run_to_end()
     assert scenario.states() == before
     assert scenario.run_state(run) == "success"
+
+
+def test_a_process_splits_a_result_once_until_it_changes(scenario: Scenario) -> None:
+    scenario.add(mapped())
+    scenario.trigger("d", run_id="r")
+    source = running(scenario)
+    over = xcoms.MappedOver()
+
+    def entries(key: str = "return_value") -> Any:
+        return over.entries(scenario.hot, source.dag_run_id, source.task_no, key)
+
+    assert entries() is None
+    xcoms.push(scenario.hot, source, "return_value", '[1, {"a": [2]}]')
+    first = entries()
+    assert (first, entries() is first) == (["1", '{"a": [2]}'], True)
+
+    xcoms.push(scenario.hot, source, "return_value", "[3]")
+    xcoms.push(scenario.hot, source, "other", '{"b": "\u00e9"}')
+
+    assert [entries(), entries("other"), entries()] == [["3"], ['["b", "\u00e9"]'], ["3"]]
+    xcoms.clear(scenario.hot, source)
+    assert entries() is None
+
+
+def test_an_instance_does_not_see_what_another_changed_in_its_entry(scenario: Scenario) -> None:
+    scenario.add(mapped())
+    scenario.trigger("d", run_id="r")
+    source = running(scenario)
+    xcoms.push(scenario.hot, source, "return_value", "[[1]]")
+    over = xcoms.MappedOver()
+
+    def entry() -> Any:
+        found = xcoms.entry(scenario.hot, source.dag_run_id, source.task_no, "return_value", 0, is_mapped=False, over=over)
+        return found[0]
+
+    entry().append(2)
+
+    assert entry() == [1]
