@@ -4,7 +4,7 @@ import logging
 import random
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, Engine
@@ -62,6 +62,8 @@ class Queue(Service):
         self._publisher = publisher
         self._scheduler_id = scheduler_id
         self._prefetch_window = PrefetchWindow(settings.scheduler.queue_headroom)
+        #: Runs that had reached max_active_tasks. The next pass counts them first, to exclude those that still have.
+        self._full_runs: Collection[int] = ()
         self._queued_at = 0.0
         #: When the loop reads wakeups of this service again, by the monotonic clock, see pause_s.
         self.listens_at = SHORTEST_PAUSE_S
@@ -80,7 +82,9 @@ class Queue(Service):
 
     def queue(self) -> Queued:
         at_s = time.monotonic()
-        chosen = transact(self._engine, _choose_and_queue, self._settings, self._scheduler_id(), self._prefetch_window, at_s)
+        settings, window = self._settings, self._prefetch_window
+        chosen = transact(self._engine, _choose_and_queue, settings, self._scheduler_id(), window, at_s, full_runs=self._full_runs)
+        self._full_runs = chosen.full.keys(RUN)
         sent = send(self._engine, self._publisher, chosen.messages, step="queue")
         more = len(chosen.messages) >= self._settings.scheduler.max_tis_per_query
         return Queued(chosen.messages, sent, more, chosen.ahead if chosen.waits else 0, chosen.held_elsewhere, chosen.lost)
@@ -119,6 +123,8 @@ class _Chosen:
 
     messages: list[Message] = field(default_factory=list)
     full: Full = field(default_factory=Full)
+    #: The runs that are counted one by one.
+    runs: set[int] = field(default_factory=set)
     held_elsewhere: bool = False
     #: A worker passed its slots on to a task instance that this pass had chosen. It may not have sent a wakeup for others.
     lost: bool = False
@@ -129,15 +135,21 @@ class _Chosen:
 
 @commit_point("queue", lambda chosen: chosen.messages)
 def _choose_and_queue(
-    connection: Connection, settings: Settings, scheduler_id: str, window: PrefetchWindow, at_s: float
+    connection: Connection,
+    settings: Settings,
+    scheduler_id: str,
+    window: PrefetchWindow,
+    at_s: float,
+    *,
+    full_runs: Collection[int],
 ) -> _Chosen:
     """Rounds of read, select and write under locks. The query of the next round excludes what is full, before its LIMIT."""
-    chosen = _Chosen()
+    chosen = _Chosen(runs=set(full_runs))
     waiting = capacity.hold_waiting_pools(connection)
     pools, chosen.held_elsewhere = waiting.held, waiting.held_elsewhere
     if not pools:
         return chosen
-    counts = capacity.count(connection, alive_s=settings.worker.heartbeat_timeout)
+    counts = capacity.count(connection, chosen.runs, alive_s=settings.worker.heartbeat_timeout)
     limits = SharedLimits()
     window.look(in_queues(counts), at_s)
     free = free_capacity(pools, counts, settings, window)
@@ -185,8 +197,10 @@ def _round(
     left, reserve = limit - len(chosen.messages), settings.scheduler.pool_reservation
     limits.announce(connection, select(batch, free, limit=left, reserve=reserve))
     ours = _hold(connection, batch)
+    chosen.runs.update(one.dag_run_id for one in batch)
     # Counted again, now that no other process can add to these runs.
-    free = free_capacity(pools, capacity.count(connection, alive_s=settings.worker.heartbeat_timeout), settings, window)
+    counts = capacity.count(connection, chosen.runs, alive_s=settings.worker.heartbeat_timeout)
+    free = free_capacity(pools, counts, settings, window)
     usable, left_to_others = limits.within(free, {one.queue for one in batch})
     chosen.held_elsewhere |= len(ours) < len(batch) or left_to_others
     picked = select(ours, usable, limit=left, reserve=reserve)
@@ -276,8 +290,9 @@ def free_capacity(pools: Mapping[str, Pool], counts: Counts, settings: Settings,
         if one.pool in slots and pools[one.pool].slots >= 0:
             slots[one.pool] -= one.slots
         queues[one.queue] -= one.instances
-        active[RUN, one.dag_run_id] += one.instances
-        most[RUN, one.dag_run_id] = one.run_limit
+    for run in counts.runs:
+        active[RUN, run.dag_run_id] = run.instances
+        most[RUN, run.dag_run_id] = run.run_limit
     for each in counts.tasks:
         places = (
             ((TASK, (each.dag_id, each.task_id)), each.task_limit),

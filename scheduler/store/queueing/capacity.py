@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 from scheduler.deciding.limits import RUN, TASK, TASK_IN_RUN, Limit, Place
 from scheduler.states import Waiting
 from scheduler.store.db import rows
+from scheduler.store.db.arrays import literal
 from scheduler.store.queueing.limits import COUNTS, HOLDS
 
 #: Whether a task instance is waiting for slots, see store/upkeep/pending_work.
@@ -37,14 +38,20 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The slots and places of queued and running task instances in one pool, queue and run."""
+    """The slots and places of queued and running task instances in one pool and queue."""
 
     pool: str
     queue: str
-    dag_run_id: int
     slots: int
     instances: int
-    #: max_active_tasks of that run.
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRun:
+    """The number of queued and running task instances of one run, and its max_active_tasks."""
+
+    dag_run_id: int
+    instances: int
     run_limit: int
 
 
@@ -110,27 +117,32 @@ def set_passing_on(connection: Connection, may: Mapping[str, bool]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What is queued or running now, active instances of tasks with limits of their own, deferred slots by pool, and the pool
-    processes of live workers by queue.
+    """What is queued or running now, also in some runs; active instances of tasks with limits of their own; deferred slots by
+    pool; and the pool processes of live workers by queue.
     """
 
     held: list[Held]
+    runs: list[HeldRun]
     tasks: list[HeldTask]
     deferred: dict[str, int]
     places: dict[str, int]
 
 
-def count(connection: Connection, *, alive_s: float) -> Counts:
-    """Count in one statement; a worker is alive if its heartbeat is less than `alive_s` seconds old.
+def count(connection: Connection, runs: Collection[int], *, alive_s: float) -> Counts:
+    """Count in one statement, with each of `runs`; a worker is alive if its heartbeat is less than `alive_s` seconds old.
 
-    No sum is an int, since a task can write any number into the row of its worker and into new task instances.
+    All other runs are counted together: a group and a limit for each active run would cost many times as much. No sum is an int,
+    since a task can write any number into the row of its worker and into new task instances.
     """
     found = connection.exec_driver_sql(
         f"""
-        select 'held' as kind, t.pool as name, t.queue as other, t.dag_run_id as run, t.slots, t.instances,
-               v.max_active_tasks as most, null::int as most_in_run
-          from (select pool, queue, dag_run_id, sum(pool_slots) as slots, count(*)::int as instances
-                  from task_instance t where {HOLDS} group by 1, 2, 3) t
+        select 'held' as kind, t.pool as name, t.queue as other, null::bigint as run, sum(t.pool_slots) as slots,
+               count(*)::int as instances, null::int as most, null::int as most_in_run
+          from task_instance t where {HOLDS} group by 2, 3
+        union all
+        select 'run', null, null, t.dag_run_id, 0, t.instances, v.max_active_tasks, null
+          from (select dag_run_id, count(*)::int as instances
+                  from task_instance t where dag_run_id = any(%s::bigint[]) and {HOLDS} group by 1) t
           join dag_run r on r.id = t.dag_run_id join dag_version v on v.id = r.version_id
         union all
         select 'task', r.dag_id, t.task_id, t.dag_run_id, 0, t.instances, t.per_dag, t.per_dagrun
@@ -149,12 +161,14 @@ def count(connection: Connection, *, alive_s: float) -> Counts:
          where p.kind = 'worker' and p.stopped_at is null and p.heartbeat_at > clock_timestamp() - make_interval(secs => %s)
          group by 2
         """,
-        (alive_s,),
+        (literal(runs), alive_s),
     )
-    counts = Counts([], [], {}, {})
+    counts = Counts([], [], [], {}, {})
     for row in rows.of_result(_Counted, found):
         if row.kind == "held":
-            counts.held.append(Held(row.name, row.other, row.run, row.slots, row.instances, row.most))
+            counts.held.append(Held(row.name, row.other, row.slots, row.instances))
+        elif row.kind == "run":
+            counts.runs.append(HeldRun(row.run, row.instances, row.most))
         elif row.kind == "task":
             counts.tasks.append(HeldTask(row.name, row.run, row.other, row.instances, row.most, row.most_in_run))
         elif row.kind == "deferred":

@@ -8,6 +8,9 @@ from support.scenario import Scenario, dag
 
 from scheduler.services.promote import Promote
 from scheduler.services.queue import Queue
+from scheduler.store.db.database import transact
+from scheduler.store.queueing import capacity
+from scheduler.store.queueing.capacity import Held, HeldRun
 
 #: Locks of pools, `parallelism` and runs, two counts, the line and the rest of it, the update, whether slots are handed on; then
 #: the stamp with its setting.
@@ -42,3 +45,36 @@ def test_a_pass_that_fills_a_queue_asks_few_questions(make_scenario: Callable[..
 
 def test_a_pass_with_nothing_to_do_asks_one(scenario: Scenario) -> None:
     assert statements_of_a_pass(scenario).total() == 1
+
+
+def test_a_count_is_as_long_as_the_runs_that_it_is_asked_for(scenario: Scenario) -> None:
+    scenario.add(dag("d", {"a": [], "b": []}, max_active_tasks=7))
+    for number in range(20):
+        scenario.trigger("d", run_id=f"r{number}")
+    scenario.turn()
+    (first, *_), one = scenario.rows("select id from dag_run order by id")[0], "default_pool"
+
+    counts = transact(scenario.engine, capacity.count, [first, 2**40], alive_s=60)
+
+    assert counts.held == [Held(one, "default", 40, 40)]
+    assert counts.runs == [HeldRun(first, 2, 7)]
+
+
+def test_a_pass_excludes_runs_that_were_full_before_its_limit(make_scenario: Callable[..., Scenario]) -> None:
+    scenario = make_scenario(scheduler={"max_tis_per_query": 4, "queue_headroom": 4})
+    scenario.pool("p", 8)
+    scenario.add(
+        dag("full", {f"t{number}": [] for number in range(9)}, max_active_tasks=1, task={"pool": "p", "priority_weight": 2})
+    )
+    scenario.add(dag("other", {f"t{number}": [] for number in range(2)}, task={"pool": "p"}))
+    run = scenario.trigger("full")
+    scenario.turn()
+    scenario.trigger("other")
+    scenario.schedulers[0].service(Promote).examine()
+
+    asked = statements_of_a_pass(scenario)
+
+    queued = "select dag_run_id = %s, count(*) from task_instance where state = 'queued' group by 1 order by 1"
+    assert scenario.rows(queued, run) == [(False, 2), (True, 1)]
+    (lines,) = (times for statement, times in asked.items() if statement.startswith("select w.* from unnest"))
+    assert lines == 1
