@@ -183,6 +183,7 @@ class SchedulerLoop:
         """End the services, then leave the registry."""
         for service in self.services:
             service.close()
+        self._wakeups.close()
         self._guarded(self.heartbeat.close)
         self.engine.dispose()
 

@@ -44,9 +44,13 @@ def put_aside(broker: Any, keys: Iterable[str], expected: str) -> list[str]:
 
 def delete_stuck_lock(broker: Any, key: str, *, longest_s: float = math.inf) -> None:
     """Delete a lock that never expires, or expires later than Paceline's own locks: it is not from a Paceline process."""
-    left_ms: int = broker.pttl(key)
-    if left_ms == NEVER or left_ms > longest_s * 1000:
+    if is_stuck(broker.pttl(key), longest_s=longest_s):
         broker.delete(key)
+
+
+def is_stuck(left_ms: int, *, longest_s: float) -> bool:
+    """Whether a lock with this PTTL is not from a Paceline process."""
+    return left_ms == NEVER or left_ms > longest_s * 1000
 
 
 def _remove(broker: Any, key: str) -> str:

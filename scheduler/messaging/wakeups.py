@@ -2,8 +2,9 @@
 
 Tokens: "queue" (a task instance waits and there may be capacity), "plan" (a DAG changed, an asset was updated), "run:<id>" (that
 run may continue or end), "next:<id>" (runs of the same DAG that wait for that run may continue).
-A sorted set holds each token at most once, and each token wakes one scheduler, not all. "queue" has its own set: under load every
-task that ends sends it, and a scheduler that has just filled the queues ignores it for a moment.
+A sorted set holds each token at most once, and each token wakes one scheduler, not all: the one that listens (see listener).
+"queue" has its own set: under load every task that ends sends it, and a scheduler that has just filled the queues ignores it for
+a moment.
 """
 
 import logging
@@ -19,6 +20,7 @@ from redis.retry import Retry
 
 from scheduler.exceptions import START_EMBEDDED, CredentialsError, UnreachableError
 from scheduler.messaging import broker_keys
+from scheduler.messaging.listener import LONGEST_WAIT_S, Listener
 from scheduler.settings import Settings
 
 log = logging.getLogger("paceline.broker")
@@ -85,6 +87,7 @@ class Wakeups:
     def __init__(self, settings: Settings, key: str = KEY) -> None:
         self._redis = client(settings)
         self._key = key
+        self._listener = Listener(self._redis) if key == KEY else None
         #: The number of members dropped since the last warning, because they are not tokens of Paceline.
         self.dropped = 0
         self._warned_at: float | None = None
@@ -109,22 +112,26 @@ class Wakeups:
     def wait(self, timeout_s: float, *, queue: bool = True) -> set[str] | None:
         """Block until a wakeup or the timeout. Returns the tokens, or None at once if Redis does not answer.
 
-        Without `queue`, the token "queue" stays in Redis.
+        Without `queue`, the token "queue" stays in Redis. So do all, and the wait may be shorter, while another scheduler listens.
         """
         keys = [self._key, QUEUE_KEY] if queue and self._key == KEY else [self._key]
+        timeout_s = min(max(timeout_s, 0.0), LONGEST_WAIT_S)
         try:
+            if self._listener is not None and (try_again_s := self._listener.listen(timeout_s)):
+                time.sleep(min(timeout_s, try_again_s))
+                return set()
             members: list[bytes] = []
             if timeout_s >= SHORTEST_BLOCK_S:
-                first: Any = self._redis.bzpopmin(keys, timeout=min(timeout_s, 4))
-                if first is None:
-                    return set()
-                members.append(first[1])
+                first: Any = self._redis.bzpopmin(keys, timeout=timeout_s)
+                members += [] if first is None else [first[1]]
             else:
-                time.sleep(max(timeout_s, 0.0))
+                time.sleep(timeout_s)
             with self._redis.pipeline(transaction=False) as pipe:
                 for key in keys:
                     pipe.zpopmin(key, MAX_TOKENS_A_WAKE)
-                rest: Any = pipe.execute()
+                if self._listener is not None:
+                    self._listener.work(pipe)
+                rest: Any = pipe.execute()[: len(keys)]
         except redis.RedisError as error:
             if broker_keys.is_wrong_type(error):
                 broker_keys.put_aside(self._redis, keys, "zset")
@@ -146,4 +153,7 @@ class Wakeups:
         return tokens
 
     def close(self) -> None:
+        if self._listener is not None:
+            with suppress(redis.RedisError):
+                self._listener.close()
         self._redis.close()

@@ -1,5 +1,6 @@
 """The doorbell with a real Redis: which rings a scheduler hears."""
 
+import threading
 from datetime import UTC, datetime
 
 import pytest
@@ -7,6 +8,7 @@ from support import hostile
 from support.scenario import Scenario, chain
 from support.waiting import eventually
 
+from scheduler.messaging import listener
 from scheduler.messaging.wakeups import KEY, QUEUE_KEY, Wakeups
 from scheduler.services import queue_report
 from scheduler.services.queue import Queue
@@ -22,6 +24,48 @@ def test_a_ring_of_the_queue_service_stays_for_whoever_listens_to_it(scenario: S
     assert bell.wait(0.01, queue=False) == set()
     assert bell.wait(1) == {"queue"}
     assert bell.wait(0.01) == set()
+
+
+def test_of_two_schedulers_one_reads_the_wakeups_while_it_can(scenario: Scenario) -> None:
+    first, second = Wakeups(scenario.settings), Wakeups(scenario.settings)
+    heard: set[str] = set()
+    listening = threading.Thread(target=lambda: heard.update(first.wait(4) or ()))
+    listening.start()
+    eventually(lambda: scenario.broker.pttl(listener.KEY) > 1000)
+
+    assert second.wait(0.001) == second.wait(4) == set()
+    second.wake("run:7")
+    listening.join(20)
+
+    assert heard == {"run:7"}
+    # It works on this for too long, or has died: the other one listens.
+    second.wake("run:8", "queue")
+    later: set[str] = set()
+    eventually(lambda: later.update(second.wait(1) or ()) or later == {"run:8", "queue"})
+
+
+def test_a_scheduler_that_stops_lets_another_one_listen(scenario: Scenario) -> None:
+    first, second = Wakeups(scenario.settings), Wakeups(scenario.settings)
+    first._listener.listen(4)  # type: ignore[union-attr]
+    second.wake("run:7")
+    assert second.wait(0.001) == set()
+
+    first.close()
+
+    assert second.wait(0.001) == {"run:7"}
+
+
+@pytest.mark.parametrize("kind", ["string", "zset", "late"])
+def test_a_lock_that_no_scheduler_holds_keeps_none_from_listening(scenario: Scenario, kind: str) -> None:
+    bell = Wakeups(scenario.settings)
+    if kind == "zset":
+        scenario.broker.zadd(listener.KEY, {"x": 0})
+    else:
+        scenario.broker.set(listener.KEY, "x", ex=86_400 if kind == "late" else None)
+    bell.wake("run:7")
+
+    assert bell.wait(0.001) == set()
+    assert bell.wait(0.001) == {"run:7"}
 
 
 def test_one_wake_brings_both_kinds(scenario: Scenario) -> None:

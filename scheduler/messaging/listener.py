@@ -1,0 +1,57 @@
+"""Decides which scheduler reads the wakeups: one at a time, so that more schedulers do not mean more and smaller passes.
+
+The listener holds a lock in Redis while it waits, and for a short moment while it works on what it has read. If it works for
+longer, or ends, another scheduler becomes the listener. The lock only saves work: two listeners do no harm.
+"""
+
+import time
+from typing import Any
+
+from scheduler.messaging import broker_keys
+
+KEY = "paceline:listener"
+#: Seconds for which the listener may work before another scheduler takes its place.
+WORKS_S = 0.015
+#: Seconds for which it keeps its place beyond the end of its wait.
+LATE_S = 1.0
+#: Seconds after which another scheduler tries again to become the listener, if the lock does not expire sooner.
+TRY_S = 0.1
+#: Seconds of the longest wait.
+LONGEST_WAIT_S = 4.0
+
+
+class Listener:
+    """The part of one scheduler in this."""
+
+    def __init__(self, client: Any) -> None:
+        self._redis = client
+        #: Until then, by the monotonic clock, no other scheduler can have become the listener.
+        self._until = 0.0
+
+    def listen(self, wait_s: float) -> float:
+        """Become or stay the listener for a wait of `wait_s`, and return 0; else the seconds after which to try again."""
+        now, lock_ms = time.monotonic(), int((wait_s + LATE_S) * 1000)
+        if now < self._until:
+            self._redis.set(KEY, "", px=lock_ms)
+        else:
+            with self._redis.pipeline(transaction=False) as pipe:
+                pipe.set(KEY, "", px=lock_ms, nx=True)
+                pipe.pttl(KEY)
+                found: tuple[bool | None, int] = tuple(pipe.execute())
+            is_own, left_ms = found
+            if not is_own:
+                if broker_keys.is_stuck(left_ms, longest_s=LONGEST_WAIT_S + LATE_S):
+                    self._redis.delete(KEY)
+                return min(max(left_ms, 1) / 1000, TRY_S)
+        self._until = now + lock_ms / 1000
+        return 0.0
+
+    def work(self, pipe: Any) -> None:
+        """Add the command that lets another scheduler listen in a moment, unless this one does so again before."""
+        pipe.set(KEY, "", px=int(WORKS_S * 1000))
+        self._until = time.monotonic() + WORKS_S
+
+    def close(self) -> None:
+        """Let another scheduler listen now."""
+        if time.monotonic() < self._until:
+            self._redis.delete(KEY)
