@@ -62,7 +62,7 @@ class SerializedDag:
     def from_json(cls, text: str | dict[str, Any]) -> Self:
         """The DAG that `to_json` wrote. Unknown keys of a newer version of Paceline are ignored."""
         data = json.loads(text) if isinstance(text, str) else text
-        tasks = tuple(SerializedTask(**_known(SerializedTask, task)) for task in data["tasks"])
+        tasks = tuple(SerializedTask.of(_known(SerializedTask, task)) for task in data["tasks"])
         return cls(**_known(cls, data) | {"tasks": tasks})
 
     @cached_property

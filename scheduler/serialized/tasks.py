@@ -1,9 +1,9 @@
 """A task as data."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from functools import cache
-from typing import Any
+from typing import Any, Self
 
 #: Stored even if they are defaults, because statements and the previous version read them from the stored task.
 ALWAYS_STORED = frozenset(
@@ -11,7 +11,7 @@ ALWAYS_STORED = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SerializedTask:
     """One task with all settings applied; durations are in seconds.
 
@@ -81,6 +81,15 @@ class SerializedTask:
         """Whether the number of its own active instances is limited."""
         return self.max_active_tis_per_dag is not None or self.max_active_tis_per_dagrun is not None
 
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """The task with these values, faster than by setting its 40 fields: defaults are read from the class."""
+        if missing := _required() - values.keys():
+            raise TypeError(f"a task lacks {', '.join(sorted(missing))}")
+        task = object.__new__(cls)
+        task.__dict__.update(values)
+        return task
+
     def as_stored(self) -> dict[str, Any]:
         """The fields to store as JSON."""
         return {name: value for name, default in _defaults() if (value := getattr(self, name)) != default or name in ALWAYS_STORED}
@@ -95,3 +104,8 @@ def complete(stored: Mapping[str, Any]) -> dict[str, Any]:
 def _defaults() -> tuple[tuple[str, Any], ...]:
     """The fields with their defaults; a required one has MISSING, which no value equals."""
     return tuple((each.name, each.default) for each in fields(SerializedTask))
+
+
+@cache
+def _required() -> frozenset[str]:
+    return frozenset(name for name, default in _defaults() if default is MISSING)

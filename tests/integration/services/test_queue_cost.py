@@ -48,7 +48,7 @@ def test_a_pass_with_nothing_to_do_asks_one(scenario: Scenario) -> None:
 
 
 def test_a_count_is_as_long_as_the_runs_that_it_is_asked_for(scenario: Scenario) -> None:
-    scenario.add(dag("d", {"a": [], "b": []}, max_active_tasks=7))
+    scenario.add(dag("d", {"a": [], "b": []}, max_active_tasks=7, max_active_runs=20))
     for number in range(20):
         scenario.trigger("d", run_id=f"r{number}")
     scenario.turn()
