@@ -19,7 +19,7 @@ from scheduler.dagfiles import process_tree
 from scheduler.dagfiles.supervise import DagFileManager
 from scheduler.exceptions import CredentialsError, UnreachableError
 from scheduler.loop import health
-from scheduler.loop.timer import Timer
+from scheduler.loop.timer import BESIDE_LISTENER_S, Timer
 from scheduler.messaging import wakeups
 from scheduler.messaging.publisher import Publisher
 from scheduler.messaging.wakeups import Wakeups, client
@@ -144,6 +144,9 @@ class SchedulerLoop:
 
     def run_once(self) -> None:
         """One pass: every service that is due."""
+        if self._wakeups.another_listens and not self._is_more_than_a_poll():
+            self.vitals.loop.beat()
+            return
         try:
             now, pending = self._look()
         except OperationalError as error:
@@ -187,6 +190,14 @@ class SchedulerLoop:
         self._guarded(self.heartbeat.close)
         self.engine.dispose()
 
+    def _is_more_than_a_poll(self) -> bool:
+        """Leave the polls that are due to the scheduler that listens. Returns whether anything else is due."""
+        for service in self.services:
+            timer = self.timers[service.name]
+            if timer.is_due() and timer.only_polls(BESIDE_LISTENER_S):
+                timer.skip()
+        return any(timer.is_due() for timer in self.timers.values())
+
     def _look(self) -> tuple[datetime, frozenset[str] | None]:
         """The time by the database's clock, and the services with pending work, or None if no service polls."""
         timers = [self.timers[name] for name in self.questions]
@@ -211,6 +222,11 @@ class SchedulerLoop:
         unread_s = self._queue.listens_at - now
         pause_s = min(self._next_due_at() - now, unread_s if unread_s > 0 else math.inf)
         if pause_s <= 0:
+            return
+        if self.vitals.database.since is not None:
+            # Another scheduler may reach it, and act on the wakeups.
+            self._wakeups.leave()
+            stop.wait(pause_s)
             return
         tokens = self._wakeups.wait(pause_s, queue=unread_s <= 0)
         if tokens is None:  # the broker does not answer: poll

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 #: A service runs at least every SELDOM_S seconds, even if no work seems to be pending.
 SELDOM_S = 30.0
+#: As SELDOM_S, for a scheduler while another one listens, and polls as often as the settings say.
+BESIDE_LISTENER_S = 5.0
 #: Services that are due within this share of their interval join one that is due now, so that one query checks all of them.
 #: With a half, any two services with the same interval join.
 TOGETHER = 0.5
@@ -28,9 +30,9 @@ class Timer:
         """Whether it is due now or soon."""
         return time.monotonic() >= self.due_at - (TOGETHER * min(self.interval_s, 1.0) if self._by_interval else 0.0)
 
-    def only_polls(self) -> bool:
-        """Whether it is due only because its interval is over, and has run recently."""
-        return self._by_interval and self.due_at != 0.0 and time.monotonic() < self._ran_at + SELDOM_S
+    def only_polls(self, seldom_s: float = SELDOM_S) -> bool:
+        """Whether it is due only because its interval is over, and has run in the last `seldom_s`."""
+        return self._by_interval and self.due_at != 0.0 and time.monotonic() < self._ran_at + seldom_s
 
     def wake(self) -> None:
         """Make it due now, because of an event."""

@@ -27,6 +27,8 @@ class Listener:
         self._redis = client
         #: Until then, by the monotonic clock, no other scheduler can have become the listener.
         self._until = 0.0
+        #: Whether another scheduler listens, as far as this one knows.
+        self.is_other = False
 
     def listen(self, wait_s: float) -> float:
         """Become or stay the listener for a wait of `wait_s`, and return 0; else the seconds after which to try again."""
@@ -40,10 +42,11 @@ class Listener:
                 found: tuple[bool | None, int] = tuple(pipe.execute())
             is_own, left_ms = found
             if not is_own:
+                self.is_other = True
                 if broker_keys.is_stuck(left_ms, longest_s=LONGEST_WAIT_S + LATE_S):
                     self._redis.delete(KEY)
                 return min(max(left_ms, 1) / 1000, TRY_S)
-        self._until = now + lock_ms / 1000
+        self._until, self.is_other = now + lock_ms / 1000, False
         return 0.0
 
     def work(self, pipe: Any) -> None:
@@ -51,7 +54,8 @@ class Listener:
         pipe.set(KEY, "", px=int(WORKS_S * 1000))
         self._until = time.monotonic() + WORKS_S
 
-    def close(self) -> None:
+    def leave(self) -> None:
         """Let another scheduler listen now."""
         if time.monotonic() < self._until:
+            self._until = 0.0
             self._redis.delete(KEY)

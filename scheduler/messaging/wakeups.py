@@ -135,8 +135,15 @@ class Wakeups:
         except redis.RedisError as error:
             if broker_keys.is_wrong_type(error):
                 broker_keys.put_aside(self._redis, keys, "zset")
+            if self._listener is not None:
+                self._listener.is_other = False
             return None
         return self._valid_tokens([*members, *(member for popped in rest for member, _ in popped)])
+
+    @property
+    def another_listens(self) -> bool:
+        """Whether another scheduler reads the wakeups; False if Redis does not answer."""
+        return self._listener is not None and self._listener.is_other
 
     def _valid_tokens(self, members: Iterable[bytes]) -> set[str]:
         """Return the members that are tokens. The others are dropped and counted."""
@@ -152,8 +159,12 @@ class Wakeups:
             self._warned_at, self.dropped = time.monotonic(), 0
         return tokens
 
-    def close(self) -> None:
+    def leave(self) -> None:
+        """Let another scheduler read the wakeups."""
         if self._listener is not None:
             with suppress(redis.RedisError):
-                self._listener.close()
+                self._listener.leave()
+
+    def close(self) -> None:
+        self.leave()
         self._redis.close()

@@ -1,5 +1,6 @@
 """One look tells which services may have something to do; the others ask nothing, and none is overlooked."""
 
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -7,6 +8,8 @@ from sqlalchemy import event
 from support.scenario import Scenario, dag
 from support.waiting import eventually
 
+from scheduler.loop.timer import BESIDE_LISTENER_S
+from scheduler.messaging.wakeups import Wakeups
 from scheduler.services.queue import Queue
 from scheduler.store.upkeep import pending_work
 
@@ -99,6 +102,49 @@ def test_a_pass_without_pending_work_asks_once(still: Scenario) -> None:
     become_due()
     assert len(statements) > 1
     eventually(lambda: (become_due(), still.rows("select state from dag_run") == [("success",)])[-1])
+
+
+def test_a_scheduler_beside_one_that_listens_leaves_polls_to_it_for_a_while(still: Scenario) -> None:
+    (scheduler,) = still.schedulers
+    other, statements = Wakeups(still.settings), list[str]()
+    event.listen(scheduler.engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
+
+    def turn(*, ran_s_ago: float = 0.0, woken: str = "") -> int:
+        for timer in scheduler.timers.values():
+            timer.ran()
+            timer.due_at, timer._ran_at = 1e-9, timer._ran_at - ran_s_ago
+        scheduler.timers["heartbeat"].due_at = float("inf")
+        scheduler.wake({woken} - {""})
+        statements.clear()
+        scheduler.run_once()
+        return len(statements)
+
+    assert turn() > 0
+    other._listener.listen(4)  # type: ignore[union-attr]
+    assert scheduler._wakeups.wait(0.001) == set()
+    assert turn() == 0
+    assert turn(woken="queue") > 0
+    assert turn(ran_s_ago=BESIDE_LISTENER_S) > 0
+
+    other.close()
+    scheduler._wakeups.wait(0.001)
+    assert turn() > 0
+
+
+def test_a_scheduler_without_its_database_lets_another_one_listen(still: Scenario) -> None:
+    (scheduler,) = still.schedulers
+    other, stop = Wakeups(still.settings), threading.Event()
+    stop.set()
+    scheduler._wakeups._listener.listen(4)  # type: ignore[union-attr]
+    for timer in scheduler.timers.values():
+        timer.ran(60)
+    scheduler._queue.listens_at = 0.0
+    scheduler.vitals.database.failed("It does not answer.")
+
+    scheduler._wait(stop)
+    other.wake("queue")
+
+    assert "queue" in (other.wait(0.001) or ())
 
 
 def test_a_service_runs_now_and_then_whatever_is_pending(still: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
