@@ -144,9 +144,6 @@ class SchedulerLoop:
 
     def run_once(self) -> None:
         """One pass: every service that is due."""
-        if self._wakeups.another_listens and not self._is_more_than_a_poll():
-            self.vitals.loop.beat()
-            return
         try:
             now, pending = self._look()
         except OperationalError as error:
@@ -165,7 +162,7 @@ class SchedulerLoop:
                 self._run(self.heartbeat, now)
             timer = self.timers[service.name]
             if pending is not None and service.name in self.questions and timer.is_near() and timer.only_polls():
-                if service.name not in pending:
+                if service.name not in pending or self._is_left_to_listener(service, timer):
                     service.skipped(now)
                     timer.skip()
                     continue
@@ -190,13 +187,8 @@ class SchedulerLoop:
         self._guarded(self.heartbeat.close)
         self.engine.dispose()
 
-    def _is_more_than_a_poll(self) -> bool:
-        """Leave the polls that are due to the scheduler that listens. Returns whether anything else is due."""
-        for service in self.services:
-            timer = self.timers[service.name]
-            if timer.is_due() and timer.only_polls(BESIDE_LISTENER_S):
-                timer.skip()
-        return any(timer.is_due() for timer in self.timers.values())
+    def _is_left_to_listener(self, service: Service | TimedService, timer: Timer) -> bool:
+        return service.is_shared and self._wakeups.another_listens and timer.only_polls(BESIDE_LISTENER_S)
 
     def _look(self) -> tuple[datetime, frozenset[str] | None]:
         """The time by the database's clock, and the services with pending work, or None if no service polls."""

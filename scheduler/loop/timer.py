@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 #: A service runs at least every SELDOM_S seconds, even if no work seems to be pending.
 SELDOM_S = 30.0
-#: As SELDOM_S, for a scheduler while another one listens, and polls as often as the settings say.
+#: As SELDOM_S, for the shared services of a scheduler while another one listens.
 BESIDE_LISTENER_S = 5.0
 #: Services that are due within this share of their interval join one that is due now, so that one query checks all of them.
 #: With a half, any two services with the same interval join.

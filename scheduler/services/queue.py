@@ -54,6 +54,7 @@ class Queue(Service):
 
     name = "queue"
     pending = capacity.PENDING
+    is_shared = True
     wakeups = frozenset({QUEUE})
 
     def __init__(self, engine: Engine, settings: Settings, publisher: Publisher, scheduler_id: Callable[[], str]) -> None:

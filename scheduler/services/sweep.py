@@ -36,6 +36,7 @@ class Sweep(Service):
 
     name = "sweep"
     pending = runs.RUNNING
+    is_shared = True
 
     def __init__(self, engine: Engine, settings: Settings, versions: Versions, promote: Promote) -> None:
         super().__init__(engine, settings)

@@ -11,6 +11,8 @@ from support.waiting import eventually
 from scheduler.loop.timer import BESIDE_LISTENER_S
 from scheduler.messaging.wakeups import Wakeups
 from scheduler.services.queue import Queue
+from scheduler.services.service import Result
+from scheduler.services.sweep import Sweep
 from scheduler.store.upkeep import pending_work
 
 MakeScenario = Callable[..., Scenario]
@@ -104,31 +106,35 @@ def test_a_pass_without_pending_work_asks_once(still: Scenario) -> None:
     eventually(lambda: (become_due(), still.rows("select state from dag_run") == [("success",)])[-1])
 
 
-def test_a_scheduler_beside_one_that_listens_leaves_polls_to_it_for_a_while(still: Scenario) -> None:
+def test_a_scheduler_beside_one_that_listens_leaves_shared_polls_to_it_for_a_while(
+    still: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (scheduler,) = still.schedulers
-    other, statements = Wakeups(still.settings), list[str]()
-    event.listen(scheduler.engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
+    other, ran = Wakeups(still.settings), list[str]()
+    for service in (scheduler.service(Sweep), scheduler.service(Queue)):
+        monkeypatch.setattr(service, "run_once", lambda name=service.name: ran.append(name) or Result())
+    still.sql("update dag_run set state = 'running', ended_at = null")
+    still.sql("update task_instance set state = 'scheduled', scheduled_at = clock_timestamp()")
 
-    def turn(*, ran_s_ago: float = 0.0, woken: str = "") -> int:
+    def turn(*, ran_s_ago: float = 0.0, woken: str = "") -> list[str]:
         for timer in scheduler.timers.values():
             timer.ran()
             timer.due_at, timer._ran_at = 1e-9, timer._ran_at - ran_s_ago
-        scheduler.timers["heartbeat"].due_at = float("inf")
         scheduler.wake({woken} - {""})
-        statements.clear()
+        ran.clear()
         scheduler.run_once()
-        return len(statements)
+        return ran
 
-    assert turn() > 0
+    assert turn() == ["sweep", "queue"]
     other._listener.listen(4)  # type: ignore[union-attr]
     assert scheduler._wakeups.wait(0.001) == set()
-    assert turn() == 0
-    assert turn(woken="queue") > 0
-    assert turn(ran_s_ago=BESIDE_LISTENER_S) > 0
+    assert turn() == []
+    assert turn(woken="queue") == ["queue"]
+    assert turn(ran_s_ago=BESIDE_LISTENER_S) == ["sweep", "queue"]
 
     other.close()
     scheduler._wakeups.wait(0.001)
-    assert turn() > 0
+    assert turn() == ["sweep", "queue"]
 
 
 def test_a_scheduler_without_its_database_lets_another_one_listen(still: Scenario) -> None:
