@@ -5,6 +5,7 @@ longer, or ends, another scheduler becomes the listener. The lock only saves wor
 """
 
 import time
+import uuid
 from typing import Any
 
 from scheduler.messaging import broker_keys
@@ -25,6 +26,7 @@ class Listener:
 
     def __init__(self, client: Any) -> None:
         self._redis = client
+        self._name = uuid.uuid4().hex.encode()
         #: Until then, by the monotonic clock, no other scheduler can have become the listener.
         self._until = 0.0
         #: Whether another scheduler listens, as far as this one knows.
@@ -34,10 +36,17 @@ class Listener:
         """Become or stay the listener for a wait of `wait_s`, and return 0; else the seconds after which to try again."""
         now, lock_ms = time.monotonic(), int((wait_s + LATE_S) * 1000)
         if now < self._until:
-            self._redis.set(KEY, "", px=lock_ms)
+            with self._redis.pipeline(transaction=False) as pipe:
+                pipe.get(KEY)
+                pipe.set(KEY, self._name, px=lock_ms)
+                held_by: bytes | None = pipe.execute()[0]
+            if held_by is not None and held_by > self._name:
+                # Both hold it, as after Redis lost the lock: one of the two gives up.
+                self._until, self.is_other = 0.0, True
+                return TRY_S
         else:
             with self._redis.pipeline(transaction=False) as pipe:
-                pipe.set(KEY, "", px=lock_ms, nx=True)
+                pipe.set(KEY, self._name, px=lock_ms, nx=True)
                 pipe.pttl(KEY)
                 found: tuple[bool | None, int] = tuple(pipe.execute())
             is_own, left_ms = found
@@ -51,7 +60,7 @@ class Listener:
 
     def work(self, pipe: Any) -> None:
         """Add the command that lets another scheduler listen in a moment, unless this one does so again before."""
-        pipe.set(KEY, "", px=int(WORKS_S * 1000))
+        pipe.set(KEY, self._name, px=int(WORKS_S * 1000))
         self._until = time.monotonic() + WORKS_S
 
     def leave(self) -> None:

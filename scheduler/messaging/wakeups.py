@@ -19,7 +19,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from scheduler.exceptions import START_EMBEDDED, CredentialsError, UnreachableError
-from scheduler.messaging import broker_keys
+from scheduler.messaging import broker_keys, listener
 from scheduler.messaging.listener import LONGEST_WAIT_S, Listener
 from scheduler.settings import Settings
 
@@ -135,6 +135,7 @@ class Wakeups:
         except redis.RedisError as error:
             if broker_keys.is_wrong_type(error):
                 broker_keys.put_aside(self._redis, keys, "zset")
+                broker_keys.put_aside(self._redis, [listener.KEY], "string")
             if self._listener is not None:
                 self._listener.is_other = False
             return None

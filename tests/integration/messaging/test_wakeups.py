@@ -55,6 +55,30 @@ def test_a_scheduler_that_stops_lets_another_one_listen(scenario: Scenario) -> N
     assert second.wait(0.001) == {"run:7"}
 
 
+def test_two_schedulers_that_both_listen_because_redis_lost_the_lock_do_not_for_long(scenario: Scenario) -> None:
+    both = [listener.Listener(scenario.broker) for _ in range(2)]
+    for one in both:
+        assert one.listen(4) == 0
+        scenario.broker.delete(listener.KEY)
+
+    for one in both * 2:
+        one.listen(4)
+
+    assert sorted(one.is_other for one in both) == [False, True]
+    assert [one.listen(4) == 0 for one in both] == [not one.is_other for one in both]
+
+
+def test_a_listener_whose_lock_became_something_else_listens_again(scenario: Scenario) -> None:
+    bell = Wakeups(scenario.settings)
+    bell._listener.listen(4)  # type: ignore[union-attr]
+    scenario.broker.delete(listener.KEY)
+    scenario.broker.zadd(listener.KEY, {"x": 0})
+    bell.wake("run:7")
+
+    heard: set[str] = set()
+    eventually(lambda: heard.update(bell.wait(0.001) or ()) or heard == {"run:7"})
+
+
 @pytest.mark.parametrize("kind", ["string", "zset", "late"])
 def test_a_lock_that_no_scheduler_holds_keeps_none_from_listening(scenario: Scenario, kind: str) -> None:
     bell = Wakeups(scenario.settings)
