@@ -1,15 +1,17 @@
 """Finishing a task costs O(its direct downstream tasks): pages touched, whatever the size of the run and of the history."""
 
 import re
+from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
 
 from support.scenario import Scenario, dag
 
 from scheduler.states import TaskState
+from scheduler.store.db.prepared import Prepared
+from scheduler.store.worker import hot_statements
 from scheduler.store.worker.claims import Ending
 from scheduler.store.worker.hot_path import HotPath
-from scheduler.store.worker.hot_statements import STATEMENTS
 
 #: 20 % more pages than in the small case is allowed: an index of a million rows has one level more.
 ALLOWED = 1.2
@@ -33,6 +35,15 @@ def pages(scenario: Scenario, statement: str) -> int:
     return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
 
+def quoted(value: object) -> str:
+    return f"'{value}'"
+
+
+def execution(statement: Prepared, values: Mapping[str, object]) -> str:
+    """The statement with these SQL literals as parameters; one that is not given is null."""
+    return f"execute {statement.name}({', '.join(str(values.get(name, 'null')) for name in statement.parameters)})"
+
+
 def cost_of_one_report(scenario: Scenario) -> tuple[int, int, int]:
     """Pages of the probe, of the report and of locking the join for one task in the middle, after some have ended."""
     messages = scenario.messages()
@@ -45,14 +56,32 @@ def cost_of_one_report(scenario: Scenario) -> tuple[int, int, int]:
     plan = scenario.hot.dag(claim.version_id)
     join = len(plan.tasks) - 1
     ((low, high),) = plan.upstream_ranges[join]
-    probe = f"execute unstarted({claim.dag_run_id}, '{{{join}}}', '{{{low}}}', '{{{high}}}')"
-    report = (
-        f"execute report({claim.id}, '{claim.dispatch_id}', 'success', null, null, null, '{scenario.worker_id}', null,"
-        f" {claim.version_id}, false,"
-        f" '{{{join}}}', '{{-1}}', '{{scheduled}}', '{{because}}', '{{false}}', 1, '{uuid4()}', '{uuid4()}', true,"
-        f" {claim.dag_run_id}, '{{{join}}}', '{{{low}}}', '{{{high}}}', '{{{join}}}')"
-    )
-    lock = f"execute lock_joins({claim.id}, {claim.dag_run_id}, '{{{join}}}', -1)"
+    values = {
+        "ti_id": claim.id,
+        "dag_run_id": claim.dag_run_id,
+        "dispatch_id": quoted(claim.dispatch_id),
+        "state": "'success'",
+        "worker": quoted(scenario.worker_id),
+        "version_id": claim.version_id,
+        "aging": "false",
+        "task_nos": f"'{{{join}}}'",
+        "tasks": f"'{{{join}}}'",
+        "lows": f"'{{{low}}}'",
+        "highs": f"'{{{high}}}'",
+        "joins": f"'{{{join}}}'",
+        "map_index": -1,
+        "map_indexes": "'{-1}'",
+        "verdicts": "'{scheduled}'",
+        "reasons": "'{because}'",
+        "below_branch": "'{false}'",
+        "successor": 1,
+        "next_dispatch_id": quoted(uuid4()),
+        "in_place_id": quoted(uuid4()),
+        "line_in_place": "true",
+    }
+    probe = execution(hot_statements.UNSTARTED, values)
+    report = execution(hot_statements.REPORT, values)
+    lock = execution(hot_statements.LOCK_JOINS, values)
     found = pages(scenario, probe), pages(scenario, report), pages(scenario, lock)
     scenario.messages()  # of those that the slots were handed on to
     return found
@@ -115,19 +144,18 @@ def test_a_long_history_costs_nothing(scenario: Scenario) -> None:
 def test_no_hot_statement_scans_a_table(scenario: Scenario) -> None:
     hot = HotPath(scenario.settings, scenario.worker_id)
     cursor = hot._open()
-    nothing = {
-        "claim": f"1, '{uuid4()}', 'w'",
-        "unstarted": "1, '{1}', '{0}', '{5}'",
-        "lock_joins": "1, 1, '{1}', -1",
-        "upstream_states": "1, '{1}', '{0}', '{5}', 1",
-        "peer_states": "1, '{1}', 0",
-        "report": f"1, '{uuid4()}', 'success', null, null, null, 'w', null, 1, false, '{{1}}', '{{-1}}', '{{scheduled}}', '{{r}}',"
-        f" '{{true}}', 1, '{uuid4()}', '{uuid4()}', true, 1, '{{1}}', '{{0}}', '{{5}}', '{{1}}'",
-        "suspend": f"1, '{uuid4()}', 'deferred', null, 1, '{{}}', 'x', '{{}}', null",
+    values = {
+        **dict.fromkeys(("ti_id", "dag_run_id", "version_id", "successor", "map_index", "due_in_s"), 1),
+        **dict.fromkeys(("dispatch_id", "next_dispatch_id", "in_place_id"), quoted(uuid4())),
+        **dict.fromkeys(("tasks", "task_nos", "map_indexes", "joins"), "'{1}'"),
+        **{"lows": "'{0}'", "highs": "'{5}'", "verdicts": "'{scheduled}'", "reasons": "'{r}'", "below_branch": "'{true}'"},
+        **{"aging": "false", "line_in_place": "true", "resume": "'{}'", "kwargs": "'{}'"},
+        **dict.fromkeys(("state", "worker", "classpath"), "'success'"),
     }
-    assert STATEMENTS.count("\nprepare ") == len(nothing)
-    for name, parameters in nothing.items():
-        cursor.execute(f"explain execute {name}({parameters})")
+    assert hot_statements.STATEMENTS.count("\nprepare ") == len(hot_statements.ALL)
+    for statement in hot_statements.ALL:
+        name = statement.name
+        cursor.execute(f"explain {execution(statement, values)}")
         plan = "\n".join(row[0] for row in cursor.fetchall())
         assert "Seq Scan" not in plan, f"{name}:\n{plan}"
         # Read without its pool, or by something that is no condition of the index, it would be the whole line.

@@ -157,7 +157,7 @@ def test_follow_on_follow_off_and_memory_agree(engines: tuple[Scenario, Scenario
 class Claimed(DatabaseStore):
     """The store of a worker that has one claim already. `ended` are the task instances that it reports."""
 
-    held: Claim
+    held: Claim = field(kw_only=True)
     ended: list[memory.Instance] = field(default_factory=list)
 
     def claim(self, *_: object) -> Claim:
@@ -176,7 +176,7 @@ class Worked(Drive):
 
     def end(self, one: memory.Instance, claim: Claim) -> list[memory.Instance]:
         scenario = self.scenario
-        store = Claimed(scenario.settings, scenario.hot, scenario.follower, claim)
+        store = Claimed(scenario.settings, scenario.hot, scenario.follower, held=claim)
         assert replace(self.worker, store=store).run(claim.id, claim.dispatch_id) is not None
         return store.ended
 
