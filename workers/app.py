@@ -213,8 +213,7 @@ class Worker(CeleryWorker):  # type: ignore[misc]
         # The pool detects the end of a process when its files close, which can be before the process can be reaped. It would
         # check again only seconds later.
         self.pool.maintain_pool()
-        eventer = self.consumer.event_dispatcher
-        self.running_tasks.events = eventer is not None and eventer.enabled
+        self.running_tasks.events = strategy.sends_task_events(self.consumer.event_dispatcher)
         if self.stopper.draining:
             if self.consumer.task_consumer is not None:
                 self.consumer.task_consumer.cancel()

@@ -106,12 +106,12 @@ class DispatchRequest(CeleryRequest):  # type: ignore[misc]
         self._apply_result = None if result is None else weakref.ref(result)
 
     def send_event(self, kind: str, **fields: Any) -> None:
-        if self._eventer is not None and self._eventer.enabled:
+        if sends_task_events(self._eventer):
             self._eventer.send(kind, uuid=self.in_place_id or self.id, **fields)
 
     def catch_up(self) -> None:
         """Send what pool processes have written before the end of this dispatch."""
-        if self._eventer is not None and self._eventer.enabled:
+        if sends_task_events(self._eventer):
             send_in_place(self.worker.events())
 
     def info(self, safe: bool = False) -> dict[str, Any]:
@@ -161,6 +161,11 @@ def request_class(child_died: ChildDied, events: Events = list, last_step: LastS
     return Request
 
 
+def sends_task_events(eventer: Any) -> bool:
+    """Whether the events of tasks are on. Those of the group "worker" always are: without them, Flower could not turn these on."""
+    return eventer is not None and eventer.enabled and (not eventer.groups or "task" in eventer.groups)
+
+
 def send_in_place(steps: list[Step]) -> None:
     """Send the events of tasks that pool processes run in place."""
     for step in steps:
@@ -187,7 +192,7 @@ def strategy(task: Any, _app: Any, consumer: Any) -> Callable[..., None]:
             headers=message.headers,
             decoded=True,
         )
-        if eventer is not None and eventer.enabled:
+        if sends_task_events(eventer):
             request.send_event("task-received", **_described(request))
         celery_state.task_reserved(request)
         for callback in callbacks or ():

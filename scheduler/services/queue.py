@@ -192,6 +192,8 @@ def _round(
         full=chosen.full,
         limit=limit,
         aging_s=settings.scheduler.priority_aging,
+        # Workers pass slots on faster than a round takes: without locks, they could take the few it chooses again and again.
+        lock=chosen.lost,
     )
     if not batch:
         return free, False

@@ -237,11 +237,13 @@ def waiting(
     full: Full,
     limit: int,
     aging_s: float = 0,
+    lock: bool = False,
 ) -> list[Waiting]:
     """The highest-ranked waiting task instances of each pool in `free`, at most as many as it has free slots.
 
     Without those that need more slots than `largest`, are behind a `full` limit, or belong to a paused DAG. Each pool has its
-    own share, so that a full pool does not starve others.
+    own share, so that a full pool does not starve others. With `lock`, no worker can pass slots on to them until this transaction
+    ends; those that are locked elsewhere are left out.
     """
     rank = BY_AGED_RANK if aging_s else BY_RANK
     best = connection.exec_driver_sql(
@@ -261,7 +263,7 @@ def waiting(
                   and (t.max_active_tis_per_dagrun is null
                        or t.dag_run_id || '/' || t.task_id <> all(%(full_tasks_in_run)s::text[]))
                 order by {rank} desc, t.id
-                limit least(p.free, %(limit)s)) w
+                limit least(p.free, %(limit)s) {"for no key update of t skip locked" if lock else ""}) w
         """,
         {
             "pools": list(free),

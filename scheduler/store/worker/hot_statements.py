@@ -143,7 +143,9 @@ with probe as materialized (
         select b.id, b.state, b.reason, a.in_place and b.queue = a.queue as same_queue,
                b.place = coalesce($successor, 0) and not a.is_paused and b.pool = a.pool and b.pool_slots <= a.pool_slots
                and (a.first_id is null
-                    or (not $aging and (b.rank > a.first_rank or (b.rank = a.first_rank and b.id < a.first_id)))) as inherits
+                    or (not $aging and (b.rank > a.first_rank or (b.rank = a.first_rank and b.id < a.first_id)
+                                        -- A task of another run waits for the budget of this process at most.
+                                        or (not a.first_is_ours and a.in_place and b.queue = a.queue)))) as inherits
           from around a cross join below b
          -- A cleared task below a branch is the scheduler's: it knows what the branch decided.
          where a.run_goes_on and (b.was is null or not b.below_branch)

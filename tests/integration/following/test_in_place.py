@@ -7,6 +7,9 @@ from uuid import uuid4
 import pytest
 from support.scenario import Scenario, chain, dag
 
+from scheduler.following.follow import Follower
+from scheduler.messaging.publisher import Publisher
+from scheduler.messaging.wakeups import Wakeups
 from scheduler.serialized.dag import SerializedDag
 from scheduler.states import TaskState
 from scheduler.store.actions import mark, pools
@@ -189,7 +192,6 @@ def _sql(statement: str) -> Callable[[Scenario], None]:
         pytest.param({}, _sql("update process set stopped_at = now() where kind = 'worker'"), "queued", id="declared lost"),
         pytest.param({}, _sql("update dag_schedule set is_paused = true"), "scheduled", id="paused"),
         pytest.param({}, _sql("update dag_run set state = 'failed', ended_at = now()"), "none", id="the run has ended"),
-        pytest.param({}, _outranked, "scheduled", id="outranked"),
     ],
 )
 def test_it_goes_by_message_or_waits_if(
@@ -209,6 +211,43 @@ def test_it_goes_by_message_or_waits_if(
     assert next_one.claim is None
     assert scenario.rows("select coalesce(state, 'none') from task_instance where task_id = 'b'") == [(state,)]
     assert len(scenario.messages()) == (state == "queued")
+
+
+def test_a_successor_goes_on_before_another_run_of_higher_rank_only_in_place(scenario: Scenario) -> None:
+    scenario.pool("p", 1)
+    first = start(scenario, dag("d", {"a": [], "b": ["a"], "c": ["b"]}, task={"pool": "p"}))
+    _outranked(scenario)
+    scenario.messages()
+    in_place = continuation()
+
+    assert scenario.follower.report(first, SUCCESS, in_place)
+    assert in_place.claim is not None
+    assert in_place.claim.task_id == "b"
+    # The time of the process is over.
+    assert scenario.follower.report(in_place.claim, SUCCESS)
+
+    assert scenario.states(first.dag_run_id)["c"] == "scheduled"
+    assert scenario.messages() == []
+    scenario.turn()
+    assert scenario.rows("select task_id from task_instance where state = 'queued'") == [("u",)]
+
+
+@pytest.mark.parametrize(
+    ("options", "aging"), [pytest.param({}, True, id="aging"), pytest.param({"queue": "gpu"}, False, id="another queue")]
+)
+def test_a_task_of_another_run_that_outranks_a_successor_goes_first(
+    scenario: Scenario, options: dict[str, Any], aging: bool
+) -> None:
+    scenario.pool("p", 1)
+    first = start(scenario, dag("d", {"a": [], "b": ["a"]}, task={"pool": "p"}, options={"b": options}))
+    _outranked(scenario)
+    follower = Follower(scenario.hot, Publisher(scenario.settings), Wakeups(scenario.settings), enabled=True, aging=aging)
+    next_one = continuation()
+
+    assert follower.report(first, SUCCESS, next_one)
+
+    assert next_one.claim is None
+    assert scenario.states(first.dag_run_id)["b"] == "scheduled"
 
 
 @pytest.mark.parametrize("resume", [None, "{}"])

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from sqlalchemy import Connection
 from support.scenario import Scenario, dag
 
 from scheduler.following.follow import Follower
@@ -308,27 +309,58 @@ def test_one_held_by_somebody_is_passed_over_without_waiting(scenario: Scenario)
     assert waits(scenario, "t0002")
 
 
+def pass_that_loses(scenario: Scenario, lose: Callable[[Connection, int], None]) -> Any:
+    """What a pass of the queue service did while a worker did this to the first task instance that the pass had chosen."""
+    service = scenario.schedulers[0].service(Queue)
+    passes: list[Any] = []
+    thread = threading.Thread(target=lambda: passes.append(service.queue()))
+    with scenario.engine.begin() as worker:
+        first = worker.exec_driver_sql(
+            "select id from task_instance where state = 'scheduled' order by id limit 1 for no key update"
+        )
+        chosen = first.scalar_one()
+        thread.start()
+        while not scenario.rows("select 1 from pg_locks where not granted"):
+            assert thread.is_alive()
+        lose(worker, chosen)
+    thread.join(20)
+    assert not thread.is_alive()
+    return passes[0]
+
+
+def take(worker: Connection, ti_id: int) -> None:
+    worker.exec_driver_sql(
+        "update task_instance set state = 'queued', queued_at = now(), queued_by = 'w', dispatch_id = gen_random_uuid()"
+        " where id = %s",
+        (ti_id,),
+    )
+
+
 def test_a_pass_that_lost_one_to_a_worker_looks_again(scenario: Scenario) -> None:
-    """That worker may have made others ready without a ring, because the one it took waited before them."""
+    """That worker may have made others ready without a wakeup, because the one it took waited before them."""
     scenario.pool("p", 8)
     scenario.add(wide(width=2))
     scenario.trigger("w")
-    service = scenario.schedulers[0].service(Queue)
     scenario.sql("update dag_run set state = 'running', started_at = now()")
     scenario.sql("update task_instance set state = 'scheduled', scheduled_at = now()")
-    with scenario.engine.begin() as worker:
-        first = worker.exec_driver_sql("select id from task_instance order by id limit 1 for no key update").scalar_one()
-        passing = threading.Thread(target=lambda: passes.append(service.queue()))
-        passes: list[Any] = []
-        passing.start()
-        while not scenario.rows("select 1 from pg_locks where not granted"):
-            assert passing.is_alive()
-        worker.exec_driver_sql(
-            "update task_instance set state = 'queued', queued_at = now(), queued_by = 'w', dispatch_id = gen_random_uuid()"
-            " where id = %s",
-            (first,),
-        )
-    passing.join(20)
 
-    assert [len(one.messages) for one in passes] == [1]
-    assert passes[0].lost
+    found = pass_that_loses(scenario, take)
+
+    assert len(found.messages) == 1
+    assert found.lost
+
+
+def test_a_pass_that_lost_its_only_choice_does_not_choose_what_a_worker_takes_at_that_moment(scenario: Scenario) -> None:
+    start(scenario, wide(width=6), slots=2)
+    ended, _, _, held, free, _ = [row[0] for row in scenario.rows("select id from task_instance order by id")]
+    scenario.sql("update pool set slots = 3 where name = 'p'")
+    with scenario.engine.begin() as other_worker:
+        other_worker.exec_driver_sql("select from task_instance where id = %s for no key update", (held,))
+
+        def pass_on(worker: Connection, ti_id: int) -> None:
+            worker.exec_driver_sql("update task_instance set state = 'success', ended_at = now() where id = %s", (ended,))
+            take(worker, ti_id)
+
+        found = pass_that_loses(scenario, pass_on)
+
+    assert [one.ti_id for one in found.messages] == [free]

@@ -108,18 +108,19 @@ def test_a_message_of_higher_rank_waits_for_one_series_at_most(process: Any) -> 
         assert len(between) <= 1
 
 
-def test_a_task_of_higher_rank_gets_the_only_slot_of_a_pool_from_the_next_report(process: Any) -> None:
+def test_a_task_of_higher_rank_gets_the_only_slot_of_a_pool_after_one_series(process: Any) -> None:
     process.scenario.pool("narrow", 1)
 
     waiting_since = arrive_in_the_middle(process, "narrow")
 
     found = starts(process)
     assert sum(not one.by_message for one in found) > LENGTH / 4
+    assert all(keeps_to_its_budget(one) for one in series(found))
     urgent = [one for one in found if one.dag_id == "urgent"]
     assert urgent[0].started_at < max(one.started_at for one in found if one.dag_id == "row")
     for since, one in zip(waiting_since, urgent, strict=True):
         # That of a report which had begun before.
-        assert sum(since < other.started_at < one.started_at for other in found) <= 1
+        assert sum(since < other.started_at < one.started_at and other.by_message for other in found) <= 1
 
 
 def test_two_chains_take_turns_on_one_process(process: Any) -> None:

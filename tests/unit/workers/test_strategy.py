@@ -35,6 +35,7 @@ class Eventer:
     enabled = True
 
     def __init__(self) -> None:
+        self.groups = {"worker", "task"}
         self.sent: list[tuple[str, dict[str, Any]]] = []
 
     def send(self, kind: str, **what: Any) -> None:
@@ -159,6 +160,17 @@ def test_what_celery_takes_for_revoked_is_run_because_postgresql_decides(
 
 def in_place(seconds: float = 0.5) -> Step:
     return Step(message=DISPATCH, seconds=seconds, ti_id=8, dispatch_id="second", name="d.u", arguments="r", started_at=1.5)
+
+
+def test_events_of_tasks_are_on_once_flower_wants_them(consumer: Consumer) -> None:
+    consumer.event_dispatcher.groups = {"worker"}
+    consumer.receive()
+    consumer.pool.work()
+    assert consumer.event_dispatcher.sent == []
+
+    consumer.event_dispatcher.groups.add("task")
+    consumer.receive()
+    assert "task-received" in [kind for kind, _ in consumer.event_dispatcher.sent]
 
 
 def test_events_name_the_task_that_runs_in_place(consumer: Consumer) -> None:
