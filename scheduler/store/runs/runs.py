@@ -274,9 +274,12 @@ def touched(connection: Connection, since: datetime | None) -> tuple[datetime, l
             """
             with touched as materialized (
                 select distinct dag_run_id as id from task_instance where ended_at > %(since)s
+            ), dependent as materialized (  -- By DAG: a pair of each of a thousand runs with each other one would take long.
+                select r.dag_id, min(r.logical_date) as since
+                  from touched join dag_run r using (id) join dag_version v on v.id = r.version_id and v.depends_on_past group by 1
             ), following as (
-                select n.id from touched join dag_run r using (id) join dag_version v on v.id = r.version_id and v.depends_on_past
-                  join dag_run n on n.dag_id = r.dag_id and n.state = 'running' and n.logical_date > r.logical_date
+                select n.id from dependent d
+                  join dag_run n on n.dag_id = d.dag_id and n.state = 'running' and n.logical_date > d.since
             )
             select statement_timestamp(), array(
                 select id from touched join dag_run r using (id) where r.state = 'running' union select id from following)
