@@ -1,7 +1,8 @@
 """A run that nobody decided in time is found by the next sweep, however many runs are open, and at a bounded cost."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from sqlalchemy import event
@@ -137,3 +138,27 @@ def test_runs_in_which_nothing_moves_do_not_keep_the_others_from_their_turn(make
 
     assert every[0] in found
     assert len(found) == 21
+
+
+def test_a_thousand_runs_in_which_tasks_ended_are_not_compared_with_each_other(scenario: Scenario) -> None:
+    open_runs(scenario, OPEN_RUNS)
+    scenario.sql("update dag_run set logical_date = now() - id * interval '1 day'")
+    scenario.sql("update task_instance set state = 'success', ended_at = clock_timestamp() where task_id = 'left'")
+    executed: list[tuple[str, dict[str, object]]] = []
+    event.listen(scenario.engine, "before_cursor_execute", note := lambda *arguments: executed.append(arguments[2:4]))
+    with scenario.engine.begin() as connection:
+        _, found = runs.touched(connection, datetime(2020, 1, 1, tzinfo=UTC))
+    event.remove(scenario.engine, "before_cursor_execute", note)
+    assert len(found) == OPEN_RUNS
+    statement, values = executed[0]
+
+    with scenario.engine.begin() as connection:
+        plan = connection.exec_driver_sql(f"explain (analyze, format json) {statement}", values).scalar_one()
+
+    assert rows_read(plan[0]["Plan"]) < 20 * OPEN_RUNS
+
+
+def rows_read(node: Mapping[str, Any]) -> float:
+    """The rows that a plan passed from node to node, and those that it compared in vain."""
+    own = node["Actual Rows"] + node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Join Filter", 0)
+    return float(own * node["Actual Loops"] + sum(map(rows_read, node.get("Plans", ()))))
