@@ -21,6 +21,7 @@ LIMITS_LOCK = "paceline limit "
 #: for all rows: with the running clock, the later row of two equal ones would come first.
 BY_RANK = "t.rank"
 BY_AGED_RANK = "t.rank + extract(epoch from statement_timestamp() - t.scheduled_at) / %(aging_s)s"
+LOCKED = "for no key update of t skip locked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +247,7 @@ def waiting(
     ends; those that are locked elsewhere are left out.
     """
     rank = BY_AGED_RANK if aging_s else BY_RANK
+    locking = LOCKED if lock else ""
     best = connection.exec_driver_sql(
         f"""
         select w.* from unnest(%(pools)s::text[], %(free)s::int[], %(largest)s::int[]) p (name, free, largest)
@@ -263,7 +265,7 @@ def waiting(
                   and (t.max_active_tis_per_dagrun is null
                        or t.dag_run_id || '/' || t.task_id <> all(%(full_tasks_in_run)s::text[]))
                 order by {rank} desc, t.id
-                limit least(p.free, %(limit)s) {"for no key update of t skip locked" if lock else ""}) w
+                limit least(p.free, %(limit)s) {locking}) w
         """,
         {
             "pools": list(free),

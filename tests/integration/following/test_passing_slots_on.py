@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -43,7 +44,8 @@ def claims(scenario: Scenario) -> list[Claim]:
 
 
 def rings(scenario: Scenario) -> set[str]:
-    return Wakeups(scenario.settings).wait(0.01) or set()
+    with closing(Wakeups(scenario.settings)) as wakeups:  # Closed, it leaves its place to the next one that listens.
+        return wakeups.wait(0.01) or set()
 
 
 def waits(scenario: Scenario, task_id: str, dag_id: str = "w") -> bool:

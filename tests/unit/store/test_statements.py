@@ -26,6 +26,7 @@ REVIEWED: dict[tuple[str, str], str] = {
     ("files.py", "ORDERS[sort_mode]"): "each of the constants of the module",
     ("fencing.py", "statement"): "each of the constants of the modules that call it",
     ("capacity.py", "rank"): "one of two constants of the module",
+    ("capacity.py", "locking"): "a constant of the module, or nothing",
     ("limits.py", "columns"): "made of constants of the module",
     ("limits.py", "counting.each"): "made of constants of the module",
     ("limits.py", "counting.most"): "made of constants of the module",
