@@ -169,7 +169,9 @@ class Executor:
         value = RUNTIMES[task.runtime].run(operator, values, self.settings, lambda: self.store.jobs(claim))
         if operator.outlets and (said := values["outlet_events"].to_xcom()):
             ti.xcom_push("outlet_events", said)
-        return Success(self._stored(claim, dag, operator, value), ti.skipped)
+        # As in Airflow, a task that skips others has no result, unless it is an instance of a mapped task.
+        skips = ti.skipped and claim.map_index < 0
+        return Success(None if skips else self._stored(claim, dag, operator, value), ti.skipped)
 
     def _stored(self, claim: Claim, dag: SerializedDag, operator: AbstractOperator, value: object) -> str | None:
         """The JSON text of a return value; with multiple_outputs its parts are stored at once."""

@@ -10,17 +10,21 @@ from scheduler.authoring.operator import Operator
 from scheduler.exceptions import FailTask
 from scheduler.operators.python import PythonOperator
 
-#: A task ID, the ID of a task group (for its first tasks), a list of these, or None for no task.
+#: A task ID, the ID of a task group (for its first tasks), several of these, or None for no task.
 Choice = str | Iterable[str] | None
 
 
 class BaseBranchOperator(Operator):
-    """Base class of branches. Subclasses implement `choose_branch`; direct downstream tasks that it does not name are skipped."""
+    """Base class of branches. Subclasses implement `choose_branch`.
+
+    Direct downstream tasks are skipped if it names neither them nor a task before them. As in Airflow, the choice becomes the
+    result of the task only if nothing is skipped.
+    """
 
     branches: ClassVar[bool] = True
 
     def choose_branch(self, context: Mapping[str, Any]) -> Choice:
-        """The direct downstream tasks to run: an ID of a task or task group, a list of them, or None."""
+        """The tasks to run: an ID of a task or task group, a list of them, or None."""
         raise NotImplementedError(f"{type(self).__name__} has no choose_branch().")
 
     def execute(self, context: Mapping[str, Any]) -> object:
@@ -42,7 +46,7 @@ class ShortCircuitOperator(PythonOperator):
     """Skips all transitive downstream tasks if the function returns a false value.
 
     With `ignore_downstream_trigger_rules=False`, only the direct downstream tasks are skipped, and the trigger rules of
-    the others apply. Teardowns are never skipped. The return value is the result of the task.
+    the others apply. Teardowns are never skipped. The return value is the result of the task, unless it skips others.
     """
 
     branches: ClassVar[bool] = True
@@ -58,42 +62,58 @@ class ShortCircuitOperator(PythonOperator):
         if not condition:
             dag = dag_of(self)
             below = transitive(dag, self.task_id) if self.ignore_downstream_trigger_rules else self.downstream_task_ids
-            context["ti"].skip(sorted(name for name in below if not dag.task_dict[name].is_teardown))
+            if skipped := [name for name in below if not dag.task_dict[name].is_teardown]:
+                record(context, "skipped", skipped)
+                context["ti"].skip(sorted(skipped))
         return condition
 
 
 def follow(operator: Operator, choice: Choice, context: Mapping[str, Any]) -> object:
-    """Skip the direct downstream tasks that are not chosen. Returns the choice, a list of it as sorted task IDs."""
-    dag = dag_of(operator)
-    chosen = resolve(operator, choice)
+    """Skip the direct downstream tasks that are neither chosen nor downstream of a chosen task. Returns the choice.
+
+    A chosen task further downstream, or elsewhere in the DAG, is decided by its own trigger rule, as in Airflow.
+    """
+    names = listed(choice)
+    dag, direct = dag_of(operator), operator.downstream_task_ids
+    chosen = resolve(operator, names)
     # A join below both the branch and a chosen task is not skipped: its trigger rule sees the skipped tasks.
     kept = chosen.union(*(transitive(dag, name) for name in chosen))
-    context["ti"].skip(sorted(operator.downstream_task_ids - kept))
-    return choice if choice is None or isinstance(choice, str) else sorted(chosen)
+    if direct:
+        record(context, "followed", direct & kept)
+    context["ti"].skip(sorted(direct - kept))
+    return choice if choice is None or isinstance(choice, str) else names
 
 
-def resolve(operator: Operator, choice: Choice) -> set[str]:
-    """The task IDs of a choice, in which a group stands for its first tasks; FailTask names what cannot be chosen."""
-    if choice is not None and not isinstance(choice, str | list | tuple | set | frozenset):
+def record(context: Mapping[str, Any], verb: str, task_ids: Collection[str]) -> None:
+    """Push the decision as the XCom that Airflow pushes for it; `verb` is followed or skipped."""
+    context["ti"].xcom_push("skipmixin_key", {verb: sorted(task_ids)})
+
+
+def listed(choice: Choice) -> list[Any]:
+    """The names of a choice in their order, and those of a set sorted; FailTask if it is neither text nor a list."""
+    if choice is None or isinstance(choice, str):
+        return [] if choice is None else [choice]
+    if not isinstance(choice, Iterable):
         raise FailTask(f"A branch must return a task ID, a list of them or None, not {choice!r} ({type(choice).__name__}).")
-    names = [] if choice is None else [choice] if isinstance(choice, str) else list(choice)
-    dag, direct = dag_of(operator), operator.downstream_task_ids
-    chosen: set[str] = set()
+    names = list(choice)
     for name in names:
         if not isinstance(name, str):
             raise FailTask(f"A branch must return task IDs, not {name!r} ({type(name).__name__}).")
+    return sorted(names) if isinstance(choice, set | frozenset) else names
+
+
+def resolve(operator: Operator, names: Iterable[str]) -> set[str]:
+    """The task IDs of a choice, in which a group stands for its first tasks; FailTask names what does not exist."""
+    dag = dag_of(operator)
+    chosen: set[str] = set()
+    for name in names:
         group = dag.task_group_dict.get(name)
-        tasks = {name} if name in dag.task_dict else {task.task_id for task in group.roots()} if group else set()
-        if not tasks:
+        if group is None and name not in dag.task_dict:
             raise FailTask(
-                f"The branch {operator.task_id!r} chose {name!r}, which is not a task or task group{near(name, dag.task_dict)}"
+                f"The branch {operator.task_id!r} chose {name!r}, which is not a task or task group"
+                f"{near(name, [*dag.task_dict, *dag.task_group_dict])}"
             )
-        if not tasks <= direct:
-            raise FailTask(
-                f"The branch {operator.task_id!r} chose {name!r}, which is not directly below it; "
-                f"it can choose {', '.join(sorted(direct)) or 'nothing'}."
-            )
-        chosen |= tasks
+        chosen |= {name} if group is None else {task.task_id for task in group.roots()}
     return chosen
 
 

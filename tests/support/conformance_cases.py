@@ -92,11 +92,21 @@ CASES = {
         join >> stop >> never >> rarely
         near = ShortCircuitOperator(task_id="near", python_callable=lambda: 0, ignore_downstream_trigger_rules=False)
         near >> EmptyOperator(task_id="next") >> EmptyOperator(task_id="last", trigger_rule="all_done")
+        every = BranchPythonOperator(task_id="every", python_callable=lambda: ["y", "x"])
+        every >> [EmptyOperator(task_id="x"), EmptyOperator(task_id="y")]
+        far = BranchPythonOperator(task_id="far", python_callable=lambda: ["deep", "end"])
+        with TaskGroup("deep") as deep: EmptyOperator(task_id="a", trigger_rule="all_done")
+        far >> EmptyOperator(task_id="direct") >> deep >> EmptyOperator(task_id="end")
+        nothing = ShortCircuitOperator(task_id="nothing", python_callable=lambda: None)
+        add.override(task_id="over").expand(x=nothing.output)
         """,
-        dict.fromkeys(("choose", "left.a", "b", "join", "stop", "near", "last"), "success") | dict.fromkeys(("right", "never",
-           "rarely", "next"), "skipped"),
-        {"choose": ["b", "left.a"], "stop": False, "near": 0},
-        dict.fromkeys(("right", "never", "rarely", "next"), 0),
+        dict.fromkeys(("choose", "left.a", "b", "join", "stop", "near", "last", "every", "x", "y", "far", "deep.a", "end",
+           "nothing"), "success") | dict.fromkeys(("right", "never", "rarely", "next", "direct", "over"), "skipped"),
+        # A task that skips others has no result.
+        {"choose:skipmixin_key": {"followed": ["b", "left.a"]}, "stop:skipmixin_key": {"skipped": ["never", "rarely"]},
+           "near:skipmixin_key": {"skipped": ["next"]}, "every": ["y", "x"], "every:skipmixin_key": {"followed": ["x", "y"]},
+           "far:skipmixin_key": {"followed": []}, "nothing:skipmixin_key": {"skipped": ["over"]}},
+        dict.fromkeys(("right", "never", "rarely", "next", "direct", "over"), 0),
     ),
     "mapping": Case(
         """
@@ -169,7 +179,8 @@ CASES = {
            "success", "chain_of.second[1]": "success", "all": "success"},
         {"numbers": [1, 2], "steps.pick[0]": "steps.odd", "steps.pick[1]": "steps.even", "steps.even[1]": 2, "steps.odd[0]": 1,
            "steps.add[0]": 11, "steps.add[1]": 12, "chain_of.first[0]": 11, "chain_of.first[1]": 12, "chain_of.second[0]": 21,
-           "chain_of.second[1]": 22, "all": [21, 22]},
+           "chain_of.second[1]": 22, "all": [21, 22], "steps.pick[0]:skipmixin_key": {"followed": ["steps.odd"]},
+           "steps.pick[1]:skipmixin_key": {"followed": ["steps.even"]}},
         {"steps.even[0]": 0, "steps.odd[1]": 0},
     ),
     "deferrals": Case(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from support.tries import NOON, Ti, run
 
-from scheduler import DAG, task
+from scheduler import DAG, TaskGroup, task
 from scheduler.exceptions import DagError, FailTask, SkipTask
 from scheduler.operators import (
     BranchDateTimeOperator,
@@ -19,19 +19,41 @@ from scheduler.operators import (
 
 
 def branching(choice: Any) -> BranchPythonOperator:
-    """choose >> [a, b, join], [a, b] >> join, a >> far."""
+    """before >> choose >> [a, b, join], [a, b] >> join, a >> far; and b >> group.first >> [group.second, group.inner.third]."""
     with DAG("d"):
         choose = BranchPythonOperator(task_id="choose", python_callable=lambda: choice)
-        a, b, join, far = (EmptyOperator(task_id=name) for name in ("a", "b", "join", "far"))
-        choose >> [a, b, join]
+        a, b, join, far, before = (EmptyOperator(task_id=name) for name in ("a", "b", "join", "far", "before"))
+        before >> choose >> [a, b, join]
         [a, b] >> join
         a >> far
+        with TaskGroup("group"):
+            first = EmptyOperator(task_id="first")
+            with TaskGroup("inner"):
+                first >> EmptyOperator(task_id="third")
+            first >> EmptyOperator(task_id="second")
+        b >> first
     return choose
 
 
 @pytest.mark.parametrize(
     ("choice", "skipped"),
-    [("a", ["b"]), (["a", "b"], []), (None, ["a", "b", "join"]), ([], ["a", "b", "join"]), (("join",), ["a", "b"])],
+    [
+        ("a", ["b"]),
+        (["a", "b"], []),
+        (None, ["a", "b", "join"]),
+        ([], ["a", "b", "join"]),
+        (("join",), ["a", "b"]),
+        ({"a": 1}, ["b"]),
+        ((name for name in "a"), ["b"]),
+        # Not directly below it: Airflow 3.3.2 skips all that is, and leaves the chosen task to its trigger rule.
+        ("far", ["a", "b", "join"]),
+        ("group", ["a", "b", "join"]),
+        (["group", "a"], ["b"]),
+        ("group.inner", ["a", "b", "join"]),
+        # All that is directly below comes after these.
+        ("before", []),
+        ("choose", []),
+    ],
 )
 def test_what_is_directly_below_and_not_chosen_is_skipped_but_not_what_a_chosen_task_leads_to(
     choice: Any, skipped: list[str]
@@ -41,16 +63,33 @@ def test_what_is_directly_below_and_not_chosen_is_skipped_but_not_what_a_chosen_
     assert ti.skipped == skipped
 
 
-def test_the_result_of_a_branch_is_what_it_chose() -> None:
+def test_the_result_of_a_branch_is_what_it_chose_in_the_same_order() -> None:
     assert run(branching("a"))[0] == "a"
-    assert run(branching(["b", "a"]))[0] == ["a", "b"]
+    assert run(branching(["b", "a"]))[0] == ["b", "a"]
+    assert run(branching(["group", "a"]))[0] == ["group", "a"]
+    assert run(branching({"b", "a"}))[0] == ["a", "b"]
+
+
+def test_a_decision_is_pushed_as_in_airflow() -> None:
+    """Under skipmixin_key, as Airflow 3.3.2 does it; nothing if no task is directly below, or none to skip."""
+    with DAG("d"):
+        alone = BranchPythonOperator(task_id="alone", python_callable=lambda: "other")
+        EmptyOperator(task_id="other")
+        stop = ShortCircuitOperator(task_id="stop", python_callable=bool)
+        stop >> EmptyOperator(task_id="a") >> EmptyOperator(task_id="b")
+        empty = ShortCircuitOperator(task_id="empty", python_callable=bool)
+        empty >> EmptyOperator(task_id="down").as_teardown()
+
+    assert run(branching("a"))[1].pushed == {"skipmixin_key": {"followed": ["a", "join"]}}
+    assert run(branching(None))[1].pushed == {"skipmixin_key": {"followed": []}}
+    assert run(stop)[1].pushed == {"skipmixin_key": {"skipped": ["a", "b"]}}
+    assert run(alone)[1].pushed == run(empty)[1].pushed == {}
 
 
 @pytest.mark.parametrize(
     ("choice", "said"),
     [
         ("aa", "not a task or task group; did you mean 'a'"),
-        ("far", "'far', which is not directly below it; it can choose a, b, join"),
         (7, "must return a task ID, a list of them or None, not 7"),
         (["a", 7], "must return task IDs, not 7"),
         (True, "not True"),
