@@ -1,8 +1,9 @@
 """The task context of a try, built from its claim: Airflow's keys, and the `ti` that reads and writes XComs."""
 
+import copy
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from celery.local import Proxy
@@ -14,6 +15,7 @@ from scheduler.authoring.xcom_arg import Entries
 from scheduler.deciding import expansion
 from scheduler.exceptions import PacelineError, XComError
 from scheduler.serialized.dag import SerializedDag
+from scheduler.serialized.tasks import SerializedTask
 from scheduler.settings.model import Core
 from scheduler.store.worker.claims import Claim
 from workers.store import Store
@@ -190,6 +192,16 @@ def build(claim: Claim, dag: SerializedDag, operator: AbstractOperator, store: S
         events=store.events(claim),
     )
     return values if claim.map_index < 0 else values | {"expanded_ti_count": Proxy(ti.count_instances)}
+
+
+def decided(operator: AbstractOperator, task: SerializedTask, claim: Claim) -> AbstractOperator:
+    """The operator with the values that its author left to the settings, so that code and templates can read them."""
+    values = {"retries": task.retries, "retry_delay": timedelta(seconds=task.retry_delay_s), "queue": claim.queue}
+    left = {name: value for name, value in values.items() if getattr(operator, name) is None}
+    if left:
+        operator = copy.copy(operator)  # other runs share it, and their version may have other settings
+        vars(operator).update(left)
+    return operator
 
 
 def check_mapped_over(dag: SerializedDag, task_no: int, pushed: Mapping[str, Any], most: int) -> None:

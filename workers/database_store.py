@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import psycopg2
 from tenacity import wait_random_exponential
 
+from scheduler.authoring.asset import Asset
 from scheduler.authoring.asset_events import AssetEvent
 from scheduler.authoring.external import Counts, Target
 from scheduler.following.follow import Follower
@@ -143,3 +144,6 @@ class StoredEvents:
 
     def of_assets(self, uris: Sequence[str]) -> list[AssetEvent]:
         return self.store.patient(lambda: assets.events_of_assets(self.store.hot.read, uris))
+
+    def named(self, name: str) -> Asset:
+        return self.store.patient(lambda: assets.named(self.store.hot.read, name))

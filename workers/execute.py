@@ -165,7 +165,7 @@ class Executor:
         operator = self.files.task(dag.file, claim.dag_id, claim.task_id)
         values = context.build(claim, dag, operator, self.store, self.settings.core)
         ti = values["ti"]
-        operator = values["task"] = operator.unmap(values, claim.map_index)
+        operator = values["task"] = context.decided(operator.unmap(values, claim.map_index), dag.tasks[claim.task_no], claim)
         value = RUNTIMES[task.runtime].run(operator, values, self.settings, lambda: self.store.jobs(claim))
         if operator.outlets and (said := values["outlet_events"].to_xcom()):
             ti.xcom_push("outlet_events", said)

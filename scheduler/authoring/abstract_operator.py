@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NoReturn, Unpack
 from scheduler.authoring import params as params_
 from scheduler.authoring import scope, source, templates
 from scheduler.authoring.arguments import LATER_FOR_TASKS, Arguments
-from scheduler.authoring.asset import Asset
+from scheduler.authoring.asset import Asset, AssetRef
 from scheduler.authoring.deferral import TaskDeferred
 from scheduler.authoring.fields import checked
 from scheduler.authoring.graph import Graph, Node, link, owner_of
@@ -85,7 +85,7 @@ class AbstractOperator(Node, Markable, metaclass=OperatorMeta):
     email_on_failure: bool
     email_on_retry: bool
     sla: timedelta | None
-    inlets: tuple[Asset, ...]
+    inlets: tuple[Asset | AssetRef, ...]
     outlets: tuple[Asset, ...]
     map_index_template: str | None
     task_display_name: str | None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-from scheduler.authoring.asset import Asset
+from scheduler.authoring.asset import Asset, AssetRef
 from scheduler.authoring.source import Location, fault
 from scheduler.exceptions import DagError
 
@@ -113,6 +113,13 @@ class Arguments:
         if not callable(value):
             raise self.refuse(f"{name} must be a function, not {_shown(value)}.")
         return value
+
+    def inlets(self, name: str, value: object) -> tuple[Asset | AssetRef, ...]:
+        """An Asset or a list of them, some of which may be known only by name."""
+        if isinstance(value, list | tuple):
+            refs = [one for one in value if isinstance(one, AssetRef)]
+            return (*self.assets(name, [one for one in value if not isinstance(one, AssetRef)]), *refs)
+        return self.assets(name, value)
 
     def assets(self, name: str, value: object) -> tuple[Asset, ...]:
         """An Asset or a list of them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from scheduler.authoring.source import fault
@@ -89,6 +90,13 @@ class Asset(Condition):
     @property
     def summary(self) -> str:
         return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class AssetRef:
+    """An asset by its name. Its URI, which another DAG file may define, is looked up when a task runs."""
+
+    name: str
 
 
 class _Several(Condition):

@@ -37,6 +37,9 @@ class EventReads(Protocol):
     def of_assets(self, uris: Sequence[str]) -> list[AssetEvent]:
         """The newest events of each of these assets, oldest first."""
 
+    def named(self, name: str) -> Asset:
+        """The asset with this name; NotFoundError if no DAG uses one."""
+
 
 class NoEvents:
     """No events, for a context without a database."""
@@ -46,6 +49,9 @@ class NoEvents:
 
     def of_assets(self, uris: Sequence[str]) -> list[AssetEvent]:
         return []
+
+    def named(self, name: str) -> Asset:
+        return Asset(name)
 
 
 NO_EVENTS = NoEvents()

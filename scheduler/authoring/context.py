@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from scheduler.authoring import macros, params, running
 from scheduler.authoring.abstract_operator import AbstractOperator
+from scheduler.authoring.asset import AssetRef
 from scheduler.authoring.asset_events import NO_EVENTS, AssetEvents, EventReads, OutletEvents
 from scheduler.authoring.connection import Connection, ConnectionBackend, Connections
 from scheduler.authoring.external import Counts, Target
@@ -171,6 +172,7 @@ def build(
     """
     backend = backend or NoBackend()
     known = dict(dates(dag_run.logical_date))
+    inlets = [events.named(one.name) if isinstance(one, AssetRef) else one for one in task.inlets]
     try_params = params.Params()
     if dag.params or task.params or dag_run.conf:
         try_params = params.of_try(dag, task, dag_run.conf, conf_overrides=conf_overrides_params)
@@ -193,10 +195,10 @@ def build(
         "map_index": ti.map_index,
         "map_index_template": task.map_index_template,
         "expanded_ti_count": None,
-        "inlets": list(task.inlets),
+        "inlets": inlets,
         "outlets": list(task.outlets),
         "outlet_events": OutletEvents(task.outlets),
-        "inlet_events": AssetEvents(lambda: events.of_assets([asset.uri for asset in task.inlets]), task.inlets),
+        "inlet_events": AssetEvents(lambda: events.of_assets([asset.uri for asset in inlets]), inlets),
         "triggering_asset_events": AssetEvents(events.of_run),
         "start_date": ti.start_date,
         "test_mode": False,

@@ -12,6 +12,7 @@ from scheduler.authoring import params as params_
 from scheduler.authoring import scope, source, timetable, zones
 from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.arguments import LATER_FOR_DAGS, LATER_FOR_TASKS, Arguments, near
+from scheduler.authoring.asset import Asset
 from scheduler.authoring.dag_arguments import CALLBACKS, DagArguments
 from scheduler.authoring.deadline import DeadlineAlert
 from scheduler.authoring.fields import checked
@@ -107,7 +108,8 @@ class DAG(Graph[AbstractOperator]):
     @property
     def asset_names(self) -> dict[str, str]:
         """{uri: name} of the assets of its schedule and tasks whose name is not their URI."""
-        assets = [asset for task in self.task_dict.values() for asset in (*task.outlets, *task.inlets)]
+        used = (asset for task in self.task_dict.values() for asset in (*task.outlets, *task.inlets))
+        assets = [asset for asset in used if isinstance(asset, Asset)]
         assets += self.timetable.condition.assets() if self.timetable.condition else ()
         return {asset.uri: asset.name for asset in assets if asset.name != asset.uri}
 

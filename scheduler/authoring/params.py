@@ -86,9 +86,15 @@ def authored(given: Mapping[str, Any], checks: Arguments) -> dict[str, Param]:
 def spec(params: Mapping[str, Param]) -> dict[str, Any]:
     """Params as data; one without a default has no "value"."""
     return {
-        name: ({"value": param.value} if param.has_value else {}) | {"schema": param.schema, "description": param.description}
+        name: ({"value": _plain(param.value)} if param.has_value else {})
+        | {"schema": _plain(param.schema), "description": param.description}
         for name, param in params.items()
     }
+
+
+def _plain(value: Any) -> Any:
+    """A value as it is read back from JSON: with text as keys, so None in `values_display` is "null"."""
+    return json.loads(json.dumps(value)) if isinstance(value, dict | list | tuple) else value
 
 
 def required(spec: Mapping[str, Any]) -> list[str]:

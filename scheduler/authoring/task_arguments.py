@@ -74,7 +74,7 @@ class TaskArguments(TypedDict, total=False):
     email_on_failure: Annotated[bool, Field(True, boolean)]
     email_on_retry: Annotated[bool, Field(True, boolean)]
     sla: Annotated[timedelta | None, Field(None, optional(duration(seconds_allowed=False)))]
-    inlets: Annotated[Any, Field(None, Arguments.assets)]
+    inlets: Annotated[Any, Field(None, Arguments.inlets)]
     outlets: Annotated[Any, Field(None, Arguments.assets)]
     params: Annotated[Mapping[str, Any] | None, Field(None, fields.params)]
     map_index_template: Annotated[str | None, Field(None, optional(text))]

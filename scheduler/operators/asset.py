@@ -1,25 +1,38 @@
 """`@asset`: a function that updates one asset, as a DAG with one task."""
 
+import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 from scheduler.authoring import asset as assets
 from scheduler.authoring import context as task_context
-from scheduler.authoring.asset import Asset
+from scheduler.authoring.asset import Asset, AssetRef
 from scheduler.authoring.dag import DAG
+from scheduler.authoring.task_arguments import TaskArguments
 from scheduler.operators.python import PythonOperator
 
 _OURS = frozenset({"self", "context"})
+_KNOWN = task_context.KEYS | _OURS
 
 
 class AssetOperator(PythonOperator):
-    """Calls the function of an `@asset`. Its parameter `self` receives the asset, `context` all context variables."""
+    """Calls the function of an `@asset`. Its parameter `self` receives the asset, `context` all context variables.
 
-    injected: ClassVar[frozenset[str]] = task_context.KEYS | _OURS
+    A parameter with the name of a context variable receives it. Any other one without a default names an asset that the
+    function reads: an inlet of the task. It receives the Asset.
+    """
+
     reserved: ClassVar[frozenset[str]] = _OURS
 
+    def __init__(self, *, python_callable: Callable[..., Any], **kwargs: Unpack[TaskArguments]) -> None:
+        inputs = _inputs(python_callable)
+        self.injected = _KNOWN.union(inputs)
+        kwargs["inlets"] = [AssetRef(name) for name in inputs]
+        super().__init__(python_callable=python_callable, **kwargs)
+
     def call(self, context: Mapping[str, Any]) -> Any:
-        return super().call({**context, "self": self.outlets[0], "context": context})
+        inputs = {asset.name: asset for asset in context.get("inlets", ())}
+        return super().call({**inputs, **context, "self": self.outlets[0], "context": context})
 
 
 def asset(
@@ -29,17 +42,28 @@ def asset(
     uri: str | None = None,
     group: str = "asset",
     extra: Mapping[str, Any] | None = None,
+    dag_id: str | None = None,
     **dag_arguments: Any,
 ) -> Callable[[Callable[..., Any]], Asset]:
     """Decorate the function that updates an asset: it becomes the only task of a DAG. The decorated name is the Asset.
 
-    The DAG, the task and by default the asset have the name of the function. `dag_arguments` are further arguments of DAG.
+    The task and by default the asset have the name of the function, and the DAG by default that of the asset.
+    `dag_arguments` are further arguments of DAG. A parameter of the function that is neither `self`, `context` nor a context
+    variable, and has no default, is the name of an asset that it reads.
     """
 
     def make(function: Callable[..., Any]) -> Asset:
         outlet = assets.Asset(name=name or function.__name__, uri=uri, group=group, extra=extra)
-        with DAG(function.__name__, **{"schedule": schedule, "doc_md": function.__doc__, **dag_arguments}):
+        with DAG(dag_id or outlet.name, **{"schedule": schedule, "doc_md": function.__doc__, **dag_arguments}):
             AssetOperator(task_id=function.__name__, python_callable=function, outlets=[outlet])
         return outlet
 
     return make
+
+
+def _inputs(function: Callable[..., Any]) -> list[str]:
+    return [
+        p.name
+        for p in inspect.signature(function).parameters.values()
+        if p.name not in _KNOWN and p.default is p.empty and p.kind in {p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY}
+    ]

@@ -19,7 +19,7 @@ class PySparkOperator(PythonOperator):
     """
 
     runtime: ClassVar[str] = "pyspark"
-    injected: ClassVar[frozenset[str]] = PythonOperator.injected | {"spark", "sc"}
+    injected: frozenset[str] = PythonOperator.injected | {"spark", "sc"}
     reserved: ClassVar[frozenset[str]] = frozenset({"spark", "sc"})
 
     def __init__(self, *, conf: Mapping[str, Any] | None = None, heavy: bool = False, warm: bool = True, **kwargs: Any) -> None:

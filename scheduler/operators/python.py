@@ -24,7 +24,7 @@ class PythonOperator(Operator):
 
     template_fields: Sequence[str] = ("templates_dict", "op_args", "op_kwargs")
     #: The context variables for parameters of the same name.
-    injected: ClassVar[frozenset[str]] = task_context.KEYS
+    injected: frozenset[str] = task_context.KEYS
     #: Those that an author never passes: positional arguments go to the other parameters.
     reserved: ClassVar[frozenset[str]] = frozenset()
 

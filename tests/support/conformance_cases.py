@@ -20,10 +20,12 @@ CASES = {
         ready = [pushes(), quiet()]
         ready >> reads(parts()["a"])
         BashOperator(task_id="shell", bash_command="echo {{ ds }} {{ dag_run.run_id }} {{ ti.try_number }}")
+        BashOperator(task_id="left", bash_command="echo {{ task.retries }} {{ task.queue }} {{ task.retry_delay }}")
+        BashOperator(task_id="set", bash_command="echo {{ task.retries }}", retries=2)
         """,
-        dict.fromkeys(("parts", "pushes", "quiet", "reads", "shell"), "success"),
+        dict.fromkeys(("parts", "pushes", "quiet", "reads", "shell", "left", "set"), "success"),
         {"parts": {"a": 1, "b": [2]}, "parts:a": 1, "parts:b": [2], "pushes:k": {"two": 2}, "reads": [1, {"two": 2}, "none",
-           None], "shell": "2026-03-01 r1 1"},
+           None], "shell": "2026-03-01 r1 1", "left": "0 default 0:05:00", "set": "2"},
     ),
     "failure": Case(
         """

@@ -33,6 +33,21 @@ select {EVENT_COLUMNS}
   join asset a on a.uri = e.uri
  order by e.id
 """
+#: The URI of the asset with a name: as active DAGs define it now, else as it was last updated, else the name itself.
+NAMED = """
+select uri
+  from (select e.key as uri, 1 as place
+          from dag d join dag_version v on v.id = d.version_id cross join jsonb_each_text(v.data->'asset_names') e
+         where d.is_active and e.value = %s
+        union all
+        select uri, 2 from asset where name = %s
+        union all
+        select %s::text, 3
+         where exists (select from dag d join dag_version v on v.id = d.version_id where d.is_active and (
+               v.asset_uris @> to_jsonb(%s::text)
+               or v.data->'tasks' @> jsonb_build_array(jsonb_build_object('outlets', jsonb_build_array(%s::text)))))) n
+ order by place, uri limit 1
+"""
 #: Runs a statement on the connection of the caller, and returns its rows.
 Read = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
 
@@ -212,6 +227,14 @@ def events_of_run(read: Read, dag_run_id: int) -> list[AssetEvent]:
 def events_of_assets(read: Read, uris: Sequence[str]) -> list[AssetEvent]:
     """The newest updates of each of these assets, oldest first."""
     return [_event(row) for row in read(OF_ASSETS, (list(uris), MAX_EVENTS))]
+
+
+def named(read: Read, name: str) -> asset.Asset:
+    """The asset with this name. NotFoundError if no active DAG has it in its outlets or its schedule, and it was never updated."""
+    found = read(NAMED, (name,) * 5)
+    if not found:
+        raise NotFoundError(f"No DAG uses an asset with the name {name!r}; `paceline assets list` lists all.")
+    return asset.Asset(name=name, uri=found[0][0])
 
 
 def _event(row: tuple[Any, ...]) -> AssetEvent:

@@ -18,6 +18,10 @@ def test_an_update_travels_from_task_to_task(bench: Any) -> None:
         def weather(self, context, outlet_events):
             outlet_events[self].extra["from"] = context["run_id"]
 
+        @asset(schedule=None)
+        def report(self, context, weather):
+            print("reads", weather.uri, len(context["inlet_events"][weather]))
+
         @dag(schedule=None)
         def maker():
             @task(outlets=[flights])
@@ -39,7 +43,7 @@ def test_an_update_travels_from_task_to_task(bench: Any) -> None:
             )
         user()
     """)
-    for dag_id in ("maker", "weather"):
+    for dag_id in ("maker", "weather", "report"):
         run = bench.scenario.trigger(dag_id, run_id="r1")
         bench.wait(run)
         assert bench.scenario.run_state(run) == "success"
@@ -50,6 +54,7 @@ def test_an_update_travels_from_task_to_task(bench: Any) -> None:
 
     eventually(ended, timeout=60, message=lambda: f"{bench.scenario.rows('select * from notice')}\n{bench.said}")
     run_id = bench.scenario.rows("select run_id from dag_run where dag_id = 'user'")[0][0]
+    assert "reads s3://lake/weather" in bench.log_path("report", dag_id="report", run_id="r1").read_text()
     said = bench.log_path("use", dag_id="user", run_id=run_id).read_text()
     assert "told [('flights', [{'rows': 7}]), ('weather', [{'from': 'r1'}])]" in said
     assert "source make asset_triggered None" in said

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 
 import pytest
+from support.tries import run
 
 from scheduler import DAG, Asset, asset
 from scheduler.authoring import scope
@@ -61,6 +62,25 @@ def test_an_asset_function_is_a_dag_of_one_task_that_updates_it() -> None:
     assert (c.name, c.uri, dag.dag_id, dag.timetable.summary, dag.tags) == ("c", "s3://c", "c", "on a and b", ["lake"])
     assert task.outlet_uris == ("s3://c",)
     assert task.execute({"run_id": "r1"}) == ("s3://c", "r1", 1)
+
+
+def test_other_parameters_of_an_asset_function_are_assets_that_it_reads() -> None:
+    """Airflow 3.3.2 makes them inlets, by name, and passes the assets. A parameter with a default is no input."""
+    with scope.collect() as made:
+
+        @asset(schedule=None, name="lake/c", dag_id="refresh_c")
+        def c(self, context, other, ds, rows=3, *, last):  # type: ignore[no-untyped-def]
+            return self.name, len(context["inlets"]), other.uri, ds, rows, last.name, context["inlet_events"][other]
+
+        @asset(schedule=None, name="d_of_lake")
+        def d(first):  # type: ignore[no-untyped-def]
+            return first
+
+    task, dag = made[0].get_task("c"), made[0]
+    result, _ = run(task)
+
+    assert result == ("lake/c", 2, "other", "2026-03-04", 3, "last", [])
+    assert (dag.dag_id, dag.asset_names, made[1].dag_id) == ("refresh_c", {}, "d_of_lake")
 
 
 def test_a_dag_names_its_assets_once() -> None:

@@ -1,5 +1,6 @@
 """Params: defaults and schemas are checked when the file is read, values when a run is made, and tasks get them merged."""
 
+import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,6 +10,8 @@ from scheduler import DAG, Param, dag, task
 from scheduler.authoring import params
 from scheduler.exceptions import DagError, ParamError
 from scheduler.operators import BashOperator, EmptyOperator
+from scheduler.serialized.authored import from_dag
+from scheduler.settings import Core, Scheduler
 
 
 def spec_of(**given: Any) -> dict[str, Any]:
@@ -52,6 +55,16 @@ def test_a_wrong_param_is_refused_when_the_file_is_read(given: dict[str, Any], w
 @pytest.mark.parametrize("value", ["2026-01-31", "1999-12-31"])
 def test_formats_are_checked(value: str) -> None:
     assert spec_of(day=Param(value, type="string", format="date"))["day"]["value"] == value
+
+
+def test_a_key_of_a_schema_that_is_no_text_becomes_text() -> None:
+    """Airflow 3.3.2 accepts None as a key of values_display, and its form looks it up as "null"."""
+    with DAG("d", params={"p": Param("a", enum=["a", None], values_display={"a": "A", None: "nothing"})}) as dag:
+        EmptyOperator(task_id="t")
+
+    stored = json.loads(from_dag(dag, file="d.py", core=Core(), scheduler=Scheduler()).to_json())
+
+    assert stored["params"]["p"]["schema"]["values_display"] == {"a": "A", "null": "nothing"}
 
 
 def test_a_scheduled_dag_needs_a_default_for_each_param() -> None:
