@@ -28,7 +28,7 @@ NO_TIME = timedelta(0)
 
 
 def CronTriggerTimetable(
-    cron: str, *, timezone: Zone, interval: timedelta = NO_TIME, run_immediately: bool | timedelta | None = True
+    cron: str, *, timezone: Zone, interval: timedelta = NO_TIME, run_immediately: bool | timedelta | None = False
 ) -> Timetable:
     """A run at each tick of `cron`; its data interval is the time span of length `interval` before the tick.
 
@@ -40,7 +40,7 @@ def CronTriggerTimetable(
 
 
 def MultipleCronTriggerTimetable(
-    *crons: str, timezone: Zone, interval: timedelta = NO_TIME, run_immediately: bool | timedelta | None = True
+    *crons: str, timezone: Zone, interval: timedelta = NO_TIME, run_immediately: bool | timedelta | None = False
 ) -> Timetable:
     """A run at each tick of any of `crons`; the other arguments are those of CronTriggerTimetable."""
     zone = _zone(timezone)

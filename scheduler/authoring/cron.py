@@ -1,8 +1,8 @@
 """Cron expressions in a time zone, exact when the clocks change (daylight saving time).
 
 An expression that names hours means wall-clock times, each once a day. A time that the clocks skip occurs right after
-the change; a time that they show twice occurs the first time. An expression for every hour means every moment at which
-the clocks show a matching time, so it also runs through a repeated hour.
+the change; a time that they show twice occurs the second time, as in Airflow. An expression for every hour means every
+moment at which the clocks show a matching time, so it also runs through a repeated hour.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ class Clock:
         if wall is None:
             return None
         tick = self._at(wall)
-        if self._steady(tick - _FURTHEST, moment):
+        if tick <= moment and self._steady(tick - _FURTHEST, moment):
             return tick
         # The clocks changed near this time: walk forward from a point from which no later tick can be missed.
-        jump = self._jump(tick - _BACK, moment)
+        jump = max(self._jump(tick - _BACK, moment), self._jump(moment, tick))
         start = self._before(wall - jump) or wall
         newest, following = None, self.from_on(self._at(start) - jump)
         while following is not None and following <= moment:
@@ -97,10 +97,10 @@ class Clock:
         if wall is None:
             return None
         tick = self._at(wall)
-        if self._steady(moment - _FURTHEST, moment) and self._wall(tick) == wall:
+        if self._steady(moment - _FURTHEST, moment + _FURTHEST) and self._wall(tick) == wall:
             return tick
-        # A skipped time can occur after a later wall-clock time: take the earliest moment of all candidates nearby.
-        jump = max(self._jump(moment - _BACK, moment), self._jump(tick - _BACK, tick + _BACK))
+        # Skipped and repeated times can occur after later wall-clock times: take the earliest moment of all candidates nearby.
+        jump = max(self._jump(moment - _BACK, moment + _BACK), self._jump(tick - _BACK, tick + _BACK))
         best: datetime | None = None
         for candidate in self._walls_after(here - jump):
             tick = self._at(candidate)
@@ -131,8 +131,10 @@ class Clock:
         return moment.astimezone(self._zone).replace(tzinfo=None, fold=0)
 
     def _at(self, wall: datetime) -> datetime:
-        """The first moment at which the clocks show `wall`; a skipped time uses the offset before the change."""
-        return wall.replace(tzinfo=self._zone, fold=0).astimezone(UTC)
+        """The last moment at which the clocks show `wall`; a skipped time uses the offset before the change."""
+        offsets = [wall.replace(tzinfo=self._zone, fold=fold).utcoffset() or timedelta(0) for fold in (0, 1)]
+        # The smaller offset is the later one of a repeated time, and the earlier one of a skipped time.
+        return wall.replace(tzinfo=UTC) - min(offsets)
 
     def _walls_after(self, wall: datetime) -> Iterator[datetime]:
         from croniter import CroniterBadDateError

@@ -17,6 +17,7 @@ ONCE, CONTINUOUS = "@once", "@continuous"
 PRESETS: Mapping[str, str] = {
     "@hourly": "0 * * * *",
     "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
     "@weekly": "0 0 * * 0",
     "@monthly": "0 0 1 * *",
     "@quarterly": "0 0 1 */3 *",

@@ -3,13 +3,14 @@
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import ClassVar
 
 from scheduler.authoring.timetables.base import Asked, RunTimes, Timetable, of_interval
 from scheduler.authoring.timetables.ticks import Clocks, Step, Steps, Ticks, grid
 
 _LEAST = timedelta(microseconds=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class _Intervals(Timetable):
@@ -31,7 +32,7 @@ class _Intervals(Timetable):
         if start is not None and (last is None or start > last):
             floors.append(ticks.from_on(start))
         if not asked.catchup or not floors:
-            newest = _latest_complete(ticks, now)
+            newest = self._newest(ticks, asked)
             if newest is not None:
                 floors.append(newest)
         if not floors:
@@ -39,8 +40,16 @@ class _Intervals(Timetable):
         if None in floors:
             return None
         begin = max(tick for tick in floors if tick is not None)
-        finish = ticks.after(begin)
+        finish = self._end(ticks, begin)
         return None if finish is None or (end is not None and begin > end) else of_interval(begin, finish)
+
+    def _end(self, ticks: Ticks, begin: datetime) -> datetime | None:
+        """The end of the interval from `begin`."""
+        return ticks.after(begin)
+
+    def _newest(self, ticks: Ticks, asked: Asked) -> datetime | None:
+        """The start of the interval with which a schedule without catchup continues: the last one that has ended."""
+        return _latest_complete(ticks, asked.now)
 
     def runs_between(self, first: datetime, last: datetime, *, anchor: datetime | None = None) -> Iterator[RunTimes]:
         ticks = self._ticks(None, anchor or first, first)
@@ -76,7 +85,11 @@ class CronInterval(_Intervals):
 
 @dataclass(frozen=True, slots=True)
 class DeltaInterval(_Intervals):
-    """Data intervals of a fixed length or of a number of months, counted from start_date."""
+    """Data intervals of a fixed length or of a number of months, counted from start_date.
+
+    As in Airflow, those of a fixed length without catchup begin at a multiple of the length since 1970, and do so again after
+    missed runs. A later start_date moves them.
+    """
 
     kind: ClassVar[str] = "delta_interval"
     seconds: float = 0.0
@@ -87,7 +100,24 @@ class DeltaInterval(_Intervals):
         return f"every {Step(self.seconds, self.relative)}, data intervals"
 
     def latest(self, now: datetime, *, anchor: datetime | None = None) -> RunTimes | None:
-        return None if anchor is None else _Intervals.latest(self, now, anchor=anchor)
+        if anchor is None:
+            return None
+        ticks = self._ticks(None, anchor, now)
+        begin = _latest_complete(ticks, now)
+        finish = begin and ticks.after(begin)
+        return None if begin is None or finish is None or begin < anchor else of_interval(begin, finish)
+
+    def _end(self, ticks: Ticks, begin: datetime) -> datetime | None:
+        return ticks.after(begin) if self.relative else begin + timedelta(seconds=self.seconds)
+
+    def _newest(self, ticks: Ticks, asked: Asked) -> datetime | None:
+        step = Step(self.seconds, self.relative)
+        newest = _latest_complete(ticks, asked.now)
+        known = asked.covered or asked.last
+        # The interval that follows the last run is late, not missed.
+        if step.fixed is None or newest is None or (known is not None and newest <= known):
+            return newest
+        return _latest_complete(Steps(_EPOCH, step), asked.now)
 
     def _ticks(self, last: datetime | None, start: datetime | None, now: datetime) -> Ticks:
         step = Step(self.seconds, self.relative)

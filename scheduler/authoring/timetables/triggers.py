@@ -67,7 +67,8 @@ class Cron(_Trigger):
     """One or more cron expressions in a time zone.
 
     `run_immediately` chooses the first run of a DAG without start_date: the last tick for True, for a number of seconds
-    only if it is not longer ago, for None or False only if it is about now; otherwise the next tick.
+    only if it is not longer ago, for None or False only if it is about now; otherwise the next tick. Each expression chooses
+    for itself, as in Airflow: the run is the newest choice that is due (with catchup the first one), else the next one.
     """
 
     kind: ClassVar[str] = "cron"
@@ -75,13 +76,15 @@ class Cron(_Trigger):
     timezone: str = "UTC"
     more: tuple[str, ...] = ()
     interval_s: float = 0.0
-    run_immediately: bool | float | None = True
+    run_immediately: bool | float | None = False
 
     def _following(self, asked: Asked) -> RunTimes | None:
-        ticks = self._ticks(asked.last, asked.start, asked.now)
         if asked.last is None and asked.start is None:
-            return self._run(self._first(ticks, asked.now), asked.end)
-        return self._next(ticks, self._tick_of(asked), asked)
+            each = (Clocks((one,), self.timezone) for one in (self.expression, *self.more))
+            first = [tick for ticks in each if (tick := self._first(ticks, asked.now)) is not None]
+            due = [] if asked.catchup else [tick for tick in first if tick <= asked.now]
+            return self._run(max(due, default=min(first, default=None)), asked.end)
+        return self._next(self._ticks(asked.last, asked.start, asked.now), self._tick_of(asked), asked)
 
     @property
     def summary(self) -> str:
@@ -108,7 +111,10 @@ class Cron(_Trigger):
 
 @dataclass(frozen=True, slots=True)
 class Delta(_Trigger):
-    """A run every `seconds` of elapsed time, or at each step of a relativedelta, counted from start_date."""
+    """A run every `seconds` of elapsed time, or at each step of a relativedelta, counted from start_date.
+
+    As in Airflow, without catchup the first run is now or at a later start_date, and after missed runs it continues from now.
+    """
 
     kind: ClassVar[str] = "delta"
     seconds: float = 0.0
@@ -116,17 +122,28 @@ class Delta(_Trigger):
     interval_s: float = 0.0
 
     def _following(self, asked: Asked) -> RunTimes | None:
-        last = self._tick_of(asked)
-        if last is None and asked.start is None:
-            return self._run(asked.now.replace(microsecond=0), asked.end)
-        return self._next(self._ticks(last, asked.start, asked.now), last, asked)
+        last, start, now = self._tick_of(asked), asked.start, asked.now.replace(microsecond=0)
+        if asked.catchup and (last or start):
+            return self._next(self._ticks(last, start, now), last, asked)
+        if last is None:
+            return self._run(now if start is None else max(start, now), asked.end)
+        tick = self._ticks(last, start if start is not None and start <= last else None, now).after(last)
+        if tick is not None and start is not None:
+            tick = max(tick, start)
+        if tick is not None:
+            # A run that is only late keeps its date.
+            missed = self._ticks(tick, None, now).after(tick)
+            tick = now if missed is not None and missed <= now else tick
+        return self._run(tick, asked.end)
 
     @property
     def summary(self) -> str:
         return f"every {Step(self.seconds, self.relative)}"
 
     def latest(self, now: datetime, *, anchor: datetime | None = None) -> RunTimes | None:
-        return None if anchor is None else _Trigger.latest(self, now, anchor=anchor)
+        if anchor is None or anchor > now:
+            return None
+        return self._run(self._ticks(None, anchor + self.interval, now).up_to(now), None)
 
     def _ticks(self, last: datetime | None, start: datetime | None, now: datetime) -> Ticks:
         step = Step(self.seconds, self.relative)

@@ -38,7 +38,9 @@ def made(schedule: object, **arguments: object) -> timetable.Timetable:
         ({"start": at("2026-01-01"), "last": at("2026-06-10")}, at("2026-06-11")),
         ({"start": at("2026-07-01")}, at("2026-07-01")),
         ({"last": at("2026-06-01"), "start": at("2026-07-01")}, at("2026-07-01")),
-        ({}, at("2026-06-10")),
+        # Without start_date Airflow 3.3.2 begins with the next tick, unless the last one is about now.
+        ({}, at("2026-06-11")),
+        ({"now": at("2026-06-10T02:24")}, at("2026-06-10")),
         ({"now": at("2026-06-10")}, at("2026-06-10")),
         ({"start": at("2026-01-01"), "end": at("2026-06-01")}, None),
         ({"start": at("2026-01-01"), "end": at("2026-06-01"), "last": at("2026-05-31"), "catchup": True}, at("2026-06-01")),
@@ -54,10 +56,15 @@ def test_the_next_daily_run(given: dict[str, object], expected: datetime | None)
     [
         ({"start": at("2026-06-10"), "catchup": True}, at("2026-06-10")),
         ({"start": at("2026-06-10"), "last": at("2026-06-10"), "catchup": True}, at("2026-06-10T05:00")),
-        ({"start": at("2026-06-10"), "last": at("2026-06-10")}, at("2026-06-10T10:00")),
-        ({"start": at("2026-06-10")}, at("2026-06-10T10:00")),
+        # Without catchup Airflow 3.3.2 begins now, and goes on from now after missed runs.
+        ({"start": at("2026-06-10")}, NOW),
+        ({"start": at("2026-06-10"), "last": at("2026-06-10")}, NOW),
         ({"start": at("2026-06-10"), "last": at("2026-06-10T10:00")}, at("2026-06-10T15:00")),
+        ({"start": at("2026-06-10"), "last": at("2026-06-10T08:11")}, at("2026-06-10T13:11")),
+        # The next run is late, not missed.
+        ({"start": at("2026-06-10"), "last": at("2026-06-10T07:29")}, at("2026-06-10T12:29")),
         ({"start": at("2026-06-11")}, at("2026-06-11")),
+        ({"start": at("2026-06-10T16:00"), "last": at("2026-06-10T10:00")}, at("2026-06-10T16:00")),
         ({"start": at("2026-06-10"), "end": at("2026-06-10T11:00"), "last": at("2026-06-10T10:00")}, None),
         ({}, NOW),
     ],
@@ -92,6 +99,7 @@ def test_never_has_no_run() -> None:
         ("@once", Once()),
         ("@hourly", Cron("0 * * * *")),
         ("@daily", Cron("0 0 * * *")),
+        ("@midnight", Cron("0 0 * * *")),
         ("@weekly", Cron("0 0 * * 0")),
         ("@monthly", Cron("0 0 1 * *")),
         ("@quarterly", Cron("0 0 1 */3 *")),

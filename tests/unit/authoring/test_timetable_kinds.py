@@ -74,8 +74,27 @@ def test_without_a_start_the_first_interval_is_the_latest_complete_one() -> None
     for catchup in (True, False):
         run = run_of(CronInterval("0 0 * * *"), catchup=catchup)
         assert run is not None and run.data_interval_start == at("2026-06-09")
-    run = run_of(DeltaInterval(3600))
-    assert run is not None and (run.data_interval_start, run.run_after) == (NOW - HOUR, NOW)
+    # Airflow 3.3.2 counts a step from 1970 if it has no catchup, whatever start_date is.
+    for given in ({}, {"start": at("2026-06-01T00:20")}, {"start": at("2026-06-01T00:20"), "last": at("2026-06-09T00:20")}):
+        run = run_of(DeltaInterval(3600), **given)
+        assert run is not None and (run.data_interval_start, run.run_after) == (at("2026-06-10T11:00"), at("2026-06-10T12:00"))
+
+
+@pytest.mark.parametrize(("last", "begin"), [("2026-06-10T10:20", "2026-06-10T11:20"), ("2026-06-10T11:20", "2026-06-10T12:20")])
+def test_intervals_of_a_step_go_on_where_the_last_one_ended(last: str, begin: str) -> None:
+    run = run_of(DeltaInterval(3600), start=at("2026-06-10T00:20"), last=at(last), covered=at(last) + HOUR)
+
+    assert run is not None and (run.data_interval_start, run.data_interval_end) == (at(begin), at(begin) + HOUR)
+
+
+def test_each_of_several_crons_chooses_its_first_run() -> None:
+    """As in Airflow 3.3.2: half an hour ago is about now for a daily cron, but not for an hourly one."""
+    both = MultipleCronTriggerTimetable("0 12 * * *", "0 * * * *", timezone="UTC")
+    for catchup in (True, False):
+        run = run_of(both, catchup=catchup)
+        assert run is not None and run.logical_date == at("2026-06-10T12:00")
+    hourly = run_of(MultipleCronTriggerTimetable("15 * * * *", "0 * * * *", timezone="UTC"))
+    assert hourly is not None and hourly.logical_date == at("2026-06-10T13:00")
 
 
 def test_several_crons_are_one_row_of_ticks() -> None:
