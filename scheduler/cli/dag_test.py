@@ -62,7 +62,7 @@ def find(settings: Settings, dag_id: str) -> tuple[DAG, str]:
     """Return a DAG and its file in the DAGs folder. Files that mention its ID are loaded first."""
     zones.set_default(settings.core.default_timezone)
     folder = settings.dags_folder
-    with contextlib.closing(Watch(folder, list_interval_s=1)) as watch:
+    with contextlib.closing(Watch(folder, list_interval_s=1, ignore_syntax=settings.core.dag_ignore_file_syntax)) as watch:
         listing = watch.look()
     if listing is None:
         raise NotFoundError(f"The DAGs folder {folder} cannot be read: correct PACELINE_DAGS_FOLDER.")

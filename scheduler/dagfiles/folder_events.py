@@ -5,6 +5,8 @@ import time
 
 from inotify_simple import Event, INotify, flags
 
+from scheduler.dagfiles.ignore import IGNORE_FILE
+
 #: A file is complete when its writer closes it or moves it here.
 WHOLE = flags.CLOSE_WRITE | flags.MOVED_TO
 MASK = (
@@ -62,6 +64,8 @@ class FolderEvents:
             self._folders.pop(event.wd, None)
         elif folder is None or not event.name:
             self._unsettled[""] = time.monotonic() + SETTLE_S
+        elif event.name == IGNORE_FILE:
+            self._unsettled[event.name] = 0.0 if event.mask & WHOLE else time.monotonic() + SETTLE_S
         elif not is_hidden(event.name):
             self._take_entry(event, os.path.join(folder, event.name))  # noqa: PTH118 - a path as os.scandir makes it
 

@@ -80,6 +80,7 @@ class DagFileManager:
             settings.dags_folder,
             list_interval_s=limits.dag_dir_list_interval,
             check_interval_s=limits.min_file_process_interval,
+            ignore_syntax=settings.core.dag_ignore_file_syntax,
         )
         self._parser = Parser(settings)
         self._host = socket.gethostname()

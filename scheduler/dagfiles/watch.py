@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from scheduler.dagfiles.folder_events import FolderEvents, is_hidden
+from scheduler.dagfiles.ignore import IgnoreFiles, content_of
 
 log = logging.getLogger(__name__)
 
@@ -61,11 +62,18 @@ class _Seen:
 
 
 class Watch:
-    """Watches a DAGs folder. A missing or unreadable folder is logged once and tried again."""
+    """Watches a DAGs folder. A missing or unreadable folder is logged once and tried again.
 
-    def __init__(self, folder: Path, *, list_interval_s: float, check_interval_s: float | None = None) -> None:
+    Files that an `.airflowignore` names are not DAG files. They are still modules, which DAG files can import.
+    """
+
+    def __init__(
+        self, folder: Path, *, list_interval_s: float, check_interval_s: float | None = None, ignore_syntax: str = "glob"
+    ) -> None:
         """List the folder every `list_interval_s` seconds, and check it for unreported changes every `check_interval_s` seconds."""
         self._folder = folder
+        self._ignore_syntax = ignore_syntax
+        self._ignored = self._no_rules()
         self._list_interval_s = list_interval_s
         self._check_interval_s = check_interval_s or list_interval_s
         self._next_check = math.inf
@@ -126,6 +134,7 @@ class Watch:
         OSError if the folder itself cannot be read.
         """
         self._start_watching()
+        self._ignored = self._no_rules()
         seen: dict[str, _Seen] = {}
         complete = True
         visited = {self._identity()}
@@ -135,6 +144,7 @@ class Watch:
             try:
                 # Watch first and list second, so that no change in between is lost.
                 self._watch(folder)
+                self._ignored.open(folder)
                 entries = list(os.scandir(folder))
             except OSError as error:
                 if folder == str(self._folder):
@@ -185,7 +195,14 @@ class Watch:
     def _seen(self, path: str, status: os.stat_result) -> _Seen:
         # The change time, because rsync -t, cp -p and archives cannot set it back.
         young = time.time() - status.st_ctime < TICK_S
-        return _Seen(datetime.fromtimestamp(status.st_ctime, UTC), self._is_dag_file(path, status), young)
+        is_dag_file = not self._ignored.ignore(path) and self._is_dag_file(path, status)
+        return _Seen(datetime.fromtimestamp(status.st_ctime, UTC), is_dag_file, young)
+
+    def _no_rules(self) -> IgnoreFiles:
+        def warn(place: str, why: str) -> None:
+            self._warn(place, "%s: %s. This line or file ignores nothing.", place, why)
+
+        return IgnoreFiles(self._folder, self._ignore_syntax, warn)
 
     def _name(self, path: str) -> str:
         return path.removeprefix(f"{self._folder}/")
@@ -291,19 +308,8 @@ def _times(seen: Mapping[str, _Seen]) -> dict[str, tuple[datetime, bool]]:
 
 def _is_marked(path: Path) -> bool:
     try:
-        content = _content(path)
+        content = content_of(path, MAX_SEARCHED_BYTES)
     except OSError:
         return True  # parsing it in a child reports the error
     # Without NULs, so that a file in UTF-16 is found too and its encoding is reported as an import error.
     return content is None or all(mark.search(content.replace(b"\0", b"")) for mark in MARKS)
-
-
-def _content(path: Path) -> bytes | None:
-    """Return the content of a file; None if it is too large to search. A child then parses it under its limits."""
-    # The path may have become a pipe in the meantime, and opening it must not wait.
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            return b""
-        content = file.read(MAX_SEARCHED_BYTES + 1)
-    return None if len(content) > MAX_SEARCHED_BYTES else content
