@@ -35,6 +35,19 @@ LATER_FOR_DAGS: Mapping[str, tuple[object, ...]] = {
 }  # fmt: skip
 
 
+#: Arguments of older versions of Airflow, and what to write now.
+REPLACED: Mapping[str, str] = {
+    "provide_context": "the function always gets the context variables that it has parameters for; remove it",
+    "schedule_interval": "write schedule",
+    "timetable": "write schedule",
+    "concurrency": "write max_active_tasks",
+    "task_concurrency": "write max_active_tis_per_dag",
+    "fail_stop": "write fail_fast",
+    "default_view": "remove it",
+    "orientation": "remove it",
+}
+
+
 def is_reserved_queue(name: str) -> bool:
     """Whether a queue cannot have this name, because Redis has another key of that name."""
     return len(name) > ID_MAX_LENGTH or _RESERVED_QUEUE.fullmatch(name) is not None
@@ -167,6 +180,8 @@ class Arguments:
     def others(self, given: Mapping[str, object], *, known: Iterable[str], later: Mapping[str, tuple[object, ...]]) -> None:
         """Reject arguments that are in no signature: those that are not supported yet, and unknown ones."""
         for name, value in given.items():
+            if name in REPLACED:
+                raise self.refuse(f"the argument {name!r} does not exist any more: {REPLACED[name]}.")
             if name not in later:
                 raise self.refuse(f"unknown argument {name!r}{near(name, [*known, *later])}")
             if not any(value is off or (type(value) is type(off) and value == off) for off in later[name]):

@@ -232,8 +232,11 @@ def dag(dag_id: Any = None, /, **arguments: Any) -> Any:
 
 
 def _factory(function: Callable[..., Any], dag_id: str, arguments: Mapping[str, Any]) -> Callable[..., DAG]:
+    scope.note_function(function, called=False)
+
     @functools.wraps(function)
     def make(*args: Any, **kwargs: Any) -> DAG:
+        scope.note_function(function, called=True)
         code = inspect.unwrap(function).__code__
         at = source.Location(code.co_filename, code.co_firstlineno)
         try:

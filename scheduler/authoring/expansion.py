@@ -154,6 +154,13 @@ class MappedArgument(XComArg):
         return arguments[self.name]
 
 
+def refuse_unnamed(unnamed: Collection[Any], names: Iterable[str], refuse: Refuse) -> None:
+    """Reject values in expand() without the name of their argument; `names` are those that it may have."""
+    if unnamed:
+        name = next(iter(names), "name")
+        raise refuse(f"expand() takes each list by the name of its argument: write expand({name}=...).")
+
+
 def refuse_repeated(names: Iterable[str], given: Collection[str], refuse: Refuse) -> None:
     """Reject an argument that is both in partial() and in expand()."""
     for name in names:

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 from scheduler.authoring import scope, source
 from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.arguments import LATER_FOR_TASKS, Arguments, near
-from scheduler.authoring.expansion import Entries, Expansion, Product, Values, refuse_repeated
+from scheduler.authoring.expansion import Entries, Expansion, Product, Values, refuse_repeated, refuse_unnamed
 from scheduler.authoring.graph import link, owner_of
 from scheduler.authoring.signatures import construct, parameters, required, with_defaults
 from scheduler.authoring.xcom_arg import XComArg, results_in
@@ -43,9 +43,10 @@ class OperatorPartial:
         if self._dag is not None:
             self._dag.partials.append(self)
 
-    def expand(self, **mapped: Any) -> AbstractOperator:
+    def expand(self, *unnamed: Any, **mapped: Any) -> AbstractOperator:
         """One instance for each value, or for each combination of several arguments; the last one varies fastest."""
         self._expanded = True
+        refuse_unnamed(unnamed, self._arguments(), self._refuse)
         product = Product(mapped, self._refuse)
         self._check_expanded(mapped)
         self._check_call([mapped.keys()])
@@ -58,6 +59,12 @@ class OperatorPartial:
         self._check_expanded(entries.names())
         self._check_call({frozenset(one) for one in entries.literals})
         return self._make(entries)
+
+    def _arguments(self) -> Iterable[str]:
+        """The arguments that may be expanded."""
+        if self._into is None:
+            return [name for name in parameters(self._kind) if name not in parameters(AbstractOperator)]
+        return inspect.signature(self._given["python_callable"]).parameters
 
     def validate(self) -> None:
         """Reject a partial() that was never expanded: it defines no task."""

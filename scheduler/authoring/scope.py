@@ -1,14 +1,25 @@
 """The open `with` blocks of DAGs, task groups and setups, and the collectors of DAGs."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from scheduler.authoring.graph import Graph, Group, Node
 
+
+class Collected(list[Graph[Any]]):
+    """The DAGs that were opened, in this order, and all tasks and `@dag` functions that were created."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tasks: list[Node] = []
+        #: Each @dag function, and whether it was called.
+        self.functions: dict[Callable[..., Any], bool] = {}
+
+
 _open: list[tuple[Graph[Any], Group | None]] = []
 _blocks: list[list[Node]] = []
-_collectors: list[list[Graph[Any]]] = []
+_collectors: list[Collected] = []
 
 
 def current_dag() -> Graph[Any] | None:
@@ -41,6 +52,12 @@ def enter_group(group: Group) -> None:
     _open.append((group.dag, group))
 
 
+def note_function(function: Callable[..., Any], *, called: bool) -> None:
+    """Add a `@dag` function to every open `collect()`."""
+    for collected in _collectors:
+        collected.functions[function] = called
+
+
 def leave() -> None:
     """Close the innermost `with` block."""
     _open.pop()
@@ -57,17 +74,18 @@ def close_block() -> list[Node]:
 
 
 def made(*tasks: Node) -> None:
-    """Add new tasks to the innermost open block."""
+    """Add new tasks to the innermost open block, and to every open `collect()`."""
+    for collected in _collectors:
+        collected.tasks.extend(tasks)
     if _blocks:
         _blocks[-1].extend(task for task in tasks if not any(known is task for known in _blocks[-1]))
 
 
 @contextmanager
-def collect() -> Iterator[list[Graph[Any]]]:
+def collect() -> Iterator[Collected]:
     """Collect every DAG that is entered inside the `with` block, even if no module variable refers to it."""
-    collected: list[Graph[Any]] = []
-    _collectors.append(collected)
+    _collectors.append(Collected())
     try:
-        yield collected
+        yield _collectors[-1]
     finally:
-        _collectors.remove(collected)
+        _collectors.pop()

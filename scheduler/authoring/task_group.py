@@ -11,7 +11,7 @@ from typing import Any, Self, overload
 
 from scheduler.authoring import scope, source
 from scheduler.authoring.arguments import Arguments
-from scheduler.authoring.expansion import Entries, Expansion, MappedArgument, Product, refuse_repeated
+from scheduler.authoring.expansion import Entries, Expansion, MappedArgument, Product, refuse_repeated, refuse_unnamed
 from scheduler.authoring.graph import Graph, Group, Node, link
 from scheduler.authoring.trigger_rule import TriggerRule
 from scheduler.exceptions import DagError
@@ -113,8 +113,9 @@ class GroupFunction:
         self._check_names(given)
         return GroupFunction(self.function, self._arguments, {**self._given, **given})
 
-    def expand(self, **mapped: Any) -> Any:
+    def expand(self, *unnamed: Any, **mapped: Any) -> Any:
         """One instance of the group for each value, or for each combination of several arguments."""
+        refuse_unnamed(unnamed, self._parameters, self._refuse)
         self._check_names(mapped)
         product = Product(mapped, self._refuse)
         return self._make(product, (), {**self._given, **{name: MappedArgument(product, name) for name in mapped}})

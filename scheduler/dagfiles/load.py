@@ -1,7 +1,9 @@
 """Loads DAG files by path, so that neither they nor other files in the DAGs folder can shadow modules of Paceline or a library."""
 
+import ast
 import hashlib
 import importlib.util
+import inspect
 import re
 import sys
 from dataclasses import dataclass
@@ -25,7 +27,8 @@ def load(folder: Path, file: str) -> dict[str, DAG]:
     """
     path = folder / file
     # Compiled here and never read from __pycache__, which confuses two versions of the same second and size.
-    code = compile(_text(path), str(path), "exec", dont_inherit=True)
+    text = _text(path)
+    code = compile(text, str(path), "exec", dont_inherit=True)
     # Appended at the end: config.py or json.py in a DAGs folder must not shadow a module that other code imports.
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
@@ -42,7 +45,37 @@ def load(folder: Path, file: str) -> dict[str, DAG]:
     dags = _by_id([value for value in (*opened, *vars(module).values()) if isinstance(value, DAG)], path)
     for dag in dags.values():
         dag.validate()
+    _refuse_lost_tasks(opened, path)
+    _refuse_uncalled(opened, text, path)
     return dags
+
+
+def _refuse_lost_tasks(found: scope.Collected, path: Path) -> None:
+    """Reject a task of this file that is in no DAG, since it would never run."""
+    for task in found.tasks:
+        if task.dag is None and task.at.file == str(path):
+            raise source.fault(
+                f"Task {task.task_id!r} is in no DAG, so it never runs; create it inside `with DAG(...)` or a @dag function.",
+                at=task.at,
+            )
+
+
+def _refuse_uncalled(found: scope.Collected, text: str, path: Path) -> None:
+    """Reject a @dag function of this file that nothing in it mentions, unless it has parameters that a caller must give."""
+    for function, called in found.functions.items():
+        code = inspect.unwrap(function).__code__
+        if (
+            called
+            or code.co_filename != str(path)
+            or any(p.default is p.empty for p in inspect.signature(function).parameters.values())
+        ):
+            continue
+        used = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+        if function.__name__ not in used:
+            raise source.fault(
+                f"The @dag function {function.__name__!r} is never called, so it creates no DAG; add {function.__name__}().",
+                at=source.Location(str(path), code.co_firstlineno),
+            )
 
 
 def forget(folder: Path, file: str) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from scheduler.authoring import source
+from scheduler.dagfiles.advice import advice
 from scheduler.exceptions import DagError
 
 MAX_MESSAGE_CHARACTERS = 2_000
@@ -72,9 +73,20 @@ def of_exception(error: BaseException, path: Path, *, memory_limit_mb: int) -> P
     elif isinstance(error, OSError) and error.filename == str(path):
         message = f"The file cannot be read: {error.strerror}."
     else:
-        words = traceback.format_exception_only(error)
-        message = (words[-1] if isinstance(error, SyntaxError) else words[0]).strip()
+        message = _advised(error, path) or _python_message(error)
     return Problem.make(message, line, _trace(error))
+
+
+def _advised(error: BaseException, path: Path) -> str | None:
+    try:
+        return advice(error, path)
+    except Exception:
+        return None  # the file may have changed in the meantime
+
+
+def _python_message(error: BaseException) -> str:
+    words = traceback.format_exception_only(error)
+    return (words[-1] if isinstance(error, SyntaxError) else words[0]).strip()
 
 
 def of_ending(code: int, path: Path, *, report: str, output: str) -> Problem:

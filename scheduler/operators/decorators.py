@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from scheduler.authoring import running, scope, source
 from scheduler.authoring.abstract_operator import AbstractOperator
@@ -88,13 +88,19 @@ class TaskFunction:
         refuse_repeated(given, known, source.fault)
         return TaskFunction(self.function, self._kind, self._arguments, self._mark, {**known, **given})
 
-    def expand(self, **mapped: Any) -> XComArg:
+    def expand(self, *unnamed: Any, **mapped: Any) -> XComArg:
         """Create a mapped task: one instance for each value, or for each combination of several arguments."""
-        return self._shared().expand(**mapped).output
+        return self._shared().expand(*unnamed, **mapped).output
 
     def expand_kwargs(self, kwargs: Any, *, strict: bool = True) -> XComArg:
         """Create a mapped task: one instance for each dict of arguments."""
         return self._shared().expand_kwargs(kwargs, strict=strict).output
+
+    def __rshift__(self, other: object) -> NoReturn:
+        name = self.function.__name__
+        raise source.fault(f"{name} is a function; a call of it creates the task: write {name}() in place of {name}.")
+
+    __lshift__ = __rrshift__ = __rlshift__ = __rshift__
 
     def _shared(self) -> OperatorPartial:
         given = dict(self._given or {})

@@ -1,0 +1,192 @@
+"""Mistakes that Python or Airflow leave to chance: each is one message with the line and with what to write instead."""
+
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scheduler.dagfiles.load import load
+from scheduler.dagfiles.problem import Problem, of_exception
+
+HEAD = "from scheduler import *\nfrom scheduler.operators import *\n"
+
+
+@pytest.fixture(autouse=True)
+def interpreter() -> Iterator[None]:
+    path, modules = list(sys.path), set(sys.modules)
+    yield
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        del sys.modules[name]
+
+
+def problem(folder: Path, source: str, *, head: str = HEAD) -> Problem | None:
+    """What is wrong with a file. Lines count from the first one after the head."""
+    path = folder / "d.py"
+    path.write_text(head + textwrap.dedent(source).lstrip("\n"))
+    try:
+        load(folder, "d.py")
+    except Exception as error:
+        found = of_exception(error, path, memory_limit_mb=100)
+        return found if found.line is None else found.model_copy(update={"line": found.line - head.count("\n")})
+    return None
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "words"),
+    [
+        # Airflow 3.3.2 loads these four files, and their tasks never run.
+        (
+            "with DAG('d'): pass\nlost = EmptyOperator(task_id='lost')",
+            2,
+            "Task 'lost' is in no DAG, so it never runs; create it inside",
+        ),
+        ("@task\ndef f(): ...\nf()", 3, "Task 'f' is in no DAG"),
+        (
+            "@dag\ndef never(): EmptyOperator(task_id='t')",
+            1,
+            "@dag function 'never' is never called, so it creates no DAG; add never()",
+        ),
+        (
+            """
+            with DAG("d"):
+                @task
+                def count(): ...
+                if count():
+                    EmptyOperator(task_id="t")
+            """,
+            4,
+            "The result of 'count' is known only after it has run, so the DAG file cannot test it in `count()`",
+        ),
+        ("with DAG('d'):\n    x = EmptyOperator(task_id='t').output\n    while not x: pass", 3, "cannot test it in `x`"),
+        ("with DAG('d'):\n    x = EmptyOperator(task_id='t').output or 3", 2, "cannot test it in"),
+        ("[1] >> [2]", 1, "Python cannot join two lists with >>. Write cross_downstream(first, second)"),
+        ("def f(): ...\ndef g(): ...\nf >> g", 3, ">> joins tasks, not functions; decorate each function with @task, and call it"),
+        (
+            "with DAG('d'):\n    @task\n    def f(): ...\n    f >> f()",
+            4,
+            "f is a function; a call of it creates the task: write f()",
+        ),
+        ("with DAG('d'):\n    @task\n    def f(n): ...\n    f.expand([1])", 4, "by the name of its argument: write expand(n=...)"),
+        ("with DAG('d'):\n    BashOperator.partial(task_id='t').expand(['ls'])", 2, "write expand(bash_command=...)"),
+        (
+            "with DAG('d'):\n    @task_group\n    def g(n): ...\n    g.expand([1])",
+            4,
+            "Task group 'g': expand() takes each list by the name of its argument: write expand(n=...)",
+        ),
+        (
+            "with DAG('d'):\n    PythonOperator(task_id='t', python_callable=print, provide_context=True)",
+            2,
+            "the argument 'provide_context' does not exist any more: the function always gets the context",
+        ),
+        ("DAG('d', schedule_interval='@daily')", 1, "'schedule_interval' does not exist any more: write schedule"),
+    ],
+)
+def test_a_mistake_is_one_message_with_its_line(tmp_path: Path, source: str, line: int, words: str) -> None:
+    found = problem(tmp_path, source)
+
+    assert found is not None
+    assert words in found.message
+    assert found.line == line
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("from airflow import DAG", "Airflow is not installed; write `from scheduler import DAG`."),
+        (
+            "from airflow.sdk import dag, AssetWatcher, EmptyOperator",
+            "Airflow is not installed; write `from scheduler import dag`. Paceline has no AssetWatcher, EmptyOperator.",
+        ),
+        (
+            "from airflow.providers.standard.operators.empty import DummyOperator",
+            "Airflow is not installed; write `from scheduler.operators import EmptyOperator`.",
+        ),
+        ("from airflow.exceptions import AirflowSkipException", "write `from scheduler.exceptions import SkipTask`"),
+        ("from airflow.providers.google.x import Y", "Paceline has no counterpart of airflow.providers.google.x."),
+        ("import airflow", "Airflow is not installed; write `import scheduler`."),
+        ("from scheduler import DAGG", "scheduler has no 'DAGG'; did you mean 'DAG'?"),
+        (
+            "from scheduler import BashOperator",
+            "scheduler has no 'BashOperator'; write `from scheduler.operators import BashOperator`.",
+        ),
+        (
+            "from scheduler.operators import EmptyOperater",
+            "scheduler.operators has no 'EmptyOperater'; did you mean 'EmptyOperator'?",
+        ),
+        (
+            "import x\nfrom scheduler.operator import Y",
+            "There is no module scheduler.operator; did you mean 'scheduler.operators'?",
+        ),
+    ],
+)
+def test_an_import_that_does_not_work_says_what_to_write(tmp_path: Path, source: str, words: str) -> None:
+    (tmp_path / "x.py").write_text("")
+    found = problem(tmp_path, source, head="")
+
+    assert found is not None
+    assert words in found.message
+    assert found.line == 1 + source.count("\n")
+
+
+def test_all_imports_that_do_not_work_are_named(tmp_path: Path) -> None:
+    found = problem(tmp_path, "import os\nfrom airflow.sdk import DAG\nfrom scheduler import DAGG\n", head="")
+
+    assert found is not None
+    assert found.message == (
+        "Correct these imports:\nline 2: Airflow is not installed; write `from scheduler import DAG`.\n"
+        "line 3: scheduler has no 'DAGG'; did you mean 'DAG'?"
+    )
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        # A variable that starts as None is the usual way to chain tasks in a loop.
+        """
+        with DAG("d"):
+            @task
+            def f(n): ...
+            before, others = None, {}
+            for n in range(3):
+                now = f.override(task_id=f"t{n}")(n)
+                if before: before >> now
+                before = now
+                other = others.get("x", now)
+                if not other: pass
+        """,
+        """
+        def chained(after=None):
+            t = EmptyOperator(task_id="t").output
+            return after or t
+        with DAG("d"):
+            x = BashOperator(task_id="x", bash_command="ls").output
+            chained(x)
+            list(filter(None, [x]))
+            if x is not None: pass
+        """,
+        # A task may join its DAG later, by an edge or by hand.
+        """
+        first, second, third = (EmptyOperator(task_id=name) for name in "abc")
+        with DAG("d") as d:
+            first >> EmptyOperator(task_id="inside")
+        first >> second
+        d.add_task(third)
+        """,
+        # A function that something mentions, or that needs arguments, is called elsewhere.
+        """
+        @dag
+        def maker(name): EmptyOperator(task_id="t")
+        @dag
+        def sometimes(): EmptyOperator(task_id="t")
+        if False: sometimes()
+        @dag
+        def passed(): EmptyOperator(task_id="t")
+        FACTORIES = [passed]
+        """,
+    ],
+)
+def test_what_is_no_mistake_is_accepted(tmp_path: Path, source: str) -> None:
+    assert problem(tmp_path, source) is None
