@@ -1,5 +1,7 @@
 """Every error that Paceline raises. The docstring of a class is its default message, `exit_code` that of a command."""
 
+from collections.abc import Sequence
+
 
 class PacelineError(Exception):
     """Something went wrong in Paceline."""
@@ -41,6 +43,16 @@ class DagError(PacelineError):
     #: The place in the author's file; set by authoring/source.py.
     file: str | None = None
     line: int | None = None
+
+
+class DagErrors(DagError):
+    """A DAG file contains several mistakes; the message has a line for each, and `errors` are the errors in order."""
+
+    def __init__(self, errors: Sequence[DagError]) -> None:
+        self.errors = tuple(errors)
+        self.file, self.line = errors[0].file, errors[0].line
+        each = (f"line {one.line}: {one}" if one.file == self.file and one.line else str(one) for one in errors)
+        super().__init__("\n".join((f"The file has {len(errors)} errors:", *each)))
 
 
 class DagCycleError(DagError):

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NoReturn, Unpack
 
 from scheduler.authoring import params as params_
 from scheduler.authoring import scope, source, templates
-from scheduler.authoring.arguments import LATER_FOR_TASKS, Arguments
+from scheduler.authoring.arguments import LATER_FOR_TASKS, Arguments, is_identifier
 from scheduler.authoring.asset import Asset, AssetRef
 from scheduler.authoring.deferral import TaskDeferred
 from scheduler.authoring.fields import checked
@@ -18,7 +18,7 @@ from scheduler.authoring.setup_teardown import Block, Markable
 from scheduler.authoring.signatures import construct, parameters, required, with_defaults
 from scheduler.authoring.task_arguments import CALLBACKS, HOOKS, TaskArguments
 from scheduler.authoring.xcom_arg import XComArg, results_in
-from scheduler.exceptions import PacelineError, TaskDeferralError, TaskDeferralTimeout
+from scheduler.exceptions import DagError, PacelineError, TaskDeferralError, TaskDeferralTimeout
 
 
 class OperatorMeta(type):
@@ -26,6 +26,14 @@ class OperatorMeta(type):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         at = source.here()
+        try:
+            return cls._new_task(at, args, kwargs)
+        except DagError as error:
+            if not scope.defer(error):
+                raise
+            return _stand_in(at, kwargs)
+
+    def _new_task(cls, at: source.Location, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         dag, group = scope.place(kwargs)
         checks = Arguments(owner_of(kwargs.get("task_id"), dag), at)
         if args:
@@ -42,6 +50,19 @@ class OperatorMeta(type):
         task.link_results()
         scope.made(task)
         return task
+
+
+def _stand_in(at: source.Location, kwargs: Mapping[str, Any]) -> Any:
+    """A task in place of one with an error, so that the rest of the file can be read. It makes no errors of its own."""
+    dag, group = scope.place(kwargs)
+    wanted = kwargs.get("task_id")
+    label = wanted if isinstance(wanted, str) and is_identifier(wanted) else "stand_in"
+    if dag is not None:
+        label = dag.unique_id(label, group)
+    task = construct(AbstractOperator, at, {"task_id": label, "dag": dag, "task_group": group})
+    if dag is not None:
+        dag.add_task(task)
+    return task
 
 
 class AbstractOperator(Node, Markable, metaclass=OperatorMeta):

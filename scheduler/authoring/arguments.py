@@ -48,6 +48,11 @@ REPLACED: Mapping[str, str] = {
 }
 
 
+def is_identifier(name: str) -> bool:
+    """Whether a name of allowed length consists of letters, digits, dashes, dots and underscores, and not only of dots."""
+    return _ID.fullmatch(name) is not None and bool(name.strip("."))
+
+
 def is_reserved_queue(name: str) -> bool:
     """Whether a queue cannot have this name, because Redis has another key of that name."""
     return len(name) > ID_MAX_LENGTH or _RESERVED_QUEUE.fullmatch(name) is not None
@@ -70,7 +75,7 @@ class Arguments:
             raise self.refuse(f"{name} must be a str, not {_shown(value)}.")
         if len(value) > ID_MAX_LENGTH:
             raise self.refuse(f"{name} has {len(value)} characters; {ID_MAX_LENGTH} are allowed.")
-        if not _ID.fullmatch(value) or not value.strip("."):
+        if not is_identifier(value):
             raise self.refuse(f"{name} {value!r} may contain only letters, digits, dashes, dots and underscores.")
         return value
 

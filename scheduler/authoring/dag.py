@@ -176,7 +176,8 @@ class DAG(Graph[AbstractOperator]):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         scope.leave()
-        if kind is None:
+        # The loader of a DAG file validates its DAGs at the end.
+        if kind is None and not scope.is_deferring():
             self.validate()
 
     def __repr__(self) -> str:

@@ -4,17 +4,23 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from scheduler.authoring import source
 from scheduler.authoring.graph import Graph, Group, Node
+from scheduler.exceptions import DagError
 
 
 class Collected(list[Graph[Any]]):
     """The DAGs that were opened, in this order, and all tasks and `@dag` functions that were created."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, defers: bool) -> None:
         super().__init__()
+        #: Whether errors wait for the end of the file.
+        self.defers = defers
         self.tasks: list[Node] = []
         #: Each @dag function, and whether it was called.
         self.functions: dict[Callable[..., Any], bool] = {}
+        #: The errors after which the file was read on.
+        self.errors: list[DagError] = []
 
 
 _open: list[tuple[Graph[Any], Group | None]] = []
@@ -52,6 +58,19 @@ def enter_group(group: Group) -> None:
     _open.append((group.dag, group))
 
 
+def defer(error: DagError) -> bool:
+    """Keep an error until the end of the file, so that others are found too. False if it must be raised now."""
+    if not is_deferring() or source.may_be_caught():
+        return False
+    _collectors[-1].errors.append(error.with_traceback(source.traceback_to(error)))
+    return True
+
+
+def is_deferring() -> bool:
+    """Whether errors wait for the end of the file."""
+    return bool(_collectors) and _collectors[-1].defers
+
+
 def note_function(function: Callable[..., Any], *, called: bool) -> None:
     """Add a `@dag` function to every open `collect()`."""
     for collected in _collectors:
@@ -82,9 +101,9 @@ def made(*tasks: Node) -> None:
 
 
 @contextmanager
-def collect() -> Iterator[Collected]:
+def collect(*, defer_errors: bool = False) -> Iterator[Collected]:
     """Collect every DAG that is entered inside the `with` block, even if no module variable refers to it."""
-    _collectors.append(Collected())
+    _collectors.append(Collected(defers=defer_errors))
     try:
         yield _collectors[-1]
     finally:

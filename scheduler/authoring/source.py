@@ -1,11 +1,16 @@
 """The file and line of the author's code, so that every error of a DAG file names its line."""
 
+import ast
+import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType, TracebackType
 
 from scheduler.exceptions import DagError
 
+#: The module that runs DAG files.
+LOADER = "scheduler.dagfiles.load"
 #: The folder of Paceline's own code.
 PACKAGE = f"{Path(__file__).parent.parent}/"
 
@@ -24,6 +29,37 @@ def here() -> Location:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
         frame = frame.f_back
     return Location(frame.f_code.co_filename, frame.f_lineno)
+
+
+def may_be_caught() -> bool:
+    """Whether a line of the call stack outside this package is in the body of a `try`, or in a file that cannot be read."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if frame.f_globals.get("__name__") == LOADER:
+            return False
+        if not file.startswith(PACKAGE) and any(first <= frame.f_lineno <= last for first, last in _tries(file)):
+            return True
+        frame = frame.f_back
+    return True
+
+
+def traceback_to(error: BaseException) -> TracebackType | None:
+    """The traceback of an error that is not raised from here, with the callers up to the DAG file."""
+    trace, frame = error.__traceback__, sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__") != LOADER:
+        trace, frame = TracebackType(trace, frame, frame.f_lasti, frame.f_lineno), frame.f_back  # type: ignore[assignment]
+    return trace
+
+
+def _tries(file: str) -> list[tuple[float, float]]:
+    """The first and last lines of the bodies of `try` statements."""
+    try:
+        tree = ast.parse(Path(file).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return [(0, math.inf)]
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.Try | ast.TryStar)]
+    return [(node.body[0].lineno, node.body[-1].end_lineno or math.inf) for node in found]
 
 
 def fault(message: str, *, kind: type[DagError] = DagError, at: Location | None = None) -> DagError:

@@ -6,6 +6,7 @@ import importlib.util
 import inspect
 import re
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -13,7 +14,7 @@ from types import ModuleType
 from scheduler.authoring import scope, source
 from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.dag import DAG
-from scheduler.exceptions import DagError, NotFoundError, TaskTimeout
+from scheduler.exceptions import DagError, DagErrors, NotFoundError, TaskTimeout
 
 #: Every DAG file is a module with this prefix in sys.modules. No such file exists, so no import can find one.
 MODULE_PREFIX = "_paceline_dag_file_"
@@ -37,31 +38,51 @@ def load(folder: Path, file: str) -> dict[str, DAG]:
     module = importlib.util.module_from_spec(spec)
     sys.modules[module.__name__] = module
     try:
-        with scope.collect() as opened:
+        with scope.collect(defer_errors=True) as opened:
             exec(code, module.__dict__)  # noqa: S102 - running the user's file is the purpose
-    except BaseException:
+    except BaseException as error:
         del sys.modules[module.__name__]
+        if opened.errors and isinstance(error, Exception) and not isinstance(error, MemoryError | TaskTimeout):
+            # An error of Python may only follow from those before it.
+            raise _all_of([*opened.errors, *([error] if isinstance(error, DagError) else [])]) from None
         raise
-    dags = _by_id([value for value in (*opened, *vars(module).values()) if isinstance(value, DAG)], path)
-    for dag in dags.values():
-        dag.validate()
-    _refuse_lost_tasks(opened, path)
-    _refuse_uncalled(opened, text, path)
-    return dags
+    return _checked([value for value in (*opened, *vars(module).values()) if isinstance(value, DAG)], opened, text, path)
 
 
-def _refuse_lost_tasks(found: scope.Collected, path: Path) -> None:
-    """Reject a task of this file that is in no DAG, since it would never run."""
+def _checked(dags: list[DAG], opened: scope.Collected, text: str, path: Path) -> dict[str, DAG]:
+    """The DAGs by ID; DagError with all errors of the file."""
+    errors, by_id = opened.errors, dict[str, DAG]()
+    try:
+        by_id = _by_id(dags, path)
+    except DagError as error:
+        errors.append(error)
+    for dag in by_id.values():
+        try:
+            dag.validate()
+        except DagError as error:
+            errors.append(error)
+    errors += [*_lost_tasks(opened, path), *_uncalled(opened, text, path)]
+    if errors:
+        raise _all_of(errors)
+    return by_id
+
+
+def _all_of(errors: list[DagError]) -> DagError:
+    return errors[0] if len(errors) == 1 else DagErrors(errors)
+
+
+def _lost_tasks(found: scope.Collected, path: Path) -> Iterator[DagError]:
+    """The errors of tasks of this file that are in no DAG, and so would never run."""
     for task in found.tasks:
         if task.dag is None and task.at.file == str(path):
-            raise source.fault(
+            yield source.fault(
                 f"Task {task.task_id!r} is in no DAG, so it never runs; create it inside `with DAG(...)` or a @dag function.",
                 at=task.at,
             )
 
 
-def _refuse_uncalled(found: scope.Collected, text: str, path: Path) -> None:
-    """Reject a @dag function of this file that nothing in it mentions, unless it has parameters that a caller must give."""
+def _uncalled(found: scope.Collected, text: str, path: Path) -> Iterator[DagError]:
+    """The errors of @dag functions of this file that nothing in it mentions, unless they have parameters without defaults."""
     for function, called in found.functions.items():
         code = inspect.unwrap(function).__code__
         if (
@@ -72,7 +93,7 @@ def _refuse_uncalled(found: scope.Collected, text: str, path: Path) -> None:
             continue
         used = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
         if function.__name__ not in used:
-            raise source.fault(
+            yield source.fault(
                 f"The @dag function {function.__name__!r} is never called, so it creates no DAG; add {function.__name__}().",
                 at=source.Location(str(path), code.co_firstlineno),
             )

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from scheduler.authoring import source
 from scheduler.dagfiles.advice import advice
-from scheduler.exceptions import DagError
+from scheduler.exceptions import DagError, DagErrors
 
 MAX_MESSAGE_CHARACTERS = 2_000
 MAX_TRACEBACK_CHARACTERS = 20_000
@@ -74,7 +74,7 @@ def of_exception(error: BaseException, path: Path, *, memory_limit_mb: int) -> P
         message = f"The file cannot be read: {error.strerror}."
     else:
         message = _advised(error, path) or _python_message(error)
-    return Problem.make(message, line, _trace(error))
+    return Problem.make(message, line, "\n".join(map(_trace, error.errors)) if isinstance(error, DagErrors) else _trace(error))
 
 
 def _advised(error: BaseException, path: Path) -> str | None:

@@ -141,6 +141,77 @@ def test_all_imports_that_do_not_work_are_named(tmp_path: Path) -> None:
     )
 
 
+THREE = """
+with DAG("d"):
+    a = BashOperator(task_id="a", bash_comand="ls")
+    b = PythonOperator(task_id="b", python_callable=3)
+    @task(retrys=1)
+    def c(n): return n
+    a >> [b, c(a.output)] >> EmptyOperator(task_id="e")
+    c.override(retries=0, retrys=None)(n=c.function(1))
+"""
+
+
+def test_a_file_with_several_errors_names_them_all(tmp_path: Path) -> None:
+    found = problem(tmp_path, THREE + "[1] >> [2]\n")
+
+    assert found is not None
+    first, *each = found.message.splitlines()
+    assert (first, found.line) == ("The file has 4 errors:", 2)
+    starts = (
+        "line 4: Task 'a' of DAG 'd': unknown argument 'bash_comand'; did you mean 'bash_command'?",
+        "line 5: Task 'b' of DAG 'd': python_callable must be a function",
+        "line 8: Task 'c' of DAG 'd': unknown argument 'retrys'; did you mean 'retries'?",
+        "line 9: Task 'c__1' of DAG 'd': unknown argument 'retrys'",
+    )
+    assert all(one.startswith(start) for one, start in zip(each, starts, strict=True))
+    assert "a = BashOperator(" in found.traceback and "a >> [b" in found.traceback
+
+
+def test_errors_that_show_at_the_end_are_named_together(tmp_path: Path) -> None:
+    found = problem(
+        tmp_path,
+        """
+        with DAG("circle"):
+            a, b = EmptyOperator(task_id="a"), EmptyOperator(task_id="b")
+            a >> b >> a
+        with DAG("part"):
+            BashOperator.partial(task_id="p")
+        EmptyOperator(task_id="lost")
+        @dag
+        def never(): ...
+        """,
+    )
+
+    assert found is not None
+    first, *each = found.message.splitlines()
+    assert first == "The file has 4 errors:"
+    for one, words in zip(each, ("has a cycle", "partial() defines no task", "'lost' is in no DAG", "never called"), strict=True):
+        assert words in one
+
+
+def test_an_error_that_the_file_may_catch_is_raised_at_once(tmp_path: Path) -> None:
+    source = """
+        def made(**options):
+            return BashOperator(task_id="t", **options)
+        with DAG("d"):
+            try:
+                t = made(bash_comand="ls")
+            except Exception:
+                t = made(bash_command="ls")
+        """
+
+    assert problem(tmp_path, source) is None
+
+
+def test_one_error_is_told_as_it_is(tmp_path: Path) -> None:
+    found = problem(tmp_path, "with DAG('d'):\n    t = EmptyOperator(task_id='t', x=1)\n    t.never.heard()")
+
+    assert found is not None
+    assert (found.line, found.message) == (2, "Task 't' of DAG 'd': unknown argument 'x'.")
+    assert "t = EmptyOperator(task_id='t', x=1)" in found.traceback
+
+
 @pytest.mark.parametrize(
     "source",
     [
