@@ -231,10 +231,9 @@ def events_of_assets(read: Read, uris: Sequence[str]) -> list[AssetEvent]:
 
 def named(read: Read, name: str) -> asset.Asset:
     """The asset with this name. NotFoundError if no active DAG has it in its outlets or its schedule, and it was never updated."""
-    found = read(NAMED, (name,) * 5)
-    if not found:
-        raise NotFoundError(f"No DAG uses an asset with the name {name!r}; `paceline assets list` lists all.")
-    return asset.Asset(name=name, uri=found[0][0])
+    for (uri,) in read(NAMED, (name,) * 5):
+        return asset.Asset(name=name, uri=uri)
+    raise NotFoundError(f"No DAG uses an asset with the name {name!r}; `paceline assets list` lists all.")
 
 
 def _event(row: tuple[Any, ...]) -> AssetEvent:
