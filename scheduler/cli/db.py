@@ -63,7 +63,8 @@ def migrate() -> None:
     """Upgrade the schema to this version in one transaction. Safe to run repeatedly and concurrently.
 
     The command connects with PACELINE_DATABASE_OWNER_URL or, if that is unset, PACELINE_DATABASE_URL. That role owns the tables. If
-    the roles of PACELINE_DATABASE_URL and PACELINE_WORKER_DATABASE_URL do not exist, the command creates them with their passwords.
+    the roles of PACELINE_DATABASE_URL, PACELINE_WORKER_DATABASE_URL and PACELINE_WEB_DATABASE_URL do not exist, the command creates
+    them with their passwords.
     """
     settings = options.settings()
     engine = options.engine(check_schema=False, as_owner=True)
@@ -72,6 +73,7 @@ def migrate() -> None:
         default_pool_slots=settings.core.default_pool_task_slot_count,
         worker_role=roles.Wanted.of(settings),
         scheduler_role=roles.Wanted.of_schedulers(settings),
+        web_role=roles.Wanted.of_web(settings),
     )
     click.echo(f"The schema is at {revision}.")
 

@@ -34,6 +34,8 @@ SAME_KEY_S = 1.0
 SCHEDULERS_OWN = ("PACELINE_DATABASE_URL", "PACELINE_SMTP_PASSWORD", "PACELINE_SCHEDULER_PASSWORD")
 #: Removed for all processes: only migrations connect as the owner of the tables.
 OWNERS_OWN = ("PACELINE_DATABASE_OWNER_URL", "PACELINE_POSTGRES_PASSWORD")
+#: Removed for all processes that are no web process: with the first, a task could sign a login.
+WEBS_OWN = ("PACELINE_WEB_SIGNING_KEY", "PACELINE_WEB_DATABASE_URL")
 WORKERS_OWN = ("PACELINE_WORKER_DATABASE_URL", "PACELINE_WORKER_PASSWORD", "PACELINE_CORE_FERNET_KEY")
 
 
@@ -116,7 +118,7 @@ def stack_commands(
     worker_grace_sec: float = 30.0,
 ) -> list[Command]:
     """Return the commands of a stack without its servers: scheduler-1, ..., worker-1, ..., waiter-1, ..., flower."""
-    environment = _without(environment, OWNERS_OWN)
+    environment = _without(environment, OWNERS_OWN + WEBS_OWN)
     of_scheduler: dict[str, Any] = {"stage": SCHEDULER_STAGE, "environment": environment, "grace_sec": SCHEDULER_GRACE_S}
     names = SCHEDULERS_OWN if "PACELINE_WORKER_DATABASE_URL" in environment else ()
     of_worker: dict[str, Any] = {"stage": WORKER_STAGE, "environment": _without(environment, names)}
@@ -218,6 +220,7 @@ def _prepare_database(settings: Settings, say: Callable[[str], None]) -> None:
             default_pool_slots=settings.core.default_pool_task_slot_count,
             worker_role=roles.Wanted.of(settings),
             scheduler_role=roles.Wanted.of_schedulers(settings),
+            web_role=roles.Wanted.of_web(settings),
         )
     finally:
         engine.dispose()

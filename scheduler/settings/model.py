@@ -14,17 +14,22 @@ from pydantic import Field, ValidationError
 from scheduler.exceptions import SettingsError
 from scheduler.settings import environment
 from scheduler.settings.environment import Layout
-from scheduler.settings.sections import Broker, Database, Flower, Probed, Section, Smtp, Spark
+from scheduler.settings.sections import Broker, Database, Flower, Probed, Section, Smtp, Spark, Web
 from scheduler.settings.types import Count, DatabaseUrl, DataUrl, Days, FernetKeys, Seconds, ZoneName, in_words
 
 #: Bytes. The kernel's limit is 107 on Linux and 103 on macOS.
 LONGEST_SOCKET_PATH = 100
 #: The database roles of the embedded server.
-EMBEDDED_OWNER, EMBEDDED_SCHEDULER, EMBEDDED_WORKER = "postgres", "paceline_scheduler", "paceline_worker"
+EMBEDDED_OWNER, EMBEDDED_SCHEDULER, EMBEDDED_WORKER, EMBEDDED_WEB = (
+    "postgres",
+    "paceline_scheduler",
+    "paceline_worker",
+    "paceline_web",
+)
 #: Keys whose values contain passwords, which are masked in output.
-SECRET_URLS = frozenset({"database.url", "database.owner_url", "broker.url", "worker.database_url"})
+SECRET_URLS = frozenset({"database.url", "database.owner_url", "broker.url", "worker.database_url", "web.database_url"})
 #: Keys whose values are secrets: never printed.
-SECRET_KEYS = frozenset({"core.fernet_key", "smtp.password"})
+SECRET_KEYS = frozenset({"core.fernet_key", "smtp.password", "web.signing_key"})
 #: Sections and keys that must be equal in all processes, so that they decide alike: limits, defaults of DAGs, and timeouts after
 #: which a process is declared lost. Paths, addresses and settings that affect only their own process may differ.
 MUST_AGREE = ("core", "retention", "worker.heartbeat_timeout", "waiter.heartbeat_timeout", *(f"scheduler.{name}" for name in (
@@ -225,6 +230,7 @@ class Settings(Section):
     broker: Broker = Broker()
     smtp: Smtp = Smtp()
     flower: Flower = Flower()
+    web: Web = Web()
     spark: Spark = Spark()
 
     @classmethod
@@ -300,13 +306,27 @@ class Settings(Section):
         return self._embedded_url(EMBEDDED_WORKER)
 
     @property
+    def web_database_url(self) -> str:
+        """The URL of web processes: their own, or else database.url, or else their role at the embedded server."""
+        if self.web.database_url or self.database.url:
+            return self.web.database_url or self.database_url
+        return self._embedded_url(EMBEDDED_WEB)
+
+    @property
     def database_is_embedded(self) -> bool:
         """Whether the database is the embedded server of this home, also in child processes that receive its URL."""
         return self.database_url.endswith(f"@/paceline?host={quote(str(self.run_folder))}")
 
     def as_owner(self) -> "Settings":
         """Return a copy with the owner's URL as the database URL."""
-        return self.model_copy(update={"database": self.database.model_copy(update={"url": self.owner_database_url})})
+        return self._connecting_to(self.owner_database_url)
+
+    def as_web(self) -> "Settings":
+        """Return a copy with the URL of web processes, and as many connections, as the database settings."""
+        return self._connecting_to(self.web_database_url)
+
+    def _connecting_to(self, url: str) -> "Settings":
+        return self.model_copy(update={"database": self.database.model_copy(update={"url": url})})
 
     def _embedded_url(self, role: str) -> str:
         return f"postgresql://{role}@/paceline?host={quote(str(self.run_folder))}"
@@ -363,6 +383,21 @@ def shown(key: str, value: Any) -> Any:
     if value and key in SECRET_KEYS:
         return "***"
     return masked(str(value)) if key in SECRET_URLS or (isinstance(value, str) and "@" in value) else value
+
+
+def effective(settings: Settings, key: str) -> Any:
+    """Return the effective value of a setting for output: with embedded URLs and full paths filled in, and secrets masked."""
+    derived = {
+        "paths.home": settings.home,
+        "paths.dags_folder": settings.dags_folder,
+        "paths.logs_folder": settings.logs_folder,
+        "database.url": settings.database_url,
+        "broker.url": settings.broker_url,
+        "worker.database_url": settings.worker_database_url,
+        "web.database_url": settings.web_database_url,
+    }
+    value = shown(key, derived.get(key, settings.value(key)))
+    return str(value) if isinstance(value, Path) else value
 
 
 def masked(url: str) -> str:

@@ -1,10 +1,11 @@
-"""The settings sections for external systems: database, broker, mail server, Flower, Spark."""
+"""The settings sections for external systems and pages: database, broker, mail server, Flower, web, Spark."""
 
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from scheduler.settings.types import BrokerUrl, Count, DatabaseUrl, Port, Seconds
+from scheduler.settings.types import BrokerUrl, Count, DatabaseUrl, Port, Seconds, SigningKey, UrlPath
 
 
 class Section(BaseModel):
@@ -74,6 +75,43 @@ class Flower(Section):
     """Port that Flower listens on. standalone uses the next free port. 0 means any free port."""
     allowed_hosts: str = ""
     """Comma-separated host names that Flower accepts besides localhost and IP addresses. * accepts any name."""
+
+
+class Web(Section):
+    """The web process: REST API and pages."""
+
+    address: str = "127.0.0.1"
+    """Address that the web process listens on. 0.0.0.0 means every network interface."""
+    port: Port = 8080
+    """Port that the web process listens on. standalone uses the next free port. 0 means any free port."""
+    base_path: UrlPath = ""
+    """Path prefix at which a reverse proxy serves Paceline. If empty, the root of its host."""
+    proxies: str = ""
+    """Comma-separated addresses of reverse proxies whose X-Forwarded-For and X-Forwarded-Proto headers are trusted."""
+    tls_certificate: Path | None = Field(default=None, examples=["/etc/paceline/web.pem"])
+    """File with the TLS certificate chain. If unset, the web process serves HTTP."""
+    tls_key: Path | None = Field(default=None, examples=["/etc/paceline/web.key"])
+    """File with the private key of the certificate."""
+    secure_cookies: bool = False
+    """Let browsers send cookies over HTTPS only. Set it if a reverse proxy provides TLS. With a certificate, it is always on."""
+    signing_key: SigningKey = ""
+    """Secret that signs logins, the same for every web process. If empty, it is derived from core.fernet_key or its key file."""
+    database_url: DatabaseUrl | None = Field(default=None, examples=["postgresql://paceline_web:password@localhost:5432/paceline"])
+    """Database URL of web processes, with a role that `paceline db migrate` creates. If unset, database.url."""
+    pool_size: Count = 8
+    """Database connections of one web process. More requests than this wait for one another."""
+    session_timeout: Seconds = 43_200
+    """Seconds after which a login ends."""
+    token_timeout: Seconds = 86_400
+    """Seconds after which a token from POST /auth/token ends."""
+    login_attempts: Count = 5
+    """Failed logins of one account from one address within login_window that are allowed. From one address: four times as many."""
+    login_window: Seconds = 300
+    """Seconds after which failed logins are forgotten."""
+    max_request_bytes: Count = 16_777_216
+    """Maximum size of a request, in bytes."""
+    drain_timeout: Annotated[int, Field(ge=1)] = 20
+    """Seconds that open requests have to end after SIGTERM."""
 
 
 class Spark(Section):

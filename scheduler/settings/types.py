@@ -60,6 +60,14 @@ BrokerUrl = Annotated[
     _scheme("redis", "rediss", "redis+socket"),
     Field(json_schema_extra={"allowed": "redis://:password@host:port/db, rediss://... or redis+socket:///path"}),
 ]
+SigningKey = Annotated[
+    str,
+    Field(pattern=r"^(|.{32,})$", json_schema_extra={"allowed": "a text of at least 32 characters"}),
+]
+UrlPath = Annotated[
+    str,
+    Field(pattern=r"^(/[A-Za-z0-9._~-]+)*$", json_schema_extra={"allowed": "a path such as /paceline, or nothing"}),
+]
 DataUrl = Annotated[
     str,
     AfterValidator(_data_url),

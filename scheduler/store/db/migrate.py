@@ -44,20 +44,21 @@ def migrate(
     default_pool_slots: int = 128,
     worker_role: roles.Wanted | None = None,
     scheduler_role: roles.Wanted | None = None,
+    web_role: roles.Wanted | None = None,
 ) -> str:
     """Apply every missing migration in one transaction, and create default_pool and these roles. Returns the new revision.
 
     Processes that work with the new schema can keep running; SchemaError, without any change, if others are alive.
     """
     repeated = retries.repeated(_was_in_the_way, pause_s=PAUSE_S, stop=stop_after_attempt(ATTEMPTS))
-    return repeated(_migrate, engine, default_pool_slots, worker_role, scheduler_role)
+    return repeated(_migrate, engine, default_pool_slots, worker_role, scheduler_role, web_role)
 
 
 def _was_in_the_way(error: BaseException) -> bool:
     return isinstance(error, DBAPIError) and getattr(error.orig, "pgcode", None) in LOST_RACES | TOO_SLOW
 
 
-def _migrate(engine: Engine, default_pool_slots: int, worker_role: roles.Wanted | None, scheduler_role: roles.Wanted | None) -> str:
+def _migrate(engine: Engine, default_pool_slots: int, *wanted: roles.Wanted | None) -> str:
     from alembic import command
 
     with engine.begin() as connection:
@@ -79,7 +80,7 @@ def _migrate(engine: Engine, default_pool_slots: int, worker_role: roles.Wanted 
             (default_pool_slots,),
         )
         connection.exec_driver_sql("update paceline_schema set compatible_from = %s", (compatible_from(),))
-        roles.make(connection, worker_role, scheduler_role)
+        roles.make(connection, *wanted)
         roles.renew(connection)
     return head()
 

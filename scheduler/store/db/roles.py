@@ -1,8 +1,11 @@
-"""The database roles of workers, waiters and schedulers, each with the rights that it needs and no others.
+"""The database roles of workers, waiters, schedulers and web processes, each with the rights that it needs and no others.
 
 A worker runs the code of authors, so its role has only the rights that this code may have: it cannot delete a run, change a DAG,
 a pool, a schedule or a connection, or read notices, import errors, backfills and events. Schedulers and commands read and write
 every row, but own nothing, so they cannot change the schema. Only migrating needs the owner.
+
+A web process reads almost everything, changes runs, pools, variables, connections and accounts, and adds to the audit log. It
+cannot add or change a DAG, write events, register a process, or change what it has audited.
 """
 
 import contextlib
@@ -79,6 +82,44 @@ CLEAR_RUNS: Rights = {
     "backfill": ("select",),
 }
 
+#: To clear, mark, trigger, delete and backfill, as the pages do. `dag_schedule` is locked before runs are counted.
+WEB: Rights = {
+    "paceline_schema": ("select",),
+    "import_error": ("select",),
+    "process": ("select",),
+    "event": ("select",),
+    "notice": ("select",),
+    "external_job": ("select",),
+    "task_progress": ("select",),
+    "dag_run_asset_event": ("select",),
+    "dag": ("select", "delete"),
+    "dag_version": ("select", "delete", Only("update", ("number",))),  # to lock it
+    "dag_file": ("select", Only("update", ("next_parse_at",))),
+    "dag_schedule": ("select", "insert", "delete", Only("update", ("is_paused",))),
+    "dag_run": ("select", "insert", "update", "delete"),
+    "task_instance": ("select", "insert", "update", "delete"),
+    "task_try": ("select", "insert"),
+    "deadline": ("select", "insert", "update", "delete"),
+    "deferral": ("select", "delete", Only("update", ("waiter",))),  # to lock it
+    "xcom": ("select", "insert", "update", "delete"),
+    "pool": ("select", "insert", "update", "delete"),
+    "variable": ("select", "insert", "update", "delete"),
+    "connection": ("select", "insert", "update", "delete"),
+    "asset": ("select", "insert"),
+    "asset_event": ("select", "insert"),
+    "asset_waiting": ("select", "insert", "delete"),
+    "backfill": ("select", "insert", "delete", Only("update", ("is_paused", "cancelled", "ended_at"))),
+    "backfill_run": ("select", "insert", Only("update", ("state", "reason", "dag_run_id"))),
+    "run_note": ("select", "insert", "update", "delete"),
+    "instance_note": ("select", "insert", "update", "delete"),
+    "idempotent_trigger": ("select", "insert", "update", "delete"),
+    "account": ("select", "insert", "update", "delete"),
+    "account_tag": ("select", "insert", "update", "delete"),
+    "account_key": ("select", "insert", "update", "delete"),
+    "login_failure": ("select", "insert", "update", "delete"),
+    "favorite": ("select", "insert", "update", "delete"),
+    "audit": ("select", "insert", Only("update", ("status",))),
+}
 
 #: The rights on everything that exists now; a migration grants those on what it adds.
 SCHEDULER = (
@@ -89,8 +130,10 @@ SCHEDULER = (
     # Only a migration writes the version of the schema.
     "revoke insert, update, delete on {schema}.paceline_schema from {role}",
     "grant update (record_events) on {schema}.paceline_schema to {role}",
-    "revoke insert, update, delete on {schema}.worker_role, {schema}.scheduler_role from {role}",
+    "revoke insert, update, delete on {schema}.worker_role, {schema}.scheduler_role, {schema}.web_role from {role}",
 )
+#: Who uses a role, in messages.
+KINDS = {"scheduler": "schedulers", "worker": "workers", "web": "web processes"}
 #: Predefined roles whose members can access rows and files without grants.
 PREDEFINED = (
     "pg_read_all_data", "pg_write_all_data", "pg_maintain", "pg_read_server_files", "pg_write_server_files",
@@ -125,6 +168,15 @@ class Wanted:
         """The role of schedulers; None if it is the owner of the tables."""
         return None if settings.database_url == settings.owner_database_url else cls(settings.database_url)
 
+    @classmethod
+    def of_web(cls, settings: Settings) -> "Wanted | None":
+        """What web processes connect as, unless that is what schedulers connect as."""
+        return (
+            None
+            if settings.web_database_url in (settings.database_url, settings.owner_database_url)
+            else cls(settings.web_database_url)
+        )
+
 
 def grant_worker(connection: Connection, role: str, *, may_clear_runs: bool = False) -> None:
     """Give `role` exactly the rights of a worker, and revoke its other rights in this schema. NotFoundError."""
@@ -138,12 +190,13 @@ def grant_worker(connection: Connection, role: str, *, may_clear_runs: bool = Fa
     _execute(connection, role, _of_worker(Granted(role, may_clear_runs)))
 
 
-def make(connection: Connection, worker: Wanted | None, scheduler: Wanted | None) -> None:
+def make(connection: Connection, worker: Wanted | None, scheduler: Wanted | None, web: Wanted | None = None) -> None:
     """Create these roles if they are missing; `renew` grants their rights. An existing role keeps its password and rights."""
-    if scheduler is not None:
-        role = _ensure(connection, scheduler, "database.url")
-        _refuse_second_use(connection, role, "scheduler")
-        connection.exec_driver_sql("insert into scheduler_role (name) values (%s) on conflict do nothing", (role,))
+    for kind, wanted, setting in (("scheduler", scheduler, "database.url"), ("web", web, "web.database_url")):
+        if wanted is not None:
+            role = _ensure(connection, wanted, setting)
+            _refuse_second_use(connection, role, kind)
+            connection.exec_driver_sql(f"insert into {kind}_role (name) values (%s) on conflict do nothing", (role,))
     if worker is not None:
         role = _ensure(connection, worker, "worker.database_url")
         _refuse_second_use(connection, role, "worker")
@@ -161,6 +214,9 @@ def renew(connection: Connection) -> None:
     )
     for role in schedulers.scalars().all():
         _execute(connection, role, ((statement, {}) for statement in SCHEDULER))
+    web = connection.exec_driver_sql("select name from web_role where name in (select rolname from pg_roles) order by name")
+    for role in web.scalars().all():
+        _execute(connection, role, _exactly(WEB))
     for one in granted(connection):
         _execute(connection, one.name, _of_worker(one))
 
@@ -243,15 +299,20 @@ def _refuse_unfit(connection: Connection, role: str) -> None:
 
 def _refuse_second_use(connection: Connection, role: str, kind: str) -> None:
     used = connection.exec_driver_sql(
-        "select from (select name, 'worker' as kind from worker_role union all select name, 'scheduler' from scheduler_role) r"
-        " where name = %s and kind <> %s",
+        "select kind from (select name, 'worker' as kind from worker_role union all select name, 'scheduler' from scheduler_role"
+        " union all select name, 'web' from web_role) r where name = %s and kind <> %s",
         (role, kind),
     ).first()
     if used is not None:
-        raise PacelineError(f"Role {role!r} is used by both schedulers and workers: use a separate role for each.")
+        both = " and ".join(sorted(KINDS[one] for one in (kind, used.kind)))
+        raise PacelineError(f"Role {role!r} is used by both {both}: use a separate role for each.")
 
 
 def _of_worker(one: Granted) -> Iterator[tuple[str, dict[str, sql.Composable]]]:
+    return _exactly(WORKER, *([CLEAR_RUNS] if one.may_clear_runs else []))
+
+
+def _exactly(*rights: Rights) -> Iterator[tuple[str, dict[str, sql.Composable]]]:
     # A role that can create tables, types or functions in the search path could shadow ours. Before PostgreSQL 15 every role
     # can do that in the schema public, and in all versions every role can create temporary ones.
     yield "revoke create on schema {schema} from public, {role}", {}
@@ -260,8 +321,8 @@ def _of_worker(one: Granted) -> Iterator[tuple[str, dict[str, sql.Composable]]]:
     yield "revoke all on all sequences in schema {schema} from {role}", {}
     yield "revoke all on all functions in schema {schema} from {role}", {}
     yield "grant usage on schema {schema} to {role}", {}
-    for rights in (WORKER, CLEAR_RUNS) if one.may_clear_runs else (WORKER,):
-        for table, kinds in rights.items():
+    for part in rights:
+        for table, kinds in part.items():
             for right in kinds:
                 names: dict[str, sql.Composable] = {
                     "right": sql.SQL(right) if isinstance(right, str) else _of_columns(right),

@@ -1,5 +1,7 @@
 """The encryption of variables and connections: Fernet, with the keys of core.fernet_key or the key file in PACELINE_HOME."""
 
+import hashlib
+import hmac
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,26 +29,7 @@ class Cipher:
         PacelineError without a key. With an external database, no key file is created: a container loses its home, and other
         machines have another, so that other processes could not decrypt.
         """
-        if settings.core.fernet_key:
-            return cls([key.strip() for key in settings.core.fernet_key.split(",")])
-        path = settings.home / KEY_FILE
-        if make and not path.exists():
-            if not settings.database_is_embedded:
-                raise PacelineError(
-                    f"There is no key to encrypt with: set PACELINE_CORE_FERNET_KEY, the same for every process ({NEW_KEY} prints"
-                    f" one), or copy the key of the other processes to {path}."
-                )
-            _make(path)
-        try:
-            return cls([path.read_text(encoding="ascii").strip()])
-        except FileNotFoundError:
-            raise PacelineError(
-                f"There is no key to decrypt with: set PACELINE_CORE_FERNET_KEY to the key that encrypted it, or copy it to {path}."
-            ) from None
-        except (OSError, ValueError) as error:
-            raise PacelineError(
-                f"{path} cannot be read as a Fernet key: {error}. Correct it, or set PACELINE_CORE_FERNET_KEY."
-            ) from None
+        return cls(_keys(settings, make=make))
 
     def encrypt(self, text: str) -> str:
         return self._fernet.encrypt(text.encode()).decode()
@@ -72,6 +55,36 @@ class Cipher:
             return self._fernet.rotate(token).decode()
         except InvalidToken:
             raise _unreadable(what) from None
+
+
+def derived(settings: Settings, purpose: str) -> str:
+    """A secret of its own for `purpose`, the same in every process that has the newest key. PacelineError without a key."""
+    return hmac.new(_keys(settings, make=True)[0].encode(), purpose.encode(), hashlib.sha256).hexdigest()
+
+
+def _keys(settings: Settings, *, make: bool) -> list[str]:
+    if settings.core.fernet_key:
+        return [key.strip() for key in settings.core.fernet_key.split(",")]
+    path = settings.home / KEY_FILE
+    if make and not path.exists():
+        if not settings.database_is_embedded:
+            raise PacelineError(
+                f"There is no key to encrypt with: set PACELINE_CORE_FERNET_KEY, the same for every process ({NEW_KEY} prints"
+                f" one), or copy the key of the other processes to {path}."
+            )
+        _make(path)
+    try:
+        key = path.read_text(encoding="ascii").strip()
+        Fernet(key)
+        return [key]
+    except FileNotFoundError:
+        raise PacelineError(
+            f"There is no key to decrypt with: set PACELINE_CORE_FERNET_KEY to the key that encrypted it, or copy it to {path}."
+        ) from None
+    except (OSError, ValueError) as error:
+        raise PacelineError(
+            f"{path} cannot be read as a Fernet key: {error}. Correct it, or set PACELINE_CORE_FERNET_KEY."
+        ) from None
 
 
 def _make(path: Path) -> None:

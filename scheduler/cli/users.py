@@ -1,0 +1,128 @@
+"""`paceline users`: manages the accounts of the web pages and the REST API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from scheduler.cli import options, output
+from scheduler.cli.lazy import Later
+from scheduler.exceptions import PacelineError
+
+if TYPE_CHECKING:
+    from scheduler.store.accounts import accounts, audit, keys, passwords
+    from scheduler.store.db import database
+else:
+    accounts = Later("scheduler.store.accounts.accounts")
+    audit = Later("scheduler.store.accounts.audit")
+    keys = Later("scheduler.store.accounts.keys")
+    passwords = Later("scheduler.store.accounts.passwords")
+    database = Later("scheduler.store.db.database")
+
+ROLE = click.Choice(["viewer", "operator", "admin"])
+DAY_S = 86_400.0
+
+
+@click.group()
+def users() -> None:
+    """Create, list and delete web accounts, and their passwords and API tokens."""
+
+
+@users.command()
+@click.argument("name")
+@click.option("--role", type=ROLE, help="Rights on everything: a viewer reads, an operator also changes runs, an admin everything.")
+@click.option("--tag", "tags", multiple=True, metavar="TAG=ROLE", help="Rights on the DAGs with this tag. Can be repeated.")
+@click.option("--password", help="The password, or - to read it from standard input. Default: a random one, which is printed.")
+@options.as_json
+def create(name: str, *, role: str | None, tags: tuple[str, ...], password: str | None, json_wanted: bool) -> None:
+    """Create an account. Without --role, it has only the rights of --tag."""
+    chosen = _given(password)
+    generated = passwords.generated() if chosen is None else None
+    by_tag = dict(_tag(one) for one in tags)
+    _change("users.create", name, lambda c: accounts.create(c, name, chosen or generated or "", role=role, tags=by_tag))
+    if json_wanted:
+        output.print_json({"name": name, "role": role, "tags": by_tag, "password": generated})
+    else:
+        click.echo(f"Account {name} is created." + (f" Its password is {generated}" if generated else ""))
+
+
+@users.command("list")
+@options.as_json
+def list_(json_wanted: bool) -> None:
+    """List all accounts with their rights."""
+    rows = _run(accounts.accounts)
+    if json_wanted:
+        output.print_json(rows)
+    else:
+        rows = [row | {"tags": ", ".join(f"{tag}={role}" for tag, role in sorted(row["tags"].items()))} for row in rows]
+        output.table(rows, ["name", "role", "tags", "sessions", "tokens", "created_at"], empty="No accounts.")
+
+
+@users.command()
+@click.argument("name")
+@click.option("--password", help="The password, or - to read it from standard input. Default: a random one, which is printed.")
+def password(name: str, password: str | None) -> None:
+    """Change a password. All sessions of the account end."""
+    chosen = _given(password)
+    new = passwords.generated() if chosen is None else chosen
+    _change("users.password", name, lambda c: accounts.set_password(c, name, new))
+    click.echo(f"The password of {name} is changed." + (f" It is {new}" if chosen is None else ""))
+
+
+@users.command()
+@click.argument("name")
+@click.option("--days", type=click.FloatRange(min=0, min_open=True), default=365.0, show_default=True, help="Days until it ends.")
+@click.option("--label", default="cli", show_default=True, help="A name to recognize the token by.")
+@click.option("--revoke", is_flag=True, help="Delete the tokens with this label instead.")
+@options.as_json
+def token(name: str, *, days: float, label: str, revoke: bool, json_wanted: bool) -> None:
+    """Create an API token of an account and print it once. Use it as `Authorization: Bearer TOKEN`."""
+    if revoke:
+        _change("users.revoke_token", name, lambda c: keys.revoke(c, accounts.account_id(c, name), label))
+        click.echo(f"The tokens {label} of {name} are deleted.")
+        return
+    issued, expires_at = _change(
+        "users.token", name, lambda c: keys.issue(c, accounts.account_id(c, name), "token", lasts_s=days * DAY_S, name=label)
+    )
+    if json_wanted:
+        output.print_json({"name": name, "label": label, "token": issued, "expires_at": expires_at})
+    else:
+        click.echo(issued)
+
+
+@users.command()
+@click.argument("name")
+def delete(name: str) -> None:
+    """Delete an account with its sessions and tokens."""
+    _change("users.delete", name, lambda c: accounts.delete(c, name))
+    click.echo(f"Account {name} is deleted.")
+
+
+def _change(event: str, name: str, work: Callable[[Any], Any]) -> Any:
+    """Make a change and its entry in the audit log in one transaction."""
+
+    def both(connection: Any) -> Any:
+        result = work(connection)
+        audit.end(
+            connection, audit.begin(connection, event, account=f"cli:{database.user()}", address=None, extra={"name": name}), 200
+        )
+        return result
+
+    return _run(both)
+
+
+def _run(work: Callable[[Any], Any]) -> Any:
+    return options.transact(work)
+
+
+def _given(password: str | None) -> str | None:
+    return options.standard_input() if password == "-" else password  # noqa: S105 - not a password
+
+
+def _tag(text: str) -> tuple[str, str]:
+    tag, _, role = text.rpartition("=")
+    if not tag or role not in accounts.ROLES:
+        raise PacelineError(f"--tag {text!r} must be TAG=ROLE, with one of the roles {', '.join(accounts.ROLES)}.")
+    return tag, role

@@ -1,0 +1,120 @@
+"""Accounts with their roles and rights by tag."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection
+
+from scheduler.exceptions import ConflictError, NotFoundError, PacelineError
+from scheduler.store.accounts import passwords
+
+#: From the least to the most. Each has the rights of those before it.
+ROLES = ("viewer", "operator", "admin")
+NAME = re.compile(r"[^\s/:\x00-\x1f\x7f](?:[^/:\x00-\x1f\x7f]{0,98}[^\s/:\x00-\x1f\x7f])?")
+#: Serializes the creation of the first account; any number that nothing else uses for an advisory lock.
+FIRST_ACCOUNT_LOCK = 7_223_464
+#: The account of the first start.
+FIRST = "admin"
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """An account with its rights: `role` on everything, `tags` on the DAGs with a tag."""
+
+    id: int
+    name: str
+    role: str | None
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+def create(connection: Connection, name: str, password: str, *, role: str | None, tags: Mapping[str, str] | None = None) -> Account:
+    """Create an account. ConflictError if the name is taken, PacelineError for a bad name, password or role."""
+    _check(name, role, tags or {})
+    account_id = connection.exec_driver_sql(
+        "insert into account (name, password_hash, role) values (%s, %s, %s) on conflict do nothing returning id",
+        (name, passwords.hashed(password), role),
+    ).scalar_one_or_none()
+    if account_id is None:
+        raise ConflictError(f"There is an account {name!r} already: choose another name.")
+    for tag, of_tag in sorted((tags or {}).items()):
+        connection.exec_driver_sql("insert into account_tag (account_id, tag, role) values (%s, %s, %s)", (account_id, tag, of_tag))
+    return Account(account_id, name, role, dict(tags or {}))
+
+
+def create_first(connection: Connection) -> str | None:
+    """Create the account `admin` if there is no account, and return its password; None if there is one."""
+    connection.exec_driver_sql("select pg_advisory_xact_lock(%s)", (FIRST_ACCOUNT_LOCK,))
+    if connection.exec_driver_sql("select exists (select from account)").scalar_one():
+        return None
+    password = passwords.generated()
+    create(connection, FIRST, password, role="admin")
+    return password
+
+
+def accounts(connection: Connection) -> list[dict[str, Any]]:
+    """Every account with its rights and its number of sessions and tokens, by name."""
+    rows = connection.exec_driver_sql(
+        """
+        select a.name, a.role, a.created_at, a.password_at,
+               coalesce((select jsonb_object_agg(t.tag, t.role) from account_tag t where t.account_id = a.id), '{}') as tags,
+               (select count(*) from account_key k where k.account_id = a.id and k.kind <> 'token'
+                  and k.expires_at > clock_timestamp()) as sessions,
+               (select count(*) from account_key k where k.account_id = a.id and k.kind = 'token'
+                  and k.expires_at > clock_timestamp()) as tokens
+          from account a order by lower(a.name)
+        """
+    )
+    return [dict(row) for row in rows.mappings()]
+
+
+def password_hash(connection: Connection, name: str) -> tuple[int, str] | None:
+    """The id and the password hash of an account; None if there is none of this name."""
+    row = connection.exec_driver_sql("select id, password_hash from account where lower(name) = lower(%s)", (name,)).first()
+    return None if row is None else (row.id, row.password_hash)
+
+
+def set_password(connection: Connection, name: str, password: str) -> None:
+    """Change a password and end all sessions of the account. API tokens remain. NotFoundError."""
+    account_id = connection.exec_driver_sql(
+        "update account set password_hash = %s, password_at = clock_timestamp() where lower(name) = lower(%s) returning id",
+        (passwords.hashed(password), name),
+    ).scalar_one_or_none()
+    if account_id is None:
+        raise _missing(name)
+    connection.exec_driver_sql("delete from account_key where account_id = %s and kind <> 'token'", (account_id,))
+
+
+def delete(connection: Connection, name: str) -> None:
+    """Delete an account with its sessions and tokens. NotFoundError; ConflictError for the last administrator."""
+    # Two deletions at once must not each spare the administrator whom the other deletes.
+    rows = connection.exec_driver_sql("select name from account where role = 'admin' order by id for update").scalars().all()
+    if [one.lower() for one in rows] == [name.lower()]:
+        raise ConflictError(f"{name!r} is the last administrator: create another one first.")
+    if connection.exec_driver_sql("delete from account where lower(name) = lower(%s) returning id", (name,)).first() is None:
+        raise _missing(name)
+
+
+def account_id(connection: Connection, name: str) -> int:
+    """NotFoundError."""
+    found: int | None = connection.exec_driver_sql(
+        "select id from account where lower(name) = lower(%s)", (name,)
+    ).scalar_one_or_none()
+    if found is None:
+        raise _missing(name)
+    return found
+
+
+def _check(name: str, role: str | None, tags: Mapping[str, str]) -> None:
+    if not NAME.fullmatch(name):
+        raise PacelineError("An account name has 1 to 100 characters, without slashes, colons and control characters.")
+    for one in (*([] if role is None else [role]), *tags.values()):
+        if one not in ROLES:
+            raise PacelineError(f"{one!r} is not a role: choose {', '.join(ROLES)}.")
+    if role is None and not tags:
+        raise PacelineError("An account needs a role, or a right by tag.")
+
+
+def _missing(name: str) -> NotFoundError:
+    return NotFoundError(f"There is no account {name!r}: `paceline users list` shows all.")
