@@ -87,6 +87,12 @@ class SettingsError(PacelineError):
     exit_code = 2
 
 
+class UsageError(PacelineError):
+    """What was asked for cannot be understood."""
+
+    exit_code = 2
+
+
 class NotFoundError(PacelineError):
     """There is no such DAG, run, task or pool."""
 

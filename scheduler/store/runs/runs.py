@@ -149,8 +149,12 @@ def trigger(
     conf_overrides_params: bool = True,
     writer: Writer | None = None,
     max_conf_bytes: int | None = None,
+    data_interval: tuple[datetime, datetime] | None = None,
+    run_after: datetime | None = None,
 ) -> CreatedRun:
     """Create a manual run of the newest version of the DAG, for `logical_date` or now; `writer` is the try of a task that does.
+
+    Without `data_interval`, the timetable gives one. The run waits until `run_after`.
 
     NotFoundError; ConflictError if the run exists; ParamError if `conf` does not fit the params of the DAG; StaleTryError.
     """
@@ -162,7 +166,7 @@ def trigger(
     logical_date = logical_date or now
     run_id = run_id or manual_run_id(logical_date)
     _check_manual(dag, run_id, logical_date)
-    start, end = next_timetable(dag).manual_interval(logical_date)
+    start, end = data_interval or next_timetable(dag).manual_interval(logical_date)
     new = NewRun(
         dag_id=dag_id,
         run_id=run_id,
@@ -171,7 +175,7 @@ def trigger(
         logical_date=logical_date,
         data_interval_start=start,
         data_interval_end=end,
-        run_after=now,
+        run_after=run_after or now,
         conf=conf,
         triggered_by=triggered_by,
     )

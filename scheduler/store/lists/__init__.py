@@ -1,0 +1,1 @@
+"""Lists with filters, order and pages, as the REST API asks for them."""

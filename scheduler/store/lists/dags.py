@@ -1,0 +1,193 @@
+"""Lists of DAGs, their versions and tags, as the REST API shows them."""
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import Connection
+
+from scheduler.authoring import timetable
+from scheduler.exceptions import NotFoundError, PacelineError, UnreadableVersionError
+from scheduler.store.lists.listing import Entries, Filters, Page, Row, entries, first
+
+#: `data - 'tasks'` is one read of the stored version, whatever is picked from it.
+COLUMNS = """
+    d.dag_id, d.file, d.is_active, d.parsed_at, coalesce(s.is_paused, false) as is_paused, v.id as version_id,
+    v.number as version_number, v.created_at as version_created_at, v.max_active_runs, v.max_active_tasks, v.data - 'tasks' as spec,
+    s.next_logical_date, s.next_interval_start, s.next_interval_end, s.next_run_after, f.duration_s as parse_duration_s,
+    f.parsed_at as file_parsed_at, exists (select from import_error e where e.file = d.file) as has_import_errors
+"""
+SOURCE = """
+    dag d join dag_version v on v.id = d.version_id
+    left join dag_schedule s on s.dag_id = d.dag_id
+    left join dag_file f on f.path = d.file
+"""
+#: The newest run, for filters and orders only.
+NEWEST = "(select {} from dag_run n where n.dag_id = d.dag_id order by n.id desc limit 1)"
+ORDERS = {
+    "dag_id": "d.dag_id", "dag_display_name": "d.dag_id", "is_paused": "coalesce(s.is_paused, false)",
+    "next_dagrun": "s.next_run_after", "next_dagrun_run_after": "s.next_run_after", "state": NEWEST.format("n.state"),
+    "last_run_state": NEWEST.format("n.state"), "start_date": NEWEST.format("n.started_at"),
+    "last_run_start_date": NEWEST.format("n.started_at"),
+}  # fmt: skip
+#: What a list can be filtered by.
+COLUMNS_BY_NAME = ORDERS | {
+    "is_active": "d.is_active", "has_import_errors": "exists (select from import_error e where e.file = d.file)",
+    "has_asset_schedule": "(v.asset_uris is not null)", "asset_uris": "v.asset_uris::text",
+    "timetable": "v.data->'schedule'->>'kind'",
+}  # fmt: skip
+VERSION_COLUMNS = "v.id as version_id, v.dag_id, v.number as version_number, v.created_at as version_created_at"
+VERSION_ORDERS = {"id": "v.id", "version_number": "v.number", "created_at": "v.created_at", "dag_id": "v.dag_id"}
+
+
+def filters() -> Filters:
+    """No condition yet."""
+    return Filters(COLUMNS_BY_NAME)
+
+
+def version_filters() -> Filters:
+    """No condition yet, for versions."""
+    return Filters(VERSION_ORDERS)
+
+
+def tag_filters() -> Filters:
+    """No condition yet, for tags."""
+    return Filters({"tag": "g.tag", "dag_id": "g.dag_id"})
+
+
+def tagged(filters: Filters, tags: Collection[str] | None, *, with_all: bool) -> Filters:
+    """DAGs with one of these tags, or with all of them."""
+    if not tags:
+        return filters
+    return filters.where(f"v.data->'tags' {'?&' if with_all else '?|'} {filters.parameter(list(tags))}::text[]")
+
+
+def favorite(filters: Filters, account_id: int, wanted: bool | None) -> Filters:
+    """DAGs that are favorites of an account, or are not."""
+    if wanted is None:
+        return filters
+    of_account = f"select from favorite m where m.dag_id = d.dag_id and m.account_id = {filters.parameter(account_id)}"
+    return filters.where(f"{'' if wanted else 'not '}exists ({of_account})")
+
+
+def with_runs(filters: Filters, states: Collection[str] | None, starts: Row, ends: Row) -> Filters:
+    """DAGs with a run that fits all of these."""
+    columns = {"state": "x.state", "start": "x.started_at", "end": "x.ended_at"}
+    runs = Filters(columns, parameters=filters.parameters).one_of("state", states).between("start", starts).between("end", ends)
+    if not runs.conditions:
+        return filters
+    return filters.where(f"exists (select from dag_run x where x.dag_id = d.dag_id and {' and '.join(runs.conditions)})")
+
+
+def dags(connection: Connection, filters: Filters, page: Page) -> Entries:
+    """One page of DAGs, by default by id."""
+    found = entries(connection, COLUMNS, SOURCE, filters, page, orders=ORDERS, default=("dag_id",), key="d.dag_id")
+    return replace(found, rows=[_with_schedule(row) for row in found.rows])
+
+
+def dag(connection: Connection, dag_id: str) -> Row:
+    """One DAG, also if its file is gone. NotFoundError."""
+    found = first(connection, COLUMNS, SOURCE, filters().equals("dag_id", dag_id))
+    if found is None:
+        raise NotFoundError(f"There is no DAG {dag_id!r}.")
+    return _with_schedule(found)
+
+
+def tasks(connection: Connection, dag_id: str) -> list[Row]:
+    """The tasks of the newest version, in topological order, as they are stored. NotFoundError."""
+    row = connection.exec_driver_sql(
+        "select v.data->'tasks' as tasks from dag d join dag_version v on v.id = d.version_id where d.dag_id = %s", (dag_id,)
+    ).first()
+    if row is None:
+        raise NotFoundError(f"There is no DAG {dag_id!r}.")
+    if not isinstance(row.tasks, list):
+        raise UnreadableVersionError(f"The stored version of DAG {dag_id!r} has no tasks: reparse its file.")
+    return row.tasks
+
+
+def tags_of(connection: Connection, dag_id: str) -> list[str] | None:
+    """The tags of a DAG; None if there is no such DAG."""
+    row = connection.exec_driver_sql(
+        "select v.data->'tags' as tags from dag d join dag_version v on v.id = d.version_id where d.dag_id = %s", (dag_id,)
+    ).first()
+    return None if row is None else list(row.tags or [])
+
+
+def tags(connection: Connection, filters: Filters) -> list[str]:
+    """Every tag of an active DAG, by name."""
+    rows = connection.exec_driver_sql(
+        "select tag from (select distinct jsonb_array_elements_text(v.data->'tags') as tag, d.dag_id from dag d"
+        f" join dag_version v on v.id = d.version_id where d.is_active) g {filters.sql} group by tag order by tag",
+        filters.parameters,
+    )
+    return list(rows.scalars())
+
+
+def versions(connection: Connection, filters: Filters, page: Page) -> Entries:
+    """One page of DAG versions, by default the oldest first."""
+    return entries(connection, VERSION_COLUMNS, "dag_version v", filters, page, orders=VERSION_ORDERS, default=("id",), key="v.id")
+
+
+def version(connection: Connection, dag_id: str, number: int) -> Row:
+    """One version of a DAG. NotFoundError."""
+    found = first(
+        connection, VERSION_COLUMNS, "dag_version v", version_filters().equals("dag_id", dag_id).equals("version_number", number)
+    )
+    if found is None:
+        raise NotFoundError(f"DAG {dag_id!r} has no version {number}.")
+    return found
+
+
+def running_runs(connection: Connection, dag_id: str) -> int:
+    """How many runs of a DAG are running."""
+    count: int = connection.exec_driver_sql(
+        "select count(*) from dag_run where dag_id = %s and state = 'running'", (dag_id,)
+    ).scalar_one()
+    return count
+
+
+def favorites(connection: Connection, account_id: int, dag_ids: Collection[str] | None = None) -> set[str]:
+    """The favorite DAGs of an account, or those of them among `dag_ids`."""
+    rows = connection.exec_driver_sql(
+        "select dag_id from favorite where account_id = %(account)s and (%(ids)s::text[] is null or dag_id = any(%(ids)s))",
+        {"account": account_id, "ids": None if dag_ids is None else list(dag_ids)},
+    )
+    return set(rows.scalars())
+
+
+def set_favorite(connection: Connection, account_id: int, dag_id: str, *, favorite: bool) -> None:
+    """Add a DAG to the favorites of an account, or take it out. NotFoundError."""
+    dag(connection, dag_id)
+    statement = (
+        "insert into favorite (account_id, dag_id) values (%s, %s) on conflict do nothing"
+        if favorite
+        else "delete from favorite where account_id = %s and dag_id = %s"
+    )
+    connection.exec_driver_sql(statement, (account_id, dag_id))
+
+
+def reparse_file(connection: Connection, path: str) -> bool:
+    """Make a DAG file due to be read now; False if there is none of this name."""
+    due = connection.exec_driver_sql("update dag_file set next_parse_at = clock_timestamp() where path = %s", (path,))
+    return due.rowcount == 1
+
+
+def dags_of_file(connection: Connection, path: str) -> list[dict[str, Any]]:
+    """The active DAGs of a file."""
+    rows = connection.exec_driver_sql("select dag_id from dag where file = %s and is_active order by 1", (path,))
+    return [dict(row) for row in rows.mappings()]
+
+
+def _with_schedule(row: Row) -> Row:
+    spec = row["spec"].get("schedule") or {"kind": "never"}
+    try:
+        periodic = timetable.from_spec(spec).is_periodic
+    except (KeyError, TypeError, ValueError, PacelineError):  # only another version of Paceline understands it
+        periodic = False
+    types = row["spec"].get("allowed_run_types") or ["backfill"]
+    return row | {
+        "timetable_summary": timetable.summary(spec),
+        "timetable_description": timetable.summary(spec),
+        "timetable_periodic": periodic,
+        "is_backfillable": periodic and "backfill" in types,
+    }

@@ -1,0 +1,366 @@
+"""Lists of what surrounds runs: import errors, audit, XComs, pools, variables, connections, backfills, assets, processes."""
+
+from collections.abc import Collection
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg2.extras
+from sqlalchemy import Connection
+from sqlalchemy.exc import DataError
+
+from scheduler.exceptions import ConflictError, NotFoundError, PacelineError
+from scheduler.states import HOLDS_SLOTS
+from scheduler.store.lists.listing import Entries, Filters, Page, Row, entries, first
+
+
+def key(column: str) -> str:
+    """SQL: a number for a text that identifies a row, as JSON clients can read it (53 bits)."""
+    return f"(hashtextextended({column}, 0) & 9007199254740991)"
+
+
+# Import errors ----------------------------------------------------------------------------------------------------------
+
+ERROR_COLUMNS = f"{key('e.file')} as number, e.file, e.line, e.message, e.traceback, e.seen_at"
+ERROR_ORDERS = {"id": "e.file", "import_error_id": "e.file", "timestamp": "e.seen_at", "filename": "e.file",
+                "bundle_name": "e.file", "stacktrace": "e.message"}  # fmt: skip
+
+
+def error_filters(tags: Collection[str] | None) -> Filters:
+    """Files with a DAG that has one of these tags (None: all): the text of another file may be of another team."""
+    filters = Filters({"number": key("e.file"), "file": "e.file"})
+    if tags is None:
+        return filters
+    return filters.where(
+        "exists (select from dag vd join dag_version vv on vv.id = vd.version_id"
+        f" where vd.file = e.file and vv.data->'tags' ?| {filters.parameter(list(tags))}::text[])"
+    )
+
+
+def import_errors(connection: Connection, filters: Filters, page: Page) -> Entries:
+    """One page of the DAG files that cannot be read, by default by name."""
+    return entries(connection, ERROR_COLUMNS, "import_error e", filters, page, orders=ERROR_ORDERS, default=("id",), key="e.file")
+
+
+def import_error(connection: Connection, filters: Filters, number: int) -> Row:
+    """NotFoundError."""
+    found = first(connection, ERROR_COLUMNS, "import_error e", filters.equals("number", number))
+    if found is None:
+        raise NotFoundError(f"There is no import error {number}.")
+    return found
+
+
+# Audit ------------------------------------------------------------------------------------------------------------------
+
+AUDIT_COLUMNS = """
+    a.id, a.at, a.account, a.address, a.event, a.dag_id, a.run_id, a.task_id, a.map_index, a.extra, a.status,
+    (select r.logical_date from dag_run r where r.dag_id = a.dag_id and r.run_id = a.run_id) as logical_date
+"""
+AUDIT_ORDERS = {"id": "a.id", "event_log_id": "a.id", "when": "a.id", "dttm": "a.id", "dag_id": "a.dag_id", "task_id": "a.task_id",
+                "run_id": "a.run_id", "event": "a.event", "owner": "a.account", "extra": "a.extra::text",
+                "map_index": "a.map_index"}  # fmt: skip
+
+
+def audit_filters() -> Filters:
+    """No condition yet."""
+    return Filters(AUDIT_ORDERS | {"at": "a.at"})
+
+
+def audit(connection: Connection, filters: Filters, page: Page) -> Entries:
+    """One page of the audit log, by default the oldest first."""
+    return entries(connection, AUDIT_COLUMNS, "audit a", filters, page, orders=AUDIT_ORDERS, default=("id",), key="a.id")
+
+
+# XComs ------------------------------------------------------------------------------------------------------------------
+
+XCOM_COLUMNS = """
+    x.key, x.value, x.created_at, t.id as ti_id, t.task_id, t.map_index, r.dag_id, r.run_id, r.logical_date, r.run_after
+"""
+XCOM_SOURCE = "xcom x join task_instance t on t.id = x.task_instance_id join dag_run r on r.id = t.dag_run_id"
+XCOM_ORDERS = {"key": "x.key", "dag_id": "r.dag_id", "run_id": "r.run_id", "task_id": "t.task_id", "map_index": "t.map_index",
+               "timestamp": "x.created_at", "run_after": "r.run_after", "logical_date": "r.logical_date"}  # fmt: skip
+
+
+def xcom_filters() -> Filters:
+    """No condition yet."""
+    return Filters(XCOM_ORDERS | {"run_key": "t.dag_run_id"})
+
+
+def xcoms(connection: Connection, filters: Filters, page: Page) -> Entries:
+    """One page of XComs, by default in the order of their task instances."""
+    columns = XCOM_COLUMNS.replace("x.value, ", "")
+    order = ("dag_id", "task_id", "run_id", "map_index", "key")
+    return entries(connection, columns, XCOM_SOURCE, filters, page, orders=XCOM_ORDERS, default=order, key="x.key")
+
+
+def xcom(connection: Connection, filters: Filters) -> Row:
+    """NotFoundError."""
+    found = first(connection, XCOM_COLUMNS, XCOM_SOURCE, filters)
+    if found is None:
+        raise NotFoundError("There is no such XCom.")
+    return found
+
+
+def xcom_values(connection: Connection, filters: Filters) -> list[Row]:
+    """XComs with their values, in the order of their task instances."""
+    rows = connection.exec_driver_sql(
+        f"select {XCOM_COLUMNS} from {XCOM_SOURCE} {filters.sql} order by t.id, x.key", filters.parameters
+    )
+    return [dict(row) for row in rows.mappings()]
+
+
+def put_xcom(connection: Connection, ti_id: int, name: str, value: Any, *, new: bool) -> None:
+    """Add or replace an XCom. ConflictError for a new one that is there, NotFoundError for another that is not."""
+    stored = psycopg2.extras.Json(value)
+    try:
+        if new:
+            done = connection.exec_driver_sql(
+                "insert into xcom (task_instance_id, key, value) values (%s, %s, %s) on conflict do nothing", (ti_id, name, stored)
+            )
+        else:
+            done = connection.exec_driver_sql(
+                "update xcom set value = %s where task_instance_id = %s and key = %s", (stored, ti_id, name)
+            )
+    except DataError as error:
+        raise PacelineError(f"The value cannot be stored: {str(error.orig).splitlines()[0]}.") from None
+    if done.rowcount == 0:
+        raise ConflictError(f"There is an XCom {name!r} already.") if new else NotFoundError(f"There is no XCom {name!r}.")
+
+
+def delete_xcom(connection: Connection, ti_id: int, name: str) -> None:
+    """NotFoundError."""
+    if connection.exec_driver_sql("delete from xcom where task_instance_id = %s and key = %s", (ti_id, name)).rowcount == 0:
+        raise NotFoundError(f"There is no XCom {name!r}.")
+
+
+# Pools ------------------------------------------------------------------------------------------------------------------
+
+POOL_COLUMNS = """
+    p.name, p.slots, p.description, p.include_deferred, p.queue, u.*,
+    (select count(*) from task_instance w where w.pool = p.name and w.state = 'scheduled') as scheduled_slots,
+    (select coalesce(sum(f.pool_slots), 0)::int from task_instance f where f.pool = p.name and f.state = 'deferred')
+        as deferred_slots
+"""
+POOL_SOURCE = f"""
+    pool p cross join lateral (
+        select coalesce(sum(t.pool_slots) filter (where t.state = 'queued'), 0)::int as queued_slots,
+               coalesce(sum(t.pool_slots) filter (where t.state <> 'queued'), 0)::int as running_slots
+          from task_instance t where t.pool = p.name and t.state in {HOLDS_SLOTS.sql}) u
+"""
+POOL_ORDERS = {"id": "p.name", "pool": "p.name", "name": "p.name", "slots": "p.slots"}
+
+
+def pool_filters() -> Filters:
+    """No condition yet."""
+    return Filters(POOL_ORDERS)
+
+
+def pools(connection: Connection, filters: Filters, page: Page) -> Entries:
+    """One page of pools with their slots in use, by default by name."""
+    return entries(connection, POOL_COLUMNS, POOL_SOURCE, filters, page, orders=POOL_ORDERS, default=("name",), key="p.name")
+
+
+def pool(connection: Connection, name: str) -> Row:
+    """NotFoundError."""
+    found = first(connection, POOL_COLUMNS, POOL_SOURCE, pool_filters().equals("name", name))
+    if found is None:
+        raise NotFoundError(f"There is no pool {name!r}.")
+    return found
+
+
+# Variables and connections ----------------------------------------------------------------------------------------------
+
+VARIABLE_ORDERS = {"key": "v.key", "id": "v.key", "_val": "v.key", "description": "v.description", "is_encrypted": "v.key"}
+CONNECTION_ORDERS = {"conn_id": "c.conn_id", "connection_id": "c.conn_id", "id": "c.conn_id", "conn_type": "c.conn_type",
+                     "description": "c.description", "host": "c.host", "port": "c.port"}  # fmt: skip
+
+
+def variable_filters() -> Filters:
+    """No condition yet."""
+    return Filters(VARIABLE_ORDERS)
+
+
+def connection_filters() -> Filters:
+    """No condition yet."""
+    return Filters(CONNECTION_ORDERS)
+
+
+def variables(connection: Connection, filters: Filters, page: Page) -> Entries:
+    """One page of variables with their encrypted values, by default by key."""
+    return entries(
+        connection,
+        "v.key, v.value, v.description",
+        "variable v",
+        filters,
+        page,
+        orders=VARIABLE_ORDERS,
+        default=("key",),
+        key="v.key",
+    )
+
+
+def connections(connection: Connection, filters: Filters, page: Page) -> Entries:
+    """One page of connections with their encrypted fields, by default by id."""
+    columns = "c.conn_id, c.conn_type, c.description, c.host, c.login, c.password, c.schema, c.port, c.extra"
+    return entries(
+        connection, columns, "connection c", filters, page, orders=CONNECTION_ORDERS, default=("conn_id",), key="c.conn_id"
+    )
+
+
+# Backfills --------------------------------------------------------------------------------------------------------------
+
+BACKFILL_COLUMNS = """
+    b.id, b.dag_id, b.from_date, b.to_date, b.max_active_runs, b.reprocess, b.reverse, b.conf, b.is_paused, b.created_by,
+    b.created_at, b.ended_at, b.cancelled
+"""
+BACKFILL_ORDERS = {"id": "b.id", "dag_id": "b.dag_id", "from_date": "b.from_date", "to_date": "b.to_date",
+                   "created_at": "b.created_at", "completed_at": "b.ended_at"}  # fmt: skip
+
+
+def backfill_filters() -> Filters:
+    """No condition yet."""
+    return Filters(BACKFILL_ORDERS)
+
+
+def backfills(connection: Connection, filters: Filters, page: Page) -> Entries:
+    """One page of backfills, by default the oldest first."""
+    return entries(connection, BACKFILL_COLUMNS, "backfill b", filters, page, orders=BACKFILL_ORDERS, default=("id",), key="b.id")
+
+
+def backfill(connection: Connection, number: int) -> Row:
+    """NotFoundError."""
+    found = first(connection, BACKFILL_COLUMNS, "backfill b", backfill_filters().equals("id", number))
+    if found is None:
+        raise NotFoundError(f"There is no backfill {number}.")
+    return found
+
+
+#: When an asset that was never updated became known.
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+# Assets -----------------------------------------------------------------------------------------------------------------
+
+EVENT_COLUMNS = f"""
+    e.id, {key("e.uri")} as asset_number, e.uri, a.name, e.extra, e.dag_id, e.run_id, e.task_id, e.map_index, e.created_by,
+    e.created_at, coalesce((select jsonb_agg(jsonb_build_object(
+                  'dag_id', r.dag_id, 'run_id', r.run_id, 'logical_date', r.logical_date,
+                  'data_interval_start', r.data_interval_start, 'data_interval_end', r.data_interval_end, 'state', r.state,
+                  'start_date', coalesce(r.started_at, r.queued_at), 'end_date', r.ended_at, 'triggering', true) order by r.id)
+                from dag_run_asset_event c join dag_run r on r.id = c.dag_run_id where c.event_id = e.id), '[]') as created_runs
+"""
+EVENT_SOURCE = "asset_event e join asset a on a.uri = e.uri"
+EVENT_ORDERS = {"id": "e.id", "timestamp": "e.created_at", "source_dag_id": "e.dag_id", "source_task_id": "e.task_id",
+                "source_run_id": "e.run_id", "source_map_index": "e.map_index"}  # fmt: skip
+
+
+def event_filters() -> Filters:
+    """No condition yet."""
+    return Filters(EVENT_ORDERS | {"asset_id": key("e.uri"), "name": "a.name"})
+
+
+def events_of_run(dag_run_id: int) -> Filters:
+    """Updates that a run consumed."""
+    filters = event_filters()
+    return filters.where(
+        f"e.id in (select c.event_id from dag_run_asset_event c where c.dag_run_id = {filters.parameter(dag_run_id)})"
+    )
+
+
+def asset_events(connection: Connection, filters: Filters, page: Page) -> Entries:
+    """One page of updates of assets, by default the oldest first."""
+    return entries(connection, EVENT_COLUMNS, EVENT_SOURCE, filters, page, orders=EVENT_ORDERS, default=("timestamp",), key="e.id")
+
+
+def asset_numbers(connection: Connection, uris: list[str]) -> dict[str, int]:
+    """The number of each asset, by URI."""
+    rows = connection.exec_driver_sql(f"select u as uri, {key('u')} as number from unnest(%s::text[]) u", (uris,))
+    return {row.uri: row.number for row in rows}
+
+
+def asset_facts(connection: Connection) -> dict[str, Row]:
+    """By URI of an asset that was updated: since when it is known, and the number of its newest update."""
+    rows = connection.exec_driver_sql(
+        "select a.uri, a.created_at, (select max(e.id) from asset_event e where e.uri = a.uri) as last_id from asset a"
+    )
+    return {row["uri"]: dict(row) for row in rows.mappings()}
+
+
+def queued_events(connection: Connection, *, uri: str | None, dag_id: str | None, before: datetime | None) -> list[Row]:
+    """Updates that DAGs wait to consume."""
+    filters = _waiting(uri, dag_id, before)
+    rows = connection.exec_driver_sql(
+        f"select w.dag_id, w.uri, {key('w.uri')} as asset_number, max(e.created_at) as created_at"
+        f" from asset_waiting w join asset_event e on e.id = w.event_id {filters.sql} group by 1, 2 order by 1, 2",
+        filters.parameters,
+    )
+    return [dict(row) for row in rows.mappings()]
+
+
+def delete_queued_events(connection: Connection, *, uri: str | None, dag_id: str | None, before: datetime | None) -> int:
+    """Drop updates that DAGs wait to consume, and return how many."""
+    filters = _waiting(uri, dag_id, before).where("e.id = w.event_id")
+    return connection.exec_driver_sql(f"delete from asset_waiting w using asset_event e {filters.sql}", filters.parameters).rowcount
+
+
+def _waiting(uri: str | None, dag_id: str | None, before: datetime | None) -> Filters:
+    filters = Filters({"uri": "w.uri", "dag_id": "w.dag_id", "at": "e.created_at"})
+    return filters.equals("uri", uri).equals("dag_id", dag_id).between("at", {"lt": before})
+
+
+# Processes --------------------------------------------------------------------------------------------------------------
+
+PROCESS_COLUMNS = f"""
+    {key("p.id")} as number, p.id, p.kind, p.name, p.host, p.pid, p.queues, p.concurrency, p.started_at, p.heartbeat_at,
+    p.stopped_at, case when p.stopped_at is not null then 'success'
+         when p.heartbeat_at < clock_timestamp() - make_interval(secs => %(silent)s) then 'failed' else 'running' end as state
+"""
+PROCESS_ORDERS = {"id": "p.started_at", "start_date": "p.started_at", "end_date": "p.stopped_at",
+                  "latest_heartbeat": "p.heartbeat_at", "job_type": "p.kind", "hostname": "p.host", "state": "p.stopped_at",
+                  "dag_id": "p.kind", "executor_class": "p.kind", "unixname": "p.host"}  # fmt: skip
+ALIVE = "p.stopped_at is null and p.heartbeat_at >= clock_timestamp() - make_interval(secs => %(silent)s)"
+
+
+#: The condition of each of Airflow's job states.
+JOB_STATES = {"success": "p.stopped_at is not null", "running": ALIVE, "failed": f"p.stopped_at is null and not ({ALIVE})"}
+
+
+def process_filters(*, alive: bool | None = None, state: str | None = None) -> Filters:
+    """Processes that are alive or not, or in one of Airflow's job states."""
+    filters = Filters({"kind": "p.kind", "host": "p.host", "start_date": "p.started_at", "end_date": "p.stopped_at"})
+    if alive is not None:
+        filters.where(ALIVE if alive else f"not ({ALIVE})")
+    return filters if state is None else filters.where(JOB_STATES.get(state, "false"))
+
+
+def processes(connection: Connection, filters: Filters, page: Page, *, silent_after_s: float) -> Entries:
+    """One page of schedulers, workers and waiters, by default in the order of their start."""
+    filters.parameters["silent"] = silent_after_s
+    return entries(
+        connection, PROCESS_COLUMNS, "process p", filters, page, orders=PROCESS_ORDERS, default=("start_date",), key="p.id"
+    )
+
+
+def heartbeats(connection: Connection, silent_after_s: dict[str, float]) -> dict[str, Row]:
+    """By kind of process: the newest heartbeat, and whether one is alive."""
+    rows = connection.exec_driver_sql(
+        """
+        select k.kind, max(p.heartbeat_at) as heartbeat_at,
+               coalesce(bool_or(p.stopped_at is null
+                                and p.heartbeat_at >= clock_timestamp() - make_interval(secs => k.silent)), false) as alive
+          from unnest(%s::text[], %s::float[]) k (kind, silent) left join process p on p.kind = k.kind group by 1
+        """,
+        (list(silent_after_s), list(silent_after_s.values())),
+    )
+    return {row["kind"]: dict(row) for row in rows.mappings()}
+
+
+def missing_pools(connection: Connection) -> list[Row]:
+    """By active DAG: the pools that its tasks name and that do not exist."""
+    rows = connection.exec_driver_sql(
+        """
+        select n.dag_id, n.pool, n.parsed_at
+          from (select distinct d.dag_id, t->>'pool' as pool, d.parsed_at from dag d join dag_version v on v.id = d.version_id
+                 cross join jsonb_array_elements(v.data->'tasks') t where d.is_active) n
+         where not exists (select from pool p where p.name = n.pool) order by 1, 2
+        """
+    )
+    return [dict(row) for row in rows.mappings()]

@@ -1,0 +1,135 @@
+"""Lists of DAG runs, and one run, as the REST API shows them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection
+
+from scheduler.exceptions import NotFoundError
+from scheduler.store.lists.listing import Entries, Filters, Page, Row, entries, first
+
+COLUMNS = """
+    r.id, r.dag_id, r.run_id, r.run_type, r.state, r.logical_date, r.data_interval_start, r.data_interval_end, r.run_after, r.conf,
+    r.triggered_by, r.queued_at, r.started_at, r.ended_at, r.examined_at, r.clear_number, r.backfill_id,
+    extract(epoch from coalesce(r.ended_at, case when r.state = 'running' then clock_timestamp() end) - r.started_at)::float
+        as duration,
+    case when r.state = 'running' then r.scheduling_error end as scheduling_error,
+    v.id as version_id, v.number as version_number, v.created_at as version_created_at,
+    (select n.note from run_note n where n.dag_run_id = r.id) as note
+"""
+SOURCE = "dag_run r join dag_version v on v.id = r.version_id"
+DURATION = "extract(epoch from coalesce(r.ended_at, clock_timestamp()) - r.started_at)"
+ORDERS = {
+    "id": "r.id", "dag_id": "r.dag_id", "dag_run_id": "r.run_id", "run_id": "r.run_id", "state": "r.state",
+    "logical_date": "r.logical_date", "run_after": "r.run_after", "start_date": "r.started_at", "end_date": "r.ended_at",
+    "updated_at": "coalesce(r.ended_at, r.started_at, r.queued_at)", "queued_at": "r.queued_at", "run_type": "r.run_type",
+    "duration": DURATION, "conf": "r.conf::text", "data_interval_start": "r.data_interval_start",
+    "data_interval_end": "r.data_interval_end",
+}  # fmt: skip
+#: What a list can be filtered by.
+COLUMNS_BY_NAME = ORDERS | {
+    "key": "r.id",
+    "version_number": "v.number",
+    "conf": "r.conf::text",
+    "user": "substr(r.triggered_by, 5)",
+}
+
+
+def filters() -> Filters:
+    """No condition yet."""
+    return Filters(COLUMNS_BY_NAME)
+
+
+def by_user(filters: Filters, pattern: str | None, prefix: str | None) -> Filters:
+    """Runs that accounts with such names triggered."""
+    if pattern or prefix:
+        filters.where("starts_with(r.triggered_by, 'api:')")
+    return filters.like("user", pattern, prefix)
+
+
+def consumed(filters: Filters, asset_pattern: str | None) -> Filters:
+    """Runs that updates of such assets made."""
+    if not asset_pattern:
+        return filters
+    events = Filters({"uri": "e.uri"}, parameters=filters.parameters).matches("uri", asset_pattern)
+    source = "dag_run_asset_event c join asset_event e on e.id = c.event_id"
+    return filters.where(f"exists (select from {source} where c.dag_run_id = r.id and {' and '.join(events.conditions)})")
+
+
+def runs(connection: Connection, filters: Filters, page: Page) -> Entries:
+    """One page of runs, by default the oldest first."""
+    return entries(connection, COLUMNS, SOURCE, filters, page, orders=ORDERS, default=("id",), key="r.id")
+
+
+def run(connection: Connection, dag_id: str, run_id: str) -> Row:
+    """One run. NotFoundError."""
+    found = first(connection, COLUMNS, SOURCE, filters().equals("dag_id", dag_id).equals("run_id", run_id))
+    if found is None:
+        raise NotFoundError(f"DAG {dag_id!r} has no run {run_id!r}.")
+    return found
+
+
+def by_keys(connection: Connection, keys: Sequence[int]) -> list[Row]:
+    """These runs, by id."""
+    if not keys:
+        return []
+    chosen = filters().one_of("key", keys)
+    return entries(connection, COLUMNS, SOURCE, chosen, Page(limit=len(keys)), orders=ORDERS, default=("id",), key="r.id").rows
+
+
+def counts_by_state(connection: Connection, filters: Filters) -> list[Row]:
+    """How many runs of each DAG are in each state."""
+    rows = connection.exec_driver_sql(
+        f"select r.dag_id, r.state, count(*) as count from dag_run r {filters.sql} group by 1, 2 order by 1, 2", filters.parameters
+    )
+    return [dict(row) for row in rows.mappings()]
+
+
+def set_note(connection: Connection, dag_run_id: int, note: str | None) -> None:
+    """Set the note of a run; an empty one deletes it."""
+    _set_note(connection, "run_note", "dag_run_id", dag_run_id, note)
+
+
+def set_instance_note(connection: Connection, task_instance_id: int, note: str | None) -> None:
+    """Set the note of a task instance; an empty one deletes it."""
+    _set_note(connection, "instance_note", "task_instance_id", task_instance_id, note)
+
+
+def _set_note(connection: Connection, table: str, column: str, key: int, note: str | None) -> None:
+    if note:
+        connection.exec_driver_sql(
+            f"insert into {table} ({column}, note) values (%s, %s) on conflict ({column}) do update set note = excluded.note",
+            (key, note),
+        )
+    else:
+        connection.exec_driver_sql(f"delete from {table} where {column} = %s", (key,))
+
+
+def idempotent(connection: Connection, account_id: int, key: str, request: bytes) -> tuple[bool, int | None, bool]:
+    """Take an idempotency key: (whether it is new, the run of the first request, whether the first request was the same).
+
+    A second request with the same key waits here until the transaction of the first one ends.
+    """
+    new = connection.exec_driver_sql(
+        "insert into idempotent_trigger (account_id, key, request) values (%s, %s, %s) on conflict do nothing returning key",
+        (account_id, key, request),
+    ).first()
+    if new is not None:
+        return True, None, True
+    row = connection.exec_driver_sql(
+        "select dag_run_id, request from idempotent_trigger where account_id = %s and key = %s", (account_id, key)
+    ).one()
+    return False, row.dag_run_id, bytes(row.request) == request
+
+
+def made_for(connection: Connection, account_id: int, key: str, dag_run_id: int) -> None:
+    """Note the run that a request with an idempotency key made."""
+    connection.exec_driver_sql(
+        "update idempotent_trigger set dag_run_id = %s where account_id = %s and key = %s", (dag_run_id, account_id, key)
+    )
+
+
+def asset_events(connection: Connection, dag_run_id: int) -> list[dict[str, Any]]:
+    """The numbers of the asset events that a run consumed."""
+    rows = connection.exec_driver_sql("select event_id from dag_run_asset_event where dag_run_id = %s order by 1", (dag_run_id,))
+    return [dict(row) for row in rows.mappings()]
