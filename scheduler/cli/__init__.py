@@ -14,6 +14,8 @@ COMMANDS = {
     "worker": "Start a worker.",
     "waiter": "Start a waiter, which awaits the triggers of deferred tasks.",
     "flower": "Start Flower, the web page that shows Celery workers and tasks.",
+    "web": "Start a web process, which serves the REST API.",
+    "users": "Create, list and delete web accounts, their passwords and API tokens.",
     "db": "Create, migrate and check the database schema.",
     "dags": "List, show, pause, test, trigger, clear and delete DAGs.",
     "runs": "List, show, watch, clear, mark and delete DAG runs.",

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from scheduler.cli import options, output
-
-if TYPE_CHECKING:
-    from scheduler.settings import Settings
 
 
 @click.group()
@@ -23,7 +19,7 @@ def config() -> None:
 @options.as_json
 def show() -> None:
     """Show every setting with its value and source. Passwords are masked."""
-    from scheduler.settings.model import keys, sources
+    from scheduler.settings.model import effective, keys, sources
 
     settings = options.settings()
     values = {key: effective(settings, key) for key in keys()}
@@ -44,7 +40,7 @@ def show() -> None:
 @options.as_json
 def get(key: str) -> None:
     """Print the value of one setting, given as <section>.<key> or as its environment variable."""
-    from scheduler.settings.model import environment_names, keys
+    from scheduler.settings.model import effective, environment_names, keys
 
     known = {name: ".".join(place) for name, place in environment_names().items()} | {name: name for name in keys()}
     if key not in known:
@@ -65,19 +61,3 @@ def check() -> None:
     origin = sources()
     text = f"All settings are valid; {len(origin)} of {len(keys())} are set, the others have their defaults."
     output.result({"ok": True, "set": origin}, text)
-
-
-def effective(settings: Settings, key: str) -> Any:
-    """Return the effective value of a setting: with embedded URLs and full paths filled in, and passwords masked."""
-    from scheduler.settings.model import shown
-
-    derived = {
-        "paths.home": settings.home,
-        "paths.dags_folder": settings.dags_folder,
-        "paths.logs_folder": settings.logs_folder,
-        "database.url": settings.database_url,
-        "broker.url": settings.broker_url,
-        "worker.database_url": settings.worker_database_url,
-    }
-    value = shown(key, derived.get(key, settings.value(key)))
-    return str(value) if isinstance(value, Path) else value

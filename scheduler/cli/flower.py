@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import os
-import socket
-from typing import TYPE_CHECKING
 
 import click
 
 from scheduler.cli import options, output
-from scheduler.exceptions import ConflictError
 from scheduler.flower import access
-
-if TYPE_CHECKING:
-    from scheduler.settings import Settings
 
 #: The name of a task is dag.task (the shadow of its message), and its args are the run.
 TASK_COLUMNS = "name,args,state,worker,received,started,runtime,uuid"
@@ -30,7 +22,7 @@ def flower() -> None:
     available only if FLOWER_BASIC_AUTH or FLOWER_UNAUTHENTICATED_API is set.
     """
     settings = options.settings()
-    _refuse_taken_port(settings)
+    options.refuse_taken_port("flower", settings.flower.address, settings.flower.port)
     from scheduler.flower.control import refuse_revoke
     from scheduler.messaging import publisher
     from scheduler.process import hardening
@@ -56,17 +48,3 @@ def flower() -> None:
     names = [name.strip().lower() for name in settings.flower.allowed_hosts.split(",") if name.strip()]
     access.guard([*names, address.lower()])
     app.start(["--quiet", "flower", *(f"--{name}={value}" for name, value in arguments.items())])
-
-
-def _refuse_taken_port(settings: Settings) -> None:
-    """Raise ConflictError if the port is in use, to avoid a traceback later. Another process may still take it in between."""
-    address, port = settings.flower.address, settings.flower.port
-    try:
-        addresses = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        with contextlib.closing(socket.socket(addresses[0][0], socket.SOCK_STREAM)) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(addresses[0][4])
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise ConflictError(f"Port {port} of {address} is taken: set PACELINE_FLOWER_PORT to another.") from None
-        raise ConflictError(f"Flower cannot listen on {address}:{port} ({error.strerror}): set PACELINE_FLOWER_ADDRESS.") from None

@@ -1,8 +1,10 @@
 """Shared parts of the commands: settings and engine on demand, and types and options that check arguments."""
 
 import contextlib
+import errno
 import json
 import os
+import socket
 import sys
 from collections.abc import Callable
 from datetime import datetime
@@ -14,6 +16,7 @@ import click
 
 from scheduler.cli import output
 from scheduler.cli.late import database, migrate, wakeups
+from scheduler.exceptions import ConflictError
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
@@ -104,6 +107,21 @@ def wake(*tokens: str) -> None:
     """Wake a scheduler. Without Redis, the next poll a second later has the same effect."""
     with contextlib.closing(wakeups.Wakeups(settings())) as sender:
         sender.wake(*tokens)
+
+
+def refuse_taken_port(section: str, address: str, port: int) -> None:
+    """Raise ConflictError if the port is in use, to avoid a traceback later. Another process may still take it in between."""
+    try:
+        addresses = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        with contextlib.closing(socket.socket(addresses[0][0], socket.SOCK_STREAM)) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(addresses[0][4])
+    except OSError as error:
+        key = f"PACELINE_{section.upper()}"
+        if error.errno == errno.EADDRINUSE:
+            raise ConflictError(f"Port {port} of {address} is taken: set {key}_PORT to another.") from None
+        why = error.strerror
+        raise ConflictError(f"{section.capitalize()} cannot listen on {address}:{port} ({why}): set {key}_ADDRESS.") from None
 
 
 def standard_input() -> str:

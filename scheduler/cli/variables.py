@@ -31,7 +31,7 @@ def list_() -> None:
 def get(key: str, show: bool) -> None:
     """Print the value of a variable."""
     row = options.transact(store.variable, key, options.cipher())
-    value = row["value"] if show else _hidden(key, row["value"])
+    value = row["value"] if show else secrets_masker.shown(key, row["value"])
     output.result({**row, "value": value}, value)
 
 
@@ -86,12 +86,3 @@ def _entry(key: str, given: Any) -> tuple[str, str, str | None]:
     return key, given if isinstance(given, str) else json.dumps(given, ensure_ascii=False), description
 
 
-def _hidden(key: str, text: str) -> str:
-    if secrets_masker.looks_secret(key):
-        return secrets_masker.MASK
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return text
-    shown = secrets_masker.hidden(value)
-    return text if shown == value else json.dumps(shown, ensure_ascii=False)

@@ -102,6 +102,18 @@ def hidden(value: Any, *, secret: bool = False) -> Any:
     return MASK if secret and value not in (None, "") else value
 
 
+def shown(name: str, text: str) -> str:
+    """Return the text of a variable for display: *** if its name sounds secret, and without secret fields if it is JSON."""
+    if looks_secret(name):
+        return MASK
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    without = hidden(value)
+    return text if without == value else json.dumps(without, ensure_ascii=False)
+
+
 def longest_start(data: bytes, wanted: Iterable[bytes]) -> int:
     """Return how many bytes at the end of `data` may be the start of one of `wanted`."""
     longest = 0

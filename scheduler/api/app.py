@@ -1,0 +1,104 @@
+"""The web application: its routes, its middleware, and what all requests share."""
+
+import contextlib
+import logging
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio.to_thread
+from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
+
+from scheduler.api import asgi, database, errors, routes
+from scheduler.api.call import PREFIX, Service, admitted, ended
+from scheduler.api.login import Logins
+from scheduler.messaging.wakeups import Wakeups
+from scheduler.settings import Settings
+from scheduler.store.dags.versions import Versions
+
+log = logging.getLogger("paceline.web")
+
+TITLE = "Paceline"
+DESCRIPTION = "Paceline's REST API. Paths and fields are those of Airflow's stable API where Airflow has the same thing."
+
+
+def create(settings: Settings, stopping: threading.Event | None = None) -> FastAPI:
+    """The application of one web process."""
+    engine = database.create(settings)
+    service = Service(
+        settings, engine, Logins(settings, engine), Wakeups(settings), stopping or threading.Event(), Versions(), threading.Lock()
+    )
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        # More threads than connections would only wait for one.
+        anyio.to_thread.current_default_thread_limiter().total_tokens = settings.web.pool_size + 2
+        yield
+        service.stopping.set()
+        service.wakeups.close()
+        engine.dispose()
+
+    app = FastAPI(
+        title=TITLE,
+        description=DESCRIPTION,
+        version=routes.version(),
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+        generate_unique_id_function=_operation_id,
+        redirect_slashes=False,
+        max_body_size=settings.web.max_request_bytes,
+    )
+    app.state.service = service
+    errors.install(app)
+    for public in routes.PUBLIC:
+        app.include_router(public)
+    api = APIRouter(prefix=PREFIX, dependencies=[Depends(admitted)], responses=routes.ERRORS)
+    for router in routes.ROUTERS:
+        api.include_router(router)
+
+    @api.get("/openapi.json", include_in_schema=False)
+    def openapi(request: Request) -> JSONResponse:
+        return JSONResponse(request.app.openapi())
+
+    app.include_router(api)
+    app.add_middleware(_Audited, service=service)
+    app.add_middleware(asgi.EntityTags)
+    app.add_middleware(asgi.Prefix, base_path=settings.web.base_path)
+    return app
+
+
+def _operation_id(route: APIRoute) -> str:
+    return route.name
+
+
+class _Audited:
+    """Completes the audit entry of a change with the status of its response."""
+
+    def __init__(self, app: asgi.App, service: Service) -> None:
+        self._app = app
+        self._service = service
+
+    async def __call__(self, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
+        status = 500
+
+        async def noted(message: Any) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                entry = scope.get("state", {}).pop("audit", None)
+                # Before the response: a client that has it finds the complete entry.
+                if entry is not None:
+                    await self._end(entry, status)
+            await send(message)
+
+        await self._app(scope, receive, noted)
+
+    async def _end(self, entry: int, status: int) -> None:
+        try:
+            await anyio.to_thread.run_sync(ended, self._service, entry, status)
+        except Exception:
+            log.exception("The status %d of audit entry %d is not stored", status, entry)

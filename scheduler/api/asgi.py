@@ -1,0 +1,75 @@
+"""What surrounds every request, as ASGI middleware: path prefix, entity tags and security headers."""
+
+import hashlib
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+Scope = dict[str, Any]
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+HEADERS = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"same-origin"),
+    (b"x-frame-options", b"DENY"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+]
+
+
+class Prefix:
+    """Serves the application under a path prefix, whether the reverse proxy removes the prefix or not."""
+
+    def __init__(self, app: App, base_path: str) -> None:
+        self._app = app
+        self._base_path = base_path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and self._base_path:
+            scope = dict(scope)
+            if not scope["path"].startswith(f"{self._base_path}/"):
+                scope["path"] = self._base_path + scope["path"]
+                scope["raw_path"] = self._base_path.encode() + scope.get("raw_path", b"")
+            scope["root_path"] = self._base_path
+        await self._app(scope, receive, send)
+
+
+class EntityTags:
+    """Gives each JSON response of a GET an ETag, and answers 304 to a client that has this response already."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        known = b""
+        if scope["method"] == "GET":
+            known = next((value for name, value in scope["headers"] if name == b"if-none-match"), b"")
+        start: Any = None
+
+        async def tagged(message: Any) -> None:
+            nonlocal start
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", []), *HEADERS]
+                if scope["method"] == "GET" and message["status"] == 200 and _is_json(message["headers"]):
+                    start = message
+                    return
+            elif start is not None:
+                begun, start = start, None
+                if not message.get("more_body"):
+                    tag = b'"' + hashlib.blake2b(message.get("body", b""), digest_size=12).hexdigest().encode() + b'"'
+                    begun["headers"] += [(b"etag", tag), (b"cache-control", b"private, no-cache")]
+                    if tag in [one.strip().removeprefix(b"W/") for one in known.split(b",")]:
+                        begun["status"] = 304
+                        begun["headers"] = [one for one in begun["headers"] if one[0] not in {b"content-length", b"content-type"}]
+                        message = message | {"body": b""}
+                await send(begun)
+            await send(message)
+
+        await self._app(scope, receive, tagged)
+
+
+def _is_json(headers: list[tuple[bytes, bytes]]) -> bool:
+    return any(name == b"content-type" and value.startswith(b"application/json") for name, value in headers)

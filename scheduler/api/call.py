@@ -1,0 +1,197 @@
+"""One request to the API: its account, its database, and what it may see."""
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
+
+from fastapi import Depends, Request
+from sqlalchemy import Connection, Engine
+
+from scheduler.api import access
+from scheduler.api.database import acting_as
+from scheduler.api.errors import ForbiddenError
+from scheduler.api.login import SAFE, Logins
+from scheduler.messaging.wakeups import Wakeups
+from scheduler.serialized.dag import SerializedDag
+from scheduler.settings import Settings
+from scheduler.store.accounts import audit
+from scheduler.store.accounts.accounts import Account
+from scheduler.store.dags.versions import Versions
+from scheduler.store.db.database import transact
+from scheduler.store.lists import dags
+from scheduler.store.secrets.cipher import Cipher
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: The most runs of a change that are announced to schedulers; the others are found by the next poll, a second later.
+MOST_WAKEUPS = 500
+#: Values of these keys never enter the audit log.
+SECRET_FIELDS = frozenset({"password", "extra", "value", "conf", "dag_run_conf"})
+#: Characters of a body in the audit log.
+LONGEST_EXTRA = 4000
+PREFIX = "/api/v2"
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What all requests of a web process share."""
+
+    settings: Settings
+    engine: Engine
+    logins: Logins
+    wakeups: Wakeups
+    #: Set when the process shuts down: streams end then.
+    stopping: threading.Event
+    versions: Versions
+    versions_lock: threading.Lock
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request that may be made by its account."""
+
+    service: Service
+    account: Account
+    address: str
+
+    @property
+    def settings(self) -> Settings:
+        return self.service.settings
+
+    @property
+    def engine(self) -> Engine:
+        """The engine for changes; their events name the account."""
+        return acting_as(self.service.engine, self.account.name)
+
+    def read(self, work: Callable[Concatenate[Connection, P], R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Return `work(connection, ...)`."""
+        return transact(self.service.engine, work, *args, **kwargs)
+
+    def write(self, work: Callable[Concatenate[Connection, P], R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Return `work(connection, ...)`, whose state changes name the account."""
+        return transact(self.engine, work, *args, **kwargs)
+
+    def wake(self, *tokens: str, runs: frozenset[int] | set[int] = frozenset()) -> None:
+        """Wake schedulers. Without Redis, their next poll a second later has the same effect."""
+        self.service.wakeups.wake(*tokens, *(f"run:{run}" for run in sorted(runs)[:MOST_WAKEUPS]))
+
+    def tags(self, role: str = "viewer") -> list[str] | None:
+        """The tags of the DAGs on which the account has this role; None means all DAGs."""
+        return access.tags_with(self.account, role)
+
+    def require(self, dag_id: str, role: str) -> None:
+        """ForbiddenError, or NotFoundError if the account may not know of the DAG."""
+        self.read(authorize_dag, self.account, access.Needs(role, "dag"), dag_id)
+
+    def cipher(self) -> Cipher:
+        return Cipher.of(self.settings, make=True)
+
+    def version(self, version_id: int) -> SerializedDag:
+        """A version of a DAG, from the cache of this process."""
+        with self.service.versions_lock:
+            return self.read(lambda connection: self.service.versions.dag(connection, version_id))
+
+
+def authorize_dag(connection: Connection, account: Account, needs: access.Needs, dag_id: str) -> None:
+    """ForbiddenError if the account may not do this to a DAG. An unknown DAG is a matter of the route."""
+    if needs.scope != "dag" or dag_id == "~" or access.at_least(account.role, needs.role):
+        if not access.may(account, needs):
+            raise access.refusal(needs)
+        return
+    if not access.may(account, needs, dags.tags_of(connection, dag_id) or []):
+        raise access.refusal(needs)
+
+
+def begin(request: Request) -> Call:
+    """Authenticate and authorize a request, and begin its entry in the audit log if it is a change."""
+    service: Service = request.app.state.service
+    address = request.client.host if request.client else ""
+    account = service.logins.account(request)
+    route = request.scope["route"]
+    needs = access.TABLE.get(f"{request.method} {route.path.removeprefix(PREFIX)}")
+    if needs is None:
+        raise ForbiddenError("This route has no entry in the table of rights.")
+    body = getattr(request, "_json", None) if request.method not in SAFE else None
+    transact(service.engine, _admit, request, account, needs, body, address)
+    return Call(service, account, address)
+
+
+def _admit(connection: Connection, request: Request, account: Account, needs: access.Needs, body: Any, address: str) -> None:
+    path = request.path_params
+    refused: ForbiddenError | None = None
+    try:
+        if "dag_id" in path:
+            authorize_dag(connection, account, needs, path["dag_id"])
+        elif not access.may(account, needs):
+            raise access.refusal(needs)
+    except ForbiddenError as error:
+        refused = error
+    if request.method not in SAFE and not _only_reads(request):
+        request.state.audit = audit.begin(
+            connection,
+            request.scope["route"].name,
+            account=account.name,
+            address=address,
+            extra=_extra(request, body),
+            **_subject(path, body),
+        )
+    if refused is not None:
+        if hasattr(request.state, "audit"):
+            audit.end(connection, request.state.audit, 403)
+        request.state.refused = refused
+
+
+def _only_reads(request: Request) -> bool:
+    path: str = request.scope["route"].path
+    return path.endswith(("/list", "/dry_run"))
+
+
+def _subject(path: Mapping[str, Any], body: Any) -> dict[str, Any]:
+    found = body if isinstance(body, dict) else {}
+    index = str(path.get("map_index", ""))
+    return {
+        "dag_id": _text(path.get("dag_id") or found.get("dag_id")),
+        "run_id": _text(path.get("dag_run_id") or found.get("dag_run_id")),
+        "task_id": _text(path.get("task_id")),
+        "map_index": int(index) if index.lstrip("-").isdecimal() and len(index) < 9 else None,
+    }
+
+
+def _text(value: Any) -> str | None:
+    return value.replace("\0", "")[:250].encode("utf-8", "replace").decode() if isinstance(value, str) else None
+
+
+def _extra(request: Request, body: Any) -> dict[str, Any]:
+    extra: dict[str, Any] = {
+        name: _text(str(value)) for name, value in (*request.path_params.items(), *request.query_params.items())
+    }
+    if body is not None:
+        text = json.dumps(_without_secrets(body), ensure_ascii=True)
+        extra["body"] = json.loads(text) if len(text) <= LONGEST_EXTRA and "\\u0000" not in text else f"{len(text)} characters"
+    return extra
+
+
+def _without_secrets(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(name): "***" if name in SECRET_FIELDS else _without_secrets(item) for name, item in value.items()}
+    return [_without_secrets(item) for item in value] if isinstance(value, list) else value
+
+
+async def admitted(call: Annotated[Call, Depends(begin)], request: Request) -> Call:
+    """A request whose account may make it. The refusal comes after its entry in the audit log is stored."""
+    refused: ForbiddenError | None = getattr(request.state, "refused", None)
+    if refused is not None:
+        raise refused
+    return call
+
+
+#: What each route receives.
+Api = Annotated[Call, Depends(admitted)]
+
+
+def ended(service: Service, entry: int, status: int) -> None:
+    """Complete an entry of the audit log."""
+    transact(service.engine, audit.end, entry, status)

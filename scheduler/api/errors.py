@@ -1,0 +1,110 @@
+"""Errors as responses: `{"detail": ...}` with the status that says what to do about it."""
+
+import logging
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from sqlalchemy.exc import DataError, DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from scheduler.exceptions import (
+    BackfillError,
+    ConflictError,
+    NotFoundError,
+    PacelineError,
+    StaleTryError,
+    UnreachableError,
+    UnreadableVersionError,
+)
+from scheduler.store.db import database, sqlstates
+
+log = logging.getLogger("paceline.web")
+
+#: The status of an error. Others are 400: the request asks for something impossible.
+STATUS: dict[type[PacelineError], int] = {
+    NotFoundError: 404,
+    ConflictError: 409,
+    StaleTryError: 409,
+    UnreadableVersionError: 409,
+    BackfillError: 422,
+    UnreachableError: 503,
+}
+#: Seconds after which a client may repeat a request that failed with 503.
+RETRY_AFTER_S = 2
+
+
+class ForbiddenError(PacelineError):
+    """This account may not do that."""
+
+
+class UnauthenticatedError(PacelineError):
+    """Log in, or send a token as `Authorization: Bearer`."""
+
+
+class TooManyLoginsError(PacelineError):
+    """Too many failed logins."""
+
+    def __init__(self, wait_s: float) -> None:
+        super().__init__(f"Too many failed logins: try again in {wait_s:.0f} seconds.")
+        self.wait_s = wait_s
+
+
+class UnsupportedError(PacelineError):
+    """Paceline does not have this."""
+
+
+STATUS |= {ForbiddenError: 403, UnauthenticatedError: 401, TooManyLoginsError: 429, UnsupportedError: 501}
+
+
+def install(app: FastAPI) -> None:
+    """Answer each error of a route with its status and message."""
+    app.add_exception_handler(PacelineError, _paceline)
+    app.add_exception_handler(DBAPIError, _database)
+    app.add_exception_handler(PoolTimeoutError, _busy)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+def response(error: PacelineError) -> JSONResponse:
+    """The response to an error."""
+    status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 400)
+    headers = {}
+    if status == 503:
+        headers["Retry-After"] = str(RETRY_AFTER_S)
+    if isinstance(error, TooManyLoginsError):
+        headers["Retry-After"] = str(int(error.wait_s) + 1)
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return JSONResponse({"detail": str(error)}, status, headers)
+
+
+def _paceline(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, PacelineError)
+    return response(error)
+
+
+def _database(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, DBAPIError)
+    if isinstance(error, DataError):
+        return JSONResponse({"detail": f"PostgreSQL cannot use a value: {str(error.orig).splitlines()[0]}."}, 400)
+    if sqlstates.is_passing(error.orig) or getattr(error.orig, "pgcode", None) == sqlstates.NO_RIGHT:
+        return response(database.translate(error))
+    return _unexpected(request, error)
+
+
+def _busy(request: Request, error: Exception) -> JSONResponse:
+    return response(UnreachableError("All database connections of this web process are in use: try again."))
+
+
+def _invalid(request: Request, error: Exception) -> JSONResponse:
+    """Without the values: they may be secret, and JSON cannot hold each of them."""
+    assert isinstance(error, RequestValidationError)
+    detail: list[dict[str, Any]] = [{"loc": list(one["loc"]), "msg": one["msg"], "type": one["type"]} for one in error.errors()]
+    return JSONResponse({"detail": detail}, 422)
+
+
+def _unexpected(request: Request, error: Exception) -> JSONResponse:
+    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return JSONResponse({"detail": "Unexpected error: the log of the web process has the details."}, 500)

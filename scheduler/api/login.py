@@ -1,0 +1,112 @@
+"""Logins: passwords become JWTs or cookie sessions, and each request proves its account with one of these or an API token."""
+
+import hashlib
+import hmac
+import secrets
+import threading
+from dataclasses import dataclass
+from datetime import datetime
+
+import jwt
+from fastapi import Request
+from sqlalchemy import Engine
+
+from scheduler.api.errors import ForbiddenError, TooManyLoginsError, UnauthenticatedError
+from scheduler.settings import Settings
+from scheduler.store.accounts import accounts, audit, keys, logins, passwords
+from scheduler.store.accounts.accounts import Account
+from scheduler.store.db.database import transact
+from scheduler.store.secrets import cipher
+
+SESSION_COOKIE, CSRF_COOKIE, CSRF_HEADER = "paceline_session", "paceline_csrf", "x-csrf-token"
+ALGORITHM = "HS256"
+SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+#: argon2 takes 64 MB for each hash, and a processor for a tenth of a second.
+_hashing = threading.BoundedSemaphore(2)
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """What a successful login gives."""
+
+    account: Account
+    key: str
+    expires_at: datetime
+
+
+class Logins:
+    """Signs and checks logins of one web process. All web processes of a database share the secret."""
+
+    def __init__(self, settings: Settings, engine: Engine) -> None:
+        self._web = settings.web
+        self._engine = engine
+        self._secret = (settings.web.signing_key or cipher.derived(settings, "web logins")).encode()
+
+    def log_in(self, name: str, password: str, address: str, kind: str) -> Login:
+        """Check a password and begin a session of this kind. UnauthenticatedError, TooManyLoginsError."""
+        web = self._web
+        wait_s = transact(
+            self._engine, logins.seconds_to_wait, name, address, attempts=web.login_attempts, window_s=web.login_window
+        )
+        if wait_s > 0:
+            raise TooManyLoginsError(wait_s)
+        found = transact(self._engine, accounts.password_hash, name)
+        with _hashing:
+            fits = passwords.fits(password, found and found[1])
+        if found is None or not fits:
+            transact(self._engine, logins.failed, name, address, window_s=web.login_window)
+            self._record("login_failed", name, address, 401)
+            raise UnauthenticatedError("The user name or the password is wrong.")
+        transact(self._engine, logins.succeeded, name, address)
+        lasts_s = web.session_timeout if kind == "session" else web.token_timeout
+        key, expires_at = transact(self._engine, keys.issue, found[0], kind, lasts_s=lasts_s, address=address)
+        account = transact(self._engine, keys.account, key, kind)
+        if account is None:
+            raise UnauthenticatedError("The account was deleted.")
+        self._record("login", account.name, address, 200)
+        return Login(account, key, expires_at)
+
+    def token(self, login: Login) -> str:
+        """The JWT of a login. It is valid as long as its session is."""
+        claims = {"sub": str(login.account.id), "name": login.account.name, "sid": login.key, "exp": login.expires_at}
+        return jwt.encode(claims, self._secret, ALGORITHM)
+
+    def csrf(self, session: str) -> str:
+        """The text that a page must send with each change that its cookie authenticates."""
+        return hmac.new(self._secret, b"csrf " + session.encode(), hashlib.sha256).hexdigest()
+
+    def account(self, request: Request) -> Account:
+        """The account of a request. UnauthenticatedError; ForbiddenError for a change without the CSRF token."""
+        scheme, _, credential = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            return self._of_bearer(credential.strip())
+        session = request.cookies.get(SESSION_COOKIE)
+        if not session:
+            raise UnauthenticatedError
+        found = transact(self._engine, keys.account, session, "session")
+        if found is None:
+            raise UnauthenticatedError("The session has ended: log in again.")
+        if request.method not in SAFE and not self.same_origin(request, session):
+            raise ForbiddenError("The header X-CSRF-Token is missing or wrong: reload the page.")
+        return found
+
+    def same_origin(self, request: Request, session: str) -> bool:
+        """Whether a request with a session cookie comes from a page of this session."""
+        return secrets.compare_digest(request.headers.get(CSRF_HEADER, "").encode(), self.csrf(session).encode())
+
+    def _of_bearer(self, credential: str) -> Account:
+        if credential.startswith(keys.PREFIX):
+            found = transact(self._engine, keys.account, credential, "token")
+        else:
+            try:
+                session = str(jwt.decode(credential, self._secret, [ALGORITHM], options={"require": ["exp", "sid"]})["sid"])
+            except jwt.InvalidTokenError:
+                raise UnauthenticatedError("The token is not valid: get one from POST /auth/token.") from None
+            found = transact(self._engine, keys.account, session, "jwt")
+        if found is None:
+            raise UnauthenticatedError("The token has ended: get one from POST /auth/token.")
+        return found
+
+    def _record(self, event: str, name: str, address: str, status: int) -> None:
+        entry = transact(self._engine, audit.begin, event, account=name[:250], address=address)
+        transact(self._engine, audit.end, entry, status)

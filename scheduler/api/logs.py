@@ -1,0 +1,79 @@
+"""Parts of the log of a try, from its file."""
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from scheduler.exceptions import NotFoundError, UsageError
+from scheduler.settings import Settings, log_paths
+from scheduler.states import FINISHED
+
+#: Bytes of one part. A longer line is several.
+PART = 1_048_576
+#: States in which a try may still write to its log.
+GOING_ON = frozenset({None, "scheduled", "queued", "running", "shutdown"})
+
+
+def path(settings: Settings, ti: dict[str, object], try_number: int) -> Path:
+    """The log of a try. NotFoundError that says why there is none."""
+    found = Path(
+        log_paths.try_path(
+            settings.logs_folder,
+            dag_id=str(ti["dag_id"]),
+            run_id=str(ti["run_id"]),
+            task_id=str(ti["task_id"]),
+            map_index=int(str(ti["map_index"])),
+            try_number=try_number,
+        )
+    )
+    if found.is_file():
+        return found
+    which = f"Try {try_number} of task {ti['task_id']!r} of run {ti['run_id']!r}"
+    if try_number > int(str(ti["try_number"])) or (try_number == ti["try_number"] and ti["state"] in {None, "scheduled", "queued"}):
+        raise NotFoundError(f"{which} has not begun.")
+    if ti["try_number"] == 0 and ti["state"] in FINISHED:
+        raise NotFoundError(f"Task {ti['task_id']!r} is {ti['state']}: nothing ran, so there is no log.")
+    raise NotFoundError(f"{which} has no log on this machine: look on the machine of its worker.")
+
+
+def part(file: Path, offset: int, *, ended: bool = True) -> tuple[list[str], int]:
+    """The whole lines from a byte offset on, and the offset after them. Only of a try that has ended, also an unfinished last line.
+
+    A line longer than a part is cut.
+    """
+    with file.open("rb") as stream:
+        stream.seek(offset)
+        data = stream.read(PART)
+    if len(data) == PART or not ended:
+        end = data.rfind(b"\n") + 1
+        data = data[:end] if end or len(data) < PART else data
+    found = data.decode("utf-8", "replace").removesuffix("\n").split("\n") if data else []
+    return [line.rstrip("\r") for line in found], offset + len(data)
+
+
+def lines(file: Path) -> Iterator[str]:
+    """All lines until the present end of the log."""
+    offset = 0
+    end = file.stat().st_size
+    while offset < end:
+        found, offset = part(file, offset)
+        yield from found
+
+
+def token(offset: int) -> str:
+    """The continuation token for an offset."""
+    return base64.urlsafe_b64encode(json.dumps({"offset": offset}).encode()).decode().rstrip("=")
+
+
+def offset_of(text: str | None) -> int:
+    """The offset of a continuation token. UsageError."""
+    if not text:
+        return 0
+    try:
+        offset = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))["offset"]
+        if isinstance(offset, int) and not isinstance(offset, bool) and 0 <= offset < 2**63:
+            return offset
+    except (ValueError, TypeError, KeyError, RecursionError):
+        pass
+    raise UsageError("The token is not one that this log returned: start without a token.")

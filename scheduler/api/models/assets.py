@@ -1,0 +1,127 @@
+"""Assets and their updates."""
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from scheduler.api.models.base import Body, Model, Page, from_row
+
+
+class AssetUse(Model):
+    """A DAG that is scheduled by an asset, or a task that updates it."""
+
+    dag_id: str
+    created_at: datetime
+    updated_at: datetime
+
+
+class AssetTask(AssetUse):
+    """A task that updates an asset."""
+
+    task_id: str
+
+
+class LastAssetEvent(Model):
+    """The newest update of an asset."""
+
+    id: int | None = None
+    timestamp: datetime | None = None
+
+
+class Asset(Model):
+    """An asset."""
+
+    id: int
+    name: str
+    uri: str
+    group: str = "asset"
+    extra: dict[str, Any] | None = None
+    created_at: datetime
+    updated_at: datetime
+    scheduled_dags: list[AssetUse]
+    producing_tasks: list[AssetTask]
+    consuming_tasks: list[AssetTask] = Field(default_factory=list)
+    aliases: list[dict[str, Any]] = Field(default_factory=list)
+    watchers: list[dict[str, Any]] = Field(default_factory=list)
+    last_asset_event: LastAssetEvent | None
+
+
+class AssetPage(Page):
+    """A page of assets."""
+
+    assets: list[Asset]
+
+
+class AssetAliasPage(Page):
+    """Always empty: Paceline has no asset aliases."""
+
+    asset_aliases: list[dict[str, Any]] = Field(default_factory=list)
+
+
+class AssetRun(Model):
+    """A run that an update of an asset made."""
+
+    run_id: str
+    dag_id: str
+    logical_date: datetime | None
+    start_date: datetime
+    end_date: datetime | None
+    state: str
+    data_interval_start: datetime | None
+    data_interval_end: datetime | None
+    partition_key: str | None = None
+    triggering: bool = True
+
+
+class AssetEvent(Model):
+    """An update of an asset."""
+
+    id: int
+    asset_id: int = from_row("asset_number")
+    uri: str | None
+    name: str | None
+    group: str | None = "asset"
+    extra: dict[str, Any] | None
+    source_task_id: str | None = from_row("task_id")
+    source_dag_id: str | None = from_row("dag_id")
+    source_run_id: str | None = from_row("run_id")
+    source_map_index: Annotated[int, Field(validation_alias="map_index")]
+    created_dagruns: list[AssetRun] = from_row("created_runs")
+    timestamp: datetime = from_row("created_at")
+    partition_key: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_row(cls, row: Any) -> Any:
+        return row | {"map_index": -1} if isinstance(row, dict) and row.get("map_index") is None else row
+
+
+class AssetEventPage(Page):
+    """A page of updates of assets."""
+
+    asset_events: list[AssetEvent]
+
+
+class AssetEventBody(Body):
+    """An update of an asset."""
+
+    asset_id: int
+    extra: dict[str, Any] = Field(default_factory=dict)
+    partition_key: str | None = None
+    access_control: dict[str, Any] | None = None
+
+
+class QueuedEvent(Model):
+    """An update that a DAG waits to consume."""
+
+    dag_id: str
+    dag_display_name: str = from_row("dag_id")
+    asset_id: int = from_row("asset_number")
+    created_at: datetime
+
+
+class QueuedEventPage(Page):
+    """Updates that DAGs wait to consume."""
+
+    queued_events: list[QueuedEvent]

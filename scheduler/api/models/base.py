@@ -1,0 +1,106 @@
+"""What all shapes share."""
+
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+
+#: Kinds of things whose numbers are shown as UUIDs, so that two kinds never share one.
+RUN_NUMBER, INSTANCE_NUMBER, VERSION_NUMBER = 1, 2, 3
+
+
+def uuid(kind: int, number: int) -> UUID:
+    """A number of the database as a UUID."""
+    return UUID(int=kind << 64 | number)
+
+
+class Model(BaseModel):
+    """A response. It is read from a row by the alias of each field; other columns are left out."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+
+class Body(BaseModel):
+    """A request. Unknown fields are rejected."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+def from_row(name: str, **options: Any) -> Any:
+    """A field with another name in the store."""
+    return Field(validation_alias=name, **options)
+
+
+class Version(Model):
+    """A version of a DAG."""
+
+    id: Annotated[UUID, BeforeValidator(lambda value: uuid(VERSION_NUMBER, value) if isinstance(value, int) else value)] = from_row(
+        "version_id"
+    )
+    version_number: int
+    dag_id: str
+    dag_display_name: str = from_row("dag_id")
+    bundle_name: str | None = "dags-folder"
+    bundle_version: str | None = None
+    bundle_url: str | None = None
+    created_at: datetime = from_row("version_created_at")
+
+
+class Page(Model):
+    """What every list has."""
+
+    total_entries: int
+
+
+class CursorPage(Model):
+    """What lists with cursors have: `total_entries` with limit and offset, the cursors with a cursor."""
+
+    total_entries: int | None = None
+    total_entries_limit: int | None = None
+    next_cursor: str | None = None
+    previous_cursor: str | None = None
+
+
+def _with_plus(value: Any) -> Any:
+    """Clients that do not encode the + of a UTC offset send a space."""
+    return value.replace(" ", "+") if isinstance(value, str) and value.count(" ") == 1 and "T" in value else value
+
+
+def _in_utc(value: datetime) -> datetime:
+    try:
+        return (value if value.tzinfo else value.replace(tzinfo=UTC)).astimezone(UTC)
+    except OverflowError:
+        raise ValueError("the time must lie in the years 1 to 9999 in UTC") from None
+
+
+#: A time of a client: without an offset, it is UTC.
+Moment = Annotated[
+    datetime,
+    BeforeValidator(_with_plus),
+    AfterValidator(_in_utc),
+]
+Note = Annotated[str, StringConstraints(max_length=1000)]
+Missing = Literal["fail", "skip"]
+Existing = Literal["fail", "skip", "overwrite"]
+
+
+class BulkResult(Model):
+    """What became of one kind of bulk action."""
+
+    success: list[str] = Field(default_factory=list)
+    errors: list[dict[str, Any]] = Field(default_factory=list)
+
+
+class BulkResponse(Model):
+    """What became of each kind of bulk action; null for kinds that were not asked for."""
+
+    create: BulkResult | None = None
+    update: BulkResult | None = None
+    delete: BulkResult | None = None
+
+
+class Detail(Model):
+    """An error."""
+
+    detail: str | list[dict[str, Any]]

@@ -1,0 +1,143 @@
+"""DAG runs."""
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from scheduler.api.models.base import Body, CursorPage, Model, Moment, Note, Version, from_row
+from scheduler.states import RunState
+
+#: Airflow's name for what made a run, by the first word of ours.
+MADE_BY = {"cli": "cli", "demo": "cli", "schedule": "timetable", "backfill": "backfill", "asset": "asset", "api": "rest_api"}
+
+
+class DagRun(Model):
+    """A run of a DAG."""
+
+    dag_run_id: str = from_row("run_id")
+    dag_id: str
+    dag_display_name: str = from_row("dag_id")
+    run_type: str
+    state: RunState
+    triggered_by: str | None
+    triggering_user_name: str | None = None
+    logical_date: datetime | None
+    data_interval_start: datetime | None
+    data_interval_end: datetime | None
+    run_after: datetime
+    queued_at: datetime | None
+    start_date: datetime | None = from_row("started_at")
+    end_date: datetime | None = from_row("ended_at")
+    duration: float | None
+    last_scheduling_decision: datetime | None = from_row("examined_at")
+    conf: dict[str, Any] | None
+    note: str | None
+    dag_versions: list[Version]
+    bundle_version: str | None = None
+    partition_key: str | None = None
+    partition_date: datetime | None = None
+    #: Why the schedulers cannot decide a running run.
+    scheduling_error: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_row(cls, row: Any) -> Any:
+        if not isinstance(row, dict) or "version_id" not in row:
+            return row
+        kind, _, user = (row["triggered_by"] or "").partition(":")
+        return row | {
+            "triggered_by": MADE_BY.get(kind, "operator" if row["triggered_by"] else None),
+            "triggering_user_name": user or None,
+            "dag_versions": [row],
+        }
+
+
+class DagRunPage(CursorPage):
+    """A page of runs."""
+
+    dag_runs: list[DagRun]
+
+
+class TriggerBody(Body):
+    """A new manual run."""
+
+    dag_run_id: str | None = None
+    logical_date: Moment | None = None
+    data_interval_start: Moment | None = None
+    data_interval_end: Moment | None = None
+    run_after: Moment | None = None
+    conf: dict[str, Any] | None = None
+    note: Note | None = None
+    partition_key: str | None = None
+
+
+class DagRunPatch(Body):
+    """A change of a run."""
+
+    state: Literal["queued", "success", "failed"] | None = None
+    note: Note | None = None
+
+
+class DagRunClear(Body):
+    """Which task instances of a run to clear."""
+
+    dry_run: bool = True
+    only_failed: bool = False
+    only_new: bool = False
+    run_on_latest_version: bool | None = None
+    note: Note | None = None
+
+
+class DagRunRef(Body):
+    """A run in a bulk request."""
+
+    dag_run_id: str
+    dag_id: str | None = None
+    state: Literal["queued", "success", "failed"] | None = None
+    note: Note | None = None
+
+
+class DagRunsClear(Body):
+    """Several runs to clear."""
+
+    dag_runs: list[DagRunRef] | None = None
+    dry_run: bool = True
+    only_failed: bool = False
+    only_new: bool = False
+    run_on_latest_version: bool | None = None
+    note: Note | None = None
+    partition_key: str | None = None
+    partition_date_start: Moment | None = None
+    partition_date_end: Moment | None = None
+
+
+class DagRunsFilter(Body):
+    """A list of runs by filters in the body."""
+
+    order_by: str | None = None
+    page_offset: int = Field(0, ge=0)
+    page_limit: int = Field(100, ge=0)
+    dag_ids: list[str] | None = None
+    states: list[RunState | None] | None = None
+    run_after_gte: Moment | None = None
+    run_after_gt: Moment | None = None
+    run_after_lte: Moment | None = None
+    run_after_lt: Moment | None = None
+    logical_date_gte: Moment | None = None
+    logical_date_gt: Moment | None = None
+    logical_date_lte: Moment | None = None
+    logical_date_lt: Moment | None = None
+    start_date_gte: Moment | None = None
+    start_date_gt: Moment | None = None
+    start_date_lte: Moment | None = None
+    start_date_lt: Moment | None = None
+    end_date_gte: Moment | None = None
+    end_date_gt: Moment | None = None
+    end_date_lte: Moment | None = None
+    end_date_lt: Moment | None = None
+    duration_gte: float | None = None
+    duration_gt: float | None = None
+    duration_lte: float | None = None
+    duration_lt: float | None = None
+    conf_contains: str | None = None

@@ -1,0 +1,200 @@
+"""Task instances, their tries and logs."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from pydantic import Field, model_validator
+
+from scheduler.api.models.base import INSTANCE_NUMBER, Body, CursorPage, Model, Moment, Note, Page, Version, from_row, uuid
+from scheduler.api.models.dag_runs import DagRunsFilter
+
+#: Airflow's states, for filters. Ours have `shutdown`, which Airflow calls restarting.
+State = Literal[
+    "removed", "scheduled", "queued", "running", "success", "restarting", "failed", "up_for_retry", "up_for_reschedule",
+    "upstream_failed", "skipped", "deferred", "awaiting_input",
+]  # fmt: skip
+MARKABLE = Literal["success", "failed", "skipped"]
+
+
+class TaskInstanceTry(Model):
+    """One try of a task instance."""
+
+    dag_id: str
+    dag_run_id: str = from_row("run_id")
+    task_id: str
+    map_index: int
+    try_number: int
+    max_tries: int
+    state: State | None
+    start_date: datetime | None = from_row("started_at")
+    end_date: datetime | None = from_row("ended_at")
+    duration: float | None
+    task_display_name: str = from_row("task_id")
+    dag_display_name: str = from_row("dag_id")
+    hostname: str | None = from_row("host")
+    unixname: str | None = None
+    pool: str
+    pool_slots: int
+    queue: str | None
+    priority_weight: int | None
+    operator: str | None = None
+    operator_name: str | None = None
+    queued_when: datetime | None = from_row("queued_at")
+    scheduled_when: datetime | None = from_row("scheduled_at")
+    pid: int | None
+    executor: str | None = None
+    executor_config: str = "{}"
+    dag_version: Version | None
+    #: Additions of Paceline: why the try is in its state, and which processes queued and ran it.
+    reason: str | None = None
+    worker: str | None = None
+    queued_by: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_row(cls, row: Any) -> Any:
+        if not isinstance(row, dict) or "version_id" not in row:
+            return row
+        state = "restarting" if row["state"] == "shutdown" else row["state"]
+        return row | {"state": state, "dag_version": row}
+
+
+class TaskInstance(TaskInstanceTry):
+    """A task instance with its newest try."""
+
+    id: UUID
+    logical_date: datetime | None
+    run_after: datetime
+    rendered_map_index: str | None = from_row("map_label")
+    rendered_fields: dict[str, Any] = Field(default_factory=dict)
+    note: str | None
+    trigger: dict[str, Any] | None = None
+    triggerer_job: dict[str, Any] | None = None
+    #: Additions of Paceline: when a retry or the next poke is due, and the progress of a Spark task.
+    due_at: datetime | None = None
+    progress: Any = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _numbered(cls, row: Any) -> Any:
+        if isinstance(row, dict) and isinstance(row.get("id"), int):
+            return row | {"id": uuid(INSTANCE_NUMBER, row["id"])}
+        return row
+
+
+class TaskInstancePage(CursorPage):
+    """A page of task instances."""
+
+    task_instances: list[TaskInstance]
+
+
+class TaskInstanceTries(Page):
+    """The tries of a task instance."""
+
+    task_instances: list[TaskInstanceTry]
+
+
+class NewTask(Model):
+    """A task that a cleared run would get from a newer version of its DAG."""
+
+    task_id: str
+    task_display_name: str
+
+
+class ClearedTaskInstances(Page):
+    """What a dry run would clear."""
+
+    task_instances: list[TaskInstance | NewTask]
+
+
+class Dependency(Model):
+    """What a task instance waits for."""
+
+    name: str
+    reason: str
+
+
+class Dependencies(Model):
+    """All that a task instance waits for."""
+
+    dependencies: list[Dependency]
+
+
+class LogLine(Model):
+    """A line of a log."""
+
+    timestamp: datetime | None = None
+    event: str
+
+
+class Log(Model):
+    """A part of a log, and the token for the part after it."""
+
+    content: list[LogLine]
+    continuation_token: str | None
+
+
+class ExternalLogUrl(Model):
+    """The address of a log outside of Paceline."""
+
+    url: str
+
+
+class ExtraLinks(Page):
+    """Links of a task instance by name."""
+
+    extra_links: dict[str, str | None]
+
+
+class ClearTaskInstances(Body):
+    """Which task instances of a DAG to clear."""
+
+    dry_run: bool = True
+    start_date: Moment | None = None
+    end_date: Moment | None = None
+    only_failed: bool = True
+    only_running: bool = False
+    reset_dag_runs: bool = True
+    task_ids: list[str | Annotated[list[Any], Field(min_length=2, max_length=2)]] | None = None
+    dag_run_id: str | None = None
+    include_upstream: bool = False
+    include_downstream: bool = False
+    include_future: bool = False
+    include_past: bool = False
+    run_on_latest_version: bool | None = None
+    prevent_running_task: bool = False
+    note: Note | None = None
+
+
+class TaskInstancePatch(Body):
+    """A new state of a task instance, or a note."""
+
+    new_state: State | None = None
+    note: Note | None = None
+    include_upstream: bool = False
+    include_downstream: bool = False
+    include_future: bool = False
+    include_past: bool = False
+
+
+class TaskInstanceRef(TaskInstancePatch):
+    """A task instance in a bulk request."""
+
+    task_id: str
+    map_index: int | None = None
+    dag_id: str | None = None
+    dag_run_id: str | None = None
+
+
+class TaskInstancesFilter(DagRunsFilter):
+    """A list of task instances by filters in the body."""
+
+    states: None = None
+    conf_contains: None = None
+    dag_run_ids: list[str] | None = None
+    task_ids: list[str] | None = None
+    state: list[State | None] | None = None
+    pool: list[str] | None = None
+    queue: list[str] | None = None
+    executor: list[str] | None = None

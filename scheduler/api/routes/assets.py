@@ -1,0 +1,196 @@
+"""Assets and their updates."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Depends, Query
+
+from scheduler.api import params
+from scheduler.api.call import Api, Call
+from scheduler.api.models import assets as models
+from scheduler.api.models.base import Moment
+from scheduler.api.models.dag_runs import DagRun, TriggerBody
+from scheduler.api.params import Number, Page, Strings, ranges
+from scheduler.api.routes.dag_runs import trigger
+from scheduler.exceptions import ConflictError, NotFoundError, UsageError
+from scheduler.store.dags import assets as store
+from scheduler.store.lists import dags, records
+from scheduler.store.lists.listing import in_memory
+
+router = APIRouter(tags=["Asset"])
+
+ORDERS = {"id", "name", "uri", "created_at", "updated_at"}
+BeforeParam = Annotated[Moment | None, Query()]
+
+
+@router.get("/assets", response_model=models.AssetPage)
+def get_assets(
+    api: Api,
+    page: Page,
+    name_pattern: str | None = None,
+    name_prefix_pattern: str | None = None,
+    uri_pattern: str | None = None,
+    uri_prefix_pattern: str | None = None,
+    dag_ids: Strings = None,
+    only_active: bool = True,
+) -> dict[str, Any]:
+    """List the assets that DAGs name or that were updated."""
+    rows = [
+        row
+        for row in _all(api)
+        if _matches(row["name"], name_pattern, name_prefix_pattern)
+        and _matches(row["uri"], uri_pattern, uri_prefix_pattern)
+        and (not only_active or row["scheduled_dags"] or row["producing_tasks"])
+        and (not dag_ids or {one["dag_id"] for one in (*row["scheduled_dags"], *row["producing_tasks"])} & set(dag_ids))
+    ]
+    found = in_memory(rows, page, orders=ORDERS, default=("uri",))
+    return {"assets": found.rows, "total_entries": found.total}
+
+
+@router.get("/assets/aliases", response_model=models.AssetAliasPage)
+def get_asset_aliases(
+    api: Api, page: Page, name_pattern: str | None = None, name_prefix_pattern: str | None = None
+) -> dict[str, Any]:
+    """Always empty: Paceline has no asset aliases."""
+    return {"asset_aliases": [], "total_entries": 0}
+
+
+@router.get("/assets/aliases/{asset_alias_id}")
+def get_asset_alias(api: Api, asset_alias_id: Number) -> None:
+    """Always 404: Paceline has no asset aliases."""
+    raise NotFoundError(f"There is no asset alias {asset_alias_id}.")
+
+
+@router.get("/assets/events", response_model=models.AssetEventPage)
+def get_asset_events(
+    api: Api,
+    page: Page,
+    ranges_: Annotated[dict[str, dict[str, Any]], Depends(ranges("timestamp"))],
+    asset_id: int | None = None,
+    source_dag_id: str | None = None,
+    source_task_id: str | None = None,
+    source_run_id: str | None = None,
+    source_map_index: int | None = None,
+    name_pattern: str | None = None,
+    name_prefix_pattern: str | None = None,
+) -> dict[str, Any]:
+    """List updates of assets."""
+    filters = records.event_filters().equals("asset_id", asset_id).equals("source_dag_id", source_dag_id)
+    filters.equals("source_task_id", source_task_id).equals("source_run_id", source_run_id)
+    filters.equals("source_map_index", source_map_index).like("name", name_pattern, name_prefix_pattern)
+    found = api.read(records.asset_events, filters.between("timestamp", ranges_["timestamp"]), page)
+    return {"asset_events": found.rows, "total_entries": found.total}
+
+
+@router.post("/assets/events", response_model=models.AssetEvent)
+def create_asset_event(api: Api, body: models.AssetEventBody) -> dict[str, Any]:
+    """Record an update of an asset. This can trigger the DAGs scheduled on it."""
+    if body.partition_key is not None or body.access_control is not None:
+        raise UsageError("Paceline has no partitions and no access control of asset events: leave out both.")
+    asset = _one(api, body.asset_id)
+    made = api.write(store.update, asset["uri"], body.extra, f"api:{api.account.name}")
+    api.wake("plan")
+    return api.read(records.asset_events, records.event_filters().equals("id", made["id"]), params.page(1)).rows[0]
+
+
+@router.get("/assets/{asset_id}", response_model=models.Asset)
+def get_asset(api: Api, asset_id: Number) -> dict[str, Any]:
+    """Show an asset."""
+    return _one(api, asset_id)
+
+
+@router.post("/assets/{asset_id}/materialize", response_model=DagRun)
+def materialize_asset(api: Api, asset_id: Number, body: Annotated[TriggerBody | None, Body()] = None) -> dict[str, Any]:
+    """Trigger the DAG that updates an asset."""
+    asset = _one(api, asset_id)
+    producers = sorted({task["dag_id"] for task in asset["producing_tasks"]})
+    if not producers:
+        raise NotFoundError(f"No DAG updates the asset {asset['uri']!r}.")
+    if len(producers) > 1:
+        raise ConflictError(f"Several DAGs update the asset {asset['uri']!r}: trigger one of {', '.join(producers)}.")
+    return trigger(api, producers[0], body or TriggerBody())
+
+
+@router.get("/assets/{asset_id}/queuedEvents", response_model=models.QueuedEventPage)
+def get_asset_queued_events(api: Api, asset_id: Number, before: BeforeParam = None) -> dict[str, Any]:
+    """List the DAGs that wait to consume updates of an asset."""
+    return _queued(api, _one(api, asset_id)["uri"], None, before)
+
+
+@router.delete("/assets/{asset_id}/queuedEvents", status_code=204)
+def delete_asset_queued_events(api: Api, asset_id: Number, before: BeforeParam = None) -> None:
+    """Drop the updates of an asset that DAGs wait to consume."""
+    _drop(api, _one(api, asset_id)["uri"], None, before)
+
+
+@router.get("/dags/{dag_id}/assets/queuedEvents", response_model=models.QueuedEventPage)
+def get_dag_asset_queued_events(api: Api, dag_id: str, before: BeforeParam = None) -> dict[str, Any]:
+    """List the updates that a DAG waits to consume."""
+    api.read(dags.dag, dag_id)
+    return _queued(api, None, dag_id, before)
+
+
+@router.delete("/dags/{dag_id}/assets/queuedEvents", status_code=204)
+def delete_dag_asset_queued_events(api: Api, dag_id: str, before: BeforeParam = None) -> None:
+    """Drop the updates that a DAG waits to consume."""
+    _drop(api, None, dag_id, before)
+
+
+@router.get("/dags/{dag_id}/assets/{asset_id}/queuedEvents", response_model=models.QueuedEvent)
+def get_dag_asset_queued_event(api: Api, dag_id: str, asset_id: Number, before: BeforeParam = None) -> dict[str, Any]:
+    """Show whether a DAG waits to consume updates of an asset."""
+    found = _queued(api, _one(api, asset_id)["uri"], dag_id, before)["queued_events"]
+    if not found:
+        raise NotFoundError(f"DAG {dag_id!r} has no queued update of this asset.")
+    return dict(found[0])
+
+
+@router.delete("/dags/{dag_id}/assets/{asset_id}/queuedEvents", status_code=204)
+def delete_dag_asset_queued_event(api: Api, dag_id: str, asset_id: Number, before: BeforeParam = None) -> None:
+    """Drop the updates of an asset that a DAG waits to consume."""
+    _drop(api, _one(api, asset_id)["uri"], dag_id, before)
+
+
+def _queued(api: Call, uri: str | None, dag_id: str | None, before: Moment | None) -> dict[str, Any]:
+    rows = api.read(records.queued_events, uri=uri, dag_id=dag_id, before=before)
+    return {"queued_events": rows, "total_entries": len(rows)}
+
+
+def _drop(api: Call, uri: str | None, dag_id: str | None, before: Moment | None) -> None:
+    if not api.write(records.delete_queued_events, uri=uri, dag_id=dag_id, before=before):
+        raise NotFoundError("There is no queued update to drop.")
+
+
+def _one(api: Call, asset_id: Number) -> dict[str, Any]:
+    for row in _all(api):
+        if row["id"] == asset_id:
+            return row
+    raise NotFoundError(f"There is no asset {asset_id}.")
+
+
+def _all(api: Call) -> list[dict[str, Any]]:
+    """Every asset with who updates it and who waits for it."""
+    rows = api.read(store.assets)
+    numbers = api.read(records.asset_numbers, [row["uri"] for row in rows])
+    facts = api.read(records.asset_facts)
+    found = []
+    for row in rows:
+        own = facts.get(row["uri"], {"created_at": records.EPOCH, "last_id": None})
+        times = {"created_at": own["created_at"], "updated_at": row["updated_at"] or own["created_at"]}
+        producers = [one.split(".", 1) if one.count(".") == 1 else one.rsplit(".", 1) for one in row["updated_by"]]
+        found.append(
+            {
+                "id": numbers[row["uri"]],
+                "name": row["name"],
+                "uri": row["uri"],
+                **times,
+                "scheduled_dags": [{"dag_id": dag_id, **times} for dag_id in row["waited_for_by"]],
+                "producing_tasks": [{"dag_id": dag_id, "task_id": task_id, **times} for dag_id, task_id in producers],
+                "last_asset_event": {"id": own["last_id"], "timestamp": row["updated_at"]} if own["last_id"] else None,
+            }
+        )
+    return found
+
+
+def _matches(text: str, pattern: str | None, prefix: str | None) -> bool:
+    wanted = [one.strip("% ").lower() for one in (pattern or "").split("|")]
+    return any(one in text.lower() for one in wanted) and any(text.startswith(one) for one in (prefix or "").split("|"))

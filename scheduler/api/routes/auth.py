@@ -1,0 +1,90 @@
+"""Logging in and out."""
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel
+
+from scheduler.api.call import Service
+from scheduler.api.errors import ForbiddenError
+from scheduler.api.login import CSRF_COOKIE, SESSION_COOKIE
+from scheduler.api.models.base import Body, Detail, Model
+from scheduler.store.accounts import keys
+from scheduler.store.db.database import transact
+
+#: What a login may answer besides.
+ERRORS: dict[int | str, dict[str, Any]] = {
+    400: {"model": Detail, "description": "The request asks for something impossible."},
+    401: {"model": Detail, "description": "The user name or the password is wrong."},
+    403: {"model": Detail, "description": "The CSRF token is missing."},
+    429: {"model": Detail, "description": "There were too many failed logins."},
+    503: {"model": Detail, "description": "PostgreSQL does not answer."},
+}
+router = APIRouter(prefix="/auth", tags=["Login"], responses=ERRORS)
+
+
+class Credentials(Body):
+    """Who logs in."""
+
+    username: str
+    password: str
+
+
+class Token(Model):
+    """A JWT, for `Authorization: Bearer`."""
+
+    access_token: str
+    token_type: str = "bearer"  # noqa: S105 - not a password
+
+
+class Session(BaseModel):
+    """A session in a cookie, and the text that each change must send as X-CSRF-Token."""
+
+    username: str
+    role: str | None
+    tags: dict[str, str]
+    csrf_token: str
+
+
+@router.post("/token", status_code=201, name="create_token")
+def create_token(request: Request, credentials: Credentials) -> Token:
+    """Exchange a user name and a password for a JWT."""
+    service: Service = request.app.state.service
+    login = service.logins.log_in(credentials.username, credentials.password, _address(request), "jwt")
+    return Token(access_token=service.logins.token(login))
+
+
+@router.post("/login", name="log_in")
+def log_in(request: Request, response: Response, credentials: Credentials) -> Session:
+    """Begin a session in a cookie, for pages."""
+    service: Service = request.app.state.service
+    login = service.logins.log_in(credentials.username, credentials.password, _address(request), "session")
+    csrf = service.logins.csrf(login.key)
+    cookie: dict[str, Any] = {
+        "path": request.scope.get("root_path") or "/",
+        "secure": service.settings.web.secure_cookies or request.url.scheme == "https",
+        "samesite": "lax",
+        "max_age": int(service.settings.web.session_timeout),
+    }
+    response.set_cookie(SESSION_COOKIE, login.key, httponly=True, **cookie)
+    response.set_cookie(CSRF_COOKIE, csrf, **cookie)
+    account = login.account
+    return Session(username=account.name, role=account.role, tags=dict(account.tags), csrf_token=csrf)
+
+
+@router.post("/logout", status_code=204, name="log_out")
+def log_out(request: Request, response: Response) -> None:
+    """End the session of the cookie."""
+    service: Service = request.app.state.service
+    session = request.cookies.get(SESSION_COOKIE)
+    if session is None:
+        return
+    if not service.logins.same_origin(request, session):
+        raise ForbiddenError("The header X-CSRF-Token is missing or wrong: reload the page.")
+    transact(service.engine, keys.end, session)
+    for name in (SESSION_COOKIE, CSRF_COOKIE):
+        response.delete_cookie(name, path=request.scope.get("root_path") or "/")
+
+
+def _address(request: Request) -> str:
+    return request.client.host if request.client else ""

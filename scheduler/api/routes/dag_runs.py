@@ -1,0 +1,338 @@
+"""DAG runs: lists, triggers, changes, and waiting for their end."""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+import anyio.to_thread
+from fastapi import APIRouter, Depends, Header, Query
+from fastapi.responses import StreamingResponse
+from sqlalchemy import Connection
+
+from scheduler import states
+from scheduler.api import bulk, params
+from scheduler.api.call import Api, Call
+from scheduler.api.models import dag_runs as models
+from scheduler.api.models.assets import AssetEventPage
+from scheduler.api.models.base import BulkResponse
+from scheduler.api.models.task_instances import ClearedTaskInstances
+from scheduler.api.params import CursorPage, Strings, UpdateMask, ranges
+from scheduler.exceptions import ConflictError, NotFoundError, UsageError
+from scheduler.settings import data_folder
+from scheduler.states import RunState
+from scheduler.store.actions import clear, delete, mark
+from scheduler.store.lists import dags, instances, records, runs
+from scheduler.store.lists.listing import Filters, Page
+from scheduler.store.runs import runs as store
+from scheduler.store.runs.selection import Change, Runs, Tasks
+
+router = APIRouter(tags=["DagRun"])
+
+RANGES = ("run_after", "logical_date", "start_date", "end_date", "duration", "updated_at")
+RUN = "/dags/{dag_id}/dagRuns/{dag_run_id}"
+#: Characters of an idempotency key.
+LONGEST_KEY = 200
+
+
+@router.get("/dags/{dag_id}/dagRuns", response_model=models.DagRunPage)
+def get_dag_runs(
+    api: Api,
+    dag_id: str,
+    page: CursorPage,
+    ranges_: Annotated[dict[str, dict[str, Any]], Depends(ranges(*RANGES, "partition_date"))],
+    run_type: Strings = None,
+    state: Strings = None,
+    dag_version: Annotated[list[int] | None, Query()] = None,
+    bundle_version: str | None = None,
+    conf_contains: str | None = None,
+    run_id_pattern: str | None = None,
+    run_id_prefix_pattern: str | None = None,
+    triggering_user_name_pattern: str | None = None,
+    triggering_user_name_prefix_pattern: str | None = None,
+    dag_id_pattern: str | None = None,
+    dag_id_prefix_pattern: str | None = None,
+    partition_key_pattern: str | None = None,
+    partition_key_prefix_pattern: str | None = None,
+    consuming_asset_pattern: str | None = None,
+) -> dict[str, Any]:
+    """List runs of a DAG, or of all DAGs with ~."""
+    filters = _of_dag(api, dag_id).one_of("run_type", run_type).one_of("state", state).one_of("version_number", dag_version)
+    for name in RANGES:
+        filters.between(name, ranges_[name])
+    filters.like("run_id", run_id_pattern, run_id_prefix_pattern).like("dag_id", dag_id_pattern, dag_id_prefix_pattern)
+    filters.matches("conf", conf_contains)
+    if bundle_version or partition_key_pattern or partition_key_prefix_pattern or any(ranges_["partition_date"].values()):
+        filters.nothing()
+    runs.by_user(filters, triggering_user_name_pattern, triggering_user_name_prefix_pattern)
+    runs.consumed(filters, consuming_asset_pattern)
+    return _page(api, filters, page)
+
+
+@router.post("/dags/{dag_id}/dagRuns/list", response_model=models.DagRunPage)
+def get_list_dag_runs_batch(api: Api, dag_id: str, body: models.DagRunsFilter) -> dict[str, Any]:
+    """List runs by filters in the body. The DAG in the path is ~."""
+    if dag_id != "~":
+        raise UsageError("The DAG in the path must be ~: name DAGs in dag_ids.")
+    filters = _of_dag(api, "~").one_of("dag_id", body.dag_ids).one_of("state", body.states).matches("conf", body.conf_contains)
+    for name, bounds in params.bounds_in(body, "run_after", "logical_date", "start_date", "end_date", "duration").items():
+        filters.between(name, bounds)
+    return _page(api, filters, params.page(body.page_limit, body.page_offset, [body.order_by] if body.order_by else None))
+
+
+@router.get(RUN, response_model=models.DagRun)
+def get_dag_run(api: Api, dag_id: str, dag_run_id: str) -> dict[str, Any]:
+    """Show a run."""
+    return api.read(runs.run, dag_id, dag_run_id)
+
+
+@router.post("/dags/{dag_id}/dagRuns", response_model=models.DagRun)
+def trigger_dag_run(
+    api: Api,
+    dag_id: str,
+    body: models.TriggerBody,
+    idempotency_key: Annotated[str | None, Header(max_length=LONGEST_KEY)] = None,
+) -> dict[str, Any]:
+    """Create a run now. A request with the Idempotency-Key of an earlier one returns the run that the earlier one created."""
+    if (body.data_interval_start is None) != (body.data_interval_end is None):
+        raise UsageError("data_interval_start and data_interval_end belong together: give both or neither.")
+    if body.partition_key is not None:
+        raise UsageError("Paceline has no partitions: leave out partition_key.")
+    return trigger(api, dag_id, body, idempotency_key)
+
+
+def trigger(api: Call, dag_id: str, body: models.TriggerBody, idempotency_key: str | None = None) -> dict[str, Any]:
+    """Create a run and announce it."""
+    row = api.write(_trigger, api, dag_id, body, idempotency_key)
+    api.wake("plan", runs={row["id"]})
+    return row
+
+
+@router.patch(RUN, response_model=models.DagRun)
+def patch_dag_run(
+    api: Api, dag_id: str, dag_run_id: str, body: models.DagRunPatch, update_mask: UpdateMask = None
+) -> dict[str, Any]:
+    """Mark a run as success or failed, run it again (queued), or set its note."""
+    values = params.masked(body.model_dump(exclude_unset=True), update_mask, {"state", "note"})
+    row = api.read(runs.run, dag_id, dag_run_id)
+    if values.get("state") is not None:
+        _set_state(api, dag_id, dag_run_id, values["state"])
+        api.wake("queue", runs={row["id"]})
+    if "note" in values:
+        api.write(runs.set_note, row["id"], values["note"])
+    return api.read(runs.run, dag_id, dag_run_id)
+
+
+@router.delete(RUN, status_code=204)
+def delete_dag_run(api: Api, dag_id: str, dag_run_id: str) -> None:
+    """Delete a run with its task instances, tries and XComs. Its logs stay."""
+    delete_run(api, dag_id, dag_run_id)
+
+
+@router.post(f"{RUN}/clear", response_model=ClearedTaskInstances | models.DagRun)
+def clear_dag_run(api: Api, dag_id: str, dag_run_id: str, body: models.DagRunClear) -> dict[str, Any]:
+    """Clear the task instances of a run, so that they run again. A dry run lists them."""
+    row = api.read(runs.run, dag_id, dag_run_id)
+    changes = _clear(api, dag_id, dag_run_id, body)
+    if body.dry_run:
+        return cleared(api, changes)
+    if body.note is not None:
+        api.write(runs.set_note, row["id"], body.note)
+    return api.read(runs.run, dag_id, dag_run_id)
+
+
+@router.post("/dags/{dag_id}/clearDagRuns", response_model=ClearedTaskInstances | models.DagRunPage)
+def clear_dag_runs(api: Api, dag_id: str, body: models.DagRunsClear) -> dict[str, Any]:
+    """Clear several runs."""
+    if body.partition_key or body.partition_date_start or body.partition_date_end or not body.dag_runs:
+        raise UsageError("Name the runs in dag_runs; Paceline has no partitions.")
+    named = [(_dag_of(api, dag_id, one.dag_id), one.dag_run_id) for one in body.dag_runs]
+    keys = [api.read(runs.run, *one)["id"] for one in named]
+    changes = [change for one in named for change in _clear(api, *one, body)]
+    if body.dry_run:
+        return cleared(api, changes)
+    if body.note is not None:
+        for key in keys:
+            api.write(runs.set_note, key, body.note)
+    found = api.read(runs.by_keys, keys)
+    return {"dag_runs": found, "total_entries": len(found)}
+
+
+@router.patch("/dags/{dag_id}/dagRuns", response_model=BulkResponse)
+def bulk_dag_runs(api: Api, dag_id: str, body: bulk.Actions[models.DagRunRef, str | models.DagRunRef]) -> dict[str, Any]:
+    """Change or delete several runs."""
+
+    def name(entity: str | models.DagRunRef) -> str:
+        return f"{_dag(entity)}.{_run(entity)}"
+
+    def _dag(entity: str | models.DagRunRef) -> str:
+        return _dag_of(api, dag_id, None if isinstance(entity, str) else entity.dag_id)
+
+    def _run(entity: str | models.DagRunRef) -> str:
+        return entity if isinstance(entity, str) else entity.dag_run_id
+
+    def create(entity: models.DagRunRef, overwrite: bool) -> None:
+        raise UsageError("Runs cannot be created in bulk: trigger each of them.")
+
+    def update(entity: models.DagRunRef, mask: list[str] | None) -> None:
+        values = entity.model_dump(include={"state", "note"}, exclude_unset=True)
+        patch_dag_run(api, _dag(entity), entity.dag_run_id, models.DagRunPatch(**params.masked(values, mask, {"state", "note"})))
+
+    return bulk.run(
+        body.actions, name=name, create=create, update=update, delete=lambda entity: delete_run(api, _dag(entity), _run(entity))
+    )
+
+
+@router.get(f"{RUN}/upstreamAssetEvents", response_model=AssetEventPage, tags=["Asset"])
+def get_upstream_asset_events(api: Api, dag_id: str, dag_run_id: str) -> dict[str, Any]:
+    """List the updates of assets that made a run."""
+    row = api.read(runs.run, dag_id, dag_run_id)
+    found = api.read(records.asset_events, records.events_of_run(row["id"]), Page(limit=params.LONGEST_PAGE))
+    return {"asset_events": found.rows, "total_entries": found.total}
+
+
+@router.get(f"{RUN}/wait", tags=["experimental"], response_class=StreamingResponse)
+def wait_dag_run_until_finished(
+    api: Api,
+    dag_id: str,
+    dag_run_id: str,
+    interval: Annotated[float, Query(gt=0, le=3600)],
+    result: Strings = None,
+) -> StreamingResponse:
+    """Stream the state of a run as lines of JSON until it ends; the last line has the return values of the tasks in `result`."""
+    api.read(runs.run, dag_id, dag_run_id)
+    return StreamingResponse(_until_finished(api, dag_id, dag_run_id, interval, result or []), media_type="application/x-ndjson")
+
+
+async def _until_finished(api: Call, dag_id: str, dag_run_id: str, interval_s: float, result: list[str]) -> AsyncIterator[str]:
+    while not api.service.stopping.is_set():
+        row = await anyio.to_thread.run_sync(api.read, runs.run, dag_id, dag_run_id)
+        line: dict[str, Any] = {"state": row["state"]}
+        if row["state"] in states.RUN_FINISHED:
+            if result:
+                line["results"] = await anyio.to_thread.run_sync(api.read, _results, row["id"], result)
+            yield json.dumps(line) + "\n"
+            return
+        yield json.dumps(line) + "\n"
+        await _pause(api, interval_s)
+
+
+async def _pause(api: Call, seconds: float) -> None:
+    """Sleep, but not beyond the shutdown of the process."""
+    end = asyncio.get_running_loop().time() + seconds
+    while (left := end - asyncio.get_running_loop().time()) > 0 and not api.service.stopping.is_set():
+        await asyncio.sleep(min(left, 0.5))
+
+
+def _results(connection: Connection, dag_run_id: int, task_ids: list[str]) -> dict[str, Any]:
+    filters = records.xcom_filters().equals("run_key", dag_run_id).one_of("task_id", task_ids).equals("key", "return_value")
+    found: dict[str, Any] = {}
+    for row in records.xcom_values(connection, filters):
+        if row["map_index"] < 0:
+            found[row["task_id"]] = row["value"]
+        else:
+            found.setdefault(row["task_id"], []).append(row["value"])
+    return found
+
+
+def _trigger(connection: Connection, api: Call, dag_id: str, body: models.TriggerBody, key: str | None) -> dict[str, Any]:
+    if key:
+        request = hashlib.sha256(f"{dag_id}\n{body.model_dump_json()}".encode()).digest()
+        new, dag_run_id, same = runs.idempotent(connection, api.account.id, key, request)
+        if not new:
+            if not same:
+                raise ConflictError("This Idempotency-Key belongs to another request: use a new one.")
+            found = runs.by_keys(connection, [dag_run_id] if dag_run_id else [])
+            if not found:
+                raise NotFoundError("The run of this Idempotency-Key was deleted.")
+            return found[0]
+    core = api.settings.core
+    interval = (body.data_interval_start, body.data_interval_end) if body.data_interval_start and body.data_interval_end else None
+    created = store.trigger(
+        connection,
+        dag_id,
+        run_id=body.dag_run_id,
+        logical_date=body.logical_date,
+        conf=body.conf,
+        triggered_by=f"api:{api.account.name}",
+        default_queue=core.default_queue,
+        conf_overrides_params=core.dag_run_conf_overrides_params,
+        max_conf_bytes=core.max_conf_bytes,
+        data_interval=interval,
+        run_after=body.run_after,
+    )
+    if key:
+        runs.made_for(connection, api.account.id, key, created.id)
+    if body.note:
+        runs.set_note(connection, created.id, body.note)
+    return runs.by_keys(connection, [created.id])[0]
+
+
+def _set_state(api: Call, dag_id: str, run_id: str, state: str) -> None:
+    if state == RunState.QUEUED:
+        clear.clear(api.engine, Runs(dag_id=dag_id, run_id=run_id), Tasks(), core=api.settings.core)
+    else:
+        api.write(mark.mark_run, dag_id, run_id, RunState(state))
+
+
+def _clear(api: Call, dag_id: str, run_id: str, body: models.DagRunClear | models.DagRunsClear) -> list[Change]:
+    if body.only_new:
+        raise UsageError("only_new is not possible: with run_on_latest_version, a cleared run gets the new tasks of its DAG.")
+    tasks = Tasks(states=states.FAILURES if body.only_failed else None)
+    changes = clear.clear(
+        api.engine,
+        Runs(dag_id=dag_id, run_id=run_id),
+        tasks,
+        core=api.settings.core,
+        latest=body.run_on_latest_version,
+        dry_run=body.dry_run,
+    )
+    if changes and not body.dry_run:
+        api.wake("queue", runs={change.dag_run_id for change in changes})
+    return changes
+
+
+def cleared(api: Call, changes: list[Change]) -> dict[str, Any]:
+    """The task instances of a dry run, as they are now, and the tasks that a newer version would add."""
+    known = [change for change in changes if change.becomes != "created"]
+    rows = api.read(instances.by_keys, api.read(instances.keys_of, known))
+    new = [{"task_id": one.task_id, "task_display_name": one.task_id} for one in changes if one.becomes == "created"]
+    return {"task_instances": [*rows, *new], "total_entries": len(rows) + len(new)}
+
+
+def delete_run(api: Call, dag_id: str, run_id: str) -> None:
+    """Delete a run with the DataFrames that its tasks returned."""
+    key = api.write(delete.delete_run, dag_id, run_id)
+    data_folder.delete_run(api.settings.data_url, dag_id, run_id, key)
+    api.wake("plan", "queue")
+
+
+def _of_dag(api: Call, dag_id: str) -> Filters:
+    if dag_id == "~":
+        return runs.filters().visible(api.tags())
+    api.read(dags.dag, dag_id)
+    return runs.filters().equals("dag_id", dag_id)
+
+
+def _dag_of(api: Call, path: str, named: str | None) -> str:
+    """The DAG of an entity: that of the path, or with ~ its own, on which the account needs the right too."""
+    if path != "~":
+        if named not in {None, path}:
+            raise UsageError(f"The DAG {named!r} is not that of the path.")
+        return path
+    if named is None:
+        raise UsageError("With ~ in the path, each entry needs its dag_id.")
+    api.require(named, "operator")
+    return named
+
+
+def _page(api: Call, filters: Filters, page: Page) -> dict[str, Any]:
+    found = api.read(runs.runs, filters, page)
+    return {
+        "dag_runs": found.rows,
+        "total_entries": found.total,
+        "total_entries_limit": found.total if found.limited else None,
+        "next_cursor": found.next_cursor,
+        "previous_cursor": found.previous_cursor,
+    }

@@ -1,0 +1,311 @@
+"""DAGs: lists, details, tasks, versions, sources, and what a person changes about them."""
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Header, Query, Response
+from fastapi.responses import PlainTextResponse
+
+from scheduler.api import params
+from scheduler.api.call import Api
+from scheduler.api.models import dags as models
+from scheduler.api.models.base import Version
+from scheduler.api.params import Page, Strings, UpdateMask, ranges
+from scheduler.exceptions import NotFoundError
+from scheduler.settings import data_folder
+from scheduler.store.actions import delete
+from scheduler.store.dags import dags as actions
+from scheduler.store.lists import dags as lists
+from scheduler.store.lists import listing, records, runs
+from scheduler.store.lists.listing import Filters, in_memory
+
+router = APIRouter(tags=["DAG"])
+#: The name of the only bundle, which is the DAGs folder.
+BUNDLE = "dags-folder"
+RANGES = ("dag_run_start_date", "dag_run_end_date")
+TASK_ORDERS = {"task_id", "task_display_name", "owner", "start_date", "pool", "queue", "retries", "trigger_rule", "operator_name"}
+
+
+def _filters(
+    api: Api,
+    tags: Strings = None,
+    tags_match_mode: Literal["any", "all"] | None = None,
+    owners: Strings = None,
+    dag_id_pattern: str | None = None,
+    dag_id_prefix_pattern: str | None = None,
+    exclude_stale: bool = True,
+    paused: bool | None = None,
+) -> Filters:
+    """The filters of lists and of bulk changes."""
+    filters = lists.filters().visible(api.tags()).like("dag_id", dag_id_pattern, dag_id_prefix_pattern).equals("is_paused", paused)
+    if owners:
+        filters.nothing()
+    if exclude_stale:
+        filters.equals("is_active", True)
+    return lists.tagged(filters, tags, with_all=tags_match_mode == "all")
+
+
+Chosen = Annotated[Filters, Depends(_filters)]
+
+
+@router.get("/dags", response_model=models.DagPage)
+def get_dags(
+    api: Api,
+    filters: Chosen,
+    page: Page,
+    ranges_: Annotated[dict[str, dict[str, Any]], Depends(ranges(*RANGES))],
+    dag_display_name_pattern: str | None = None,
+    dag_display_name_prefix_pattern: str | None = None,
+    has_import_errors: bool | None = None,
+    last_dag_run_state: str | None = None,
+    dag_run_state: Strings = None,
+    bundle_name: str | None = None,
+    bundle_version: str | None = None,
+    has_asset_schedule: bool | None = None,
+    asset_dependency: str | None = None,
+    is_favorite: bool | None = None,
+    timetable_type: Strings = None,
+) -> dict[str, Any]:
+    """List DAGs."""
+    filters.like("dag_id", dag_display_name_pattern, dag_display_name_prefix_pattern).equals("last_run_state", last_dag_run_state)
+    filters.equals("has_import_errors", has_import_errors).equals("has_asset_schedule", has_asset_schedule)
+    filters.matches("asset_uris", asset_dependency).one_of("timetable", timetable_type)
+    if bundle_name not in {None, BUNDLE} or bundle_version is not None:
+        filters.nothing()
+    lists.favorite(filters, api.account.id, is_favorite)
+    lists.with_runs(filters, dag_run_state, ranges_["dag_run_start_date"], ranges_["dag_run_end_date"])
+    found = api.read(lists.dags, filters, page)
+    favorites = api.read(lists.favorites, api.account.id, [row["dag_id"] for row in found.rows])
+    return {"dags": [_row(api, row, favorites) for row in found.rows], "total_entries": found.total}
+
+
+@router.patch("/dags", response_model=models.DagPage)
+def patch_dags(api: Api, filters: Chosen, page: Page, body: models.DagPatch, update_mask: UpdateMask = None) -> dict[str, Any]:
+    """Pause or unpause every DAG that the filters select."""
+    params.masked({}, update_mask, {"is_paused"})
+    filters.visible(api.tags("operator"))
+    found = api.read(lists.dags, filters, page)
+    for row in found.rows:
+        api.write(actions.pause if body.is_paused else actions.unpause, row["dag_id"])
+    if found.rows:
+        api.wake("plan", "queue")
+    rows = [_row(api, row | {"is_paused": body.is_paused}, set()) for row in found.rows]
+    return {"dags": rows, "total_entries": found.total}
+
+
+@router.get("/dags/{dag_id}", response_model=models.Dag)
+def get_dag(api: Api, dag_id: str) -> dict[str, Any]:
+    """Show a DAG."""
+    return _one(api, dag_id)
+
+
+@router.get("/dags/{dag_id}/details", response_model=models.DagDetails)
+def get_dag_details(api: Api, dag_id: str) -> dict[str, Any]:
+    """Show a DAG with its settings."""
+    return _one(api, dag_id) | {"active_runs_count": api.read(lists.running_runs, dag_id)}
+
+
+@router.patch("/dags/{dag_id}", response_model=models.Dag)
+def patch_dag(api: Api, dag_id: str, body: models.DagPatch, update_mask: UpdateMask = None) -> dict[str, Any]:
+    """Pause or unpause a DAG."""
+    if params.masked(body.model_dump(), update_mask, {"is_paused"}):
+        api.write(actions.pause if body.is_paused else actions.unpause, dag_id)
+        api.wake("plan", "queue")
+    return _one(api, dag_id)
+
+
+@router.delete("/dags/{dag_id}")
+def delete_dag(api: Api, dag_id: str) -> dict[str, Any]:
+    """Delete a DAG with its runs and versions. If its file still exists, the DAG is created again without them."""
+    deleted = api.write(delete.delete_dag, dag_id)
+    for run_id, key in deleted.keys.items():
+        data_folder.delete_run(api.settings.data_url, dag_id, run_id, key)
+    api.wake("plan", "queue")
+    return {"dag_id": dag_id, "runs": deleted.runs, "file": deleted.file}
+
+
+@router.post("/dags/{dag_id}/favorite", status_code=204)
+def favorite_dag(api: Api, dag_id: str) -> None:
+    """Add a DAG to the favorites of this account."""
+    api.write(lists.set_favorite, api.account.id, dag_id, favorite=True)
+
+
+@router.post("/dags/{dag_id}/unfavorite", status_code=204)
+def unfavorite_dag(api: Api, dag_id: str) -> None:
+    """Remove a DAG from the favorites of this account."""
+    api.write(lists.set_favorite, api.account.id, dag_id, favorite=False)
+
+
+@router.get("/dags/{dag_id}/tasks", response_model=models.TaskPage, tags=["Task"])
+def get_tasks(api: Api, dag_id: str, order_by: str = "task_id") -> dict[str, Any]:
+    """List the tasks of the newest version of a DAG."""
+    rows = _tasks(api, dag_id)
+    found = in_memory(rows, listing.Page(limit=len(rows), order_by=(order_by,)), orders=TASK_ORDERS, default=())
+    return {"tasks": found.rows, "total_entries": found.total}
+
+
+@router.get("/dags/{dag_id}/tasks/{task_id}", response_model=models.Task, tags=["Task"])
+def get_task(api: Api, dag_id: str, task_id: str) -> dict[str, Any]:
+    """Show a task of the newest version of a DAG."""
+    for row in _tasks(api, dag_id):
+        if row["task_id"] == task_id:
+            return row
+    raise NotFoundError(f"DAG {dag_id!r} has no task {task_id!r}.")
+
+
+@router.get("/dags/{dag_id}/dagVersions", response_model=models.VersionPage, tags=["DagVersion"])
+def get_dag_versions(
+    api: Api,
+    dag_id: str,
+    page: Page,
+    version_number: int | None = None,
+    bundle_name: str | None = None,
+    bundle_version: str | None = None,
+) -> dict[str, Any]:
+    """List the versions of a DAG."""
+    filters = lists.version_filters().visible(api.tags()).equals("version_number", version_number)
+    if dag_id != "~":
+        api.read(lists.dag, dag_id)
+        filters.equals("dag_id", dag_id)
+    if bundle_name not in {None, BUNDLE} or bundle_version is not None:
+        filters.nothing()
+    found = api.read(lists.versions, filters, page)
+    return {"dag_versions": found.rows, "total_entries": found.total}
+
+
+@router.get("/dags/{dag_id}/dagVersions/{version_number}", response_model=Version, tags=["DagVersion"])
+def get_dag_version(api: Api, dag_id: str, version_number: params.Number) -> dict[str, Any]:
+    """Show a version of a DAG."""
+    return api.read(lists.version, dag_id, version_number)
+
+
+@router.get("/dagSources/{dag_id}", response_model=models.DagSource, tags=["DagSource"])
+def get_dag_source(
+    api: Api,
+    dag_id: str,
+    version_number: Annotated[int | None, Query(ge=1, le=params.LARGEST)] = None,
+    accept: Annotated[str, Header()] = "*/*",
+) -> Response | dict[str, Any]:
+    """The file of a DAG as it is now."""
+    row = api.read(lists.dag, dag_id)
+    if version_number not in {None, row["version_number"]}:
+        api.read(lists.version, dag_id, version_number or 0)
+        raise NotFoundError(
+            f"The source of version {version_number} of DAG {dag_id!r} is not kept: only that of the newest version is."
+        )
+    try:
+        text = (api.settings.dags_folder / row["file"]).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        raise NotFoundError(f"The file {row['file']} is not in the DAGs folder of this web process.") from None
+    if accept.startswith("text/plain"):
+        return PlainTextResponse(text)
+    return {"content": text, "dag_id": dag_id, "dag_display_name": dag_id, "version_number": row["version_number"]}
+
+
+@router.put("/parseDagFile/{file_token}", status_code=201, tags=["DAG Parsing"])
+def reparse_dag_file(api: Api, file_token: str) -> None:
+    """Make a DAG file due to be parsed now."""
+    path = models.file_of(file_token)
+    found = api.read(lists.dags_of_file, path) if path else []
+    for row in found:
+        api.require(row["dag_id"], "operator")
+    if not path or (not found and api.tags("operator") is not None) or not api.write(lists.reparse_file, path):
+        raise NotFoundError("There is no DAG file with this token.")
+    api.wake("plan")
+
+
+@router.get("/dagTags", response_model=models.TagPage)
+def get_dag_tags(
+    api: Api, page: Page, tag_name_pattern: str | None = None, tag_name_prefix_pattern: str | None = None
+) -> dict[str, Any]:
+    """List the tags of DAGs."""
+    filters = lists.tag_filters().visible(api.tags()).like("tag", tag_name_pattern, tag_name_prefix_pattern)
+    tags = api.read(lists.tags, filters)
+    found = in_memory([{"name": tag} for tag in tags], page, orders={"name"}, default=("name",))
+    return {"tags": [row["name"] for row in found.rows], "total_entries": found.total}
+
+
+@router.get("/dagStats", response_model=models.DagStatsPage, tags=["DagStats"])
+def get_dag_stats(api: Api, dag_ids: Strings = None) -> dict[str, Any]:
+    """Count the runs of DAGs by state."""
+    filters = runs.filters().visible(api.tags()).one_of("dag_id", dag_ids)
+    stats: dict[str, list[dict[str, Any]]] = {}
+    for row in api.read(runs.counts_by_state, filters):
+        stats.setdefault(row["dag_id"], []).append({"state": row["state"], "count": row["count"]})
+    dags = [{"dag_id": dag_id, "dag_display_name": dag_id, "stats": counts} for dag_id, counts in stats.items()]
+    return {"dags": dags, "total_entries": len(dags)}
+
+
+@router.get("/dagWarnings", response_model=models.DagWarningPage, tags=["DagWarning"])
+def list_dag_warnings(api: Api, page: Page, dag_id: str | None = None, warning_type: str | None = None) -> dict[str, Any]:
+    """List DAGs whose tasks name a pool that does not exist."""
+    visible = api.tags()
+    rows = [
+        {
+            "dag_id": row["dag_id"],
+            "dag_display_name": row["dag_id"],
+            "warning_type": "non-existent pool",
+            "message": f"The pool {row['pool']!r} does not exist: its tasks wait until it is created.",
+            "timestamp": row["parsed_at"],
+        }
+        for row in api.read(records.missing_pools)
+        if dag_id in {None, row["dag_id"]}
+        and warning_type in {None, "non-existent pool"}
+        and (visible is None or set(visible) & set(api.read(lists.tags_of, row["dag_id"]) or ()))
+    ]
+    found = in_memory(rows, page, orders={"dag_id", "warning_type", "message", "timestamp"}, default=("dag_id",))
+    return {"dag_warnings": found.rows, "total_entries": found.total}
+
+
+@router.get("/importErrors", response_model=models.ImportErrorPage, tags=["Import Error"])
+def get_import_errors(
+    api: Api,
+    page: Page,
+    filename_pattern: str | None = None,
+    filename_prefix_pattern: str | None = None,
+    filename: str | None = None,
+    bundle_name: str | None = None,
+) -> dict[str, Any]:
+    """List DAG files that cannot be read."""
+    filters = records.error_filters(api.tags()).like("file", filename_pattern, filename_prefix_pattern).equals("file", filename)
+    if bundle_name not in {None, BUNDLE}:
+        filters.nothing()
+    found = api.read(records.import_errors, filters, page)
+    return {"import_errors": found.rows, "total_entries": found.total}
+
+
+@router.get("/importErrors/{import_error_id}", response_model=models.ImportError_, tags=["Import Error"])
+def get_import_error(api: Api, import_error_id: params.Number) -> dict[str, Any]:
+    """Show why a DAG file cannot be read."""
+    return api.read(records.import_error, records.error_filters(api.tags()), import_error_id)
+
+
+def _one(api: Api, dag_id: str) -> dict[str, Any]:
+    return _row(api, api.read(lists.dag, dag_id), api.read(lists.favorites, api.account.id, [dag_id]))
+
+
+def _row(api: Api, row: dict[str, Any], favorites: set[str]) -> dict[str, Any]:
+    return row | {"fileloc": str(api.settings.dags_folder / row["file"]), "is_favorite": row["dag_id"] in favorites}
+
+
+def _tasks(api: Api, dag_id: str) -> list[dict[str, Any]]:
+    tasks = api.read(lists.tasks, dag_id)
+    below: dict[str, list[str]] = {}
+    for task in tasks:
+        for above in task["upstream"]:
+            below.setdefault(above, []).append(task["task_id"])
+    return [
+        task
+        | {
+            "task_display_name": task["task_id"],
+            "owner": None,
+            "execution_timeout": models.duration(task.get("execution_timeout_s")),
+            "retry_delay": models.duration(task.get("retry_delay_s")),
+            "downstream_task_ids": below.get(task["task_id"], []),
+            "upstream_task_ids": task["upstream"],
+            "operator_name": task["operator"],
+            "class_ref": {"module_path": "scheduler.operators", "class_name": task["operator"]},
+            "is_mapped": task.get("expand") is not None,
+            "group_id": task.get("group"),
+        }
+        for task in tasks
+    ]

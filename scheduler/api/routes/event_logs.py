@@ -1,0 +1,69 @@
+"""The audit log: each change that somebody asked for."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+
+from scheduler.api.call import Api, Call
+from scheduler.api.models import installation as models
+from scheduler.api.models.base import Moment
+from scheduler.api.params import Number, Page, Strings
+from scheduler.exceptions import NotFoundError
+from scheduler.store.lists import listing, records
+from scheduler.store.lists.listing import Filters
+
+router = APIRouter(prefix="/eventLogs", tags=["Event Log"])
+
+
+@router.get("", response_model=models.EventLogPage)
+def get_event_logs(
+    api: Api,
+    page: Page,
+    dag_id: str | None = None,
+    task_id: str | None = None,
+    run_id: str | None = None,
+    map_index: int | None = None,
+    try_number: int | None = None,
+    owner: str | None = None,
+    event: str | None = None,
+    excluded_events: Strings = None,
+    included_events: Strings = None,
+    before: Annotated[Moment | None, Query()] = None,
+    after: Annotated[Moment | None, Query()] = None,
+    dag_id_pattern: str | None = None,
+    task_id_pattern: str | None = None,
+    run_id_pattern: str | None = None,
+    owner_pattern: str | None = None,
+    event_pattern: str | None = None,
+    dag_id_prefix_pattern: str | None = None,
+    task_id_prefix_pattern: str | None = None,
+    run_id_prefix_pattern: str | None = None,
+    owner_prefix_pattern: str | None = None,
+    event_prefix_pattern: str | None = None,
+) -> dict[str, Any]:
+    """List entries of the audit log. Without the role admin, only those about DAGs."""
+    filters = _visible(api).equals("dag_id", dag_id).equals("task_id", task_id).equals("run_id", run_id)
+    filters.equals("map_index", map_index).equals("owner", owner).equals("event", event)
+    filters.one_of("event", included_events).none_of("event", excluded_events).between("at", {"lt": before, "gt": after})
+    if try_number is not None:
+        filters.nothing()
+    filters.like("dag_id", dag_id_pattern, dag_id_prefix_pattern).like("task_id", task_id_pattern, task_id_prefix_pattern)
+    filters.like("run_id", run_id_pattern, run_id_prefix_pattern).like("owner", owner_pattern, owner_prefix_pattern)
+    filters.like("event", event_pattern, event_prefix_pattern)
+    found = api.read(records.audit, filters, page)
+    return {"event_logs": found.rows, "total_entries": found.total}
+
+
+@router.get("/{event_log_id}", response_model=models.EventLog)
+def get_event_log(api: Api, event_log_id: Number) -> dict[str, Any]:
+    """Show an entry of the audit log."""
+    found = api.read(records.audit, _visible(api).equals("id", event_log_id), listing.Page(limit=1))
+    if not found.rows:
+        raise NotFoundError(f"There is no event log {event_log_id}.")
+    return found.rows[0]
+
+
+def _visible(api: Call) -> Filters:
+    """Entries about accounts, variables and connections are for administrators."""
+    filters = records.audit_filters()
+    return filters if api.account.role == "admin" else filters.is_set("dag_id").visible(api.tags())

@@ -1,0 +1,76 @@
+"""Whether this installation works."""
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from scheduler.api.call import PREFIX, Service
+from scheduler.exceptions import UnreachableError
+from scheduler.messaging import wakeups
+from scheduler.settings import Settings
+from scheduler.store.db.database import transact
+from scheduler.store.lists import records
+
+public = APIRouter(tags=["Monitor"])
+
+#: Process kinds by Airflow's names. A scheduler parses DAG files too.
+AIRFLOW = {"scheduler": "scheduler", "triggerer": "waiter", "dag_processor": "scheduler"}
+#: Without one of these, no task runs.
+VITAL = frozenset({"metadatabase", "broker", "scheduler"})
+
+
+@public.get("/health", name="health", responses={503: {"description": "A part is missing without which no task runs."}})
+def health(request: Request, response: Response) -> dict[str, Any]:
+    """The state of each part. 503 if one is missing without which no task runs."""
+    service: Service = request.app.state.service
+    parts = _parts(service)
+    broken = [name for name, part in parts.items() if name in VITAL and part["status"] != "healthy"]
+    response.status_code = 503 if broken or service.stopping.is_set() else 200
+    return {"status": "unhealthy" if broken else "healthy", "role": "web", "parts": parts}
+
+
+@public.get(f"{PREFIX}/monitor/health", name="get_health")
+def get_health(request: Request) -> dict[str, Any]:
+    """The state of each part, in the form of Airflow. The status is always 200."""
+    parts = _parts(request.app.state.service)
+    found: dict[str, Any] = {"metadatabase": {"status": parts["metadatabase"]["status"]}}
+    for name, kind in AIRFLOW.items():
+        part = parts.get(kind, {"status": None})
+        found[name] = {"status": part["status"], f"latest_{name}_heartbeat": part.get("latest_heartbeat")}
+    return found
+
+
+def _parts(service: Service) -> dict[str, dict[str, Any]]:
+    parts: dict[str, dict[str, Any]] = {"broker": _broker(service.settings)}
+    try:
+        beats = transact(service.engine, _beats, service.settings)
+    except (DBAPIError, PoolTimeoutError):
+        return parts | {"metadatabase": {"status": "unhealthy", "message": "PostgreSQL does not answer."}}
+    parts["metadatabase"] = {"status": "healthy"}
+    for kind, beat in beats.items():
+        at = beat["heartbeat_at"]
+        status = "healthy" if beat["alive"] else None if at is None and kind != "scheduler" else "unhealthy"
+        parts[kind] = {"status": status, "latest_heartbeat": at and at.isoformat()}
+    return parts
+
+
+def _beats(connection: Connection, settings: Settings) -> dict[str, Any]:
+    return records.heartbeats(
+        connection,
+        {
+            "scheduler": settings.scheduler.scheduler_health_check_threshold,
+            "worker": settings.worker.heartbeat_timeout,
+            "waiter": settings.waiter.heartbeat_timeout,
+        },
+    )
+
+
+def _broker(settings: Settings) -> dict[str, Any]:
+    try:
+        wakeups.check(settings)
+    except UnreachableError as error:
+        return {"status": "unhealthy", "message": str(error).partition(":")[0] + "."}
+    return {"status": "healthy"}

@@ -1,0 +1,119 @@
+"""About the installation: version, account, settings, processes, and what Airflow has and Paceline lacks."""
+
+from importlib.metadata import version
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Header, Query
+from fastapi.responses import PlainTextResponse, Response
+
+from scheduler import settings as all_settings
+from scheduler.api.call import PREFIX, Api
+from scheduler.api.models.installation import Config, JobPage
+from scheduler.api.params import Page, ranges
+from scheduler.exceptions import NotFoundError
+from scheduler.store.lists import records
+
+router = APIRouter()
+#: Airflow's client sends no token with these.
+public = APIRouter(prefix=PREFIX)
+
+#: Airflow's job types, as filters.
+KINDS = {"SchedulerJob": "scheduler", "LocalTaskJob": "worker", "TriggererJob": "waiter"}
+
+
+@public.get("/version", tags=["Version"])
+def get_version() -> dict[str, str | None]:
+    """The version of Paceline."""
+    return {"version": version("paceline"), "git_version": None}
+
+
+@router.get("/me", tags=["Login"])
+def get_me(api: Api) -> dict[str, Any]:
+    """The account of this request, with its rights."""
+    account = api.account
+    return {"username": account.name, "role": account.role, "tags": dict(account.tags)}
+
+
+@router.get("/config", tags=["Config"], response_model=Config)
+def get_config(
+    api: Api, section: Annotated[str | None, Query()] = None, accept: Annotated[str, Header()] = "*/*"
+) -> Response | dict[str, Any]:
+    """The settings of this web process, without secrets."""
+    found = _config(api.settings)
+    if section is not None:
+        found = {name: options for name, options in found.items() if name == section}
+        if not found:
+            raise NotFoundError(f"There is no section {section!r}.")
+    return _shown(found, accept)
+
+
+@router.get("/config/section/{section}/option/{option}", tags=["Config"], response_model=Config)
+def get_config_value(api: Api, section: str, option: str, accept: Annotated[str, Header()] = "*/*") -> Response | dict[str, Any]:
+    """One setting."""
+    found = _config(api.settings)
+    if option not in found.get(section, {}):
+        raise NotFoundError(f"There is no option {option!r} in section {section!r}.")
+    return _shown({section: {option: found[section][option]}}, accept)
+
+
+@router.get("/jobs", tags=["Job"], response_model=JobPage)
+def get_jobs(
+    api: Api,
+    page: Page,
+    ranges_: Annotated[dict[str, dict[str, Any]], Depends(ranges("start_date", "end_date"))],
+    is_alive: bool | None = None,
+    job_state: str | None = None,
+    job_type: str | None = None,
+    hostname: str | None = None,
+    executor_class: str | None = None,
+) -> dict[str, Any]:
+    """Schedulers, workers and waiters."""
+    filters = records.process_filters(alive=is_alive, state=job_state).equals("host", hostname)
+    filters.equals("kind", job_type and KINDS.get(job_type, job_type))
+    filters.between("start_date", ranges_["start_date"]).between("end_date", ranges_["end_date"])
+    if executor_class not in {None, "CeleryExecutor"}:
+        filters.nothing()
+    silent_s = api.settings.scheduler.scheduler_health_check_threshold
+    found = api.read(records.processes, filters, page, silent_after_s=silent_s)
+    return {"jobs": found.rows, "total_entries": found.total}
+
+
+@router.get("/plugins", tags=["Plugin"])
+def get_plugins(api: Api, page: Page) -> dict[str, Any]:
+    """Always empty: Paceline has no plugins."""
+    return {"plugins": [], "total_entries": 0}
+
+
+@router.get("/plugins/importErrors", tags=["Plugin"])
+def import_errors(api: Api) -> dict[str, Any]:
+    """Always empty: Paceline has no plugins."""
+    return {"import_errors": [], "total_entries": 0}
+
+
+@router.get("/providers", tags=["Provider"])
+def get_providers(api: Api, page: Page) -> dict[str, Any]:
+    """Always empty: Paceline has no providers."""
+    return {"providers": [], "total_entries": 0}
+
+
+def _config(settings: all_settings.Settings) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for key in all_settings.keys():  # noqa: SIM118 - a function of the module
+        section, _, name = key.partition(".")
+        value = all_settings.effective(settings, key)
+        found.setdefault(section, {})[name] = "" if value is None else str(value)
+    return found
+
+
+def _shown(found: dict[str, dict[str, str]], accept: str) -> Response | dict[str, Any]:
+    if accept.startswith("text/plain"):
+        text = "\n".join(
+            f"[{name}]\n" + "".join(f"{key} = {value}\n" for key, value in options.items()) for name, options in found.items()
+        )
+        return PlainTextResponse(text)
+    return {
+        "sections": [
+            {"name": name, "options": [{"key": key, "value": value} for key, value in options.items()]}
+            for name, options in found.items()
+        ]
+    }

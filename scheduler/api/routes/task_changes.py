@@ -1,0 +1,238 @@
+"""Changes of task instances: clear, mark, note and delete."""
+
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+
+from scheduler import states
+from scheduler.api import bulk, params
+from scheduler.api.call import Api, Call
+from scheduler.api.models import task_instances as models
+from scheduler.api.models.base import BulkResponse
+from scheduler.api.params import UpdateMask
+from scheduler.api.routes.dag_runs import cleared
+from scheduler.api.routes.task_instances import GROUP, RUN, TI, MapIndex, of_group, shown, with_operators
+from scheduler.exceptions import ConflictError, NotFoundError, UsageError
+from scheduler.states import TaskState
+from scheduler.store.actions import clear, mark
+from scheduler.store.lists import dags, instances, runs
+from scheduler.store.lists.listing import Page
+from scheduler.store.runs.selection import Change, Runs, Tasks
+
+router = APIRouter(tags=["Task Instance"])
+
+MARKABLE = frozenset({TaskState.SUCCESS, TaskState.FAILED, TaskState.SKIPPED})
+
+
+@router.patch(f"{RUN}/taskInstances", response_model=BulkResponse)
+def bulk_task_instances(
+    api: Api, dag_id: str, dag_run_id: str, body: bulk.Actions[models.TaskInstanceRef, str | models.TaskInstanceRef]
+) -> dict[str, Any]:
+    """Mark or delete several task instances."""
+
+    def place(entity: str | models.TaskInstanceRef) -> tuple[str, str, str, int | None]:
+        one = models.TaskInstanceRef(task_id=entity) if isinstance(entity, str) else entity
+        dag, run = (one.dag_id if dag_id == "~" else dag_id), (one.dag_run_id if dag_run_id == "~" else dag_run_id)
+        if dag is None or run is None:
+            raise UsageError("With ~ in the path, each entry needs its dag_id and dag_run_id.")
+        if dag_id == "~":
+            api.require(dag, "operator")
+        return dag, run, one.task_id, one.map_index
+
+    def name(entity: str | models.TaskInstanceRef) -> str:
+        dag, run, task, index = place(entity)
+        return f"{dag}.{run}.{task}[{-1 if index is None else index}]"
+
+    def create(entity: models.TaskInstanceRef, overwrite: bool) -> None:
+        raise UsageError("Task instances cannot be created: clear the run with run_on_latest_version to get new tasks.")
+
+    def update(entity: models.TaskInstanceRef, mask: list[str] | None) -> None:
+        dag, run, task, index = place(entity)
+        _patch(api, dag, run, (task,), index, entity, mask)
+
+    def delete(entity: str | models.TaskInstanceRef) -> None:
+        dag, run, task, index = place(entity)
+        _delete(api, dag, run, task, -1 if index is None else index)
+
+    return bulk.run(body.actions, name=name, create=create, update=update, delete=delete)
+
+
+@router.post("/dags/{dag_id}/clearTaskInstances", response_model=models.ClearedTaskInstances)
+def post_clear_task_instances(api: Api, dag_id: str, body: models.ClearTaskInstances) -> dict[str, Any]:
+    """Clear task instances, so that they run again. A dry run, which is the default, only lists them."""
+    api.read(dags.dag, dag_id)
+    if body.dag_run_id is not None:
+        api.read(runs.run, dag_id, body.dag_run_id)
+    if body.prevent_running_task and any(change.state in states.STARTED for change in _cleared(api, dag_id, body, dry_run=True)):
+        raise ConflictError("A task instance to clear is running: wait for its end, or leave out prevent_running_task.")
+    if body.dry_run:
+        return cleared(api, _cleared(api, dag_id, body, dry_run=True))
+    changes = _cleared(api, dag_id, body, dry_run=False)
+    if changes:
+        api.wake("queue", runs={change.dag_run_id for change in changes})
+    keys = api.read(instances.keys_of, changes)
+    if body.note is not None:
+        _set_notes(api, keys, body.note)
+    rows = api.read(instances.by_keys, keys)
+    return {"task_instances": with_operators(api, rows), "total_entries": len(rows)}
+
+
+@router.delete(TI)
+def delete_task_instance(api: Api, dag_id: str, dag_run_id: str, task_id: str, map_index: MapIndex = -1) -> None:
+    """Delete a task instance whose task is no longer in its DAG."""
+    _delete(api, dag_id, dag_run_id, task_id, map_index)
+
+
+@router.patch(f"{TI}/dry_run", response_model=models.TaskInstancePage)
+def patch_task_instance_dry_run(
+    api: Api,
+    dag_id: str,
+    dag_run_id: str,
+    task_id: str,
+    body: models.TaskInstancePatch,
+    map_index: Annotated[int | None, Query(ge=-1)] = None,
+    update_mask: UpdateMask = None,
+) -> dict[str, Any]:
+    """List what marking a task instance would change."""
+    return _patch(api, dag_id, dag_run_id, (task_id,), map_index, body, update_mask, dry_run=True)
+
+
+@router.patch(TI, response_model=models.TaskInstancePage)
+def patch_task_instance(
+    api: Api,
+    dag_id: str,
+    dag_run_id: str,
+    task_id: str,
+    body: models.TaskInstancePatch,
+    map_index: Annotated[int | None, Query(ge=-1)] = None,
+    update_mask: UpdateMask = None,
+) -> dict[str, Any]:
+    """Mark a task instance, or all instances of a mapped task, or set their note."""
+    return _patch(api, dag_id, dag_run_id, (task_id,), map_index, body, update_mask)
+
+
+@router.patch(f"{GROUP}/dry_run", response_model=models.TaskInstancePage)
+def patch_task_group_instances_dry_run(
+    api: Api, dag_id: str, dag_run_id: str, group_id: str, body: models.TaskInstancePatch, update_mask: UpdateMask = None
+) -> dict[str, Any]:
+    """List what marking the task instances of a group would change."""
+    return _patch(api, dag_id, dag_run_id, of_group(api, dag_id, dag_run_id, group_id), None, body, update_mask, dry_run=True)
+
+
+@router.patch(GROUP, response_model=models.TaskInstancePage)
+def patch_task_group_instances(
+    api: Api, dag_id: str, dag_run_id: str, group_id: str, body: models.TaskInstancePatch, update_mask: UpdateMask = None
+) -> dict[str, Any]:
+    """Mark the task instances of a group."""
+    return _patch(api, dag_id, dag_run_id, of_group(api, dag_id, dag_run_id, group_id), None, body, update_mask)
+
+
+@router.patch(f"{TI}/{{map_index}}/dry_run", response_model=models.TaskInstancePage)
+def patch_task_instance_dry_run_by_map_index(
+    api: Api,
+    dag_id: str,
+    dag_run_id: str,
+    task_id: str,
+    map_index: int,
+    body: models.TaskInstancePatch,
+    update_mask: UpdateMask = None,
+) -> dict[str, Any]:
+    """List what marking one instance of a mapped task would change."""
+    return _patch(api, dag_id, dag_run_id, (task_id,), map_index, body, update_mask, dry_run=True)
+
+
+@router.patch(f"{TI}/{{map_index}}", response_model=models.TaskInstancePage)
+def patch_task_instance_by_map_index(
+    api: Api,
+    dag_id: str,
+    dag_run_id: str,
+    task_id: str,
+    map_index: int,
+    body: models.TaskInstancePatch,
+    update_mask: UpdateMask = None,
+) -> dict[str, Any]:
+    """Mark one instance of a mapped task, or set its note."""
+    return _patch(api, dag_id, dag_run_id, (task_id,), map_index, body, update_mask)
+
+
+def _delete(api: Call, dag_id: str, run_id: str, task_id: str, map_index: int) -> None:
+    row = shown(api, dag_id, run_id, task_id, map_index)
+    if not api.write(instances.delete, row["id"]):
+        raise ConflictError(f"Task instance {task_id!r} is {row['state'] or 'none'}: only one in state removed can be deleted.")
+
+
+def _cleared(api: Call, dag_id: str, body: models.ClearTaskInstances, *, dry_run: bool) -> list[Change]:
+    chosen = Runs(
+        dag_id=dag_id,
+        run_id=body.dag_run_id,
+        past=body.include_past,
+        future=body.include_future,
+        from_date=body.start_date,
+        to_date=body.end_date,
+    )
+    kept = states.FAILURES if body.only_failed else states.STARTED if body.only_running else None
+    changes: dict[tuple[int, str, int], Change] = {}
+    for task_ids, map_index in _by_index(body.task_ids):
+        tasks = Tasks(
+            task_ids=task_ids, map_index=map_index, upstream=body.include_upstream, downstream=body.include_downstream, states=kept
+        )
+        latest = body.run_on_latest_version
+        for one in clear.clear(api.engine, chosen, tasks, core=api.settings.core, latest=latest, dry_run=dry_run):
+            changes.setdefault((one.dag_run_id, one.task_id, one.map_index), one)
+    return list(changes.values())
+
+
+def _by_index(task_ids: list[Any] | None) -> list[tuple[tuple[str, ...], int | None]]:
+    """Tasks by map index: ["a", ["b", 1]] is task a as a whole and instance 1 of task b."""
+    if task_ids is None:
+        return [((), None)]
+    groups: dict[int | None, list[str]] = {}
+    for one in task_ids:
+        name, index = one if isinstance(one, list) else (one, None)
+        if not isinstance(name, str) or not (index is None or isinstance(index, int)):
+            raise UsageError("An entry of task_ids is a task id, or a pair of a task id and a map index.")
+        groups.setdefault(index, []).append(name)
+    return [(tuple(names), index) for index, names in groups.items()]
+
+
+def _patch(
+    api: Call,
+    dag_id: str,
+    run_id: str,
+    task_ids: tuple[str, ...] | list[str],
+    map_index: int | None,
+    body: models.TaskInstancePatch,
+    mask: list[str] | None,
+    *,
+    dry_run: bool = False,
+) -> dict[str, Any]:
+    run = api.read(runs.run, dag_id, run_id)
+    values = params.masked(body.model_dump(include={"new_state", "note"}, exclude_unset=True), mask, {"new_state", "note"})
+    keys: list[int] = []
+    if values.get("new_state") is not None:
+        if values["new_state"] not in MARKABLE:
+            raise UsageError(f"A task instance cannot be marked {values['new_state']}: choose success, failed or skipped.")
+        chosen = Runs(dag_id=dag_id, run_id=run_id, past=body.include_past, future=body.include_future)
+        tasks = Tasks(
+            task_ids=tuple(task_ids), map_index=map_index, upstream=body.include_upstream, downstream=body.include_downstream
+        )
+        changes = mark.mark(api.engine, chosen, tasks, TaskState(values["new_state"]), dry_run=dry_run)
+        keys = api.read(instances.keys_of, changes)
+        if changes and not dry_run:
+            api.wake("queue", runs={change.dag_run_id for change in changes})
+    if not keys or "note" in values:
+        own = instances.filters().equals("run_key", run["id"]).one_of("task_id", list(task_ids)).equals("map_index", map_index)
+        named = [row["id"] for row in api.read(instances.instances, own, Page(limit=params.LONGEST_PAGE)).rows]
+        if not named:
+            raise NotFoundError(f"Run {run_id!r} of DAG {dag_id!r} has no such task instance.")
+        if "note" in values and not dry_run:
+            _set_notes(api, named, values["note"])
+        keys = keys or ([] if dry_run else named)
+    rows = with_operators(api, api.read(instances.by_keys, keys))
+    return {"task_instances": rows, "total_entries": len(rows)}
+
+
+def _set_notes(api: Call, keys: Iterable[int], note: str | None) -> None:
+    for key in keys:
+        api.write(runs.set_instance_note, key, note)

@@ -1,0 +1,261 @@
+"""Task instances: lists, tries, and what they wait for."""
+
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query
+
+from scheduler.api import params
+from scheduler.api.call import Api, Call
+from scheduler.api.models import task_instances as models
+from scheduler.api.params import CursorPage, Number, Strings, ranges
+from scheduler.exceptions import NotFoundError, UnreadableVersionError, UsageError
+from scheduler.store.lists import dags, instances, runs
+from scheduler.store.lists.listing import Filters, Page
+from scheduler.store.queries import why
+
+router = APIRouter(tags=["Task Instance"])
+
+RUN = "/dags/{dag_id}/dagRuns/{dag_run_id}"
+TI = f"{RUN}/taskInstances/{{task_id}}"
+GROUP = f"{RUN}/taskGroupInstances/{{group_id}}"
+RANGES = ("run_after", "logical_date", "start_date", "end_date", "updated_at", "duration")
+Numbers = Annotated[list[int] | None, Query()]
+MapIndex = Annotated[int, Query(ge=-1, le=2**31 - 1)]
+
+
+def _filters(
+    ranges_: Annotated[dict[str, dict[str, Any]], Depends(ranges(*RANGES))],
+    state: Strings = None,
+    pool: Strings = None,
+    pool_name_pattern: str | None = None,
+    pool_name_prefix_pattern: str | None = None,
+    queue: Strings = None,
+    queue_name_pattern: str | None = None,
+    queue_name_prefix_pattern: str | None = None,
+    executor: Strings = None,
+    version_number: Numbers = None,
+    try_number: Numbers = None,
+    operator: Strings = None,
+    operator_name_pattern: str | None = None,
+    operator_name_prefix_pattern: str | None = None,
+    map_index: Numbers = None,
+    rendered_map_index_pattern: str | None = None,
+    rendered_map_index_prefix_pattern: str | None = None,
+) -> Filters:
+    filters = instances.filters().one_of("state", _ours(state), null="none").one_of("pool", pool).one_of("queue", queue)
+    for name in RANGES:
+        filters.between(name, ranges_[name])
+    filters.like("pool", pool_name_pattern, pool_name_prefix_pattern).like("queue", queue_name_pattern, queue_name_prefix_pattern)
+    filters.one_of("version_number", version_number).one_of("try_number", try_number).one_of("map_index", map_index)
+    filters.like("rendered_map_index", rendered_map_index_pattern, rendered_map_index_prefix_pattern)
+    filters.one_of("operator", operator).like("operator", operator_name_pattern, operator_name_prefix_pattern)
+    if executor and "~" not in executor:
+        filters.nothing()
+    return filters
+
+
+Chosen = Annotated[Filters, Depends(_filters)]
+
+
+@router.get(f"{RUN}/taskInstances", response_model=models.TaskInstancePage)
+def get_task_instances(
+    api: Api,
+    dag_id: str,
+    dag_run_id: str,
+    filters: Chosen,
+    page: CursorPage,
+    task_id: str | None = None,
+    task_display_name_pattern: str | None = None,
+    task_display_name_prefix_pattern: str | None = None,
+    task_group_id: str | None = None,
+    dag_id_pattern: str | None = None,
+    dag_id_prefix_pattern: str | None = None,
+    run_id_pattern: str | None = None,
+    run_id_prefix_pattern: str | None = None,
+) -> dict[str, Any]:
+    """List task instances of a run; ~ stands for any DAG or any run."""
+    _of_run(api, filters, dag_id, dag_run_id)
+    filters.equals("task_id", task_id).like("task_id", task_display_name_pattern, task_display_name_prefix_pattern)
+    filters.like("dag_id", dag_id_pattern, dag_id_prefix_pattern).like("run_id", run_id_pattern, run_id_prefix_pattern)
+    if task_group_id is not None:
+        if "~" in {dag_id, dag_run_id}:
+            raise UsageError("task_group_id needs a DAG and a run in the path.")
+        filters.one_of("task_id", of_group(api, dag_id, dag_run_id, task_group_id))
+    return _page(api, filters, page)
+
+
+@router.post(f"{RUN}/taskInstances/list", response_model=models.TaskInstancePage)
+def get_task_instances_batch(api: Api, dag_id: str, dag_run_id: str, body: models.TaskInstancesFilter) -> dict[str, Any]:
+    """List task instances by filters in the body. DAG and run in the path are ~."""
+    filters = instances.filters()
+    _of_run(api, filters, dag_id, dag_run_id)
+    filters.one_of("dag_id", body.dag_ids).one_of("run_id", body.dag_run_ids).one_of("task_id", body.task_ids)
+    filters.one_of("state", _ours(body.state)).one_of("pool", body.pool).one_of("queue", body.queue)
+    for name, bounds in params.bounds_in(body, "run_after", "logical_date", "start_date", "end_date", "duration").items():
+        filters.between(name, bounds)
+    if body.executor:
+        filters.nothing()
+    return _page(api, filters, params.page(body.page_limit, body.page_offset, [body.order_by] if body.order_by else None))
+
+
+@router.get(TI, response_model=models.TaskInstance)
+def get_task_instance(api: Api, dag_id: str, dag_run_id: str, task_id: str) -> dict[str, Any]:
+    """Show a task instance that is not mapped."""
+    return shown(api, dag_id, dag_run_id, task_id, -1)
+
+
+@router.get(f"{TI}/listMapped", response_model=models.TaskInstancePage)
+def get_mapped_task_instances(
+    api: Api, dag_id: str, dag_run_id: str, task_id: str, filters: Chosen, page: params.Page
+) -> dict[str, Any]:
+    """List the instances of a mapped task."""
+    _of_run(api, filters, dag_id, dag_run_id)
+    own = instances.filters().equals("dag_id", dag_id).equals("run_id", dag_run_id).equals("task_id", task_id)
+    if not api.read(instances.instances, own, Page(limit=1)).rows:
+        raise NotFoundError(f"Run {dag_run_id!r} of DAG {dag_id!r} has no task {task_id!r}.")
+    filters.equals("task_id", task_id).between("map_index", {"gte": 0})
+    return _page(api, filters, page)
+
+
+@router.get(f"{TI}/tries", response_model=models.TaskInstanceTries)
+def get_task_instance_tries(api: Api, dag_id: str, dag_run_id: str, task_id: str, map_index: MapIndex = -1) -> dict[str, Any]:
+    """List all tries of a task instance."""
+    return _tries(api, dag_id, dag_run_id, task_id, map_index)
+
+
+@router.get(f"{TI}/tries/{{task_try_number}}", response_model=models.TaskInstanceTry)
+def get_task_instance_try_details(
+    api: Api, dag_id: str, dag_run_id: str, task_id: str, task_try_number: Number, map_index: MapIndex = -1
+) -> dict[str, Any]:
+    """Show a try of a task instance."""
+    return _try(api, dag_id, dag_run_id, task_id, map_index, task_try_number)
+
+
+@router.get(f"{TI}/dependencies", response_model=models.Dependencies)
+def get_task_instance_dependencies(
+    api: Api, dag_id: str, dag_run_id: str, task_id: str, map_index: MapIndex = -1
+) -> dict[str, Any]:
+    """Explain why a task instance is in its state and has not moved on."""
+    return _dependencies(api, dag_id, dag_run_id, task_id, map_index)
+
+
+@router.get(f"{TI}/links", response_model=models.ExtraLinks, tags=["Extra Links"])
+def get_extra_links(
+    api: Api, dag_id: str, dag_run_id: str, task_id: str, map_index: MapIndex = -1, try_number: int | None = None
+) -> dict[str, Any]:
+    """Always empty: Paceline has no extra links."""
+    shown(api, dag_id, dag_run_id, task_id, map_index)
+    return {"extra_links": {}, "total_entries": 0}
+
+
+# The same for one instance of a mapped task. These come last: their path also fits those above. -----------------------------
+
+
+@router.get(f"{TI}/{{map_index}}/tries", response_model=models.TaskInstanceTries)
+def get_mapped_task_instance_tries(api: Api, dag_id: str, dag_run_id: str, task_id: str, map_index: int) -> dict[str, Any]:
+    """List all tries of one instance of a mapped task."""
+    return _tries(api, dag_id, dag_run_id, task_id, map_index)
+
+
+@router.get(f"{TI}/{{map_index}}/tries/{{task_try_number}}", response_model=models.TaskInstanceTry)
+def get_mapped_task_instance_try_details(
+    api: Api, dag_id: str, dag_run_id: str, task_id: str, map_index: int, task_try_number: Number
+) -> dict[str, Any]:
+    """Show a try of one instance of a mapped task."""
+    return _try(api, dag_id, dag_run_id, task_id, map_index, task_try_number)
+
+
+@router.get(f"{TI}/{{map_index}}/dependencies", response_model=models.Dependencies)
+def get_task_instance_dependencies_by_map_index(
+    api: Api, dag_id: str, dag_run_id: str, task_id: str, map_index: int
+) -> dict[str, Any]:
+    """Explain why one instance of a mapped task is in its state and has not moved on."""
+    return _dependencies(api, dag_id, dag_run_id, task_id, map_index)
+
+
+@router.get(f"{TI}/{{map_index}}", response_model=models.TaskInstance)
+def get_mapped_task_instance(api: Api, dag_id: str, dag_run_id: str, task_id: str, map_index: int) -> dict[str, Any]:
+    """Show one instance of a mapped task."""
+    return shown(api, dag_id, dag_run_id, task_id, map_index)
+
+
+def _of_run(api: Call, filters: Filters, dag_id: str, run_id: str) -> None:
+    if dag_id == "~":
+        filters.visible(api.tags())
+    else:
+        filters.equals("dag_id", dag_id)
+    if run_id != "~":
+        filters.equals("run_id", run_id)
+    if "~" not in {dag_id, run_id}:
+        api.read(runs.run, dag_id, run_id)
+    elif dag_id != "~":
+        api.read(dags.dag, dag_id)
+
+
+def _ours(names: Iterable[str | None] | None) -> list[str | None] | None:
+    """Our names of Airflow's states."""
+    return None if names is None else ["shutdown" if name == "restarting" else name for name in names]
+
+
+def _page(api: Call, filters: Filters, page: Page) -> dict[str, Any]:
+    found = api.read(instances.instances, filters, page)
+    return {
+        "task_instances": with_operators(api, found.rows),
+        "total_entries": found.total,
+        "total_entries_limit": found.total if found.limited else None,
+        "next_cursor": found.next_cursor,
+        "previous_cursor": found.previous_cursor,
+    }
+
+
+def with_operators(api: Call, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The operator stands in the version of the DAG, which is read once."""
+    operators = {version_id: _operators(api, version_id) for version_id in {row["version_id"] for row in rows}}
+    for row in rows:
+        row["operator"] = row["operator_name"] = operators[row["version_id"]].get(row["task_id"])
+    return rows
+
+
+def _operators(api: Call, version_id: int) -> dict[str, str]:
+    """The operators of a version by task ID; none if only another version of Paceline can read it."""
+    try:
+        return {task.task_id: task.operator for task in api.version(version_id).tasks}
+    except UnreadableVersionError:
+        return {}
+
+
+def shown(api: Call, dag_id: str, run_id: str, task_id: str, map_index: int) -> dict[str, Any]:
+    return with_operators(api, [api.read(instances.instance, dag_id, run_id, task_id, map_index=map_index)])[0]
+
+
+def _tries(api: Call, dag_id: str, run_id: str, task_id: str, map_index: int) -> dict[str, Any]:
+    row = shown(api, dag_id, run_id, task_id, map_index)
+    rows = with_operators(api, api.read(instances.tries, row["id"]))
+    return {"task_instances": rows, "total_entries": len(rows)}
+
+
+def _try(api: Call, dag_id: str, run_id: str, task_id: str, map_index: int, number: int) -> dict[str, Any]:
+    for row in reversed(_tries(api, dag_id, run_id, task_id, map_index)["task_instances"]):
+        if row["try_number"] == number:
+            return dict(row)
+    raise NotFoundError(f"Task {task_id!r} of run {run_id!r} has no try {number}.")
+
+
+def _dependencies(api: Call, dag_id: str, run_id: str, task_id: str, map_index: int) -> dict[str, Any]:
+    shown(api, dag_id, run_id, task_id, map_index)
+    answer = api.read(why.why, api.settings, dag_id, run_id, task_id, map_index=map_index)
+    return {"dependencies": [{"name": answer["state"] or "none", "reason": reason} for reason in answer["waiting_for"]]}
+
+
+def of_group(api: Call, dag_id: str, run_id: str, group_id: str) -> list[str]:
+    """The tasks of a group and of the groups in it. NotFoundError."""
+    dag = api.version(api.read(runs.run, dag_id, run_id)["version_id"])
+    inner = {group_id}
+    for group in dag.groups:  # outer groups first
+        if group.get("parent") in inner:
+            inner.add(group["group_id"])
+    found = [task.task_id for task in dag.tasks if task.group in inner]
+    if not found:
+        raise NotFoundError(f"DAG {dag_id!r} has no task group {group_id!r} with tasks.")
+    return found

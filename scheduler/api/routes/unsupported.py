@@ -1,0 +1,43 @@
+"""What Airflow's API has and Paceline does not: 501 with an explanation, instead of an unclear 404."""
+
+from collections.abc import Callable
+
+from fastapi import APIRouter
+
+from scheduler.api.access import RUN, TI
+from scheduler.api.call import Api
+from scheduler.api.errors import UnsupportedError
+
+router = APIRouter(include_in_schema=False)
+
+HITL = "Paceline has no tasks that wait for a human answer."
+STATE = "Paceline has no state store for tasks and assets: use XComs or variables."
+TEST = "Paceline does not test connections: which library would connect is known only to the task."
+#: Method and path, and why there is no such thing here.
+REASONS = {
+    f"GET {RUN}/hitlDetails": HITL,
+    f"GET {TI}/{{map_index}}/hitlDetails": HITL,
+    f"PATCH {TI}/{{map_index}}/hitlDetails": HITL,
+    f"GET {TI}/{{map_index}}/hitlDetails/tries/{{try_number}}": HITL,
+    **{f"{method} {TI}/state-store": STATE for method in ("GET", "DELETE")},
+    **{f"{method} {TI}/state-store/{{key:path}}": STATE for method in ("GET", "PUT", "PATCH", "DELETE")},
+    **{f"{method} /assets/{{asset_id}}/state-store": STATE for method in ("GET", "DELETE")},
+    **{f"{method} /assets/{{asset_id}}/state-store/{{key:path}}": STATE for method in ("GET", "PUT", "DELETE")},
+    "POST /connections/test": TEST,
+    "POST /connections/enqueue-test": TEST,
+    "GET /connections/enqueue-test": TEST,
+    "POST /connections/defaults": "Paceline has no default connections.",
+    "POST /dags/{dag_id}/clearPartitions": "Paceline has no partitions.",
+}
+
+
+def _refuses(reason: str) -> Callable[[Api], None]:
+    def refuse(api: Api) -> None:
+        raise UnsupportedError(reason)
+
+    return refuse
+
+
+for _place, _reason in REASONS.items():
+    _method, _, _path = _place.partition(" ")
+    router.add_api_route(_path, _refuses(_reason), methods=[_method], name="unsupported")

@@ -1,0 +1,97 @@
+"""XComs."""
+
+import json
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query
+
+from scheduler.api.call import Api, Call
+from scheduler.api.models import records as models
+from scheduler.api.params import Page, ranges
+from scheduler.store.lists import instances, records, runs
+
+router = APIRouter(tags=["XCom"])
+
+TI = "/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances/{task_id}"
+MapIndex = Annotated[int, Query(ge=-1, le=2**31 - 1)]
+
+
+@router.get(f"{TI}/xcomEntries", response_model=models.XComPage)
+def get_xcom_entries(
+    api: Api,
+    dag_id: str,
+    dag_run_id: str,
+    task_id: str,
+    page: Page,
+    ranges_: Annotated[dict[str, dict[str, Any]], Depends(ranges("logical_date", "run_after"))],
+    xcom_key: str | None = None,
+    map_index: Annotated[int | None, Query(ge=-1)] = None,
+    xcom_key_pattern: str | None = None,
+    xcom_key_prefix_pattern: str | None = None,
+    dag_display_name_pattern: str | None = None,
+    dag_display_name_prefix_pattern: str | None = None,
+    run_id_pattern: str | None = None,
+    run_id_prefix_pattern: str | None = None,
+    task_id_pattern: str | None = None,
+    task_id_prefix_pattern: str | None = None,
+    map_index_filter: int | None = None,
+) -> dict[str, Any]:
+    """List XComs without their values; ~ stands for any DAG, run or task."""
+    filters = records.xcom_filters().visible(api.tags() if dag_id == "~" else None)
+    for name, value in (("dag_id", dag_id), ("run_id", dag_run_id), ("task_id", task_id)):
+        filters.equals(name, None if value == "~" else value)
+    if "~" not in {dag_id, dag_run_id}:
+        api.read(runs.run, dag_id, dag_run_id)
+    filters.equals("key", xcom_key).equals("map_index", map_index).equals("map_index", map_index_filter)
+    filters.like("key", xcom_key_pattern, xcom_key_prefix_pattern)
+    filters.like("dag_id", dag_display_name_pattern, dag_display_name_prefix_pattern)
+    filters.like("run_id", run_id_pattern, run_id_prefix_pattern).like("task_id", task_id_pattern, task_id_prefix_pattern)
+    filters.between("logical_date", ranges_["logical_date"]).between("run_after", ranges_["run_after"])
+    found = api.read(records.xcoms, filters, page)
+    return {"xcom_entries": found.rows, "total_entries": found.total}
+
+
+@router.get(f"{TI}/xcomEntries/{{xcom_key:path}}", response_model=models.XComValue)
+def get_xcom_entry(
+    api: Api,
+    dag_id: str,
+    dag_run_id: str,
+    task_id: str,
+    xcom_key: str,
+    map_index: MapIndex = -1,
+    deserialize: bool = False,
+    stringify: bool = False,
+) -> dict[str, Any]:
+    """Show an XCom. With stringify, the value is JSON in a text."""
+    row = _entry(api, dag_id, dag_run_id, task_id, xcom_key, map_index)
+    return row | {"value": json.dumps(row["value"], ensure_ascii=False)} if stringify else row
+
+
+@router.post(f"{TI}/xcomEntries", response_model=models.XComValue, status_code=201)
+def create_xcom_entry(api: Api, dag_id: str, dag_run_id: str, task_id: str, body: models.XComCreate) -> dict[str, Any]:
+    """Add an XCom to a task instance."""
+    ti = api.read(instances.instance, dag_id, dag_run_id, task_id, map_index=body.map_index)
+    api.write(records.put_xcom, ti["id"], body.key, body.value, new=True)
+    return _entry(api, dag_id, dag_run_id, task_id, body.key, body.map_index)
+
+
+@router.patch(f"{TI}/xcomEntries/{{xcom_key:path}}", response_model=models.XComValue)
+def update_xcom_entry(
+    api: Api, dag_id: str, dag_run_id: str, task_id: str, xcom_key: str, body: models.XComUpdate
+) -> dict[str, Any]:
+    """Replace the value of an XCom."""
+    ti = api.read(instances.instance, dag_id, dag_run_id, task_id, map_index=body.map_index)
+    api.write(records.put_xcom, ti["id"], xcom_key, body.value, new=False)
+    return _entry(api, dag_id, dag_run_id, task_id, xcom_key, body.map_index)
+
+
+@router.delete(f"{TI}/xcomEntries/{{xcom_key:path}}", status_code=204)
+def delete_xcom_entry(api: Api, dag_id: str, dag_run_id: str, task_id: str, xcom_key: str, map_index: MapIndex = -1) -> None:
+    """Delete an XCom."""
+    ti = api.read(instances.instance, dag_id, dag_run_id, task_id, map_index=map_index)
+    api.write(records.delete_xcom, ti["id"], xcom_key)
+
+
+def _entry(api: Call, dag_id: str, run_id: str, task_id: str, key: str, map_index: int) -> dict[str, Any]:
+    filters = records.xcom_filters().equals("dag_id", dag_id).equals("run_id", run_id).equals("task_id", task_id)
+    return api.read(records.xcom, filters.equals("map_index", map_index).equals("key", key))

@@ -1,0 +1,87 @@
+"""The web process: uvicorn, from the first account to the end of the last request."""
+
+import logging
+import threading
+from collections.abc import Callable
+from types import FrameType
+from urllib.parse import quote
+
+import uvicorn
+
+from scheduler.api import app, database
+from scheduler.process import role
+from scheduler.settings import Settings
+from scheduler.store.accounts import accounts
+from scheduler.store.db import database as store
+from scheduler.store.db import migrate
+
+log = logging.getLogger("paceline.web")
+
+#: Connections beyond this number are refused.
+MOST_CONNECTIONS = 1000
+
+
+class _Server(uvicorn.Server):
+    """Tells streams that the process shuts down as soon as the signal arrives."""
+
+    def __init__(self, config: uvicorn.Config, stopping: threading.Event) -> None:
+        super().__init__(config)
+        self._stopping = stopping
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._stopping.set()
+        super().handle_exit(sig, frame)
+
+
+def run(settings: Settings, *, say: Callable[[str], None]) -> int:
+    """Serve until SIGTERM or SIGINT, let open requests end, and return the exit code."""
+    role.prepare(settings.web_database_url)
+    _prepare_database(settings, say)
+    with role.running("web", settings.run_folder) as running:
+        server = _Server(config(settings, app.create(settings, running.stop)), running.stop)
+        say(f"Paceline listens on {address(settings)}")
+        server.run()
+    # uvicorn logs why it could not listen.
+    return 0 if server.started else 1
+
+
+def config(settings: Settings, application: object) -> uvicorn.Config:
+    """How uvicorn serves the application."""
+    web = settings.web
+    return uvicorn.Config(
+        application,  # type: ignore[arg-type]
+        host=web.address,
+        port=web.port,
+        ssl_certfile=web.tls_certificate,
+        ssl_keyfile=web.tls_key,
+        proxy_headers=bool(web.proxies),
+        forwarded_allow_ips=web.proxies,
+        server_header=False,
+        access_log=False,
+        log_level="warning",
+        lifespan="on",
+        ws="none",
+        limit_concurrency=MOST_CONNECTIONS,
+        timeout_graceful_shutdown=web.drain_timeout,
+    )
+
+
+def address(settings: Settings) -> str:
+    """The address of the pages."""
+    web = settings.web
+    scheme = "https" if web.tls_certificate else "http"
+    host = "localhost" if web.address in {"0.0.0.0", "::", ""} else web.address  # noqa: S104 - compared only
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{web.port}{quote(web.base_path)}"
+
+
+def _prepare_database(settings: Settings, say: Callable[[str], None]) -> None:
+    """Wait for the database, check its schema, and create the first account."""
+    engine = database.create(settings)
+    try:
+        store.wait(engine, say)
+        migrate.check(engine)
+        password = store.transact(engine, accounts.create_first)
+    finally:
+        engine.dispose()
+    if password is not None:
+        say(f"The first account is {accounts.FIRST} with the password {password} - it is not shown again.")

@@ -1,0 +1,18 @@
+"""`paceline web`: starts a web process."""
+
+import click
+
+from scheduler.cli import options, output
+
+
+@click.command()
+def web() -> None:
+    """Start a web process, which serves the REST API at /api/v2. Any number can run at once.
+
+    The first start creates the account admin and prints its password once. On SIGTERM or Ctrl-C, open requests end first.
+    """
+    from scheduler.api import serve
+
+    settings = options.settings()
+    options.refuse_taken_port("web", settings.web.address, settings.web.port)
+    click.get_current_context().exit(serve.run(settings, say=output.say))

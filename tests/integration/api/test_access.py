@@ -1,0 +1,211 @@
+"""Every route x every role, and how an account proves itself."""
+
+import re
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import jwt
+from fastapi.routing import APIRoute
+from support.waiting import eventually
+
+from scheduler.api import access
+from scheduler.api.call import PREFIX
+from scheduler.api.login import CSRF_HEADER
+from scheduler.store.accounts import accounts
+from scheduler.store.db.database import transact
+
+from .conftest import PASSWORD, Web, World
+
+#: A value for each parameter of a path: of things that exist where reading is to succeed.
+VALUES = {
+    "dag_id": "etl", "dag_run_id": "good", "task_id": "extract", "map_index": "-1", "group_id": "g", "task_try_number": "1",
+    "try_number": "1", "xcom_key": "return_value", "version_number": "1", "pool_name": "default_pool", "section": "core",
+    "option": "parallelism",
+}  # fmt: skip
+#: Role of the account, or its role on the tag of the DAG alone, or on another tag.
+PEOPLE: dict[str, dict[str, Any]] = {
+    "viewer": {"role": "viewer"},
+    "operator": {"role": "operator"},
+    "admin": {"role": "admin"},
+    "tag viewer": {"tags": {"nightly": "viewer"}},
+    "tag operator": {"tags": {"nightly": "operator"}},
+    "tag admin": {"tags": {"nightly": "admin"}},
+    "other tag": {"tags": {"other": "admin"}},
+}
+
+
+def routes(web: Web) -> Iterator[tuple[str, str]]:
+    """Method and template of each route below the prefix."""
+    for path, methods in _walk(web.app.routes):
+        if path.startswith(PREFIX):
+            for method in methods:
+                yield method, path.removeprefix(PREFIX)
+
+
+def _walk(found: Any) -> Iterator[tuple[str, set[str]]]:
+    for route in found:
+        if isinstance(route, APIRoute):
+            yield route.path, route.methods
+        elif hasattr(route, "effective_candidates"):
+            yield from _walk(route.effective_candidates())
+        elif hasattr(route, "methods"):
+            yield route.path, route.methods
+
+
+def expected(person: str, needs: access.Needs) -> bool:
+    """Whether this person may use a route, written apart from the code."""
+    ranks = {"viewer": 0, "operator": 1, "admin": 2}
+    if needs.scope == "login":
+        return True
+    if person in ranks:
+        return ranks[person] >= ranks[needs.role]
+    if needs.scope == "all":
+        return False
+    if person == "other tag":
+        return needs.scope == "any"
+    return ranks[person.removeprefix("tag ")] >= ranks[needs.role]
+
+
+def test_each_route_has_one_line_in_the_table(web: Web) -> None:
+    public = {"GET /version", "GET /monitor/health"}
+
+    found = {f"{method} {path}" for method, path in routes(web)} - public
+
+    assert len(found) > 100
+    assert found == set(access.TABLE)
+
+
+def test_every_route_for_every_role(web: Web, world: World) -> None:
+    """Bodies are missing, so that a change that is allowed ends with 4xx, and nothing is changed by the way."""
+    wrong = []
+    for person, rights in PEOPLE.items():
+        with web.http(web.account(person, **rights)) as http:
+            for place, needs in access.TABLE.items():
+                method, _, template = place.partition(" ")
+                if method == "DELETE" or template.endswith(("/favorite", "/unfavorite")):
+                    continue
+                path = re.sub(r"\{(\w+)(:path)?\}", lambda found: VALUES.get(found[1], "7"), template)
+                status = http.request(method, PREFIX + path, params={"interval": 0.1}).status_code
+                if (status == 403) is expected(person, needs) or (status >= 500 and status != 501):
+                    wrong.append((person, place, status))
+    assert wrong == []
+    assert world.states("good")["extract"] == "success"
+
+
+def test_deletions_and_favorites_for_every_role(web: Web, world: World) -> None:
+    """On things that do not exist, except the DAG, which only an administrator may delete."""
+    wrong = []
+    for person, rights in PEOPLE.items():
+        with web.http(web.account(person, **rights)) as http:
+            for place, needs in access.TABLE.items():
+                method, _, template = place.partition(" ")
+                if (method != "DELETE" and not template.endswith(("/favorite", "/unfavorite"))) or template == "/dags/{dag_id}":
+                    continue
+                path = re.sub(r"\{(\w+)(:path)?\}", lambda found: "etl" if found[1] == "dag_id" else "7", template)
+                status = http.request(method, PREFIX + path).status_code
+                if (status == 403) is expected(person, needs) or (status >= 500 and status != 501):
+                    wrong.append((person, place, status))
+    assert wrong == []
+
+
+def test_nothing_answers_without_a_login(web: Web) -> None:
+    with web.http() as http:
+        for method, template in routes(web):
+            if f"{method} {template}" in {"GET /version", "GET /monitor/health"}:
+                continue
+            answer = http.request(method, PREFIX + template.replace("{", "").replace("}", "").replace(":path", ""))
+            assert answer.status_code in {401, 405}, (method, template)
+            assert answer.json()["detail"]
+        assert http.get("/health").status_code in {200, 503}
+
+
+def test_lists_have_only_what_the_account_may_see(web: Web, world: World) -> None:
+    with web.http(web.account("tim", tags={"nightly": "viewer"})) as http:
+        get = lambda path: http.get(PREFIX + path).json()  # noqa: E731
+        assert [one["dag_id"] for one in get("/dags")["dags"]] == ["etl"]
+        assert http.get(f"{PREFIX}/dags/hourly").status_code == 403
+        assert {one["dag_id"] for one in get("/dags/~/dagRuns/~/taskInstances")["task_instances"]} == {"etl"}
+    with web.http(web.account("uma", tags={"other": "admin"})) as http:
+        for path in ("/dags", "/dags/~/dagRuns", "/dags/~/dagRuns/~/taskInstances", "/dagStats", "/dagTags", "/eventLogs",
+                     "/dags/~/dagRuns/~/taskInstances/~/xcomEntries", "/dags/~/dagVersions", "/importErrors",
+                     "/backfills"):  # fmt: skip
+            assert http.get(PREFIX + path).json()["total_entries"] == 0, path
+
+
+def test_a_password_gives_a_token_until_it_changes(web: Web) -> None:
+    web.account("ada", "admin")
+    with web.http() as http:
+        answer = http.post("/auth/token", json={"username": "ADA", "password": PASSWORD})
+        token = answer.json()["access_token"]
+        assert answer.status_code == 201
+        headers = {"Authorization": f"Bearer {token}"}
+        assert http.get(f"{PREFIX}/me", headers=headers).json()["username"] == "ada"
+        forged = jwt.encode(jwt.decode(token, options={"verify_signature": False}), "another secret of at least 32 bytes")
+        assert http.get(f"{PREFIX}/me", headers={"Authorization": f"Bearer {forged}"}).status_code == 401
+
+        transact(web.engine, accounts.set_password, "ada", "a new password")
+
+        assert http.get(f"{PREFIX}/me", headers=headers).status_code == 401
+        assert http.post("/auth/token", json={"username": "ada", "password": PASSWORD}).status_code == 401
+
+
+def test_keys_are_stored_as_digests_and_end(web: Web) -> None:
+    token = web.account("ada", "admin")
+    with web.engine.connect() as connection:
+        rows = connection.exec_driver_sql("select digest, password_hash from account_key, account").all()
+    assert all(token.encode() not in bytes(digest) for digest, _ in rows)
+    assert all(hash_.startswith("$argon2id$") for _, hash_ in rows)
+    with web.http(token) as http, web.engine.begin() as connection:
+        assert http.get(f"{PREFIX}/me").status_code == 200
+        connection.exec_driver_sql("update account_key set expires_at = clock_timestamp()")
+        connection.commit()
+        assert http.get(f"{PREFIX}/me").status_code == 401
+
+
+def test_a_session_cookie_needs_its_csrf_token_to_change_anything(web: Web, world: World) -> None:
+    web.account("ada", "admin")
+    with web.http() as http:
+        session = http.post("/auth/login", json={"username": "ada", "password": PASSWORD})
+        cookies = session.headers.get_list("set-cookie")
+        assert "httponly" in cookies[0].lower() and "samesite=lax" in cookies[0].lower()
+        assert http.get(f"{PREFIX}/me").json()["role"] == "admin"
+
+        def pause(**headers: str) -> int:
+            return http.patch(f"{PREFIX}/dags/etl", json={"is_paused": True}, headers=headers).status_code
+
+        assert pause() == 403
+        assert pause(**{CSRF_HEADER: "0" * 64}) == 403
+        assert pause(**{CSRF_HEADER: session.json()["csrf_token"]}) == 200
+        assert http.post("/auth/logout").status_code == 403
+        assert http.post("/auth/logout", headers={CSRF_HEADER: session.json()["csrf_token"]}).status_code == 204
+        assert http.get(f"{PREFIX}/me").status_code == 401
+
+
+def test_logins_are_limited_over_all_web_processes(make_web: Callable[..., Web]) -> None:
+    first, second = make_web(login_attempts=3), make_web(login_attempts=3)
+    first.account("ada", "admin")
+
+    def log_in(web: Web, password: str = "wrong", name: str = "ada") -> httpx.Response:
+        return httpx.post(f"{web.url}/auth/token", json={"username": name, "password": password})
+
+    assert [log_in(web).status_code for web in (first, second, first)] == [401, 401, 401]
+    blocked = log_in(second, PASSWORD)
+    assert blocked.status_code == 429 and int(blocked.headers["retry-after"]) > 0
+    assert log_in(first, name="nobody").status_code == 401
+    with first.engine.begin() as connection:
+        connection.exec_driver_sql("update login_failure set last_at = last_at - %s", (timedelta(minutes=10),))
+    assert log_in(first, PASSWORD).status_code == 201
+
+
+def test_a_web_process_drains(make_web: Callable[..., Web], world: World) -> None:
+    web = make_web()
+    token = web.account("ada", "admin")
+    with web.http(token) as http, http.stream("GET", f"{PREFIX}/dags/etl/dagRuns/now/wait", params={"interval": 60}) as stream:
+        lines = stream.iter_lines()
+        assert "running" in next(lines)
+        web.app.state.service.stopping.set()
+        web._server.should_exit = True
+        assert list(lines) == []
+    eventually(lambda: not web._thread.is_alive(), timeout=10)

@@ -1,0 +1,33 @@
+"""Which operations of Airflow's client the other tests of this folder call."""
+
+import inspect
+import re
+from pathlib import Path
+
+from airflow_client import client as airflow
+
+#: Pages, and what Paceline does not have: it returns 501, see scheduler/api/routes/unsupported.py.
+LEFT_OUT = {
+    "login", "logout", "enqueue_connection_test", "get_connection_test", "get_hitl_detail", "get_hitl_detail_try_detail",
+    "update_hitl_detail", "clear_asset_state_store", "delete_asset_state_store", "get_asset_state_store", "list_asset_state_store",
+    "set_asset_state_store", "clear_task_state_store", "delete_task_state_store", "get_task_state_store", "list_task_state_store",
+    "patch_task_state_store", "set_task_state_store",
+}  # fmt: skip
+
+
+def operations() -> set[str]:
+    apis = [kind for name, kind in vars(airflow).items() if name.endswith("Api") and inspect.isclass(kind)]
+    names = {name for api in apis for name, member in vars(api).items() if inspect.isfunction(member)}
+    return {
+        name for name in names if not name.startswith("_") and not name.endswith(("_with_http_info", "_without_preload_content"))
+    }
+
+
+def test_every_operation_is_called_by_a_test() -> None:
+    texts = [
+        path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py") if path.name != Path(__file__).name
+    ]
+    called = set(re.findall(r"\.(\w+?)(?:_without_preload_content)?[(,]", "\n".join(texts)))
+
+    assert operations() - called == LEFT_OUT
+    assert len(operations() & called) > 100

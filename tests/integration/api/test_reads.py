@@ -1,0 +1,226 @@
+"""Operations of Airflow's client that read."""
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+from airflow_client import client as airflow
+from airflow_client.client.exceptions import NotFoundException
+from support.scenario import chain
+
+from scheduler.authoring import timetable
+from scheduler.authoring.asset import Asset
+
+from .conftest import Web, World
+
+GOOD = ("etl", "good")
+
+
+def test_dags(client: airflow.ApiClient, world: World) -> None:
+    api = airflow.DAGApi(client)
+
+    found = api.get_dags()
+    assert [dag.dag_id for dag in found.dags] == ["etl", "hourly"] and found.total_entries == 2
+    assert [dag.dag_id for dag in api.get_dags(order_by=["-dag_id"], limit=1).dags] == ["hourly"]
+    assert [
+        dag.dag_id for dag in api.get_dags(tags=["nightly"], paused=False, last_dag_run_state=airflow.DagRunState.RUNNING).dags
+    ] == ["etl"]
+    assert [dag.dag_id for dag in api.get_dags(dag_id_pattern="ou").dags] == ["hourly"]
+    assert [dag.dag_id for dag in api.get_dags(dag_run_state=["failed"]).dags] == ["etl"]
+    assert api.get_dag_tags().tags == ["nightly"]
+
+    dag = api.get_dag("etl")
+    assert (dag.timetable_summary, dag.tags[0].name, dag.is_paused, dag.has_import_errors) == (
+        "never, only by hand",
+        "nightly",
+        False,
+        False,
+    )
+    details = api.get_dag_details("etl")
+    assert details.latest_dag_version and details.latest_dag_version.version_number == 1
+    assert details.params and details.params["rows"]["value"] == 3 and details.active_runs_count == 1
+    assert api.get_dag_details("hourly").timetable_periodic and not details.is_backfillable
+
+    with pytest.raises(NotFoundException) as missing:
+        api.get_dag("nothing")
+    assert json.loads(missing.value.body or "") == {"detail": "There is no DAG 'nothing'."}
+
+
+def test_tasks_versions_and_sources(client: airflow.ApiClient, world: World) -> None:
+    tasks = airflow.TaskApi(client).get_tasks("etl")
+    assert [task.task_id for task in tasks.tasks] == ["each", "extract", "load"]
+    each = airflow.TaskApi(client).get_task("etl", "each")
+    assert each.is_mapped and each.downstream_task_ids == ["load"] and each.retries == 1
+    assert each.retry_delay and each.retry_delay.seconds == 300
+
+    versions = airflow.DagVersionApi(client)
+    assert [one.version_number for one in versions.get_dag_versions("etl").dag_versions] == [1]
+    assert versions.get_dag_versions("~").total_entries == 2
+    assert versions.get_dag_version("etl", 1).dag_id == "etl"
+    source = airflow.DagSourceApi(client).get_dag_source("etl")
+    assert (source.content, source.version_number) == ("# the file of etl\n", 1)
+
+    stats = airflow.DagStatsApi(client).get_dag_stats()
+    assert {(one.state.value, one.count) for one in stats.dags[0].stats} == {("success", 1), ("failed", 1), ("running", 1)}
+
+
+def test_dag_runs(client: airflow.ApiClient, world: World) -> None:
+    api = airflow.DagRunApi(client)
+
+    good = api.get_dag_run(*GOOD)
+    assert (good.state.value, good.run_type.value, good.conf) == ("success", "manual", {"rows": 5})
+    assert good.logical_date == datetime(2026, 1, 1, tzinfo=UTC)
+    assert good.dag_versions[0].version_number == 1 and good.duration is not None and good.triggered_by
+    found = api.get_dag_runs("etl", order_by=["-logical_date"])
+    assert [run.dag_run_id for run in found.dag_runs] == ["now", "bad", "good"] and found.total_entries == 3
+    assert [run.dag_run_id for run in api.get_dag_runs("~", state=["failed"]).dag_runs] == ["bad"]
+    since = datetime(2026, 1, 2, tzinfo=UTC)
+    assert [run.dag_run_id for run in api.get_dag_runs("etl", logical_date_gte=since).dag_runs] == ["bad", "now"]
+    assert [run.dag_run_id for run in api.get_dag_runs("etl", run_id_pattern="oo").dag_runs] == ["good"]
+    batch = airflow.DAGRunsBatchBody(dag_ids=["etl"], states=["success"], order_by="-run_after")
+    assert [run.dag_run_id for run in api.get_list_dag_runs_batch("~", batch).dag_runs] == ["good"]
+    assert api.get_upstream_asset_events(*GOOD).total_entries == 0
+
+
+def test_cursors_of_dag_runs(client: airflow.ApiClient, world: World) -> None:
+    api = airflow.DagRunApi(client)
+
+    for order, expected in ((["-logical_date"], ["now", "bad", "good"]), (["end_date"], ["good", "bad", "now"])):
+        first = api.get_dag_runs("etl", order_by=order, limit=2, cursor="")
+        assert [run.dag_run_id for run in first.dag_runs] == expected[:2]
+        assert first.total_entries is None and first.previous_cursor is None and first.next_cursor
+        second = api.get_dag_runs("etl", order_by=order, limit=2, cursor=first.next_cursor)
+        assert [run.dag_run_id for run in second.dag_runs] == expected[2:] and second.next_cursor is None
+        back = api.get_dag_runs("etl", order_by=order, limit=2, cursor=second.previous_cursor)
+        assert [run.dag_run_id for run in back.dag_runs] == expected[:2] and back.previous_cursor is None
+
+
+def test_task_instances(client: airflow.ApiClient, world: World) -> None:
+    api = airflow.TaskInstanceApi(client)
+
+    found = api.get_task_instances(*GOOD, order_by=["task_id", "map_index"])
+    assert [(one.task_id, one.map_index) for one in found.task_instances] == [
+        ("each", 0), ("each", 1), ("each", 2), ("extract", -1), ("load", -1)
+    ]  # fmt: skip
+    assert {one.operator for one in found.task_instances} == {"EmptyOperator"}
+    assert [one.task_id for one in api.get_task_instances("~", "~", state=["running"]).task_instances] == ["extract"]
+    assert {one.task_id for one in api.get_task_instances(*GOOD, task_group_id="g").task_instances} == {"each"}
+    page = api.get_task_instances("~", "~", limit=4, cursor="", order_by=["task_id"])
+    rest = api.get_task_instances("~", "~", limit=100, cursor=page.next_cursor, order_by=["task_id"])
+    assert len({one.id for one in (*page.task_instances, *rest.task_instances)}) == 15
+    body = airflow.TaskInstancesBatchBody(dag_ids=["etl"], state=["failed"])
+    assert [one.task_id for one in api.get_task_instances_batch("~", "~", body).task_instances] == ["extract"]
+
+    extract = api.get_task_instance(*GOOD, "extract")
+    assert (extract.state and extract.state.value, extract.try_number, extract.hostname) == ("success", 1, "h")
+    assert api.get_mapped_task_instance(*GOOD, "each", 2).map_index == 2
+    mapped = api.get_mapped_task_instances(*GOOD, "each", order_by=["-map_index"])
+    assert [one.map_index for one in mapped.task_instances] == [2, 1, 0]
+    assert api.get_extra_links(*GOOD, "extract").total_entries == 0
+    with pytest.raises(NotFoundException):
+        api.get_task_instance(*GOOD, "each")
+
+
+def test_tries_and_dependencies(client: airflow.ApiClient, world: World) -> None:
+    api = airflow.TaskInstanceApi(client)
+
+    assert [one.try_number for one in api.get_task_instance_tries(*GOOD, "extract").task_instances] == [1]
+    assert api.get_task_instance_try_details(*GOOD, "extract", 1).state == "success"
+    assert api.get_mapped_task_instance_tries(*GOOD, "each", 1).total_entries == 1
+    assert api.get_mapped_task_instance_try_details(*GOOD, "each", 1, 1).map_index == 1
+    waits = api.get_task_instance_dependencies("etl", "now", "load").dependencies
+    assert waits and "each" in waits[0].reason
+    assert api.get_task_instance_dependencies_by_map_index("etl", "now", "each", 0).dependencies
+
+
+def test_logs(client: airflow.ApiClient, world: World, web: Web) -> None:
+    world.log("good", "extract", "one\ntwo\n")
+    world.log("now", "extract", "begun\nhalf a li")
+    api = airflow.TaskInstanceApi(client)
+
+    whole = api.get_log(*GOOD, "extract", 1)
+    assert [line.event for line in whole.content.actual_instance] == ["one", "two"] and whole.continuation_token is None
+    part = api.get_log("etl", "now", "extract", 1)
+    assert [line.event for line in part.content.actual_instance] == ["begun"] and part.continuation_token
+    world.log("now", "extract", "begun\nhalf a line\n")
+    rest = api.get_log("etl", "now", "extract", 1, token=part.continuation_token)
+    assert [line.event for line in rest.content.actual_instance] == ["half a line"]
+
+    streamed = api.get_log_without_preload_content(*GOOD, "extract", 1, accept="application/x-ndjson")
+    assert [json.loads(line)["event"] for line in streamed.data.splitlines()] == ["one", "two"]
+    with pytest.raises(NotFoundException) as missing:
+        api.get_log("etl", "now", "load", 1)
+    assert "has not begun" in str(missing.value.body)
+    with pytest.raises(NotFoundException):
+        api.get_external_log_url(*GOOD, "extract", 1)
+
+
+def test_xcoms(client: airflow.ApiClient, world: World) -> None:
+    api = airflow.XComApi(client)
+
+    found = api.get_xcom_entries(*GOOD, "extract")
+    assert [(one.key, one.task_id) for one in found.xcom_entries] == [("return_value", "extract")]
+    assert api.get_xcom_entries("~", "~", "~").total_entries == 5
+    assert api.get_xcom_entry("etl", "extract", "good", "return_value").actual_instance.value == "extract"
+    text = api.get_xcom_entry("etl", "extract", "good", "return_value", stringify=True).actual_instance.value
+    assert text == '"extract"'
+
+
+def test_import_errors_and_warnings(client: airflow.ApiClient, world: World) -> None:
+    world.scenario.sql("insert into import_error (file, line, message, traceback) values ('bad.py', 3, 'no', 'Traceback: no')")
+    world.scenario.add(chain("lost", 1, task={"pool": "nowhere"}))
+    api = airflow.ImportErrorApi(client)
+
+    (found,) = api.get_import_errors().import_errors
+    assert (found.filename, found.stack_trace) == ("bad.py", "Traceback: no")
+    assert api.get_import_error(found.import_error_id).filename == "bad.py"
+    (warning,) = airflow.DagWarningApi(client).list_dag_warnings().dag_warnings
+    assert (warning.dag_id, warning.warning_type.value) == ("lost", "non-existent pool")
+
+
+def test_installation(client: airflow.ApiClient, world: World) -> None:
+    assert airflow.VersionApi(client).get_version().version
+    health = airflow.MonitorApi(client).get_health()
+    assert (health.metadatabase.status, health.scheduler.status) == ("healthy", "healthy")
+    jobs = airflow.JobApi(client).get_jobs(is_alive=True)
+    assert {job.job_type for job in jobs.jobs} == {"SchedulerJob", "LocalTaskJob"}
+    assert airflow.PluginApi(client).get_plugins().total_entries == 0
+    assert airflow.PluginApi(client).import_errors().total_entries == 0
+    assert airflow.ProviderApi(client).get_providers().total_entries == 0
+
+    config = airflow.ConfigApi(client)
+    sections = {
+        section.name: {one.key: one.value.actual_instance for one in section.options} for section in config.get_config().sections
+    }
+    assert sections["core"]["parallelism"] == "256" and "postgres" in sections["database"]["url"]
+    (section,) = config.get_config_value("core", "default_queue").sections
+    assert section.options[0].value.actual_instance == "default"
+
+
+def test_assets(client: airflow.ApiClient, world: World) -> None:
+    one = Asset("one", "s3://bucket/one")
+    world.scenario.add(chain("producer", 1, task={"outlets": (one.uri,), "notify": ("asset",)}))
+    world.scenario.add(chain("consumer", 1, schedule=timetable.WhenUpdated(one).to_spec()))
+    api = airflow.AssetApi(client)
+
+    (found,) = api.get_assets(uri_pattern="bucket").assets
+    assert [dag.dag_id for dag in found.scheduled_dags] == ["consumer"]
+    assert [(task.dag_id, task.task_id) for task in found.producing_tasks] == [("producer", "t000")]
+    assert api.get_asset(found.id).uri == one.uri
+    assert api.get_asset_aliases().total_entries == 0
+    with pytest.raises(NotFoundException):
+        api.get_asset_alias(1)
+
+    made = api.create_asset_event(airflow.CreateAssetEventsBody(asset_id=found.id, extra={"rows": 7}))
+    assert (made.uri, made.extra, made.source_map_index) == (one.uri, {"rows": 7}, -1)
+    assert [event.id for event in api.get_asset_events(asset_id=found.id).asset_events] == [made.id]
+    assert [event.dag_id for event in api.get_asset_queued_events(found.id).queued_events] == ["consumer"]
+    assert api.get_dag_asset_queued_events("consumer").total_entries == 1
+    assert api.get_dag_asset_queued_event("consumer", found.id).dag_id == "consumer"
+    api.delete_dag_asset_queued_event("consumer", found.id)
+    with pytest.raises(NotFoundException):
+        api.delete_dag_asset_queued_events("consumer")
+    with pytest.raises(NotFoundException):
+        api.delete_asset_queued_events(found.id)
+    run = api.materialize_asset(found.id, airflow.MaterializeAssetBody(conf={"x": 1}))
+    assert (run.dag_id, run.conf) == ("producer", {"x": 1})

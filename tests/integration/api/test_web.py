@@ -1,0 +1,144 @@
+"""What surrounds the routes: entity tags, limits, path prefixes, bad input, and servers that are away."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from support.servers import PostgresServer
+
+from scheduler.api.call import PREFIX
+from scheduler.cli import paceline
+from scheduler.settings import Settings
+
+from .conftest import Web, World
+
+
+def test_a_client_that_has_the_response_gets_304(web: Web, world: World) -> None:
+    with web.http(web.account("ada", "admin")) as http:
+        first = http.get(f"{PREFIX}/dags")
+        tag = first.headers["etag"]
+        assert http.get(f"{PREFIX}/dags", headers={"If-None-Match": tag}).status_code == 304
+        world.scenario.sql("update dag_schedule set is_paused = true where dag_id = 'etl'")
+        assert http.get(f"{PREFIX}/dags", headers={"If-None-Match": tag}).status_code == 200
+
+
+@pytest.mark.parametrize("strips", [True, False])
+def test_under_a_path_prefix(make_web: Callable[..., Web], strips: bool) -> None:
+    web = make_web(base_path="/tools/paceline")
+    with web.http(web.account("ada", "admin")) as http:
+        assert http.get(f"{'' if strips else '/tools/paceline'}{PREFIX}/me").json()["username"] == "ada"
+
+
+def test_large_requests_are_refused(make_web: Callable[..., Web], world: World) -> None:
+    web = make_web(max_request_bytes=10_000)
+    with web.http(web.account("ada", "admin")) as http:
+        body = {"conf": {"rows": 1, "text": "x" * 20_000}}
+        assert http.post(f"{PREFIX}/dags/etl/dagRuns", json=body).status_code == 413
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/dags?limit=-1", 422), ("/dags?limit=99999999999999999999", 422), ("/dags?offset=9223372036854775807", 200),
+        ("/dags?limit=0", 200), ("/dags?order_by=nothing", 400), ("/dags?order_by=dag_id;drop table dag", 400),
+        ("/dags/~/dagRuns?cursor=nonsense", 400), ("/dags/~/dagRuns?cursor=WyJuIixbImEiLDFdXQ", 400),
+        ("/dags/~/dagRuns?logical_date_gte=yesterday", 422), ("/dags/etl/dagRuns?run_after_gte=2026-01-01T00:00:00+00:00", 200),
+        ("/dags/%00", 400), ("/dags/" + "x" * 3000, 404), ("/dags/etl'--", 404), ("/dags/..%2f..", 404), ("/dags/אבג", 404),
+        ("/dags?dag_id_pattern=%25%25%25", 200), ("/dags?dag_id_pattern=%5C", 200), ("/dags?tags=%00", 400),
+        ("/dags/etl/dagRuns/good/taskInstances/extract/999999999999999999999999", 404),
+        ("/dags/etl/dagRuns/good/taskInstances/extract/logs/1?token=nonsense", 404), ("/pools/%00", 400),
+        ("/dags/etl/dagRuns/good/taskInstances?state=nonsense", 200), ("/nothing", 404),
+        ("/importErrors/99999999999999999999", 422),
+        ("/eventLogs?limit=1&offset=99999999999", 200), ("/dagSources/etl?version_number=99999999999", 404),
+    ],
+)  # fmt: skip
+def test_bad_input_is_an_answer(web: Web, world: World, path: str, status: int) -> None:
+    with web.http(web.account("ada", "admin")) as http:
+        answer = http.get(PREFIX + path)
+
+        assert answer.status_code == status, answer.text
+        if status >= 400:
+            assert answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"[]", b'"text"', b'{"conf": 1}', b'{"conf": {"a": NaN}}', b'{"conf": {"a": "\\u0000"}}',
+     b'{"conf": {"a": "\\ud800"}}',
+     b'{"dag_run_id": "../x"}', b'{"dag_run_id": "."}', b"[" * 100_000, b'{"logical_date": "9999-99-99"}', b'{"unknown": 1}',
+     b'{"dag_run_id": "<script>"}', b'{"logical_date": "0001-01-01T00:00:00+14:00"}'],
+)  # fmt: skip
+def test_a_bad_body_is_an_answer(web: Web, world: World, body: bytes) -> None:
+    with web.http(web.account("ada", "admin")) as http:
+        answer = http.post(f"{PREFIX}/dags/etl/dagRuns", content=body, headers={"Content-Type": "application/json"})
+
+        assert 400 <= answer.status_code < 500, answer.text
+        assert answer.json()["detail"]
+
+
+def test_a_version_that_cannot_be_read_does_not_hide_its_runs(web: Web, world: World) -> None:
+    world.scenario.sql("update dag_version set data = data - 'tasks' where dag_id = 'etl'")
+    with web.http(web.account("ada", "admin")) as http:
+        found = http.get(f"{PREFIX}/dags/etl/dagRuns/good/taskInstances").json()["task_instances"]
+        assert {one["operator"] for one in found} == {None}
+        assert http.get(f"{PREFIX}/dags/etl").status_code == 200
+        assert http.get(f"{PREFIX}/dags/etl/tasks").status_code < 500
+
+
+def test_a_read_only_server_is_read_and_refuses_changes(web: Web, world: World, postgres_server: PostgresServer) -> None:
+    with web.http(web.account("ada", "admin")) as http:
+        postgres_server.take_writes(False)
+        try:
+            assert http.get(f"{PREFIX}/dags").status_code == 200
+            refused = http.patch(f"{PREFIX}/dags/etl", json={"is_paused": True})
+            assert refused.status_code == 503 and refused.headers["retry-after"] and "PostgreSQL" in refused.json()["detail"]
+        finally:
+            postgres_server.take_writes(True)
+        assert http.patch(f"{PREFIX}/dags/etl", json={"is_paused": True}).status_code == 200
+
+
+def test_without_postgresql_each_answer_says_so(make_web: Callable[..., Web], settings: Settings) -> None:
+    away = settings.model_copy(update={"database": settings.database.model_copy(update={"url": "postgresql://x@127.0.0.1:1/x"})})
+    with make_web(away).http("pace_token") as http:
+        assert http.get(f"{PREFIX}/dags").status_code == 503
+        assert http.post("/auth/token", json={"username": "ada", "password": "x"}).status_code == 503
+        found = http.get("/health")
+        assert found.status_code == 503 and found.json()["parts"]["metadatabase"]["status"] == "unhealthy"
+
+
+def test_health_names_the_part_that_is_missing(web: Web, world: World) -> None:
+    with web.http() as http:
+        assert http.get("/health").status_code == 200
+        world.scenario.sql("update process set heartbeat_at = now() - interval '1 hour' where kind = 'scheduler'")
+        found = http.get("/health")
+        assert found.status_code == 503 and found.json()["parts"]["scheduler"]["status"] == "unhealthy"
+        assert http.get(f"{PREFIX}/monitor/health").json()["scheduler"]["status"] == "unhealthy"
+
+
+def test_the_openapi_document_describes_each_route(web: Web) -> None:
+    with web.http(web.account("ada", "viewer")) as http:
+        document: dict[str, Any] = http.get(f"{PREFIX}/openapi.json").json()
+    assert len([method for path in document["paths"].values() for method in path]) > 100
+
+
+def test_users_of_the_command_line(web: Web, settings: Settings) -> None:
+    environment = {"PACELINE_HOME": str(settings.home), "PACELINE_DATABASE_URL": settings.database_url}
+
+    def run(*arguments: str) -> str:
+        done = CliRunner().invoke(paceline, ["users", *arguments], env=environment)
+        assert done.exit_code == 0, done.output
+        return done.output.strip()
+
+    run("create", "grace", "--tag", "nightly=operator", "--password", "long enough")
+    token = run("token", "grace", "--days", "1")
+    with web.http(token) as http:
+        assert http.get(f"{PREFIX}/me").json() == {"username": "grace", "role": None, "tags": {"nightly": "operator"}}
+    run("token", "grace", "--revoke")
+    with web.http(token) as http:
+        assert http.get(f"{PREFIX}/me").status_code == 401
+    assert "grace" in run("list")
+    run("password", "grace")
+    run("delete", "grace")
+    done = CliRunner().invoke(paceline, ["users", "delete", "grace"], env=environment)
+    assert done.exit_code == 3
