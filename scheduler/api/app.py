@@ -14,7 +14,7 @@ from fastapi.routing import APIRoute
 from scheduler.api import asgi, database, errors, routes
 from scheduler.api.call import PREFIX, Service, admitted, ended
 from scheduler.api.login import Logins
-from scheduler.messaging.wakeups import Wakeups
+from scheduler.messaging.wakeups import Wakeups, client
 from scheduler.settings import Settings
 from scheduler.store.dags.versions import Versions
 
@@ -28,7 +28,14 @@ def create(settings: Settings, stopping: threading.Event | None = None) -> FastA
     """The application of one web process."""
     engine = database.create(settings)
     service = Service(
-        settings, engine, Logins(settings, engine), Wakeups(settings), stopping or threading.Event(), Versions(), threading.Lock()
+        settings,
+        engine,
+        Logins(settings, engine),
+        Wakeups(settings),
+        client(settings),
+        stopping or threading.Event(),
+        Versions(),
+        threading.Lock(),
     )
 
     @contextlib.asynccontextmanager
@@ -38,6 +45,7 @@ def create(settings: Settings, stopping: threading.Event | None = None) -> FastA
         yield
         service.stopping.set()
         service.wakeups.close()
+        service.broker.close()
         engine.dispose()
 
     app = FastAPI(

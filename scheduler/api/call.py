@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
 
+import redis
 from fastapi import Depends, Request
 from sqlalchemy import Connection, Engine
 
@@ -43,6 +44,7 @@ class Service:
     engine: Engine
     logins: Logins
     wakeups: Wakeups
+    broker: redis.Redis
     #: Set when the process shuts down: streams end then.
     stopping: threading.Event
     versions: Versions
@@ -91,8 +93,12 @@ class Call:
 
     def version(self, version_id: int) -> SerializedDag:
         """A version of a DAG, from the cache of this process."""
+        return self.read(self.cached_version, version_id)
+
+    def cached_version(self, connection: Connection, version_id: int) -> SerializedDag:
+        """As `version`, in a transaction."""
         with self.service.versions_lock:
-            return self.read(lambda connection: self.service.versions.dag(connection, version_id))
+            return self.service.versions.dag(connection, version_id)
 
 
 def authorize_dag(connection: Connection, account: Account, needs: access.Needs, dag_id: str) -> None:

@@ -48,11 +48,11 @@ def _in_redis(names: list[str]) -> dict[str, int]:
     """Return the number of messages by queue. If Redis does not answer, print a message and return nothing."""
     import redis
 
-    from scheduler.services import queue_report
+    from scheduler.messaging import publisher
 
     try:
         with contextlib.closing(wakeups.client(options.settings())) as broker:
-            return queue_report.in_redis(broker, names)
+            return publisher.lengths(broker, names)
     except redis.RedisError as error:
         output.say(str(wakeups.translate(error)))
         return {}

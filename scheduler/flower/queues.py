@@ -15,6 +15,7 @@ from tornado import web
 from tornado.ioloop import IOLoop
 from tornado.web import url
 
+from scheduler.messaging import publisher
 from scheduler.messaging.wakeups import client
 from scheduler.services import queue_report
 from scheduler.settings import Settings
@@ -45,7 +46,7 @@ def rows(broker: redis.Redis, worker_queues: set[str]) -> tuple[list[dict[str, A
     report = queue_report.read(broker)
     known = {row["queue"]: row for row in report["queues"]} if report else {}
     names = sorted(known.keys() | worker_queues)
-    held = queue_report.in_redis(broker, names)
+    held = publisher.lengths(broker, names)
     table = []
     for name in names:
         row = known.get(name, {})

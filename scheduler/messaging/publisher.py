@@ -177,6 +177,16 @@ def broker_priority(priority_weight: int) -> int:
     return 6 if priority_weight >= 0 else 9
 
 
+def lengths(broker: redis.Redis, names: Sequence[str]) -> dict[str, int]:
+    """The number of messages in Redis by queue."""
+    with broker.pipeline(transaction=False) as pipe:
+        for name in names:
+            for key in broker_lists(name):
+                pipe.llen(key)
+        found: Any = iter(pipe.execute())
+    return {name: sum(next(found) for _ in broker_lists(name)) for name in names}
+
+
 def broker_lists(queue: str) -> list[str]:
     """Return the Redis keys of the messages of `queue`, one for each priority step."""
     return [_list_of(queue, step) for step in PRIORITY_STEPS]

@@ -11,7 +11,6 @@ from sqlalchemy import Engine
 
 from scheduler.messaging import broker_keys
 from scheduler.messaging.broker_roles import REPORT
-from scheduler.messaging.publisher import broker_lists
 from scheduler.services.service import Result, TimedService
 from scheduler.settings import Settings
 from scheduler.store.db.database import transact
@@ -71,16 +70,6 @@ def read(broker: redis.Redis) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return report if isinstance(report, dict) and isinstance(report.get("queues"), list) else None
-
-
-def in_redis(broker: redis.Redis, names: list[str]) -> dict[str, int]:
-    """The number of messages in Redis by queue."""
-    with broker.pipeline(transaction=False) as pipe:
-        for name in names:
-            for key in broker_lists(name):
-                pipe.llen(key)
-        lengths: Any = iter(pipe.execute())
-    return {name: sum(next(lengths) for _ in broker_lists(name)) for name in names}
 
 
 def _plain(value: object) -> str:

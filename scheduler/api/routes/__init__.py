@@ -15,6 +15,8 @@ from scheduler.api.routes import (
     health,
     installation,
     logs,
+    operations,
+    pictures,
     pools,
     task_changes,
     task_instances,
@@ -27,9 +29,9 @@ from scheduler.api.routes import (
 PUBLIC = (health.public, installation.public, auth.router)
 #: In this order: a path that is unsupported must not be taken for a name, and those of single task instances fit many others.
 ROUTERS = (
-    unsupported.router, installation.router, backfills.router, assets.router, event_logs.router, pools.router,
-    variables.router, connections.router, dags.router, dag_runs.router, xcoms.router, logs.router,
-    task_instances.router, task_changes.router,
+    unsupported.router, pictures.router, operations.router, installation.router, backfills.router, assets.router,
+    event_logs.router, pools.router, variables.router, connections.router, dags.router, dag_runs.router, xcoms.router,
+    logs.router, task_instances.router, task_changes.router,
 )  # fmt: skip
 #: What every route may answer.
 ERRORS: dict[int | str, dict[str, Any]] = {

@@ -41,6 +41,12 @@ def import_errors(connection: Connection, filters: Filters, page: Page) -> Entri
     return entries(connection, ERROR_COLUMNS, "import_error e", filters, page, orders=ERROR_ORDERS, default=("id",), key="e.file")
 
 
+def count_errors(connection: Connection, filters: Filters) -> int:
+    """The number of DAG files that cannot be read."""
+    found: int = connection.exec_driver_sql(f"select count(*) from import_error e {filters.sql}", filters.parameters).scalar_one()
+    return found
+
+
 def import_error(connection: Connection, filters: Filters, number: int) -> Row:
     """NotFoundError."""
     found = first(connection, ERROR_COLUMNS, "import_error e", filters.equals("number", number))

@@ -13,12 +13,13 @@ OF_RUN = """
 select e.at, e.task_instance_id as ti, t.task_id, t.map_index, e.try_number, e.from_state, e.to_state, e.actor, e.reason,
        e.queued_at, e.queued_by, e.started_at, e.worker
   from event e left join task_instance t on t.id = e.task_instance_id
- where e.dag_run_id = %(run)s
+ where e.dag_run_id = %(run)s and (%(ti)s::bigint is null or e.task_instance_id = %(ti)s)
 union all
 select null, t.id, t.task_id, t.map_index, t.try_number, null, null, null, null,
        t.queued_at, t.queued_by, case when t.state = 'running' then t.started_at end, t.worker
   from task_instance t
- where t.dag_run_id = %(run)s and (t.state = 'queued' or (t.state = 'running' and t.resume is null))
+ where t.dag_run_id = %(run)s and (%(ti)s::bigint is null or t.id = %(ti)s)
+   and (t.state = 'queued' or (t.state = 'running' and t.resume is null))
    and exists (select 1 from event where dag_run_id = %(run)s)
 """
 
@@ -28,10 +29,13 @@ def record(connection: Connection, wanted: bool) -> None:
     connection.exec_driver_sql("update paceline_schema set record_events = %s where record_events <> %s", (wanted, wanted))
 
 
-def of_run(connection: Connection, dag_run_id: int) -> list[dict[str, Any]]:
-    """The events of a run, oldest first. `task_id` is None for changes of the run itself, and a state None for undecided."""
+def of_run(connection: Connection, dag_run_id: int, ti_id: int | None = None) -> list[dict[str, Any]]:
+    """The events of a run, or of one of its task instances, oldest first.
+
+    `task_id` is None for changes of the run itself, and a state None for undecided.
+    """
     found: list[dict[str, Any]] = []
-    for row in connection.exec_driver_sql(OF_RUN, {"run": dag_run_id}).mappings():
+    for row in connection.exec_driver_sql(OF_RUN, {"run": dag_run_id, "ti": ti_id}).mappings():
         step = {name: row[name] for name in ("ti", "task_id", "map_index", "try_number")}
         if row["queued_at"] is not None:
             found.append(step | {"at": row["queued_at"], "to_state": "queued", "actor": row["queued_by"], "reason": None})

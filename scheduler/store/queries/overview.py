@@ -21,19 +21,20 @@ PENDING = f"""
 """
 
 
-def processes(connection: Connection, *, kind: str, silent_after_s: float, stopped: bool = False) -> list[Row]:
-    """Schedulers or workers that have not stopped (with `stopped`, all): `state` is alive, silent or stopped."""
+def processes(connection: Connection, *, kind: str | None, silent_after_s: float, stopped: bool = False) -> list[Row]:
+    """Processes of a kind (None: all) that have not stopped (with `stopped`, all): `state` is alive, silent or stopped."""
     found = connection.exec_driver_sql(
         f"""
         select p.id, p.name, p.kind, p.host, p.pid, p.queues, p.concurrency, p.started_at, p.heartbeat_at, p.stopped_at,
+               d.at as drain_at,
                case when p.stopped_at is not null then 'stopped'
                     when p.heartbeat_at < clock_timestamp() - make_interval(secs => %(silent)s) then 'silent'
                     else 'alive' end as state,
                (select count(*) from task_instance t
                  where t.state in {STARTED.sql} and t.worker = p.id) as running
-          from process p
-         where p.kind = %(kind)s and (p.stopped_at is null or %(stopped)s)
-         order by p.name, p.started_at
+          from process p left join worker_drain d on d.process_id = p.id
+         where (%(kind)s::text is null or p.kind = %(kind)s) and (p.stopped_at is null or %(stopped)s)
+         order by p.kind, p.name, p.started_at
         """,
         {"kind": kind, "silent": silent_after_s, "stopped": stopped},
     )

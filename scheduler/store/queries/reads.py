@@ -108,18 +108,18 @@ def runs(connection: Connection, *, dag_id: str | None = None, state: str | None
 
 def run(connection: Connection, dag_id: str, run_id: str) -> Row:
     """One run with `tasks`, its task instances in topological order."""
-    found = _run(connection, dag_id, run_id)
+    found = run_alone(connection, dag_id, run_id)
     return found | {"tasks": _instances(connection, found["id"])}
 
 
 def task_instances(connection: Connection, dag_id: str, run_id: str) -> list[Row]:
     """The task instances of a run, in topological order."""
-    return _instances(connection, _run(connection, dag_id, run_id)["id"])
+    return _instances(connection, run_alone(connection, dag_id, run_id)["id"])
 
 
 def task_instance(connection: Connection, dag_id: str, run_id: str, task_id: str, *, map_index: int = -1) -> Row:
     """One task instance. NotFoundError names what is missing: DAG, run or task."""
-    found = _run(connection, dag_id, run_id)
+    found = run_alone(connection, dag_id, run_id)
     row = _first(
         connection.exec_driver_sql(
             f"""
@@ -174,7 +174,7 @@ def changes(connection: Connection, dag_id: str, run_id: str, *, since: datetime
     `run`; `counts` by state, including "none"; `active`: the task instances that are queued, running or waiting for a retry
     (at most 200); `ended`: those that ended after `since`, oldest first (a few are repeated).
     """
-    found = _run(connection, dag_id, run_id)
+    found = run_alone(connection, dag_id, run_id)
     counts = connection.exec_driver_sql(
         "select coalesce(state, 'none') as state, count(*) as n from task_instance where dag_run_id = %s group by 1", (found["id"],)
     )
@@ -208,7 +208,8 @@ def import_errors(connection: Connection) -> list[Row]:
     return rows.dicts(connection.exec_driver_sql("select file, line, message, traceback, seen_at from import_error order by file"))
 
 
-def _run(connection: Connection, dag_id: str, run_id: str) -> Row:
+def run_alone(connection: Connection, dag_id: str, run_id: str) -> Row:
+    """One run without its task instances. NotFoundError."""
     found = _first(
         connection.exec_driver_sql(
             f"""

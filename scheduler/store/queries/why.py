@@ -24,7 +24,7 @@ from scheduler.exceptions import UnreadableVersionError
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
 from scheduler.settings import Settings
-from scheduler.states import FINISHED, HOLDS_SLOTS, RunState
+from scheduler.states import FINISHED, HOLDS_SLOTS, OPEN, RUN_FINISHED, RunState
 from scheduler.states import TaskState as S
 from scheduler.store.dags import versions
 from scheduler.store.db import rows
@@ -36,6 +36,11 @@ from scheduler.store.runs import run_facts
 Row = dict[str, Any]
 #: The number of task instances in a pool that are named; the others are counted.
 NAMED = 8
+#: Those with a worker first, then those that wait for one.
+FIRST_OPEN = f"""
+select id, task_id, map_index from task_instance where dag_run_id = %(run)s and (state is null or state in {OPEN.sql})
+ order by state is null, task_no, map_index limit 5
+"""
 LIMITS = towards(RUN, TASK_IN_RUN, TASK, PARALLELISM)
 
 
@@ -47,6 +52,20 @@ def why(connection: Connection, settings: Settings, dag_id: str, run_id: str, ta
     counts = {S(row["state"]): row["count"] for row in known} if map_index is None and index >= 0 else {}
     situation = _situation(connection, settings, ti["id"], counts)
     return {"state": ti["state"], "map_index": index, "waiting_for": explain(situation)}
+
+
+def why_run(connection: Connection, settings: Settings, dag_id: str, run_id: str) -> Row:
+    """`{state, waiting_for: [sentence, ...]}` of a run: why it has not started, or what its first open task instances wait for."""
+    run = reads.run_alone(connection, dag_id, run_id)
+    if run["state"] in RUN_FINISHED:
+        return {"state": run["state"], "waiting_for": [f"It has ended as {run['state']}."]}
+    found = rows.dicts(connection.exec_driver_sql(FIRST_OPEN, {"run": run["id"]}))
+    sentences = []
+    for row in found[:1] if run["state"] == RunState.QUEUED else found:
+        reasons = explain(_situation(connection, settings, row["id"], {}))
+        name = row["task_id"] if row["map_index"] < 0 else f"{row['task_id']}[{row['map_index']}]"
+        sentences += reasons if run["state"] == RunState.QUEUED else [f"{name}: {reason}" for reason in reasons]
+    return {"state": run["state"], "waiting_for": sentences or ["All its task instances have ended: a scheduler closes it soon."]}
 
 
 def _instances(connection: Connection, dag_id: str, run_id: str, task_id: str) -> list[Row]:

@@ -1,8 +1,11 @@
-"""Web accounts with sessions and tokens, the audit log, notes, favorites, idempotent triggers, a role for web processes."""
+"""For web processes: accounts, sessions, tokens, the audit log, notes, favorites, idempotent triggers, a database role.
+
+Also what pages show: the source of each DAG version, the depth of queues over time, and indexes for newest runs and changes.
+"""
 
 from alembic import op
 
-revision = "0018"
+revision = "0020"
 down_revision = "0017"
 branch_labels = None
 depends_on = None
@@ -101,6 +104,40 @@ create table web_role (
 );
 """
 
+PAGES = """
+-- The newest runs of a DAG, for the grid.
+create index dag_run_newest on dag_run (dag_id, run_after, id);
+create index task_instance_failed on task_instance (ended_at) where state = 'failed';
+-- What changed in the last moment. BRIN, because a B-tree would cost each event more: events arrive in the order of their time.
+create index event_at on event using brin (at) with (pages_per_range = 8, autosummarize = on);
+
+-- The file of a DAG version. Equal files are stored once.
+create table dag_source (
+    digest  bytea primary key,
+    content text not null
+);
+alter table dag_version add column source bytea references dag_source;
+create index dag_version_source on dag_version (source) where source is not null;
+
+create table queue_depth (
+    queue     text not null,
+    at        timestamptz not null,
+    scheduled int not null,
+    queued    int not null,
+    running   int not null,
+    places    int not null,
+    primary key (queue, at)
+);
+create index queue_depth_at on queue_depth (at);
+
+-- Workers that take no more tasks, and end when their running tasks have ended.
+create table worker_drain (
+    process_id text primary key references process on delete cascade,
+    asked_by   text not null,
+    at         timestamptz not null default clock_timestamp()
+);
+"""
+
 #: As in 0016, and a web process may name the account that it acts for.
 ACTOR = """
 create or replace function event_actor() returns pg_catalog.text language plpgsql
@@ -132,7 +169,7 @@ end $$;
 def upgrade() -> None:
     bind = op.get_bind()
     schema = bind.exec_driver_sql("select quote_ident(current_schema())").scalar_one()
-    for part in (ACCOUNTS, AUDIT, NOTES, ROLES):
+    for part in (ACCOUNTS, AUDIT, NOTES, ROLES, PAGES):
         op.execute(part)
     bind.exec_driver_sql(ACTOR.replace("{schema}", schema))
 

@@ -1,0 +1,141 @@
+"""What the pages of a DAG show: grid, graph and timeline."""
+
+from datetime import datetime
+from typing import Any
+
+from scheduler.api.models.base import Model, Page, from_row
+from scheduler.states import RunState, TaskState
+
+
+class Group(Model):
+    """A task group."""
+
+    group_id: str
+    #: The group that contains it.
+    parent: str | None = None
+    tooltip: str = ""
+
+
+class GridTask(Model):
+    """A row of the grid."""
+
+    task_id: str
+    #: The innermost task group.
+    group: str | None
+    is_mapped: bool
+
+
+class GridRun(Model):
+    """A column of the grid."""
+
+    dag_run_id: str = from_row("run_id")
+    run_type: str
+    state: RunState
+    logical_date: datetime | None
+    run_after: datetime
+    start_date: datetime | None = from_row("started_at")
+    end_date: datetime | None = from_row("ended_at")
+    version_number: int
+    #: One character for each task, see `codes`. A space is a task that this run does not have.
+    states: str
+    #: Numbers of tries above 1, by the index of the task.
+    tries: dict[int, int]
+    #: Instances of mapped tasks by state, by the index of the task.
+    mapped: dict[int, dict[TaskState, int]]
+
+
+class Grid(Page):
+    """Tasks and runs of a DAG."""
+
+    dag_id: str
+    version_number: int
+    tasks: list[GridTask]
+    groups: list[Group]
+    runs: list[GridRun]
+    #: The state that each character stands for.
+    codes: dict[str, TaskState]
+
+
+class Node(Model):
+    """A task in the graph."""
+
+    task_id: str
+    operator: str
+    group: str | None
+    is_mapped: bool
+    is_setup: bool
+    is_teardown: bool
+    trigger_rule: str
+    queue: str | None
+    pool: str
+
+
+class Graph(Model):
+    """The structure of a version of a DAG. It never changes."""
+
+    dag_id: str
+    version_number: int
+    #: Equal for versions with equal content.
+    content_hash: str
+    nodes: list[Node]
+    groups: list[Group]
+    #: Pairs of indexes of nodes: upstream, downstream.
+    edges: list[tuple[int, int]]
+
+
+class Bar(Model):
+    """A try in the timeline. It waits from scheduled_when to queued_when, is queued until start_date, and runs until end_date."""
+
+    task_id: str
+    map_index: int
+    try_number: int
+    state: TaskState | None
+    scheduled_when: datetime | None = from_row("scheduled_at")
+    queued_when: datetime | None = from_row("queued_at")
+    start_date: datetime | None = from_row("started_at")
+    end_date: datetime | None = from_row("ended_at")
+    worker: str | None
+    #: More than 1 for a mapped task with many instances, which share one bar.
+    instances: int
+
+
+class Timeline(Model):
+    """The timeline of a run."""
+
+    dag_run_id: str = from_row("run_id")
+    state: RunState
+    queued_at: datetime | None
+    start_date: datetime | None = from_row("started_at")
+    end_date: datetime | None = from_row("ended_at")
+    #: The time of the database, for bars that have not ended.
+    now: datetime
+    bars: list[Bar]
+    #: The tasks that decided how long the run took, the first one first.
+    critical_path: list[str]
+
+
+class Progress(Model):
+    """The progress of a Spark task, and the applications that it submitted."""
+
+    state: TaskState | None
+    try_number: int
+    #: Stages, tasks, rows and bytes; null if the task reports none.
+    progress: dict[str, Any] | None
+    seen_at: datetime | None
+    applications: list["Application"]
+
+
+class Application(Model):
+    """A Spark application."""
+
+    try_number: int
+    kind: str
+    deploy_mode: str
+    master: str
+    application_id: str | None
+    driver_id: str | None
+    ui_url: str | None
+    state: str
+    detail: str
+    submitted_at: datetime
+    ended_at: datetime | None

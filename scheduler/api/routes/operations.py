@@ -1,0 +1,143 @@
+"""The installation at work: home, explanations, queues, workers and pools."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+import redis
+from fastapi import APIRouter, Query
+
+from scheduler.api.call import Api, Call
+from scheduler.api.models import operations as models
+from scheduler.messaging import publisher, wakeups
+from scheduler.store.lists import home, instances, records, timeline, workers
+from scheduler.store.queries import overview, why, why_history
+
+router = APIRouter(tags=["Paceline"])
+
+RUN = "/dags/{dag_id}/dagRuns/{dag_run_id}"
+#: Points in one chart.
+MOST_POINTS = 400
+MapIndex = Annotated[int, Query(ge=-1, le=2**31 - 1)]
+
+
+@router.get(f"{RUN}/why", response_model=models.Why)
+def get_run_why(api: Api, dag_id: str, dag_run_id: str) -> dict[str, Any]:
+    """Explain what a run waits for, and how it got into its state."""
+    now = api.read(why.why_run, api.settings, dag_id, dag_run_id)
+    return now | {"history": api.read(why_history.of_dag_run, dag_id, dag_run_id)}
+
+
+@router.get(f"{RUN}/taskInstances/{{task_id}}/why", response_model=models.InstanceWhy)
+def get_task_instance_why(api: Api, dag_id: str, dag_run_id: str, task_id: str, map_index: MapIndex = -1) -> dict[str, Any]:
+    """Explain what a task instance waits for, and what it waited for before each step."""
+    ti = api.read(instances.instance, dag_id, dag_run_id, task_id, map_index=map_index)
+    now = api.read(why.why, api.settings, dag_id, dag_run_id, task_id, map_index=map_index)
+    return now | {"history": api.read(why_history.of_instance, api.settings, ti["id"])}
+
+
+@router.get("/queues", response_model=models.QueueList)
+def get_queues(api: Api) -> dict[str, Any]:
+    """List queues with what waits in PostgreSQL and in Redis, what runs, and their workers."""
+    rows = api.read(overview.queues, silent_after_s=api.settings.worker.heartbeat_timeout)
+    held: dict[str, int] = {}
+    error = None
+    try:
+        held = publisher.lengths(api.service.broker, [row["queue"] for row in rows])
+    except redis.RedisError as problem:
+        error = str(wakeups.translate(problem))
+    return {"queues": [row | {"waiting_in_redis": held.get(row["queue"])} for row in rows], "redis_error": error}
+
+
+@router.get("/queues/history", response_model=models.Depths)
+def get_queue_history(api: Api, queue: str | None = None, hours: Annotated[float, Query(gt=0, le=24 * 366)] = 24) -> dict[str, Any]:
+    """The depth of queues over the last hours, at most 400 points for each queue."""
+    minutes = max(1, round(hours * 60 / MOST_POINTS))
+    since = datetime.now(UTC) - timedelta(hours=hours)
+    return {"depths": api.read(workers.depths, queue=queue, since=since, minutes=minutes)}
+
+
+@router.get("/processes", response_model=models.ProcessList)
+def get_processes(api: Api, kind: str | None = None, stopped: bool = False) -> dict[str, Any]:
+    """List schedulers, workers and waiters."""
+    return {"processes": _processes(api, kind, stopped=stopped)}
+
+
+@router.get("/workers", response_model=models.WorkerList)
+def get_workers(api: Api) -> dict[str, Any]:
+    """List workers that have not stopped, with the task instances that each one runs."""
+    found = _processes(api, "worker")
+    tasks = api.read(workers.running, [row["id"] for row in found])
+    return {"workers": [row | {"tasks": tasks.get(row["id"], [])[: workers.MOST]} for row in found]}
+
+
+@router.post("/workers/{worker:path}/drain", response_model=models.WorkerList, status_code=202)
+def drain_worker(api: Api, worker: str) -> dict[str, Any]:
+    """Ask a worker to take no more tasks and to end when its running tasks have ended. Its supervisor may start it again."""
+    drained = set(api.write(workers.drain, worker, f"api:{api.account.name}"))
+    return {"workers": [row for row in get_workers(api)["workers"] if row["id"] in drained]}
+
+
+@router.get("/poolLines/{pool_name:path}", response_model=models.PoolLine)
+def get_pool_line(api: Api, pool_name: str) -> dict[str, Any]:
+    """Show who holds the slots of a pool, and who waits for them, the next one first."""
+    return api.read(workers.line, pool_name)
+
+
+@router.get("/home", response_model=models.Home)
+def get_home(api: Api) -> dict[str, Any]:
+    """Running, failed and waiting runs, why task instances wait, the last 24 hours, deadlines at risk, and processes."""
+    tags = api.tags()
+
+    def read(work: Any) -> Any:
+        return api.read(work, home.filters().visible(tags))
+
+    by_hour: dict[datetime, dict[str, Any]] = {}
+    for row in read(home.last_day):
+        by_hour.setdefault(row["hour"], {"hour": row["hour"], "success": 0, "failed": 0})[row["state"]] = row["count"]
+    return {
+        "now": api.read(timeline.now),
+        "runs": {row["state"]: row["count"] for row in read(home.open_runs)},
+        "task_instances": {row["state"]: row["count"] for row in read(home.open_instances)},
+        "running": read(home.running_runs),
+        "failed": read(home.failed_runs),
+        "waiting": list(_waiting(api, read)),
+        "hours": list(by_hour.values()),
+        "deadlines": read(home.deadlines),
+        "processes": _processes(api, None),
+        "import_errors": api.read(records.count_errors, records.error_filters(tags)),
+    }
+
+
+def _processes(api: Call, kind: str | None, *, stopped: bool = False) -> list[dict[str, Any]]:
+    silent_s = api.settings.scheduler.scheduler_health_check_threshold
+    return api.read(overview.processes, kind=kind, silent_after_s=silent_s, stopped=stopped)
+
+
+def _waiting(api: Call, read: Any) -> Iterator[dict[str, Any]]:
+    """What scheduled task instances and queued runs wait for, in sentences."""
+    pools = {row["name"]: row for row in api.read(home.pools)}
+    listened = {
+        row["queue"]: row["workers"] for row in api.read(overview.queues, silent_after_s=api.settings.worker.heartbeat_timeout)
+    }
+    for row in read(home.waiting):
+        pool = pools.get(row["pool"])
+        if row["is_paused"]:
+            reason = "Their DAGs are paused."
+        elif pool is None:
+            reason = f"There is no pool {row['pool']!r}."
+        elif not listened.get(row["queue"]):
+            reason = f"No live worker listens to queue {row['queue']!r}."
+        elif 0 <= pool["slots"] <= pool["used"]:
+            reason = f"Pool {row['pool']!r} is full: {pool['used']} of {pool['slots']} slots are in use."
+        else:
+            reason = f"They are in line for queue {row['queue']!r}, or a limit of their DAGs is reached."
+        yield {**row, "reason": reason}
+    for row in read(home.waiting_runs):
+        if row["is_paused"]:
+            reason = "The DAG is paused."
+        elif row["running"] >= row["max_active_runs"]:
+            reason = f"max_active_runs is {row['max_active_runs']}, and {row['running']} runs of the DAG are running."
+        else:
+            reason = "A scheduler starts them soon."
+        yield {**row, "reason": reason}

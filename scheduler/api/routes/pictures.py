@@ -1,0 +1,103 @@
+"""Grid, graph and timeline of a DAG, each in one request."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query
+
+from scheduler.api import params
+from scheduler.api.call import Api, Call
+from scheduler.api.models import pictures as models
+from scheduler.api.params import Strings, ranges
+from scheduler.exceptions import UnreadableVersionError
+from scheduler.store.lists import applications, dags, grid, instances, runs, timeline
+from scheduler.store.lists.listing import Page
+
+router = APIRouter(tags=["Paceline"])
+
+RUN = "/dags/{dag_id}/dagRuns/{dag_run_id}"
+#: The most runs in one grid.
+WIDEST = 365
+VersionNumber = Annotated[int | None, Query(ge=1, le=params.LARGEST)]
+STATES = {code: state for state, code in grid.CODES.items()}
+
+
+@router.get("/dags/{dag_id}/grid", response_model=models.Grid)
+def get_grid(
+    api: Api,
+    dag_id: str,
+    ranges_: Annotated[dict[str, dict[str, Any]], Depends(ranges("run_after"))],
+    limit: Annotated[int, Query(ge=1, le=WIDEST)] = 25,
+    offset: Annotated[int, Query(ge=0, le=params.LARGEST)] = 0,
+    run_type: Strings = None,
+    state: Strings = None,
+    run_id_pattern: str | None = None,
+    version_number: VersionNumber = None,
+) -> dict[str, Any]:
+    """The newest runs of a DAG with the state of each task, one character for each. The rows are the tasks of one version."""
+    version = _version(api, dag_id, version_number)
+    dag = api.version(version["version_id"])
+    filters = grid.filters().equals("dag_id", dag_id).one_of("run_type", run_type).one_of("state", state)
+    filters.between("run_after", ranges_["run_after"]).matches("run_id", run_id_pattern)
+    found, columns = api.read(grid.grid, filters, Page(limit, offset), dag, api.cached_version)
+    return {
+        "dag_id": dag_id,
+        "version_number": version["version_number"],
+        "tasks": [{"task_id": task.task_id, "group": task.group, "is_mapped": _mapped(task)} for task in dag.tasks],
+        "groups": dag.groups,
+        "runs": columns,
+        "codes": STATES,
+        "total_entries": found.total or 0,
+    }
+
+
+@router.get("/dags/{dag_id}/graph", response_model=models.Graph)
+def get_graph(api: Api, dag_id: str, version_number: VersionNumber = None) -> dict[str, Any]:
+    """Tasks, groups and edges of a version of a DAG, by default the newest one."""
+    version = _version(api, dag_id, version_number)
+    dag = api.version(version["version_id"])
+    edges = [(above, below) for above, found in enumerate(dag.downstream) for below in found]
+    nodes = [
+        {
+            "task_id": task.task_id, "operator": task.operator, "group": task.group, "is_mapped": _mapped(task),
+            "is_setup": task.is_setup, "is_teardown": task.is_teardown, "trigger_rule": task.trigger_rule,
+            "queue": task.queue, "pool": task.pool,
+        }
+        for task in dag.tasks
+    ]  # fmt: skip
+    return {
+        "dag_id": dag_id,
+        "version_number": version["version_number"],
+        "content_hash": dag.content_hash,
+        "nodes": nodes,
+        "groups": dag.groups,
+        "edges": edges,
+    }
+
+
+@router.get(f"{RUN}/timeline", response_model=models.Timeline)
+def get_timeline(api: Api, dag_id: str, dag_run_id: str) -> dict[str, Any]:
+    """When each task of a run waited, was queued and ran, with the critical path."""
+    run = api.read(runs.run, dag_id, dag_run_id)
+    bars = api.read(timeline.bars, run["id"])
+    try:
+        path = timeline.critical_path(api.version(run["version_id"]), bars)
+    except UnreadableVersionError:
+        path = []
+    return run | {"now": api.read(timeline.now), "bars": bars, "critical_path": path}
+
+
+@router.get(f"{RUN}/taskInstances/{{task_id}}/progress", response_model=models.Progress)
+def get_progress(
+    api: Api, dag_id: str, dag_run_id: str, task_id: str, map_index: Annotated[int, Query(ge=-1, le=2**31 - 1)] = -1
+) -> dict[str, Any]:
+    """Stages and rows of a running Spark task, and its applications with links to their pages."""
+    ti = api.read(instances.instance, dag_id, dag_run_id, task_id, map_index=map_index)
+    return ti | api.read(applications.of_instance, ti["id"])
+
+
+def _version(api: Call, dag_id: str, number: int | None) -> dict[str, Any]:
+    return api.read(dags.dag, dag_id) if number is None else api.read(dags.version, dag_id, number)
+
+
+def _mapped(task: Any) -> bool:
+    return task.is_mapped or task.mapped_group is not None

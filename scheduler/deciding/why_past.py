@@ -1,0 +1,159 @@
+"""Why a task instance or a run was in each of its states for as long as it was: facts in, sentences out. Pure."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from scheduler.deciding.situation import Holder, LimitFacts, PoolFacts
+
+#: Names in one sentence; the rest is counted.
+MOST_NAMES = 8
+#: A shorter wait, in seconds, has no cause worth a sentence.
+SHORTEST_WAIT_S = 1.0
+ENDED = {
+    "success": "Succeeded", "failed": "Failed", "up_for_retry": "Failed", "skipped": "Skipped", "removed": "Removed",
+    "upstream_failed": "Not run, because an upstream task failed", "up_for_reschedule": "Looked, and will look again",
+    "deferred": "Deferred to its trigger", "shutdown": "Asked to stop",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A change of state. A state of None is undecided."""
+
+    at: datetime
+    from_state: str | None
+    to_state: str | None
+    actor: str | None
+    reason: str | None
+    try_number: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crowd:
+    """What held the limits of a task instance at a moment of its wait. The limits themselves are those of now."""
+
+    pool_name: str
+    pool: PoolFacts | None
+    pool_slots: int
+    limits: tuple[LimitFacts, ...]
+    queue: str
+    #: Live workers of the queue at that moment, with their places.
+    workers: int
+    places: int
+    prefetch: int
+    queued: int
+    running: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCrowd:
+    """What held up a queued run at a moment of its wait."""
+
+    run_after: datetime
+    running: LimitFacts
+
+
+def sentence(step: Step, before: Step | None, crowd: Crowd | None = None, last_upstream: str | None = None) -> str:
+    """What happened, and what was waited for before. `crowd` is that of the wait before a queued or a running step."""
+    waited_s = 0.0 if before is None else (step.at - before.at).total_seconds()
+    by = f" by {step.actor}" if step.actor else ""
+    because = f": {step.reason.rstrip('.')}" if step.reason else ""
+    if step.to_state == "scheduled":
+        if not because and last_upstream is not None:
+            because = f", because {last_upstream} ended"
+        return f"Scheduled{by}{because}."
+    if step.to_state == "queued":
+        return _capital(f"{_waited(waited_s, _for_slot(crowd))}queued{by}.")
+    if step.to_state == "running":
+        number = f", try {step.try_number}" if step.try_number else ""
+        return _capital(f"{_waited(waited_s, _in_queue(crowd))}started{by}{number}.")
+    if step.to_state is None:
+        return f"Cleared{by}." if step.reason == "cleared" else f"Undecided again{by}{because}."
+    after = f" after {span(waited_s)}" if before is not None and before.to_state == "running" else ""
+    who = by if before is None or before.actor != step.actor else ""
+    return f"{ENDED.get(step.to_state, step.to_state)}{after}{who}{because}."
+
+
+def of_run(step: Step, before: Step | None, crowd: RunCrowd | None = None) -> str:
+    """What happened to a run."""
+    by = f" by {step.actor}" if step.actor else ""
+    because = f": {step.reason}" if step.reason else ""
+    if before is None:
+        return f"Created as {step.to_state}{by}{because}."
+    waited_s = (step.at - before.at).total_seconds()
+    if step.to_state == "running":
+        return _capital(f"{_waited(waited_s, _for_run(crowd))}started{by}.")
+    if step.to_state == "queued":
+        return f"Queued again{by}{because}."
+    after = f" after {span(waited_s)}" if before.to_state == "running" else ""
+    return f"Ended as {step.to_state}{after}{by}{because}."
+
+
+def span(seconds: float) -> str:
+    """Seconds in words, such as 0.4 s, 40 s or 3 min."""
+    if seconds < 10:
+        return f"{max(seconds, 0.0):.1f} s"
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{round(seconds / size)} {unit}"
+    return f"{round(seconds)} s"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _waited(seconds: float, what: str) -> str:
+    return f"waited {span(seconds)} {what}, then " if seconds >= SHORTEST_WAIT_S else ""
+
+
+def _for_slot(crowd: Crowd | None) -> str:
+    """What a scheduled task instance waited for."""
+    if crowd is None:
+        return "in line"
+    pool = crowd.pool
+    if pool is None:
+        return f"for pool {crowd.pool_name!r}, which does not exist"
+    if pool.slots >= 0 and crowd.pool_slots > pool.slots - pool.used:
+        return f"for pool {pool.name!r} with {pool.used} of {pool.slots} slots in use{_behind(pool)}"
+    reached = next((limit for limit in crowd.limits if limit.reached), None)
+    if reached is not None:
+        return f"for {reached.name}: {reached.active} of {reached.limit} were active"
+    return _for_queue(crowd)
+
+
+def _for_queue(crowd: Crowd) -> str:
+    if crowd.workers == 0:
+        return f"for queue {crowd.queue!r}, which no worker listened to"
+    if crowd.queued + crowd.running >= crowd.places + crowd.prefetch:
+        return f"for queue {crowd.queue!r} with {crowd.running} running and {crowd.queued} queued for {crowd.places} places"
+    return "in line"
+
+
+def _in_queue(crowd: Crowd | None) -> str:
+    """What a queued task instance waited for."""
+    if crowd is None:
+        return "in its queue"
+    if crowd.workers == 0:
+        return f"in queue {crowd.queue!r}, which no worker listened to"
+    if crowd.running >= crowd.places:
+        return f"in queue {crowd.queue!r}, whose {crowd.places} places were taken"
+    return f"in queue {crowd.queue!r}"
+
+
+def _for_run(crowd: RunCrowd | None) -> str:
+    if crowd is not None and crowd.running.reached:
+        return f"for {crowd.running.name}: {crowd.running.active} of {crowd.running.limit} runs were running"
+    return "to start"
+
+
+def _behind(pool: PoolFacts) -> str:
+    if not pool.holders:
+        return ""
+    names = ", ".join(_name(one) for one in pool.holders[:MOST_NAMES])
+    more = pool.holder_count - len(pool.holders[:MOST_NAMES])
+    return f" by {names}{f' and {more} more' if more > 0 else ''}"
+
+
+def _name(one: Holder) -> str:
+    return f"{one.name} of run {one.run_id!r}"

@@ -1,0 +1,160 @@
+"""What is going on in the whole installation: runs, waiting task instances and why they wait, deadlines, pools and queues."""
+
+from typing import Any
+
+from sqlalchemy import Connection
+
+from scheduler.states import HOLDS_SLOTS, OPEN, RUN_UNFINISHED
+from scheduler.store.db import rows
+from scheduler.store.lists.listing import Filters
+
+Row = dict[str, Any]
+#: Rows of each list.
+MOST = 20
+#: A deadline that is due within this time, in seconds, is at risk.
+SOON_S = 3600.0
+RUN_COLUMNS = "r.dag_id, r.run_id, r.run_type, r.state, r.run_after, r.started_at, r.ended_at"
+
+
+def filters() -> Filters:
+    """No condition on runs yet."""
+    return Filters({"dag_id": "r.dag_id"})
+
+
+def open_runs(connection: Connection, filters: Filters) -> list[Row]:
+    """The number of queued and of running runs."""
+    where = _and(filters, f"r.state in {RUN_UNFINISHED.sql}")
+    return rows.dicts(
+        connection.exec_driver_sql(f"select r.state, count(*) as count from dag_run r {where} group by 1", filters.parameters)
+    )
+
+
+def open_instances(connection: Connection, filters: Filters) -> list[Row]:
+    """The number of open task instances by state."""
+    join, where = _joined(filters, f"t.state in {OPEN.sql}")
+    return rows.dicts(
+        connection.exec_driver_sql(
+            f"select t.state, count(*) as count from task_instance t {join} {where} group by 1", filters.parameters
+        )
+    )
+
+
+def last_day(connection: Connection, filters: Filters) -> list[Row]:
+    """The number of runs that ended in each of the last 24 hours, by state."""
+    where = _and(filters, "r.ended_at > date_trunc('hour', clock_timestamp()) - interval '23 hours'")
+    return rows.dicts(
+        connection.exec_driver_sql(
+            f"select date_trunc('hour', r.ended_at) as hour, r.state, count(*) as count"
+            f" from dag_run r {where} group by 1, 2 order by 1",
+            filters.parameters,
+        )
+    )
+
+
+def failed_runs(connection: Connection, filters: Filters) -> list[Row]:
+    """The runs that failed last, within 24 hours, with their first failed task."""
+    where = _and(filters, "r.ended_at > clock_timestamp() - interval '1 day' and r.state = 'failed'")
+    return rows.dicts(
+        connection.exec_driver_sql(
+            f"""
+            select {RUN_COLUMNS}, f.task_id, f.map_index, f.reason from dag_run r
+              left join lateral (select t.task_id, t.map_index, t.reason from task_instance t
+                                  where t.dag_run_id = r.id and t.state = 'failed' order by t.ended_at limit 1) f on true
+             {where} order by r.ended_at desc limit {MOST}
+            """,
+            filters.parameters,
+        )
+    )
+
+
+def running_runs(connection: Connection, filters: Filters) -> list[Row]:
+    """Running runs, the longest first, with the number of their task instances that ended and of all."""
+    where = _and(filters, "r.state = 'running'")
+    return rows.dicts(
+        connection.exec_driver_sql(
+            f"""
+            select {RUN_COLUMNS}, c.ended, c.total from (
+                   select r.* from dag_run r {where} order by r.started_at limit {MOST}) r
+              cross join lateral (select count(t.ended_at) as ended, count(*) as total
+                                    from task_instance t where t.dag_run_id = r.id) c
+             order by r.started_at
+            """,
+            filters.parameters,
+        )
+    )
+
+
+def deadlines(connection: Connection, filters: Filters) -> list[Row]:
+    """Deadlines of unfinished runs that are due soon or were missed, the most urgent first."""
+    soon = filters.parameter(SOON_S)
+    where = _and(filters, f"r.state in {RUN_UNFINISHED.sql} and d.due_at < clock_timestamp() + make_interval(secs => {soon})")
+    return rows.dicts(
+        connection.exec_driver_sql(
+            f"""
+            select r.dag_id, r.run_id, r.state, d.kind, d.due_at, d.missed_at, t.task_id
+              from dag_run r join deadline d on d.dag_run_id = r.id
+              left join task_instance t on t.dag_run_id = r.id and t.task_no = d.task_no and d.task_no >= 0 and t.map_index <= 0
+             {where} order by d.due_at limit {MOST}
+            """,
+            filters.parameters,
+        )
+    )
+
+
+def waiting(connection: Connection, filters: Filters) -> list[Row]:
+    """Scheduled task instances by pool and queue, with whether the DAG is paused."""
+    join, where = _joined(filters, "t.state = 'scheduled'", always=True)
+    return rows.dicts(
+        connection.exec_driver_sql(
+            f"""
+            select t.pool, t.queue, coalesce(s.is_paused, false) as is_paused, count(*) as count, min(t.scheduled_at) as oldest_at
+              from task_instance t {join} left join dag_schedule s on s.dag_id = r.dag_id {where} group by 1, 2, 3 order by 4 desc
+            """,
+            filters.parameters,
+        )
+    )
+
+
+def waiting_runs(connection: Connection, filters: Filters) -> list[Row]:
+    """Queued runs by DAG, with whether the DAG is paused or has reached max_active_runs."""
+    where = _and(filters, "r.state = 'queued'")
+    return rows.dicts(
+        connection.exec_driver_sql(
+            f"""
+            select q.dag_id, q.count, q.oldest_at, coalesce(s.is_paused, false) as is_paused, v.max_active_runs,
+                   (select count(*) from dag_run o
+                     where o.dag_id = q.dag_id and o.state = 'running' and o.backfill_id is null) as running
+              from (select r.dag_id, count(*) as count, min(r.queued_at) as oldest_at from dag_run r {where} group by 1) q
+              join dag d on d.dag_id = q.dag_id join dag_version v on v.id = d.version_id
+              left join dag_schedule s on s.dag_id = q.dag_id
+             order by q.count desc limit {MOST}
+            """,
+            filters.parameters,
+        )
+    )
+
+
+def pools(connection: Connection) -> list[Row]:
+    """Pools with their slots, used slots and scheduled task instances."""
+    return rows.dicts(
+        connection.exec_driver_sql(
+            f"""
+            select p.name, p.slots, coalesce(h.used, 0) as used, coalesce(w.waiting, 0) as waiting from pool p
+              left join (select pool, sum(pool_slots) as used from task_instance where state in {HOLDS_SLOTS.sql} group by 1) h
+                on h.pool = p.name
+              left join (select pool, count(*) as waiting from task_instance where state = 'scheduled' group by 1) w
+                on w.pool = p.name
+             order by p.name
+            """
+        )
+    )
+
+
+def _and(filters: Filters, condition: str) -> str:
+    return f"where {' and '.join([condition, *filters.conditions])}"
+
+
+def _joined(filters: Filters, condition: str, *, always: bool = False) -> tuple[str, str]:
+    """A join with runs if the filters need it, and the condition."""
+    join = "join dag_run r on r.id = t.dag_run_id" if filters.conditions or always else ""
+    return join, _and(filters, condition)

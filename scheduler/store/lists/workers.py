@@ -1,0 +1,92 @@
+"""Workers with what they run, requests to drain, the line of a pool, and the depth of queues over time."""
+
+from collections.abc import Collection
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection
+
+from scheduler.exceptions import ConflictError, NotFoundError
+from scheduler.states import HOLDS_SLOTS, STARTED
+from scheduler.store.db import rows
+
+Row = dict[str, Any]
+#: Task instances listed for a pool or a worker.
+MOST = 200
+HELD = """
+    r.dag_id, r.run_id, t.task_id, t.map_index, t.state, t.try_number, t.scheduled_at, t.queued_at, t.started_at, t.pool,
+    t.pool_slots, t.worker
+"""
+RUNNING = f"""
+select {HELD} from task_instance t join dag_run r on r.id = t.dag_run_id
+ where t.state in {STARTED.sql} and t.worker = any(%s) order by t.started_at
+"""
+
+
+def running(connection: Connection, worker_ids: Collection[str]) -> dict[str, list[Row]]:
+    """The task instances that these workers run, the longest first."""
+    found: dict[str, list[Row]] = {}
+    for row in rows.dicts(connection.exec_driver_sql(RUNNING, (list(worker_ids),))):
+        found.setdefault(row["worker"], []).append(row)
+    return found
+
+
+def drain(connection: Connection, worker: str, asked_by: str) -> list[str]:
+    """Ask workers to take no more tasks, and to end when their running tasks have ended. `worker` is a name or an ID.
+
+    Returns their IDs. NotFoundError; ConflictError if they have stopped.
+    """
+    found = connection.exec_driver_sql(
+        "select id, stopped_at from process where kind = 'worker' and (id = %(worker)s or name = %(worker)s)", {"worker": worker}
+    ).all()
+    alive = [row.id for row in found if row.stopped_at is None]
+    if not found:
+        raise NotFoundError(f"There is no worker {worker!r}: `paceline workers list` lists all.")
+    if not alive:
+        raise ConflictError(f"Worker {worker!r} has stopped already.")
+    connection.exec_driver_sql(
+        "insert into worker_drain (process_id, asked_by) select unnest(%s::text[]), %s on conflict do nothing", (alive, asked_by)
+    )
+    return alive
+
+
+def line(connection: Connection, pool: str) -> Row:
+    """Who holds the slots of a pool, and who waits for them. NotFoundError."""
+    own = connection.exec_driver_sql("select name, slots from pool where name = %s", (pool,)).mappings().first()
+    if own is None:
+        raise NotFoundError(f"There is no pool {pool!r}.")
+    holders = rows.dicts(
+        connection.exec_driver_sql(
+            f"select {HELD} from task_instance t join dag_run r on r.id = t.dag_run_id"
+            f" where t.pool = %s and t.state in {HOLDS_SLOTS.sql} order by t.queued_at limit {MOST}",
+            (pool,),
+        )
+    )
+    waiting = rows.dicts(
+        connection.exec_driver_sql(
+            f"select {HELD} from task_instance t join dag_run r on r.id = t.dag_run_id"
+            f" where t.pool = %s and t.state = 'scheduled' order by t.rank desc, t.id limit {MOST}",
+            (pool,),
+        )
+    )
+    counts = connection.exec_driver_sql(
+        f"select coalesce(sum(pool_slots) filter (where state <> 'scheduled'), 0)::bigint as used,"
+        f" count(*) filter (where state = 'scheduled') as waiting_count from task_instance"
+        f" where pool = %s and (state = 'scheduled' or state in {HOLDS_SLOTS.sql})",
+        (pool,),
+    )
+    return {**own, **counts.mappings().one(), "holders": holders, "waiting": waiting}
+
+
+def depths(connection: Connection, *, queue: str | None, since: datetime, minutes: int) -> list[Row]:
+    """The depth of queues since a moment: for each `minutes` the highest values."""
+    found = connection.exec_driver_sql(
+        """
+        select queue, date_bin(make_interval(mins => %(minutes)s), at, timestamptz 'epoch') as at, max(scheduled) as scheduled,
+               max(queued) as queued, max(running) as running, max(places) as places
+          from queue_depth where at >= %(since)s and (%(queue)s::text is null or queue = %(queue)s)
+         group by 1, 2 order by 2, 1
+        """,
+        {"queue": queue, "since": since, "minutes": minutes},
+    )
+    return rows.dicts(found)

@@ -1,0 +1,191 @@
+"""The history of a task instance or of a run: each change of state, with what it had waited for.
+
+What held a limit in the past follows from the dispatches of that time, which the events keep. The limits are those of now.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection
+
+from scheduler.deciding.limits import PARALLELISM, RUN, TASK, TASK_IN_RUN
+from scheduler.deciding.situation import Holder, LimitFacts, PoolFacts
+from scheduler.deciding.why_past import SHORTEST_WAIT_S, Crowd, RunCrowd, Step, of_run, sentence
+from scheduler.exceptions import UnreadableVersionError
+from scheduler.settings import Settings
+from scheduler.states import HOLDS_SLOTS
+from scheduler.store.dags.versions import Versions
+from scheduler.store.queries import events, reads
+
+Row = dict[str, Any]
+#: Steps in one history: the newest ones.
+MOST_STEPS = 200
+#: Waits whose cause is looked up: the longest ones.
+MOST_CAUSES = 10
+#: A dispatch that ended later after the moment is not found.
+LONGEST_DISPATCH = timedelta(hours=6)
+#: The dispatches that held slots and places at a moment, without that of the task instance itself.
+DISPATCHES = f"""
+with dispatch as (
+    select e.task_instance_id as ti, e.started_at from event e
+     where e.at > %(at)s and e.at <= %(until)s and e.queued_at <= %(at)s and e.task_instance_id <> %(ti)s
+     union all
+    select t.id, t.started_at from task_instance t
+     where t.state in {HOLDS_SLOTS.sql} and t.queued_at <= %(at)s and t.id <> %(ti)s
+)
+select r.dag_id, r.run_id, r.id as dag_run_id, t.task_id, t.map_index, t.pool, t.pool_slots, t.queue,
+       d.started_at is not null and d.started_at <= %(at)s as is_running
+  from dispatch d join task_instance t on t.id = d.ti join dag_run r on r.id = t.dag_run_id
+"""
+OWN = """
+select t.id, t.dag_run_id, t.task_id, t.map_index, t.pool, t.pool_slots, t.queue, t.max_active_tis_per_dag as in_dag,
+       t.max_active_tis_per_dagrun as in_run, r.dag_id, r.version_id, v.max_active_tasks, p.slots
+  from task_instance t join dag_run r on r.id = t.dag_run_id join dag_version v on v.id = r.version_id
+  left join pool p on p.name = t.pool where t.id = %s
+"""
+WORKERS = """
+select count(*) as workers, coalesce(sum(concurrency), 0)::bigint as places from process
+ where kind = 'worker' and %(queue)s = any(queues) and started_at <= %(at)s
+   and coalesce(stopped_at, heartbeat_at + make_interval(secs => %(silent)s)) > %(at)s
+"""
+LAST_UPSTREAM = """
+select task_id from task_instance where dag_run_id = %(run)s and task_id = any(%(upstream)s) and ended_at <= %(at)s
+ order by ended_at desc limit 1
+"""
+RUN_CROWD = """
+select r.run_after, coalesce(b.max_active_runs, v.max_active_runs) as "limit", (
+       select count(*) from dag_run o where o.dag_id = r.dag_id and o.id <> r.id and o.started_at <= %(at)s
+          and o.backfill_id is not distinct from r.backfill_id and (o.ended_at is null or o.ended_at > %(at)s)) as active
+  from dag_run r join dag_version v on v.id = r.version_id left join backfill b on b.id = r.backfill_id where r.id = %(run)s
+"""
+
+
+def of_instance(connection: Connection, settings: Settings, ti_id: int) -> list[Row]:
+    """Each step of a task instance: `at`, `state`, `actor`, `try_number`, `seconds` since the step before, and `text`."""
+    own = dict(connection.exec_driver_sql(OWN, (ti_id,)).mappings().one())
+    steps = _steps(events.of_run(connection, own["dag_run_id"], ti_id))
+    upstream = _upstream(connection, own)
+
+    def text(step: Step, before: Step | None, *, is_long: bool) -> str:
+        crowd = _crowd(connection, settings, own, _middle(before, step)) if is_long and before is not None else None
+        last = _last_upstream(connection, own, upstream, step.at) if step.to_state == "scheduled" and not step.reason else None
+        return sentence(step, before, crowd, last)
+
+    return _rows(steps, ("queued", "running"), text)
+
+
+def of_dag_run(connection: Connection, dag_id: str, run_id: str) -> list[Row]:
+    """Each step of a run, as `of_instance`."""
+    run: int = reads.run_alone(connection, dag_id, run_id)["id"]
+    steps = _steps([event for event in events.of_run(connection, run) if event["task_id"] is None])
+
+    def text(step: Step, before: Step | None, *, is_long: bool) -> str:
+        return of_run(step, before, _run_crowd(connection, run, _middle(before, step)) if is_long and before else None)
+
+    return _rows(steps, ("running",), text)
+
+
+def _steps(found: Sequence[Row]) -> list[Step]:
+    return [
+        Step(
+            at=event["at"],
+            from_state=event["from_state"],
+            to_state=event["to_state"],
+            actor=event["actor"],
+            reason=event["reason"],
+            try_number=event["try_number"],
+        )
+        for event in found[-MOST_STEPS:]
+    ]
+
+
+def _rows(steps: list[Step], awaited: tuple[str, ...], text: Callable[..., str]) -> list[Row]:
+    pairs = list(zip([None, *steps[:-1]], steps, strict=True))
+    waits = {
+        number: (step.at - before.at).total_seconds()
+        for number, (before, step) in enumerate(pairs)
+        if before is not None and step.to_state in awaited
+    }
+    longest = sorted((number for number, wait_s in waits.items() if wait_s >= SHORTEST_WAIT_S), key=lambda number: -waits[number])
+    explained = set(longest[:MOST_CAUSES])
+    return [
+        {
+            "at": step.at,
+            "state": step.to_state,
+            "actor": step.actor,
+            "try_number": step.try_number,
+            "seconds": None if before is None else (step.at - before.at).total_seconds(),
+            "text": text(step, before, is_long=number in explained),
+        }
+        for number, (before, step) in enumerate(pairs)
+    ]
+
+
+def _middle(before: Step | None, step: Step) -> datetime:
+    return step.at if before is None else before.at + (step.at - before.at) / 2
+
+
+def _crowd(connection: Connection, settings: Settings, own: Row, at: datetime) -> Crowd:
+    parameters = {"at": at, "until": at + LONGEST_DISPATCH, "ti": own["id"]}
+    held = [dict(row) for row in connection.exec_driver_sql(DISPATCHES, parameters).mappings()]
+    parameters = {"queue": own["queue"], "at": at, "silent": settings.worker.heartbeat_timeout}
+    workers = connection.exec_driver_sql(WORKERS, parameters).one()
+    of_queue = [one for one in held if one["queue"] == own["queue"]]
+    running = sum(one["is_running"] for one in of_queue)
+    return Crowd(
+        pool_name=own["pool"],
+        pool=None if own["slots"] is None else _pool(own, [one for one in held if one["pool"] == own["pool"]]),
+        pool_slots=own["pool_slots"],
+        limits=_limits(own, held, settings),
+        queue=own["queue"],
+        workers=workers.workers,
+        places=workers.places,
+        prefetch=settings.scheduler.queue_headroom,
+        queued=len(of_queue) - running,
+        running=running,
+    )
+
+
+def _pool(own: Row, held: list[Row]) -> PoolFacts:
+    holders = [
+        Holder(
+            name=f"{one['dag_id']}.{one['task_id']}" + (f"[{one['map_index']}]" if one["map_index"] >= 0 else ""),
+            run_id=one["run_id"],
+            slots=one["pool_slots"],
+        )
+        for one in sorted(held, key=lambda one: -one["pool_slots"])
+    ]
+    used = sum(one.slots for one in holders)
+    return PoolFacts(name=own["pool"], slots=own["slots"], used=used, holders=tuple(holders), holder_count=len(holders))
+
+
+def _limits(own: Row, held: list[Row], settings: Settings) -> tuple[LimitFacts, ...]:
+    of_dag = [one for one in held if one["dag_id"] == own["dag_id"] and one["task_id"] == own["task_id"]]
+    of_run_ = [one for one in held if one["dag_run_id"] == own["dag_run_id"]]
+    counted = (
+        (RUN, own["max_active_tasks"], len(of_run_)),
+        (TASK_IN_RUN, own["in_run"], sum(one["task_id"] == own["task_id"] for one in of_run_)),
+        (TASK, own["in_dag"], len(of_dag)),
+        (PARALLELISM, settings.core.parallelism, len(held)),
+    )
+    return tuple(LimitFacts(name=name, limit=limit, active=active) for name, limit, active in counted if limit is not None)
+
+
+def _upstream(connection: Connection, own: Row) -> list[str]:
+    try:
+        dag = Versions().dag(connection, own["version_id"])
+    except UnreadableVersionError:
+        return []
+    return list(dag.tasks[dag.number[own["task_id"]]].upstream) if own["task_id"] in dag.number else []
+
+
+def _last_upstream(connection: Connection, own: Row, upstream: list[str], at: datetime) -> str | None:
+    parameters = {"run": own["dag_run_id"], "upstream": upstream, "at": at}
+    found: str | None = connection.exec_driver_sql(LAST_UPSTREAM, parameters).scalar_one_or_none() if upstream else None
+    return found
+
+
+def _run_crowd(connection: Connection, run: int, at: datetime) -> RunCrowd:
+    row = connection.exec_driver_sql(RUN_CROWD, {"run": run, "at": at}).one()
+    return RunCrowd(run_after=row.run_after, running=LimitFacts(name="max_active_runs", limit=row.limit, active=row.active))

@@ -1,0 +1,90 @@
+"""What the API has beside Airflow's: grid, graph, timeline, why with history, queues, workers, home."""
+
+from typing import Any
+
+from scheduler.api.call import PREFIX
+
+from .conftest import Web, World
+
+ETL = f"{PREFIX}/dags/etl"
+
+
+def get(web: Web, path: str) -> Any:
+    token = web.account(f"a{abs(hash(path))}", "admin")
+    with web.http(token) as http:
+        answer = http.get(path)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+
+def test_the_grid_has_a_character_for_each_task_and_run(web: Web, world: World) -> None:
+    grid = get(web, f"{ETL}/grid")
+
+    assert [task["task_id"] for task in grid["tasks"]] == ["extract", "each", "load"]
+    columns = {run["dag_run_id"]: run for run in grid["runs"]}
+    assert list(columns) == ["now", "bad", "good"]
+    assert [columns[run]["states"] for run in ("good", "bad")] == ["sss", "fuu"]
+    assert grid["codes"]["s"] == "success"
+    assert columns["good"]["mapped"] == {"1": {"success": 3}}
+    assert columns["now"]["states"][0] == "r"
+
+
+def test_the_grid_of_runs_with_another_version(web: Web, world: World) -> None:
+    """Each run is shown with the tasks of the newest version; tasks that it does not have are absent."""
+    from support.scenario import dag
+
+    world.scenario.add(dag("etl", {"new": [], "extract": ["new"], "load": ["extract"]}, tags=("nightly",)))
+
+    grid = get(web, f"{ETL}/grid")
+
+    assert [task["task_id"] for task in grid["tasks"]] == ["new", "extract", "load"]
+    assert {run["dag_run_id"]: run["states"] for run in grid["runs"]}["good"] == " ss"
+    older = get(web, f"{ETL}/grid?version_number=1&limit=2&state=success&state=failed")
+    assert [run["states"] for run in older["runs"]] == ["fuu", "sss"]
+
+
+def test_the_graph_is_that_of_a_version(web: Web, world: World) -> None:
+    graph = get(web, f"{ETL}/graph")
+
+    assert [node["task_id"] for node in graph["nodes"]] == ["extract", "each", "load"]
+    assert graph["edges"] == [[0, 1], [1, 2]]
+    assert graph["groups"] == [{"group_id": "g", "parent": None, "tooltip": ""}]
+    assert graph["nodes"][1]["is_mapped"]
+
+
+def test_the_timeline_has_the_critical_path(web: Web, world: World) -> None:
+    timeline = get(web, f"{ETL}/dagRuns/good/timeline")
+
+    assert timeline["critical_path"] == ["extract", "each", "load"]
+    assert {(bar["task_id"], bar["map_index"]) for bar in timeline["bars"]} == {
+        ("extract", -1), ("each", 0), ("each", 1), ("each", 2), ("load", -1),
+    }  # fmt: skip
+    assert all(bar["start_date"] and bar["end_date"] for bar in timeline["bars"])
+
+
+def test_why_has_the_history(web: Web, world: World) -> None:
+    load = get(web, f"{ETL}/dagRuns/good/taskInstances/load/why")
+
+    assert load["waiting_for"][0].startswith("It has ended as success")
+    states = [step["state"] for step in load["history"]]
+    assert states[-2:] == ["running", "success"] and "queued" in states
+    assert "Succeeded after" in load["history"][-1]["text"]
+    run = get(web, f"{ETL}/dagRuns/bad/why")
+    assert [step["state"] for step in run["history"]] == ["queued", "running", "failed"]
+    assert "extract: It runs" in get(web, f"{ETL}/dagRuns/now/why")["waiting_for"][0]
+
+
+def test_queues_workers_pools_and_home(web: Web, world: World) -> None:
+    (queue,) = get(web, f"{PREFIX}/queues")["queues"]
+    assert (queue["queue"], queue["running"], queue["waiting_in_redis"]) == ("default", 1, 0)
+    (worker,) = get(web, f"{PREFIX}/workers")["workers"]
+    assert [task["task_id"] for task in worker["tasks"]] == ["extract"]
+    line = get(web, f"{PREFIX}/poolLines/default_pool")
+    assert (line["used"], line["waiting_count"], line["holders"][0]["task_id"]) == (1, 0, "extract")
+    home = get(web, f"{PREFIX}/home")
+    assert home["runs"] == {"running": 1}
+    assert [run["dag_run_id"] for run in home["failed"]] == ["bad"]
+    assert home["failed"][0]["task_id"] == "extract"
+    assert sum(hour["success"] for hour in home["hours"]) == 1
+    assert get(web, f"{PREFIX}/queues/history?hours=48")["depths"] == []
+    assert get(web, f"{ETL}/dagRuns/now/taskInstances/extract/progress")["applications"] == []
