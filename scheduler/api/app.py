@@ -14,6 +14,7 @@ from fastapi.routing import APIRoute
 from scheduler.api import asgi, database, errors, routes
 from scheduler.api.call import PREFIX, Service, admitted, ended
 from scheduler.api.login import Logins
+from scheduler.api.stream import Stream
 from scheduler.messaging.wakeups import Wakeups, client
 from scheduler.settings import Settings
 from scheduler.store.dags.versions import Versions
@@ -27,13 +28,15 @@ DESCRIPTION = "Paceline's REST API. Paths and fields are those of Airflow's stab
 def create(settings: Settings, stopping: threading.Event | None = None) -> FastAPI:
     """The application of one web process."""
     engine = database.create(settings)
+    stopping = stopping or threading.Event()
     service = Service(
         settings,
         engine,
         Logins(settings, engine),
         Wakeups(settings),
         client(settings),
-        stopping or threading.Event(),
+        Stream(engine, stopping),
+        stopping,
         Versions(),
         threading.Lock(),
     )

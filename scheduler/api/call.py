@@ -14,6 +14,7 @@ from scheduler.api import access
 from scheduler.api.database import acting_as
 from scheduler.api.errors import ForbiddenError
 from scheduler.api.login import SAFE, Logins
+from scheduler.api.stream import Stream
 from scheduler.messaging.wakeups import Wakeups
 from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Settings
@@ -45,6 +46,7 @@ class Service:
     logins: Logins
     wakeups: Wakeups
     broker: redis.Redis
+    stream: Stream
     #: Set when the process shuts down: streams end then.
     stopping: threading.Event
     versions: Versions

@@ -8,10 +8,12 @@ from scheduler.api.routes import (
     assets,
     auth,
     backfills,
+    by_filter,
     connections,
     dag_runs,
     dags,
     event_logs,
+    events,
     health,
     installation,
     logs,
@@ -29,9 +31,9 @@ from scheduler.api.routes import (
 PUBLIC = (health.public, installation.public, auth.router)
 #: In this order: a path that is unsupported must not be taken for a name, and those of single task instances fit many others.
 ROUTERS = (
-    unsupported.router, pictures.router, operations.router, installation.router, backfills.router, assets.router,
-    event_logs.router, pools.router, variables.router, connections.router, dags.router, dag_runs.router, xcoms.router,
-    logs.router, task_instances.router, task_changes.router,
+    unsupported.router, pictures.router, operations.router, events.router, by_filter.router, installation.router,
+    backfills.router, assets.router, event_logs.router, pools.router, variables.router, connections.router, dags.router,
+    dag_runs.router, xcoms.router, logs.router, task_instances.router, task_changes.router,
 )  # fmt: skip
 #: What every route may answer.
 ERRORS: dict[int | str, dict[str, Any]] = {

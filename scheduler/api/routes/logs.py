@@ -8,9 +8,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query
 from fastapi.responses import StreamingResponse
 
-from scheduler.api import logs
-from scheduler.api.call import Api
+from scheduler.api import log_lines, logs
+from scheduler.api.call import Api, Call
+from scheduler.api.models.log_lines import LogLines, LogMatches
 from scheduler.api.models.task_instances import ExternalLogUrl, Log
+from scheduler.api.params import LARGEST
 from scheduler.exceptions import NotFoundError
 from scheduler.store.lists import instances
 
@@ -18,6 +20,8 @@ router = APIRouter(tags=["Task Instance"])
 
 TI = "/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances/{task_id}"
 NDJSON = "application/x-ndjson"
+#: Lines of one response.
+MOST_LINES = 5000
 MapIndex = Annotated[int, Query(ge=-1, le=2**31 - 1)]
 TryNumber = Annotated[int, Query(ge=0, le=2**31 - 1)]
 
@@ -38,11 +42,9 @@ def get_log(
 
     As long as there is a continuation_token, the log may have more lines after this part.
     """
-    ti = api.read(instances.instance, dag_id, dag_run_id, task_id, map_index=map_index)
-    file = logs.path(api.settings, ti, try_number)
+    file, ended = _file(api, (dag_id, dag_run_id, task_id), try_number, map_index)
     if accept.startswith(NDJSON):
         return StreamingResponse(_stream(file), media_type=NDJSON)
-    ended = try_number < ti["try_number"] or ti["state"] not in logs.GOING_ON
     lines, offset = logs.part(file, logs.offset_of(token), ended=ended)
     while full_content and lines:
         more, offset = logs.part(file, offset, ended=ended)
@@ -59,6 +61,55 @@ def get_external_log_url(
 ) -> dict[str, Any]:
     """Always 404: Paceline has its logs itself."""
     raise NotFoundError("Paceline has no external logs: read the log with GET .../logs/{try_number}.")
+
+
+@router.get(f"{TI}/logs/{{try_number}}/lines", response_model=LogLines, tags=["Paceline"])
+def get_log_lines(
+    api: Api,
+    dag_id: str,
+    dag_run_id: str,
+    task_id: str,
+    try_number: int,
+    map_index: MapIndex = -1,
+    line: Annotated[int | None, Query(ge=0, le=LARGEST)] = None,
+    offset: Annotated[int | None, Query(ge=0, le=LARGEST)] = None,
+    limit: Annotated[int, Query(ge=1, le=MOST_LINES)] = 1000,
+) -> dict[str, Any]:
+    """Lines of a log from a line number on, or from the byte offset of an earlier response on; without both, the last lines."""
+    file, is_final = _file(api, (dag_id, dag_run_id, task_id), try_number, map_index)
+    if line is not None:
+        found = log_lines.lines(file, first=line, limit=limit)
+    elif offset is not None:
+        found = log_lines.after(file, offset, limit)
+    else:
+        found = log_lines.tail(file, limit)
+    return found | {"is_final": is_final}
+
+
+@router.get(f"{TI}/logs/{{try_number}}/search", response_model=LogMatches, tags=["Paceline"])
+def search_log(
+    api: Api,
+    dag_id: str,
+    dag_run_id: str,
+    task_id: str,
+    try_number: int,
+    text: Annotated[str, Query(min_length=1, max_length=1000)],
+    map_index: MapIndex = -1,
+    match_case: bool = False,
+    offset: Annotated[int, Query(ge=0, le=LARGEST)] = 0,
+    line: Annotated[int, Query(ge=0, le=LARGEST)] = 0,
+    limit: Annotated[int, Query(ge=1, le=MOST_LINES)] = 500,
+) -> dict[str, Any]:
+    """Search the whole log of a try for a text. A search of a huge log ends after 1.5 seconds and can be continued."""
+    file, _ = _file(api, (dag_id, dag_run_id, task_id), try_number, map_index)
+    return log_lines.search(file, text, limit=limit, offset=offset, line=line, match_case=match_case)
+
+
+def _file(api: Call, task: tuple[str, str, str], try_number: int, map_index: int) -> tuple[Path, bool]:
+    """The log of a try, and whether the try has ended."""
+    ti = api.read(instances.instance, *task, map_index=map_index)
+    ended = try_number < ti["try_number"] or ti["state"] not in logs.GOING_ON
+    return logs.path(api.settings, ti, try_number), ended
 
 
 def _stream(file: Path) -> Iterator[str]:

@@ -5,7 +5,8 @@ task_try. A run that had ended is queued again.
 """
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from sqlalchemy import Connection, Engine
 
@@ -44,6 +45,27 @@ def clear(
     return changes
 
 
+def clear_rows(
+    engine: Engine, rows: Mapping[int, Collection[int]], *, core: Core, latest: bool | None = None, dry_run: bool = False,
+    at_once: int = 1,
+) -> list[Change]:  # fmt: skip
+    """Clear task instances by their numbers, which are the values of `rows` by the number of their run. See `clear`."""
+
+    def one(run: tuple[int, Collection[int]]) -> list[Change]:
+        tasks = Tasks(keys=frozenset(run[1]))
+        return transact(engine, _clear_run, run[0], tasks, core, Versions(), latest=latest, dry_run=dry_run, writer=None)
+
+    return run_by_run(one, rows, at_once)
+
+
+def run_by_run(
+    work: Callable[[tuple[int, Collection[int]]], list[Change]], rows: Mapping[int, Collection[int]], at_once: int
+) -> list[Change]:
+    """The changes of `work` for each run, with `at_once` transactions at a time."""
+    with ThreadPoolExecutor(at_once) as pool:
+        return [change for changes in pool.map(work, rows.items()) for change in changes]
+
+
 def _clear_run(
     connection: Connection, key: int, tasks: Tasks, core: Core, versions: Versions, *, latest: bool | None, dry_run: bool,
     writer: Writer | None,
@@ -51,7 +73,7 @@ def _clear_run(
     run = hold(connection, key)
     if run is None:
         return []
-    changes = clear_held(connection, run, tasks, core, versions, latest=latest)
+    changes = clear_held(connection, run, tasks, core, versions, latest=latest, dry_run=dry_run)
     fencing.hold(connection, writer)
     if dry_run:
         connection.rollback()
@@ -59,14 +81,21 @@ def _clear_run(
 
 
 def clear_held(
-    connection: Connection, run: Run, tasks: Tasks, core: Core, versions: Versions, *, latest: bool | None = None
-) -> list[Change]:
-    """Clear these task instances of a run that `hold` locked; a run that had ended is queued again. Returns the changes."""
+    connection: Connection, run: Run, tasks: Tasks, core: Core, versions: Versions, *, latest: bool | None = None,
+    dry_run: bool = False,
+) -> list[Change]:  # fmt: skip
+    """Clear these task instances of a run that `hold` locked; a run that had ended is queued again. Returns the changes.
+
+    A dry run writes nothing, unless the run switches to another version: then the caller must roll back.
+    """
     version_id, switched = _version(connection, run, versions, latest, core)
     dag = versions.dag(connection, version_id)
     changes = integrity.fit(connection, run, dag, version_id, default_queue=core.default_queue) if switched else []
-    instances = selection.hold_instances(connection, run.id)
+    writes = switched or not dry_run
+    instances = selection.hold_instances(connection, run.id, lock=writes)
     picked = selection.with_setups(dag, instances, selection.pick(dag, instances, tasks))
+    if not writes:
+        return planned(run, instances, picked)
     cleared = clear_instances(connection, run, dag, instances, picked)
     if run.state in RUN_FINISHED and (cleared or changes):
         queue_again(connection, run, dag)
@@ -78,13 +107,24 @@ def clear_instances(
 ) -> list[Change]:
     """Clear `picked` of the `instances` of a run, all of which are locked. Returns the changes."""
     unexpand(connection, dag, instances, tasks_to_expand_again(dag, instances, picked))
-    stopped = [one for one in picked if one.state is S.RUNNING or (one.state is S.SHUTDOWN and one.asked != "none")]
-    cleared = [one for one in picked if one.state not in UNTOUCHED | STARTED]
+    cleared, stopped = _split(picked)
     _undo(connection, dag, cleared)
     _stop(connection, dag, stopped)
+    return planned(run, instances, picked)
+
+
+def planned(run: Run, instances: Sequence[Instance], picked: Collection[Instance]) -> list[Change]:
+    """What clearing `picked` changes, in the order of `instances`."""
+    cleared, stopped = _split(picked)
     kinds = [(one, "none") for one in cleared] + [(one, "shutdown") for one in stopped]
     order = {one.id: place for place, one in enumerate(instances)}
     return [one.change(run, becomes) for one, becomes in sorted(kinds, key=lambda kind: order[kind[0].id])]
+
+
+def _split(picked: Collection[Instance]) -> tuple[list[Instance], list[Instance]]:
+    """Those that are cleared at once, and those that their worker stops first."""
+    stopped = [one for one in picked if one.state is S.RUNNING or (one.state is S.SHUTDOWN and one.asked != "none")]
+    return [one for one in picked if one.state not in UNTOUCHED | STARTED], stopped
 
 
 def queue_again(connection: Connection, run: Run, dag: SerializedDag) -> None:

@@ -3,7 +3,7 @@
 A running task instance is stopped by its worker first (shutdown); any other gets the state at once.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from sqlalchemy import Connection, Engine
 
@@ -38,6 +38,18 @@ def mark(
     for key in transact(engine, selection.run_keys, runs):
         changes += transact(engine, _mark_tasks, key, tasks, state, versions, clear_downstream=clear_downstream, dry_run=dry_run)
     return changes
+
+
+def mark_rows(
+    engine: Engine, rows: Mapping[int, Collection[int]], state: S, *, dry_run: bool = False, at_once: int = 1
+) -> list[Change]:
+    """Mark task instances by their numbers, which are the values of `rows` by the number of their run. See `mark`."""
+
+    def one(run: tuple[int, Collection[int]]) -> list[Change]:
+        tasks = Tasks(keys=frozenset(run[1]))
+        return transact(engine, _mark_tasks, run[0], tasks, state, Versions(), clear_downstream=False, dry_run=dry_run)
+
+    return clear.run_by_run(one, rows, at_once)
 
 
 def mark_run(connection: Connection, dag_id: str, run_id: str, state: RunState, *, dry_run: bool = False) -> list[Change]:
@@ -76,19 +88,20 @@ def _mark_tasks(
     if run is None:
         return []
     dag = versions.dag(connection, run.version_id)
-    instances = selection.hold_instances(connection, run.id)
+    instances = selection.hold_instances(connection, run.id, lock=not dry_run)
     picked = selection.pick(dag, instances, tasks)
-    changes = _move(connection, run, picked, state)
+    changes = _move(connection, run, picked, state, dry_run=dry_run)
     if clear_downstream:
         marked = {one.id for one in picked}
         below = selection.below(dag, picked)
         failed = [one for one in instances if one.task_id in below and one.state in FAILURES and one.id not in marked]
-        cleared = clear.clear_instances(connection, run, dag, instances, selection.with_setups(dag, instances, failed))
+        again = selection.with_setups(dag, instances, failed)
+        if dry_run:
+            return changes + clear.planned(run, instances, again)
+        cleared = clear.clear_instances(connection, run, dag, instances, again)
         if cleared and run.state in RUN_FINISHED:
             clear.queue_again(connection, run, dag)
         changes += cleared
-    if dry_run:
-        connection.rollback()
     return changes
 
 
@@ -100,12 +113,13 @@ def _end(connection: Connection, run: Run, instances: Sequence[Instance]) -> lis
     ]
 
 
-def _move(connection: Connection, run: Run, instances: Iterable[Instance], state: S) -> list[Change]:
+def _move(connection: Connection, run: Run, instances: Iterable[Instance], state: S, *, dry_run: bool = False) -> list[Change]:
     """Move `instances`, all of which are locked, to `state`, except those that have it or are removed."""
     moved = [one for one in instances if one.state not in {state, S.REMOVED}]
     moved = [one for one in moved if one.state is not S.SHUTDOWN or one.asked != state]
-    _set(connection, [one.id for one in moved if one.state not in STARTED], state)
-    _stop(connection, [one.id for one in moved if one.state in STARTED], state)
+    if not dry_run:
+        _set(connection, [one.id for one in moved if one.state not in STARTED], state)
+        _stop(connection, [one.id for one in moved if one.state in STARTED], state)
     return [one.change(run, "shutdown" if one.state in STARTED else state.value) for one in moved]
 
 

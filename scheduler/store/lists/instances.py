@@ -86,6 +86,14 @@ def by_keys(connection: Connection, keys: Collection[int]) -> list[Row]:
     return entries(connection, COLUMNS, SOURCE, chosen, Page(limit=len(keys)), orders=ORDERS, default=("id",), key="t.id").rows
 
 
+def keys_by_run(connection: Connection, filters: Filters) -> dict[int, list[int]]:
+    """The numbers of all task instances that the filters select, by the number of their run, the oldest run first."""
+    rows = connection.exec_driver_sql(
+        f"select t.dag_run_id as run, array_agg(t.id) as keys from {SOURCE} {filters.sql} group by 1 order by 1", filters.parameters
+    )
+    return {row.run: row.keys for row in rows}
+
+
 def keys_of(connection: Connection, changes: Collection[Any]) -> list[int]:
     """The task instances of these changes, see store/runs/selection.Change."""
     rows = connection.exec_driver_sql(

@@ -30,7 +30,7 @@ class Runs:
 class Tasks:
     """Task instances of a run: all, or those of tasks by ID or regular expression, with their upstream or downstream tasks.
 
-    `states` selects those in one of these states; None selects all.
+    `states` selects those in one of these states, and `keys` those of these rows; None selects all.
     """
 
     task_ids: tuple[str, ...] = ()
@@ -39,6 +39,7 @@ class Tasks:
     upstream: bool = False
     downstream: bool = False
     states: Collection[TaskState] | None = None
+    keys: Collection[int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,13 +143,14 @@ def hold_run(connection: Connection, key: int) -> Run | None:
     return rows.first(Run, held)
 
 
-def hold_instances(connection: Connection, dag_run_id: int, task_no: int | None = None) -> list[Instance]:
+def hold_instances(connection: Connection, dag_run_id: int, task_no: int | None = None, *, lock: bool = True) -> list[Instance]:
     """Lock the task instances of a locked run, or of one of its tasks, in ID order, then read them: they cannot change until the
     commit.
     """
     which = "dag_run_id = %(run)s" + ("" if task_no is None else " and task_no = %(no)s")
     place = {"run": dag_run_id, "no": task_no}
-    connection.exec_driver_sql(f"select 1 from task_instance where {which} order by id for no key update", place)
+    if lock:
+        connection.exec_driver_sql(f"select 1 from task_instance where {which} order by id for no key update", place)
     held = connection.exec_driver_sql(
         "select id, task_no, task_id, map_index, coalesce(state, 'none') as state, asked"
         f" from task_instance where {which} order by task_no, map_index",
@@ -159,6 +161,8 @@ def hold_instances(connection: Connection, dag_run_id: int, task_no: int | None 
 
 def pick(dag: SerializedDag, instances: Sequence[Instance], tasks: Tasks) -> list[Instance]:
     """The selected task instances. NotFoundError if a requested task or map index does not exist."""
+    if tasks.keys is not None:
+        return [one for one in instances if one.id in tasks.keys and _is(one, tasks.states)]
     if not tasks.task_ids and tasks.regex is None:
         return [one for one in instances if _is(one, tasks.states)]
     named = _named(dag, instances, tasks)

@@ -1,0 +1,212 @@
+"""Lines of a log by number, its last lines, and a search of all of it, whatever its size.
+
+A log is read in blocks. The number of lines in each block is remembered for as long as the file is the same, so that any line is
+found by reading one block.
+"""
+
+import os
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+BLOCK = 1 << 20
+#: Bytes of one line that are shown, and of one response.
+LONGEST_LINE, LONGEST_PART = 64 << 10, 2 << 20
+#: Logs whose line numbers are remembered.
+MOST_FILES = 64
+#: Seconds for one search; then the client continues it.
+SEARCH_S = 1.5
+#: A smaller log is counted at once.
+SMALL = 64 << 20
+
+
+@dataclass(slots=True)
+class _Index:
+    """The number of line ends in each whole block of a file."""
+
+    ends: list[int] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+_indexes: OrderedDict[tuple[str, int, int], _Index] = OrderedDict()
+_lock = threading.Lock()
+
+
+def lines(file: Path, *, first: int, limit: int) -> dict[str, Any]:
+    """Lines from number `first` on; the first line of a log is 0."""
+    with file.open("rb") as stream:
+        ends = _counted(file, stream)
+        block = before = 0
+        while block < len(ends) and before + ends[block] < first:
+            before += ends[block]
+            block += 1
+        offset = _skip(stream, block * BLOCK, first - before)
+        return _part(stream, offset, limit) | {"first_line": first, "total_lines": _total(stream, ends)}
+
+
+def tail(file: Path, limit: int) -> dict[str, Any]:
+    """The last lines. Their numbers are None in a large log that was not counted yet, since this must be fast."""
+    with file.open("rb") as stream:
+        size = os.fstat(stream.fileno()).st_size
+        end, data = size, b""
+        while end > 0 and data.count(b"\n") <= limit and len(data) < LONGEST_PART:
+            begin = max(0, end - BLOCK // 4)
+            stream.seek(begin)
+            data = stream.read(end - begin) + data
+            end = begin
+        whole = data[:-1] if data.endswith(b"\n") else data
+        place = len(whole)
+        for _ in range(limit):
+            place = whole.rfind(b"\n", 0, place)
+            if place < 0:
+                break
+        offset = end + place + 1
+        found = _part(stream, offset, limit)
+        if size > SMALL and not _is_counted(file):
+            return found | {"first_line": None, "total_lines": None}
+        total = _total(stream, _counted(file, stream))
+        return found | {"first_line": total - len(found["lines"]), "total_lines": total}
+
+
+def after(file: Path, offset: int, limit: int) -> dict[str, Any]:
+    """Lines from a byte offset on, as an earlier response returned it."""
+    with file.open("rb") as stream:
+        return _part(stream, offset, limit) | {"first_line": None, "total_lines": None}
+
+
+def search(file: Path, text: str, *, limit: int, offset: int = 0, line: int = 0, match_case: bool = False) -> dict[str, Any]:
+    """The lines that contain a text, from a place on that an earlier search returned: `next_offset` with `next_line`.
+
+    `is_complete` tells whether the search reached the end of the log.
+    """
+    wanted = text.encode() if match_case else text.lower().encode()
+    ends_at = time.monotonic() + SEARCH_S
+    matches: list[dict[str, Any]] = []
+    with file.open("rb") as stream:
+        size = os.fstat(stream.fileno()).st_size
+        while offset < size and len(matches) < limit and time.monotonic() < ends_at:
+            stream.seek(offset)
+            data = stream.read(4 * BLOCK)
+            cut = data.rfind(b"\n") + 1
+            # A line longer than the block continues in the next one, which overlaps by the length of the text.
+            data = data[:cut] if cut and offset + len(data) < size else data
+            used, line = _in_block(data, wanted, matches, limit=limit, line=line, offset=offset, match_case=match_case)
+            is_cut = not cut and offset + len(data) < size
+            offset += used - (len(wanted) - 1 if is_cut and used == len(data) else 0)
+    return {"matches": matches, "next_offset": offset, "next_line": line, "size": size, "is_complete": offset >= size}
+
+
+def _in_block(
+    data: bytes, wanted: bytes, matches: list[dict[str, Any]], *, limit: int, line: int, offset: int, match_case: bool
+) -> tuple[int, int]:
+    """Add the matches of a block; the bytes that were searched, and the number of the line after them."""
+    folded = data if match_case else data.lower()
+    at = counted = 0
+    while (place := folded.find(wanted, at)) >= 0:
+        begin = data.rfind(b"\n", 0, place) + 1
+        end = data.find(b"\n", place)
+        end = len(data) if end < 0 else end
+        line += data.count(b"\n", counted, begin)
+        counted = begin
+        shown_from = max(begin, place - LONGEST_LINE // 2)
+        matches.append(
+            {"line": line, "offset": offset + begin, "text": _text(data[shown_from : min(end, shown_from + LONGEST_LINE)])}
+        )
+        at = end + 1
+        if len(matches) == limit:
+            used = min(at, len(data))
+            return used, line + data.count(b"\n", counted, used)
+        if at >= len(data):
+            break
+    return len(data), line + data.count(b"\n", counted)
+
+
+def _part(stream: BinaryIO, offset: int, limit: int) -> dict[str, Any]:
+    """At most `limit` lines from a byte offset on, which is the start of a line. A long line is cut."""
+    size = os.fstat(stream.fileno()).st_size
+    stream.seek(min(offset, size))
+    found: list[str] = []
+    taken = 0
+    at = min(offset, size)
+    while len(found) < limit and taken < LONGEST_PART and at < size:
+        line = stream.readline(LONGEST_LINE)
+        if not line:
+            break
+        at += len(line)
+        text = _text(line)
+        if not line.endswith(b"\n") and at < size:
+            skipped = _to_line_end(stream)
+            at += skipped
+            text += f" ... ({skipped} more bytes)"
+        found.append(text)
+        taken += len(line)
+    return {"lines": found, "offset": min(offset, size), "next_offset": at, "size": size}
+
+
+def _to_line_end(stream: BinaryIO) -> int:
+    """Skip the rest of a line; its bytes."""
+    skipped = 0
+    while part := stream.readline(BLOCK):
+        skipped += len(part)
+        if part.endswith(b"\n"):
+            break
+    return skipped
+
+
+def _skip(stream: BinaryIO, offset: int, lines_: int) -> int:
+    """The offset after `lines_` lines from an offset on."""
+    while lines_ > 0:
+        stream.seek(offset)
+        data = stream.read(BLOCK)
+        if not data:
+            return offset
+        count = data.count(b"\n")
+        if count < lines_:
+            lines_ -= count
+            offset += len(data)
+            continue
+        place = -1
+        for _ in range(lines_):
+            place = data.find(b"\n", place + 1)
+        return offset + place + 1
+    return offset
+
+
+def _counted(file: Path, stream: BinaryIO) -> list[int]:
+    """The line ends in each whole block; blocks that came since the last time are read."""
+    stat = os.fstat(stream.fileno())
+    with _lock:
+        index = _indexes.setdefault((str(file), stat.st_dev, stat.st_ino), _Index())
+        _indexes.move_to_end((str(file), stat.st_dev, stat.st_ino))
+        if len(_indexes) > MOST_FILES:
+            _indexes.popitem(last=False)
+    with index.lock:
+        whole = stat.st_size // BLOCK
+        del index.ends[whole:]  # the file was made shorter
+        stream.seek(len(index.ends) * BLOCK)
+        while len(index.ends) < whole:
+            index.ends.append(stream.read(BLOCK).count(b"\n"))
+        return list(index.ends)
+
+
+def _is_counted(file: Path) -> bool:
+    stat = file.stat()
+    index = _indexes.get((str(file), stat.st_dev, stat.st_ino))
+    return index is not None and len(index.ends) >= (stat.st_size - SMALL) // BLOCK
+
+
+def _total(stream: BinaryIO, ends: list[int]) -> int:
+    stream.seek(len(ends) * BLOCK)
+    rest = stream.read()
+    size = stream.tell()
+    if size == 0:
+        return 0
+    stream.seek(size - 1)
+    return sum(ends) + rest.count(b"\n") + (stream.read(1) != b"\n")
+
+
+def _text(line: bytes) -> str:
+    return line.rstrip(b"\r\n").decode("utf-8", "replace")

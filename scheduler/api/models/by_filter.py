@@ -1,0 +1,109 @@
+"""Changes of all that a filter selects."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from scheduler.api.models.base import Body, Model, Moment
+from scheduler.api.models.task_instances import MARKABLE
+
+Names = Annotated[list[str], Field(max_length=10_000)]
+
+
+class Ranges(Body):
+    """When runs were due and when things started or ended."""
+
+    run_after_gte: Moment | None = None
+    run_after_lte: Moment | None = None
+    logical_date_gte: Moment | None = None
+    logical_date_lte: Moment | None = None
+    start_date_gte: Moment | None = None
+    start_date_lte: Moment | None = None
+    end_date_gte: Moment | None = None
+    end_date_lte: Moment | None = None
+
+
+class InstanceFilter(Ranges):
+    """Task instances for which all of these hold. A pattern is an SQL LIKE pattern that ignores case."""
+
+    dag_ids: Names | None = None
+    dag_id_pattern: str | None = None
+    dag_run_ids: Names | None = None
+    run_id_pattern: str | None = None
+    task_ids: Names | None = None
+    task_id_pattern: str | None = None
+    #: `none` is undecided.
+    state: Names | None = None
+    pool: Names | None = None
+    queue: Names | None = None
+    map_index: list[int] | None = None
+    operator: Names | None = None
+
+
+class RunFilter(Ranges):
+    """Runs for which all of these hold."""
+
+    dag_ids: Names | None = None
+    dag_id_pattern: str | None = None
+    dag_run_ids: Names | None = None
+    run_id_pattern: str | None = None
+    state: Names | None = None
+    run_type: Names | None = None
+
+
+class _Change(Body):
+    dry_run: bool = True
+    #: The number that the dry run returned: if it is another one now, nothing is changed.
+    expected: Annotated[int, Field(ge=0)] | None = None
+
+
+class ClearByFilter(_Change):
+    """Clear the task instances that a filter selects, with the setups that they need."""
+
+    filter: InstanceFilter
+    #: Continue with the newest version of the DAG; null: as the DAG and the settings say.
+    run_on_latest_version: bool | None = None
+
+
+class MarkByFilter(_Change):
+    """Mark the task instances that a filter selects."""
+
+    filter: InstanceFilter
+    new_state: MARKABLE
+
+
+class DeleteByFilter(_Change):
+    """Delete the runs that a filter selects."""
+
+    filter: RunFilter
+
+
+class Change(Model):
+    """The number of task instances with the same change."""
+
+    state: str | None
+    #: The new state: shutdown if a worker stops it first.
+    becomes: str
+    count: int
+
+
+class OfDag(Model):
+    """The number of changes of a DAG."""
+
+    dag_id: str
+    count: int
+    runs: int
+
+
+class ByFilter(Model):
+    """What was changed, or would be changed by the same request without dry_run."""
+
+    dry_run: bool
+    #: Task instances; for deletions, runs.
+    count: int
+    runs: int
+    changes: list[Change]
+    #: The DAGs with most changes, at most 100.
+    dags: list[OfDag]
+    #: What could not be changed, with the reason.
+    errors: list[str] = Field(default_factory=list)

@@ -1,0 +1,138 @@
+"""Clear, mark and delete all that a filter selects, with exact counts before."""
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from fastapi import APIRouter
+
+from scheduler.api.call import Api, Call
+from scheduler.api.models import by_filter as models
+from scheduler.api.routes.dag_runs import delete_run
+from scheduler.exceptions import ConflictError, PacelineError, UsageError
+from scheduler.states import TaskState
+from scheduler.store.actions import clear, mark
+from scheduler.store.lists import instances, runs
+from scheduler.store.lists.listing import Filters
+from scheduler.store.runs.selection import Change
+
+router = APIRouter(tags=["Paceline"])
+
+RANGES = ("run_after", "logical_date", "start_date", "end_date")
+#: Runs that are changed at the same time, each in a transaction of its own.
+AT_ONCE = 3
+#: DAGs and errors in a response.
+MOST_DAGS, MOST_ERRORS = 100, 20
+
+
+@router.post("/clearByFilter", response_model=models.ByFilter)
+def clear_by_filter(api: Api, body: models.ClearByFilter) -> dict[str, Any]:
+    """Clear all task instances that a filter selects. A dry run, which is the default, counts them exactly."""
+    chosen = _chosen(api, body.filter)
+    options: dict[str, Any] = {"core": api.settings.core, "latest": body.run_on_latest_version, "at_once": AT_ONCE}
+    if body.dry_run or body.expected is not None:
+        preview = clear.clear_rows(api.engine, chosen, dry_run=True, **options)
+        if body.dry_run:
+            return _counted(preview, dry_run=True)
+        _require(body.expected, len(preview))
+    return _done(api, clear.clear_rows(api.engine, chosen, **options))
+
+
+@router.post("/markByFilter", response_model=models.ByFilter)
+def mark_by_filter(api: Api, body: models.MarkByFilter) -> dict[str, Any]:
+    """Mark all task instances that a filter selects. A dry run, which is the default, counts them exactly."""
+    chosen = _chosen(api, body.filter)
+    state = TaskState(body.new_state)
+    if body.dry_run or body.expected is not None:
+        preview = mark.mark_rows(api.engine, chosen, state, dry_run=True, at_once=AT_ONCE)
+        if body.dry_run:
+            return _counted(preview, dry_run=True)
+        _require(body.expected, len(preview))
+    return _done(api, mark.mark_rows(api.engine, chosen, state, at_once=AT_ONCE))
+
+
+@router.post("/deleteByFilter", response_model=models.ByFilter)
+def delete_by_filter(api: Api, body: models.DeleteByFilter) -> dict[str, Any]:
+    """Delete all runs that a filter selects, except those of which a worker has a task instance."""
+    chosen = body.filter
+    _refuse_empty(chosen)
+    filters = runs.filters().visible(api.tags("operator")).one_of("dag_id", chosen.dag_ids).one_of("run_id", chosen.dag_run_ids)
+    filters.matches("dag_id", chosen.dag_id_pattern).matches("run_id", chosen.run_id_pattern)
+    filters.one_of("state", chosen.state).one_of("run_type", chosen.run_type)
+    _in_ranges(filters, chosen)
+    found = api.read(runs.names, filters)
+    if not body.dry_run:
+        _require(body.expected, len(found))
+    errors, deleted = [], []
+    for row in found:
+        try:
+            if not body.dry_run:
+                delete_run(api, row["dag_id"], row["run_id"])
+            deleted.append(row)
+        except PacelineError as error:
+            errors.append(str(error))
+    states = Counter(row["state"] for row in deleted)
+    return {
+        "dry_run": body.dry_run,
+        "count": len(deleted),
+        "runs": len(deleted),
+        "changes": [{"state": state, "becomes": "deleted", "count": count} for state, count in states.items()],
+        "dags": _dags([(row["dag_id"], row["run_id"]) for row in deleted]),
+        "errors": errors[:MOST_ERRORS],
+    }
+
+
+def _chosen(api: Call, chosen: models.InstanceFilter) -> dict[int, list[int]]:
+    """The task instances that a filter selects and the account may change, by run."""
+    _refuse_empty(chosen)
+    filters = instances.filters().visible(api.tags("operator"))
+    filters.one_of("dag_id", chosen.dag_ids).one_of("run_id", chosen.dag_run_ids).one_of("task_id", chosen.task_ids)
+    filters.matches("dag_id", chosen.dag_id_pattern).matches("run_id", chosen.run_id_pattern)
+    filters.matches("task_id", chosen.task_id_pattern).one_of("operator", chosen.operator)
+    states = chosen.state and ["shutdown" if state == "restarting" else state for state in chosen.state]
+    filters.one_of("state", states, null="none").one_of("pool", chosen.pool).one_of("queue", chosen.queue)
+    filters.one_of("map_index", chosen.map_index)
+    _in_ranges(filters, chosen)
+    return api.read(instances.keys_by_run, filters)
+
+
+def _refuse_empty(chosen: models.Ranges) -> None:
+    if not chosen.model_dump(exclude_none=True):
+        raise UsageError('The filter is empty, which would select everything: say so with "dag_ids": ["~"].')
+
+
+def _in_ranges(filters: Filters, chosen: models.Ranges) -> None:
+    for name in RANGES:
+        bounds = {sign: getattr(chosen, f"{name}_{sign}") for sign in ("gte", "lte")}
+        filters.between(name, bounds)
+
+
+def _require(expected: int | None, count: int) -> None:
+    if expected is not None and expected != count:
+        raise ConflictError(f"The filter selects {count} now, and {expected} were expected: look at the preview again.")
+
+
+def _done(api: Call, changes: Sequence[Change]) -> dict[str, Any]:
+    if changes:
+        api.wake("queue", runs={change.dag_run_id for change in changes})
+    return _counted(changes, dry_run=False)
+
+
+def _counted(changes: Sequence[Change], *, dry_run: bool) -> dict[str, Any]:
+    kinds = Counter((change.state, change.becomes) for change in changes)
+    return {
+        "dry_run": dry_run,
+        "count": len(changes),
+        "runs": len({change.dag_run_id for change in changes}),
+        "changes": [{"state": state, "becomes": becomes, "count": count} for (state, becomes), count in kinds.most_common()],
+        "dags": _dags([(change.dag_id, change.run_id) for change in changes]),
+    }
+
+
+def _dags(places: Collection[tuple[str, str]]) -> list[dict[str, Any]]:
+    """The number of changes and runs of each DAG, those with most first."""
+    of_dag: dict[str, set[str]] = {}
+    for dag_id, run_id in places:
+        of_dag.setdefault(dag_id, set()).add(run_id)
+    counts = Counter(dag_id for dag_id, _ in places)
+    return [{"dag_id": dag_id, "count": count, "runs": len(of_dag[dag_id])} for dag_id, count in counts.most_common(MOST_DAGS)]

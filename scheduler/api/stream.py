@@ -1,0 +1,165 @@
+"""The event stream: one look at the database for all open pages of a web process, fanned out in memory."""
+
+import asyncio
+import json
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio.to_thread
+from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from scheduler.exceptions import UnreachableError
+from scheduler.store.db.database import transact
+from scheduler.store.lists.changes import Changes, Watch
+
+log = logging.getLogger("paceline.web")
+
+#: Seconds between two looks, while a page is open.
+INTERVAL_S = 0.25
+#: Seconds after which an idle stream sends a comment, so that no proxy closes it.
+KEEP_ALIVE_S = 15.0
+#: Seconds after which a stream ends. The page connects again, which checks its login again.
+LONGEST_S = 900.0
+#: Streams of one process, and messages that a slow client may be behind.
+MOST_STREAMS, MOST_BEHIND = 500, 50
+#: Task instances in one message.
+MOST_TASKS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a page wants: all, a DAG or a run. Task instances are sent with a DAG only. `tags`: None sees all DAGs."""
+
+    dag_id: str | None = None
+    dag_run_id: str | None = None
+    tags: tuple[str, ...] | None = None
+
+    def sees(self, run: dict[str, Any]) -> bool:
+        return (
+            self.dag_id in {None, run["dag_id"]}
+            and self.dag_run_id in {None, run["dag_run_id"]}
+            and (self.tags is None or not set(self.tags).isdisjoint(run["tags"]))
+        )
+
+
+@dataclass(eq=False, slots=True)
+class _Page:
+    """An open stream."""
+
+    wanted: Wanted
+    messages: asyncio.Queue[str] = field(default_factory=lambda: asyncio.Queue(MOST_BEHIND))
+    is_behind: bool = False
+
+    def put(self, message: str) -> None:
+        if self.is_behind and self.messages.empty():
+            self.is_behind = False
+            self.messages.put_nowait(event("reset", {}))
+        if not self.is_behind:
+            try:
+                self.messages.put_nowait(message)
+            except asyncio.QueueFull:
+                self.is_behind = True
+
+
+class Stream:
+    """The open pages of a web process. Nothing is read while there are none."""
+
+    def __init__(self, engine: Engine, stopping: threading.Event) -> None:
+        self._engine = engine
+        self._stopping = stopping
+        self._pages: set[_Page] = set()
+        self._looking: asyncio.Task[None] | None = None
+        #: Looks since the start, for tests: they do not grow with the number of pages.
+        self.looks = 0
+
+    def refuse_too_many(self) -> None:
+        """UnreachableError if this process has as many streams as it may have."""
+        if len(self._pages) >= MOST_STREAMS:
+            raise UnreachableError("This web process has too many open event streams: start another one, or close pages.")
+
+    async def follow(self, wanted: Wanted) -> AsyncIterator[str]:
+        """The messages for a page, until the process shuts down or the stream is too old."""
+        page = _Page(wanted)
+        self._pages.add(page)
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look())
+        ends_at = time.monotonic() + LONGEST_S
+        try:
+            yield "retry: 2000\n" + event("ready", {})
+            said_at = time.monotonic()
+            while not self._stopping.is_set() and time.monotonic() < ends_at:
+                try:
+                    yield await asyncio.wait_for(page.messages.get(), 1.0)
+                    said_at = time.monotonic()
+                except TimeoutError:
+                    if time.monotonic() - said_at >= KEEP_ALIVE_S:
+                        said_at = time.monotonic()
+                        yield ": alive\n\n"
+        finally:
+            self._pages.discard(page)
+
+    async def _look(self) -> None:
+        watch, is_away = Watch(), False
+        while self._pages and not self._stopping.is_set():
+            started = time.monotonic()
+            try:
+                self.looks += 1
+                changes = await anyio.to_thread.run_sync(transact, self._engine, watch.look)
+            except (DBAPIError, PoolTimeoutError, UnreachableError):
+                if not is_away:
+                    log.warning("The event stream cannot read the database")
+                    self._tell(event("away", {"detail": "PostgreSQL does not answer."}))
+                is_away = True
+            except Exception:
+                log.exception("The event stream failed")
+                is_away = True
+            else:
+                if is_away:
+                    self._tell(event("reset", {}))
+                is_away = False
+                if changes is not None:
+                    self._send(changes)
+            await asyncio.sleep(max(INTERVAL_S - (time.monotonic() - started), INTERVAL_S / 2))
+
+    def _tell(self, message: str) -> None:
+        for page in self._pages:
+            page.put(message)
+
+    def _send(self, changes: Changes) -> None:
+        """Each message is made once for all pages that want the same."""
+        made: dict[Wanted, str | None] = {}
+        for page in list(self._pages):
+            if page.wanted not in made:
+                made[page.wanted] = _message(changes, page.wanted)
+            message = made[page.wanted]
+            if message is not None:
+                page.put(message)
+
+
+def event(name: str, data: dict[str, Any]) -> str:
+    """A server-sent event."""
+    return f"event: {name}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n"
+
+
+def _message(changes: Changes, wanted: Wanted) -> str | None:
+    runs = {number: run for number, run in changes.runs.items() if wanted.sees(run)}
+    if not runs and not changes.dags:
+        return None
+    tasks: list[dict[str, Any]] = []
+    if wanted.dag_id is not None:
+        tasks = [
+            {"dag_id": run["dag_id"], "dag_run_id": run["dag_run_id"], **task}
+            for number, run in runs.items()
+            for task in changes.instances.get(number, ())
+        ]
+    is_long = len(tasks) > MOST_TASKS
+    shown = [{name: run[name] for name in ("dag_id", "dag_run_id", "state")} for run in runs.values()]
+    data = {"at": changes.at.isoformat(), "runs": shown[:MOST_TASKS], "tasks": [] if is_long else tasks,
+            "more": is_long or changes.more or len(shown) > MOST_TASKS, "dags": changes.dags}  # fmt: skip
+    return event("changes", data)

@@ -1,0 +1,104 @@
+"""What changed since the last look, for all open pages at once: one query at each look, and one more if something changed.
+
+Task instances that are queued or running write no event of their own, so they are compared with those of the last look. All
+other changes are events. No change is missed: an event can become visible after a later one, when its transaction ends, so a look
+starts from the first moment at which a transaction that is still open could have written one.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection
+
+from scheduler.states import HOLDS_SLOTS
+from scheduler.store.db import rows
+
+Row = dict[str, Any]
+#: A transaction that stays open for longer is not waited for.
+LONGEST = timedelta(minutes=1)
+#: The moment, before the snapshot; transactions that are open; what shows that a DAG, a pool or an import error changed.
+LOOK = """
+select statement_timestamp() as now, array(select pg_snapshot_xip(pg_current_snapshot())::text) as open,
+       (select count(*) || '/' || coalesce(max(version_id), 0) || '/' || count(*) filter (where is_active) from dag) || '/'
+           || (select count(*) from dag_schedule where is_paused) || '/' || (select count(*) from import_error) as dags
+"""
+EVENTS = "select dag_run_id, task_instance_id, at, to_state from event where at > %s"
+IN_FLIGHT = f"select id, dag_run_id, state, try_number from task_instance where state in {HOLDS_SLOTS.sql}"
+RUNS = """
+select r.id, r.dag_id, r.run_id as dag_run_id, r.state, coalesce(v.data->'tags', '[]') as tags
+  from dag_run r left join dag d on d.dag_id = r.dag_id left join dag_version v on v.id = d.version_id where r.id = any(%s)
+"""
+INSTANCES = """
+select dag_run_id as run, task_id, map_index, state, try_number from task_instance where id = any(%s)
+"""
+MOST_INSTANCES = 5000
+
+
+class Flight(NamedTuple):
+    """A task instance with a worker or on its way to one."""
+
+    dag_run_id: int
+    state: str
+    try_number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Runs that changed, or of which a task instance did, by number; and these task instances by run."""
+
+    at: datetime
+    runs: dict[int, Row]
+    instances: dict[int, list[Row]]
+    #: Whether there were more task instances than are listed.
+    more: bool
+    #: Whether a DAG came, went, or was paused, or a file cannot be read any more.
+    dags: bool
+
+
+@dataclass(slots=True)
+class Watch:
+    """The state between two looks."""
+
+    since: datetime | None = None
+    dags: str = ""
+    #: By open transaction: the moment of the last look that did not see it.
+    open: dict[str, datetime] = field(default_factory=dict)
+    last: datetime | None = None
+    seen: set[tuple[Any, ...]] = field(default_factory=set)
+    flights: dict[int, Flight] = field(default_factory=dict)
+
+    def look(self, connection: Connection) -> Changes | None:
+        """What changed since the last look; None if nothing did, and at the first look."""
+        connection.exec_driver_sql("set transaction isolation level repeatable read, read only")
+        now, open_, dags = connection.exec_driver_sql(LOOK).one()
+        flights = {row[0]: Flight(*row[1:]) for row in connection.exec_driver_sql(IN_FLIGHT)}
+        found = [] if self.since is None else [tuple(row) for row in connection.exec_driver_sql(EVENTS, (self.since,))]
+        is_first, same_dags = self.since is None, self.dags == dags
+        changed = {ti: flight.dag_run_id for ti, flight in flights.items() if self.flights.get(ti) != flight}
+        changed |= {ti: flight.dag_run_id for ti, flight in self.flights.items() if ti not in flights}
+        new = [event for event in found if event not in self.seen]
+        runs = {event[0] for event in new} | set(changed.values())
+        changed |= {event[1]: event[0] for event in new if event[1] is not None}
+        self.flights, self.dags = flights, dags
+        self._move_on(now, open_, found)
+        if is_first or (not runs and same_dags):
+            return None
+        return self._changes(connection, now, runs, changed, dags=not same_dags)
+
+    def _move_on(self, now: datetime, open_: Collection[str], found: list[tuple[Any, ...]]) -> None:
+        before = self.last or now
+        self.open = {one: self.open.get(one, before) for one in open_}
+        self.since = max(min([now, *self.open.values()]), now - LONGEST)
+        self.last = now
+        self.seen = {event for event in found if event[2] > self.since}
+
+    def _changes(
+        self, connection: Connection, now: datetime, runs: Collection[int], changed: dict[int, int], *, dags: bool
+    ) -> Changes:
+        of_runs = {row["id"]: row for row in rows.dicts(connection.exec_driver_sql(RUNS, (list(runs),)))}
+        instances: dict[int, list[Row]] = {}
+        for row in rows.dicts(connection.exec_driver_sql(INSTANCES, (sorted(changed)[:MOST_INSTANCES],))):
+            instances.setdefault(row.pop("run"), []).append(row)
+        return Changes(now, of_runs, instances, more=len(changed) > MOST_INSTANCES, dags=dags)
