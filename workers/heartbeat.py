@@ -245,6 +245,7 @@ class Heart(threading.Thread):
         if not self._is_registered():
             former = self._running_tasks.worker_id
             worker_log.warning("worker %s was declared lost; it continues as %s", former, self.register())
+        self._drain()
         self._expire_former()
         if self.settings_drift is not None:
             self.settings_drift.look(self._running_tasks.worker_id)
@@ -254,6 +255,14 @@ class Heart(threading.Thread):
             if self._lost_processes is not None:
                 self._lost_processes.end(self._pool())
         self._bark()
+
+    def _drain(self) -> None:
+        """End when the running tasks have ended, if a person asked for it."""
+        if self._stopper is None or self._stopper.draining:
+            return
+        if transact(self._engine, processes.is_to_drain, self._running_tasks.worker_id):
+            worker_log.warning("stopping: this worker was asked to drain")
+            self._stopper.drain()
 
     def _expire_former(self) -> None:
         """Declare earlier workers on this machine lost that have ended, without waiting for their heartbeats to expire."""

@@ -1,4 +1,4 @@
-"""`paceline workers`: lists workers."""
+"""`paceline workers`: lists and drains workers."""
 
 import click
 
@@ -8,7 +8,7 @@ from scheduler.cli.late import overview
 
 @click.group()
 def workers() -> None:
-    """List workers."""
+    """List and drain workers."""
 
 
 @workers.command("list")
@@ -20,3 +20,17 @@ def list_(all_: bool) -> None:
     rows = options.transact(overview.processes, kind="worker", silent_after_s=timeout_s, stopped=all_)
     columns = ["name", "state", "queues", "concurrency", "running", "host", "pid", "started_at", "heartbeat_at"]
     output.listing(rows, columns, empty="No worker runs: start one with `paceline worker`.")
+
+
+@workers.command()
+@click.argument("name")
+def drain(name: str) -> None:
+    """Ask worker NAME, or the worker with this ID, to take no more tasks and to end when its running tasks have ended.
+
+    Its supervisor, if it has one, may start it again.
+    """
+    from scheduler.store.db.database import user
+    from scheduler.store.lists import workers as lists
+
+    for worker_id in options.transact(lists.drain, name, f"cli:{user()}"):
+        click.echo(f"{worker_id} drains: it takes no more tasks.")

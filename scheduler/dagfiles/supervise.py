@@ -1,6 +1,7 @@
 """The DAG file manager of a scheduler: it finds due files, parses them in child processes and stores their DAGs."""
 
 import contextlib
+import functools
 import logging
 import math
 import os
@@ -12,6 +13,7 @@ import time
 from collections import Counter, deque
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Engine
@@ -45,6 +47,8 @@ AWAY = (OperationalError, InterfaceError, InternalError)
 #: Prefixes of error codes that are about the server or a lost race. Any other code may be about the file if it repeats.
 NOT_ABOUT_FILE = ("08", "25", "40", "53300", "55P03", "57P", "58")
 MAX_ATTEMPTS = 3
+#: Bytes of a DAG file that is kept with the versions of its DAGs.
+LONGEST_SOURCE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,6 +293,7 @@ class DagFileManager:
             modules=tuple(answer.modules),
             rests=self._rests(answer),
             problem=files.ImportProblem(**answer.problem.model_dump()) if answer.problem else None,
+            source=functools.partial(_source, self._settings.dags_folder / answer.file),
         )
 
     def _start_due(self, now: datetime) -> tuple[str, ...]:
@@ -373,6 +378,16 @@ class DagFileManager:
         until = min(self._ask_at or math.inf, time.monotonic() + glance_s)
         sources = [fd for fd in (self._stop_fd, self._watch.fileno(), self._parser.fileno()) if fd is not None]
         select.select(sources, [], [], max(0.0, until - time.monotonic()))
+
+
+def _source(path: Path) -> str | None:
+    """The text of a DAG file; None if it is gone or too long to keep."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(LONGEST_SOURCE + 1)
+    except OSError:
+        return None
+    return None if len(data) > LONGEST_SOURCE else data.decode("utf-8", "replace").replace("\0", "\ufffd")
 
 
 def _dag(row: DagRow, paused: bool) -> files.ParsedDag:

@@ -55,7 +55,8 @@ class Prune(TimedService):
     def prune(self, now: datetime) -> Pruned:
         """Delete one batch of each kind."""
         config = self._settings.retention
-        days = {"runs": config.run_days, "events": config.event_days, **dict.fromkeys(retention.KINDS, config.housekeeping_days)}
+        days = {"runs": config.run_days, "events": config.event_days, "audit": config.audit_days}
+        days |= dict.fromkeys(retention.KINDS, config.housekeeping_days)
         deleted: dict[str, int] = {}
         for kind, age in days.items():
             if age:

@@ -1,4 +1,7 @@
-"""queue_report: writes the backlog of each queue to Redis for Flower, which has no access to the database."""
+"""queue_report: writes the backlog of each queue to Redis for Flower, which has no access to the database.
+
+Once a minute, it also stores the depth of each queue for pages.
+"""
 
 import contextlib
 import json
@@ -36,6 +39,8 @@ class QueueReport(TimedService):
     def __init__(self, engine: Engine, settings: Settings, broker: redis.Redis) -> None:
         super().__init__(engine, settings)
         self._broker = broker
+        #: The minute for which the depths were stored last.
+        self._stored_at: datetime | None = None
 
     def run_once(self, now: datetime) -> Result:
         self.write(now)
@@ -49,6 +54,9 @@ class QueueReport(TimedService):
                 return False
             started = time.monotonic()
             rows = transact(self._engine, overview.queues, silent_after_s=self._settings.worker.heartbeat_timeout)
+            if rows and now.replace(second=0, microsecond=0) != self._stored_at:
+                self._stored_at = now.replace(second=0, microsecond=0)
+                transact(self._engine, overview.store_depths, rows, keep_days=self._settings.retention.housekeeping_days)
             pause_s = max(SHORTEST_S, (time.monotonic() - started) / SHARE)
             with self._broker.pipeline(transaction=False) as pipe:
                 pipe.set(KEY, json.dumps({"at": now.isoformat(), "queues": rows}, default=_plain), ex=EXPIRES_S)

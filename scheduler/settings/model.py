@@ -210,7 +210,9 @@ class Retention(Section):
     event_days: Days = 90
     """Days to keep the events of a finished run if the run itself is kept longer. 0 means as long as the run."""
     housekeeping_days: Days = 30
-    """Days to keep stopped processes, delivered notices, consumed asset events and unused DAG versions. 0 means forever."""
+    """Days to keep stopped processes, delivered notices, consumed asset events, unused DAG versions and depths of queues."""
+    audit_days: Days = 365
+    """Days to keep the audit log of web processes. 0 means forever."""
     logs: bool = False
     """Delete the log folder of a run together with the run."""
     interval: Seconds = 60

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends, Header, Query, Response
 from fastapi.responses import PlainTextResponse
 
 from scheduler.api import params
-from scheduler.api.call import Api
+from scheduler.api.call import Api, Call
 from scheduler.api.models import dags as models
 from scheduler.api.models.base import Version
 from scheduler.api.params import Page, Strings, UpdateMask, ranges
@@ -185,20 +185,25 @@ def get_dag_source(
     version_number: Annotated[int | None, Query(ge=1, le=params.LARGEST)] = None,
     accept: Annotated[str, Header()] = "*/*",
 ) -> Response | dict[str, Any]:
-    """The file of a DAG as it is now."""
+    """The file of a DAG: with a version, as it was when that was stored; otherwise as it is now."""
     row = api.read(lists.dag, dag_id)
-    if version_number not in {None, row["version_number"]}:
-        api.read(lists.version, dag_id, version_number or 0)
-        raise NotFoundError(
-            f"The source of version {version_number} of DAG {dag_id!r} is not kept: only that of the newest version is."
-        )
-    try:
-        text = (api.settings.dags_folder / row["file"]).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        raise NotFoundError(f"The file {row['file']} is not in the DAGs folder of this web process.") from None
+    number = version_number or row["version_number"]
+    version = row if number == row["version_number"] else api.read(lists.version, dag_id, number)
+    kept = api.read(lists.source, version["version_id"])
+    text = (version_number and kept) or (_file(api, row["file"]) if version is row else None) or kept
+    if text is None:
+        raise NotFoundError(f"The source of version {number} of DAG {dag_id!r} was not kept, and its file is not here.")
     if accept.startswith("text/plain"):
         return PlainTextResponse(text)
-    return {"content": text, "dag_id": dag_id, "dag_display_name": dag_id, "version_number": row["version_number"]}
+    return {"content": text, "dag_id": dag_id, "dag_display_name": dag_id, "version_number": number}
+
+
+def _file(api: Call, name: str) -> str | None:
+    """The text of a DAG file in the folder of this web process."""
+    try:
+        return (api.settings.dags_folder / name).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
 
 
 @router.put("/parseDagFile/{file_token}", status_code=201, tags=["DAG Parsing"])

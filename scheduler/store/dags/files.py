@@ -1,6 +1,6 @@
 """DAG files: which are due, which process parses them, and their DAGs, versions and import errors."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -59,6 +59,8 @@ class ParsedFile:
     #: How long it is not parsed again if nothing changes and its DAGs can be stored; None is the minimum.
     rests: timedelta | None = None
     problem: ImportProblem | None = None
+    #: Reads the text of the file, which is kept with each new version.
+    source: Callable[[], str | None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +265,9 @@ def _record(connection: Connection, parsed: ParsedFile, *, claimed_by: str, now:
     # In the order in which the rows are locked for every file.
     changed = sorted((dag for dag in parsed.dags if stored.get(dag.dag_id) != dag.content_hash), key=lambda dag: dag.dag_id)
     versions = _add_versions(connection, changed) if changed else ()
+    text = parsed.source() if versions else None
+    if text is not None:
+        _keep_source(connection, versions, text)
     if changed:
         _switch(connection, parsed.path, changed, now)
     vanished = _deactivate(connection, parsed) if stored.keys() - {dag.dag_id for dag in parsed.dags} else ()
@@ -318,6 +323,21 @@ def _add_versions(connection: Connection, dags: Sequence[ParsedDag]) -> tuple[st
         },
     )
     return tuple(rows.scalars())
+
+
+def _keep_source(connection: Connection, dag_ids: Sequence[str], text: str) -> None:
+    """Store the text of a file with the newest version of its DAGs. The update locks a source that is there already."""
+    connection.exec_driver_sql(
+        """
+        with source as (
+            insert into dag_source as s (digest, content) values (sha256(convert_to(%(text)s, 'UTF8')), %(text)s)
+            on conflict (digest) do update set content = s.content returning digest
+        )
+        update dag_version v set source = source.digest from source
+         where v.dag_id = any(%(ids)s) and v.number = (select max(n.number) from dag_version n where n.dag_id = v.dag_id)
+        """,
+        {"text": text, "ids": list(dag_ids)},
+    )
 
 
 def _switch(connection: Connection, path: str, dags: Sequence[ParsedDag], now: datetime) -> None:

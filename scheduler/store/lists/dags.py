@@ -138,6 +138,14 @@ def version(connection: Connection, dag_id: str, number: int) -> Row:
     return found
 
 
+def source(connection: Connection, version_id: int) -> str | None:
+    """The text of the file when a version was stored; None if it was not kept."""
+    found: str | None = connection.exec_driver_sql(
+        "select s.content from dag_version v join dag_source s on s.digest = v.source where v.id = %s", (version_id,)
+    ).scalar_one_or_none()
+    return found
+
+
 def running_runs(connection: Connection, dag_id: str) -> int:
     """How many runs of a DAG are running."""
     count: int = connection.exec_driver_sql(

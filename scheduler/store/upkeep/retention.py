@@ -3,7 +3,7 @@
 A batch is one transaction. It reads a limited number of rows, skips locked ones, and deletes those that are free.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -57,7 +57,7 @@ class Rows:
 
 
 #: By the names that people see. Processes with running task instances are left to rescue.
-KINDS: Mapping[str, Rows] = {
+KINDS: dict[str, Rows] = {
     "notices": Rows(table="notice", old="x.created_at < %(before)s", free="x.ended_at < %(before)s"),
     "asset_events": Rows(
         table="asset_event",
@@ -87,6 +87,15 @@ KINDS: Mapping[str, Rows] = {
                 and not exists (select 1 from dag_schedule s where s.dag_id = x.dag_id and s.planned_version_id = x.id)
                 and exists (select 1 from dag_version n where n.dag_id = x.dag_id and n.number > x.number)""",
     ),
+    "dag_sources": Rows(
+        table="dag_source",
+        key="digest",
+        old="true",
+        free="not exists (select 1 from dag_version v where v.source = x.digest)",
+        first="",
+    ),
+    "account_keys": Rows(table="account_key", key="digest", old="x.expires_at < %(before)s", free="true", first=""),
+    "login_failures": Rows(table="login_failure", key="key", old="x.last_at < %(before)s", free="true", first=""),
     "import_errors": Rows(
         table="import_error",
         key="file",
@@ -95,6 +104,9 @@ KINDS: Mapping[str, Rows] = {
         first="",
     ),
 }
+
+#: Kept for a time of its own, and not deleted by `paceline db clean`.
+AUDIT: dict[str, Rows] = {"audit": Rows(table="audit", old="x.at < %(before)s", free="true")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +178,7 @@ def _deleted(connection: Connection, before: datetime, chosen: Sequence[Any], af
 
 def delete_rows(connection: Connection, kind: str, before: datetime, after: Any = None) -> Batch:
     """Delete the first rows of `kind` that are old and free."""
-    rows = KINDS[kind]
+    rows = (KINDS | AUDIT)[kind]
     patiently(connection, seconds=LONGEST_S)
     seen = connection.exec_driver_sql(
         f"select x.{rows.key} as key, coalesce({rows.old}, false) as old from {rows.table} x where x.{rows.key} > %(after)s"

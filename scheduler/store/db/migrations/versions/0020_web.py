@@ -6,7 +6,7 @@ Also what pages show: the source of each DAG version, the depth of queues over t
 from alembic import op
 
 revision = "0020"
-down_revision = "0017"
+down_revision = "0018"
 branch_labels = None
 depends_on = None
 compatible_from = "0008"

@@ -1,0 +1,97 @@
+"""Parts of logs by line, their end, and a search of all of it."""
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from scheduler.api import log_lines
+from scheduler.api.call import PREFIX
+
+from .conftest import Web, World
+
+LOGS = f"{PREFIX}/dags/etl/dagRuns/good/taskInstances/extract/logs/1"
+
+
+@pytest.fixture
+def http(web: Web) -> Any:
+    with web.http(web.account("ada", "viewer")) as made:
+        yield made
+
+
+def get(http: httpx.Client, path: str, **query: Any) -> Any:
+    answer = http.get(LOGS + path, params=query)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_the_last_lines_and_lines_by_number(http: httpx.Client, world: World) -> None:
+    world.log("good", "extract", "".join(f"line {number}\n" for number in range(100_000)))
+
+    tail = get(http, "/lines", limit=2)
+    assert (tail["lines"], tail["first_line"], tail["total_lines"]) == (["line 99998", "line 99999"], 99_998, 100_000)
+    assert tail["is_final"] and tail["next_offset"] == tail["size"]
+    middle = get(http, "/lines", line=54_321, limit=2)
+    assert (middle["lines"], middle["first_line"]) == (["line 54321", "line 54322"], 54_321)
+    assert get(http, "/lines", offset=middle["next_offset"], limit=1)["lines"] == ["line 54323"]
+    assert get(http, "/lines", line=100_000)["lines"] == []
+
+
+def test_a_log_that_grows(http: httpx.Client, world: World) -> None:
+    path = world.log("good", "extract", "a\nb")
+    assert get(http, "/lines")["lines"] == ["a", "b"]
+    with path.open("a") as log:
+        log.write("\n" + "x\n" * (log_lines.BLOCK))
+    found = get(http, "/lines", limit=1)
+    assert found["total_lines"] == log_lines.BLOCK + 2
+    path.write_text("short\n")
+    assert get(http, "/lines")["total_lines"] == 1
+    path.write_text("")
+    assert get(http, "/lines") == {
+        "lines": [], "first_line": 0, "total_lines": 0, "offset": 0, "next_offset": 0, "size": 0, "is_final": True,
+    }  # fmt: skip
+    path.unlink()
+    assert http.get(f"{LOGS}/lines").status_code == 404
+
+
+def test_the_whole_log_is_searched(http: httpx.Client, world: World) -> None:
+    filler = "nothing to see\n" * 400_000
+    world.log("good", "extract", f"Begin\n{filler}an Error, and the same error again\n{filler}error at the end")
+
+    found = get(http, "/search", text="ERROR")
+    assert [match["line"] for match in found["matches"]] == [400_001, 800_002]
+    assert found["is_complete"]
+    assert get(http, "/lines", line=400_001, limit=1)["lines"] == [found["matches"][0]["text"]]
+    assert [match["line"] for match in get(http, "/search", text="Error", match_case=True)["matches"]] == [400_001]
+    first = get(http, "/search", text="error", limit=1)
+    assert not first["is_complete"]
+    rest = get(http, "/search", text="error", offset=first["next_offset"], line=first["next_line"])
+    assert [match["line"] for match in rest["matches"]] == [800_002]
+
+
+def test_lines_of_100_mb_and_binary_logs(http: httpx.Client, world: World) -> None:
+    path = world.log("good", "extract", "")
+    with path.open("wb") as log:
+        log.write(b"first\n\xff\xfe\x00binary\n")
+        for _ in range(100):
+            log.write(b"x" * (1 << 20))
+        log.write(b"needle" + b"y" * (1 << 20) + b"\nlast\n")
+
+    lines = get(http, "/lines", line=0)["lines"]
+    assert lines[0] == "first" and "binary" in lines[1] and lines[2].endswith("more bytes)") and lines[3] == "last"
+    assert max(map(len, lines)) < log_lines.LONGEST_LINE + 100
+    assert get(http, "/lines", limit=1)["lines"] == ["last"]
+    found = get(http, "/search", text="needle")
+    assert [match["line"] for match in found["matches"]] == [2]
+    assert len(found["matches"][0]["text"]) <= log_lines.LONGEST_LINE
+
+
+def test_a_text_on_the_border_of_two_blocks(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"x" * (4 * log_lines.BLOCK - 3) + b"needle\nrest\n")
+
+    found = log_lines.search(path, "needle", limit=5)
+
+    assert [match["line"] for match in found["matches"]] == [0]
+    assert found["next_line"] == 2

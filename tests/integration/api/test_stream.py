@@ -1,0 +1,116 @@
+"""The event stream: changes reach each open page that may see them, and the number of queries does not grow with pages."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import httpx
+from sqlalchemy import event
+from support.waiting import eventually
+
+from scheduler.api.call import PREFIX
+
+from .conftest import Web, World
+
+
+class Listener:
+    """An open stream, read in a thread."""
+
+    def __init__(self, http: httpx.Client, query: str) -> None:
+        self.messages: list[tuple[str, dict[str, Any]]] = []
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._read, args=(http, query), daemon=True)
+        self._thread.start()
+        assert self._ready.wait(20)
+
+    def _read(self, http: httpx.Client, query: str) -> None:
+        name = ""
+        with http.stream("GET", f"{PREFIX}/events{query}", timeout=60) as answer:
+            for line in answer.iter_lines():
+                if line.startswith("event: "):
+                    name = line.removeprefix("event: ")
+                elif line.startswith("data: "):
+                    self.messages.append((name, json.loads(line.removeprefix("data: "))))
+                    self._ready.set()
+
+    def tasks(self) -> list[tuple[str, str, str | None]]:
+        return [(task["dag_run_id"], task["task_id"], task["state"]) for _, data in self.messages for task in data.get("tasks", ())]
+
+    def runs(self) -> set[tuple[str, str]]:
+        return {(run["dag_run_id"], run["state"]) for _, data in self.messages for run in data.get("runs", ())}
+
+    def join(self) -> None:
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+
+
+@contextmanager
+def listening(web: Web, query: str = "", **account: Any) -> Iterator[Listener]:
+    token = web.account(f"l{threading.get_ident()}{len(query)}{len(account)}", **(account or {"role": "viewer"}))
+    with web.http(token) as http:
+        listener = Listener(http, query)
+        try:
+            yield listener
+        finally:
+            web.app.state.service.stopping.set()
+            listener.join()
+
+
+def test_changes_reach_a_page(web: Web, world: World) -> None:
+    with listening(web, "?dag_id=etl") as page:
+        world.scenario.sql("update process set heartbeat_at = clock_timestamp()")
+        world.scenario.trigger("etl", run_id="new")
+        eventually(lambda: ("new", "queued") in page.runs(), timeout=20)
+        world.scenario.turn()
+        eventually(lambda: ("new", "extract", "queued") in page.tasks(), timeout=20)
+        world.scenario.work()
+        eventually(lambda: ("new", "extract", "success") in page.tasks(), timeout=20)
+        world.scenario.sql("update dag_schedule set is_paused = true where dag_id = 'etl'")
+        eventually(lambda: any(data.get("dags") for _, data in page.messages), timeout=20)
+
+
+def test_a_page_gets_only_what_its_account_may_see_and_what_it_asked_for(web: Web, world: World) -> None:
+    with listening(web, tags={"other": "admin"}) as stranger, listening(web, "?dag_id=etl&dag_run_id=now") as narrow:
+        with listening(web) as page:
+            world.scenario.trigger("etl", run_id="new")
+            eventually(lambda: ("new", "queued") in page.runs(), timeout=20)
+            assert page.tasks() == []
+            world.scenario.sql("update task_instance set state = 'failed', ended_at = clock_timestamp() where state = 'running'")
+            eventually(lambda: ("now", "extract", "failed") in narrow.tasks(), timeout=20)
+            assert {run for run, _ in narrow.runs()} == {"now"}
+            assert stranger.runs() == set()
+
+
+def test_a_late_commit_is_not_missed(web: Web, world: World) -> None:
+    """The event of the first transaction is older than the look that saw the event of the second one."""
+    with listening(web, "?dag_id=etl") as page, world.scenario.engine.connect() as late:
+        late.exec_driver_sql("update dag_run set state = 'queued', ended_at = null, started_at = null where run_id = 'bad'")
+        world.scenario.trigger("etl", run_id="new")
+        eventually(lambda: ("new", "queued") in page.runs(), timeout=20)
+        world.scenario.trigger("etl", run_id="newer")
+        eventually(lambda: ("newer", "queued") in page.runs(), timeout=20)
+        assert ("bad", "queued") not in page.runs()
+        late.commit()
+        eventually(lambda: ("bad", "queued") in page.runs(), timeout=20)
+
+
+def test_the_number_of_looks_does_not_grow_with_pages(web: Web, world: World) -> None:
+    statements: list[str] = []
+    event.listen(web.engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
+    stream = web.app.state.service.stream
+    with ExitStack() as stack:
+        token = web.account("ada", "viewer")
+        pages = [Listener(stack.enter_context(web.http(token)), "?dag_id=etl") for _ in range(30)]
+        statements.clear()
+        looks = stream.looks
+        eventually(lambda: stream.looks >= looks + 4, timeout=20)
+        counted = len([one for one in statements if "from event" in one])
+        assert counted <= stream.looks - looks + 1
+        world.scenario.trigger("etl", run_id="new")
+        eventually(lambda: all(("new", "queued") in page.runs() for page in pages), timeout=20)
+        web.app.state.service.stopping.set()
+        for page in pages:
+            page.join()
+    eventually(lambda: not stream._pages, timeout=10)
