@@ -1,4 +1,4 @@
-# One image for every role: `paceline scheduler`, `paceline worker`, `paceline flower`, `paceline db migrate`.
+# One image for every role: `paceline scheduler`, `paceline worker`, `paceline web`, `paceline flower`, `paceline db migrate`.
 FROM python:3.11-slim-bookworm
 
 # The kernel hides the environment and the memory of a process whose program file its user may execute but not read, from

@@ -17,7 +17,7 @@ env: ## Write .env for docker-compose.yml, and generate missing passwords
 demo: setup ## Run the flights pipeline on a temporary stack and show the result
 	@$(BIN)/paceline demo
 
-up: setup ## Start the embedded stack with Flower and leave it running
+up: setup ## Start the embedded stack with its web process and Flower, and leave it running
 	@.make/stack up
 
 down: ## Stop the stack that `make up` started

@@ -58,8 +58,19 @@ class Logins:
             self._record("login_failed", name, address, 401)
             raise UnauthenticatedError("The user name or the password is wrong.")
         transact(self._engine, logins.succeeded, name, address)
-        lasts_s = web.session_timeout if kind == "session" else web.token_timeout
-        key, expires_at = transact(self._engine, keys.issue, found[0], kind, lasts_s=lasts_s, address=address)
+        return self.begin(found[0], address, kind)
+
+    def log_in_by_link(self, key: str, address: str) -> Login:
+        """Begin a session with a link that works once. UnauthenticatedError."""
+        account_id = transact(self._engine, keys.use_link, key)
+        if account_id is None:
+            raise UnauthenticatedError("This link was used already, or is too old: log in with a password.")
+        return self.begin(account_id, address, "session")
+
+    def begin(self, account_id: int, address: str, kind: str) -> Login:
+        """Begin a session of an account that has proved itself. UnauthenticatedError if it was deleted meanwhile."""
+        lasts_s = self._web.session_timeout if kind == "session" else self._web.token_timeout
+        key, expires_at = transact(self._engine, keys.issue, account_id, kind, lasts_s=lasts_s, address=address)
         account = transact(self._engine, keys.account, key, kind)
         if account is None:
             raise UnauthenticatedError("The account was deleted.")

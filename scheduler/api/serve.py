@@ -4,7 +4,6 @@ import logging
 import threading
 from collections.abc import Callable
 from types import FrameType
-from urllib.parse import quote
 
 import uvicorn
 
@@ -39,7 +38,7 @@ def run(settings: Settings, *, say: Callable[[str], None]) -> int:
     _prepare_database(settings, say)
     with role.running("web", settings.run_folder) as running:
         server = _Server(config(settings, app.create(settings, running.stop)), running.stop)
-        say(f"Paceline listens on {address(settings)}")
+        say(f"Paceline listens on {settings.web.local_url}")
         server.run()
     # uvicorn logs why it could not listen.
     return 0 if server.started else 1
@@ -64,14 +63,6 @@ def config(settings: Settings, application: object) -> uvicorn.Config:
         limit_concurrency=MOST_CONNECTIONS,
         timeout_graceful_shutdown=web.drain_timeout,
     )
-
-
-def address(settings: Settings) -> str:
-    """The address of the pages."""
-    web = settings.web
-    scheme = "https" if web.tls_certificate else "http"
-    host = "localhost" if web.address in {"0.0.0.0", "::", ""} else web.address  # noqa: S104 - compared only
-    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{web.port}{quote(web.base_path)}"
 
 
 def _prepare_database(settings: Settings, say: Callable[[str], None]) -> None:

@@ -57,7 +57,7 @@ def demo(keep: bool) -> None:
     with stack.until_signalled(output.say):
         output.say(f"Starting PostgreSQL, Redis, two schedulers, two workers and Flower on {settings.home} ...")
         forget = None if "PACELINE_HOME" in os.environ else _forget
-        with stack.running_stack(settings, say=output.say, waiters=0, prepare=forget) as running:
+        with stack.running_stack(settings, say=output.say, waiters=0, web=keep, prepare=forget) as running:
             output.say(
                 f"They run; Flower is at {running.flower_url}, login {running.flower_login};"
                 f" the logs are in {running.settings.home / 'logs'}."
@@ -69,6 +69,9 @@ def demo(keep: bool) -> None:
                 engine.dispose()
             _show_result(settings, run, screen)
             if keep:
+                output.say(f"Paceline is at {running.web_url}; this link logs you in once: {running.web_link}")
+                if running.web_password:
+                    output.say(f"Later, log in as admin with the password {running.web_password}")
                 output.say(f"The stack stays up until Ctrl-C; `PACELINE_HOME={settings.home} paceline runs list` looks into it.")
                 threading.Event().wait()
     if run is None:

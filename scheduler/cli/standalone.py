@@ -16,7 +16,7 @@ from scheduler.cli import options, output
     help="Workers for the default queue, in addition to the Spark worker.",
 )
 def standalone(workers: int) -> None:
-    """Run PostgreSQL, Redis, two schedulers, workers, a waiter and Flower on this machine until Ctrl-C or SIGTERM.
+    """Run PostgreSQL, Redis, two schedulers, workers, a waiter, a web process and Flower until Ctrl-C or SIGTERM.
 
     Set PACELINE_DATABASE_URL and PACELINE_BROKER_URL to use other servers instead of the embedded ones. All files are below
     PACELINE_HOME.
@@ -32,7 +32,7 @@ def standalone(workers: int) -> None:
     with stack.until_signalled(output.say):
         output.say(f"Starting on {settings.home} ...")
         wanted = stack.default_workers(settings, workers=workers)
-        with stack.running_stack(settings, say=output.say, workers=wanted) as running:
+        with stack.running_stack(settings, say=output.say, workers=wanted, web=True) as running:
             rows = [
                 {"process": name, "pid": running.supervisor.pid(name), "log": str(running.supervisor.log(name))}
                 for name in running.supervisor.names()
@@ -40,6 +40,9 @@ def standalone(workers: int) -> None:
             output.table(rows, ["process", "pid", "log"], empty="Nothing runs.")
             where = {
                 "DAG files": settings.dags_folder,
+                "web": running.web_url,
+                "web login, once": running.web_link,
+                **({"web account": f"admin  {running.web_password}"} if running.web_password else {}),
                 "flower": running.flower_url,
                 "flower login": (running.flower_login or "set by the environment").replace(":", "  "),
                 "home": f"{settings.home}  (PACELINE_HOME={settings.home} paceline dags list)",

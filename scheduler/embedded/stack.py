@@ -1,4 +1,6 @@
-"""A stack on one machine: the embedded servers, the schema, and schedulers, workers, a waiter and Flower as supervised children."""
+"""A stack on one machine: the embedded servers, the schema, and schedulers, workers, a waiter, a web process and
+Flower as supervised children.
+"""
 
 import contextlib
 import os
@@ -8,8 +10,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from types import FrameType
 from typing import Any
+
+from sqlalchemy import Connection
 
 from scheduler.embedded import home
 from scheduler.embedded.servers import EmbeddedServers
@@ -18,15 +23,22 @@ from scheduler.flower import access
 from scheduler.settings import Settings
 from scheduler.settings.environment import OTHER_NAMES, PREFIX, STORE_PREFIXES
 from scheduler.settings.model import environment_names
+from scheduler.settings.sections import Web
+from scheduler.store.accounts import accounts, keys
 from scheduler.store.db import database, migrate, roles
 
 #: The `paceline` command. Without -P, a DAG folder as the working directory could shadow Paceline's packages.
 PACELINE = (sys.executable, "-P", "-m", "scheduler.cli")
 #: Stages of the processes. The embedded servers have the lowest stage, so they end last.
 FLOWER_STAGE, SCHEDULER_STAGE, WORKER_STAGE = 1, 2, 3
+WEB_STAGE = FLOWER_STAGE
 #: Seconds beyond worker.grace_sec in which a worker must end.
 WORKER_MARGIN_S = 10.0
 SCHEDULER_GRACE_S = 20.0
+#: Seconds beyond web.drain_timeout in which a web process must end.
+WEB_MARGIN_S = 5.0
+#: Seconds for which the login link of a stack works, once.
+LINK_S = 3600.0
 PORTS_TRIED = 50
 #: A second Ctrl-C within this time (seconds) is the same key press, sent by both the terminal and `make`.
 SAME_KEY_S = 1.0
@@ -35,8 +47,9 @@ SCHEDULERS_OWN = ("PACELINE_DATABASE_URL", "PACELINE_SMTP_PASSWORD", "PACELINE_S
 #: Removed for all processes: only migrations connect as the owner of the tables.
 OWNERS_OWN = ("PACELINE_DATABASE_OWNER_URL", "PACELINE_POSTGRES_PASSWORD")
 #: Removed for all processes that are no web process: with the first, a task could sign a login.
-WEBS_OWN = ("PACELINE_WEB_SIGNING_KEY", "PACELINE_WEB_DATABASE_URL")
-WORKERS_OWN = ("PACELINE_WORKER_DATABASE_URL", "PACELINE_WORKER_PASSWORD", "PACELINE_CORE_FERNET_KEY")
+WEBS_OWN = ("PACELINE_WEB_SIGNING_KEY", "PACELINE_WEB_DATABASE_URL", "PACELINE_WEB_PASSWORD")
+WORKERS_OWN = ("PACELINE_WORKER_DATABASE_URL", "PACELINE_WORKER_PASSWORD")
+ENCRYPTION = ("PACELINE_CORE_FERNET_KEY",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +63,11 @@ class Stack:
     flower_url: str | None
     #: user:password; None if the environment configures access to Flower.
     flower_login: str | None
+    #: None if the stack runs without a web process. The link logs an administrator in once.
+    web_url: str | None
+    web_link: str | None
+    #: Of the account `admin`, if this start created it.
+    web_password: str | None
 
 
 @contextlib.contextmanager
@@ -61,6 +79,7 @@ def running_stack(
     schedulers: int = 2,
     waiters: int = 1,
     flower: bool = True,
+    web: bool = False,
     prepare: Callable[[Settings], None] | None = None,
 ) -> Iterator[Stack]:
     """Run a stack until the end of the block, then shut it down cleanly. Servers with a configured URL are not started.
@@ -80,6 +99,10 @@ def running_stack(
         if flower:
             port = free_port(settings.flower.address, settings.flower.port)
             settings = settings.model_copy(update={"flower": settings.flower.model_copy(update={"port": port})})
+        if web:
+            port = free_port(settings.web.address, settings.web.port)
+            settings = settings.model_copy(update={"web": settings.web.model_copy(update={"port": port})})
+        password, key = _web_login(settings) if web else (None, None)
         environment = environment_for(settings)
         login = access.login(settings.home, environment) if flower else None
         chosen = default_workers(settings) if workers is None else workers
@@ -90,11 +113,21 @@ def running_stack(
             waiters=waiters,
             flower=flower,
             flower_login=login,
+            web=settings.web if web else None,
             worker_grace_sec=settings.worker.grace_sec,
         ):
             supervisor.start(command)
         url = f"http://{settings.flower.address}:{settings.flower.port}" if flower else None
-        yield Stack(settings=settings, supervisor=supervisor, environment=environment, flower_url=url, flower_login=login)
+        yield Stack(
+            settings=settings,
+            supervisor=supervisor,
+            environment=environment,
+            flower_url=url,
+            flower_login=login,
+            web_url=settings.web.local_url if web else None,
+            web_link=f"{settings.web.local_url}/auth/link?key={key}" if web else None,
+            web_password=password,
+        )
 
 
 def default_workers(settings: Settings, *, workers: int = 1) -> list[tuple[str, int]]:
@@ -115,9 +148,13 @@ def stack_commands(
     waiters: int = 0,
     flower: bool = False,
     flower_login: str | None = None,
+    web: Web | None = None,
     worker_grace_sec: float = 30.0,
 ) -> list[Command]:
-    """Return the commands of a stack without its servers: scheduler-1, ..., worker-1, ..., waiter-1, ..., flower."""
+    """Return the commands of a stack without its servers: scheduler-1, ..., worker-1, ..., waiter-1, ..., flower, web."""
+    of_web = _without(environment, OWNERS_OWN + WORKERS_OWN)
+    if "PACELINE_WEB_DATABASE_URL" in environment:
+        of_web = _without(of_web, SCHEDULERS_OWN)
     environment = _without(environment, OWNERS_OWN + WEBS_OWN)
     of_scheduler: dict[str, Any] = {"stage": SCHEDULER_STAGE, "environment": environment, "grace_sec": SCHEDULER_GRACE_S}
     names = SCHEDULERS_OWN if "PACELINE_WORKER_DATABASE_URL" in environment else ()
@@ -133,10 +170,13 @@ def stack_commands(
         name = f"waiter-{number}"
         commands.append(Command(name=name, argv=(*PACELINE, "waiter", "--name", name), **of_worker))
     if flower:
-        of_flower = _without(environment, SCHEDULERS_OWN + WORKERS_OWN)
+        of_flower = _without(environment, SCHEDULERS_OWN + WORKERS_OWN + ENCRYPTION)
         if flower_login is not None:
             of_flower["FLOWER_BASIC_AUTH"] = flower_login
         commands.append(Command(name="flower", argv=(*PACELINE, "flower"), stage=FLOWER_STAGE, environment=of_flower))
+    if web is not None:
+        grace_s = web.drain_timeout + WEB_MARGIN_S
+        commands.append(Command(name="web", argv=(*PACELINE, "web"), stage=WEB_STAGE, environment=of_web, grace_sec=grace_s))
     return commands
 
 
@@ -157,6 +197,8 @@ def environment_for(settings: Settings) -> dict[str, str]:
             environment[name] = str(getattr(part, key))
     if settings.worker_database_url != settings.database_url:
         environment["PACELINE_WORKER_DATABASE_URL"] = settings.worker_database_url
+    if settings.web_database_url != settings.database_url:
+        environment["PACELINE_WEB_DATABASE_URL"] = settings.web_database_url
     # A killed child must not lose buffered output: its log is needed most then.
     environment["PYTHONUNBUFFERED"] = "1"
     return environment | {
@@ -224,3 +266,18 @@ def _prepare_database(settings: Settings, say: Callable[[str], None]) -> None:
         )
     finally:
         engine.dispose()
+
+
+def _web_login(settings: Settings) -> tuple[str | None, str]:
+    """The password of the first account, if this creates it, and the key of a link that logs an administrator in once."""
+    engine = database.create(settings.as_owner(), pool_size=1, application="paceline standalone")
+    try:
+        password = database.transact(engine, accounts.create_first)
+        key, _ = database.transact(engine, _link)
+        return password, key
+    finally:
+        engine.dispose()
+
+
+def _link(connection: Connection) -> tuple[str, datetime]:
+    return keys.issue(connection, accounts.administrator(connection), "link", lasts_s=LINK_S)

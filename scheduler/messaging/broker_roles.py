@@ -32,6 +32,8 @@ ROLES = {
         # To delete keys of the wrong type, which a task can create with LPUSH: see broker_keys.
         "(~_kombu.binding* ~paceline:waiters +del)", f"(&{CONTROL} +psubscribe)", f"(&{EVENTS} +publish)",
     ),
+    # Sends wakeups and reads queue lengths. It cannot publish tasks.
+    "paceline_web": (CONNECT, "+multi +exec", f"(~{OWN_KEYS} +zadd)", "(~* +llen)"),
     # Reads queue lengths and worker events, sends remote control and receives the replies. It cannot publish tasks.
     "paceline_flower": (
         CONNECT, "+info +multi +exec +unsubscribe +punsubscribe", BINDINGS, "(~* +llen)", f"(~{REPORT} +get)",

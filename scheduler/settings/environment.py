@@ -21,7 +21,18 @@ PREFIX = "PACELINE_"
 #: Names of settings that do not have the form PACELINE_<SECTION>_<KEY>.
 SHORT_NAMES = {"PACELINE_HOME": ("paths", "home"), "PACELINE_DAGS_FOLDER": ("paths", "dags_folder")}
 #: Not settings: the name of the file, the passwords that docker-compose.yml puts into URLs, and the faults of a test.
-PASSWORDS = ("POSTGRES", "SCHEDULER", "WORKER", "REDIS_SCHEDULER", "REDIS_WORKER", "REDIS_FLOWER", "FLOWER", "SPARK")
+PASSWORDS = (
+    "POSTGRES",
+    "SCHEDULER",
+    "WORKER",
+    "REDIS_SCHEDULER",
+    "REDIS_WORKER",
+    "REDIS_FLOWER",
+    "FLOWER",
+    "SPARK",
+    "WEB",
+    "REDIS_WEB",
+)
 OTHER_NAMES = fault_points.NAMES | {"PACELINE_CONFIG"} | {f"PACELINE_{user}_PASSWORD" for user in PASSWORDS}
 #: Not settings either: PACELINE_VAR_<KEY> is a variable and PACELINE_CONN_<ID> a connection. They override those in the store.
 VARIABLE_PREFIX, CONNECTION_PREFIX = "PACELINE_VAR_", "PACELINE_CONN_"

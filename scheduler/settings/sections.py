@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -112,6 +113,13 @@ class Web(Section):
     """Maximum size of a request, in bytes."""
     drain_timeout: Annotated[int, Field(ge=1)] = 20
     """Seconds that open requests have to end after SIGTERM."""
+
+    @property
+    def local_url(self) -> str:
+        """The address of the web process for people on this machine."""
+        scheme = "https" if self.tls_certificate else "http"
+        host = "localhost" if self.address in {"0.0.0.0", "::", ""} else self.address  # noqa: S104 - compared only
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}{quote(self.base_path)}"
 
 
 class Spark(Section):

@@ -36,7 +36,7 @@ except urllib.error.HTTPError as error:
 """
 RUN_WITHIN_S = 900
 #: Those whose containers hold secrets and Paceline.
-PACELINE_SERVICES = ("scheduler", "worker", "worker-spark", "worker-spark-heavy", "waiter", "flower", "spark-master")
+PACELINE_SERVICES = ("scheduler", "worker", "worker-spark", "worker-spark-heavy", "waiter", "web", "flower", "spark-master")
 NODES = ["worker", "worker", "worker", "worker-spark", "worker-spark-heavy"]
 
 

@@ -1,13 +1,14 @@
 """Logging in and out."""
 
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import RedirectResponse
 from pydantic import BaseModel
 
 from scheduler.api.call import Service
 from scheduler.api.errors import ForbiddenError
-from scheduler.api.login import CSRF_COOKIE, SESSION_COOKIE
+from scheduler.api.login import CSRF_COOKIE, SESSION_COOKIE, Login
 from scheduler.api.models.base import Body, Detail, Model
 from scheduler.store.accounts import keys
 from scheduler.store.db.database import transact
@@ -59,6 +60,24 @@ def log_in(request: Request, response: Response, credentials: Credentials) -> Se
     """Begin a session in a cookie, for pages."""
     service: Service = request.app.state.service
     login = service.logins.log_in(credentials.username, credentials.password, _address(request), "session")
+    csrf = remember(request, response, login)
+    account = login.account
+    return Session(username=account.name, role=account.role, tags=dict(account.tags), csrf_token=csrf)
+
+
+@router.get("/link", name="log_in_by_link", status_code=303, response_class=RedirectResponse)
+def log_in_by_link(request: Request, key: Annotated[str, Query(max_length=200)]) -> RedirectResponse:
+    """Begin a session with a link that works once, as `paceline standalone` prints it, and go to the pages."""
+    service: Service = request.app.state.service
+    login = service.logins.log_in_by_link(key, _address(request))
+    response = RedirectResponse(f"{request.scope.get('root_path', '')}/", 303)
+    remember(request, response, login)
+    return response
+
+
+def remember(request: Request, response: Response, login: Login) -> str:
+    """Set the cookies of a session, and return its CSRF token."""
+    service: Service = request.app.state.service
     csrf = service.logins.csrf(login.key)
     cookie: dict[str, Any] = {
         "path": request.scope.get("root_path") or "/",
@@ -68,8 +87,7 @@ def log_in(request: Request, response: Response, credentials: Credentials) -> Se
     }
     response.set_cookie(SESSION_COOKIE, login.key, httponly=True, **cookie)
     response.set_cookie(CSRF_COOKIE, csrf, **cookie)
-    account = login.account
-    return Session(username=account.name, role=account.role, tags=dict(account.tags), csrf_token=csrf)
+    return csrf
 
 
 @router.post("/logout", status_code=204, name="log_out")

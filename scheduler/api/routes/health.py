@@ -32,6 +32,14 @@ def health(request: Request, response: Response) -> dict[str, Any]:
     return {"status": "unhealthy" if broken else "healthy", "role": "web", "parts": parts}
 
 
+@public.get("/alive", name="alive")
+def alive(request: Request, response: Response) -> dict[str, str]:
+    """Whether this web process serves requests: 503 while it shuts down. It asks no server, unlike /health."""
+    stopping = request.app.state.service.stopping.is_set()
+    response.status_code = 503 if stopping else 200
+    return {"status": "stopping" if stopping else "alive"}
+
+
 @public.get(f"{PREFIX}/monitor/health", name="get_health")
 def get_health(request: Request) -> dict[str, Any]:
     """The state of each part, in the form of Airflow. The status is always 200."""

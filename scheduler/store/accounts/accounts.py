@@ -106,6 +106,12 @@ def account_id(connection: Connection, name: str) -> int:
     return found
 
 
+def administrator(connection: Connection) -> int:
+    """The number of the first administrator."""
+    found: int = connection.exec_driver_sql("select id from account where role = 'admin' order by id limit 1").scalar_one()
+    return found
+
+
 def _check(name: str, role: str | None, tags: Mapping[str, str]) -> None:
     if not NAME.fullmatch(name):
         raise PacelineError("An account name has 1 to 100 characters, without slashes, colons and control characters.")

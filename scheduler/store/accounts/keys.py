@@ -19,7 +19,7 @@ SWEEP = 1000
 def issue(
     connection: Connection, account_id: int, kind: str, *, lasts_s: float, name: str = "", address: str | None = None
 ) -> tuple[str, datetime]:
-    """Return a new session, jwt or token of an account, and when it ends."""
+    """Return a new session, jwt, token or link of an account, and when it ends."""
     connection.exec_driver_sql(
         "delete from account_key where digest in (select digest from account_key where expires_at < clock_timestamp() limit %s)",
         (SWEEP,),
@@ -45,6 +45,15 @@ def account(connection: Connection, key: str, kind: str) -> Account | None:
         (digest(key), kind),
     ).first()
     return None if row is None else Account(row.id, row.name, row.role, row.tags)
+
+
+def use_link(connection: Connection, key: str) -> int | None:
+    """The account of a login link, which ends with this use; None if it has ended."""
+    row = connection.exec_driver_sql(
+        "delete from account_key where digest = %s and kind = 'link' returning account_id, expires_at > clock_timestamp() as valid",
+        (digest(key),),
+    ).first()
+    return row.account_id if row is not None and row.valid else None
 
 
 def end(connection: Connection, key: str) -> None:

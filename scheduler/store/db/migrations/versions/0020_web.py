@@ -35,7 +35,7 @@ create table account_tag (
 create table account_key (
     digest     bytea primary key,
     account_id bigint not null references account on delete cascade,
-    kind       text not null check (kind in ('session', 'jwt', 'token')),
+    kind       text not null check (kind in ('session', 'jwt', 'token', 'link')),
     name       text not null default '',
     address    text,
     created_at timestamptz not null default clock_timestamp(),
