@@ -12,6 +12,7 @@ from fastapi import Request
 from sqlalchemy import Engine
 
 from scheduler.api.errors import ForbiddenError, TooManyLoginsError, UnauthenticatedError
+from scheduler.api.oidc import Provider, User
 from scheduler.settings import Settings
 from scheduler.store.accounts import accounts, audit, keys, logins, passwords
 from scheduler.store.accounts.accounts import Account
@@ -41,6 +42,7 @@ class Logins:
         self._web = settings.web
         self._engine = engine
         self._secret = (settings.web.signing_key or cipher.derived(settings, "web logins")).encode()
+        self.provider = Provider(settings, self._secret)
 
     def log_in(self, name: str, password: str, address: str, kind: str) -> Login:
         """Check a password and begin a session of this kind. UnauthenticatedError, TooManyLoginsError."""
@@ -76,6 +78,12 @@ class Logins:
             raise UnauthenticatedError("The account was deleted.")
         self._record("login", account.name, address, 200)
         return Login(account, key, expires_at)
+
+    def log_in_by_provider(self, user: User, address: str) -> Login:
+        """Begin a session of a user of the OpenID Connect provider, whose account the first login creates."""
+        default = self.provider.default_role
+        account_id = transact(self._engine, accounts.of_subject, user.subject, user.name, user.role, default_role=default)
+        return self.begin(account_id, address, "session")
 
     def token(self, login: Login) -> str:
         """The JWT of a login. It is valid as long as its session is."""

@@ -14,8 +14,8 @@ from pydantic import Field, ValidationError
 from scheduler.exceptions import SettingsError
 from scheduler.settings import environment
 from scheduler.settings.environment import Layout
-from scheduler.settings.sections import Broker, Database, Flower, Probed, Section, Smtp, Spark, Web
-from scheduler.settings.types import Count, DatabaseUrl, DataUrl, Days, FernetKeys, Seconds, ZoneName, in_words
+from scheduler.settings.sections import Broker, Database, Flower, Oidc, Probed, Retention, Section, Smtp, Spark, Web
+from scheduler.settings.types import Count, DatabaseUrl, DataUrl, FernetKeys, Seconds, ZoneName, in_words
 
 #: Bytes. The kernel's limit is 107 on Linux and 103 on macOS.
 LONGEST_SOCKET_PATH = 100
@@ -29,7 +29,7 @@ EMBEDDED_OWNER, EMBEDDED_SCHEDULER, EMBEDDED_WORKER, EMBEDDED_WEB = (
 #: Keys whose values contain passwords, which are masked in output.
 SECRET_URLS = frozenset({"database.url", "database.owner_url", "broker.url", "worker.database_url", "web.database_url"})
 #: Keys whose values are secrets: never printed.
-SECRET_KEYS = frozenset({"core.fernet_key", "smtp.password", "web.signing_key"})
+SECRET_KEYS = frozenset({"core.fernet_key", "smtp.password", "web.signing_key", "oidc.client_secret"})
 #: Sections and keys that must be equal in all processes, so that they decide alike: limits, defaults of DAGs, and timeouts after
 #: which a process is declared lost. Paths, addresses and settings that affect only their own process may differ.
 MUST_AGREE = ("core", "retention", "worker.heartbeat_timeout", "waiter.heartbeat_timeout", *(f"scheduler.{name}" for name in (
@@ -202,23 +202,6 @@ class Waiter(Probed):
     """Seconds without a heartbeat after which a waiter is declared lost and other waiters take over its triggers."""
 
 
-class Retention(Section):
-    """How long finished runs and old records are kept. Schedulers delete the rest in small batches."""
-
-    run_days: Days = 0
-    """Days to keep finished runs with all their records. 0 means forever. Runs that schedules or later runs need always stay."""
-    event_days: Days = 90
-    """Days to keep the events of a finished run if the run itself is kept longer. 0 means as long as the run."""
-    housekeeping_days: Days = 30
-    """Days to keep stopped processes, delivered notices, consumed asset events, unused DAG versions and depths of queues."""
-    audit_days: Days = 365
-    """Days to keep the audit log of web processes. 0 means forever."""
-    logs: bool = False
-    """Delete the log folder of a run together with the run."""
-    interval: Seconds = 60
-    """Seconds between two searches for expired records."""
-
-
 class Settings(Section):
     """All sections. Load it once at startup (`Settings.load()`) and pass it as an argument."""
 
@@ -233,6 +216,7 @@ class Settings(Section):
     smtp: Smtp = Smtp()
     flower: Flower = Flower()
     web: Web = Web()
+    oidc: Oidc = Oidc()
     spark: Spark = Spark()
 
     @classmethod

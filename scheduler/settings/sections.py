@@ -1,12 +1,12 @@
-"""The settings sections for external systems and pages: database, broker, mail server, Flower, web, Spark."""
+"""The settings sections for retention, external systems and pages: database, broker, mail server, Flower, web, Spark."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from scheduler.settings.types import BrokerUrl, Count, DatabaseUrl, Port, Seconds, SigningKey, UrlPath
+from scheduler.settings.types import BrokerUrl, Count, DatabaseUrl, Days, OidcIssuer, OidcRoles, Port, Seconds, SigningKey, UrlPath
 
 
 class Section(BaseModel):
@@ -22,6 +22,23 @@ class Probed(Section):
     """Port of the GET /health endpoint. 0 turns it off."""
     health_address: str = "127.0.0.1"
     """Address the health endpoint listens on. 0.0.0.0 means every network interface."""
+
+
+class Retention(Section):
+    """How long finished runs and old records are kept. Schedulers delete the rest in small batches."""
+
+    run_days: Days = 0
+    """Days to keep finished runs with all their records. 0 means forever. Runs that schedules or later runs need always stay."""
+    event_days: Days = 90
+    """Days to keep the events of a finished run if the run itself is kept longer. 0 means as long as the run."""
+    housekeeping_days: Days = 30
+    """Days to keep stopped processes, delivered notices, consumed asset events, unused DAG versions and depths of queues."""
+    audit_days: Days = 365
+    """Days to keep the audit log of web processes. 0 means forever."""
+    logs: bool = False
+    """Delete the log folder of a run together with the run."""
+    interval: Seconds = 60
+    """Seconds between two searches for expired records."""
 
 
 class Database(Section):
@@ -120,6 +137,27 @@ class Web(Section):
         scheme = "https" if self.tls_certificate else "http"
         host = "localhost" if self.address in {"0.0.0.0", "::", ""} else self.address  # noqa: S104 - compared only
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}{quote(self.base_path)}"
+
+
+class Oidc(Section):
+    """Logins through an OpenID Connect provider, beside those with a password. Its redirect URI is <address>/auth/oidc/callback."""
+
+    issuer: OidcIssuer = ""
+    """URL of the provider, without /.well-known. If empty, logins need a password."""
+    client_id: str = "paceline"
+    """ID under which the provider knows Paceline."""
+    client_secret: str = ""
+    """Secret of the client. If empty, it is a public client."""
+    scopes: str = "openid profile email"
+    """Scopes to request, separated by spaces."""
+    name_claim: str = "preferred_username"
+    """Claim with the name of a new account. Without it, email and then sub."""
+    groups_claim: str = "groups"
+    """Claim with the groups of a user, or with one."""
+    roles: OidcRoles = ""
+    """Roles of groups, such as `ops=operator,platform=admin`. The highest one applies at each login. If empty, roles are kept."""
+    default_role: Literal["", "viewer", "operator", "admin"] = ""
+    """Role of a user without a group in oidc.roles. If empty, such a user cannot log in."""
 
 
 class Spark(Section):

@@ -64,6 +64,19 @@ SigningKey = Annotated[
     str,
     Field(pattern=r"^(|.{32,})$", json_schema_extra={"allowed": "a text of at least 32 characters"}),
 ]
+OidcIssuer = Annotated[
+    str,
+    Field(
+        pattern=r"^(https?://[^/\s]+(/[^\s?#]*[^/\s?#])?)?$", json_schema_extra={"allowed": "https://host/path without a last /"}
+    ),
+]
+OidcRoles = Annotated[
+    str,
+    Field(
+        pattern=r"^([^=,]+=(viewer|operator|admin)(,[^=,]+=(viewer|operator|admin))*)?$",
+        json_schema_extra={"allowed": "group=role pairs, separated by commas"},
+    ),
+]
 UrlPath = Annotated[
     str,
     Field(pattern=r"^(/[A-Za-z0-9._~-]+)*$", json_schema_extra={"allowed": "a path such as /paceline, or nothing"}),

@@ -10,9 +10,11 @@ from scheduler.api.call import Service
 from scheduler.api.errors import ForbiddenError
 from scheduler.api.login import CSRF_COOKIE, SESSION_COOKIE, Login
 from scheduler.api.models.base import Body, Detail, Model
+from scheduler.api.oidc import LOGIN_S
 from scheduler.store.accounts import keys
 from scheduler.store.db.database import transact
 
+OIDC_COOKIE = "paceline_oidc"
 #: What a login may answer besides.
 ERRORS: dict[int | str, dict[str, Any]] = {
     400: {"model": Detail, "description": "The request asks for something impossible."},
@@ -36,6 +38,12 @@ class Token(Model):
 
     access_token: str
     token_type: str = "bearer"  # noqa: S105 - not a password
+
+
+class Methods(Model):
+    """How an account can log in, besides with a password."""
+
+    oidc: bool
 
 
 class Session(BaseModel):
@@ -75,16 +83,55 @@ def log_in_by_link(request: Request, key: Annotated[str, Query(max_length=200)])
     return response
 
 
+@router.get("/methods", name="login_methods")
+def login_methods(request: Request) -> Methods:
+    """How an account can log in."""
+    service: Service = request.app.state.service
+    return Methods(oidc=bool(service.settings.oidc.issuer))
+
+
+@router.get("/oidc/login", name="begin_oidc_login", status_code=303, response_class=RedirectResponse)
+def begin_oidc_login(request: Request) -> RedirectResponse:
+    """Go to the OpenID Connect provider to log in."""
+    service: Service = request.app.state.service
+    address, kept = service.logins.provider.begin(_callback(request))
+    response = RedirectResponse(address, 303)
+    response.set_cookie(OIDC_COOKIE, kept, httponly=True, max_age=LOGIN_S, **_cookie(request))
+    return response
+
+
+@router.get("/oidc/callback", name="finish_oidc_login", status_code=303, response_class=RedirectResponse)
+def finish_oidc_login(request: Request) -> RedirectResponse:
+    """Where the provider sends the browser back: begin a session, and go to the pages."""
+    service: Service = request.app.state.service
+    kept = request.cookies.get(OIDC_COOKIE, "")
+    user = service.logins.provider.finish(str(request.url), kept, _callback(request))
+    login = service.logins.log_in_by_provider(user, _address(request))
+    response = RedirectResponse(f"{request.scope.get('root_path', '')}/", 303)
+    remember(request, response, login)
+    response.delete_cookie(OIDC_COOKIE, path=_cookie(request)["path"])
+    return response
+
+
+def _callback(request: Request) -> str:
+    return f"{str(request.base_url).rstrip('/')}/auth/oidc/callback"
+
+
+def _cookie(request: Request) -> dict[str, Any]:
+    """The scope of all cookies. Lax: a link from elsewhere opens a page, and the provider sends the browser back."""
+    service: Service = request.app.state.service
+    return {
+        "path": request.scope.get("root_path") or "/",
+        "secure": service.settings.web.secure_cookies or request.url.scheme == "https",
+        "samesite": "lax",
+    }
+
+
 def remember(request: Request, response: Response, login: Login) -> str:
     """Set the cookies of a session, and return its CSRF token."""
     service: Service = request.app.state.service
     csrf = service.logins.csrf(login.key)
-    cookie: dict[str, Any] = {
-        "path": request.scope.get("root_path") or "/",
-        "secure": service.settings.web.secure_cookies or request.url.scheme == "https",
-        "samesite": "lax",
-        "max_age": int(service.settings.web.session_timeout),
-    }
+    cookie = {"max_age": int(service.settings.web.session_timeout), **_cookie(request)}
     response.set_cookie(SESSION_COOKIE, login.key, httponly=True, **cookie)
     response.set_cookie(CSRF_COOKIE, csrf, **cookie)
     return csrf

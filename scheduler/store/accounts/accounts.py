@@ -106,6 +106,28 @@ def account_id(connection: Connection, name: str) -> int:
     return found
 
 
+def of_subject(connection: Connection, subject: str, name: str, role: str | None, *, default_role: str | None) -> int:
+    """The account of a user of the OpenID Connect provider; it is created at the first login, with `name`.
+
+    `role` replaces its role; with None it keeps its role, or gets `default_role` if it is new. ConflictError if another account has
+    the name.
+    """
+    known: int | None = connection.exec_driver_sql(
+        "update account set role = coalesce(%s, role) where subject = %s returning id", (role, subject)
+    ).scalar_one_or_none()
+    if known is not None:
+        return known
+    name = re.sub(r"[/:\x00-\x1f\x7f]", "-", name.strip())[:100].strip()
+    _check(name, role or default_role, {})
+    new: int | None = connection.exec_driver_sql(
+        "insert into account (name, password_hash, role, subject) values (%s, '', %s, %s) on conflict do nothing returning id",
+        (name, role or default_role, subject),
+    ).scalar_one_or_none()
+    if new is None:
+        raise ConflictError(f"There is an account {name!r} with a password already: ask an administrator to delete or rename it.")
+    return new
+
+
 def administrator(connection: Connection) -> int:
     """The number of the first administrator."""
     found: int = connection.exec_driver_sql("select id from account where role = 'admin' order by id limit 1").scalar_one()

@@ -10,8 +10,8 @@ from scheduler.api.call import PREFIX
 
 from .conftest import Web, World
 
-#: The first streams until the end of a run, and the second is 503 as soon as no scheduler is alive.
-LEFT_OUT = ("/wait", "/health")
+#: The first streams until the end of a run, the second is 503 as soon as no scheduler is alive, and the third never ends.
+LEFT_OUT = ("/wait", "/health", "/events")
 #: Requests for each operation.
 EXAMPLES = 15
 

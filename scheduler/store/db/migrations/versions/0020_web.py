@@ -15,7 +15,10 @@ ACCOUNTS = """
 create table account (
     id            bigint generated always as identity primary key,
     name          text not null,
+    -- Empty: no password, only logins through the OpenID Connect provider.
     password_hash text not null,
+    -- Issuer and subject at that provider.
+    subject       text unique,
     -- NULL: only the rights by tag.
     role          text check (role in ('viewer', 'operator', 'admin')),
     created_at    timestamptz not null default clock_timestamp(),
