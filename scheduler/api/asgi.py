@@ -1,5 +1,6 @@
 """What surrounds every request, as ASGI middleware: path prefix, entity tags and security headers."""
 
+import gzip
 import hashlib
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -9,6 +10,8 @@ Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+#: Bytes of a response.
+WORTH_COMPRESSING = 2000
 HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"same-origin"),
@@ -35,7 +38,7 @@ class Prefix:
 
 
 class EntityTags:
-    """Gives each JSON response of a GET an ETag, and answers 304 to a client that has this response already."""
+    """Gives each JSON response of a GET an ETag, answers 304 to a client that has it already, and compresses long ones."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -44,9 +47,8 @@ class EntityTags:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        known = b""
-        if scope["method"] == "GET":
-            known = next((value for name, value in scope["headers"] if name == b"if-none-match"), b"")
+        sent = dict(scope["headers"]) if scope["method"] == "GET" else {}
+        known = sent.get(b"if-none-match", b"")
         start: Any = None
 
         async def tagged(message: Any) -> None:
@@ -65,6 +67,14 @@ class EntityTags:
                         begun["status"] = 304
                         begun["headers"] = [one for one in begun["headers"] if one[0] not in {b"content-length", b"content-type"}]
                         message = message | {"body": b""}
+                    elif b"gzip" in sent.get(b"accept-encoding", b"") and len(message.get("body", b"")) >= WORTH_COMPRESSING:
+                        message = message | {"body": gzip.compress(message["body"], 3, mtime=0)}
+                        begun["headers"] = [one for one in begun["headers"] if one[0] != b"content-length"]
+                        begun["headers"] += [
+                            (b"content-encoding", b"gzip"),
+                            (b"content-length", str(len(message["body"])).encode()),
+                            (b"vary", b"accept-encoding"),
+                        ]
                 await send(begun)
             await send(message)
 

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from scheduler.exceptions import NotFoundError, UsageError
 from scheduler.settings import Settings, log_paths
 from scheduler.states import FINISHED
 
+#: How workers begin the lines of log records, see workers/logs.
+STAMP = re.compile(r"(?P<at>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z) (?P<level>[A-Z]+) ")
 #: Bytes of one part. A longer line is several.
 PART = 1_048_576
 #: States in which a try may still write to its log.
@@ -59,6 +62,14 @@ def lines(file: Path) -> Iterator[str]:
     while offset < end:
         found, offset = part(file, offset)
         yield from found
+
+
+def structured(line: str) -> dict[str, str]:
+    """A line as Airflow's clients expect it: the time and level with which log records begin, and the rest as `event`."""
+    match = STAMP.match(line)
+    if match is None:
+        return {"event": line}
+    return {"timestamp": match["at"], "level": match["level"].lower(), "event": line[match.end() :]}
 
 
 def token(offset: int) -> str:

@@ -10,8 +10,8 @@ from typing import Any
 
 import jwt
 import requests
+from authlib.common.errors import AuthlibBaseError
 from authlib.common.security import generate_token
-from authlib.integrations.base_client.errors import OAuthError
 from authlib.integrations.requests_client import OAuth2Session
 from joserfc import jwt as jose
 from joserfc.errors import JoseError
@@ -77,7 +77,7 @@ class Provider:
                     code_verifier=kept["verifier"],
                     timeout=PATIENCE_S,
                 )
-        except OAuthError as error:
+        except AuthlibBaseError as error:
             raise UnauthenticatedError(f"The provider refused the login: {error.description or error.error}.") from None
         except requests.RequestException as error:
             raise self._away(error) from None

@@ -122,9 +122,10 @@ class Dependencies(Model):
 
 
 class LogLine(Model):
-    """A line of a log."""
+    """A line of a log. What user code prints has neither time nor level."""
 
     timestamp: datetime | None = None
+    level: str | None = None
     event: str
 
 

@@ -98,7 +98,7 @@ def _chosen(api: Call, chosen: models.InstanceFilter) -> dict[int, list[int]]:
 
 def _refuse_empty(chosen: models.Ranges) -> None:
     if not chosen.model_dump(exclude_none=True):
-        raise UsageError('The filter is empty, which would select everything: say so with "dag_ids": ["~"].')
+        raise UsageError('The filter is empty, which would select everything: use "dag_ids": ["~"] if you mean that.')
 
 
 def _in_ranges(filters: Filters, chosen: models.Ranges) -> None:

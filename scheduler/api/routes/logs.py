@@ -52,7 +52,7 @@ def get_log(
             break
         lines += more
     finished = ended and offset >= file.stat().st_size
-    return {"content": [{"event": line} for line in lines], "continuation_token": None if finished else logs.token(offset)}
+    return {"content": [logs.structured(line) for line in lines], "continuation_token": None if finished else logs.token(offset)}
 
 
 @router.get(f"{TI}/externalLogUrl/{{try_number}}", response_model=ExternalLogUrl)
@@ -114,4 +114,4 @@ def _file(api: Call, task: tuple[str, str, str], try_number: int, map_index: int
 
 def _stream(file: Path) -> Iterator[str]:
     for line in logs.lines(file):
-        yield json.dumps({"event": line}) + "\n"
+        yield json.dumps(logs.structured(line)) + "\n"
