@@ -38,7 +38,6 @@ def create(settings: Settings, stopping: threading.Event | None = None) -> FastA
         Stream(engine, stopping),
         stopping,
         Versions(),
-        threading.Lock(),
     )
 
     @contextlib.asynccontextmanager

@@ -50,7 +50,6 @@ class Service:
     #: Set when the process shuts down: streams end then.
     stopping: threading.Event
     versions: Versions
-    versions_lock: threading.Lock
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +94,7 @@ class Call:
 
     def version(self, version_id: int) -> SerializedDag:
         """A version of a DAG, from the cache of this process."""
-        return self.read(self.cached_version, version_id)
-
-    def cached_version(self, connection: Connection, version_id: int) -> SerializedDag:
-        """As `version`, in a transaction."""
-        with self.service.versions_lock:
-            return self.service.versions.dag(connection, version_id)
+        return self.read(self.service.versions.dag, version_id)
 
 
 def authorize_dag(connection: Connection, account: Account, needs: access.Needs, dag_id: str) -> None:

@@ -29,7 +29,12 @@ MOST_DAGS, MOST_ERRORS = 100, 20
 def clear_by_filter(api: Api, body: models.ClearByFilter) -> dict[str, Any]:
     """Clear all task instances that a filter selects. A dry run, which is the default, counts them exactly."""
     chosen = _chosen(api, body.filter)
-    options: dict[str, Any] = {"core": api.settings.core, "latest": body.run_on_latest_version, "at_once": AT_ONCE}
+    options: dict[str, Any] = {
+        "core": api.settings.core,
+        "versions": api.service.versions,
+        "latest": body.run_on_latest_version,
+        "at_once": AT_ONCE,
+    }
     if body.dry_run or body.expected is not None:
         preview = clear.clear_rows(api.engine, chosen, dry_run=True, **options)
         if body.dry_run:
@@ -44,11 +49,11 @@ def mark_by_filter(api: Api, body: models.MarkByFilter) -> dict[str, Any]:
     chosen = _chosen(api, body.filter)
     state = TaskState(body.new_state)
     if body.dry_run or body.expected is not None:
-        preview = mark.mark_rows(api.engine, chosen, state, dry_run=True, at_once=AT_ONCE)
+        preview = mark.mark_rows(api.engine, chosen, state, versions=api.service.versions, dry_run=True, at_once=AT_ONCE)
         if body.dry_run:
             return _counted(preview, dry_run=True)
         _require(body.expected, len(preview))
-    return _done(api, mark.mark_rows(api.engine, chosen, state, at_once=AT_ONCE))
+    return _done(api, mark.mark_rows(api.engine, chosen, state, versions=api.service.versions, at_once=AT_ONCE))
 
 
 @router.post("/deleteByFilter", response_model=models.ByFilter)

@@ -1,7 +1,7 @@
 """The installation at work: home, explanations, queues, workers and pools."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Annotated, Any
 
 import redis
@@ -53,8 +53,7 @@ def get_queues(api: Api) -> dict[str, Any]:
 def get_queue_history(api: Api, queue: str | None = None, hours: Annotated[float, Query(gt=0, le=24 * 366)] = 24) -> dict[str, Any]:
     """The depth of queues over the last hours, at most 400 points for each queue."""
     minutes = max(1, round(hours * 60 / MOST_POINTS))
-    since = datetime.now(UTC) - timedelta(hours=hours)
-    return {"depths": api.read(workers.depths, queue=queue, since=since, minutes=minutes)}
+    return {"depths": api.read(workers.depths, queue=queue, hours=hours, minutes=minutes)}
 
 
 @router.get("/processes", response_model=models.ProcessList)

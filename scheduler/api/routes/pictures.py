@@ -38,7 +38,7 @@ def get_grid(
     dag = api.version(version["version_id"])
     filters = grid.filters().equals("dag_id", dag_id).one_of("run_type", run_type).one_of("state", state)
     filters.between("run_after", ranges_["run_after"]).matches("run_id", run_id_pattern)
-    found, columns = api.read(grid.grid, filters, Page(limit, offset), dag, api.cached_version)
+    found, columns = api.read(grid.grid, filters, Page(limit, offset), dag, api.service.versions.dag)
     return {
         "dag_id": dag_id,
         "version_number": version["version_number"],

@@ -46,24 +46,24 @@ def clear(
 
 
 def clear_rows(
-    engine: Engine, rows: Mapping[int, Collection[int]], *, core: Core, latest: bool | None = None, dry_run: bool = False,
-    at_once: int = 1,
+    engine: Engine, rows: Mapping[int, Collection[int]], *, core: Core, versions: Versions, latest: bool | None = None,
+    dry_run: bool = False, at_once: int = 1,
 ) -> list[Change]:  # fmt: skip
     """Clear task instances by their numbers, which are the values of `rows` by the number of their run. See `clear`."""
 
-    def one(run: tuple[int, Collection[int]]) -> list[Change]:
-        tasks = Tasks(keys=frozenset(run[1]))
-        return transact(engine, _clear_run, run[0], tasks, core, Versions(), latest=latest, dry_run=dry_run, writer=None)
+    def one(run: int, keys: Collection[int]) -> list[Change]:
+        tasks = Tasks(keys=frozenset(keys))
+        return transact(engine, _clear_run, run, tasks, core, versions, latest=latest, dry_run=dry_run, writer=None)
 
     return run_by_run(one, rows, at_once)
 
 
 def run_by_run(
-    work: Callable[[tuple[int, Collection[int]]], list[Change]], rows: Mapping[int, Collection[int]], at_once: int
+    work: Callable[[int, Collection[int]], list[Change]], rows: Mapping[int, Collection[int]], at_once: int
 ) -> list[Change]:
     """The changes of `work` for each run, with `at_once` transactions at a time."""
     with ThreadPoolExecutor(at_once) as pool:
-        return [change for changes in pool.map(work, rows.items()) for change in changes]
+        return [change for changes in pool.map(work, rows.keys(), rows.values()) for change in changes]
 
 
 def _clear_run(

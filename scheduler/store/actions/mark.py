@@ -41,13 +41,13 @@ def mark(
 
 
 def mark_rows(
-    engine: Engine, rows: Mapping[int, Collection[int]], state: S, *, dry_run: bool = False, at_once: int = 1
+    engine: Engine, rows: Mapping[int, Collection[int]], state: S, *, versions: Versions, dry_run: bool = False, at_once: int = 1
 ) -> list[Change]:
     """Mark task instances by their numbers, which are the values of `rows` by the number of their run. See `mark`."""
 
-    def one(run: tuple[int, Collection[int]]) -> list[Change]:
-        tasks = Tasks(keys=frozenset(run[1]))
-        return transact(engine, _mark_tasks, run[0], tasks, state, Versions(), clear_downstream=False, dry_run=dry_run)
+    def one(run: int, keys: Collection[int]) -> list[Change]:
+        tasks = Tasks(keys=frozenset(keys))
+        return transact(engine, _mark_tasks, run, tasks, state, versions, clear_downstream=False, dry_run=dry_run)
 
     return clear.run_by_run(one, rows, at_once)
 

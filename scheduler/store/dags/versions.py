@@ -1,5 +1,6 @@
 """A cache of DAG versions as objects: each is read once, since a version never changes. It drops the least recently used."""
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -15,10 +16,11 @@ READ = "select data from dag_version where id = %s"
 
 
 class Versions:
-    """The DAG versions of one process."""
+    """The DAG versions of one process. Threads may share it."""
 
     def __init__(self) -> None:
         self._dags: OrderedDict[int, SerializedDag] = OrderedDict()
+        self._lock = threading.Lock()
 
     def dag(self, connection: Connection, version_id: int) -> SerializedDag:
         """The DAG of a version."""
@@ -26,12 +28,12 @@ class Versions:
 
     def get(self, version_id: int, read: Callable[[], Any]) -> SerializedDag:
         """The DAG of a version; `read` returns its stored data if it is not cached. UnreadableVersionError."""
-        dag = self._dags.get(version_id)
-        if dag is None:
-            dag = self._dags[version_id] = _parsed(version_id, read())
+        dag = self._dags.get(version_id) or _parsed(version_id, read())
+        with self._lock:
+            self._dags[version_id] = dag
+            self._dags.move_to_end(version_id)
             if len(self._dags) > MAX_CACHED:
                 self._dags.popitem(last=False)
-        self._dags.move_to_end(version_id)
         return dag
 
 

@@ -8,7 +8,7 @@ starts from the first moment at which a transaction that is still open could hav
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import Connection
 
@@ -36,9 +36,21 @@ select dag_run_id as run, task_id, map_index, state, try_number from task_instan
 MOST_INSTANCES = 5000
 
 
-class Flight(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event. Two with the same values are the same one."""
+
+    dag_run_id: int
+    task_instance_id: int | None
+    at: datetime
+    to_state: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
     """A task instance with a worker or on its way to one."""
 
+    id: int
     dag_run_id: int
     state: str
     try_number: int
@@ -66,33 +78,33 @@ class Watch:
     #: By open transaction: the moment of the last look that did not see it.
     open: dict[str, datetime] = field(default_factory=dict)
     last: datetime | None = None
-    seen: set[tuple[Any, ...]] = field(default_factory=set)
+    seen: set[Event] = field(default_factory=set)
     flights: dict[int, Flight] = field(default_factory=dict)
 
     def look(self, connection: Connection) -> Changes | None:
         """What changed since the last look; None if nothing did, and at the first look."""
         connection.exec_driver_sql("set transaction isolation level repeatable read, read only")
         now, open_, dags = connection.exec_driver_sql(LOOK).one()
-        flights = {row[0]: Flight(*row[1:]) for row in connection.exec_driver_sql(IN_FLIGHT)}
-        found = [] if self.since is None else [tuple(row) for row in connection.exec_driver_sql(EVENTS, (self.since,))]
+        flights = {flight.id: flight for flight in rows.of_result(Flight, connection.exec_driver_sql(IN_FLIGHT))}
+        found = [] if self.since is None else rows.of_result(Event, connection.exec_driver_sql(EVENTS, (self.since,)))
         is_first, same_dags = self.since is None, self.dags == dags
         changed = {ti: flight.dag_run_id for ti, flight in flights.items() if self.flights.get(ti) != flight}
         changed |= {ti: flight.dag_run_id for ti, flight in self.flights.items() if ti not in flights}
         new = [event for event in found if event not in self.seen]
-        runs = {event[0] for event in new} | set(changed.values())
-        changed |= {event[1]: event[0] for event in new if event[1] is not None}
+        runs = {event.dag_run_id for event in new} | set(changed.values())
+        changed |= {event.task_instance_id: event.dag_run_id for event in new if event.task_instance_id is not None}
         self.flights, self.dags = flights, dags
         self._move_on(now, open_, found)
         if is_first or (not runs and same_dags):
             return None
         return self._changes(connection, now, runs, changed, dags=not same_dags)
 
-    def _move_on(self, now: datetime, open_: Collection[str], found: list[tuple[Any, ...]]) -> None:
+    def _move_on(self, now: datetime, open_: Collection[str], found: list[Event]) -> None:
         before = self.last or now
         self.open = {one: self.open.get(one, before) for one in open_}
         self.since = max(min([now, *self.open.values()]), now - LONGEST)
         self.last = now
-        self.seen = {event for event in found if event[2] > self.since}
+        self.seen = {event for event in found if event.at > self.since}
 
     def _changes(
         self, connection: Connection, now: datetime, runs: Collection[int], changed: dict[int, int], *, dags: bool

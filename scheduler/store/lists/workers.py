@@ -1,7 +1,6 @@
 """Workers with what they run, requests to drain, the line of a pool, and the depth of queues over time."""
 
 from collections.abc import Collection
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection
@@ -78,15 +77,16 @@ def line(connection: Connection, pool: str) -> Row:
     return {**own, **counts.mappings().one(), "holders": holders, "waiting": waiting}
 
 
-def depths(connection: Connection, *, queue: str | None, since: datetime, minutes: int) -> list[Row]:
-    """The depth of queues since a moment: for each `minutes` the highest values."""
+def depths(connection: Connection, *, queue: str | None, hours: float, minutes: int) -> list[Row]:
+    """The depth of queues in the last hours: for each `minutes` the highest values."""
     found = connection.exec_driver_sql(
         """
         select queue, date_bin(make_interval(mins => %(minutes)s), at, timestamptz 'epoch') as at, max(scheduled) as scheduled,
                max(queued) as queued, max(running) as running, max(places) as places
-          from queue_depth where at >= %(since)s and (%(queue)s::text is null or queue = %(queue)s)
+          from queue_depth
+         where at >= clock_timestamp() - make_interval(secs => %(seconds)s) and (%(queue)s::text is null or queue = %(queue)s)
          group by 1, 2 order by 2, 1
         """,
-        {"queue": queue, "since": since, "minutes": minutes},
+        {"queue": queue, "seconds": hours * 3600, "minutes": minutes},
     )
     return rows.dicts(found)

@@ -86,5 +86,5 @@ def test_queues_workers_pools_and_home(web: Web, world: World) -> None:
     assert [run["dag_run_id"] for run in home["failed"]] == ["bad"]
     assert home["failed"][0]["task_id"] == "extract"
     assert sum(hour["success"] for hour in home["hours"]) == 1
-    assert get(web, f"{PREFIX}/queues/history?hours=48")["depths"] == []
+    assert {depth["queue"] for depth in get(web, f"{PREFIX}/queues/history?hours=48")["depths"]} <= {"default"}
     assert get(web, f"{ETL}/dagRuns/now/taskInstances/extract/progress")["applications"] == []
