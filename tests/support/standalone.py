@@ -18,12 +18,13 @@ def environment_of(home: Path, dags: Path) -> dict[str, str]:
     return clean | {
         "PACELINE_HOME": str(home), "PACELINE_DAGS_FOLDER": str(dags), "PACELINE_WORKER_CONCURRENCY": "2",
         "PACELINE_WORKER_HEARTBEAT_SEC": "0.5", "PACELINE_WORKER_HEARTBEAT_TIMEOUT": "3", "PACELINE_FLOWER_PORT": "0",
+        "PACELINE_WEB_PORT": "0",
     }  # fmt: skip
 
 
 @contextlib.contextmanager
 def standalone(environment: dict[str, str]) -> Iterator["subprocess.Popen[str]"]:
-    """A running `paceline standalone`; killed at the end if the test has not ended it."""
+    """A running `paceline standalone`, with what it has `said`; killed at the end if the test has not ended it."""
     command = [*stack.PACELINE, "standalone"]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None
@@ -35,6 +36,7 @@ def standalone(environment: dict[str, str]) -> Iterator["subprocess.Popen[str]"]
                     break
             else:
                 raise AssertionError("".join(lines))
+            process.said = "".join(lines)  # type: ignore[attr-defined]
             yield process
         finally:
             process.kill()

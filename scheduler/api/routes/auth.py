@@ -20,6 +20,8 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     400: {"model": Detail, "description": "The request asks for something impossible."},
     401: {"model": Detail, "description": "The user name or the password is wrong."},
     403: {"model": Detail, "description": "The CSRF token is missing."},
+    404: {"model": Detail, "description": "No OpenID Connect provider is configured."},
+    409: {"model": Detail, "description": "Another account has the name of this user."},
     429: {"model": Detail, "description": "There were too many failed logins."},
     503: {"model": Detail, "description": "PostgreSQL does not answer."},
 }

@@ -2,11 +2,13 @@
 
 import contextlib
 import json
+import re
 import signal
 import socket
 import subprocess
 import textwrap
 
+import httpx
 import psutil
 import psycopg2
 import pytest
@@ -164,18 +166,60 @@ def test_workers_and_waiters_have_a_database_role_of_their_own(short_folder):
     assert who["paceline scheduler"] == "paceline_scheduler"
 
 
-def test_the_environment_of_workers_waiters_and_flower_is_without_what_is_the_schedulers(tmp_path):
-    own = {"PACELINE_WORKER_DATABASE_URL": "postgresql://w:1@h/d", "PACELINE_CORE_FERNET_KEY": "k"}
-    both = {"PACELINE_BROKER_URL": "redis://h", "PATH": "/bin"}
-    whole = {"PACELINE_DATABASE_URL": "postgresql://s:2@h/d", "PACELINE_SMTP_PASSWORD": "3"} | own | both
+def test_the_link_of_standalone_logs_in_once_and_the_api_runs_a_dag(short_folder):
+    home = short_folder / "home"
+    environment = environment_of(home, short_folder / "dags")
+    write(short_folder / "dags", "slow.py", SLOW)
+    home.mkdir()
+    (home / "go").touch()
+    with standalone(environment) as process:
+        (link,) = re.findall(r"http://\S+/auth/link\?key=\S+", "".join(process.said.split("\n ")))
+        assert re.search(r"web account +admin +\S{15}", process.said)
+        base = link.partition("/auth/")[0]
+        with httpx.Client(base_url=base, timeout=30) as http:
+            eventually(lambda: _answers(base), timeout=START_S)
+            assert http.get(link).status_code == 303
+            assert http.get("/api/v2/me").json()["username"] == "admin"
+            eventually(lambda: http.get("/api/v2/dags/slow").status_code == 200, timeout=START_S)
+            csrf = {"X-CSRF-Token": http.cookies["paceline_csrf"]}
+            made = http.post("/api/v2/dags/slow/dagRuns", json={"dag_run_id": "one", "logical_date": None}, headers=csrf)
+            assert made.status_code == 200, made.text
+            eventually(lambda: http.get("/api/v2/dags/slow/dagRuns/one").json()["state"] == "success", timeout=START_S)
+            source = http.get("/api/v2/dagSources/slow", params={"version_number": 1}).json()["content"]
+            assert source == (short_folder / "dags" / "slow.py").read_text()
+        assert httpx.get(link).status_code == 401
+        with contextlib.closing(psycopg2.connect(host=str(home / "run"), user="postgres", dbname="paceline")) as connection:
+            with connection.cursor() as cursor:
+                cursor.execute("select distinct usename from pg_stat_activity where application_name = 'paceline web'")
+                assert cursor.fetchall() == [("paceline_web",)]
+        process.terminate()
+        assert process.wait(STOP_S) == 0
 
-    commands = stack.stack_commands(whole, schedulers=1, workers=[("default", 1)], waiters=1, flower=True)
+
+def _answers(base):
+    try:
+        return httpx.get(f"{base}/alive").status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def test_the_environment_of_each_process_is_without_what_is_of_others(tmp_path):
+    own = {"PACELINE_WORKER_DATABASE_URL": "postgresql://w:1@h/d"}
+    key = {"PACELINE_CORE_FERNET_KEY": "k"}
+    of_web = {"PACELINE_WEB_DATABASE_URL": "postgresql://w:4@h/d", "PACELINE_OIDC_CLIENT_SECRET": "5"}
+    both = {"PACELINE_BROKER_URL": "redis://h", "PATH": "/bin"}
+    whole = {"PACELINE_DATABASE_URL": "postgresql://s:2@h/d", "PACELINE_SMTP_PASSWORD": "3"} | own | key | both
+
+    commands = stack.stack_commands(
+        whole | of_web, schedulers=1, workers=[("default", 1)], waiters=1, flower=True, web=Settings().web
+    )
     without_role = stack.stack_commands(
         {"PACELINE_DATABASE_URL": "postgresql://s:2@h/d"}, schedulers=0, workers=[("default", 1)], waiters=1
     )
 
     assert {one.name: one.environment for one in commands} == {
-        "scheduler-1": whole, "worker-1": own | both, "waiter-1": own | both, "flower": both,
+        "scheduler-1": whole, "worker-1": own | key | both, "waiter-1": own | key | both, "flower": both,
+        "web": of_web | key | both,
     }  # fmt: skip
     assert all("PACELINE_DATABASE_URL" in one.environment for one in without_role)
 

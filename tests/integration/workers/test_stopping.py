@@ -8,6 +8,10 @@ import psutil
 import pytest
 from support.waiting import eventually
 
+from scheduler.exceptions import ConflictError, NotFoundError
+from scheduler.store.db.database import transact
+from scheduler.store.lists import workers
+
 SLEEPING = """
 import os, time
 @dag(schedule=None)
@@ -234,3 +238,19 @@ def test_an_old_schema_stops_the_worker_with_the_command_to_run(bench: Any, empt
 
     assert worker.wait() == 4
     assert "paceline db migrate" in worker.said
+
+
+def test_a_worker_that_a_person_asked_to_drain_lets_its_task_end(bench: Any) -> None:
+    worker, run = started(bench, wait_for(bench.folder / "go"))
+    (worker_id,) = bench.scenario.rows("select id from process where name like 'w0@%%'")[0]
+
+    transact(bench.scenario.engine, workers.drain, worker_id, "api:ada")
+
+    eventually(lambda: "asked to drain" in worker.said)
+    (bench.folder / "go").touch()
+    assert worker.wait() == 0
+    assert bench.scenario.states(run) == {"t": "success"}
+    with pytest.raises(ConflictError):
+        transact(bench.scenario.engine, workers.drain, worker_id, "api:ada")
+    with pytest.raises(NotFoundError):
+        transact(bench.scenario.engine, workers.drain, "nobody", "api:ada")

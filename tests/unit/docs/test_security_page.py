@@ -23,10 +23,10 @@ TRIED: dict[str, list[tuple[str, str]]] = {
         (f"{UNIT}/process/test_hardening.py", "test_user_code_that_only_parses_gets_no_secret_of_ours_and_none_of_libpq"),
     ],
     "Flower has no database URL": [
-        (f"{REAL}/embedded/test_stack.py", "test_the_environment_of_workers_waiters_and_flower_is_without_what_is_the_schedulers")
+        (f"{REAL}/embedded/test_stack.py", "test_the_environment_of_each_process_is_without_what_is_of_others")
     ],
     "`paceline db grant-worker`, nothing else": [
-        (f"{REAL}/embedded/test_stack.py", "test_the_environment_of_workers_waiters_and_flower_is_without_what_is_the_schedulers"),
+        (f"{REAL}/embedded/test_stack.py", "test_the_environment_of_each_process_is_without_what_is_of_others"),
         ("tests/compose/test_front_matter.py", "test_each_service_gets_the_passwords_that_it_needs_and_no_others"),
     ],
     "keeps no process from starting": [
