@@ -70,7 +70,8 @@ def sentence(step: Step, before: Step | None, crowd: Crowd | None = None, last_u
     if step.to_state is None:
         return f"Cleared{by}." if step.reason == "cleared" else f"Undecided again{by}{because}."
     after = f" after {span(waited_s)}" if before is not None and before.to_state == "running" else ""
-    who = by if before is None or before.actor != step.actor else ""
+    decided_here = (before is not None and before.actor == step.actor) or step.to_state == "upstream_failed"
+    who = "" if decided_here else by
     return f"{ENDED.get(step.to_state, step.to_state)}{after}{who}{because}."
 
 

@@ -38,6 +38,8 @@ def from_dag(dag: DAG, *, file: str, core: Core, scheduler: Scheduler) -> Serial
         max_active_runs=core.max_active_runs_per_dag if dag.max_active_runs is None else dag.max_active_runs,
         max_active_tasks=core.max_active_tasks_per_dag if dag.max_active_tasks is None else dag.max_active_tasks,
         tags=tuple(sorted(dag.tags or ())),
+        owners=tuple(sorted({str(task.owner) for task in dag.task_dict.values()})),
+        doc_md=_text(dag.doc_md),
         dagrun_timeout_s=_seconds(dag.dagrun_timeout),
         max_consecutive_failed_dag_runs=(
             core.max_consecutive_failed_dag_runs_per_dag
@@ -66,6 +68,8 @@ def _task(task: AbstractOperator, priority_weight: int, scopes: Scopes, core: Co
         retry_exponential_backoff=float(task.retry_exponential_backoff),
         max_retry_delay_s=min(core.max_task_retry_delay, max_delay_s or core.max_task_retry_delay),
         execution_timeout_s=_seconds(task.execution_timeout),
+        owner=str(task.owner),
+        doc_md=_text(task.doc_md),
         queue=task.queue or routing.default_queue(task, core),
         cluster=routing.cluster(task) if task.pool == DEFAULT_POOL else None,
         priority_weight=priority_weight,
@@ -102,6 +106,10 @@ def _topological(dag: DAG) -> list[str]:
             if waits_for[below] == 0:
                 ready.append(below)
     return order
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
 
 
 def _seconds(duration: timedelta | None) -> float | None:

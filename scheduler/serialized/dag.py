@@ -31,6 +31,9 @@ class SerializedDag:
     max_active_tasks: int = 16
     is_paused_upon_creation: bool | None = None
     tags: tuple[str, ...] = ()
+    #: The owners of its tasks, and its documentation, for people.
+    owners: tuple[str, ...] = ()
+    doc_md: str | None = None
     dagrun_timeout_s: float | None = None
     fail_fast: bool = False
     #: The DAG is paused after this many failed runs in a row; 0 for never.

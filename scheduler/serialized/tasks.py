@@ -30,6 +30,9 @@ class SerializedTask:
     execution_timeout_s: float | None = None
     #: Whether it runs only while its worker has a lease, see docs/explanation/exclusive-tasks.md.
     exclusive: bool = False
+    #: For people.
+    owner: str = "airflow"
+    doc_md: str | None = None
     queue: str | None = None
     pool: str = "default_pool"
     #: The connection of the Spark cluster to which it submits. If there is a pool with this name, that is its pool.

@@ -61,6 +61,7 @@ class Dag(Model):
         spec = row["spec"]
         return {
             "description": spec.get("description"),
+            "owners": spec.get("owners") or (),
             "max_consecutive_failed_dag_runs": spec.get("max_consecutive_failed_dag_runs", 0),
             "allowed_run_types": list(spec.get("allowed_run_types") or ()) or None,
             "tags": [{"name": tag, "dag_id": row["dag_id"], "dag_display_name": row["dag_id"]} for tag in spec.get("tags", ())],
@@ -100,7 +101,7 @@ class DagDetails(Dag):
         timeout_s = spec.get("dagrun_timeout_s")
         return {
             **{name: spec.get(name) for name in (
-                "start_date", "end_date", "timezone", "is_paused_upon_creation", "rerun_with_latest_version",
+                "start_date", "end_date", "timezone", "doc_md", "is_paused_upon_creation", "rerun_with_latest_version",
             )},
             "catchup": bool(spec.get("catchup")),
             "params": spec.get("params") or {},

@@ -37,11 +37,9 @@ def _filters(
 ) -> Filters:
     """The filters of lists and of bulk changes."""
     filters = lists.filters().visible(api.tags()).like("dag_id", dag_id_pattern, dag_id_prefix_pattern).equals("is_paused", paused)
-    if owners:
-        filters.nothing()
     if exclude_stale:
         filters.equals("is_active", True)
-    return lists.tagged(filters, tags, with_all=tags_match_mode == "all")
+    return lists.tagged(lists.owned(filters, owners), tags, with_all=tags_match_mode == "all")
 
 
 Chosen = Annotated[Filters, Depends(_filters)]
@@ -302,7 +300,6 @@ def _tasks(api: Api, dag_id: str) -> list[dict[str, Any]]:
         task
         | {
             "task_display_name": task["task_id"],
-            "owner": None,
             "execution_timeout": models.duration(task.get("execution_timeout_s")),
             "retry_delay": models.duration(task.get("retry_delay_s")),
             "downstream_task_ids": below.get(task["task_id"], []),

@@ -62,6 +62,11 @@ def tagged(filters: Filters, tags: Collection[str] | None, *, with_all: bool) ->
     return filters.where(f"v.data->'tags' {'?&' if with_all else '?|'} {filters.parameter(list(tags))}::text[]")
 
 
+def owned(filters: Filters, owners: Collection[str] | None) -> Filters:
+    """DAGs with a task of one of these owners."""
+    return filters.where(f"v.data->'owners' ?| {filters.parameter(list(owners))}::text[]") if owners else filters
+
+
 def favorite(filters: Filters, account_id: int, wanted: bool | None) -> Filters:
     """DAGs that are favorites of an account, or are not."""
     if wanted is None:

@@ -101,7 +101,7 @@ def _steps(found: Sequence[Row]) -> list[Step]:
 
 
 def _rows(steps: list[Step], awaited: tuple[str, ...], text: Callable[..., str]) -> list[Row]:
-    pairs = list(zip([None, *steps[:-1]], steps, strict=True))
+    pairs = list(zip([None, *steps], steps, strict=False))
     waits = {
         number: (step.at - before.at).total_seconds()
         for number, (before, step) in enumerate(pairs)

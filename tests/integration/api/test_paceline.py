@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from support.scenario import dag
+
 from scheduler.api.call import PREFIX
 
 from .conftest import Web, World
@@ -31,8 +33,6 @@ def test_the_grid_has_a_character_for_each_task_and_run(web: Web, world: World) 
 
 def test_the_grid_of_runs_with_another_version(web: Web, world: World) -> None:
     """Each run is shown with the tasks of the newest version; tasks that it does not have are absent."""
-    from support.scenario import dag
-
     world.scenario.add(dag("etl", {"new": [], "extract": ["new"], "load": ["extract"]}, tags=("nightly",)))
 
     grid = get(web, f"{ETL}/grid")
@@ -60,6 +60,15 @@ def test_the_timeline_has_the_critical_path(web: Web, world: World) -> None:
         ("extract", -1), ("each", 0), ("each", 1), ("each", 2), ("load", -1),
     }  # fmt: skip
     assert all(bar["start_date"] and bar["end_date"] for bar in timeline["bars"])
+
+
+def test_owners_are_listed_and_filtered(web: Web, world: World) -> None:
+    world.scenario.add(dag("owned", {"a": []}, owners=("ada", "grace"), options={"a": {"owner": "ada", "doc_md": "# A"}}))
+
+    assert get(web, f"{PREFIX}/dags/owned")["owners"] == ["ada", "grace"]
+    assert [one["dag_id"] for one in get(web, f"{PREFIX}/dags?owners=grace")["dags"]] == ["owned"]
+    (task,) = get(web, f"{PREFIX}/dags/owned/tasks")["tasks"]
+    assert (task["owner"], task["doc_md"]) == ("ada", "# A")
 
 
 def test_why_has_the_history(web: Web, world: World) -> None:

@@ -72,7 +72,9 @@ def test_text_is_the_sentences_alone(cli: Cli, ask: Ask, run: int) -> None:
 def test_the_json_has_the_state(cli: Cli, ask: Ask, run: int) -> None:
     ask.set(run, "left", "scheduled")
 
-    assert cli.json("tasks", "why", "etl", "one", "left") == {"state": "scheduled", "map_index": -1, "waiting_for": [NOTHING]}
+    answer = cli.json("tasks", "why", "etl", "one", "left")
+    assert [step["state"] for step in answer.pop("history")] == ["scheduled"]
+    assert answer == {"state": "scheduled", "map_index": -1, "waiting_for": [NOTHING]}
     assert cli.json("tasks", "why", "etl", "one", "right")["state"] is None
 
 

@@ -1,0 +1,152 @@
+"""`tasks why --history` on a real database: what a task instance had waited for, known from the dispatches of that time.
+
+The waits are made longer afterwards, in the events, so that no test waits.
+"""
+
+from typing import Any
+
+import pytest
+from support.scenario import Scenario, dag
+
+from scheduler.states import TaskState
+from scheduler.store.db.database import transact
+from scheduler.store.queries import why_history
+from scheduler.store.worker.claims import Ending
+
+from .conftest import Cli
+
+LATER = "interval '40 s'"
+
+
+class Past:
+    """Runs of `d`, whose task `first` holds something that `second` waits for."""
+
+    def __init__(self, cli: Cli, scenario: Scenario) -> None:
+        self.cli = cli
+        self.scenario = scenario
+
+    def run(self, **options: Any) -> int:
+        """`first` has run and ended while `second` was scheduled; then `second` ran."""
+        own = options.pop("options", {})
+        self.scenario.add(dag("d", {"first": [], "second": []}, options={"first": {"priority_weight": 9}, **own}, **options))
+        run = self.scenario.trigger("d", run_id="one")
+        self.scenario.turn()
+        waiting = self.scenario.messages()
+        for message in waiting:
+            claim = self.scenario.claim(message)
+            assert claim is not None
+            assert self.scenario.follower.report(claim, Ending(TaskState.SUCCESS))
+        self.scenario.run_to_end()
+        assert set(self.scenario.states(run).values()) == {"success"}
+        return run
+
+    def stretch(self) -> None:
+        """Let `second` have been scheduled 40 s earlier, and `first` have been queued and running before that."""
+        second = "(select id from task_instance where task_id = 'second')"
+        first = "(select id from task_instance where task_id = 'first')"
+        self.scenario.sql(f"update event set at = at - {LATER} where to_state = 'scheduled' and task_instance_id in {second}")
+        self.scenario.sql(
+            f"update event set queued_at = queued_at - 2 * {LATER}, started_at = started_at - 2 * {LATER}"
+            f" where queued_at is not null and task_instance_id in {first}"
+        )
+        self.scenario.sql("update process set started_at = started_at - interval '1 hour'")
+
+    def steps(self, task_id: str = "second") -> list[str]:
+        answer = self.cli.json("tasks", "why", "d", "one", task_id)
+        text = self.cli("tasks", "why", "d", "one", task_id, "--history").stdout
+        texts = [step["text"] for step in answer["history"]]
+        assert all(one in text for one in texts)
+        return texts
+
+
+@pytest.fixture
+def past(cli: Cli, scenario: Scenario) -> Past:
+    return Past(cli, scenario)
+
+
+def waited(texts: list[str]) -> str:
+    (found,) = [text for text in texts if text.startswith("Waited 40 s")]
+    return found
+
+
+def test_a_pool(past: Past) -> None:
+    past.scenario.pool("db", 1)
+    past.run(task={"pool": "db"})
+    past.stretch()
+
+    assert waited(past.steps()).startswith(
+        "Waited 40 s for pool 'db' with 1 of 1 slots in use by d.first of run 'one', then queued by "
+    )
+
+
+def test_max_active_tasks(past: Past) -> None:
+    past.run(max_active_tasks=1)
+    past.stretch()
+
+    assert waited(past.steps()).startswith("Waited 40 s for max_active_tasks: 1 of 1 were active, then queued by ")
+
+
+def test_a_queue_without_workers(past: Past) -> None:
+    past.scenario.pool("db", 1)
+    past.run(task={"pool": "db"})
+    past.stretch()
+    past.scenario.sql("update pool set slots = 9 where name = 'db'")
+    past.scenario.sql("update process set started_at = now() where kind = 'worker'")
+
+    assert waited(past.steps()).startswith("Waited 40 s for queue 'default', which no worker listened to, then queued by ")
+
+
+def test_a_wait_in_the_queue(past: Past) -> None:
+    past.run()
+    past.scenario.sql("update process set started_at = started_at - interval '1 hour', concurrency = 1")
+    past.scenario.sql(
+        f"update event set queued_at = queued_at - {LATER}, at = at - {LATER}"
+        " where to_state = 'scheduled' and task_instance_id in (select id from task_instance where task_id = 'second')"
+    )
+    past.scenario.sql(
+        f"update event set queued_at = queued_at - {LATER}"
+        " where queued_at is not null and task_instance_id in (select id from task_instance where task_id = 'second')"
+    )
+    past.scenario.sql(
+        f"update event set queued_at = queued_at - 2 * {LATER}, started_at = started_at - 2 * {LATER}"
+        " where queued_at is not null and task_instance_id in (select id from task_instance where task_id = 'first')"
+    )
+
+    assert waited(past.steps()).startswith("Waited 40 s in queue 'default', whose 1 places were taken, then started by w#")
+
+
+def test_the_whole_story_of_a_task_that_was_tried_twice(cli: Cli, scenario: Scenario) -> None:
+    past = Past(cli, scenario)
+    scenario.add(dag("d", {"first": [], "second": ["first"]}, options={"second": {"retries": 1}}))
+    run = scenario.trigger("d", run_id="one")
+    tries = iter([TaskState.SUCCESS, TaskState.UP_FOR_RETRY, TaskState.SUCCESS])
+    scenario.run_to_end(outcome=lambda claim: next(tries))
+    assert scenario.states(run)["second"] == "success"
+
+    texts = past.steps()
+    assert [text.partition(" ")[0] for text in texts if text.startswith(("Started", "Failed", "Succeeded"))] == [
+        "Started", "Failed", "Started", "Succeeded",
+    ]  # fmt: skip
+    assert "try 2" in texts[-2]
+    scenario.sql("delete from event")
+    assert past.steps() == []
+
+
+def test_a_run_that_waited_for_another_one(scenario: Scenario) -> None:
+    scenario.add(dag("d", {"first": []}, max_active_runs=1))
+    scenario.trigger("d", run_id="zero")
+    scenario.trigger("d", run_id="one")
+    scenario.run_to_end()
+    scenario.sql(
+        f"update event set at = at - {LATER} where task_instance_id is null and to_state = 'queued'"
+        " and dag_run_id = (select id from dag_run where run_id = 'one')"
+    )
+    scenario.sql(
+        f"update dag_run set started_at = started_at - 2 * {LATER} where run_id = 'zero'",
+    )
+    # The run that was in the way ended just before the other one started.
+    texts = [step["text"] for step in transact(scenario.engine, why_history.of_dag_run, "d", "one")]
+
+    assert texts[0].startswith("Created as queued by ")
+    assert texts[1].startswith("Waited 40 s for max_active_runs: 1 of 1 runs were running, then started by ")
+    assert texts[2].startswith("Ended as success")
