@@ -3,8 +3,12 @@
 import importlib.metadata
 import os
 import platform
+import ssl
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from http import HTTPStatus
 
 from sqlalchemy import Engine
 
@@ -21,6 +25,8 @@ from scheduler.store.worker import deferrals
 #: Libraries whose versions are shown.
 LIBRARIES = ("paceline", "celery", "kombu", "redis", "sqlalchemy", "psycopg2-binary", "pyspark", "flower")
 OLDEST_POSTGRES = 14
+#: Seconds for the web process to answer.
+WEB_S = 3.0
 OLDEST_REDIS = (6, 2)
 #: Maximum number of import errors and similar problems that are listed one by one.
 SPELLED_OUT = 5
@@ -46,7 +52,7 @@ def bad(check: str, message: str, fix: str) -> Finding:
 
 def examine(settings: Settings) -> list[Finding]:
     """Run all checks. Checks that need the database are skipped if it is unreachable."""
-    findings = [*machine(settings), *java(settings), *broker(settings)]
+    findings = [*machine(settings), *java(settings), *broker(settings), *web(settings)]
     engine = database.create(settings, pool_size=1, application="paceline doctor")
     try:
         reachable = list(_guarded("database", lambda: postgres(engine)))
@@ -107,6 +113,24 @@ def java(settings: Settings) -> Iterator[Finding]:
 def broker(settings: Settings) -> Iterator[Finding]:
     """Check Redis."""
     yield from _guarded("broker", lambda: _redis(settings))
+
+
+def web(settings: Settings) -> Iterator[Finding]:
+    """Check the web process of this machine, if one listens."""
+    place = f"{settings.web.local_url}/alive"
+    try:
+        # An own certificate is for browsers elsewhere: here it matters only that the process answers.
+        with urllib.request.urlopen(place, timeout=WEB_S, context=ssl._create_unverified_context()) as answer:  # noqa: S310, S323
+            answer.read(1000)
+    except urllib.error.HTTPError as error:
+        # Any other status is from another program.
+        if error.code == HTTPStatus.SERVICE_UNAVAILABLE:
+            yield bad("web", f"{settings.web.local_url} is shutting down.", "Wait for its supervisor, or start it: `paceline web`.")
+    except OSError as error:
+        if isinstance(error, TimeoutError):
+            yield bad("web", f"{place} does not answer within {WEB_S:g} s.", "Restart the web process, and see its log.")
+    else:
+        yield good("web", settings.web.local_url)
 
 
 def postgres(engine: Engine) -> Iterator[Finding]:

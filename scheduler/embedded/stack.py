@@ -101,7 +101,11 @@ def running_stack(
             settings = settings.model_copy(update={"flower": settings.flower.model_copy(update={"port": port})})
         if web:
             port = free_port(settings.web.address, settings.web.port)
-            settings = settings.model_copy(update={"web": settings.web.model_copy(update={"port": port})})
+            known = {"port": port, "flower_url": settings.web.flower_url or (settings.flower.local_url if flower else "")}
+            settings = settings.model_copy(update={"web": settings.web.model_copy(update=known)})
+            if not settings.flower.pages_url:
+                pages = {"pages_url": settings.web.local_url}
+                settings = settings.model_copy(update={"flower": settings.flower.model_copy(update=pages)})
         password, key = _web_login(settings) if web else (None, None)
         environment = environment_for(settings)
         login = access.login(settings.home, environment) if flower else None
@@ -117,7 +121,7 @@ def running_stack(
             worker_grace_sec=settings.worker.grace_sec,
         ):
             supervisor.start(command)
-        url = f"http://{settings.flower.address}:{settings.flower.port}" if flower else None
+        url = settings.flower.local_url if flower else None
         yield Stack(
             settings=settings,
             supervisor=supervisor,

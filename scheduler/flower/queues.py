@@ -25,6 +25,8 @@ log = logging.getLogger("paceline.flower")
 PAGE = Path(__file__).with_name("queues.html")
 #: Takes the queue names that Flower received from workers; returns the rows of the page and the time of the schedulers' report.
 Read = Callable[[set[str]], tuple[list[dict[str, Any]], datetime | None]]
+#: Schemes of links.
+WEB = ("http://", "https://")
 
 
 def install(settings: Settings) -> None:
@@ -34,11 +36,14 @@ def install(settings: Settings) -> None:
         with contextlib.closing(client(settings)) as broker:
             return rows(broker, worker_queues)
 
+    pages_url = settings.flower.pages_url if settings.flower.pages_url.startswith(WEB) else ""
     ours = {BrokerView: Page, GetQueueLengths: Lengths}
     for index, handler in enumerate(urls.handlers):
         spec = handler if isinstance(handler, url) else url(*handler)
         if spec.handler_class in ours:
-            urls.handlers[index] = url(spec.regex.pattern, ours[spec.handler_class], {"read": read}, name=spec.name)
+            urls.handlers[index] = url(
+                spec.regex.pattern, ours[spec.handler_class], {"read": read, "pages_url": pages_url}, name=spec.name
+            )
 
 
 def rows(broker: redis.Redis, worker_queues: set[str]) -> tuple[list[dict[str, Any]], datetime | None]:
@@ -69,8 +74,9 @@ class _Reads:
 
     application: Any
 
-    def initialize(self, read: Read) -> None:
+    def initialize(self, read: Read, pages_url: str) -> None:
         self._read = read
+        self._pages_url = pages_url
 
     async def find(self) -> tuple[list[dict[str, Any]], datetime | None]:
         """Return the rows and the time of the report. A thread reads Redis."""
@@ -93,7 +99,9 @@ class Page(_Reads, BrokerView):  # type: ignore[misc]  # Flower has no types
             log.error("Redis does not answer: %s", exception)
             error = "Redis does not answer."
         age_s = None if at is None else max(0, int((datetime.now(UTC) - at).total_seconds()))
-        self.render(str(PAGE), broker_url=self.application.broker_uri, queues=queues, age_s=age_s, error=error)
+        self.render(
+            str(PAGE), broker_url=self.application.broker_uri, queues=queues, age_s=age_s, error=error, pages_url=self._pages_url
+        )
 
 
 class Lengths(_Reads, GetQueueLengths):  # type: ignore[misc]  # Flower has no types

@@ -93,6 +93,13 @@ class Flower(Section):
     """Port that Flower listens on. standalone uses the next free port. 0 means any free port."""
     allowed_hosts: str = ""
     """Comma-separated host names that Flower accepts besides localhost and IP addresses. * accepts any name."""
+    pages_url: str = Field(default="", examples=["https://paceline.example.org"])
+    """Address of the web process for links on Flower's Broker page. standalone fills it in."""
+
+    @property
+    def local_url(self) -> str:
+        """The address of Flower for people on this machine."""
+        return f"http://{self.address}:{self.port}"
 
 
 class Web(Section):
@@ -104,6 +111,8 @@ class Web(Section):
     """Port that the web process listens on. standalone uses the next free port. 0 means any free port."""
     base_path: UrlPath = ""
     """Path prefix at which a reverse proxy serves Paceline. If empty, the root of its host."""
+    flower_url: str = Field(default="", examples=["https://flower.example.org"])
+    """Address of Flower for links on pages. standalone fills it in."""
     proxies: str = ""
     """Comma-separated addresses of reverse proxies whose X-Forwarded-For and X-Forwarded-Proto headers are trusted."""
     tls_certificate: Path | None = Field(default=None, examples=["/etc/paceline/web.pem"])

@@ -31,7 +31,8 @@ def get_version() -> dict[str, str | None]:
 def get_me(api: Api) -> dict[str, Any]:
     """The account of this request, with its rights."""
     account = api.account
-    return {"username": account.name, "role": account.role, "tags": dict(account.tags)}
+    links = {"flower": api.settings.web.flower_url or None}
+    return {"username": account.name, "role": account.role, "tags": dict(account.tags), "links": links}
 
 
 @router.get("/config", tags=["Config"], response_model=Config)
