@@ -1,4 +1,4 @@
-"""`make bench`: python -m bench [NAME ...] [--iterations N], or python -m bench peers. The last line is one JSON object."""
+"""`make bench`: python -m bench [NAME ...] [--iterations N], `bench peers` or `bench web`. The last line is one JSON object."""
 
 import argparse
 import json
@@ -14,6 +14,10 @@ def main() -> int:
         from bench.peers import command
 
         return command.main(sys.argv[2:])
+    if sys.argv[1:2] == ["web"]:
+        from bench import web
+
+        return web.main(sys.argv[2:])
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"all, if left out: {', '.join(parts.names())}")
     parser.add_argument("--iterations", type=int, default=3, help="runs of each shape that count, after its warm-up")

@@ -65,3 +65,14 @@ def test_connections_follow_the_work() -> None:
 def test_dag_files_import_nothing_that_airflow_lacks() -> None:
     lines = {line for shape in shapes.full().values() for text in shape.files.values() for line in text.splitlines()}
     assert {line for line in lines if "import" in line} == {"from scheduler import DAG, task"}
+
+
+def test_the_rest_api_in_small() -> None:
+    command = [sys.executable, "-m", "bench", "web", "--small"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+
+    assert said["cleared"] == 20 * 5
+    assert said["live_messages"] >= said["live_expected"]
+    assert said["grid_bytes"] > 0 and said["api"]["p95"] > 0

@@ -1,0 +1,197 @@
+"""`python -m bench web`: how fast the REST API is on a database with a million task instances. The last line is one JSON object."""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import httpx
+
+from bench import web_data
+from bench.report import machine
+from bench.stack import Stack
+from bench.web_data import DEEP, MAPPED, SMALL, WIDE, Size
+from scheduler.embedded import stack as stacks
+from scheduler.store.accounts import accounts, keys
+from scheduler.store.db.database import transact
+
+API = "/api/v2"
+FIRST = f"/dags/{WIDE}/dagRuns/run-1/taskInstances/task_0000"
+#: What 20 clients ask for, in turn.
+MIX = (
+    "/dags?limit=50", "/dags/dag_001", "/dags/~/dagRuns?limit=50&order_by=-run_after", "/dags/dag_002/dagRuns?limit=50",
+    "/dags/dag_002/grid", "/dags/dag_002/graph", "/dags/dag_003/dagRuns/run-1/timeline", "/home", "/queues", "/workers", "/pools",
+    "/dags/dag_003/dagRuns/run-1/taskInstances?limit=100", FIRST, f"{FIRST}/why", f"{FIRST}/tries", f"{FIRST}/logs/1/lines",
+    f"/dags/{MAPPED}/dagRuns/run-1/taskInstances/each/listMapped?limit=100", "/eventLogs", "/dagStats?dag_ids=dag_004",
+)  # fmt: skip
+GRID = f"/dags/{WIDE}/grid?limit=100"
+TIMES = 20
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure, and print the result."""
+    parser = argparse.ArgumentParser(prog="python -m bench web", description=__doc__)
+    parser.add_argument("--small", action="store_true", help="as small as it can be: a smoke test, whose times say nothing")
+    size = SMALL if parser.parse_args(arguments).small else Size()
+    with stacks.until_signalled(_say):
+        print(json.dumps({"machine": machine()} | measure(size)))
+        return 0
+    return 1
+
+
+def measure(size: Size) -> dict[str, Any]:
+    """All figures, in milliseconds unless their names have another unit."""
+    with Stack({}, schedulers=0, workers=0) as stack:
+        instances = web_data.fill(stack, size)
+        web_data.write_log(stack, size)
+        _say(f"{instances} task instances")
+        with _web(stack) as (address, token):
+            headers = {"Authorization": f"Bearer {token}"}
+            with httpx.Client(base_url=address, headers=headers, timeout=300) as http:
+                found = {"task_instances": instances, "api": _mix(address, headers, size)}
+                found |= {"grid": _repeated(http, GRID), "grid_bytes": _bytes(http, GRID)}
+                found |= {"graph": _repeated(http, f"/dags/{DEEP}/graph")}
+                found |= {"log_tail": _repeated(http, f"{FIRST}/logs/1/lines")}
+                found |= {"log_search": _repeated(http, f"{FIRST}/logs/1/search?text=needle", 3)}
+                found |= asyncio.run(_live(address, headers, stack, size))
+                found |= _clear(http)
+    return found
+
+
+@contextlib.contextmanager
+def _web(stack: Stack) -> Iterator[tuple[str, str]]:
+    """A web process, and the token of an administrator."""
+    account = transact(stack.engine, accounts.create, "bench", "correct horse battery", role="admin")
+    token, _ = transact(stack.engine, keys.issue, account.id, "token", lasts_s=86_400.0)
+    port = stacks.free_port("127.0.0.1", 0)
+    environment = stacks.environment_for(stack.settings) | {"PACELINE_WEB_PORT": str(port)}
+    environment["PACELINE_CONFIG"] = str(stack.folder / "settings.toml")
+    with subprocess.Popen([*stacks.PACELINE, "web"], env=environment) as process:
+        address = f"http://127.0.0.1:{port}"
+        try:
+            stack.wait(lambda: _answers(address), 60.0, "the web process to answer")
+            yield address, token
+        finally:
+            process.terminate()
+
+
+def _answers(address: str) -> bool:
+    try:
+        return httpx.get(f"{address}/alive").status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def _mix(address: str, headers: dict[str, str], size: Size) -> dict[str, Any]:
+    """The times of many clients at once, for each path and over all."""
+    times: dict[str, list[float]] = defaultdict(list)
+    ends_at = time.monotonic() + size.seconds
+
+    def client(number: int) -> None:
+        with httpx.Client(base_url=address, headers=headers, timeout=60) as http:
+            turn = number
+            while time.monotonic() < ends_at:
+                path = MIX[turn % len(MIX)]
+                times[path].append(_timed(lambda path=path: http.get(API + path).raise_for_status()))  # type: ignore[misc]
+                turn += 1
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(size.clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    every = [one for found in times.values() for one in found]
+    slowest = {path: _summary(found)["p95"] for path, found in times.items()}
+    return _summary(every) | {"requests_per_s": round(len(every) / size.seconds, 1), "p95_by_path": slowest}
+
+
+async def _live(address: str, headers: dict[str, str], stack: Stack, size: Size) -> dict[str, Any]:
+    """How long a change of state takes to reach open pages."""
+    changed_at: dict[str, float] = {}
+    delays: list[float] = []
+    ready = asyncio.Semaphore(0)
+
+    async def page(http: httpx.AsyncClient) -> None:
+        async with http.stream("GET", f"{API}/events?dag_id={WIDE}") as answer:
+            async for line in answer.aiter_lines():
+                if line == "event: ready":
+                    ready.release()
+                elif line.startswith("data: {") and '"tasks":[{' in line:
+                    for task in json.loads(line[6:])["tasks"]:
+                        delays.append((time.monotonic() - changed_at[task["task_id"]]) * 1000)
+
+    limits = httpx.Limits(max_connections=size.pages + 10)
+    async with httpx.AsyncClient(base_url=address, headers=headers, timeout=60, limits=limits) as http:
+        pages = [asyncio.create_task(page(http)) for _ in range(size.pages)]
+        for _ in pages:
+            await ready.acquire()
+        await asyncio.sleep(1)
+        for number in range(TIMES):
+            name = f"task_{number % size.wide:04}"
+            await asyncio.to_thread(_change, stack, name, changed_at)
+            await asyncio.sleep(0.37)
+        await asyncio.sleep(2)
+        for one in pages:
+            one.cancel()
+        await asyncio.gather(*pages, return_exceptions=True)
+    return {"live_delay": _summary(delays), "live_messages": len(delays), "live_expected": TIMES * size.pages}
+
+
+def _change(stack: Stack, task_id: str, changed_at: dict[str, float]) -> None:
+    with contextlib.closing(stack.connect()) as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "update task_instance set state = case state when 'failed' then 'success' else 'failed' end where task_id = %s"
+            " and map_index < 0 and dag_run_id = (select id from dag_run where dag_id = %s and run_id = 'run-1')",
+            (task_id, WIDE),
+        )
+        changed_at[task_id] = time.monotonic()
+
+
+def _clear(http: httpx.Client) -> dict[str, Any]:
+    """Seconds for the preview of a change of all task instances of WIDE, and for the change."""
+    body: dict[str, Any] = {"filter": {"dag_ids": [WIDE]}}
+    counts: list[int] = []
+
+    def post(**options: Any) -> None:
+        answer = http.post(f"{API}/clearByFilter", json=body | options)
+        counts.append(answer.raise_for_status().json()["count"])
+
+    preview_s, clear_s = _timed(post) / 1000, _timed(lambda: post(dry_run=False)) / 1000
+    assert counts[0] == counts[1]
+    return {"cleared": counts[0], "clear_preview_s": round(preview_s, 2), "clear_s": round(clear_s, 2)}
+
+
+def _repeated(http: httpx.Client, path: str, times: int = TIMES) -> dict[str, float]:
+    found = _summary([_timed(lambda: http.get(API + path).raise_for_status()) for _ in range(times)])
+    _say(f"{path}: {found}")
+    return found
+
+
+def _bytes(http: httpx.Client, path: str) -> int:
+    """As it goes over the network."""
+    with http.stream("GET", API + path) as answer:
+        return sum(len(part) for part in answer.iter_raw())
+
+
+def _timed(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return (time.perf_counter() - started) * 1000
+
+
+def _summary(times: Sequence[float]) -> dict[str, float]:
+    if len(times) < 2:
+        return {"p50": round(sum(times), 1), "p95": round(sum(times), 1)}
+    return {"p50": round(statistics.median(times), 1), "p95": round(statistics.quantiles(times, n=20)[-1], 1)}
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
