@@ -33,7 +33,7 @@ ROLES = {
         "(~_kombu.binding* ~paceline:waiters +del)", f"(&{CONTROL} +psubscribe)", f"(&{EVENTS} +publish)",
     ),
     # Sends wakeups and reads queue lengths. It cannot publish tasks.
-    "paceline_web": (CONNECT, "+multi +exec", f"(~{OWN_KEYS} +zadd)", "(~* +llen)"),
+    "paceline_web": (CONNECT, f"(~{OWN_KEYS} +zadd)", "(~* +llen)"),
     # Reads queue lengths and worker events, sends remote control and receives the replies. It cannot publish tasks.
     "paceline_flower": (
         CONNECT, "+info +multi +exec +unsubscribe +punsubscribe", BINDINGS, "(~* +llen)", f"(~{REPORT} +get)",

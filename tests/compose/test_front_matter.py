@@ -63,8 +63,9 @@ def test_each_service_gets_the_passwords_that_it_needs_and_no_others() -> None:
     of_workers = {name: {"WORKER", "REDIS_WORKER", "SPARK"} for name in ("worker", "worker-spark", "worker-spark-heavy", "waiter")}
     assert found == of_workers | {
         "spark-master": {"SPARK"}, "spark-worker": set(), "postgres": {"POSTGRES"}, "flower": {"REDIS_FLOWER", "FLOWER"},
-        "redis": {"REDIS_SCHEDULER", "REDIS_WORKER", "REDIS_FLOWER"}, "scheduler": {"SCHEDULER", "REDIS_SCHEDULER"},
-        "migrate": {"POSTGRES", "SCHEDULER", "REDIS_SCHEDULER", "WORKER"},
+        "web": {"WEB", "REDIS_WEB"},
+        "redis": {"REDIS_SCHEDULER", "REDIS_WORKER", "REDIS_WEB", "REDIS_FLOWER"}, "scheduler": {"SCHEDULER", "REDIS_SCHEDULER"},
+        "migrate": {"POSTGRES", "SCHEDULER", "REDIS_SCHEDULER", "WORKER", "WEB"},
     }  # fmt: skip
 
 
@@ -116,9 +117,10 @@ def test_make_env_writes_what_is_missing_for_its_owner_alone(tmp_path: Path) -> 
     assert env.stat().st_mode & 0o777 == 0o600
 
 
-def test_only_flower_is_published_and_only_on_this_machine() -> None:
-    assert re.findall(r'^ +- "([\d.]+):\$\{PACELINE_FLOWER_PORT:-5555\}:5555"$', COMPOSE, re.MULTILINE) == ["127.0.0.1"]
-    assert COMPOSE.count("ports:") == 1
+def test_only_pages_and_flower_are_published_and_only_on_this_machine() -> None:
+    published = re.findall(r'^ +- "([\d.]+):\$\{PACELINE_(\w+)_PORT:-(\d+)\}:(\d+)"$', COMPOSE, re.MULTILINE)
+    assert published == [("127.0.0.1", "WEB", "8080", "8080"), ("127.0.0.1", "FLOWER", "5555", "5555")]
+    assert COMPOSE.count("ports:") == 2
 
 
 def test_every_package_the_project_names_is_pinned() -> None:

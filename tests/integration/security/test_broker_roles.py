@@ -51,6 +51,10 @@ OTHERS = {
         "LRANGE default 0 -1", "DEL paceline:epoch", "SET paceline:epoch 1", "PUBLISH /0.celery.pidbox x",
         "PSUBSCRIBE /0.celeryev/*", "INFO",
     ],
+    "paceline_web": [
+        "LPUSH default x", "BRPOP default 1", "LRANGE default 0 -1", "ZPOPMIN paceline:doorbell", "GET paceline:queues",
+        "DEL paceline:epoch", "PSUBSCRIBE /0.celery.pidbox", "PUBLISH /0.celery.pidbox x", "INFO",
+    ],
     "paceline_flower": [
         "LPUSH default x", "BRPOP default 1", "LRANGE default 0 -1", "ZADD paceline:doorbell 1 x", "ZPOPMIN paceline:doorbell",
         "DEL default", "PSUBSCRIBE /0.celery.pidbox", "PUBLISH /0.celeryev/x y",

@@ -25,6 +25,7 @@ TRIED: dict[str, list[tuple[str, str]]] = {
     "Flower has no database URL": [
         (f"{REAL}/embedded/test_stack.py", "test_the_environment_of_each_process_is_without_what_is_of_others")
     ],
+    "or change what it has audited": [(f"{REAL}/api/test_process.py", "test_the_role_of_web_processes_may_do_no_more")],
     "`paceline db grant-worker`, nothing else": [
         (f"{REAL}/embedded/test_stack.py", "test_the_environment_of_each_process_is_without_what_is_of_others"),
         ("tests/compose/test_front_matter.py", "test_each_service_gets_the_passwords_that_it_needs_and_no_others"),
@@ -135,7 +136,7 @@ TRIED: dict[str, list[tuple[str, str]]] = {
         (f"{REAL}/cli/test_flower.py", "test_with_a_login_only_metrics_health_and_static_files_answer_without_it")
     ],
     "The port is not published": [
-        ("tests/compose/test_front_matter.py", "test_only_flower_is_published_and_only_on_this_machine"),
+        ("tests/compose/test_front_matter.py", "test_only_pages_and_flower_are_published_and_only_on_this_machine"),
         ("tests/compose/test_front_matter.py", "test_each_service_gets_the_passwords_that_it_needs_and_no_others"),
     ],
     "further messages are only counted": [(MESSAGES, "test_lines_about_refused_messages_are_few")],
