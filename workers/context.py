@@ -41,6 +41,8 @@ class TaskInstance:
         self.resume: Mapping[str, Any] | None = claim.resume
         #: The tasks that this branch skips; None if the task is not a branch.
         self.skipped: tuple[str, ...] | None = () if branches else None
+        #: The results of templates by field.
+        self.rendered_fields: Mapping[str, Any] = {}
         self._claim = claim
         self._dag = dag
         self._store = store

@@ -108,7 +108,7 @@ class Executor:
             try:
                 fault_points.point("code.before")
                 with self._exclusively(task, worker_id):
-                    result = self._try(claim, dag, task)
+                    result = self._try(claim, dag, task, path)
                 fault_points.point("code.after")
             finally:
                 self.slot.leave()
@@ -143,11 +143,11 @@ class Executor:
         with contextlib.nullcontext() if RUNTIMES[task.runtime].keeps_processes else descendants.ended_after():
             yield
 
-    def _try(self, claim: Claim, dag: SerializedDag, task: SerializedTask) -> Outcome:
+    def _try(self, claim: Claim, dag: SerializedDag, task: SerializedTask, path: str) -> Outcome:
         """Run user code and turn whatever comes out of it into one value."""
         try:
             result = self.guard.run(
-                lambda: self._user_code(claim, dag, task),
+                lambda: self._user_code(claim, dag, task, path),
                 timeout_s=task.execution_timeout_s,
                 why_stop=lambda: self.slot.take_stop(claim.dispatch_id),
             )
@@ -158,7 +158,7 @@ class Executor:
             return found
         return result
 
-    def _user_code(self, claim: Claim, dag: SerializedDag, task: SerializedTask) -> Success:
+    def _user_code(self, claim: Claim, dag: SerializedDag, task: SerializedTask, path: str) -> Success:
         """What the task returned, as JSON text, and what it skips; XComError if it is not JSON."""
         if claim.try_number > 1 and claim.resume is None:
             self.store.clear_xcoms(claim)
@@ -166,7 +166,11 @@ class Executor:
         values = context.build(claim, dag, operator, self.store, self.settings.core)
         ti = values["ti"]
         operator = values["task"] = context.decided(operator.unmap(values, claim.map_index), dag.tasks[claim.task_no], claim)
-        value = RUNTIMES[task.runtime].run(operator, values, self.settings, lambda: self.store.jobs(claim))
+        try:
+            value = RUNTIMES[task.runtime].run(operator, values, self.settings, lambda: self.store.jobs(claim))
+        finally:
+            if ti.rendered_fields:
+                logs.keep_rendered(path, ti.rendered_fields)
         if operator.outlets and (said := values["outlet_events"].to_xcom()):
             ti.xcom_push("outlet_events", said)
         # As in Airflow, a task that skips others has no result, unless it is an instance of a mapped task.

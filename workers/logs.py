@@ -4,12 +4,15 @@ If a log cannot be written, because the disk is full, the task continues. The da
 """
 
 import concurrent.futures
+import contextlib
 import io
+import json
 import logging
 import os
 import sys
 import time
 import traceback
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -34,6 +37,8 @@ OUR_FOLDERS = tuple(
 
 worker_log = logging.getLogger("paceline.worker")
 try_path = log_paths.try_path
+#: Characters of a rendered template.
+LONGEST_FIELD = 20_000
 component = log_paths.component
 
 
@@ -182,6 +187,19 @@ class UtcFormatter(logging.Formatter):
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
+
+
+def keep_rendered(log: str, fields: Mapping[str, Any]) -> None:
+    """Write the rendered templates of a try beside its log, for pages. A disk that is full does not fail the task."""
+    shown = {
+        name: secrets_masker.MASK if secrets_masker.looks_secret(name) else secrets_masker.redact(str(value))[:LONGEST_FIELD]
+        for name, value in fields.items()
+    }
+    path = log_paths.rendered_path(log)
+    with contextlib.suppress(OSError):
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, log_paths.FILE_MODE)
+        with os.fdopen(file, "w", encoding="utf-8", errors="backslashreplace") as stream:
+            json.dump(shown, stream)
 
 
 def append_reason(path: str, reason: str) -> None:

@@ -40,6 +40,16 @@ def path(settings: Settings, ti: dict[str, object], try_number: int) -> Path:
     raise NotFoundError(f"{which} has no log on this machine: look on the machine of its worker.")
 
 
+def rendered(settings: Settings, ti: dict[str, object]) -> dict[str, str]:
+    """The rendered templates of the newest try by field; empty if there are none, or they are on another machine."""
+    try:
+        text = Path(log_paths.rendered_path(str(path(settings, ti, int(str(ti["try_number"])))))).read_text(encoding="utf-8")
+        found = json.loads(text)
+    except (OSError, ValueError, NotFoundError):
+        return {}
+    return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
+
+
 def part(file: Path, offset: int, *, ended: bool = True) -> tuple[list[str], int]:
     """The whole lines from a byte offset on, and the offset after them. Only of a try that has ended, also an unfinished last line.
 

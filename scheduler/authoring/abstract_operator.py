@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any, ClassVar, NoReturn, Unpack
 
 from scheduler.authoring import params as params_
@@ -73,6 +74,8 @@ class AbstractOperator(Node, Markable, metaclass=OperatorMeta):
     #: Whether it can decide to skip downstream tasks.
     branches: ClassVar[bool] = False
     template_fields: Sequence[str] = ()
+    #: The results of the templates of this try, by field.
+    rendered_fields: Mapping[str, Any] = MappingProxyType({})
     #: A template field that ends with one of these is the path of a template file.
     template_ext: Sequence[str] = ()
 
@@ -210,6 +213,7 @@ class AbstractOperator(Node, Markable, metaclass=OperatorMeta):
         renderer = templates.Renderer(self.dag, self.template_ext, owner=f"Task {self.task_id!r}", resolved=self.resolved)
         for field in self.template_fields:
             setattr(rendered, field, renderer.render(getattr(self, field), context, field))
+        rendered.rendered_fields = renderer.rendered
         return rendered
 
     def link_results(self) -> None:

@@ -41,6 +41,8 @@ class Renderer:
         self._extensions = tuple(extensions)
         self._owner = owner
         self._native = dag is not None and dag.render_template_as_native_obj
+        #: The results of templates by field, for people.
+        self.rendered: dict[str, Any] = {}
 
     def render(self, value: Any, context: Mapping[str, Any], field: str) -> Any:
         """`value` with every template and task result replaced, at any depth of lists, tuples, sets and dicts.
@@ -80,7 +82,8 @@ class Renderer:
             template = self.environment.get_template(text) if is_file else self.environment.from_string(text)
             rendered = template.render(context)
             # A native template that is only an undefined name returns that object instead of raising.
-            return str(rendered) if isinstance(rendered, StrictUndefined) else rendered
+            found = self.rendered[field] = str(rendered) if isinstance(rendered, StrictUndefined) else rendered
+            return found
         except PacelineError:
             raise
         except UndefinedError as error:

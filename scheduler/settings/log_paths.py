@@ -21,6 +21,11 @@ def try_path(folder: Path, *, dag_id: str, run_id: str, task_id: str, map_index:
     return f"{_task_folder(folder, dag_id, run_id, task_id, map_index)}/try-{try_number}.log"
 
 
+def rendered_path(log: str) -> str:
+    """Return the path of the rendered templates of a try, beside its log."""
+    return f"{log.removesuffix('.log')}.rendered.json"
+
+
 def incomplete(why: str) -> str:
     """Return the note on missing log lines for the reason of a try. The log itself may have no space left for it."""
     return f"{_INCOMPLETE}{why}"

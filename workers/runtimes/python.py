@@ -51,6 +51,7 @@ def run(operator: AbstractOperator, values: running.Context) -> object:
 
 def _execute(operator: AbstractOperator, values: running.Context) -> object:
     values["task"] = rendered = operator.render(values)
+    values["ti"].rendered_fields = rendered.rendered_fields
     resume = values["ti"].resume or {}
     if "method" in resume:
         result = rendered.resume_execution(*_continuation(resume), values)

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
 
-from scheduler.api import params
+from scheduler.api import logs, params
 from scheduler.api.call import Api, Call
 from scheduler.api.models import task_instances as models
 from scheduler.api.params import CursorPage, Number, Strings, ranges
@@ -226,7 +226,8 @@ def _operators(api: Call, version_id: int) -> dict[str, str]:
 
 
 def shown(api: Call, dag_id: str, run_id: str, task_id: str, map_index: int) -> dict[str, Any]:
-    return with_operators(api, [api.read(instances.instance, dag_id, run_id, task_id, map_index=map_index)])[0]
+    row = with_operators(api, [api.read(instances.instance, dag_id, run_id, task_id, map_index=map_index)])[0]
+    return row | {"rendered_fields": logs.rendered(api.settings, row)}
 
 
 def _tries(api: Call, dag_id: str, run_id: str, task_id: str, map_index: int) -> dict[str, Any]:

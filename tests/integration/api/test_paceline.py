@@ -71,6 +71,16 @@ def test_owners_are_listed_and_filtered(web: Web, world: World) -> None:
     assert (task["owner"], task["doc_md"]) == ("ada", "# A")
 
 
+def test_rendered_templates_are_those_of_the_newest_try(web: Web, world: World) -> None:
+    log = world.log("good", "extract", "one\n")
+    shown = f"{ETL}/dagRuns/good/taskInstances/extract"
+    assert get(web, shown)["rendered_fields"] == {}
+    log.with_name("try-1.rendered.json").write_text('{"bash_command": "echo 1"}')
+    assert get(web, f"{shown}?")["rendered_fields"] == {"bash_command": "echo 1"}
+    log.with_name("try-1.rendered.json").write_text("nonsense")
+    assert get(web, f"{shown}?x")["rendered_fields"] == {}
+
+
 def test_why_has_the_history(web: Web, world: World) -> None:
     load = get(web, f"{ETL}/dagRuns/good/taskInstances/load/why")
 
