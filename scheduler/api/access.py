@@ -167,6 +167,7 @@ TABLE: Mapping[str, Needs] = {
     "POST /markByFilter": OPERATOR_OF_ANY,
     "POST /deleteByFilter": OPERATOR_OF_ANY,
     "GET /events": VIEWER_OF_ANY,
+    "GET /recentRuns": VIEWER_OF_ANY,
     "GET /dags/{dag_id}/grid": VIEWER_OF_DAG,
     "GET /dags/{dag_id}/graph": VIEWER_OF_DAG,
     f"GET {RUN}/timeline": VIEWER_OF_DAG,

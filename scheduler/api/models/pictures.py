@@ -114,6 +114,23 @@ class Timeline(Model):
     critical_path: list[str]
 
 
+class RecentRun(Model):
+    """A run in a row of bars."""
+
+    dag_run_id: str = from_row("run_id")
+    run_type: str
+    state: RunState
+    run_after: datetime
+    start_date: datetime | None = from_row("started_at")
+    end_date: datetime | None = from_row("ended_at")
+
+
+class RecentRuns(Model):
+    """The newest runs of several DAGs, by DAG, the newest first."""
+
+    dags: dict[str, list[RecentRun]]
+
+
 class Progress(Model):
     """The progress of a Spark task, and the applications that it submitted."""
 

@@ -62,6 +62,13 @@ def tagged(filters: Filters, tags: Collection[str] | None, *, with_all: bool) ->
     return filters.where(f"v.data->'tags' {'?&' if with_all else '?|'} {filters.parameter(list(tags))}::text[]")
 
 
+def visible(connection: Connection, dag_ids: Collection[str], tags: Collection[str] | None) -> list[str]:
+    """Those of these DAGs that have one of these tags; None is all."""
+    chosen = filters().visible(tags).one_of("dag_id", dag_ids)
+    rows = connection.exec_driver_sql(f"select d.dag_id from dag d {chosen.sql}", chosen.parameters)
+    return list(rows.scalars())
+
+
 def owned(filters: Filters, owners: Collection[str] | None) -> Filters:
     """DAGs with a task of one of these owners."""
     return filters.where(f"v.data->'owners' ?| {filters.parameter(list(owners))}::text[]") if owners else filters

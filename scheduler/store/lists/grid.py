@@ -1,6 +1,6 @@
 """The grid of a DAG: its newest runs, with one character for the state of each task."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import Connection
@@ -41,6 +41,22 @@ MAPPED = """
 select t.dag_run_id, t.task_no, coalesce(t.state, 'none') as state, count(*) as count, max(t.try_number) as try_number
   from task_instance t where t.dag_run_id = any(%s) and t.map_index >= 0 group by 1, 2, 3
 """
+
+
+#: One probe of an index for each DAG, however many runs it has.
+RECENT = """
+select n.* from unnest(%(dags)s::text[]) w (dag_id) cross join lateral (
+       select r.dag_id, r.run_id, r.run_type, r.state, r.run_after, r.started_at, r.ended_at from dag_run r
+        where r.dag_id = w.dag_id order by r.run_after desc, r.id desc limit %(limit)s) n
+"""
+
+
+def recent(connection: Connection, dag_ids: Collection[str], limit: int) -> dict[str, list[Row]]:
+    """The newest runs of each of these DAGs, the newest first."""
+    found: dict[str, list[Row]] = {}
+    for row in rows.dicts(connection.exec_driver_sql(RECENT, {"dags": list(dag_ids), "limit": limit})):
+        found.setdefault(row["dag_id"], []).append(row)
+    return found
 
 
 def filters() -> Filters:

@@ -43,6 +43,13 @@ def test_the_grid_of_runs_with_another_version(web: Web, world: World) -> None:
     assert [run["states"] for run in older["runs"]] == ["fuu", "sss"]
 
 
+def test_recent_runs_of_the_dags_that_an_account_may_see(web: Web, world: World) -> None:
+    found = get(web, f"{PREFIX}/recentRuns?dag_ids=etl&dag_ids=hourly&dag_ids=nothing&limit=2")["dags"]
+    assert {dag_id: [run["dag_run_id"] for run in runs] for dag_id, runs in found.items()} == {"etl": ["now", "bad"]}
+    with web.http(web.account("tim", tags={"other": "admin"})) as http:
+        assert http.get(f"{PREFIX}/recentRuns?dag_ids=etl").json() == {"dags": {}}
+
+
 def test_the_graph_is_that_of_a_version(web: Web, world: World) -> None:
     graph = get(web, f"{ETL}/graph")
 
