@@ -16,7 +16,6 @@ from scheduler.api.errors import ForbiddenError
 from scheduler.api.login import SAFE, Logins
 from scheduler.api.stream import Stream
 from scheduler.messaging.wakeups import Wakeups
-from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Settings
 from scheduler.store.accounts import audit
 from scheduler.store.accounts.accounts import Account
@@ -91,10 +90,6 @@ class Call:
 
     def cipher(self) -> Cipher:
         return Cipher.of(self.settings, make=True)
-
-    def version(self, version_id: int) -> SerializedDag:
-        """A version of a DAG, from the cache of this process."""
-        return self.read(self.service.versions.dag, version_id)
 
 
 def authorize_dag(connection: Connection, account: Account, needs: access.Needs, dag_id: str) -> None:

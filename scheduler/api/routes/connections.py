@@ -10,7 +10,6 @@ from scheduler.api.call import Api, Call
 from scheduler.api.models import records as models
 from scheduler.api.models.base import BulkResponse
 from scheduler.api.params import Page, UpdateMask
-from scheduler.authoring.connection import Connection
 from scheduler.exceptions import NotFoundError, PacelineError, UsageError
 from scheduler.masking import secrets_masker
 from scheduler.store.lists import records
@@ -71,7 +70,7 @@ def delete_connection(api: Api, connection_id: str) -> None:
 
 def _create(api: Call, body: models.ConnectionBody, *, overwrite: bool) -> dict[str, Any]:
     values = body.model_dump(by_alias=True, exclude={"connection_id", "team_name"}, exclude_none=True)
-    made = Connection.from_json(body.connection_id, values)
+    made = store.from_values(body.connection_id, values)
     api.write(store.add, [made], api.cipher(), existing="overwrite" if overwrite else "fail")
     return _one(api, body.connection_id)
 
@@ -84,7 +83,7 @@ def _patch(api: Call, body: models.ConnectionBody, mask: list[str] | None) -> di
     values = {name: value for name, value in now.as_dict().items() if name != "conn_id"}
     # A client that sends back what it was shown must not store the masks.
     values |= {name: value for name, value in chosen.items() if name not in {"password", "extra"} or value != shown[name]}
-    made = Connection.from_json(body.connection_id, {name: value for name, value in values.items() if value is not None})
+    made = store.from_values(body.connection_id, {name: value for name, value in values.items() if value is not None})
     api.write(store.add, [made], api.cipher(), existing="overwrite")
     return _one(api, body.connection_id)
 

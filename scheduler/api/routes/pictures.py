@@ -45,7 +45,7 @@ def get_grid(
 ) -> dict[str, Any]:
     """The newest runs of a DAG with the state of each task, one character for each. The rows are the tasks of one version."""
     version = _version(api, dag_id, version_number)
-    dag = api.version(version["version_id"])
+    dag = api.read(api.service.versions.dag, version["version_id"])
     filters = grid.filters().equals("dag_id", dag_id).one_of("run_type", run_type).one_of("state", state)
     filters.between("run_after", ranges_["run_after"]).matches("run_id", run_id_pattern)
     found, columns = api.read(grid.grid, filters, Page(limit, offset), dag, api.service.versions.dag)
@@ -64,7 +64,7 @@ def get_grid(
 def get_graph(api: Api, dag_id: str, version_number: VersionNumber = None) -> dict[str, Any]:
     """Tasks, groups and edges of a version of a DAG, by default the newest one."""
     version = _version(api, dag_id, version_number)
-    dag = api.version(version["version_id"])
+    dag = api.read(api.service.versions.dag, version["version_id"])
     edges = [(above, below) for above, found in enumerate(dag.downstream) for below in found]
     nodes = [
         {
@@ -90,7 +90,7 @@ def get_timeline(api: Api, dag_id: str, dag_run_id: str) -> dict[str, Any]:
     run = api.read(runs.run, dag_id, dag_run_id)
     bars = api.read(timeline.bars, run["id"])
     try:
-        path = timeline.critical_path(api.version(run["version_id"]), bars)
+        path = timeline.critical_path(api.read(api.service.versions.dag, run["version_id"]), bars)
     except UnreadableVersionError:
         path = []
     return run | {"now": api.read(timeline.now), "bars": bars, "critical_path": path}

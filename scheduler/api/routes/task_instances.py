@@ -220,7 +220,7 @@ def with_operators(api: Call, rows: list[dict[str, Any]]) -> list[dict[str, Any]
 def _operators(api: Call, version_id: int) -> dict[str, str]:
     """The operators of a version by task ID; none if only another version of Paceline can read it."""
     try:
-        return {task.task_id: task.operator for task in api.version(version_id).tasks}
+        return {task.task_id: task.operator for task in api.read(api.service.versions.dag, version_id).tasks}
     except UnreadableVersionError:
         return {}
 
@@ -251,7 +251,7 @@ def _dependencies(api: Call, dag_id: str, run_id: str, task_id: str, map_index: 
 
 def of_group(api: Call, dag_id: str, run_id: str, group_id: str) -> list[str]:
     """The tasks of a group and of the groups in it. NotFoundError."""
-    dag = api.version(api.read(runs.run, dag_id, run_id)["version_id"])
+    dag = api.read(api.service.versions.dag, api.read(runs.run, dag_id, run_id)["version_id"])
     inner = {group_id}
     for group in dag.groups:  # outer groups first
         if group.get("parent") in inner:

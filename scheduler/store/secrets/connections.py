@@ -15,6 +15,11 @@ COLUMNS = ("conn_id", "conn_type", "description", "host", "login", "password", "
 READ = f"select {', '.join(COLUMNS)} from connection where conn_id = %s"
 
 
+def from_values(conn_id: str, values: Mapping[str, Any]) -> Connection:
+    """A new connection of these fields. PacelineError if one is wrong."""
+    return Connection.from_json(conn_id, dict(values))
+
+
 def from_row(row: Mapping[str, Any], cipher: Cipher) -> Connection:
     """The connection in a row of READ, decrypted."""
     values = dict(row)
