@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from scheduler.messaging import wakeups
     from scheduler.services import prune
     from scheduler.settings import data_folder, log_paths
+    from scheduler.store.accounts import accounts, audit, keys, passwords
     from scheduler.store.actions import backfills, clear, delete, mark, pools
     from scheduler.store.dags import assets, dags, schedules
     from scheduler.store.db import database, migrate, roles
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
     from scheduler.store.upkeep import notices, retention
 
 __all__ = [
-    "assets", "backfills", "clear", "connections", "dags", "data_folder", "database", "delete", "events", "log_paths", "mark",
-    "migrate", "notices", "overview", "pools", "progress", "prune", "reads", "retention", "roles", "runs", "schedules", "selection",
-    "variables", "wakeups",
+    "accounts", "assets", "audit", "backfills", "clear", "connections", "dags", "data_folder", "database", "delete", "events",
+    "keys", "log_paths", "mark", "migrate", "notices", "overview", "passwords", "pools", "progress", "prune", "reads", "retention",
+    "roles", "runs", "schedules", "selection", "variables", "wakeups",
 ]  # fmt: skip
 
 _NAMES = {
@@ -27,6 +28,7 @@ _NAMES = {
     "scheduler.messaging": ["wakeups"],
     "scheduler.services": ["prune"],
     "scheduler.settings": ["data_folder", "log_paths"],
+    "scheduler.store.accounts": ["accounts", "audit", "keys", "passwords"],
     "scheduler.store.actions": ["backfills", "clear", "delete", "mark", "pools"],
     "scheduler.store.dags": ["assets", "dags", "schedules"],
     "scheduler.store.db": ["database", "migrate", "roles"],

@@ -1,25 +1,13 @@
 """`paceline users`: manages the accounts of the web pages and the REST API."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from scheduler.cli import options, output
-from scheduler.cli.lazy import Later
+from scheduler.cli.late import accounts, audit, database, keys, passwords
 from scheduler.exceptions import PacelineError
-
-if TYPE_CHECKING:
-    from scheduler.store.accounts import accounts, audit, keys, passwords
-    from scheduler.store.db import database
-else:
-    accounts = Later("scheduler.store.accounts.accounts")
-    audit = Later("scheduler.store.accounts.audit")
-    keys = Later("scheduler.store.accounts.keys")
-    passwords = Later("scheduler.store.accounts.passwords")
-    database = Later("scheduler.store.db.database")
 
 ROLE = click.Choice(["viewer", "operator", "admin"])
 DAY_S = 86_400.0
@@ -36,28 +24,24 @@ def users() -> None:
 @click.option("--tag", "tags", multiple=True, metavar="TAG=ROLE", help="Rights on the DAGs with this tag. Can be repeated.")
 @click.option("--password", help="The password, or - to read it from standard input. Default: a random one, which is printed.")
 @options.as_json
-def create(name: str, *, role: str | None, tags: tuple[str, ...], password: str | None, json_wanted: bool) -> None:
+def create(name: str, *, role: str | None, tags: tuple[str, ...], password: str | None) -> None:
     """Create an account. Without --role, it has only the rights of --tag."""
     chosen = _given(password)
     generated = passwords.generated() if chosen is None else None
     by_tag = dict(_tag(one) for one in tags)
     _change("users.create", name, lambda c: accounts.create(c, name, chosen or generated or "", role=role, tags=by_tag))
-    if json_wanted:
-        output.print_json({"name": name, "role": role, "tags": by_tag, "password": generated})
-    else:
-        click.echo(f"Account {name} is created." + (f" Its password is {generated}" if generated else ""))
+    text = f"Account {name} is created." + (f" Its password is {generated}" if generated else "")
+    output.result({"name": name, "role": role, "tags": by_tag, "password": generated}, text)
 
 
 @users.command("list")
 @options.as_json
-def list_(json_wanted: bool) -> None:
+def list_() -> None:
     """List all accounts with their rights."""
-    rows = _run(accounts.accounts)
-    if json_wanted:
-        output.print_json(rows)
-    else:
+    rows = options.transact(accounts.accounts)
+    if not output.json_wanted():
         rows = [row | {"tags": ", ".join(f"{tag}={role}" for tag, role in sorted(row["tags"].items()))} for row in rows]
-        output.table(rows, ["name", "role", "tags", "sessions", "tokens", "created_at"], empty="No accounts.")
+    output.listing(rows, ["name", "role", "tags", "sessions", "tokens", "created_at"], empty="No accounts.")
 
 
 @users.command()
@@ -77,7 +61,7 @@ def password(name: str, password: str | None) -> None:
 @click.option("--label", default="cli", show_default=True, help="A name to recognize the token by.")
 @click.option("--revoke", is_flag=True, help="Delete the tokens with this label instead.")
 @options.as_json
-def token(name: str, *, days: float, label: str, revoke: bool, json_wanted: bool) -> None:
+def token(name: str, *, days: float, label: str, revoke: bool) -> None:
     """Create an API token of an account and print it once. Use it as `Authorization: Bearer TOKEN`."""
     if revoke:
         _change("users.revoke_token", name, lambda c: keys.revoke(c, accounts.account_id(c, name), label))
@@ -86,10 +70,7 @@ def token(name: str, *, days: float, label: str, revoke: bool, json_wanted: bool
     issued, expires_at = _change(
         "users.token", name, lambda c: keys.issue(c, accounts.account_id(c, name), "token", lasts_s=days * DAY_S, name=label)
     )
-    if json_wanted:
-        output.print_json({"name": name, "label": label, "token": issued, "expires_at": expires_at})
-    else:
-        click.echo(issued)
+    output.result({"name": name, "label": label, "token": issued, "expires_at": expires_at}, issued)
 
 
 @users.command()
@@ -110,11 +91,7 @@ def _change(event: str, name: str, work: Callable[[Any], Any]) -> Any:
         )
         return result
 
-    return _run(both)
-
-
-def _run(work: Callable[[Any], Any]) -> Any:
-    return options.transact(work)
+    return options.transact(both)
 
 
 def _given(password: str | None) -> str | None:

@@ -84,5 +84,3 @@ def _entry(key: str, given: Any) -> tuple[str, str, str | None]:
     if description is not None and not isinstance(description, str):
         raise PacelineError(f"The description of variable {key!r} must be a text.")
     return key, given if isinstance(given, str) else json.dumps(given, ensure_ascii=False), description
-
-

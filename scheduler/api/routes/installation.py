@@ -6,11 +6,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Header, Query
 from fastapi.responses import PlainTextResponse, Response
 
-from scheduler import settings as all_settings
 from scheduler.api.call import PREFIX, Api
 from scheduler.api.models.installation import Config, JobPage
 from scheduler.api.params import Page, ranges
 from scheduler.exceptions import NotFoundError
+from scheduler.settings import Settings
+from scheduler.settings.model import effective, keys
 from scheduler.store.lists import records
 
 router = APIRouter()
@@ -97,11 +98,11 @@ def get_providers(api: Api, page: Page) -> dict[str, Any]:
     return {"providers": [], "total_entries": 0}
 
 
-def _config(settings: all_settings.Settings) -> dict[str, dict[str, str]]:
+def _config(settings: Settings) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
-    for key in all_settings.keys():  # noqa: SIM118 - a function of the module
+    for key in keys():
         section, _, name = key.partition(".")
-        value = all_settings.effective(settings, key)
+        value = effective(settings, key)
         found.setdefault(section, {})[name] = "" if value is None else str(value)
     return found
 
