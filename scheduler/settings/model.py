@@ -20,12 +20,8 @@ from scheduler.settings.types import Count, DatabaseUrl, DataUrl, FernetKeys, Se
 #: Bytes. The kernel's limit is 107 on Linux and 103 on macOS.
 LONGEST_SOCKET_PATH = 100
 #: The database roles of the embedded server.
-EMBEDDED_OWNER, EMBEDDED_SCHEDULER, EMBEDDED_WORKER, EMBEDDED_WEB = (
-    "postgres",
-    "paceline_scheduler",
-    "paceline_worker",
-    "paceline_web",
-)
+EMBEDDED_OWNER, EMBEDDED_SCHEDULER = "postgres", "paceline_scheduler"
+EMBEDDED_WORKER, EMBEDDED_WEB = "paceline_worker", "paceline_web"
 #: Keys whose values contain passwords, which are masked in output.
 SECRET_URLS = frozenset({"database.url", "database.owner_url", "broker.url", "worker.database_url", "web.database_url"})
 #: Keys whose values are secrets: never printed.
