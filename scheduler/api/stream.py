@@ -1,6 +1,7 @@
 """The event stream: one look at the database for all open pages of a web process, fanned out in memory."""
 
 import asyncio
+import contextlib
 import json
 import logging
 import threading
@@ -22,6 +23,8 @@ log = logging.getLogger("paceline.web")
 
 #: Seconds between two looks, while a page is open.
 INTERVAL_S = 0.25
+#: Seconds for the first look.
+READY_S = 5.0
 #: Seconds after which an idle stream sends a comment, so that no proxy closes it.
 KEEP_ALIVE_S = 15.0
 #: Seconds after which a stream ends. The page connects again, which checks its login again.
@@ -75,6 +78,8 @@ class Stream:
         self._stopping = stopping
         self._pages: set[_Page] = set()
         self._looking: asyncio.Task[None] | None = None
+        #: Set after the first look, from which on no change is missed.
+        self._sees = asyncio.Event()
         #: Looks since the start, for tests: they do not grow with the number of pages.
         self.looks = 0
 
@@ -88,9 +93,13 @@ class Stream:
         page = _Page(wanted)
         self._pages.add(page)
         if self._looking is None or self._looking.done():
+            self._sees.clear()
             self._looking = asyncio.create_task(self._look())
         ends_at = time.monotonic() + LONGEST_S
         try:
+            # What the page reads after `ready` is not older than the first look. Without PostgreSQL, a `reset` follows.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._sees.wait(), READY_S)
             yield "retry: 2000\n" + event("ready", {})
             said_at = time.monotonic()
             while not self._stopping.is_set() and time.monotonic() < ends_at:
@@ -123,6 +132,7 @@ class Stream:
                 if is_away:
                     self._tell(event("reset", {}))
                 is_away = False
+                self._sees.set()
                 if changes is not None:
                     self._send(changes)
             await asyncio.sleep(max(INTERVAL_S - (time.monotonic() - started), INTERVAL_S / 2))

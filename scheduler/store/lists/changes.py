@@ -100,7 +100,7 @@ class Watch:
         return self._changes(connection, now, runs, changed, dags=not same_dags)
 
     def _move_on(self, now: datetime, open_: Collection[str], found: list[Event]) -> None:
-        before = self.last or now
+        before = self.last or now - LONGEST
         self.open = {one: self.open.get(one, before) for one in open_}
         self.since = max(min([now, *self.open.values()]), now - LONGEST)
         self.last = now

@@ -96,6 +96,14 @@ def test_a_late_commit_is_not_missed(web: Web, world: World) -> None:
         eventually(lambda: ("bad", "queued") in page.runs(), timeout=20)
 
 
+def test_a_change_that_began_before_the_first_look_is_not_missed(web: Web, world: World) -> None:
+    with world.scenario.engine.connect() as late:
+        late.exec_driver_sql("update dag_run set state = 'queued', ended_at = null, started_at = null where run_id = 'bad'")
+        with listening(web, "?dag_id=etl") as page:
+            late.commit()
+            eventually(lambda: ("bad", "queued") in page.runs(), timeout=20)
+
+
 def test_the_number_of_looks_does_not_grow_with_pages(web: Web, world: World) -> None:
     statements: list[str] = []
     event.listen(web.engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
