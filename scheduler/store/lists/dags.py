@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 
 from scheduler.authoring import timetable
 from scheduler.exceptions import NotFoundError, PacelineError, UnreadableVersionError
+from scheduler.serialized.tasks import complete
 from scheduler.store.lists.listing import Entries, Filters, Page, Row, entries, first
 
 #: `data - 'tasks'` is one read of the stored version, whatever is picked from it.
@@ -106,7 +107,7 @@ def dag(connection: Connection, dag_id: str) -> Row:
 
 
 def tasks(connection: Connection, dag_id: str) -> list[Row]:
-    """The tasks of the newest version, in topological order, as they are stored. NotFoundError."""
+    """The tasks of the newest version, in topological order, with all fields. NotFoundError."""
     row = connection.exec_driver_sql(
         "select v.data->'tasks' as tasks from dag d join dag_version v on v.id = d.version_id where d.dag_id = %s", (dag_id,)
     ).first()
@@ -114,7 +115,7 @@ def tasks(connection: Connection, dag_id: str) -> list[Row]:
         raise NotFoundError(f"There is no DAG {dag_id!r}.")
     if not isinstance(row.tasks, list):
         raise UnreadableVersionError(f"The stored version of DAG {dag_id!r} has no tasks: reparse its file.")
-    return row.tasks
+    return [complete(task) for task in row.tasks]
 
 
 def tags_of(connection: Connection, dag_id: str) -> list[str] | None:

@@ -41,6 +41,7 @@ REVIEWED: dict[tuple[str, str], str] = {
     ("records.py", "filters.sql"): "made of columns that the package names and of placeholders, see listing.Filters",
     ("records.py", "key('u')"): "made of a constant",
     ("records.py", "key('w.uri')"): "made of a constant",
+    ("roles.py", "kind"): "one of two texts in the function",
     ("runs.py", "column"): "one of two texts of the module",
     ("runs.py", "table"): "one of two texts of the module",
     ("runs.py", "filters.sql"): "made of columns that the package names and of placeholders, see listing.Filters",
