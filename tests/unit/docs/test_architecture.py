@@ -1,12 +1,19 @@
-"""docs/explanation/architecture.md names every package, and nothing that does not exist."""
+"""docs/explanation/architecture.md names every package, and nothing that does not exist; few arrows join the rooms."""
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
 #: Packages that the page describes as parts of another one.
 INNER = {"scheduler/store/db/migrations", "scheduler/authoring/timetables", "workers/spark"}
+#: The rooms that serve pages and the REST API. Everything else is the engine.
+WEB = {"scheduler/api"}
+#: Of the engine, and what WEB adds: rooms, arrows of imports at start, and all arrows, with imports in functions and for types.
+MOST = {"engine": (27, 125, 134), "web": (1, 7, 8)}
+MOST_STORE_ROOMS = 11
 
 
 def named() -> set[str]:
@@ -28,3 +35,69 @@ def test_every_file_and_folder_on_the_page_exists() -> None:
 
 def test_every_package_is_on_the_page() -> None:
     assert packages() - named() == set()
+
+
+def room(path: Path) -> str:
+    """A folder of scheduler/ or workers/ is a room, and so are a module of scheduler/ and the modules of workers/."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return parts[0] if parts[1] == "__init__" or (parts[0] == "workers" and len(parts) == 2) else "/".join(parts[:2])
+
+
+def imports(node: ast.AST, *, at_start: bool) -> Iterator[str]:
+    """Every name that may be a module. `at_start` leaves out imports inside functions and for types."""
+    if at_start and (isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or _is_for_types(node)):
+        return
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        yield from (f"{node.module}.{alias.name}" for alias in node.names)
+    for child in ast.iter_child_nodes(node):
+        yield from imports(child, at_start=at_start)
+
+
+def _is_for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+
+
+def arrows(*, at_start: bool) -> set[tuple[str, str]]:
+    """Each pair of rooms of which the first imports the second."""
+    rooms = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): room(path)
+        for name in ("scheduler", "workers")
+        for path in (ROOT / name).rglob("*.py")
+    }
+    found = set()
+    for name in ("scheduler", "workers"):
+        for path in (ROOT / name).rglob("*.py"):
+            for one in imports(ast.parse(path.read_text(encoding="utf-8")), at_start=at_start):
+                target = rooms.get(one) or rooms.get(one.rpartition(".")[0])
+                if target is not None and target != room(path):
+                    found.add((room(path), target))
+    return found
+
+
+def counts() -> dict[str, tuple[int, int, int]]:
+    """As MOST has them. An arrow from or to a room of WEB is one that WEB adds."""
+    rooms = {room(path) for name in ("scheduler", "workers") for path in (ROOT / name).rglob("*.py")}
+    drawn = [arrows(at_start=True), arrows(at_start=False)]
+    of_web = [sum(not WEB.isdisjoint(arrow) for arrow in one) for one in drawn]
+    start, every = (len(one) - added for one, added in zip(drawn, of_web, strict=True))
+    return {"engine": (len(rooms - WEB), start, every), "web": (len(rooms & WEB), *of_web)}
+
+
+def test_rooms_and_arrows_do_not_become_more() -> None:
+    found = counts()
+
+    for part, most in MOST.items():
+        assert all(count <= limit for count, limit in zip(found[part], most, strict=True)), (part, found[part], most)
+
+
+def test_the_page_states_the_limits() -> None:
+    for part, most in MOST.items():
+        assert f"| {part} | {' | '.join(map(str, most))} |" in PAGE
+
+
+def test_the_store_has_few_rooms() -> None:
+    store = [one for one in (ROOT / "scheduler" / "store").iterdir() if (one / "__init__.py").exists()]
+
+    assert len(store) <= MOST_STORE_ROOMS, sorted(one.name for one in store)
