@@ -11,13 +11,9 @@ from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 
-from scheduler.api import asgi, database, errors, routes
+from scheduler.api import asgi, errors, routes
 from scheduler.api.call import PREFIX, Service, admitted, ended
-from scheduler.api.login import Logins
-from scheduler.api.stream import Stream
-from scheduler.messaging.wakeups import Wakeups, client
 from scheduler.settings import Settings
-from scheduler.store.dags.versions import Versions
 
 log = logging.getLogger("paceline.web")
 
@@ -27,28 +23,13 @@ DESCRIPTION = "Paceline's REST API. Paths and fields are those of Airflow's stab
 
 def create(settings: Settings, stopping: threading.Event | None = None) -> FastAPI:
     """The application of one web process."""
-    engine = database.create(settings)
-    stopping = stopping or threading.Event()
-    service = Service(
-        settings,
-        engine,
-        Logins(settings, engine),
-        Wakeups(settings),
-        client(settings),
-        Stream(engine, stopping),
-        stopping,
-        Versions(),
-    )
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         # More threads than connections would only wait for one.
         anyio.to_thread.current_default_thread_limiter().total_tokens = settings.web.pool_size + 2
         yield
-        service.stopping.set()
-        service.wakeups.close()
-        service.broker.close()
-        engine.dispose()
+        app.state.service.close()
 
     app = FastAPI(
         title=TITLE,
@@ -62,7 +43,7 @@ def create(settings: Settings, stopping: threading.Event | None = None) -> FastA
         redirect_slashes=False,
         max_body_size=settings.web.max_request_bytes,
     )
-    app.state.service = service
+    app.state.service = Service.of(settings, stopping)
     errors.install(app)
     for public in routes.PUBLIC:
         app.include_router(public)
@@ -75,7 +56,7 @@ def create(settings: Settings, stopping: threading.Event | None = None) -> FastA
         return JSONResponse(request.app.openapi())
 
     app.include_router(api)
-    app.add_middleware(_Audited, service=service)
+    app.add_middleware(_Audited)
     app.add_middleware(asgi.EntityTags)
     app.add_middleware(asgi.Prefix, base_path=settings.web.base_path)
     return app
@@ -88,9 +69,8 @@ def _operation_id(route: APIRoute) -> str:
 class _Audited:
     """Completes the audit entry of a change with the status of its response."""
 
-    def __init__(self, app: asgi.App, service: Service) -> None:
+    def __init__(self, app: asgi.App) -> None:
         self._app = app
-        self._service = service
 
     async def __call__(self, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
         status = 500
@@ -102,13 +82,14 @@ class _Audited:
                 entry = scope.get("state", {}).pop("audit", None)
                 # Before the response: a client that has it finds the complete entry.
                 if entry is not None:
-                    await self._end(entry, status)
+                    await _end(scope["app"].state.service, entry, status)
             await send(message)
 
         await self._app(scope, receive, noted)
 
-    async def _end(self, entry: int, status: int) -> None:
-        try:
-            await anyio.to_thread.run_sync(ended, self._service, entry, status)
-        except Exception:
-            log.exception("The status %d of audit entry %d is not stored", status, entry)
+
+async def _end(service: Service, entry: int, status: int) -> None:
+    try:
+        await anyio.to_thread.run_sync(ended, service, entry, status)
+    except Exception:
+        log.exception("The status %d of audit entry %d is not stored", status, entry)

@@ -4,18 +4,17 @@ import json
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
+from typing import Annotated, Any, Concatenate, ParamSpec, Self, TypeVar
 
 import redis
 from fastapi import Depends, Request
 from sqlalchemy import Connection, Engine
 
-from scheduler.api import access
-from scheduler.api.database import acting_as
+from scheduler.api import access, database
 from scheduler.api.errors import ForbiddenError
 from scheduler.api.login import SAFE, Logins
 from scheduler.api.stream import Stream
-from scheduler.messaging.wakeups import Wakeups
+from scheduler.messaging import wakeups
 from scheduler.settings import Settings
 from scheduler.store.accounts import audit
 from scheduler.store.accounts.accounts import Account
@@ -43,12 +42,27 @@ class Service:
     settings: Settings
     engine: Engine
     logins: Logins
-    wakeups: Wakeups
+    wakeups: wakeups.Wakeups
     broker: redis.Redis
     stream: Stream
     #: Set when the process shuts down: streams end then.
     stopping: threading.Event
     versions: Versions
+
+    @classmethod
+    def of(cls, settings: Settings, stopping: threading.Event | None = None) -> Self:
+        """The service of a web process with these settings. It connects to nothing yet."""
+        engine = database.create(settings)
+        stopping = stopping or threading.Event()
+        logins, sender, stream = Logins(settings, engine), wakeups.Wakeups(settings), Stream(engine, stopping)
+        return cls(settings, engine, logins, sender, wakeups.client(settings), stream, stopping, Versions())
+
+    def close(self) -> None:
+        """End its streams, and close its connections."""
+        self.stopping.set()
+        self.wakeups.close()
+        self.broker.close()
+        self.engine.dispose()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +80,7 @@ class Call:
     @property
     def engine(self) -> Engine:
         """The engine for changes; their events name the account."""
-        return acting_as(self.service.engine, self.account.name)
+        return database.acting_as(self.service.engine, self.account.name)
 
     def read(self, work: Callable[Concatenate[Connection, P], R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Return `work(connection, ...)`."""

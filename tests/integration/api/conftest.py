@@ -11,25 +11,33 @@ import httpx
 import pytest
 import uvicorn
 from airflow_client import client as airflow
+from argon2 import PasswordHasher
 from support.scenario import Scenario, chain, dag
 from support.waiting import eventually
 
 from scheduler.api import app as apps
+from scheduler.api.call import Service
 from scheduler.api.serve import config
 from scheduler.settings import Settings, log_paths
 from scheduler.states import TaskState as S
-from scheduler.store.accounts import accounts, keys
+from scheduler.store.accounts import accounts, keys, passwords
 from scheduler.store.db.database import transact
 from scheduler.store.worker.claims import Ending
 
 PASSWORD = "correct horse battery"
 
 
-class Web:
-    """A running web process."""
+@pytest.fixture(autouse=True)
+def quick_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hash with argon2id in microseconds: with its defaults a hash takes 0.16 s of CPU, and each test needs some."""
+    quick = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
+    monkeypatch.setattr(passwords, "_hasher", lambda: quick)
+
+
+class Server:
+    """A web server in a thread. Each test can have a service of its own on it, since to make the routes takes long."""
 
     def __init__(self, settings: Settings) -> None:
-        self.settings = settings
         self.app = apps.create(settings)
         self._server = uvicorn.Server(config(settings, self.app))
         self._thread = threading.Thread(target=self._server.run, daemon=True)
@@ -37,7 +45,27 @@ class Web:
         eventually(lambda: self._server.started, timeout=30)
         port = self._server.servers[0].sockets[0].getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
-        self.engine = self.app.state.service.engine
+
+    def is_running(self) -> bool:
+        return self._thread.is_alive()
+
+    def stop(self) -> None:
+        """What SIGTERM does."""
+        self.app.state.service.stopping.set()
+        self._server.should_exit = True
+
+    def close(self) -> None:
+        self.stop()
+        self._thread.join(30)
+
+
+class Web:
+    """A web process as the tests see it: a server, with the service of one test."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.app, self.url = server.app, server.url
+        self.settings, self.engine = self.app.state.service.settings, self.app.state.service.engine
 
     def account(self, name: str, role: str | None = None, tags: dict[str, str] | None = None) -> str:
         """Create an account; its API token."""
@@ -50,31 +78,44 @@ class Web:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         return httpx.Client(base_url=self.url, headers=headers, timeout=30, **options)
 
-    def close(self) -> None:
-        self.app.state.service.stopping.set()
-        self._server.should_exit = True
-        self._thread.join(30)
+
+def of_test(settings: Settings, **values: Any) -> Settings:
+    """These settings on any port, with no limit of logins."""
+    return settings.model_copy(update={"web": settings.web.model_copy(update={"port": 0, "login_attempts": 1000, **values})})
 
 
 @pytest.fixture
 def make_web(settings: Settings) -> Iterator[Callable[..., Web]]:
     """Start web processes with settings of their own."""
-    made: list[Web] = []
+    made: list[Server] = []
 
     def make(base: Settings = settings, **values: Any) -> Web:
-        web = base.web.model_copy(update={"port": 0, "login_attempts": 1000, **values})
-        made.append(Web(base.model_copy(update={"web": web})))
-        return made[-1]
+        made.append(Server(of_test(base, **values)))
+        return Web(made[-1])
 
     yield make
-    for web in made:
-        web.close()
+    for server in made:
+        server.close()
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[list[Server]]:
+    """The server that the tests of a file share: none before the first test that needs it."""
+    shared: list[Server] = []
+    yield shared
+    for server in shared:
+        server.close()
 
 
 @pytest.fixture
-def web(make_web: Callable[..., Web]) -> Web:
+def web(servers: list[Server], settings: Settings) -> Iterator[Web]:
     """One web process."""
-    return make_web()
+    if not servers:
+        servers.append(Server(of_test(settings)))
+    else:
+        servers[0].app.state.service = Service.of(of_test(settings))
+    yield Web(servers[0])
+    servers[0].app.state.service.close()
 
 
 @pytest.fixture

@@ -211,7 +211,6 @@ def test_a_web_process_drains(make_web: Callable[..., Web], world: World) -> Non
     with web.http(token) as http, http.stream("GET", f"{PREFIX}/dags/etl/dagRuns/now/wait", params={"interval": 60}) as stream:
         lines = stream.iter_lines()
         assert "running" in next(lines)
-        web.app.state.service.stopping.set()
-        web._server.should_exit = True
+        web.server.stop()
         assert list(lines) == []
-    eventually(lambda: not web._thread.is_alive(), timeout=10)
+    eventually(lambda: not web.server.is_running(), timeout=10)

@@ -37,44 +37,43 @@ def test_large_requests_are_refused(make_web: Callable[..., Web], world: World) 
         assert http.post(f"{PREFIX}/dags/etl/dagRuns", json=body).status_code == 413
 
 
-@pytest.mark.parametrize(
-    ("path", "status"),
-    [
-        ("/dags?limit=-1", 422), ("/dags?limit=99999999999999999999", 422), ("/dags?offset=9223372036854775807", 200),
-        ("/dags?limit=0", 200), ("/dags?order_by=nothing", 400), ("/dags?order_by=dag_id;drop table dag", 400),
-        ("/dags/~/dagRuns?cursor=nonsense", 400), ("/dags/~/dagRuns?cursor=WyJuIixbImEiLDFdXQ", 400),
-        ("/dags/~/dagRuns?logical_date_gte=yesterday", 422), ("/dags/etl/dagRuns?run_after_gte=2026-01-01T00:00:00+00:00", 200),
-        ("/dags/%00", 400), ("/dags/" + "x" * 3000, 404), ("/dags/etl'--", 404), ("/dags/..%2f..", 404), ("/dags/אבג", 404),
-        ("/dags?dag_id_pattern=%25%25%25", 200), ("/dags?dag_id_pattern=%5C", 200), ("/dags?tags=%00", 400),
-        ("/dags/etl/dagRuns/good/taskInstances/extract/999999999999999999999999", 404),
-        ("/dags/etl/dagRuns/good/taskInstances/extract/logs/1?token=nonsense", 404), ("/pools/%00", 400),
-        ("/dags/etl/dagRuns/good/taskInstances?state=nonsense", 200), ("/nothing", 404),
-        ("/importErrors/99999999999999999999", 422),
-        ("/eventLogs?limit=1&offset=99999999999", 200), ("/dagSources/etl?version_number=99999999999", 404),
-    ],
-)  # fmt: skip
-def test_bad_input_is_an_answer(web: Web, world: World, path: str, status: int) -> None:
+BAD_PATHS = [
+    ("/dags?limit=-1", 422), ("/dags?limit=99999999999999999999", 422), ("/dags?offset=9223372036854775807", 200),
+    ("/dags?limit=0", 200), ("/dags?order_by=nothing", 400), ("/dags?order_by=dag_id;drop table dag", 400),
+    ("/dags/~/dagRuns?cursor=nonsense", 400), ("/dags/~/dagRuns?cursor=WyJuIixbImEiLDFdXQ", 400),
+    ("/dags/~/dagRuns?logical_date_gte=yesterday", 422), ("/dags/etl/dagRuns?run_after_gte=2026-01-01T00:00:00+00:00", 200),
+    ("/dags/%00", 400), ("/dags/" + "x" * 3000, 404), ("/dags/etl'--", 404), ("/dags/..%2f..", 404), ("/dags/אבג", 404),
+    ("/dags?dag_id_pattern=%25%25%25", 200), ("/dags?dag_id_pattern=%5C", 200), ("/dags?tags=%00", 400),
+    ("/dags/etl/dagRuns/good/taskInstances/extract/999999999999999999999999", 404),
+    ("/dags/etl/dagRuns/good/taskInstances/extract/logs/1?token=nonsense", 404), ("/pools/%00", 400),
+    ("/dags/etl/dagRuns/good/taskInstances?state=nonsense", 200), ("/nothing", 404),
+    ("/importErrors/99999999999999999999", 422),
+    ("/eventLogs?limit=1&offset=99999999999", 200), ("/dagSources/etl?version_number=99999999999", 404),
+]  # fmt: skip
+BAD_BODIES = [
+    b"", b"{", b"[]", b'"text"', b'{"conf": 1}', b'{"conf": {"a": NaN}}', b'{"conf": {"a": "\\u0000"}}',
+    b'{"conf": {"a": "\\ud800"}}',
+    b'{"dag_run_id": "../x"}', b'{"dag_run_id": "."}', b"[" * 100_000, b'{"logical_date": "9999-99-99"}', b'{"unknown": 1}',
+    b'{"dag_run_id": "<script>"}', b'{"logical_date": "0001-01-01T00:00:00+14:00"}',
+]  # fmt: skip
+
+
+def test_bad_input_is_an_answer(web: Web, world: World) -> None:
     with web.http(web.account("ada", "admin")) as http:
-        answer = http.get(PREFIX + path)
+        for path, status in BAD_PATHS:
+            answer = http.get(PREFIX + path)
 
-        assert answer.status_code == status, answer.text
-        if status >= 400:
-            assert answer.json()["detail"]
+            assert answer.status_code == status, (path, answer.text)
+            assert status < 400 or answer.json()["detail"], path
 
 
-@pytest.mark.parametrize(
-    "body",
-    [b"", b"{", b"[]", b'"text"', b'{"conf": 1}', b'{"conf": {"a": NaN}}', b'{"conf": {"a": "\\u0000"}}',
-     b'{"conf": {"a": "\\ud800"}}',
-     b'{"dag_run_id": "../x"}', b'{"dag_run_id": "."}', b"[" * 100_000, b'{"logical_date": "9999-99-99"}', b'{"unknown": 1}',
-     b'{"dag_run_id": "<script>"}', b'{"logical_date": "0001-01-01T00:00:00+14:00"}'],
-)  # fmt: skip
-def test_a_bad_body_is_an_answer(web: Web, world: World, body: bytes) -> None:
+def test_a_bad_body_is_an_answer(web: Web, world: World) -> None:
     with web.http(web.account("ada", "admin")) as http:
-        answer = http.post(f"{PREFIX}/dags/etl/dagRuns", content=body, headers={"Content-Type": "application/json"})
+        for body in BAD_BODIES:
+            answer = http.post(f"{PREFIX}/dags/etl/dagRuns", content=body, headers={"Content-Type": "application/json"})
 
-        assert 400 <= answer.status_code < 500, answer.text
-        assert answer.json()["detail"]
+            assert 400 <= answer.status_code < 500, (body[:100], answer.text)
+            assert answer.json()["detail"], body[:100]
 
 
 def test_a_version_that_cannot_be_read_does_not_hide_its_runs(web: Web, world: World) -> None:
