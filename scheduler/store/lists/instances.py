@@ -6,6 +6,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from scheduler.exceptions import NotFoundError
+from scheduler.states import STARTED
 from scheduler.store.lists.listing import Entries, Filters, Page, Row, entries, first
 
 OF_TASK = """
@@ -16,7 +17,7 @@ OF_TASK = """
 COLUMNS = f"""
     {OF_TASK}, t.state, t.try_number, t.asked, t.worker, t.queued_by, t.scheduled_at, t.queued_at, t.started_at, t.ended_at,
     t.due_at, t.reason, p.host, p.pid,
-    extract(epoch from coalesce(t.ended_at, case when t.state in ('running', 'shutdown') then clock_timestamp() end)
+    extract(epoch from coalesce(t.ended_at, case when t.state in {STARTED.sql} then clock_timestamp() end)
         - t.started_at)::float as duration,
     (select n.note from instance_note n where n.task_instance_id = t.id) as note,
     (select g.progress from task_progress g where g.task_instance_id = t.id and g.try_number = t.try_number) as progress
