@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import tenacity
 
-from scheduler.exceptions import PacelineError
+from scheduler.exceptions import PacelineError, TaskTimeout
 from scheduler.masking import secrets_masker
 from scheduler.masking.output import MaskedOutput
 from scheduler.settings import log_paths
@@ -192,7 +192,7 @@ class UtcFormatter(logging.Formatter):
 def keep_rendered(log: str, fields: Mapping[str, Any]) -> None:
     """Write the rendered templates of a try beside its log, for pages. A disk that is full does not fail the task."""
     shown = {
-        name: secrets_masker.MASK if secrets_masker.looks_secret(name) else secrets_masker.redact(str(value))[:LONGEST_FIELD]
+        name: secrets_masker.MASK if secrets_masker.looks_secret(name) else secrets_masker.redact(_text(value))[:LONGEST_FIELD]
         for name, value in fields.items()
     }
     path = log_paths.rendered_path(log)
@@ -200,6 +200,16 @@ def keep_rendered(log: str, fields: Mapping[str, Any]) -> None:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, log_paths.FILE_MODE)
         with os.fdopen(file, "w", encoding="utf-8", errors="backslashreplace") as stream:
             json.dump(shown, stream)
+
+
+def _text(value: Any) -> str:
+    """A native template can return an object of any class."""
+    try:
+        return str(value)
+    except TaskTimeout:
+        raise
+    except Exception:
+        return f"<{type(value).__name__}>"
 
 
 def append_reason(path: str, reason: str) -> None:

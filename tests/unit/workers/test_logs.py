@@ -1,5 +1,6 @@
 """Where logs are, and what is cut from a traceback."""
 
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduler.exceptions import TaskTimeout
 from scheduler.operators import PythonOperator
 from scheduler.settings import log_paths
 from workers import logs
@@ -123,3 +125,20 @@ def test_lines_that_are_lost_behind_the_masking_pipe_are_noted(tmp_path: Path) -
     said = subprocess.run([sys.executable, "-P", "-c", FILLS_UP, tmp_path / "log"], capture_output=True, text=True, check=True)
 
     assert said.stdout.splitlines() == ["None", "No space left on device"], said.stderr
+
+
+def test_an_object_that_cannot_be_shown_is_kept_by_the_name_of_its_class(tmp_path: Path) -> None:
+    class Odd:
+        def __str__(self) -> str:
+            raise RuntimeError("not shown")
+
+    class Late:
+        def __str__(self) -> str:
+            raise TaskTimeout("it takes too long")
+
+    log = str(tmp_path / "try-1.log")
+    logs.keep_rendered(log, {"when": "today", "what": Odd()})
+
+    assert json.loads(Path(log_paths.rendered_path(log)).read_text()) == {"when": "today", "what": "<Odd>"}
+    with pytest.raises(TaskTimeout):
+        logs.keep_rendered(log, {"what": Late()})
