@@ -96,16 +96,7 @@ def running_stack(
         _prepare_database(settings, say)
         # The processes must end before the servers, which the context above ends.
         undo.callback(lambda: supervisor.close(lowest_stage=FLOWER_STAGE))
-        if flower:
-            port = free_port(settings.flower.address, settings.flower.port)
-            settings = settings.model_copy(update={"flower": settings.flower.model_copy(update={"port": port})})
-        if web:
-            port = free_port(settings.web.address, settings.web.port)
-            known = {"port": port, "flower_url": settings.web.flower_url or (settings.flower.local_url if flower else "")}
-            settings = settings.model_copy(update={"web": settings.web.model_copy(update=known)})
-            if not settings.flower.pages_url:
-                pages = {"pages_url": settings.web.local_url}
-                settings = settings.model_copy(update={"flower": settings.flower.model_copy(update=pages)})
+        settings = _with_addresses(settings, flower=flower, web=web)
         password, key = _web_login(settings) if web else (None, None)
         environment = environment_for(settings)
         login = access.login(settings.home, environment) if flower else None
@@ -132,6 +123,18 @@ def running_stack(
             web_link=f"{settings.web.local_url}/auth/link?key={key}" if web else None,
             web_password=password,
         )
+
+
+def _with_addresses(settings: Settings, *, flower: bool, web: bool) -> Settings:
+    """Settings with free ports for Flower and the web process, which link to each other."""
+    flowers, webs = settings.flower, settings.web
+    if flower:
+        flowers = flowers.model_copy(update={"port": free_port(flowers.address, flowers.port)})
+    if web:
+        found = {"port": free_port(webs.address, webs.port), "flower_url": webs.flower_url or (flowers.local_url if flower else "")}
+        webs = webs.model_copy(update=found)
+        flowers = flowers.model_copy(update={"pages_url": flowers.pages_url or webs.local_url})
+    return settings.model_copy(update={"flower": flowers, "web": webs})
 
 
 def default_workers(settings: Settings, *, workers: int = 1) -> list[tuple[str, int]]:
