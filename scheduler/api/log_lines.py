@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from scheduler.api.logs import opened
+
 BLOCK = 1 << 20
 #: Bytes of one line that are shown, and of one response.
 LONGEST_LINE, LONGEST_PART = 64 << 10, 2 << 20
@@ -37,7 +39,7 @@ _lock = threading.Lock()
 
 def lines(file: Path, *, first: int, limit: int) -> dict[str, Any]:
     """Lines from number `first` on; the first line of a log is 0."""
-    with file.open("rb") as stream:
+    with opened(file) as stream:
         ends = _counted(file, stream)
         block = before = 0
         while block < len(ends) and before + ends[block] < first:
@@ -49,7 +51,7 @@ def lines(file: Path, *, first: int, limit: int) -> dict[str, Any]:
 
 def tail(file: Path, limit: int) -> dict[str, Any]:
     """The last lines. Their numbers are None in a large log that was not counted yet, since this must be fast."""
-    with file.open("rb") as stream:
+    with opened(file) as stream:
         size = os.fstat(stream.fileno()).st_size
         end, data = size, b""
         while end > 0 and data.count(b"\n") <= limit and len(data) < LONGEST_PART:
@@ -73,7 +75,7 @@ def tail(file: Path, limit: int) -> dict[str, Any]:
 
 def after(file: Path, offset: int, limit: int) -> dict[str, Any]:
     """Lines from a byte offset on, as an earlier response returned it."""
-    with file.open("rb") as stream:
+    with opened(file) as stream:
         return _part(stream, offset, limit) | {"first_line": None, "total_lines": None}
 
 
@@ -85,7 +87,7 @@ def search(file: Path, text: str, *, limit: int, offset: int = 0, line: int = 0,
     wanted = text.encode() if match_case else text.lower().encode()
     ends_at = time.monotonic() + SEARCH_S
     matches: list[dict[str, Any]] = []
-    with file.open("rb") as stream:
+    with opened(file) as stream:
         size = os.fstat(stream.fileno()).st_size
         while offset < size and len(matches) < limit and time.monotonic() < ends_at:
             stream.seek(offset)

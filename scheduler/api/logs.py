@@ -2,9 +2,12 @@
 
 import base64
 import json
+import os
 import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from scheduler.exceptions import NotFoundError, UsageError
 from scheduler.settings import Settings, log_paths
@@ -16,6 +19,23 @@ STAMP = re.compile(r"(?P<at>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z) (?P<level
 PART = 1_048_576
 #: States in which a try may still write to its log.
 GOING_ON = frozenset({None, "scheduled", "queued", "running", "shutdown"})
+
+
+def opened(file: Path) -> BinaryIO:
+    """Open a file that a worker wrote. NotFoundError if it is not a regular file.
+
+    No link is followed: a task could make its log a link to a file that it may not read, but the web process may.
+    """
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise NotFoundError("The log was deleted.") from None
+    except OSError as error:
+        raise NotFoundError(f"The log cannot be read: {error.strerror}.") from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise NotFoundError("The log is not a regular file.")
+    return os.fdopen(descriptor, "rb")
 
 
 def path(settings: Settings, ti: dict[str, object], try_number: int) -> Path:
@@ -30,7 +50,7 @@ def path(settings: Settings, ti: dict[str, object], try_number: int) -> Path:
             try_number=try_number,
         )
     )
-    if found.is_file():
+    if found.is_file() and not found.is_symlink():
         return found
     which = f"Try {try_number} of task {ti['task_id']!r} of run {ti['run_id']!r}"
     if try_number > int(str(ti["try_number"])) or (try_number == ti["try_number"] and ti["state"] in {None, "scheduled", "queued"}):
@@ -43,8 +63,9 @@ def path(settings: Settings, ti: dict[str, object], try_number: int) -> Path:
 def rendered(settings: Settings, ti: dict[str, object]) -> dict[str, str]:
     """The rendered templates of the newest try by field; empty if there are none, or they are on another machine."""
     try:
-        text = Path(log_paths.rendered_path(str(path(settings, ti, int(str(ti["try_number"])))))).read_text(encoding="utf-8")
-        found = json.loads(text)
+        log = path(settings, ti, int(str(ti["try_number"])))
+        with opened(Path(log_paths.rendered_path(str(log)))) as stream:
+            found = json.load(stream)
     except (OSError, ValueError, NotFoundError):
         return {}
     return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
@@ -55,7 +76,7 @@ def part(file: Path, offset: int, *, ended: bool = True) -> tuple[list[str], int
 
     A line longer than a part is cut.
     """
-    with file.open("rb") as stream:
+    with opened(file) as stream:
         stream.seek(offset)
         data = stream.read(PART)
     if len(data) == PART or not ended:

@@ -8,7 +8,7 @@ from types import FrameType
 import uvicorn
 
 from scheduler.api import app, database
-from scheduler.process import role
+from scheduler.process import hardening, role
 from scheduler.settings import Settings
 from scheduler.store.accounts import accounts
 from scheduler.store.db import database as store
@@ -35,6 +35,7 @@ class _Server(uvicorn.Server):
 def run(settings: Settings, *, say: Callable[[str], None]) -> int:
     """Serve until SIGTERM or SIGINT, let open requests end, and return the exit code."""
     role.prepare(settings.web_database_url)
+    hardening.forget()
     _prepare_database(settings, say)
     with role.running("web", settings.run_folder) as running:
         server = _Server(config(settings, app.create(settings, running.stop)), running.stop)

@@ -1,13 +1,16 @@
 """Parts of logs by line, their end, and a search of all of it."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from scheduler.api import log_lines
+from scheduler.api import log_lines, logs
 from scheduler.api.call import PREFIX
+from scheduler.exceptions import NotFoundError
+from scheduler.settings import log_paths
 
 from .conftest import Web, World
 
@@ -95,3 +98,32 @@ def test_a_text_on_the_border_of_two_blocks(tmp_path: Path) -> None:
 
     assert [match["line"] for match in found["matches"]] == [0]
     assert found["next_line"] == 2
+
+
+@pytest.mark.parametrize("kind", ["file", "loop", "pipe", "folder"])
+def test_a_log_that_is_no_regular_file_is_not_opened(http: httpx.Client, world: World, tmp_path: Path, kind: str) -> None:
+    """A task may write into the folder of its logs, and must not get the web process to read other files or to wait."""
+    secret = tmp_path / "secret"
+    secret.write_text("not for viewers\n")
+    log = world.log("good", "extract", "")
+    log.unlink()
+    if kind == "pipe":
+        os.mkfifo(log)
+    elif kind == "folder":
+        log.mkdir()
+    else:
+        log.symlink_to(secret if kind == "file" else log)
+
+    for part in ("", "/lines", "/search?text=viewers"):
+        answer = http.get(LOGS + part)
+        assert answer.status_code == 404, (part, answer.text)
+    with pytest.raises(NotFoundError):
+        logs.opened(log)
+
+
+def test_rendered_templates_are_not_read_through_a_link(http: httpx.Client, world: World, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.json"
+    secret.write_text('{"key": "not for viewers"}')
+    Path(log_paths.rendered_path(str(world.log("good", "extract", "")))).symlink_to(secret)
+
+    assert http.get(LOGS.removesuffix("/logs/1")).json()["rendered_fields"] == {}

@@ -1,6 +1,8 @@
 """What is kept from user code."""
 
 from scheduler.process import hardening
+from scheduler.settings.environment import PASSWORDS
+from scheduler.settings.model import SECRET_KEYS, SECRET_URLS
 
 
 def test_user_code_that_only_parses_gets_no_secret_of_ours_and_none_of_libpq() -> None:
@@ -11,3 +13,10 @@ def test_user_code_that_only_parses_gets_no_secret_of_ours_and_none_of_libpq() -
     others = {"PATH": "/bin", "PACELINE_HOME": "/h", "PGHOST": "h", "MINE": "1"}
 
     assert hardening.clean((secret | others).items()) == others
+
+
+def test_no_secret_setting_and_no_password_is_forgotten_in_the_list() -> None:
+    secret = {f"PACELINE_{key.replace('.', '_').upper()}" for key in SECRET_KEYS | SECRET_URLS}
+    secret |= {f"PACELINE_{user}_PASSWORD" for user in PASSWORDS}
+
+    assert hardening.clean(dict.fromkeys(secret, "x").items()) == {}
