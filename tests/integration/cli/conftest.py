@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from support.rest import Rest
 from support.scenario import Scenario, dag
 
 from scheduler.cli import paceline
@@ -60,6 +61,13 @@ def scenario(settings: Settings) -> Iterator[Scenario]:
     made.add(dag("pair", {"first": [], "second": ["first"]}))
     yield made
     made.close()
+
+
+@pytest.fixture
+def rest(settings: Settings) -> Iterator[Rest]:
+    """The REST API on the same database."""
+    with Rest(settings) as client:
+        yield client
 
 
 @pytest.fixture

@@ -1,8 +1,12 @@
-"""`tasks why` on a real database: the facts behind each sentence are those of this task instance and no other."""
+"""`tasks why` on a real database: the facts behind each sentence are those of this task instance and no other.
+
+The REST API, from which the pages have them, must answer each question with the same sentences.
+"""
 
 from typing import Any
 
 import pytest
+from support.rest import Rest
 from support.scenario import Scenario, dag
 
 from .conftest import Cli
@@ -13,12 +17,17 @@ NOTHING = "Nothing holds it back: a scheduler moves it at its next look, within 
 class Ask:
     """Asks about tasks of the run `one`, whose states the test sets."""
 
-    def __init__(self, cli: Cli, scenario: Scenario) -> None:
+    def __init__(self, cli: Cli, rest: Rest, scenario: Scenario) -> None:
         self._cli = cli
+        self._rest = rest
         self.scenario = scenario
 
     def __call__(self, task_id: str, *options: str, dag_id: str = "etl", run_id: str = "one") -> list[str]:
-        sentences: list[str] = self._cli.json("tasks", "why", dag_id, run_id, task_id, *options)["waiting_for"]
+        answer = self._cli.json("tasks", "why", dag_id, run_id, task_id, *options)
+        sentences: list[str] = answer["waiting_for"]
+        found = self._rest.get(f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/why", map_index=answer["map_index"])
+        # The API is asked about one instance, so it names no other.
+        assert found["waiting_for"] == [one for one in sentences if "; this is about index " not in one]
         return sentences
 
     def run(self, run: int, state: str) -> None:
@@ -40,8 +49,8 @@ class Ask:
 
 
 @pytest.fixture
-def ask(cli: Cli, scenario: Scenario) -> Ask:
-    return Ask(cli, scenario)
+def ask(cli: Cli, rest: Rest, scenario: Scenario) -> Ask:
+    return Ask(cli, rest, scenario)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ The waits are made longer afterwards, in the events, so that no test waits.
 from typing import Any
 
 import pytest
+from support.rest import Rest
 from support.scenario import Scenario, dag
 
 from scheduler.states import TaskState
@@ -21,8 +22,9 @@ LATER = "interval '40 s'"
 class Past:
     """Runs of `d`, whose task `first` holds something that `second` waits for."""
 
-    def __init__(self, cli: Cli, scenario: Scenario) -> None:
+    def __init__(self, cli: Cli, rest: Rest, scenario: Scenario) -> None:
         self.cli = cli
+        self.rest = rest
         self.scenario = scenario
 
     def run(self, **options: Any) -> int:
@@ -56,12 +58,14 @@ class Past:
         text = self.cli("tasks", "why", "d", "one", task_id, "--history").stdout
         texts = [step["text"] for step in answer["history"]]
         assert all(one in text for one in texts)
+        history = self.rest.get(f"/dags/d/dagRuns/one/taskInstances/{task_id}/why", map_index=answer["map_index"])["history"]
+        assert [step["text"] for step in history] == texts
         return texts
 
 
 @pytest.fixture
-def past(cli: Cli, scenario: Scenario) -> Past:
-    return Past(cli, scenario)
+def past(cli: Cli, rest: Rest, scenario: Scenario) -> Past:
+    return Past(cli, rest, scenario)
 
 
 def waited(texts: list[str]) -> str:
@@ -115,8 +119,8 @@ def test_a_wait_in_the_queue(past: Past) -> None:
     assert waited(past.steps()).startswith("Waited 40 s in queue 'default', whose 1 places were taken, then started by w#")
 
 
-def test_the_whole_story_of_a_task_that_was_tried_twice(cli: Cli, scenario: Scenario) -> None:
-    past = Past(cli, scenario)
+def test_the_whole_story_of_a_task_that_was_tried_twice(past: Past) -> None:
+    scenario = past.scenario
     scenario.add(dag("d", {"first": [], "second": ["first"]}, options={"second": {"retries": 1}}))
     run = scenario.trigger("d", run_id="one")
     tries = iter([TaskState.SUCCESS, TaskState.UP_FOR_RETRY, TaskState.SUCCESS])
