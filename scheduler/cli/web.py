@@ -3,6 +3,7 @@
 import click
 
 from scheduler.cli import options, output
+from scheduler.process import hardening
 
 
 @click.command()
@@ -11,6 +12,8 @@ def web() -> None:
 
     The first start creates the account admin and prints its password once. On SIGTERM or Ctrl-C, open requests end first.
     """
+    # Before the imports below, which take a second, and in which its user's programs could read the environment.
+    hardening.close()
     from scheduler.api import serve
 
     settings = options.settings()

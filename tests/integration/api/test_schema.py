@@ -1,5 +1,7 @@
 """Requests that schemathesis generates from the OpenAPI document: no 5xx, and no response that the document does not describe."""
 
+import os
+
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
@@ -13,7 +15,7 @@ from .conftest import Web, World
 #: The first streams until the end of a run, the second is 503 as soon as no scheduler is alive, and the third never ends.
 LEFT_OUT = ("/wait", "/health", "/events")
 #: Requests for each operation.
-EXAMPLES = 15
+EXAMPLES = int(os.environ.get("SCHEMA_EXAMPLES", "4"))
 
 
 @pytest.mark.timeout(900)

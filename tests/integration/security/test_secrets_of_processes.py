@@ -1,9 +1,12 @@
 """Passwords of database, broker and mail and the Fernet key: no log, message, table, command line or process shows them."""
 
 import contextlib
+import itertools
 import os
+import re
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -248,19 +251,22 @@ def without_ptrace(*command: str) -> list[str]:
 
 @pytest.mark.stack
 def test_no_process_of_a_stack_can_be_read_by_a_program_of_its_user(short_folder: Path) -> None:
-    """Neither environment nor memory nor pipes, of schedulers, parsers, workers, waiters, Flower and what keeps them."""
+    """Neither environment nor memory nor pipes, of all processes of a stack and of what keeps them."""
     dags, done, home = short_folder / "dags", short_folder / "done", short_folder / "home"
     dags.mkdir()
     (dags / "holds.py").write_text(HOLDS.format(done=str(done)))
-    env = {"PATH": os.environ["PATH"], "PACELINE_HOME": str(home), "PACELINE_DAGS_FOLDER": str(dags), "PACELINE_FLOWER_PORT": "0"}
+    env = {"PATH": os.environ["PATH"], "PACELINE_HOME": str(home), "PACELINE_DAGS_FOLDER": str(dags), "PACELINE_FLOWER_PORT": "0",
+           "PACELINE_WEB_PORT": "0"}  # fmt: skip
     with subprocess.Popen(
         without_ptrace(*stacks.PACELINE, "standalone"), env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as stack:
         try:
             assert stack.stdout is not None
-            eventually(lambda: "Ready." in stack.stdout.readline(), timeout=120)
-            wanted = {"scheduler", "worker", "waiter", "flower", "guardian.py", "scheduler.dagfiles.fork_server"}
+            said = list(itertools.takewhile(lambda line: not line.startswith("Ready."), stack.stdout))
+            web = next(line.split()[1] for line in said if re.match(r"web +http", line))
+            wanted = {"scheduler", "worker", "waiter", "flower", "web", "guardian.py", "scheduler.dagfiles.fork_server"}
             eventually(lambda: wanted <= set(programs(stack.pid).values()), timeout=60, message=lambda: str(programs(stack.pid)))
+            eventually(lambda: answers(f"{web}/alive"), timeout=60)
             eventually(lambda: len(parsers(stack.pid)) >= 2, timeout=60, message=lambda: str(programs(stack.pid)))
             ours = programs(stack.pid)
             control = subprocess.Popen(without_ptrace("/bin/sleep", "600"), stdin=subprocess.DEVNULL)
@@ -278,6 +284,12 @@ def test_no_process_of_a_stack_can_be_read_by_a_program_of_its_user(short_folder
     assert {ours.get(int(pid), "") for pid in seen[::2]} == {""}
 
 
+def answers(address: str) -> bool:
+    with contextlib.suppress(OSError), urllib.request.urlopen(address) as answer:
+        return bool(answer.status == 200)
+    return False
+
+
 def programs(stack: int) -> dict[int, str]:
     """The role of each of our processes, by its ID; servers have other programs."""
     found = {}
@@ -290,7 +302,7 @@ def programs(stack: int) -> dict[int, str]:
     return found
 
 
-ROLES = {"standalone", "scheduler", "worker", "waiter", "flower", "guardian.py", "scheduler.dagfiles.fork_server"}
+ROLES = {"standalone", "scheduler", "worker", "waiter", "flower", "web", "guardian.py", "scheduler.dagfiles.fork_server"}
 
 
 def parsers(stack: int) -> list[int]:
