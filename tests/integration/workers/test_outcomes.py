@@ -225,7 +225,8 @@ def test_a_report_that_comes_too_late_is_refused_and_the_log_says_so(bench: Any)
 
     (bench.folder / "go").touch()
 
-    eventually(lambda: "the report was refused" in bench.log("t"))
+    # The state is `running` a moment before the worker makes the log.
+    eventually(lambda: bench.log_path("t").exists() and "the report was refused" in bench.log("t"))
     assert bench.column("t", "reason") == "by hand"
 
 
