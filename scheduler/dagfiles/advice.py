@@ -87,7 +87,8 @@ def _of_ours(module: str, names: list[str]) -> str:
 
 
 def _has(known: object, module: str, name: str) -> bool:
-    return hasattr(known, name) or importlib.util.find_spec(f"{module}.{name}") is not None
+    # Only a package has modules in it.
+    return hasattr(known, name) or (hasattr(known, "__path__") and importlib.util.find_spec(f"{module}.{name}") is not None)
 
 
 def _place(name: str) -> str:

@@ -116,6 +116,8 @@ def test_a_mistake_is_one_message_with_its_line(tmp_path: Path, source: str, lin
             "from scheduler.operators import EmptyOperater",
             "scheduler.operators has no 'EmptyOperater'; did you mean 'EmptyOperator'?",
         ),
+        ("from scheduler.triggers import FileTriger", "scheduler.triggers has no 'FileTriger'; did you mean 'FileTrigger'?"),
+        ("from scheduler import timetables, exceptions, Nope", "scheduler has no 'Nope'."),
         (
             "import x\nfrom scheduler.operator import Y",
             "There is no module scheduler.operator; did you mean 'scheduler.operators'?",
