@@ -62,8 +62,8 @@ class Timetable(ABC):
         """The run after the one with the logical date `last` (None: the first run), due or not; None if there is none.
 
         It is always later than `last`, and not before `start` or after `end`. Without `catchup` it is the newest run
-        that is due, and the missed ones before it are left out. Without `start` the schedule begins with the newest run
-        that is due. `covered` is the end of the data interval of the last run, if known: another timetable may have
+        that is due, and the missed ones before it are left out. Without `start` the timetable chooses its first run near
+        `now`. `covered` is the end of the data interval of the last run, if known: another timetable may have
         created that run.
         """
         return self._following(Asked(last, start, end, catchup, now, covered))
