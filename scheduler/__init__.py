@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from scheduler.authoring.operator import BaseOperator
     from scheduler.authoring.params import Param
     from scheduler.authoring.running import get_current_context
+    from scheduler.authoring.state_store import NEVER_EXPIRE
     from scheduler.authoring.task_group import TaskGroup, task_group
     from scheduler.authoring.trigger_rule import TriggerRule
     from scheduler.authoring.variable import Variable
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DAG",
+    "NEVER_EXPIRE",
     "Asset",
     "AssetAlias",
     "AssetAll",
@@ -81,6 +83,7 @@ _NAMES = {
     "scheduler.authoring.operator": ["BaseOperator"],
     "scheduler.authoring.params": ["Param"],
     "scheduler.authoring.running": ["get_current_context"],
+    "scheduler.authoring.state_store": ["NEVER_EXPIRE"],
     "scheduler.authoring.task_group": ["TaskGroup", "task_group"],
     "scheduler.authoring.trigger_rule": ["TriggerRule"],
     "scheduler.authoring.variable": ["Variable"],

@@ -192,6 +192,7 @@ def build(claim: Claim, dag: SerializedDag, operator: AbstractOperator, store: S
         backend=store.secrets(claim),
         conf_overrides_params=core.dag_run_conf_overrides_params,
         events=store.events(claim),
+        states=store.state_backend(claim),
     )
     return values if claim.map_index < 0 else values | {"expanded_ti_count": Proxy(ti.count_instances)}
 

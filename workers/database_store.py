@@ -23,6 +23,7 @@ from scheduler.store.worker.hot_path import HotPath
 from workers import other_runs
 from workers.logs import worker_log
 from workers.secrets_backend import StoreBackend
+from workers.state_backend import StoredStates
 
 if TYPE_CHECKING:
     from workers.spark.applications.jobs import Jobs
@@ -113,6 +114,9 @@ class DatabaseStore:
 
     def events(self, claim: Claim) -> "StoredEvents":
         return StoredEvents(claim, self)
+
+    def state_backend(self, claim: Claim) -> StoredStates:
+        return StoredStates(self.settings.core, claim, self.hot, self.patient)
 
     def jobs(self, claim: Claim) -> "Jobs":
         from workers.spark.applications.jobs import StoredJobs

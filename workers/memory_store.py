@@ -22,6 +22,7 @@ from scheduler.states import TaskState as S
 from scheduler.store.db import fencing
 from scheduler.store.worker.claims import Claim, Continuation, Deferral, Ending
 from workers.secrets_backend import MemoryBackend
+from workers.state_backend import MemoryStates
 
 if TYPE_CHECKING:
     from workers.spark.applications.jobs import NoJobs
@@ -81,6 +82,7 @@ class MemoryStore:
         self._retries = retries
         self._environment = environment
         self._variables: dict[str, str] = {}
+        self._states: dict[tuple[str | int, str], tuple[str, float | None]] = {}
         for no in range(len(plan.tasks)):
             self._create(no, [-1])
         self.settle()
@@ -218,6 +220,9 @@ class MemoryStore:
 
     def events(self, claim: Claim) -> EventReads:
         return NO_EVENTS
+
+    def state_backend(self, claim: Claim) -> MemoryStates:
+        return MemoryStates(claim.id, lambda: self._current(claim), self._states)
 
     def jobs(self, claim: Claim) -> "NoJobs":
         from workers.spark.applications.jobs import NoJobs

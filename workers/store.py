@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from scheduler.authoring.asset_events import EventReads
 from scheduler.authoring.context import SecretsBackend
 from scheduler.authoring.external import Counts, Target
+from scheduler.authoring.state_store import StateBackend
 from scheduler.serialized.dag import SerializedDag
 from scheduler.store.worker.claims import Claim, Continuation, Ending
 
@@ -85,6 +86,9 @@ class Store(Protocol):
 
     def events(self, claim: Claim) -> EventReads:
         """Return the asset events that the try can read."""
+
+    def state_backend(self, claim: Claim) -> StateBackend:
+        """Return the state of the task instance and of assets."""
 
     def jobs(self, claim: Claim) -> "Jobs":
         """Return the Spark applications and the progress of the try."""

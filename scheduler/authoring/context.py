@@ -13,6 +13,7 @@ from scheduler.authoring.asset_events import NO_EVENTS, AssetEvents, EventReads,
 from scheduler.authoring.connection import Connection, ConnectionBackend, Connections
 from scheduler.authoring.external import Counts, Target
 from scheduler.authoring.graph import Graph
+from scheduler.authoring.state_store import AssetStateStores, NoStates, StateBackend, TaskStateStore
 from scheduler.authoring.templates import DATE_FORMATS
 from scheduler.authoring.variable import VariableBackend, Variables
 from scheduler.exceptions import PacelineError
@@ -53,6 +54,8 @@ KEYS = frozenset(
         "outlet_events",
         "inlet_events",
         "triggering_asset_events",
+        "task_state_store",
+        "asset_state_store",
         "map_index_template",
         "expanded_ti_count",
         "test_mode",
@@ -165,12 +168,13 @@ def build(
     backend: SecretsBackend | None = None,
     conf_overrides_params: bool = True,
     events: EventReads = NO_EVENTS,
+    states: StateBackend | None = None,
 ) -> Context:
     """The context of one try, without the keys that only the worker can add, such as `spark`.
 
     `previous` holds the values of PREVIOUS_KEYS. ParamError if the conf of the run does not fit the params of the task.
     """
-    backend = backend or NoBackend()
+    backend, states = backend or NoBackend(), states or NoStates()
     known = dict(dates(dag_run.logical_date))
     inlets = [events.named(one.name) if isinstance(one, AssetRef) else one for one in task.inlets]
     try_params = params.Params()
@@ -200,6 +204,8 @@ def build(
         "outlet_events": OutletEvents(task.outlets),
         "inlet_events": AssetEvents(lambda: events.of_assets([asset.uri for asset in inlets]), inlets),
         "triggering_asset_events": AssetEvents(events.of_run),
+        "task_state_store": TaskStateStore(states),
+        "asset_state_store": AssetStateStores(states, [*inlets, *task.outlets]),
         "start_date": ti.start_date,
         "test_mode": False,
         "macros": macros,

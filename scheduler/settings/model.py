@@ -92,7 +92,9 @@ class Core(Section):
     rerun_with_latest_version: bool = False
     """Cleared runs continue with the newest version of their DAG instead of the version they were created from."""
     max_xcom_bytes: Annotated[int, Field(ge=1024)] = 1_048_576
-    """Maximum size of a return value, in bytes of JSON. Write larger data to files and return their paths."""
+    """Maximum size of a return value or state, in bytes of JSON. Write larger data to files and return their paths."""
+    task_state_retention_days: Annotated[int, Field(ge=0)] = 30
+    """Days after which a value in the task_state_store of a task expires, unless the task sets a retention. 0 means never."""
     max_conf_bytes: Annotated[int, Field(ge=1024)] = 1_048_576
     """Maximum size of the conf of a run or backfill, in bytes of JSON. Every task reads it, so keep larger data in files."""
     dag_run_conf_overrides_params: bool = True

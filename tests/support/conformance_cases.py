@@ -27,6 +27,43 @@ CASES = {
         {"parts": {"a": 1, "b": [2]}, "parts:a": 1, "parts:b": [2], "pushes:k": {"two": 2}, "reads": [1, {"two": 2}, "none",
            None], "shell": "2026-03-01 r1 1", "left": "0 default 0:05:00", "set": "2"},
     ),
+    "states": Case(
+        """
+        lake, other = Asset("lake", "s3://lake"), Asset("other")
+        @task(retries=1, retry_delay=0)
+        def job(task_state_store, ti=None):
+            if ti.try_number == 1:
+                task_state_store.set("job", {"id": 7, "big": 12345678901234567890})
+                task_state_store.set("gone", 1, retention=timedelta(microseconds=1))
+                task_state_store.set("kept", 1, retention=NEVER_EXPIRE)
+                for key in ("a", "b"): task_state_store.set(key, key)
+                task_state_store.delete("a")
+                raise ValueError("lost")
+            found = [task_state_store.get(key) for key in ("job", "gone", "kept", "a", "b")]
+            task_state_store.clear()
+            return [*found, task_state_store.get("job", "none")]
+        @task(inlets=[lake])
+        def alone(asset_state_store, task_state_store):
+            asset_state_store.set("mark", "2026-03-01")
+            return [asset_state_store.get("mark"), task_state_store.get("job"), asset_state_store[lake].get("no", 1)]
+        @task(inlets=[lake], outlets=[other])
+        def both(asset_state_store):
+            asset_state_store[other].set("x", 1)
+            asset_state_store[other].set("y", 2)
+            asset_state_store[lake].delete("nothing")
+            asset_state_store[other].clear()
+            return [asset_state_store[lake].get("mark"), asset_state_store[other].get("x")]
+        @task(retries=3)
+        def no_json(task_state_store): task_state_store.set("x", {1, 2})
+        [job(), alone()] >> both()
+        no_json()
+        """,
+        dict.fromkeys(("job", "alone", "both"), "success") | {"no_json": "failed"},
+        {"job": [{"id": 7, "big": 12345678901234567890}, None, 1, None, "b", "none"], "alone": ["2026-03-01", None, 1],
+           "both": ["2026-03-01", None]},
+        {"job": 2},
+        run="failed",
+    ),
     "failure": Case(
         """
         @task

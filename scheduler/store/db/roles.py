@@ -58,6 +58,8 @@ WORKER: Rights = {
     "task_try": ("insert",),
     "task_progress": ("select", "insert", "update"),
     "xcom": ("select", "insert", "update", "delete"),
+    "task_state": ("select", "insert", "update", "delete"),
+    "asset_state": ("select", "insert", "update", "delete"),
     "deferral": ("select", "insert", "update", "delete"),
     "process": ("select", Only("insert", NEW_PROCESS), Only("update", ("heartbeat_at", "stopped_at", "settings"))),
     "external_job": ("select", "insert", "update"),

@@ -146,7 +146,7 @@ class WorkerConnection:
             with _environment(self._environment):
                 connection = self._connection = connect(self.settings, "paceline task", OPTIONS)
             connection.autocommit = True
-            # Only XComs have columns of type json; others are jsonb.
+            # Only XComs and states have columns of type json; others are jsonb.
             register_default_json(connection, loads=xcom.decode)
             cursor = connection.cursor()
             cursor.execute(f"{DURABLE};{crashes.NOTE};{STATEMENTS}")

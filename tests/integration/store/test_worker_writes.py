@@ -15,7 +15,7 @@ from scheduler.states import TaskState
 from scheduler.store.db.database import transact
 from scheduler.store.secrets import variables
 from scheduler.store.upkeep import processes
-from scheduler.store.worker import deferrals, dispatches, external_jobs, xcoms
+from scheduler.store.worker import deferrals, dispatches, external_jobs, state_store, xcoms
 from scheduler.store.worker.claims import Claim, Deferral, Ending
 from scheduler.store.worker.deferrals import Fired
 from scheduler.store.worker.progress import ProgressWriter
@@ -61,6 +61,10 @@ WRITES: Mapping[str, Write] = {
     "repeat a claim": lambda s, c: dispatches.claim_again(s.hot, c),
     "set a variable": lambda s, c: s.hot.write(c.writer, variables.WRITE_OF_TASK, ("kept", c.dispatch_id, None)),
     "delete a variable": lambda s, c: s.hot.write(c.writer, variables.DELETE_OF_TASK, ("kept",)),
+    "set the state of a task": lambda s, c: state_store.put(s.hot, c, None, "kept", f'"{c.dispatch_id}"', expires_in_s=None),
+    "delete the state of a task": lambda s, c: state_store.delete(s.hot, c, None, None),
+    "set the state of an asset": lambda s, c: state_store.put(s.hot, c, "s3://a", "kept", f'"{c.dispatch_id}"', expires_in_s=None),
+    "delete the state of an asset": lambda s, c: state_store.delete(s.hot, c, "s3://a", "kept"),
     "write progress": write_progress,
     "trigger a run": trigger,
     "clear a run": lambda s, c: trigger(s, c, reset=True, run_id="there"),
@@ -106,7 +110,10 @@ def next_try(scenario: Scenario, first: Claim) -> Claim:
     (second,) = [one for one in claims if one.id == first.id]
     assert second.try_number == first.try_number + 1
     xcoms.clear(scenario.hot, second)
-    for name in ("push an XCom", "set the label of a map index", "set a variable", "write progress", "take over an application"):
+    for name in (
+        "push an XCom", "set the label of a map index", "set a variable", "write progress", "take over an application",
+        "set the state of a task", "set the state of an asset",
+    ):  # fmt: skip
         WRITES[name](scenario, second)
     return second
 
@@ -134,7 +141,7 @@ STAGES: Mapping[str, Callable[[Scenario, Claim], object]] = {
 
 @pytest.fixture
 def first(scenario: Scenario) -> Claim:
-    """A claim that has an application, an XCom and a variable, beside another DAG with a run."""
+    """A claim that has an application, an XCom, states and a variable, beside another DAG with a run."""
     scenario.add(chain("c", 1, task={"retries": 3}))
     scenario.add(chain("other", 1))
     scenario.trigger("other", run_id="there")
@@ -144,8 +151,8 @@ def first(scenario: Scenario) -> Claim:
     scenario.turn()
     (claim,) = [one for message in scenario.messages() if (one := scenario.claim(message)) is not None]
     external_jobs.add(scenario.hot.dicts, claim.writer, tag="tag", **JOB)  # type: ignore[arg-type]
-    WRITES["push an XCom"](scenario, claim)
-    WRITES["set a variable"](scenario, claim)
+    for name in ("push an XCom", "set a variable", "set the state of a task", "set the state of an asset"):
+        WRITES[name](scenario, claim)
     return claim
 
 
@@ -171,7 +178,8 @@ def test_a_try_that_is_not_the_current_one_changes_nothing(scenario: Scenario, f
 
 USER_WRITES = (
     "push an XCom", "clear XComs", "set the label of a map index", "set a variable", "delete a variable", "trigger a run",
-    "clear a run", "record an application", "take over an application",
+    "clear a run", "record an application", "take over an application", "set the state of a task", "delete the state of a task",
+    "set the state of an asset", "delete the state of an asset",
 )  # fmt: skip
 #: Nothing of these is there to be changed while a try runs.
 NOT_WHILE_RUNNING = {
