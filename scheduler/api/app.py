@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 
-from scheduler.api import asgi, errors, routes
+from scheduler.api import asgi, errors, pages, routes
 from scheduler.api.call import PREFIX, Service, admitted, ended
 from scheduler.settings import Settings
 
@@ -56,6 +56,7 @@ def create(settings: Settings, stopping: threading.Event | None = None) -> FastA
         return JSONResponse(request.app.openapi())
 
     app.include_router(api)
+    pages.install(app)
     app.add_middleware(_Audited)
     app.add_middleware(asgi.EntityTags)
     app.add_middleware(asgi.Prefix, base_path=settings.web.base_path)

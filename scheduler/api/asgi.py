@@ -16,8 +16,9 @@ HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"same-origin"),
     (b"x-frame-options", b"DENY"),
-    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
 ]
+#: Of all responses but pages.
+POLICY = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
 
 
 class Prefix:
@@ -54,7 +55,8 @@ class EntityTags:
         async def tagged(message: Any) -> None:
             nonlocal start
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", []), *HEADERS]
+                own = message.get("headers", [])
+                message["headers"] = [*own, *HEADERS, *([] if any(name == POLICY[0] for name, _ in own) else [POLICY])]
                 if scope["method"] == "GET" and message["status"] == 200 and _is_json(message["headers"]):
                     start = message
                     return
