@@ -1,0 +1,95 @@
+/** Typed requests to the REST API. Errors of the server become ApiError; a lost session shows the login. */
+import createClient, { type Middleware } from 'openapi-fetch'
+import { signal } from '@preact/signals'
+import { t } from '../strings'
+import type { paths } from './schema'
+
+/** The path prefix under which the pages are served, without a slash at the end. */
+export const base = new URL(document.baseURI).pathname.replace(/\/$/, '')
+/** Whether the server answered the newest request. */
+export const reachable = signal(true)
+/** Whether the browser has a valid session. */
+export const loggedIn = signal(true)
+
+export class ApiError extends Error {
+  constructor(
+    readonly status: number,
+    message: string,
+  ) {
+    super(message)
+  }
+}
+
+export const api = createClient<paths>({ baseUrl: location.origin + base, headers: { Accept: 'application/json' } })
+
+/** A cookie that pages may read. */
+function cookie(name: string): string {
+  const found = document.cookie.split('; ').find((one) => one.startsWith(`${name}=`))
+  return found ? decodeURIComponent(found.slice(name.length + 1)) : ''
+}
+
+export function csrf(): Record<string, string> {
+  return { 'X-CSRF-Token': cookie('paceline_csrf') }
+}
+
+const guard: Middleware = {
+  onRequest({ request }) {
+    if (request.method !== 'GET') request.headers.set('X-CSRF-Token', cookie('paceline_csrf'))
+    return request
+  },
+  onResponse({ response }) {
+    note(response.status)
+  },
+}
+api.use(guard)
+
+function note(status: number): void {
+  reachable.value = status !== 502 && status !== 503 && status !== 504
+  if (status === 401) loggedIn.value = false
+}
+
+/** The data of a response, or ApiError. */
+export async function ok<T>(call: Promise<{ data?: T; error?: unknown; response: Response }>): Promise<T> {
+  let answer
+  try {
+    answer = await call
+  } catch (error) {
+    if (error instanceof DOMException && error.name === 'AbortError') throw error
+    reachable.value = false
+    throw new ApiError(0, t.noAnswer)
+  }
+  if (!answer.response.ok) throw new ApiError(answer.response.status, detail(answer.error, answer.response.status))
+  return answer.data as T
+}
+
+/** A request to a path whose shape the API does not describe. */
+export async function request<T>(path: string, init: RequestInit = {}): Promise<T> {
+  const headers = new Headers(init.headers)
+  headers.set('Accept', 'application/json')
+  if (init.body) headers.set('Content-Type', 'application/json')
+  if (init.method && init.method !== 'GET') headers.set('X-CSRF-Token', cookie('paceline_csrf'))
+  return ok(
+    fetch(base + path, { ...init, headers }).then(async (response) => {
+      note(response.status)
+      const text = await response.text()
+      const json = (response.headers.get('content-type') ?? '').includes('json') && text ? (JSON.parse(text) as unknown) : text
+      return response.ok ? { data: json as T, response } : { error: json, response }
+    }),
+  )
+}
+
+/** The message of an error response: FastAPI's list of problems, or a sentence. */
+export function detail(error: unknown, status: number): string {
+  const found = (error as { detail?: unknown } | undefined)?.detail
+  if (typeof found === 'string') return found
+  if (Array.isArray(found)) {
+    return found
+      .map((one: { loc?: unknown[]; msg?: string }) => `${(one.loc ?? []).filter((part) => part !== 'body').join('.')}: ${one.msg ?? ''}`)
+      .join('; ')
+  }
+  return t.status(status)
+}
+
+export function message(error: unknown): string {
+  return error instanceof Error ? error.message : String(error)
+}

@@ -1,0 +1,91 @@
+/** Times, durations and numbers as text. */
+import { computed, signal } from '@preact/signals'
+import { t } from './strings'
+
+/** The browser's clock, each second while the page is visible. */
+export const now = signal(Date.now())
+setInterval(() => {
+  if (!document.hidden) now.value = Date.now()
+}, 1000)
+document.addEventListener('visibilitychange', () => {
+  if (!document.hidden) now.value = Date.now()
+})
+export const minute = computed(() => Math.floor(now.value / 10_000) * 10_000)
+
+/** "local" or "utc". */
+export const zone = signal<'local' | 'utc'>(localStorage.getItem('paceline.zone') === 'utc' ? 'utc' : 'local')
+zone.subscribe((value) => localStorage.setItem('paceline.zone', value))
+
+const pad = (value: number, length = 2) => String(value).padStart(length, '0')
+
+/** Parts of a moment in the zone of the pages. */
+function parts(at: Date): [number, number, number, number, number, number] {
+  return zone.value === 'utc'
+    ? [at.getUTCFullYear(), at.getUTCMonth() + 1, at.getUTCDate(), at.getUTCHours(), at.getUTCMinutes(), at.getUTCSeconds()]
+    : [at.getFullYear(), at.getMonth() + 1, at.getDate(), at.getHours(), at.getMinutes(), at.getSeconds()]
+}
+
+export function day(at: string | number | Date): string {
+  const [y, m, d] = parts(new Date(at))
+  return `${y}-${pad(m)}-${pad(d)}`
+}
+
+export function clock(at: string | number | Date, seconds = true): string {
+  const [, , , h, m, s] = parts(new Date(at))
+  return seconds ? `${pad(h)}:${pad(m)}:${pad(s)}` : `${pad(h)}:${pad(m)}`
+}
+
+export function moment(at: string | number | Date | null | undefined, seconds = true): string {
+  return at === null || at === undefined ? '–' : `${day(at)} ${clock(at, seconds)}`
+}
+
+/** "3 m ago", "in 2 h". */
+export function relative(at: string | number, from = minute.value): string {
+  const seconds = (from - new Date(at).getTime()) / 1000
+  const size = Math.abs(seconds)
+  if (size < 10) return t.justNow
+  const text = span(size)
+  return seconds > 0 ? t.ago(text) : t.inFuture(text)
+}
+
+/** A duration with one unit: 42 s, 3 min, 5 h, 12 d. */
+export function span(seconds: number): string {
+  if (seconds < 60) return `${Math.floor(seconds)} s`
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min`
+  if (seconds < 86_400 * 2) return `${Math.floor(seconds / 3600)} h`
+  return `${Math.floor(seconds / 86_400)} d`
+}
+
+/** A duration exactly enough to compare: 0.42 s, 42.1 s, 3:07, 1:02:03, 2 d 03:04. */
+export function duration(seconds: number | null | undefined): string {
+  if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return '–'
+  const s = Math.max(0, seconds)
+  if (s < 10) return `${s.toFixed(2)} s`
+  if (s < 60) return `${s.toFixed(1)} s`
+  const whole = Math.round(s)
+  const h = Math.floor(whole / 3600)
+  const m = Math.floor((whole % 3600) / 60)
+  if (h >= 48) return `${Math.floor(h / 24)} d ${pad(h % 24)}:${pad(m)}`
+  return h ? `${h}:${pad(m)}:${pad(whole % 60)}` : `${m}:${pad(whole % 60)}`
+}
+
+/** Seconds between two moments; an open end is now. */
+export function elapsed(start: string | null | undefined, end: string | null | undefined): number | null {
+  if (!start) return null
+  return ((end ? new Date(end).getTime() : now.value) - new Date(start).getTime()) / 1000
+}
+
+const numbers = new Intl.NumberFormat('en-US')
+const compacts = new Intl.NumberFormat('en-US', { notation: 'compact', maximumFractionDigits: 1 })
+export const count = (value: number) => numbers.format(value)
+export const compact = (value: number) => (value < 10_000 ? numbers.format(value) : compacts.format(value))
+
+export function bytes(value: number): string {
+  const units = ['B', 'kB', 'MB', 'GB']
+  let at = 0
+  while (value >= 1000 && at < units.length - 1) {
+    value /= 1000
+    at++
+  }
+  return `${at && value < 10 ? value.toFixed(1) : Math.round(value)} ${units[at]}`
+}

@@ -1,0 +1,57 @@
+/** Calculates the layout of a graph, away from the thread that draws. */
+import { Graph, layout } from '@dagrejs/dagre'
+import type { Placed, Shown } from './model'
+
+/** Room for the name of an open group, above its tasks. */
+const LABEL = 14
+
+export interface Job {
+  id: number
+  shown: Shown
+  direction: 'LR' | 'TB'
+}
+
+onmessage = (event: MessageEvent<Job>) => {
+  const { id, shown, direction } = event.data
+  postMessage({ id, placed: place(shown, direction) })
+}
+
+function place(shown: Shown, direction: 'LR' | 'TB'): Placed {
+  const graph = new Graph({ compound: true, multigraph: false })
+  graph.setGraph({ rankdir: direction, nodesep: shown.frames.length ? 28 : 14, ranksep: 44, edgesep: 8, marginx: 16, marginy: 16, ranker: shown.boxes.length > 400 ? 'longest-path' : 'network-simplex' })
+  graph.setDefaultEdgeLabel(() => ({}))
+  for (const frame of shown.frames) graph.setNode(`f:${frame.id}`, {})
+  for (const frame of shown.frames) if (frame.parent) graph.setParent(`f:${frame.id}`, `f:${frame.parent}`)
+  for (const box of shown.boxes) {
+    graph.setNode(box.id, { width: box.width, height: box.height })
+    if (box.parent) graph.setParent(box.id, `f:${box.parent}`)
+  }
+  for (const [from, to] of shown.edges) graph.setEdge(from, to)
+  layout(graph)
+  const size = graph.graph() as { width?: number; height?: number }
+  const node = (name: string) => graph.node(name) as { x: number; y: number; width: number; height: number }
+  return {
+    width: size.width ?? 0,
+    height: size.height ?? 0,
+    boxes: Object.fromEntries(shown.boxes.map((box) => [box.id, { x: node(box.id).x - box.width / 2, y: node(box.id).y - box.height / 2 }])),
+    frames: Object.fromEntries(
+      shown.frames.map((frame) => {
+        const at = node(`f:${frame.id}`)
+        return [frame.id, { x: at.x - at.width / 2, y: at.y - at.height / 2 - LABEL, width: at.width, height: at.height + LABEL }]
+      }),
+    ),
+    edges: graph.edges().map((edge: { v: string; w: string }) => ({ from: edge.v, to: edge.w, points: joined(graph.edge(edge) as { points: Point[] }, node(edge.v), node(edge.w), direction) })),
+  }
+}
+
+interface Point {
+  x: number
+  y: number
+}
+
+/** The points of an edge, from the middle of one side to the middle of the other. */
+function joined(edge: { points: Point[] }, from: Point & { width: number; height: number }, to: Point & { width: number; height: number }, direction: 'LR' | 'TB'): Point[] {
+  const start = direction === 'LR' ? { x: from.x + from.width / 2, y: from.y } : { x: from.x, y: from.y + from.height / 2 }
+  const end = direction === 'LR' ? { x: to.x - to.width / 2, y: to.y } : { x: to.x, y: to.y - to.height / 2 }
+  return [start, ...edge.points.slice(1, -1), end]
+}

@@ -1,0 +1,132 @@
+/** The lines of one log by number: loaded in chunks around what is shown, and followed while the try runs. */
+import { signal } from '@preact/signals'
+import { api, message, ok } from '../api/client'
+
+export interface LogPath {
+  dag_id: string
+  dag_run_id: string
+  task_id: string
+  try_number: number
+}
+const CHUNK = 500
+const MOST_CHUNKS = 60
+
+export class LogSource {
+  readonly total = signal(0)
+  readonly size = signal(0)
+  readonly final = signal(false)
+  readonly error = signal<string | null>(null)
+  readonly loaded = signal(false)
+  /** Counts changes of lines that are in memory. */
+  readonly version = signal(0)
+  longest = 80
+  private readonly chunks = new Map<number, (string | undefined)[]>()
+  private readonly asked = new Set<number>()
+  private end = 0
+  private busy = false
+
+  constructor(
+    private readonly path: LogPath,
+    private readonly mapIndex: number,
+  ) {}
+
+  /** Load the last lines, or what was written since. */
+  async follow(): Promise<void> {
+    if (this.busy || this.final.value) return
+    this.busy = true
+    try {
+      if (!this.loaded.value) {
+        let part = await this.lines({ limit: 1000 })
+        // The lines of a huge log are counted at the first request for a line by its number.
+        if (part.total_lines === null) part = await this.lines({ line: 0, limit: 1 }).then((first) => ({ ...part, total_lines: first.total_lines, first_line: (first.total_lines ?? 0) - part.lines.length }))
+        this.put(part.first_line ?? 0, part.lines)
+        this.total.value = part.total_lines ?? part.lines.length
+        this.at(part)
+        this.loaded.value = true
+      } else {
+        let more = true
+        while (more) {
+          const part = await this.lines({ offset: this.end, limit: 5000 })
+          this.put(this.total.value, part.lines)
+          this.total.value += part.lines.length
+          more = part.lines.length > 0 && part.next_offset < part.size
+          this.at(part)
+        }
+      }
+      this.error.value = null
+    } catch (error) {
+      this.error.value = message(error)
+    } finally {
+      this.busy = false
+    }
+  }
+
+  private at(part: { next_offset: number; size: number; is_final: boolean }): void {
+    this.end = part.next_offset
+    this.size.value = part.size
+    this.final.value = part.is_final && part.next_offset >= part.size
+  }
+
+  line(number: number): string | undefined {
+    return this.chunks.get(Math.floor(number / CHUNK))?.[number % CHUNK]
+  }
+
+  /** Load the chunks of a range of lines if they are missing. */
+  need(first: number, last: number): void {
+    for (let chunk = Math.floor(first / CHUNK); chunk <= Math.floor(last / CHUNK); chunk++) {
+      const from = chunk * CHUNK
+      const until = Math.min(this.total.value, from + CHUNK)
+      const has = this.chunks.get(chunk)
+      const missing = !has || Array.from({ length: until - from }, (_, at) => has[at]).some((one) => one === undefined)
+      if (!missing || this.asked.has(chunk) || from >= this.total.value) continue
+      this.asked.add(chunk)
+      this.lines({ line: from, limit: CHUNK })
+        .then((part) => this.put(from, part.lines.slice(0, this.total.value - from)))
+        .catch((error: unknown) => (this.error.value = message(error)))
+        .finally(() => this.asked.delete(chunk))
+    }
+  }
+
+  async search(text: string, more: { offset: number; line: number }) {
+    return ok(
+      api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances/{task_id}/logs/{try_number}/search', {
+        params: { path: this.path, query: { text, map_index: this.mapIndex, limit: 2000, ...more } },
+      }),
+    )
+  }
+
+  /** The whole log as a file. */
+  async download(): Promise<Blob> {
+    const parts: string[] = []
+    for (let offset = 0; ; ) {
+      const part = await this.lines({ offset, limit: 5000 })
+      parts.push(...part.lines.map((line) => `${line}\n`))
+      offset = part.next_offset
+      if (!part.lines.length || offset >= part.size) return new Blob(parts, { type: 'text/plain' })
+    }
+  }
+
+  private lines(query: { line?: number; offset?: number; limit: number }) {
+    return ok(
+      api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances/{task_id}/logs/{try_number}/lines', {
+        params: { path: this.path, query: { ...query, map_index: this.mapIndex } },
+      }),
+    )
+  }
+
+  private put(first: number, lines: readonly string[]): void {
+    lines.forEach((line, at) => {
+      const number = first + at
+      const chunk = Math.floor(number / CHUNK)
+      let of = this.chunks.get(chunk)
+      if (!of) this.chunks.set(chunk, (of = []))
+      of[number % CHUNK] = line
+      if (line.length > this.longest) this.longest = Math.min(line.length, 10_000)
+    })
+    for (const old of this.chunks.keys()) {
+      if (this.chunks.size <= MOST_CHUNKS) break
+      this.chunks.delete(old)
+    }
+    if (lines.length) this.version.value++
+  }
+}

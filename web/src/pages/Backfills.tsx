@@ -1,0 +1,138 @@
+/** Backfills with their progress, and the form that starts one, with a dry run. */
+import { useEffect, useState } from 'preact/hooks'
+import { api, message, ok } from '../api/client'
+import type { Backfill } from '../api/types'
+import { duration, moment, now } from '../format'
+import { useLive } from '../live/resource'
+import { Button, Check, Empty, Field, Note, Time } from '../parts/basic'
+import { Head } from '../parts/Head'
+import { List, type Column } from '../parts/List'
+import { attempt, confirm, Dialog, toast } from '../parts/overlay'
+import { href, query, setQuery, to } from '../shell/router'
+import { mayAnywhere } from '../shell/session'
+import { t } from '../strings'
+import { nudge } from '../live/changes'
+
+const b = t.backfills
+const SIZE = 50
+
+export default function Backfills() {
+  const offset = Number(query.value.get('offset') ?? 0) || 0
+  const started = query.value.get('new')
+  const live = useLive(`backfills ${offset}`, () => ok(api.GET('/api/v2/backfills', { params: { query: { limit: SIZE, offset, order_by: ['-id'] } } })), { on: ['runs'] })
+  const page = live.data.value
+  const act = async (one: Backfill, what: 'pause' | 'unpause' | 'cancel') => {
+    if (what === 'cancel' && !(await confirm(`${b.cancel}: ${one.dag_id}`, b.cancelText, b.cancel))) return
+    const path = { params: { path: { backfill_id: one.id } } }
+    await attempt(() => ok(what === 'pause' ? api.PUT('/api/v2/backfills/{backfill_id}/pause', path) : what === 'unpause' ? api.PUT('/api/v2/backfills/{backfill_id}/unpause', path) : api.PUT('/api/v2/backfills/{backfill_id}/cancel', path)))
+    await live.refresh()
+  }
+  const columns: Column<Backfill>[] = [
+    { key: 'dag', head: b.dag, cell: (one) => <a href={href(to('dags', one.dag_id))}><strong>{one.dag_id}</strong></a> },
+    { key: 'dates', head: b.dates, cell: (one) => <span class="num">{moment(one.from_date, false)} – {moment(one.to_date, false)}</span> },
+    { key: 'progress', head: b.progress, cell: (one) => <Progress backfill={one} /> },
+    { key: 'state', head: b.state, cell: (one) => (one.completed_at ? <span class="soft">{b.completed} <Time at={one.completed_at} /></span> : one.is_paused ? <span class="tag warn">{b.paused}</span> : <span class="tag on">{b.running}</span>) },
+    { key: 'reprocess', head: b.reprocess, class: 'hide-m', cell: (one) => <span class="soft">{b.behaviors[one.reprocess_behavior] ?? one.reprocess_behavior}</span> },
+    { key: 'created', head: b.created, class: 'hide-m', cell: (one) => <Time at={one.created_at} /> },
+    {
+      key: 'act', head: '', right: true,
+      cell: (one) => mayAnywhere('operator') && !one.completed_at && (
+        <span class="row" style={{ justifyContent: 'flex-end', gap: 0 }}>
+          <Button kind="plain" icon={one.is_paused ? 'play' : 'pause'} label={one.is_paused ? b.resume : b.pause} onClick={() => void act(one, one.is_paused ? 'unpause' : 'pause')} />
+          <Button kind="plain" icon="close" label={b.cancel} onClick={() => void act(one, 'cancel')} />
+        </span>
+      ),
+    },
+  ]
+  return (
+    <>
+      <Head title={b.title} />
+      {live.error.value && <Note kind="bad">{live.error.value}</Note>}
+      <List label={b.title} columns={columns} rows={page?.backfills} rowKey={(one) => String(one.id)} total={page?.total_entries} size={SIZE} empty={<Empty title={b.none}><p>{b.noneText}</p></Empty>} />
+      {started && <New dagId={started} onClose={() => setQuery({ new: null })} onDone={() => void live.refresh()} />}
+    </>
+  )
+}
+
+/** Runs that ended among those that the backfill made, and how long the others may take. */
+function Progress({ backfill }: { backfill: Backfill }) {
+  const count = (state: string[]) =>
+    ok(api.GET('/api/v2/dags/{dag_id}/dagRuns', { params: { path: { dag_id: backfill.dag_id }, query: { run_type: ['backfill'], state, limit: 1, logical_date_gte: backfill.from_date, logical_date_lte: backfill.to_date } } })).then((page) => page.total_entries ?? 0)
+  const live = useLive(`progress ${backfill.id} ${backfill.completed_at}`, async () => {
+    const [done, failed, open] = await Promise.all([count(['success', 'failed']), count(['failed']), count(['queued', 'running'])])
+    return { done, failed, open }
+  }, backfill.completed_at ? { every: 0 } : { on: [`dag:${backfill.dag_id}`] })
+  const data = live.data.value
+  if (!data) return <span class="dim">–</span>
+  const total = data.done + data.open
+  const age = (now.value - Date.parse(backfill.created_at)) / 1000
+  return (
+    <span class="row">
+      <span class="use"><i style={{ width: `${((data.done - data.failed) / Math.max(1, total)) * 100}%`, background: 'var(--s-success)' }} /><i style={{ width: `${(data.failed / Math.max(1, total)) * 100}%`, background: 'var(--s-failed)' }} /></span>
+      <span class="small num soft nowrap">{data.done} / {total}{data.open && data.done && !backfill.is_paused ? `, ${b.eta(duration((age / data.done) * data.open))}` : ''}</span>
+    </span>
+  )
+}
+
+function New({ dagId, onClose, onDone }: { dagId: string; onClose: () => void; onDone: () => void }) {
+  const yesterday = new Date(Date.now() - 86_400_000).toISOString().slice(0, 10)
+  const [form, setForm] = useState({ from: `${yesterday}T00:00`, to: `${yesterday}T23:59`, active: '10', behavior: 'none', reverse: false })
+  const [found, setFound] = useState<number | null>(null)
+  const [first, setFirst] = useState<string[]>([])
+  const [wrong, setWrong] = useState<string | null>(null)
+  const [busy, setBusy] = useState(false)
+  const body = { dag_id: dagId, from_date: `${form.from}:00Z`, to_date: `${form.to}:00Z`, max_active_runs: Number(form.active) || 1, reprocess_behavior: form.behavior as 'none' | 'failed' | 'completed', run_backwards: form.reverse }
+  useEffect(() => {
+    let current = true
+    const timer = setTimeout(() => {
+      ok(api.POST('/api/v2/backfills/dry_run', { body })).then(
+        (result) => {
+          if (!current) return
+          setFound(result.total_entries)
+          setFirst(result.backfills.slice(0, 5).map((one) => moment(one.logical_date, false)))
+          setWrong(null)
+        },
+        (error: unknown) => current && (setWrong(message(error)), setFound(null)),
+      )
+    }, 250)
+    return () => {
+      current = false
+      clearTimeout(timer)
+    }
+  }, [JSON.stringify(form)])
+  const submit = async () => {
+    setBusy(true)
+    try {
+      await ok(api.POST('/api/v2/backfills', { body }))
+      toast(b.started)
+      nudge('runs')
+      onDone()
+      onClose()
+    } catch (error) {
+      setWrong(message(error))
+      setBusy(false)
+    }
+  }
+  const set = (name: keyof typeof form) => (event: { currentTarget: { value: string } }) => setForm({ ...form, [name]: event.currentTarget.value })
+  return (
+    <Dialog
+      title={`${t.dag.backfill}: ${dagId}`}
+      onClose={onClose}
+      onSubmit={() => void submit()}
+      footer={<><Button onClick={onClose}>{t.cancel}</Button><Button kind="first" type="submit" disabled={!found || busy}>{b.submit}{found ? ` (${found})` : ''}</Button></>}
+    >
+      <div class="two" style={{ gridTemplateColumns: '1fr 1fr' }}>
+        <Field label={`${b.from} (UTC)`}><input class="input" type="datetime-local" required value={form.from} onInput={set('from')} /></Field>
+        <Field label={`${b.until} (UTC)`}><input class="input" type="datetime-local" required value={form.to} onInput={set('to')} /></Field>
+        <Field label={b.active}><input class="input" {...{ type: 'number' as 'text' }} min={1} value={form.active} onInput={set('active')} /></Field>
+        <Field label={b.reprocess}>
+          <select class="select" value={form.behavior} onChange={set('behavior')}>{Object.entries(b.behaviors).map(([name, text]) => <option key={name} value={name}>{text}</option>)}</select>
+        </Field>
+      </div>
+      <Check on={form.reverse} onChange={(reverse) => setForm({ ...form, reverse })}>{b.reverse}</Check>
+      <div style={{ minHeight: '48px' }}>
+        {wrong ? <Note kind="bad">{wrong}</Note> : found !== null && <><p><strong>{b.dry(found)}</strong></p><p class="small soft num">{first.join(', ')}{found > first.length ? ' …' : ''}</p></>}
+      </div>
+    </Dialog>
+  )
+}

@@ -1,0 +1,186 @@
+/** What goes on: running, failed and waiting, and why; the last 24 hours; deadlines; the parts of the installation. */
+import { api, ok } from '../api/client'
+import type { components } from '../api/schema'
+import { clock, count, relative } from '../format'
+import { useLive } from '../live/resource'
+import { Note, Skeleton, Time, Took } from '../parts/basic'
+import { Head } from '../parts/Head'
+import { Icon } from '../parts/icons'
+import { Mark } from '../parts/State'
+import { href, to } from '../shell/router'
+import { t } from '../strings'
+
+type Data = components['schemas']['Home']
+const o = t.overview
+const run = (one: { dag_id: string; dag_run_id: string }) => href(to('dags', one.dag_id, 'runs', one.dag_run_id))
+
+export default function Home() {
+  const live = useLive<Data>('home', () => ok(api.GET('/api/v2/home')) as Promise<Data>, { on: ['runs'], every: 15_000 })
+  const data = live.data.value
+  if (!data) return <><Head title={t.home} />{live.error.value ? <Note kind="bad">{live.error.value}</Note> : <Skeleton rows={14} />}</>
+  const at = (state: string) => (data.task_instances as Record<string, number>)[state] ?? 0
+  const failed = data.hours.reduce((sum, hour) => sum + hour.failed, 0)
+  const done = data.hours.reduce((sum, hour) => sum + hour.failed + hour.success, 0)
+  return (
+    <>
+      <Head title={t.home} />
+      {live.error.value && <Note kind="bad">{live.error.value}</Note>}
+      <div class="tiles">
+        <Tile state="running" text={o.runs} value={((data.runs as Record<string, number>)['running'] ?? 0) + ((data.runs as Record<string, number>)['queued'] ?? 0)} link="/runs?state=running" />
+        <Tile state="running" text={o.running} value={at('running')} link="/queues" />
+        <Tile state="queued" text={o.queued} value={at('queued')} link="/queues" />
+        <Tile state="scheduled" text={o.scheduled} value={at('scheduled')} link="/pools" />
+        <Tile state="failed" text={o.failed} value={failed} link="/runs?state=failed" bad={failed > 0} />
+        <Tile state="success" text={o.done} value={done} link="/runs" />
+      </div>
+      <section class="card" style={{ marginBottom: '12px' }}>
+          <header><h2>{o.last24}</h2><span class="end small soft"><Legend /></span></header>
+        <Hours hours={data.hours} now={data.now} />
+      </section>
+      <div class="home">
+        <div class="stack">
+        <section class="card">
+          <header><h2>{o.recentFailures}</h2></header>
+          {data.failed.length === 0 ? <p class="pad soft">{o.noFailures}</p> : (
+            <ul class="rows">
+              {grouped(data.failed).slice(0, 8).map(({ one, times }) => (
+                <li key={`${one.dag_id} ${one.dag_run_id}`}>
+                  <Mark state="failed" />
+                  <a class="grow" href={one.task_id ? href(to('dags', one.dag_id, 'runs', one.dag_run_id, 'tasks', one.task_id, ...((one.map_index ?? -1) >= 0 ? [one.map_index!] : []))) : run(one)}>
+                    <span class="row" style={{ gap: '5px' }}><strong class="clip">{one.dag_id}</strong>{one.task_id && <span class="clip soft">{one.task_id}</span>}</span>
+                    {one.reason && <span class="clip small soft" style={{ display: 'block' }} title={one.reason}>{one.reason}</span>}
+                  </a>
+                  {times > 1 && <a class="tag bad" href={href(`${to('dags', one.dag_id, 'runs')}?state=failed`)}>× {times}</a>}
+                  <span class="small dim"><Time at={one.end_date} /></span>
+                </li>
+              ))}
+            </ul>
+          )}
+        </section>
+        {data.deadlines.length > 0 && <Deadlines data={data} />}
+        </div>
+        <div class="stack">
+        <section class="card">
+          <header><h2>{o.activeRuns}</h2></header>
+          {data.running.length === 0 ? <p class="pad soft">{o.noRuns}</p> : (
+            <ul class="rows">
+              {data.running.slice(0, 8).map((one) => (
+                <li key={`${one.dag_id} ${one.dag_run_id}`}>
+                  <Mark state="running" />
+                  <a class="grow clip" href={run(one)}><strong>{one.dag_id}</strong></a>
+                  <span class="meter" title={`${one.ended} / ${one.total}`}><i style={{ width: `${(one.ended / Math.max(1, one.total)) * 100}%` }} /></span>
+                  <span class="small num soft" style={{ minWidth: '58px', textAlign: 'right' }}>{one.ended} / {one.total}</span>
+                  <span class="small soft" style={{ minWidth: '56px', textAlign: 'right' }}><Took start={one.start_date} end={null} /></span>
+                </li>
+              ))}
+            </ul>
+          )}
+        </section>
+        <section class="card">
+          <header><h2>{o.waiting}</h2></header>
+          {data.waiting.length === 0 ? <p class="pad soft">{o.noWaiting}</p> : (
+            <ul class="rows">
+              {data.waiting.slice(0, 8).map((one, index) => (
+                <li key={index}>
+                  <span class="num" style={{ minWidth: '34px', textAlign: 'right', fontWeight: 600 }}>{count(one.count)}</span>
+                  <span class="grow">{one.dag_id ? <a href={href(to('dags', one.dag_id))}><strong>{one.dag_id}</strong>: {one.reason}</a> : <a href={href(one.pool ? '/pools' : '/queues')}>{one.reason}</a>}</span>
+                  <span class="small dim nowrap">{one.oldest_at && relative(one.oldest_at)}</span>
+                </li>
+              ))}
+            </ul>
+          )}
+        </section>
+        <section class="card">
+          <header><h2>{o.parts}</h2></header>
+          <Parts data={data} />
+        </section>
+        </div>
+      </div>
+    </>
+  )
+}
+
+function Deadlines({ data }: { data: Data }) {
+  return (
+    <section class="card">
+      <header><h2>{o.atRisk}</h2></header>
+      <ul class="rows">
+        {data.deadlines.map((one, index) => (
+          <li key={index}><Icon name="clock" /><a class="grow clip" href={run(one)}><strong>{one.dag_id}</strong> {one.task_id}</a><span class={`small ${one.missed_at ? 'wrong' : 'soft'}`}>{relative(one.due_at)}</span></li>
+        ))}
+      </ul>
+    </section>
+  )
+}
+
+/** The newest failure of each task, with how often it failed. */
+function grouped(failed: Data['failed']): { one: Data['failed'][number]; times: number }[] {
+  const found = new Map<string, { one: Data['failed'][number]; times: number }>()
+  for (const one of failed) {
+    const key = `${one.dag_id} ${one.task_id}`
+    const before = found.get(key)
+    if (before) before.times++
+    else found.set(key, { one, times: 1 })
+  }
+  return [...found.values()]
+}
+
+function Tile({ state, text, value, link, bad = false }: { state: string; text: string; value: number; link: string; bad?: boolean }) {
+  return (
+    <a class={`tile ${bad ? 'bad' : ''} ${value === 0 ? 'zero' : ''}`} href={href(link)}>
+      <span class="num">{count(value)}</span>
+      <span class="row small soft" style={{ gap: '5px' }}><Mark state={state} size={12} />{text}</span>
+    </a>
+  )
+}
+
+function Legend() {
+  return <span class="row" style={{ gap: '12px' }}><span class="row" style={{ gap: '4px' }}><Mark state="success" size={12} />{t.states.success}</span><span class="row" style={{ gap: '4px' }}><Mark state="failed" size={12} />{t.states.failed}</span></span>
+}
+
+/** One bar for each hour: failures hang below the line, so that they are seen without their color. */
+function Hours({ hours, now }: { hours: Data['hours']; now: string }) {
+  const at = new Map(hours.map((hour) => [Math.floor(Date.parse(hour.hour) / 3_600_000), hour]))
+  const last = Math.floor(Date.parse(now) / 3_600_000)
+  const shown = Array.from({ length: 24 }, (_, index) => ({ number: last - 23 + index, ...(at.get(last - 23 + index) ?? { success: 0, failed: 0 }) }))
+  const up = Math.max(1, ...shown.map((hour) => hour.success))
+  const down = Math.max(0, ...shown.map((hour) => hour.failed))
+  const below = down ? Math.max(14, Math.min(36, (down / up) * 80)) : 2
+  return (
+    <div class="hours" role="img" aria-label={o.last24}>
+      {shown.map((hour, index) => (
+        <div key={hour.number} title={`${clock(hour.number * 3_600_000, false)}\n${count(hour.success)} ${t.states.success}, ${count(hour.failed)} ${t.states.failed}`}>
+          <span class="hours-up"><i style={{ height: `${hour.success ? Math.max(3, (hour.success / up) * 100) : 0}%`, background: 'var(--s-success)' }} /></span>
+          <span class="hours-down" style={{ height: `${below}px` }}><i style={{ height: `${hour.failed ? Math.max(20, (hour.failed / down) * 100) : 0}%`, background: 'var(--s-failed)' }} /></span>
+          <span class="hours-time">{index % 4 === 3 ? clock(hour.number * 3_600_000, false) : ''}</span>
+        </div>
+      ))}
+    </div>
+  )
+}
+
+function Parts({ data }: { data: Data }) {
+  const kinds = ['scheduler', 'worker', 'waiter']
+  return (
+    <ul class="rows">
+      {kinds.map((kind) => {
+        const all = data.processes.filter((one) => one.kind === kind)
+        const alive = all.filter((one) => one.state === 'alive')
+        const newest = alive.map((one) => one.heartbeat_at).sort().at(-1) ?? all.map((one) => one.heartbeat_at).sort().at(-1)
+        return (
+          <li key={kind}>
+            <Mark state={alive.length ? 'success' : all.length || kind === 'scheduler' ? 'failed' : 'none'} />
+            <a class="grow" href={href('/queues')}>{o.parts_[kind]}</a>
+            <span class="num soft small">{alive.length}{all.length > alive.length ? ` / ${all.length}` : ''}</span>
+            <span class="small dim" style={{ minWidth: '130px', textAlign: 'right' }}>{newest ? o.heartbeat(relative(newest)) : o.unused}</span>
+          </li>
+        )
+      })}
+      <li>
+        <Mark state={data.import_errors ? 'failed' : 'success'} />
+        <a class="grow" href={href('/imports')}>{data.import_errors ? o.importErrors(data.import_errors) : t.imports.none}</a>
+      </li>
+    </ul>
+  )
+}
+

@@ -1,0 +1,53 @@
+/** Runs per day of the last half year. A day with a failure shows how much of it failed. */
+import { api, ok } from '../../api/client'
+import { count, day } from '../../format'
+import { useLive } from '../../live/resource'
+import { Note, Skeleton } from '../../parts/basic'
+import { label } from '../../states'
+import { t } from '../../strings'
+import { weeks } from './calendar'
+
+const WEEKS = 27
+const PAGES = 5
+
+export default function Calendar({ dagId }: { dagId: string }) {
+  const live = useLive(`calendar ${dagId}`, () => runs(dagId), { on: [`dag:${dagId}`], every: 60_000 })
+  const data = live.data.value
+  if (live.error.value && !data) return <Note kind="bad">{live.error.value}</Note>
+  if (!data) return <Skeleton rows={7} />
+  const shown = weeks(data, day, day(new Date()), WEEKS)
+  const most = Math.max(1, ...shown.flat().map((one) => one.total))
+  return (
+    <div class="card calendar">
+      <header><h3>{t.dag.byMonth}</h3></header>
+      <div class="pad calendar-weeks" role="group" tabIndex={0} aria-label={t.dag.byMonth}>
+        {shown.map((week) => (
+          <div key={week[0]!.day} class="calendar-week">
+            <span class="calendar-month">{week[0]!.day.slice(8) <= '07' ? week[0]!.day.slice(0, 7) : ''}</span>
+            {week.map((one) => {
+              const failed = (one.counts['failed'] ?? 0) / Math.max(1, one.total)
+              const text = `${one.day}\n${one.total ? Object.entries(one.counts).map(([state, number]) => `${count(number)} ${label(state)}`).join(', ') : t.dag.noneThatDay}`
+              return (
+                <span key={one.day} class="calendar-day" role="img" title={text} aria-label={text}>
+                  {one.total > 0 && <i class="ok" style={{ opacity: 0.35 + (0.65 * one.total) / most }} />}
+                  {failed > 0 && <i class="bad" style={{ height: `${Math.max(20, failed * 100)}%` }} />}
+                </span>
+              )
+            })}
+          </div>
+        ))}
+      </div>
+    </div>
+  )
+}
+
+async function runs(dagId: string): Promise<{ at: string; state: string }[]> {
+  const found: { at: string; state: string }[] = []
+  const since = new Date(Date.now() - WEEKS * 7 * 86_400_000).toISOString()
+  for (let page = 0; page < PAGES; page++) {
+    const got = await ok(api.GET('/api/v2/dags/{dag_id}/dagRuns', { params: { path: { dag_id: dagId }, query: { order_by: ['-run_after'], limit: 1000, offset: page * 1000, run_after_gte: since } } }))
+    found.push(...got.dag_runs.map((run) => ({ at: run.logical_date ?? run.run_after, state: run.state })))
+    if (got.dag_runs.length < 1000) break
+  }
+  return found
+}

@@ -1,0 +1,171 @@
+/** The page of a DAG, and of one of its runs: head, tabs, and the tab of the address. */
+import { useState } from 'preact/hooks'
+import { api, ok } from '../../api/client'
+import type { DagDetails, DagRun } from '../../api/types'
+import { relative } from '../../format'
+import { nudge } from '../../live/changes'
+import { useLive } from '../../live/resource'
+import { Button, Copy, Empty, Note, Switch, Time, Took } from '../../parts/basic'
+import { Head } from '../../parts/Head'
+import { attempt, confirm, Menu, toast } from '../../parts/overlay'
+import { Mark, State } from '../../parts/State'
+import { Trigger } from '../../parts/Trigger'
+import { go, href, to } from '../../shell/router'
+import { may } from '../../shell/session'
+import { t } from '../../strings'
+import { ClearRun } from './ClearRun'
+import { DetailsTab, RunDetails } from './Details'
+import { GanttTab } from './Gantt'
+import { GraphTab } from './GraphTab'
+import { GridTab } from './GridTab'
+import { RunsTab } from './RunsTab'
+import { Lazy } from '../../parts/Lazy'
+import { TasksTab } from './TasksTab'
+
+const TABS = ['grid', 'graph', 'runs', 'durations', 'calendar', 'source', 'details'] as const
+const RUN_TABS = ['gantt', 'graph', 'tasks', 'details'] as const
+
+export default function Dag({ params }: { params: Record<string, string> }) {
+  const dagId = params['dag']!
+  const runId = params['run']
+  const live = useLive(`dag ${dagId}`, () => ok(api.GET('/api/v2/dags/{dag_id}/details', { params: { path: { dag_id: dagId } } })), { on: [`dag:${dagId}`] })
+  const [triggering, setTriggering] = useState<{ conf?: Record<string, unknown> } | null>(null)
+  const dag = live.data.value
+  const crumbs = [{ text: t.dags.title, href: href('/dags') }]
+  if (!dag) return live.error.value ? <><Head title={dagId} crumbs={crumbs} /><Empty title={live.error.value} /></> : <Head title={dagId} crumbs={crumbs} />
+  const dialog = triggering && <Trigger dagId={dagId} initial={triggering.conf} onClose={() => setTriggering(null)} onDone={(id) => runId && go(to('dags', dagId, 'runs', id))} />
+  if (runId !== undefined) return <>{<Run key={runId} dag={dag} runId={runId} tab={params['tab']} onTrigger={setTriggering} />}{dialog}</>
+
+  const tab = params['tab'] ?? 'grid'
+  const operator = may('operator', dag.tags.map((tag) => tag.name))
+  const pause = (paused: boolean) => {
+    live.patch((old) => ({ ...old, is_paused: paused }))
+    return attempt(() => ok(api.PATCH('/api/v2/dags/{dag_id}', { params: { path: { dag_id: dagId } }, body: { is_paused: paused } }))).finally(() => void live.refresh())
+  }
+  const remove = async () => {
+    if (!(await confirm(`${t.dag.delete}: ${dagId}`, t.dag.deleteText, t.remove))) return
+    if (await attempt(() => ok(api.DELETE('/api/v2/dags/{dag_id}', { params: { path: { dag_id: dagId } } })))) go('/dags')
+  }
+  const reparse = () =>
+    attempt(async () => {
+      await ok(api.PUT('/api/v2/parseDagFile/{file_token}', { params: { path: { file_token: dag.file_token } } }))
+      toast(t.dag.reparsed)
+    })
+  return (
+    <>
+      <Head title={dagId} crumbs={crumbs} before={<Switch on={!dag.is_paused} label={t.dags.pause(dagId)} disabled={!operator} onChange={(on) => void pause(!on)} />}>
+        {operator && <Button icon="play" kind="first" onClick={() => setTriggering({})}>{t.dags.trigger}</Button>}
+        {operator && dag.is_backfillable && <Button icon="backfills" onClick={() => go(`/backfills?new=${encodeURIComponent(dagId)}`)}>{t.dag.backfill}</Button>}
+        {operator && (
+          <Menu
+            label={t.menu}
+            items={[
+              { text: t.dag.reparse, icon: 'clear', act: () => void reparse() },
+              may('admin', dag.tags.map((tag) => tag.name)) && { text: t.dag.delete, icon: 'trash', bad: true, act: () => void remove() },
+            ]}
+          />
+        )}
+      </Head>
+      <Facts dag={dag} />
+      {dag.has_import_errors && <Note kind="bad">{t.dags.importError}: <a class="link" href={href('/imports')}>{t.imports.title}</a></Note>}
+      <nav class="tabs" aria-label={dagId}>
+        {TABS.map((name) => (
+          <a key={name} href={href(name === 'grid' ? to('dags', dagId) : to('dags', dagId, name))} aria-current={tab === name ? 'page' : undefined}>{t.dag[name]}</a>
+        ))}
+      </nav>
+      {tab === 'grid' && <GridTab key={dagId} dagId={dagId} onTrigger={operator ? () => setTriggering({}) : null} />}
+      {tab === 'graph' && <GraphTab key={dagId} dagId={dagId} runId={null} />}
+      {tab === 'runs' && <RunsTab dagId={dagId} />}
+      {tab === 'durations' && <Lazy key={`d${dagId}`} load={() => import('./Durations')} props={{ dagId }} />}
+      {tab === 'calendar' && <Lazy key={`c${dagId}`} load={() => import('./Calendar')} props={{ dagId }} />}
+      {tab === 'source' && <Lazy key={`s${dagId}`} load={() => import('./Source')} props={{ dagId }} />}
+      {tab === 'details' && <DetailsTab dag={dag} />}
+      {dialog}
+    </>
+  )
+}
+
+function Facts({ dag }: { dag: DagDetails }) {
+  return (
+    <p class="dag-facts soft small">
+      {dag.description && <span class="dag-about">{dag.description}</span>}
+      <span>{dag.timetable_summary ?? t.dags.manual}</span>
+      {!dag.is_paused && dag.next_dagrun_run_after && <span>{t.dags.next} {relative(dag.next_dagrun_run_after)}</span>}
+      {dag.is_paused && <span class="tag warn">{t.dags.paused_}</span>}
+      {dag.latest_dag_version && <span>{t.dag.version(dag.latest_dag_version.version_number)}</span>}
+      {dag.tags.map((tag) => <a key={tag.name} class="tag" href={href(`/dags?tag=${encodeURIComponent(tag.name)}`)}>{tag.name}</a>)}
+    </p>
+  )
+}
+
+function Run({ dag, runId, tab: given, onTrigger }: { dag: DagDetails; runId: string; tab: string | undefined; onTrigger: (with_: { conf: Record<string, unknown> }) => void }) {
+  const dagId = dag.dag_id
+  const params = { params: { path: { dag_id: dagId, dag_run_id: runId } } }
+  const live = useLive(`run ${dagId} ${runId}`, () => ok(api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}', params)), { on: [`dag:${dagId}`] })
+  const why = useLive(live.data.value && ['queued', 'running'].includes(live.data.value.state) ? `runwhy ${dagId} ${runId}` : null, () => ok(api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/why', params)), { on: [`dag:${dagId}`] })
+  const [clearing, setClearing] = useState<{ onlyFailed: boolean } | null>(null)
+  const crumbs = [{ text: t.dags.title, href: href('/dags') }, { text: dagId, href: href(to('dags', dagId)) }]
+  const run = live.data.value
+  const tab = given ?? 'gantt'
+  if (!run) return <><Head title={runId} crumbs={crumbs} />{live.error.value && <Empty title={live.error.value} />}</>
+  const operator = may('operator', dag.tags.map((tag) => tag.name))
+  const mark = (state: 'success' | 'failed') =>
+    attempt(() => ok(api.PATCH('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}', { ...params, body: { state } }))).finally(() => {
+      nudge('runs', `dag:${dagId}`)
+      void live.refresh()
+    })
+  const remove = async () => {
+    if (!(await confirm(`${t.run.delete}: ${runId}`, t.run.deleteText, t.remove))) return
+    if (await attempt(() => ok(api.DELETE('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}', params)))) go(to('dags', dagId))
+  }
+  return (
+    <>
+      <Head title={<span class="run-title">{runId}<Copy text={runId} /></span>} crumbs={crumbs} before={<Mark state={run.state} size={18} />}>
+        {operator && (
+          <>
+            <Button icon="clear" onClick={() => setClearing({ onlyFailed: run.state === 'failed' })}>{t.run.clear}</Button>
+            <Menu
+              label={t.menu}
+              items={[
+                { text: t.run.markSuccess, icon: 'check', act: () => void mark('success') },
+                { text: t.run.markFailed, icon: 'close', act: () => void mark('failed') },
+                { text: t.run.rerun, icon: 'play', act: () => onTrigger({ conf: run.conf ?? {} }) },
+                { text: t.run.delete, icon: 'trash', bad: true, act: () => void remove() },
+              ]}
+            />
+          </>
+        )}
+      </Head>
+      <RunFacts run={run} />
+      {run.scheduling_error && <Note kind="bad">{run.scheduling_error}</Note>}
+      {run.state === 'queued' && (why.data.value?.waiting_for.length ?? 0) > 0 && <Note kind="warn">{why.data.value!.waiting_for.join(' ')}</Note>}
+      <nav class="tabs" aria-label={t.run.title}>
+        {RUN_TABS.map((name) => (
+          <a key={name} href={href(name === 'gantt' ? to('dags', dagId, 'runs', runId) : to('dags', dagId, 'runs', runId, name))} aria-current={tab === name ? 'page' : undefined}>
+            {name === 'tasks' ? t.run.tasks : t.dag[name]}
+          </a>
+        ))}
+      </nav>
+      {tab === 'gantt' && <GanttTab dagId={dagId} runId={runId} />}
+      {tab === 'graph' && <GraphTab dagId={dagId} runId={runId} version={run.dag_versions.at(-1)?.version_number} />}
+      {tab === 'tasks' && <TasksTab dagId={dagId} runId={runId} operator={operator} />}
+      {tab === 'details' && <RunDetails run={run} why={why.data.value ?? null} onSaved={() => void live.refresh()} />}
+      {clearing && <ClearRun dagId={dagId} runId={runId} onlyFailed={clearing.onlyFailed} onClose={() => setClearing(null)} onDone={() => void live.refresh()} />}
+    </>
+  )
+}
+
+function RunFacts({ run }: { run: DagRun }) {
+  return (
+    <p class="dag-facts soft small">
+      <State state={run.state} />
+      <Took start={run.start_date} end={run.end_date} />
+      <span>{t.run.types[run.run_type] ?? run.run_type}</span>
+      <span><Time at={run.start_date ?? run.queued_at} /></span>
+      {run.logical_date && <span>{t.run.logical} <Time at={run.logical_date} exact /></span>}
+      {run.dag_versions[0] && <span>{t.dag.version(run.dag_versions[0].version_number)}</span>}
+      {run.triggering_user_name && <span>{t.run.by} {run.triggering_user_name}</span>}
+      {run.note && <span class="dag-about">{run.note}</span>}
+    </p>
+  )
+}

@@ -1,0 +1,78 @@
+/** The settings of a DAG; the facts of a run. */
+import { useState } from 'preact/hooks'
+import { api, ok } from '../../api/client'
+import type { components } from '../../api/schema'
+import type { DagDetails, DagRun } from '../../api/types'
+import { moment } from '../../format'
+import { Button, Copy, Time, Took } from '../../parts/basic'
+import { attempt } from '../../parts/overlay'
+import { History } from '../../parts/History'
+import { State } from '../../parts/State'
+import { t } from '../../strings'
+
+/** Facts of the API that need no words of ours: names are those of the DAG's arguments. */
+const SHOWN = ['description', 'timetable_description', 'relative_fileloc', 'catchup', 'max_active_runs', 'max_active_tasks', 'max_consecutive_failed_dag_runs', 'dag_run_timeout', 'start_date', 'end_date', 'timezone', 'last_parsed_time', 'last_parse_duration', 'active_runs_count', 'is_backfillable'] as const
+
+export function DetailsTab({ dag }: { dag: DagDetails }) {
+  return (
+    <div class="card">
+      <dl class="facts pad">
+        {SHOWN.map((name) => {
+          const value = dag[name]
+          return value !== null && value !== undefined && value !== '' && (
+            <>
+              <dt key={name} class="mono">{name}</dt>
+              <dd key={`${name}-v`}>{/_date$|_time$/.test(name) ? moment(String(value)) : String(value)}</dd>
+            </>
+          )
+        })}
+        <dt class="mono">params</dt>
+        <dd>{Object.keys(dag.params ?? {}).length ? <pre tabIndex={0} class="code">{JSON.stringify(Object.fromEntries(Object.entries(dag.params ?? {}).map(([name, one]) => [name, (one as { value?: unknown }).value])), null, 2)}</pre> : <span class="dim">{t.none}</span>}</dd>
+      </dl>
+    </div>
+  )
+}
+
+export function RunDetails({ run, why, onSaved }: { run: DagRun; why: components['schemas']['Why'] | null; onSaved: () => void }) {
+  const [note, setNote] = useState<string | null>(null)
+  const json = JSON.stringify(run.conf ?? {}, null, 2)
+  const save = () =>
+    attempt(() => ok(api.PATCH('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}', { params: { path: { dag_id: run.dag_id, dag_run_id: run.dag_run_id } }, body: { note: note || null } }))).then((done) => {
+      if (done) {
+        setNote(null)
+        onSaved()
+      }
+    })
+  return (
+    <div class="two">
+      <div class="card">
+        <dl class="facts pad">
+          <dt>{t.run.state}</dt><dd><State state={run.state} /></dd>
+          <dt>{t.run.type}</dt><dd>{t.run.types[run.run_type] ?? run.run_type}</dd>
+          <dt>{t.run.by}</dt><dd>{[run.triggered_by, run.triggering_user_name].filter(Boolean).join(', ') || '–'}</dd>
+          <dt>{t.run.logical}</dt><dd>{moment(run.logical_date)}</dd>
+          <dt>{t.run.interval}</dt><dd>{moment(run.data_interval_start)} – {moment(run.data_interval_end)}</dd>
+          <dt>{t.run.after}</dt><dd>{moment(run.run_after)}</dd>
+          <dt>{t.run.queued}</dt><dd><Time at={run.queued_at} exact /></dd>
+          <dt>{t.run.started}</dt><dd><Time at={run.start_date} exact /></dd>
+          <dt>{t.run.ended}</dt><dd><Time at={run.end_date} exact /></dd>
+          <dt>{t.run.duration}</dt><dd><Took start={run.start_date} end={run.end_date} /></dd>
+          <dt>{t.run.versions}</dt><dd>{run.dag_versions.map((one) => one.version_number).join(', ')}</dd>
+          <dt>{t.run.note}</dt>
+          <dd>
+            {note === null ? (
+              <span class="row">{run.note ?? <span class="dim">{t.none}</span>}<Button kind="plain" icon="edit" label={t.edit} onClick={() => setNote(run.note ?? '')} /></span>
+            ) : (
+              <span class="row wrap"><input class="input grow" maxLength={1000} aria-label={t.run.note} value={note} onInput={(event) => setNote(event.currentTarget.value)} /><Button onClick={() => void save()}>{t.save}</Button><Button kind="plain" onClick={() => setNote(null)}>{t.cancel}</Button></span>
+            )}
+          </dd>
+        </dl>
+      </div>
+      <div class="card">
+        <header><h3>{t.run.conf}</h3><span class="end"><Copy text={json} /></span></header>
+        <pre tabIndex={0} class="code" style={{ margin: '8px', maxHeight: '300px' }}>{json}</pre>
+      </div>
+      {why && <div class="card"><header><h3>{t.task.whyHistory}</h3></header><div class="pad"><History why={why} /></div></div>}
+    </div>
+  )
+}

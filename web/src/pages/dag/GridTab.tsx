@@ -1,0 +1,70 @@
+/** The grid of a DAG: how many runs, which tasks, folded groups. */
+import { useEffect, useMemo, useState } from 'preact/hooks'
+import { grid } from '../../api/pictures'
+import { Grid } from '../../grid/Grid'
+import { initiallyFolded, rows, type GridData } from '../../grid/model'
+import { useLive } from '../../live/resource'
+import { Button, Empty, Note, Search, Skeleton } from '../../parts/basic'
+import { Mark } from '../../parts/State'
+import { query, setQuery } from '../../shell/router'
+import { RUN_STATES, STATES, label } from '../../states'
+import { t } from '../../strings'
+import { useHeight } from './useHeight'
+
+const COUNTS = ['25', '50', '100', '365']
+
+export function GridTab({ dagId, onTrigger }: { dagId: string; onTrigger: (() => void) | null }) {
+  const limit = Number(query.value.get('runs') ?? 50) || 50
+  const offset = Number(query.value.get('offset') ?? 0) || 0
+  const state = query.value.get('state')
+  const live = useLive(`grid ${dagId} ${limit} ${offset} ${state}`, () => grid(dagId, { limit, offset, ...(state ? { state: [state] } : {}) }), { on: [`dag:${dagId}`], keep: true })
+  const data = live.data.value as (GridData & { total_entries: number }) | undefined
+  const [folded, setFolded] = useState<ReadonlySet<string> | null>(null)
+  const [filter, setFilter] = useState('')
+  const [box, height] = useHeight()
+  useEffect(() => {
+    if (data && folded === null) setFolded(initiallyFolded(data))
+  }, [data])
+  const shown = useMemo(() => (data ? rows(data, folded ?? new Set(), filter) : []), [data, folded, filter])
+  const fold = (group: string) => setFolded((old) => {
+    const next = new Set(old)
+    if (!next.delete(group)) next.add(group)
+    return next
+  })
+  if (live.error.value && !data) return <Note kind="bad">{live.error.value}</Note>
+  if (!data) return <Skeleton rows={14} height={24} />
+  if (!data.runs.length && !state && !offset) {
+    return (
+      <Empty title={t.dag.noRuns}>
+        <p>{t.dag.noRunsText}</p>
+        {onTrigger && <Button kind="first" icon="play" onClick={onTrigger}>{t.dags.trigger}</Button>}
+      </Empty>
+    )
+  }
+  const groups = data.groups.map((group) => group.group_id)
+  return (
+    <div>
+      <div class="filters">
+        <Search value={filter} onInput={setFilter} placeholder={t.dag.filterTasks} />
+        <select class="select" aria-label={t.dag.runsShown} value={String(limit)} onChange={(event) => setQuery({ runs: event.currentTarget.value, offset: null })}>
+          {COUNTS.map((one) => <option key={one} value={one}>{one} {t.dag.runsShown.toLowerCase()}</option>)}
+        </select>
+        <select class="select" aria-label={t.run.state} value={state ?? ''} onChange={(event) => setQuery({ state: event.currentTarget.value, offset: null })}>
+          <option value="">{t.run.state}: {t.any}</option>
+          {RUN_STATES.map((one) => <option key={one} value={one}>{t.run.state}: {label(one)}</option>)}
+        </select>
+        {groups.length > 0 && <Button kind="plain" onClick={() => setFolded(folded?.size ? new Set() : new Set(groups))}>{folded?.size ? t.dag.expand : t.dag.fold}</Button>}
+        <span class="grow" />
+        <span class="small dim num">{t.dag.tasks(data.tasks.length)}, {t.page.of(offset + 1, offset + data.runs.length, data.total_entries)}</span>
+        <Button icon="left" label={t.dag.more} disabled={offset + data.runs.length >= data.total_entries} onClick={() => setQuery({ offset: String(offset + limit) }, false)} />
+        <Button icon="right" label={t.dag.newest} disabled={offset === 0} onClick={() => setQuery({ offset: offset > limit ? String(offset - limit) : null }, false)} />
+      </div>
+      <div ref={box}>
+        <Grid dagId={dagId} data={data} rows={shown} onFold={fold} height={height} labelWidth={innerWidth < 560 ? 140 : 240} />
+      </div>
+      <div class="legend">
+        {[...STATES].reverse().map((one) => <span key={one} class="row" style={{ gap: '5px' }}><Mark state={one} size={12} />{label(one)}</span>)}
+      </div>
+    </div>
+  )
+}

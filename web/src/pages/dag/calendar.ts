@@ -1,0 +1,25 @@
+/** Days with their runs by state. Pure. */
+export interface DayOf {
+  day: string
+  counts: Record<string, number>
+  total: number
+}
+
+/** The weeks that end with that of `until`, each with seven days from Monday; the outer ones have all days too. */
+export function weeks(runs: readonly { at: string; state: string }[], dayOf: (at: string) => string, until: string, count: number): DayOf[][] {
+  const found = new Map<string, Record<string, number>>()
+  for (const run of runs) {
+    const counts = found.get(dayOf(run.at)) ?? {}
+    counts[run.state] = (counts[run.state] ?? 0) + 1
+    found.set(dayOf(run.at), counts)
+  }
+  const end = new Date(`${until}T00:00:00Z`)
+  const monday = end.getTime() - ((end.getUTCDay() + 6) % 7) * 86_400_000
+  return Array.from({ length: count }, (_, week) =>
+    Array.from({ length: 7 }, (_, at) => {
+      const day = new Date(monday - (count - 1 - week) * 7 * 86_400_000 + at * 86_400_000).toISOString().slice(0, 10)
+      const counts = found.get(day) ?? {}
+      return { day, counts, total: Object.values(counts).reduce((sum, one) => sum + one, 0) }
+    }),
+  )
+}

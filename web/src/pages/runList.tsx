@@ -1,0 +1,116 @@
+/** A list of runs: of one DAG or of all, with filters in the address and changes to one, some, or all that fit. */
+import { useState } from 'preact/hooks'
+import { api, ok } from '../api/client'
+import type { DagRun } from '../api/types'
+import { moment } from '../format'
+import { nudge } from '../live/changes'
+import { useLive } from '../live/resource'
+import { Button, Empty, Note, Search, Took, Time } from '../parts/basic'
+import { Bulk, List, NOTHING, type Column, type Selection } from '../parts/List'
+import { ByFilter, type Wanted } from '../parts/ByFilter'
+import { chosenRuns } from '../parts/chosen'
+import { attempt } from '../parts/overlay'
+import { State } from '../parts/State'
+import { href, query, setQuery, to } from '../shell/router'
+import { mayAnywhere } from '../shell/session'
+import { RUN_STATES, label } from '../states'
+import { t } from '../strings'
+
+const SIZE = 50
+const TYPES = ['scheduled', 'manual', 'backfill', 'asset_triggered']
+/** Runs that one change can have. */
+const MOST_RUNS = 10_000
+
+
+export function RunList({ dagId }: { dagId: string | null }) {
+  const [selection, select] = useState<Selection>(NOTHING)
+  const [wanted, want] = useState<Wanted | null>(null)
+  const q = query.value
+  const order = q.get('order_by') ?? '-run_after'
+  const offset = Number(q.get('offset') ?? 0) || 0
+  const [name, state, type] = [q.get('q'), q.get('state'), q.get('type')]
+  const given = {
+    ...(name ? (dagId ? { run_id_pattern: `%${name}%` } : { dag_id_pattern: `%${name}%` }) : {}),
+    ...(state ? { state: [state] } : {}),
+    ...(type ? { run_type: [type] } : {}),
+  }
+  const live = useLive(
+    `runs ${dagId} ${JSON.stringify([given, order, offset])}`,
+    () => ok(api.GET('/api/v2/dags/{dag_id}/dagRuns', { params: { path: { dag_id: dagId ?? '~' }, query: { ...given, order_by: [order], limit: SIZE, offset } } })),
+    { on: dagId ? [`dag:${dagId}`] : ['runs'], keep: true },
+  )
+  const key = (run: DagRun) => JSON.stringify([run.dag_id, run.dag_run_id])
+  const page = live.data.value
+  /** The selected runs, each as its DAG and its ID. */
+  const pairs = async (): Promise<[string, string][]> => {
+    if (!selection.all) return [...selection.keys].map((one) => JSON.parse(one) as [string, string])
+    const found: [string, string][] = []
+    for (let from = 0; from < MOST_RUNS; from += 1000) {
+      const part = await ok(api.GET('/api/v2/dags/{dag_id}/dagRuns', { params: { path: { dag_id: dagId ?? '~' }, query: { ...given, order_by: ['id'], limit: 1000, offset: from } } }))
+      found.push(...part.dag_runs.map((run): [string, string] => [run.dag_id, run.dag_run_id]))
+      if (part.dag_runs.length < 1000) break
+    }
+    return found
+  }
+  const ask = (kind: 'clear' | 'delete', title: string, states?: string[]) =>
+    attempt(async () => {
+      const runs = chosenRuns(await pairs())
+      want(kind === 'delete' ? { kind, title, filters: runs } : { kind, title, filters: runs.map((one) => ({ ...one, ...(states ? { state: states } : {}) })) })
+    })
+
+  const columns: Column<DagRun>[] = [
+    { key: 'state', head: t.runsList.state, order: 'state', cell: (run) => <State state={run.state} /> },
+    ...(dagId ? [] : [{ key: 'dag', head: t.runsList.dag, order: 'dag_id', class: 'wide', cell: (run: DagRun) => <a href={href(to('dags', run.dag_id))}>{run.dag_id}</a> }]),
+    { key: 'run', head: t.runsList.run, order: 'run_id', class: 'wide', cell: (run) => <a class="mono" href={href(to('dags', run.dag_id, 'runs', run.dag_run_id))}>{run.dag_run_id}</a> },
+    { key: 'type', head: t.runsList.type, class: 'hide-m', cell: (run) => <span class="soft">{t.run.types[run.run_type] ?? run.run_type}</span> },
+    { key: 'started', head: t.runsList.started, order: 'start_date', cell: (run) => <Time at={run.start_date} /> },
+    { key: 'length', head: t.runsList.length, order: 'duration', right: true, cell: (run) => <Took start={run.start_date} end={run.end_date} /> },
+    { key: 'after', head: t.run.logical, order: 'logical_date', class: 'hide-m', cell: (run) => <span class="soft num nowrap">{moment(run.logical_date, false)}</span> },
+  ]
+  return (
+    <>
+      <div class="filters">
+        <Search value={name ?? ''} placeholder={dagId ? t.runsList.run : t.dags.search} onInput={(text) => setQuery({ q: text, offset: null })} />
+        <select class="select" aria-label={t.runsList.state} value={state ?? ''} onChange={(event) => setQuery({ state: event.currentTarget.value, offset: null })}>
+          <option value="">{t.runsList.state}: {t.any}</option>
+          {RUN_STATES.map((one) => <option key={one} value={one}>{t.runsList.state}: {label(one)}</option>)}
+        </select>
+        <select class="select" aria-label={t.runsList.type} value={type ?? ''} onChange={(event) => setQuery({ type: event.currentTarget.value, offset: null })}>
+          <option value="">{t.runsList.type}: {t.any}</option>
+          {TYPES.map((one) => <option key={one} value={one}>{t.runsList.type}: {t.run.types[one]}</option>)}
+        </select>
+      </div>
+      {live.error.value && <Note kind="bad">{live.error.value}</Note>}
+      {mayAnywhere('operator') && (
+        <Bulk selection={selection} total={page?.total_entries} onSelect={select}>
+          <Button icon="clear" onClick={() => void ask('clear', t.run.clearFailed, ['failed', 'upstream_failed'])}>{t.run.clearFailed}</Button>
+          <Button icon="clear" onClick={() => void ask('clear', t.run.clear)}>{t.run.clear}</Button>
+          <Button icon="trash" onClick={() => void ask('delete', t.run.delete)}>{t.run.delete}</Button>
+        </Bulk>
+      )}
+      <List
+        label={t.runsList.title}
+        columns={columns}
+        rows={page?.dag_runs}
+        rowKey={key}
+        rowHref={(run) => to('dags', run.dag_id, 'runs', run.dag_run_id)}
+        total={page?.total_entries}
+        size={SIZE}
+        order={order}
+        {...(mayAnywhere('operator') ? { selection, onSelect: select } : {})}
+        empty={<Empty title={t.runsList.none}><p>{t.runsList.noneText}</p></Empty>}
+      />
+      {wanted && (
+        <ByFilter
+          wanted={wanted}
+          onClose={() => want(null)}
+          onDone={() => {
+            select(NOTHING)
+            nudge('runs')
+            void live.refresh()
+          }}
+        />
+      )}
+    </>
+  )
+}

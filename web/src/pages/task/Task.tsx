@@ -1,0 +1,130 @@
+/** The page of a task instance: log, why, XComs, events, details, with its tries and what can be done. */
+import { api, ok } from '../../api/client'
+import type { TaskInstance } from '../../api/types'
+import { useLive } from '../../live/resource'
+import { Empty, Note, Segments, Skeleton, Time, Took } from '../../parts/basic'
+import { Head } from '../../parts/Head'
+import { History } from '../../parts/History'
+import { Mark, State } from '../../parts/State'
+import { go, href, query, setQuery, to } from '../../shell/router'
+import { may } from '../../shell/session'
+import { t } from '../../strings'
+import { TasksTab } from '../dag/TasksTab'
+import { LogView } from '../../log/LogView'
+import { Actions } from './Actions'
+import { TaskDetails } from './TaskDetails'
+import { XComs } from './XComs'
+
+type Tab = 'log' | 'why' | 'xcoms' | 'details' | 'mapped'
+
+export default function Task({ params }: { params: Record<string, string> }) {
+  const [dagId, runId, taskId] = [params['dag']!, params['run']!, params['task']!]
+  const index = params['map'] !== undefined && params['map'] !== '-' ? Number(params['map']) : -1
+  const path = { dag_id: dagId, dag_run_id: runId, task_id: taskId }
+  const key = `${dagId} ${runId} ${taskId} ${index}`
+  const dag = useLive(`dag ${dagId}`, () => ok(api.GET('/api/v2/dags/{dag_id}/details', { params: { path: { dag_id: dagId } } })))
+  const live = useLive<{ ti: TaskInstance | null; mapped: number }>(
+    `ti ${key}`,
+    async () => {
+      if (index >= 0) return { ti: await ok(api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances/{task_id}/{map_index}', { params: { path: { ...path, map_index: index } } })), mapped: 0 }
+      const mapped = await ok(api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances/{task_id}/listMapped', { params: { path, query: { limit: 1 } } })).catch(() => null)
+      if (mapped?.total_entries) return { ti: null, mapped: mapped.total_entries }
+      return { ti: await ok(api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances/{task_id}', { params: { path } })), mapped: 0 }
+    },
+    { on: [`dag:${dagId}`] },
+  )
+  const tries = useLive(live.data.value?.ti ? `tries ${key} ${live.data.value.ti.try_number} ${live.data.value.ti.state}` : null, () =>
+    index >= 0
+      ? ok(api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances/{task_id}/{map_index}/tries', { params: { path: { ...path, map_index: index } } }))
+      : ok(api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances/{task_id}/tries', { params: { path } })),
+  )
+  const crumbs = [
+    { text: t.dags.title, href: href('/dags') },
+    { text: dagId, href: href(to('dags', dagId)) },
+    { text: runId, href: href(to('dags', dagId, 'runs', runId)) },
+    ...(index >= 0 ? [{ text: taskId, href: href(to('dags', dagId, 'runs', runId, 'tasks', taskId)) }] : []),
+  ]
+  const name = index >= 0 ? `${taskId} [${live.data.value?.ti?.rendered_map_index ?? index}]` : taskId
+  const data = live.data.value
+  if (!data) return <><Head title={name} crumbs={crumbs} />{live.error.value ? <Empty title={live.error.value} /> : <Skeleton rows={10} />}</>
+  const operator = may('operator', dag.data.value?.tags.map((tag) => tag.name) ?? [])
+  const { ti } = data
+  if (!ti) {
+    return (
+      <>
+        <Head title={name} crumbs={crumbs}>{operator && <Actions dagId={dagId} runId={runId} taskId={taskId} mapIndex={null} onDone={() => void live.refresh()} />}</Head>
+        <p class="dag-facts soft small">{t.dag.instances(data.mapped)}</p>
+        <TasksTab dagId={dagId} runId={runId} taskId={taskId} operator={operator} />
+      </>
+    )
+  }
+  const tab = (params['tab'] ?? (ti.try_number > 0 || ti.state === 'running' ? 'log' : 'why')) as Tab
+  const open = (next: Tab) => {
+    const number = index >= 0 ? String(index) : '-'
+    go(`${to('dags', dagId, 'runs', runId, 'tasks', taskId, number, next)}${location.search}`, { replace: true, keepScroll: true })
+  }
+  const chosen = Number(query.value.get('try')) || ti.try_number
+  const numbers = [...new Set([...(tries.data.value?.task_instances.map((one) => one.try_number) ?? []), ...(ti.try_number ? [ti.try_number] : [])])].sort((a, b) => a - b)
+  const shown = tries.data.value?.task_instances.findLast((one) => one.try_number === chosen)
+  const base = to('dags', dagId, 'runs', runId, 'tasks', taskId, index >= 0 ? String(index) : '-')
+  return (
+    <>
+      <Head title={name} crumbs={crumbs} before={<Mark state={ti.state} size={18} />}>
+        {operator && <Actions dagId={dagId} runId={runId} taskId={taskId} mapIndex={index >= 0 ? index : null} onDone={() => void live.refresh()} />}
+      </Head>
+      <p class="dag-facts soft small">
+        <State state={ti.state} />
+        <Took start={ti.start_date} end={ti.end_date} open={ti.state === 'running'} />
+        {ti.start_date && <span><Time at={ti.start_date} /></span>}
+        {ti.operator && <span>{ti.operator}</span>}
+        {ti.worker && <a href={href('/queues')}>{ti.worker}</a>}
+        {ti.reason && <span class={ti.state === 'failed' ? 'wrong' : ''}>{ti.reason}</span>}
+      </p>
+      <div class="task-bar">
+        <nav class="tabs grow" aria-label={name}>
+          {(['log', 'why', 'xcoms', 'details'] as Tab[]).map((one) => (
+            <a key={one} href={href(`${base}/${one}${location.search}`)} aria-current={tab === one ? 'page' : undefined} onClick={(event) => { event.preventDefault(); open(one) }}>{t.task[one]}</a>
+          ))}
+        </nav>
+        {numbers.length > 1 && (
+          <span class="row small" style={{ paddingBottom: '12px' }}>
+            <span class="dim">{t.task.try_}</span>
+            {numbers.length > 8 ? (
+              <select class="select" aria-label={t.task.try_} value={String(chosen)} onChange={(event) => setQuery({ try: event.currentTarget.value })}>{numbers.map((one) => <option key={one} value={String(one)}>{one}</option>)}</select>
+            ) : (
+              <Segments label={t.task.try_} value={String(chosen)} options={numbers.map((one) => [String(one), <>{one} <Mark size={12} state={tries.data.value?.task_instances.findLast((of) => of.try_number === one)?.state ?? ti.state} /></>] as const)} onChange={(next) => setQuery({ try: next === String(ti.try_number) ? null : next })} />
+            )}
+          </span>
+        )}
+      </div>
+      {tab === 'log' && (chosen > 0 ? <LogView key={`${key} ${chosen}`} path={{ ...path, try_number: chosen }} mapIndex={index} topic={`dag:${dagId}`} /> : <Empty title={t.log.waiting} />)}
+      {tab === 'why' && <WhyTab path={path} index={index} dagId={dagId} />}
+      {tab === 'xcoms' && <XComs path={path} index={index} operator={operator} />}
+      {tab === 'details' && <TaskDetails ti={ti} of={shown ?? null} path={path} index={index} />}
+    </>
+  )
+}
+
+function WhyTab({ path, index, dagId }: { path: { dag_id: string; dag_run_id: string; task_id: string }; index: number; dagId: string }) {
+  const live = useLive(`why ${Object.values(path).join(' ')} ${index}`, () => ok(api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances/{task_id}/why', { params: { path, query: { map_index: index } } })), { on: [`dag:${dagId}`] })
+  const why = live.data.value
+  if (live.error.value && !why) return <Note kind="bad">{live.error.value}</Note>
+  if (!why) return <Skeleton rows={5} />
+  return (
+    <div class="stack" style={{ maxWidth: '860px', gap: '12px' }}>
+      <div class="card">
+        <header><h3>{t.task.whyNow}</h3></header>
+        <ul class="pad stack">
+          {why.waiting_for.length === 0 && <li class="soft">{t.task.whyNothing}</li>}
+          {why.waiting_for.map((text) => <li key={text} class="row" style={{ alignItems: 'flex-start' }}><Mark state={why.state} /><span class="grow">{text}</span></li>)}
+        </ul>
+      </div>
+      {why.history.length > 0 && (
+        <div class="card">
+          <header><h3>{t.task.whyHistory}</h3></header>
+          <div class="pad"><History why={{ ...why, waiting_for: [] }} /></div>
+        </div>
+      )}
+    </div>
+  )
+}

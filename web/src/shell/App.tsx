@@ -1,0 +1,174 @@
+/** The frame of all pages: navigation, the page of the address, and what lies above it. */
+import { useSignal } from '@preact/signals'
+import type { ComponentType } from 'preact'
+import { useEffect } from 'preact/hooks'
+import { loggedIn, message, reachable } from '../api/client'
+import { zone } from '../format'
+import { Button, Empty, Note, Segments } from '../parts/basic'
+import { Icon, Logo } from '../parts/icons'
+import { Questions, Toasts } from '../parts/overlay'
+import { t } from '../strings'
+import { Jump, jumping } from './Jump'
+import { helping, KeysHelp, useKeys } from './keys'
+import { Login } from './Login'
+import { PLACES } from './places'
+import { follow, href, match, path } from './router'
+import { account, load, logOut, mayAnywhere } from './session'
+import { theme, type Theme } from './theme'
+
+type Page = ComponentType<{ params: Record<string, string> }>
+type Loader = () => Promise<{ default: Page }>
+const dag: Loader = () => import('../pages/dag/Dag')
+const task: Loader = () => import('../pages/task/Task')
+const ROUTES: readonly (readonly [string, Loader])[] = [
+  ['/', () => import('../pages/Home')],
+  ['/dags', () => import('../pages/Dags')],
+  ['/dags/:dag', dag],
+  ['/dags/:dag/:tab', dag],
+  ['/dags/:dag/runs/:run', dag],
+  ['/dags/:dag/runs/:run/:tab', dag],
+  ['/dags/:dag/runs/:run/tasks/:task', task],
+  ['/dags/:dag/runs/:run/tasks/:task/:map', task],
+  ['/dags/:dag/runs/:run/tasks/:task/:map/:tab', task],
+  ['/runs', () => import('../pages/Runs')],
+  ['/assets', () => import('../pages/Assets')],
+  ['/backfills', () => import('../pages/Backfills')],
+  ['/queues', () => import('../pages/Queues')],
+  ['/pools', () => import('../pages/Pools')],
+  ['/imports', () => import('../pages/Imports')],
+  ['/variables', () => import('../pages/Variables')],
+  ['/connections', () => import('../pages/Connections')],
+  ['/audit', () => import('../pages/Audit')],
+  ['/settings', () => import('../pages/Settings')],
+]
+
+export function App() {
+  const begun = useSignal(false)
+  useEffect(() => {
+    document.addEventListener('click', follow)
+    // The page loads while the server looks up the account.
+    void match(ROUTES, path.value)?.page().catch(() => undefined)
+    load()
+      .catch(() => undefined)
+      .finally(() => (begun.value = true))
+  }, [])
+  if (!begun.value) return null
+  if (!loggedIn.value) return <><Login /><Toasts /></>
+  return <Shell />
+}
+
+function Shell() {
+  const open = useSignal(false)
+  useKeys()
+  useEffect(() => path.subscribe(() => (open.value = false)), [])
+  return (
+    <>
+      <a class="skip" href="#main" onClick={(event) => { event.preventDefault(); document.getElementById('main')?.focus() }}>{t.skip}</a>
+      <div class="shell">
+        <header class="topbar">
+          <Button kind="plain" icon="menu" label={t.menu} onClick={() => (open.value = !open.value)} />
+          <a class="brand" href={href('/')}><Logo />{t.app}</a>
+          <span class="grow" />
+          <Button kind="plain" icon="search" label={t.jump.placeholder} onClick={() => (jumping.value = true)} />
+        </header>
+        {open.value && <button class="veil" aria-label={t.close} onClick={() => (open.value = false)} />}
+        <Side open={open.value} />
+        <main class="main" id="main" tabIndex={-1}>
+          {!reachable.value && <div class="offline" role="status"><Icon name="imports" />{t.offline}</div>}
+          <Routed />
+        </main>
+      </div>
+      <Jump />
+      <KeysHelp />
+      <Questions />
+      <Toasts />
+    </>
+  )
+}
+
+function Side({ open }: { open: boolean }) {
+  const at = path.value
+  const is = (link: string) => (link === '/' ? at === '/' : at === link || at.startsWith(`${link}/`))
+  return (
+    <nav class={`side ${open ? 'open' : ''}`} aria-label={t.menu}>
+      <a class="brand" href={href('/')}><Logo />{t.app}</a>
+      {PLACES.map((group) => {
+        const links = group.links.filter((link) => !link.role || mayAnywhere(link.role))
+        return links.length > 0 && (
+          <>
+            {group.title && <h2 key={group.title}>{group.title}</h2>}
+            {links.map((link) => (
+              <a key={link.path} class="side-link" href={href(link.path)} aria-current={is(link.path) ? 'page' : undefined}>
+                <Icon name={link.icon} />
+                {link.text}
+              </a>
+            ))}
+          </>
+        )
+      })}
+      <div class="side-end stack">
+        <button type="button" class="side-link" onClick={() => (jumping.value = true)}>
+          <Icon name="search" />
+          <span class="grow">{t.jump.placeholder}</span>
+        </button>
+        <Preferences />
+      </div>
+    </nav>
+  )
+}
+
+function Preferences() {
+  const next: Record<Theme, Theme> = { auto: 'light', light: 'dark', dark: 'auto' }
+  return (
+    <>
+      <div class="row" style={{ padding: '0 4px', gap: '2px' }}>
+        <Segments label={t.zone.label} value={zone.value} options={[['local', t.zone.local], ['utc', t.zone.utc]]} onChange={(value) => (zone.value = value)} />
+        <span class="grow" />
+        <Button kind="plain" icon="theme" label={`${t.theme.label}: ${t.theme[theme.value]}`} onClick={() => (theme.value = next[theme.value])} />
+        <Button kind="plain" icon="keyboard" label={t.keys.title} onClick={() => (helping.value = true)} />
+      </div>
+      <div class="row" style={{ padding: '0 4px 0 8px' }}>
+        <Icon name="user" />
+        <span class="clip grow" title={account.value?.role ?? ''}>{account.value?.username}</span>
+        <Button kind="plain" icon="out" label={t.login.out} onClick={() => void logOut()} />
+      </div>
+    </>
+  )
+}
+
+const loaded = new Map<Loader, Page>()
+
+function Routed() {
+  const found = match(ROUTES, path.value)
+  const page = useSignal<{ loader: Loader; view: Page } | null>(null)
+  const failed = useSignal<string | null>(null)
+  const loader = found?.page
+  useEffect(() => {
+    if (!loader || loaded.has(loader)) return
+    let current = true
+    failed.value = null
+    loader()
+      .then((module) => {
+        loaded.set(loader, module.default)
+        if (current) page.value = { loader, view: module.default }
+      })
+      .catch((error: unknown) => (failed.value = message(error)))
+    return () => void (current = false)
+  }, [loader])
+  useEffect(() => {
+    document.title = [...path.value.split('/').filter(Boolean).map(decoded).reverse().slice(0, 2), t.app].join(' · ')
+  }, [path.value])
+  if (!found || !loader) return <Empty title={t.notFound}><p>{t.notFoundText}</p></Empty>
+  // The signal is read so that the frame is drawn again when the page is loaded.
+  const View = page.value?.loader === loader ? page.value.view : loaded.get(loader)
+  if (View) return <View params={found.params} />
+  return failed.value ? <Note kind="bad">{failed.value} <Button onClick={() => location.reload()}>{t.retry}</Button></Note> : null
+}
+
+function decoded(part: string): string {
+  try {
+    return decodeURIComponent(part)
+  } catch {
+    return part
+  }
+}

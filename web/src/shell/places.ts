@@ -1,0 +1,42 @@
+/** The pages of the navigation. */
+import type { IconName } from '../parts/icons'
+import { t } from '../strings'
+import type { Role } from './session'
+
+export interface Place {
+  path: string
+  text: string
+  icon: IconName
+  /** The role that an account needs. */
+  role?: Role
+}
+
+export const PLACES: { title: string; links: Place[] }[] = [
+  {
+    title: '',
+    links: [
+      { path: '/', text: t.home, icon: 'home' },
+      { path: '/dags', text: t.nav.dags, icon: 'dags' },
+      { path: '/runs', text: t.nav.runs, icon: 'runs' },
+      { path: '/assets', text: t.nav.assets, icon: 'assets' },
+      { path: '/backfills', text: t.nav.backfills, icon: 'backfills' },
+    ],
+  },
+  {
+    title: t.nav.operate,
+    links: [
+      { path: '/queues', text: t.nav.queues, icon: 'queues' },
+      { path: '/pools', text: t.nav.pools, icon: 'pools' },
+      { path: '/imports', text: t.nav.imports, icon: 'imports' },
+    ],
+  },
+  {
+    title: t.nav.admin,
+    links: [
+      { path: '/variables', text: t.nav.variables, icon: 'variables', role: 'operator' },
+      { path: '/connections', text: t.nav.connections, icon: 'connections', role: 'operator' },
+      { path: '/audit', text: t.nav.audit, icon: 'audit' },
+      { path: '/settings', text: t.nav.settings, icon: 'settings', role: 'admin' },
+    ],
+  },
+]
