@@ -20,6 +20,7 @@ ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
 # Install the dependencies first, with an empty project: a change of our own code leaves this layer of over a gigabyte in the cache.
 WORKDIR /src
 COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY web/build.py web/
 RUN mkdir scheduler workers \
  && python3 -m venv --copies /opt/venv \
  && chmod 0711 /opt/venv/bin/python* \
@@ -28,6 +29,7 @@ RUN mkdir scheduler workers \
 
 COPY scheduler scheduler
 COPY workers workers
+COPY --from=pages /src/scheduler/api/static scheduler/api/static
 RUN pip install --no-cache-dir --build-constraint constraints.txt --no-deps --force-reinstall . \
  && python -m compileall -q /opt/venv/lib/python3.11/site-packages/scheduler /opt/venv/lib/python3.11/site-packages/workers
 

@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup env demo up down test test-fast check test-bench test-faults chaos test-chaos-mutants fuzz bench test-compose
+.PHONY: help setup env demo up down test test-fast check test-bench test-browser screenshots test-faults chaos test-chaos-mutants fuzz bench test-compose
 BIN := .venv/bin
 
 help: ## Show this list
@@ -37,6 +37,7 @@ check: setup ## Check format, lint, types, import layers, spelling, wording, gen
 	@$(BIN)/codespell
 	@$(BIN)/python -m pytest -q --no-header tests/unit/docs/test_wording.py
 	@$(BIN)/python -m scheduler.cli.generate --check
+	@$(BIN)/python web/build.py check
 	@$(BIN)/python .make/audit
 
 test-faults: setup ## Kill processes at every fault point under 200 runs each, stop some for a minute, drop messages
@@ -47,6 +48,12 @@ test-faults: setup ## Kill processes at every fault point under 200 runs each, s
 
 test-bench: setup ## Run every benchmark at a small size, and check counts and states
 	@BENCH_TESTS=full $(BIN)/python -m pytest tests/acceptance/test_bench.py
+
+test-browser: setup ## Use the pages in a real browser, on a real stack; ARGS="-k name" selects
+	@.make/browser -m pytest tests/browser $(ARGS)
+
+screenshots: setup ## Render every page to build/screenshots: light, dark and narrow
+	@.make/browser -m browser.screenshots
 
 chaos: setup ## Inject faults for ten minutes and judge the result; prints one JSON line; SEED=3, ARGS="--minutes 2 --quick --keep"
 	@PYTHONPATH=tests $(BIN)/python -m chaos $(if $(SEED),--seed $(SEED)) $(ARGS)
