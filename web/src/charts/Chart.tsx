@@ -43,7 +43,7 @@ export function Chart({ times, lines, height = 220, format, label, onPick }: Pro
         cursor: { y: false, points: { size: 6 } },
         legend: { live: true },
         scales: { x: { range: (_, least, most) => { const room = Math.max(30, (most - least) / Math.max(2, times.length) / 1.8); return [least - room, most + room] } }, y: { range: (_, __, most) => [0, Math.max(most * 1.08, 1e-3)] } },
-        axes: [{ ...axis, values: (_, ticks) => ticks.map((one, at) => tickText(one, at ? ticks[at - 1]! : null)) }, { ...axis, size: 62, values: (_, ticks) => ticks.map((one) => (one === null ? '' : format(one))) }],
+        axes: [{ ...axis, values: (_, ticks) => ticks.map((one, at) => tickText(one, at ? ticks[at - 1]! : null, (ticks[1] ?? 0) - (ticks[0] ?? 0) < 60)) }, { ...axis, size: 62, values: (_, ticks) => ticks.map((one) => (one === null ? '' : format(one))) }],
         series: [
           { label: t.task.at, value: (_: uPlot, value: number | null) => (value === null ? '–' : moment(value * 1000)) },
           ...lines.map((line, at) => ({
@@ -76,9 +76,9 @@ export function Chart({ times, lines, height = 220, format, label, onPick }: Pro
 }
 
 /** The time of a tick, with its day where the day changes. */
-function tickText(seconds: number, before: number | null): string {
+function tickText(seconds: number, before: number | null, exact: boolean): string {
   const date = day(seconds * 1000)
-  const time = clock(seconds * 1000, false)
+  const time = clock(seconds * 1000, exact)
   if (before !== null && day(before * 1000) === date) return time
   return time === '00:00' && before !== null ? date.slice(5) : `${time}\n${date.slice(5)}`
 }

@@ -125,7 +125,7 @@ export function Graph({ data, stateOf, countsOf, runId, height }: Props) {
           }
         }}
       >
-        {!placed && <div class="empty dim">{t.dag.layout}</div>}
+        {!placed && <div class="empty dim" role="status" aria-busy="true">{t.dag.layout}</div>}
         {placed && (
           <div class="graph-plane" style={{ transform: `translate(${view.x}px, ${view.y}px) scale(${view.scale})`, width: `${placed.width}px`, height: `${placed.height}px` }}>
             {shown.frames.map((frame) => {

@@ -74,7 +74,7 @@ export default function Task({ params }: { params: Record<string, string> }) {
       </Head>
       <p class="dag-facts soft small">
         <State state={ti.state} />
-        <Took start={ti.start_date} end={ti.end_date} open={ti.state === 'running'} />
+        {ti.start_date && <Took start={ti.start_date} end={ti.end_date} open={ti.state === 'running'} />}
         {ti.start_date && <span><Time at={ti.start_date} /></span>}
         {ti.operator && <span>{ti.operator}</span>}
         {ti.worker && <a href={href('/queues')}>{ti.worker}</a>}

@@ -1,0 +1,114 @@
+"""One `paceline standalone` with its pages, and Chromium. They run by `make test-browser`."""
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+from support import standalone
+from support.waiting import eventually
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, Page
+
+if not os.environ.get("BROWSER_TESTS"):
+    collect_ignore_glob = ["test_*.py"]
+
+HERE = Path(__file__).parent
+AXE = HERE.parents[1] / "web" / "node_modules" / "axe-core" / "axe.min.js"
+CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
+PASSWORD = "correct horse battery"
+WAIT_MS = 60_000
+
+
+@dataclass
+class Installation:
+    """A running standalone with an administrator and a viewer."""
+
+    url: str
+    environment: dict[str, str]
+
+    def cli(self, *arguments: str) -> str:
+        return standalone.ask(self.environment, *arguments)
+
+    def cli_any(self, *arguments: str) -> str:
+        """A command that may also say that a run failed."""
+        return standalone.ask(self.environment, *arguments, ok=(0, 1))
+
+
+@contextlib.contextmanager
+def running(home: Path) -> Iterator[Installation]:
+    """A standalone of its own, with an administrator and a viewer."""
+    environment = standalone.environment_of(home / "home", HERE / "dags") | {"PACELINE_WORKER_CONCURRENCY": "4"}
+    with standalone.standalone(environment) as process:
+        url = re.search(r"(?m)^web +(http://[\w.]+:\d+)", process.said)[1]  # type: ignore[attr-defined,index]
+        made = Installation(url, environment)
+        eventually(lambda: _answers(url), timeout=standalone.START_S)
+        for name, role in (("ada", "admin"), ("vera", "viewer")):
+            made.cli("users", "create", name, "--role", role, "--password", PASSWORD)
+        yield made
+        process.terminate()
+        process.wait(standalone.STOP_S)
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health").status_code in {200, 503}
+    except httpx.TransportError:
+        return False
+
+
+@pytest.fixture(scope="session")
+def installation(session_folder: Path) -> Iterator[Installation]:
+    with running(session_folder) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator["Browser"]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield browser
+        browser.close()
+
+
+def logged_in(browser: "Browser", installation: Installation, name: str) -> dict[str, object]:
+    """The cookies of an account."""
+    context = browser.new_context()
+    context.request.post(f"{installation.url}/auth/login", data={"username": name, "password": PASSWORD}, fail_on_status_code=True)
+    state = context.storage_state()
+    context.close()
+    return dict(state)
+
+
+@pytest.fixture(scope="session")
+def cookies(browser: "Browser", installation: Installation) -> dict[str, object]:
+    return logged_in(browser, installation, "ada")
+
+
+@pytest.fixture
+def context(browser: "Browser", cookies: dict[str, object], installation: Installation) -> Iterator["BrowserContext"]:
+    made = browser.new_context(
+        base_url=installation.url, storage_state=cookies, viewport={"width": 1440, "height": 900}, reduced_motion="reduce"
+    )
+    made.set_default_timeout(WAIT_MS)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def page(context: "BrowserContext") -> Iterator["Page"]:
+    """A page of the administrator. An error on its console, such as a violation of the content policy, fails the test."""
+    made = context.new_page()
+    problems: list[str] = []
+    made.on("pageerror", lambda error: problems.append(str(error)))
+    made.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+    yield made
+    assert problems == []

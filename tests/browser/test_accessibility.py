@@ -1,0 +1,68 @@
+"""axe-core finds no serious violation on any page, in both themes and on a narrow screen."""
+
+import json
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from browser.conftest import AXE, Installation
+from browser.test_pages import run_of
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
+PAGES = (
+    "/",
+    "/dags",
+    "/runs",
+    "/assets",
+    "/backfills",
+    "/queues",
+    "/pools",
+    "/imports",
+    "/variables",
+    "/connections",
+    "/audit",
+    "/settings",
+    "/dags/orders",
+    "/dags/orders/graph",
+    "/dags/orders/runs",
+    "/dags/orders/durations",
+    "/dags/orders/calendar",
+    "/dags/orders/source",
+    "/dags/orders/details",
+    "/dags/journey/runs/{run}",
+    "/dags/journey/runs/{run}/tasks",
+    "/dags/journey/runs/{run}/details",
+    "/dags/journey/runs/{run}/tasks/talk",
+    "/dags/journey/runs/{run}/tasks/talk/-/why",
+    "/dags/journey/runs/{run}/tasks/finish/-/xcoms",
+    "/dags/journey/runs/{run}/tasks/work/-/details",
+)
+SCRIPT = "axe.run(document, {resultTypes: ['violations'], runOnly: ['wcag2a', 'wcag2aa', 'wcag21aa', 'best-practice']})"
+
+
+@pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 1440), ("light", 380)])
+def test_no_page_has_a_serious_violation(
+    browser: Browser, cookies: dict[str, object], installation: Installation, theme: str, width: int
+) -> None:
+    run_id = run_of(installation)
+    context = browser.new_context(
+        base_url=installation.url, storage_state=cookies, color_scheme=theme, viewport={"width": width, "height": 900},
+        reduced_motion="reduce",
+    )  # fmt: skip
+    page = context.new_page()
+    found = {}
+    for path in PAGES:
+        page.goto(path.replace("{run}", run_id))
+        page.wait_for_selector("main .head + *")
+        expect(page.locator("[aria-busy]")).to_have_count(0)
+        page.evaluate(AXE.read_text(encoding="utf-8"))
+        violations = page.evaluate(SCRIPT)["violations"]
+        serious = {
+            one["id"]: [node["html"][:160] for node in one["nodes"][:3]]
+            for one in violations
+            if one["impact"] in {"serious", "critical"}
+        }
+        if serious:
+            found[path] = serious
+    context.close()
+    assert found == {}, json.dumps(found, indent=1)

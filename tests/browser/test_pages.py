@@ -1,0 +1,200 @@
+"""People at work in a real browser, on a real stack."""
+
+import re
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from browser.conftest import PASSWORD, Installation, logged_in
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+expect.set_options(timeout=60_000)
+
+
+def run_of(installation: Installation, *options: str) -> str:
+    """The ID of a run of the DAG journey that has ended."""
+    run_id = f"run-{abs(hash((options, installation.cli('runs', 'list', '--dag', 'journey'))))}"
+    installation.cli_any("dags", "trigger", "journey", "--run-id", run_id, "--wait", "--timeout", "120", *options)
+    return run_id
+
+
+def task(run_id: str, task_id: str) -> str:
+    return f"/dags/journey/runs/{run_id}/tasks/{task_id}"
+
+
+def test_a_person_logs_in_triggers_a_dag_and_watches_it_turn_green(browser: Browser, installation: Installation) -> None:
+    page = browser.new_context(base_url=installation.url).new_page()
+    page.goto("/dags")
+    page.get_by_label("User name").fill("ada")
+    page.get_by_label("Password").fill("wrong")
+    page.get_by_role("button", name="Log in").click()
+    expect(page.get_by_role("alert")).to_contain_text("The user name or the password is wrong.")
+    page.get_by_label("Password").fill(PASSWORD)
+    page.keyboard.press("Enter")
+    page.get_by_role("link", name="journey", exact=True).click()
+    page.get_by_role("button", name="Trigger").first.click()
+    expect(page.get_by_label("Fail at first")).not_to_be_checked()
+    page.get_by_role("dialog").get_by_role("button", name="Trigger").click()
+    page.get_by_role("status").get_by_role("link", name="Open").click()
+
+    # Without a reload: the event stream tells the page.
+    expect(page.locator(".dag-facts .state")).to_have_text("success")
+    expect(page.locator(".gantt-row", has_text="finish")).to_be_visible()
+    page.context.close()
+
+
+def test_a_failed_task_is_explained_cleared_with_its_downstream_and_finishes(page: Page, installation: Installation) -> None:
+    run_id = run_of(installation, "--conf", '{"fail": true}')
+    page.goto(f"/dags/journey/runs/{run_id}")
+    page.locator(".gantt-row", has_text="work").click()
+    expect(page.get_by_role("log")).to_contain_text("The work failed as it was asked to")
+    page.get_by_role("link", name="Why").click()
+    expect(page.get_by_text("How it got here")).to_be_visible()
+    expect(page.locator(".history")).to_contain_text("The work failed as it was asked to")
+
+    page.get_by_role("button", name="Clear").click()
+    expect(page.get_by_role("dialog")).to_contain_text("2 task instances will be cleared")
+    page.get_by_role("checkbox", name="Downstream tasks").uncheck()
+    expect(page.get_by_role("dialog")).to_contain_text("1 task instance will be cleared")
+    page.get_by_role("checkbox", name="Downstream tasks").check()
+    page.get_by_role("dialog").get_by_role("button", name="Clear (2)").click()
+
+    expect(page.get_by_role("status").get_by_text("2 task instances cleared")).to_be_visible()
+    expect(page.locator(".dag-facts .state")).to_have_text("success")
+    page.get_by_role("link", name="Log", exact=True).click()
+    expect(page.get_by_role("group", name="Try")).to_be_visible()
+    page.goto(f"/dags/journey/runs/{run_id}")
+    expect(page.locator(".dag-facts .state")).to_have_text("success")
+
+
+def test_the_server_searches_the_whole_log(page: Page, installation: Installation) -> None:
+    page.goto(task(run_of(installation), "talk"))
+    log = page.get_by_role("log")
+    expect(log).to_contain_text("line 4999")
+    page.get_by_placeholder("Search the whole log").fill("NEEDLE")
+    expect(page.get_by_text("1 / 1 match")).to_be_visible()
+    expect(log.locator("mark")).to_have_text("needle")
+    expect(log.locator(".current")).to_contain_text("line 4321")
+
+    page.get_by_placeholder("Search the whole log").fill("line 1")
+    expect(page.get_by_text("1 / 1,111 matches")).to_be_visible()
+    log.click()
+    page.keyboard.press("n")
+    expect(page.get_by_text("2 / 1,111 matches")).to_be_visible()
+
+
+def test_a_log_grows_while_its_task_runs(page: Page, installation: Installation) -> None:
+    installation.cli("dags", "trigger", "long_import", "--run-id", "tail")
+    page.goto("/dags/long_import/runs/tail/tasks/stream/-/log")
+    expect(page.locator(".log-live")).to_be_visible()
+    expect(page.get_by_role("log")).to_contain_text("chunk 3:")
+    expect(page.get_by_role("log")).to_contain_text("chunk 5:")
+    installation.cli("runs", "mark", "long_import", "tail", "failed")
+    expect(page.get_by_text("end of log")).to_be_visible()
+
+
+def test_failed_tasks_of_all_runs_that_fit_are_cleared_after_a_preview(page: Page, installation: Installation) -> None:
+    for _ in range(2):
+        run_of(installation, "--conf", '{"fail": true}')
+    page.goto("/dags/journey/runs")
+    page.get_by_label("Select all rows of this page").check()
+    page.get_by_role("button", name="Clear failed").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("4 instances, in 2 runs")
+    dialog.get_by_role("button", name="Clear failed (4)").click()
+    expect(page.get_by_role("status").get_by_text("4 task instances cleared")).to_be_visible()
+    expect(page.locator("tbody .state", has_text="failed")).to_have_count(0)
+
+
+def test_a_backfill_shows_its_runs_before_it_makes_them(page: Page, installation: Installation) -> None:
+    page.goto("/dags/inventory")
+    page.get_by_role("button", name="Backfill").click()
+    page.get_by_label("From (UTC)").fill("2026-02-01T00:00")
+    page.get_by_label("To (UTC)").fill("2026-02-01T02:00")
+    expect(page.get_by_text("3 runs will be made")).to_be_visible()
+    page.get_by_role("button", name="Start the backfill (3)").click()
+    expect(page.get_by_role("cell", name="3 / 3")).to_be_visible()
+
+
+def test_the_theme_is_remembered(page: Page) -> None:
+    page.goto("/")
+    page.wait_for_selector(".tiles")
+    page.keyboard.press("Shift+T")
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.reload()
+    page.wait_for_selector(".tiles")
+
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == dark == "rgb(15, 17, 21)"
+
+
+def test_a_person_gets_to_a_log_without_a_mouse(page: Page, installation: Installation) -> None:
+    run_of(installation)
+    page.goto("/")
+    page.wait_for_selector(".tiles")
+    page.keyboard.press("g")
+    page.keyboard.press("d")
+    expect(page.get_by_role("heading", name="DAGs")).to_be_visible()
+    page.keyboard.press("/")
+    page.keyboard.type("journey")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    page.keyboard.press("Tab")
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    grid = page.get_by_role("application")
+    expect(grid).to_be_visible()
+    grid.focus()
+    page.keyboard.press("ArrowDown")
+    expect(page.locator(".visually-hidden[role=status]")).to_contain_text("talk")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("log")).to_contain_text("line 4999")
+    page.keyboard.press("Control+k")
+    page.keyboard.type("Pools")
+    expect(page.get_by_role("option")).to_have_count(1)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Pools")).to_be_visible()
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keyboard")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+def test_variables_are_added_changed_and_deleted(page: Page) -> None:
+    page.goto("/variables")
+    page.get_by_role("button", name="Add variable").click()
+    page.get_by_label("Key").last.fill("color")
+    page.get_by_label("Value").fill("<script>alert(1)</script>")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("cell", name="<script>alert(1)</script>")).to_be_visible()
+    page.get_by_role("button", name="Edit: color").click()
+    page.get_by_label("Value").fill("blue")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("cell", name="blue")).to_be_visible()
+    page.get_by_role("button", name="Delete: color").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    expect(page.get_by_text("No variable yet")).to_be_visible()
+
+
+def test_a_viewer_sees_runs_and_cannot_change_them(browser: Browser, installation: Installation) -> None:
+    context = browser.new_context(base_url=installation.url, storage_state=logged_in(browser, installation, "vera"))
+    page = context.new_page()
+    page.goto("/dags/journey")
+    expect(page.get_by_role("heading", name="journey")).to_be_visible()
+    expect(page.get_by_role("button", name="Trigger")).to_have_count(0)
+    expect(page.get_by_role("link", name="Variables")).to_have_count(0)
+    expect(page.get_by_role("switch").first).to_be_disabled()
+    context.close()
+
+
+def test_the_page_of_what_does_not_exist_says_so(page: Page) -> None:
+    page.goto("/nowhere/at/all")
+    expect(page.get_by_role("heading", name="There is no such page")).to_be_visible()
+
+
+def test_a_worker_is_drained(page: Page) -> None:
+    page.goto("/queues")
+    worker = page.locator(".workers .card", has_text=re.compile("spark"))
+    worker.get_by_role("button", name="Drain").click()
+    page.get_by_role("dialog").get_by_role("button", name="Drain").click()
+    expect(worker.get_by_text("draining").or_(worker.get_by_text("started just now"))).to_be_visible()
