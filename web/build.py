@@ -45,7 +45,8 @@ class PagesHook(BuildHookInterface):  # type: ignore[type-arg,misc]
 def main(arguments: list[str]) -> None:
     """Build the pages if they changed; with `check`, check them too."""
     if not node():
-        subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", NODE_WHEEL], check=True)
+        pinned = WEB.parent / "constraints.txt"
+        subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--constraint", pinned, NODE_WHEEL], check=True)
     if _needed():
         build()
     if arguments == ["check"]:

@@ -142,3 +142,13 @@ def test_the_list_of_decisions_is_complete() -> None:
     listed = re.findall(r"\]\((\d{4}-[^)]+)\)", (ROOT / "docs/adr/README.md").read_text(encoding="utf-8"))
 
     assert listed == sorted(page.name for page in (ROOT / "docs/adr").glob("[0-9]*.md"))
+
+
+def test_the_image_copies_from_stages_that_it_has_and_from_files_in_its_context() -> None:
+    dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    stages = re.findall(r"(?m)^FROM \S+ AS (\w+)$", dockerfile)
+    included = set(re.findall(r"(?m)^!(\S+)$", (ROOT / ".dockerignore").read_text(encoding="utf-8")))
+    copied = {one for line in re.findall(r"(?m)^COPY (?!--from)(.+) \S+$", dockerfile) for one in line.split()}
+
+    assert re.findall(r"--from=(\w+)", dockerfile) == stages
+    assert {one for one in copied if one not in included and one.partition("/")[0] not in included} == set()
