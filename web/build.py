@@ -47,9 +47,13 @@ def main(arguments: list[str]) -> None:
     if not node():
         pinned = WEB.parent / "constraints.txt"
         subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--constraint", pinned, NODE_WHEEL], check=True)
+    is_check = arguments == ["check"]
     if _needed():
+        if is_check and not _has_registry():
+            print("NOT CHECKED: the pages are not built, and the npm registry does not answer.", file=sys.stderr)
+            return
         build()
-    if arguments == ["check"]:
+    if is_check:
         check()
 
 
@@ -121,6 +125,14 @@ def _stamp() -> str:
 def _sources() -> Iterator[Path]:
     yield from (WEB / name for name in ("index.html", "package.json", "package-lock.json", "vite.config.ts"))
     yield from (file for file in (WEB / "src").rglob("*") if file.is_file() and not file.name.endswith((".test.ts", ".d.ts")))
+
+
+def _has_registry() -> bool:
+    try:
+        _npm("view", "vite", "version", "--fetch-retries=0", "--loglevel=silent")
+    except subprocess.CalledProcessError:
+        return False
+    return True
 
 
 def _npm(*arguments: str) -> None:
