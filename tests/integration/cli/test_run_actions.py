@@ -4,7 +4,7 @@ import json
 
 import pytest
 from support.data import attempt
-from support.hands import end, running
+from support.run_actions import end, running
 from support.scenario import Scenario
 
 from scheduler.cli import options

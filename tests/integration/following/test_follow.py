@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.hands import running as claim_one
+from support.run_actions import running as claim_one
 from support.scenario import Scenario, chain, dag
 
 from scheduler.following.follow import Follower

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from psycopg2 import errors
-from support.hands import running
+from support.run_actions import running
 from support.scenario import Scenario, chain
 from support.servers import PostgresServer
 from support.waiting import eventually

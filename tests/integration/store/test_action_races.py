@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from support.hands import clear_, end, mark_
+from support.run_actions import clear_, end, mark_
 from support.scenario import Scenario, dag
 
 from scheduler.serialized.dag import SerializedDag
@@ -29,7 +29,7 @@ def version(number: int) -> SerializedDag:
     return dag("d", edges, disable_bundle_versioning=True, description=str(number), rules={"join": "all_done"})
 
 
-def test_hands_schedulers_and_workers_never_wait_for_each_other_in_a_circle(make_scenario: Callable[..., Scenario]) -> None:
+def test_actions_schedulers_and_workers_never_wait_for_each_other_in_a_circle(make_scenario: Callable[..., Scenario]) -> None:
     people, *engines = [make_scenario() for _ in range(4)]
     people.add(version(0))
     for number in range(RUNS):

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 from support.faulty import FULL
-from support.hands import clear_, end, mark_
+from support.run_actions import clear_, end, mark_
 from support.scenario import Scenario, chain, dag
 
 from scheduler.states import FAILURES, FINISHED, STARTED, RunState, TaskState

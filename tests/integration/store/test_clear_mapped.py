@@ -1,7 +1,7 @@
 """Clearing mapped tasks: instances that stay, that go, and that are expanded again."""
 
 import pytest
-from support.hands import brief, clear_, end, push, running
+from support.run_actions import brief, clear_, end, push, running
 from support.scenario import Scenario, dag
 
 from scheduler.states import TaskState

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from support.hands import brief, clear_, end, push, running
+from support.run_actions import brief, clear_, end, push, running
 from support.scenario import Scenario, dag
 
 from scheduler.serialized.dag import SerializedDag

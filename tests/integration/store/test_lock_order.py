@@ -8,8 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
-from support.hands import clear_, end
 from support.repair import repair
+from support.run_actions import clear_, end
 from support.scenario import Scenario, dag
 
 from scheduler.exceptions import PacelineError

@@ -7,7 +7,7 @@ from typing import Any
 import psycopg2
 import pytest
 from psycopg2.errors import LockNotAvailable
-from support.hands import clear_
+from support.run_actions import clear_
 from support.scenario import Scenario, dag
 from support.waiting import eventually
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from support.hands import brief, clear_, push, running
+from support.run_actions import brief, clear_, push, running
 from support.scenario import Scenario, dag
 
 from scheduler.serialized.dag import SerializedDag

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from support.hands import clear_
+from support.run_actions import clear_
 from support.scenario import Scenario, chain
 
 from scheduler.states import TaskState

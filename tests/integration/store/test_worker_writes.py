@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from support.hands import clear_
+from support.run_actions import clear_
 from support.scenario import Scenario, chain
 
 from scheduler.exceptions import StaleTryError

@@ -1,4 +1,4 @@
-"""Shared by the tests of clear, mark and delete: a user's commands in a scenario, and a worker that can be stopped."""
+"""Actions of users on the runs of a scenario (clear, mark), and the steps of its worker: claim, report, obey."""
 
 from typing import Any
 
