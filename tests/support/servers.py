@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psycopg2
 import redis
 
 from scheduler.embedded.servers import EmbeddedPostgres, EmbeddedRedis
@@ -32,6 +33,7 @@ class PostgresServer:
     embedded: EmbeddedPostgres
     _numbers: Iterator[int] = field(default_factory=itertools.count)
     _template_made: bool = False
+    _kept: "psycopg2.extensions.connection | None" = None
 
     def url(self, name: str) -> str:
         """The URL of one of its databases."""
@@ -72,11 +74,26 @@ class PostgresServer:
         if migrated:
             self._make_template()
         name = f"test_{next(self._numbers)}"
-        self.execute(f"create database {name} template {TEMPLATE if migrated else 'template0'} strategy file_copy")
+        self._maintain(f"create database {name} template {TEMPLATE if migrated else 'template0'} strategy file_copy")
         try:
             yield self.url(name)
         finally:
-            self.execute(f"drop database {name} with (force)")
+            self._maintain(f"drop database {name} with (force)")
+
+    def _maintain(self, statement: str) -> None:
+        """Run one statement on a connection that is kept for the next test, and opened again after a restart of the server."""
+        try:
+            self._execute(statement)
+        except (psycopg2.OperationalError, psycopg2.InterfaceError):
+            self._kept = None
+            self._execute(statement)
+
+    def _execute(self, statement: str) -> None:
+        if self._kept is None:
+            self._kept = self.embedded.connect("postgres")
+            self._kept.autocommit = True
+        with self._kept.cursor() as cursor:
+            cursor.execute(statement)
 
     def _make_template(self) -> None:
         if self._template_made:
