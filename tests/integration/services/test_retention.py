@@ -196,7 +196,7 @@ def test_the_search_of_a_table_ends_at_its_first_young_row(scenario: Scenario, m
 
 
 def test_a_scheduler_deletes_by_its_settings(make_scenario: Callable[..., Scenario]) -> None:
-    scenario = make_scenario(retention={"run_days": 30, "logs": True})
+    scenario = make_scenario(retention={"run_days": 30, "logs": True, "interval": 0.001})
     scenario.add(chain("d", 1))
     folders = {name: run_folder(scenario.settings.logs_folder, "d", name) for name in ("old", "young")}
     for folder in folders.values():
@@ -227,7 +227,7 @@ def test_by_default_runs_stay_and_the_events_of_old_ones_go(scenario: Scenario) 
 
 
 def test_deleting_beside_schedulers_at_work_touches_nothing_of_theirs(make_scenario: Callable[..., Scenario]) -> None:
-    scenario = make_scenario(schedulers=2, retention={"run_days": 1e-9})
+    scenario = make_scenario(schedulers=2, retention={"run_days": 1e-9, "interval": 0.001})
     scenario.add(dag("d", {"a": [], "b": ["a"], "c": ["a"], "e": ["b", "c"]}))
     ended_runs: list[Any] = []
 
