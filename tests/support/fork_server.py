@@ -7,12 +7,15 @@ if that was killed, and the kernel then kills the programs that still run.
 Run as a program, this file is the server. It reads one JSON object a line and answers with one.
 """
 
+import gc
 import importlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,18 +33,45 @@ class ForkServer:
 
     def __init__(self, server: "subprocess.Popen[bytes]") -> None:
         self._server = server
+        self._one_at_a_time = threading.Lock()
 
-    def start(self, source: str, arguments: Sequence[str], *, env: Mapping[str, str], cwd: Path, output: Path) -> "Forked":
-        """Run source as `python -P -c source arguments` would, with stdout and stderr in `output`."""
-        return Forked(
-            self, self.ask(source=source, arguments=[*arguments], environment=dict(env), folder=str(cwd), output=str(output))
-        )
+    def start(
+        self,
+        source: str,
+        arguments: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: Path,
+        output: Path,
+        errors: Path | None = None,
+    ) -> "Forked":
+        """Run source as `python -P -c source arguments` would, with stdout in `output`, and stderr in `errors` or there too."""
+        files = [str(output), str(errors or output)]
+        return Forked(self, self.ask(source=source, arguments=[*arguments], environment=dict(env), folder=str(cwd), files=files))
+
+    def run(
+        self, source: str, arguments: Sequence[str], *, env: Mapping[str, str], timeout: float
+    ) -> "subprocess.CompletedProcess[str]":
+        """Run source to its end in the folder of this process, as subprocess.run would with captured text."""
+        with tempfile.TemporaryDirectory() as folder:
+            output, errors = Path(folder, "output"), Path(folder, "errors")
+            output.touch()
+            errors.touch()
+            process = self.start(source, arguments, env=env, cwd=Path.cwd(), output=output, errors=errors)
+            try:
+                code = process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                raise
+            return subprocess.CompletedProcess([*arguments], code, output.read_text("utf-8"), errors.read_text("utf-8"))
 
     def ask(self, **request: object) -> Any:
         assert self._server.stdin is not None and self._server.stdout is not None
-        self._server.stdin.write(json.dumps(request).encode() + b"\n")
-        self._server.stdin.flush()
-        return json.loads(self._server.stdout.readline())
+        with self._one_at_a_time:
+            self._server.stdin.write(json.dumps(request).encode() + b"\n")
+            self._server.stdin.flush()
+            return json.loads(self._server.stdout.readline())
 
 
 class Forked:
@@ -108,10 +138,9 @@ def become(program: Mapping[str, Any]) -> None:
     os.environ.update(program["environment"])
     time.tzset()
     os.chdir(program["folder"])
-    for path, numbers in ((os.devnull, (0,)), (program["output"], (1, 2))):
+    for number, path in enumerate((os.devnull, *program["files"])):
         opened = os.open(path, os.O_RDWR | os.O_APPEND)
-        for number in numbers:
-            os.dup2(opened, number)
+        os.dup2(opened, number)
         os.close(opened)
     sys.stdin, sys.stdout, sys.stderr = (
         open(number, mode, buffering=1, closefd=False, encoding="utf-8")  # noqa: SIM115
@@ -125,6 +154,9 @@ def become(program: Mapping[str, Any]) -> None:
 if __name__ == "__main__":
     for module in sys.argv[1:]:
         importlib.import_module(module)
+    # Garbage collection in a program would touch, and so copy, the pages of all objects that exist by now.
+    gc.collect()
+    gc.freeze()
     asked = serve()
     if asked is not None:
         become(asked)

@@ -12,6 +12,7 @@ from typing import Any
 from scheduler.embedded import stack as stacks
 from scheduler.embedded.supervisor import Supervisor
 from scheduler.settings import Settings
+from support import commands
 
 LOG_LINES = 60
 CLI_LIMIT_S = 120.0
@@ -35,8 +36,7 @@ class Stack:
 
     def cli(self, *arguments: str, timeout: float = CLI_LIMIT_S) -> "subprocess.CompletedProcess[str]":
         """Run `paceline ...` to its end; `timeout` is seconds."""
-        command = [*stacks.PACELINE, *arguments]
-        return subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=timeout, check=False)
+        return commands.run(arguments, env=self.env, timeout=timeout)
 
     def json(self, *arguments: str, timeout: float = CLI_LIMIT_S) -> Any:
         """The parsed output of `paceline ... --json`, whatever its exit code is."""

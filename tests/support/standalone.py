@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from scheduler.embedded import stack
+from support import commands
 
 START_S = 90.0
 STOP_S = 60.0
@@ -42,8 +43,15 @@ def standalone(environment: dict[str, str]) -> Iterator["subprocess.Popen[str]"]
             process.kill()
 
 
+def demo(environment: dict[str, str], *, ok: int = 0) -> str:
+    """The output of `paceline demo`."""
+    done = subprocess.run([*stack.PACELINE, "demo"], env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == ok, done.stderr
+    return done.stdout
+
+
 def ask(environment: dict[str, str], *arguments: str, ok: Sequence[int] = (0,)) -> str:
-    """The output of `paceline ...`."""
-    done = subprocess.run([*stack.PACELINE, *arguments], env=environment, capture_output=True, text=True, timeout=120, check=False)
+    """The output of another `paceline ...`, which starts no process."""
+    done = commands.run(arguments, env=environment, timeout=120)
     assert done.returncode in ok, done.stderr
     return done.stdout

@@ -12,7 +12,7 @@ import httpx
 import psutil
 import psycopg2
 import pytest
-from support.standalone import START_S, STOP_S, ask, environment_of, standalone
+from support.standalone import START_S, STOP_S, ask, demo, environment_of, standalone
 from support.waiting import eventually
 
 from scheduler.embedded import stack
@@ -232,7 +232,7 @@ def test_the_demo_shows_the_result_and_where_it_is(short_folder):
     home = short_folder / "home"
     write(short_folder / "dags", "flights.py", FLIGHTS.format(body="pass"))
 
-    said = ask(environment_of(home, short_folder / "dags"), "demo")
+    said = demo(environment_of(home, short_folder / "dags"))
 
     (result,) = (home / "data" / "flights").iterdir()
     assert "UA       3" in said
@@ -244,7 +244,7 @@ def test_the_demo_shows_the_result_and_where_it_is(short_folder):
 def test_a_failed_demo_shows_the_end_of_the_log_and_exits_1(short_folder):
     write(short_folder / "dags", "flights.py", FLIGHTS.format(body="print('reading'); raise ValueError('no such airport')"))
 
-    said = ask(environment_of(short_folder / "home", short_folder / "dags"), "demo", ok=(1,))
+    said = demo(environment_of(short_folder / "home", short_folder / "dags"), ok=1)
 
     assert "first failed: " in said
     assert "reading" in said

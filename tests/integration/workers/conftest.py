@@ -32,6 +32,12 @@ except PacelineError as error:
     code = error.exit_code
 sys.exit(code)
 """
+#: What a worker imports while it starts.
+MODULES = (
+    "workers.app", "celery.app.amqp", "celery.app.control", "celery.app.events", "celery.app.log", "celery.backends.base",
+    "celery.fixups.django", "celery.worker.autoscale", "celery.worker.components", "celery.worker.consumer", "celery.worker.loops",
+    "kombu.pidbox", "scheduler.operators.decorators", "sqlalchemy.dialects.postgresql.psycopg2",
+)  # fmt: skip
 END_S = 80.0
 QUICK = {"PACELINE_WORKER_HEARTBEAT_SEC": "0.3", "PACELINE_WORKER_GRACE_SEC": "20", "PYTHONUNBUFFERED": "1"}
 
@@ -166,7 +172,7 @@ def opened(settings: Settings, folder: Path, fork_server: ForkServer | None = No
 @pytest.fixture(scope="session")
 def forks_workers() -> Iterator[ForkServer]:
     """Has imported what a worker imports."""
-    with running_fork_server("workers.app") as server:
+    with running_fork_server(*MODULES) as server:
         yield server
 
 
