@@ -34,8 +34,8 @@ def pytest_configure() -> None:
     # A background job of a script ignores Ctrl-C.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    # JVMs live for seconds here, too short a time for the optimizing compiler, which takes half of their CPU.
-    os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+    # JVMs live for seconds here, too short a time for the optimizing compiler, which takes half of their CPU, and have small heaps.
+    os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
