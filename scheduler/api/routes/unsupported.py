@@ -1,4 +1,4 @@
-"""What Airflow's API has and Paceline does not: 501 with an explanation, instead of an unclear 404."""
+"""What Airflow's API has and Paceline's does not: 501 with an explanation, instead of an unclear 404."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from scheduler.api.errors import UnsupportedError
 router = APIRouter(include_in_schema=False)
 
 HITL = "Paceline has no tasks that wait for a human answer."
-STATE = "Paceline has no state store for tasks and assets: use XComs or variables."
+STATE = "The REST API does not reach the state of tasks and assets yet: tasks read and write it."
 TEST = "Paceline does not test connections: which library would connect is known only to the task."
 #: Method and path, and why there is no such thing here.
 REASONS = {
