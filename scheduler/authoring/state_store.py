@@ -1,7 +1,9 @@
 """The state of tasks and assets: values that user code keeps from try to try of one task, or from run to run for an asset."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
 from typing import Any, Protocol
 
 from scheduler.authoring.asset import Asset
@@ -44,11 +46,12 @@ class NoStates:
         raise PacelineError("The state of tasks and assets cannot be deleted here.")
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class _Values:
     """The values of one task instance or asset, by key."""
 
-    def __init__(self, backend: StateBackend, uri: str | None) -> None:
-        self._backend, self._uri = backend, uri
+    _backend: StateBackend
+    _uri: str | None = None
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value under `key`, or `default`."""
@@ -73,9 +76,6 @@ class _Values:
 class TaskStateStore(_Values):
     """`task_state_store` in the context: the values of a task instance, which all tries share, also after it was cleared."""
 
-    def __init__(self, backend: StateBackend) -> None:
-        super().__init__(backend, None)
-
     def set(self, key: str, value: Any, *, retention: timedelta | None = None) -> None:
         """Store a value (JSON, not None). It expires after `retention`, by default core.task_state_retention_days, or never with
         NEVER_EXPIRE; and it is deleted with its run.
@@ -92,15 +92,19 @@ class AssetStateStore(_Values):
         self._store(key, value, None)
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class AssetStateStores(Mapping[Asset, AssetStateStore]):
     """`asset_state_store` in the context: `asset_state_store[asset].get("key")`, for each inlet and outlet of the task.
 
     If the task has only one, `get`, `set`, `delete` and `clear` can be called without naming it.
     """
 
-    def __init__(self, backend: StateBackend, assets: Sequence[Asset]) -> None:
-        self._assets = {asset.uri: asset for asset in assets}
-        self._backend = backend
+    _backend: StateBackend
+    _given: Sequence[Asset]
+
+    @cached_property
+    def _assets(self) -> dict[str, Asset]:
+        return {asset.uri: asset for asset in self._given}
 
     def __getitem__(self, asset: Asset) -> AssetStateStore:
         if not isinstance(asset, Asset):
