@@ -3,6 +3,7 @@
 import base64
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,6 +35,8 @@ def pytest_configure() -> None:
     # A background job of a script ignores Ctrl-C.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Keep the test modules with rewritten assertions, also where PYTHONDONTWRITEBYTECODE is set: that is half of the collection.
+    sys.dont_write_bytecode = False
     # JVMs live for seconds here, too short a time for the optimizing compiler, which takes half of their CPU, and have small heaps.
     os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
