@@ -154,7 +154,9 @@ def _run(tool: str, *arguments: str) -> None:
 
 
 def _environment(path: Path) -> dict[str, str]:
-    return os.environ | {"PATH": f"{path.parent}{os.pathsep}{os.environ.get('PATH', '')}"}
+    # Behind a proxy with a certificate of its own, Node.js would not trust the authorities that the machine trusts, as pip does.
+    trust = {"NODE_USE_SYSTEM_CA": "1"}
+    return trust | os.environ | {"PATH": f"{path.parent}{os.pathsep}{os.environ.get('PATH', '')}"}
 
 
 if __name__ == "__main__":
