@@ -37,8 +37,8 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # Keep the test modules with rewritten assertions, also where PYTHONDONTWRITEBYTECODE is set: that is half of the collection.
     sys.dont_write_bytecode = False
-    # JVMs live for seconds here, too short a time for the optimizing compiler, which takes half of their CPU, and have small heaps.
-    os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    # JVMs live for seconds here, too short a time for the optimizing compiler, which takes half of their CPU.
+    os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
