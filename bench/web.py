@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import httpx
+from cryptography.fernet import Fernet
 
 from bench import web_data
 from bench.report import machine
@@ -74,6 +75,7 @@ def _web(stack: Stack) -> Iterator[tuple[str, str]]:
     port = stacks.free_port("127.0.0.1", 0)
     environment = stacks.environment_for(stack.settings) | {"PACELINE_WEB_PORT": str(port)}
     environment["PACELINE_CONFIG"] = str(stack.folder / "settings.toml")
+    environment["PACELINE_CORE_FERNET_KEY"] = Fernet.generate_key().decode()
     with subprocess.Popen([*stacks.PACELINE, "web"], env=environment) as process:
         address = f"http://127.0.0.1:{port}"
         try:

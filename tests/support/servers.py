@@ -81,10 +81,13 @@ class PostgresServer:
             self._maintain(f"drop database {name} with (force)")
 
     def _maintain(self, statement: str) -> None:
-        """Run one statement on a connection that is kept for the next test, and opened again after a restart of the server."""
+        """Run one statement on a connection that is kept for the next test.
+
+        After a crash of the server, psycopg2 may raise any of its errors: each leads to a second attempt on a new connection.
+        """
         try:
             self._execute(statement)
-        except (psycopg2.OperationalError, psycopg2.InterfaceError):
+        except psycopg2.Error:
             self._kept = None
             self._execute(statement)
 

@@ -137,7 +137,7 @@ def bad(spark):
         raise ValueError("a bad row")
     return {"good": spark.range(3), "bad": [spark.range(3).select(udf_of(fail))], "other": spark.range(4)}
 
-@task.pyspark(execution_timeout=timedelta(seconds=8))
+@task.pyspark(execution_timeout=timedelta(seconds=12))
 def slow(spark):
     folder = Path(os.environ["PACELINE_HOME"])
     def held_by(name):

@@ -50,8 +50,8 @@ def test_branches_skip_what_they_did_not_choose(running: Any) -> None:
     decided = dict(bench.scenario.rows("select task_id, decision from task_instance where decision is not null"))
     assert decided == {"choose": {"skip": ["b"]}, "stop": {"skip": ["never", "rarely"]}}
     assert bench.scenario.rows(
-        "select value from xcom join task_instance t on t.id = task_instance_id where task_id = 'choose'"
-    ) == [("a",)]
+        "select key, value from xcom join task_instance t on t.id = task_instance_id where task_id = 'choose'"
+    ) == [("skipmixin_key", {"followed": ["a"]})]
 
 
 RESCHEDULED = """
