@@ -14,8 +14,8 @@ from pydantic import Field, ValidationError
 from scheduler.exceptions import SettingsError
 from scheduler.settings import environment
 from scheduler.settings.environment import Layout
-from scheduler.settings.sections import Broker, Database, Flower, Oidc, Probed, Retention, Section, Smtp, Spark, Web
-from scheduler.settings.types import Count, DatabaseUrl, DataUrl, FernetKeys, Seconds, ZoneName, in_words
+from scheduler.settings.sections import Broker, Database, Flower, Oidc, Paths, Probed, Retention, Section, Smtp, Spark, Web
+from scheduler.settings.types import Count, DatabaseUrl, FernetKeys, Seconds, ZoneName, in_words
 
 #: Bytes. The kernel's limit is 107 on Linux and 103 on macOS.
 LONGEST_SOCKET_PATH = 100
@@ -39,19 +39,6 @@ LONGER_THAN = (
     ("worker.heartbeat_timeout", "worker.heartbeat_sec"),
     ("waiter.heartbeat_timeout", "waiter.heartbeat_sec"),
 )
-
-
-class Paths(Section):
-    """File locations on this machine."""
-
-    home: Path = Path("~/.paceline")
-    """Folder for everything that the embedded stack writes: database, sockets, logs, data."""
-    dags_folder: Path = Path("dags")
-    """Folder that is searched for DAG files."""
-    logs_folder: Path | None = Field(default=None, examples=["~/.paceline/logs"])
-    """Folder for task logs. If unset, <home>/logs."""
-    data_url: DataUrl | None = Field(default=None, examples=["s3a://bucket/paceline"])
-    """Folder for the DataFrames that tasks return, or a URL that both Spark and fsspec can reach. If unset, <home>/data."""
 
 
 class Core(Section):

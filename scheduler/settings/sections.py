@@ -1,4 +1,4 @@
-"""The settings sections for retention, external systems and pages: database, broker, mail server, Flower, web, Spark."""
+"""The settings sections for files, retention, external systems and pages: database, broker, mail server, Flower, web, Spark."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -6,7 +6,19 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from scheduler.settings.types import BrokerUrl, Count, DatabaseUrl, Days, OidcIssuer, OidcRoles, Port, Seconds, SigningKey, UrlPath
+from scheduler.settings.types import (
+    BrokerUrl,
+    Count,
+    DatabaseUrl,
+    DataUrl,
+    Days,
+    OidcIssuer,
+    OidcRoles,
+    Port,
+    Seconds,
+    SigningKey,
+    UrlPath,
+)
 
 
 class Section(BaseModel):
@@ -22,6 +34,19 @@ class Probed(Section):
     """Port of the GET /health endpoint. 0 turns it off."""
     health_address: str = "127.0.0.1"
     """Address the health endpoint listens on. 0.0.0.0 means every network interface."""
+
+
+class Paths(Section):
+    """File locations on this machine."""
+
+    home: Path = Path("~/.paceline")
+    """Folder for everything that the embedded stack writes: database, sockets, logs, data."""
+    dags_folder: Path = Path("dags")
+    """Folder that is searched for DAG files."""
+    logs_folder: Path | None = Field(default=None, examples=["~/.paceline/logs"])
+    """Folder for task logs. If unset, <home>/logs."""
+    data_url: DataUrl | None = Field(default=None, examples=["s3a://bucket/paceline"])
+    """Folder for the DataFrames that tasks return, or a URL that both Spark and fsspec can reach. If unset, <home>/data."""
 
 
 class Retention(Section):

@@ -383,9 +383,7 @@ def test_a_jvm_whose_python_daemon_was_killed_serves_no_other_task(jvm: WarmJvm,
     assert not jvm.jvm.alive
 
 
-def test_an_ended_jvm_leaves_no_thread_and_no_stack_trace(
-    configuration: dict[str, str], jvms: None, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_an_ended_jvm_leaves_no_thread(configuration: dict[str, str], jvms: None, capfd: pytest.CaptureFixture[str]) -> None:
     def servers() -> set[threading.Thread]:
         return {thread for thread in threading.enumerate() if "serve_forever" in thread.name}
 
