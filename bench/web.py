@@ -35,6 +35,8 @@ MIX = (
 )  # fmt: skip
 GRID = f"/dags/{WIDE}/grid?limit=100"
 TIMES = 20
+#: Seconds after which a change that has not reached a page counts as lost.
+LATEST_S = 20.0
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -140,7 +142,9 @@ async def _live(address: str, headers: dict[str, str], stack: Stack, size: Size)
             name = f"task_{number % size.wide:04}"
             await asyncio.to_thread(_change, stack, name, changed_at)
             await asyncio.sleep(0.37)
-        await asyncio.sleep(2)
+        until = time.monotonic() + LATEST_S
+        while len(delays) < TIMES * size.pages and time.monotonic() < until:
+            await asyncio.sleep(0.05)
         for one in pages:
             one.cancel()
         await asyncio.gather(*pages, return_exceptions=True)
@@ -149,12 +153,13 @@ async def _live(address: str, headers: dict[str, str], stack: Stack, size: Size)
 
 def _change(stack: Stack, task_id: str, changed_at: dict[str, float]) -> None:
     with contextlib.closing(stack.connect()) as connection, connection.cursor() as cursor:
+        # Before the commit: a page may get the change before this thread goes on.
+        changed_at[task_id] = time.monotonic()
         cursor.execute(
             "update task_instance set state = case state when 'failed' then 'success' else 'failed' end where task_id = %s"
             " and map_index < 0 and dag_run_id = (select id from dag_run where dag_id = %s and run_id = 'run-1')",
             (task_id, WIDE),
         )
-        changed_at[task_id] = time.monotonic()
 
 
 def _clear(http: httpx.Client) -> dict[str, Any]:
