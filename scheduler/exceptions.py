@@ -88,7 +88,7 @@ class SettingsError(PacelineError):
 
 
 class UsageError(PacelineError):
-    """What was asked for cannot be understood."""
+    """A command or request that makes no sense, such as two options that exclude each other."""
 
     exit_code = 2
 

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from scheduler.api.models.base import Body, CursorPage, Model, Moment, Note, Version, from_row
 from scheduler.states import RunState
 
-#: Airflow's name for what made a run, by the first word of ours.
+#: The value of triggered_by in Airflow, by the part before the colon in the one that Paceline stores.
 MADE_BY = {"cli": "cli", "demo": "cli", "schedule": "timetable", "backfill": "backfill", "asset": "asset", "api": "rest_api"}
 
 

@@ -1,1 +1,1 @@
-"""Web accounts: who may log in, with which rights, and what was asked for."""
+"""Accounts of web users: passwords, roles, sessions and tokens, and the audit log of requested changes."""

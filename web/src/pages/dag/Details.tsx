@@ -10,7 +10,7 @@ import { History } from '../../parts/History'
 import { State } from '../../parts/State'
 import { t } from '../../strings'
 
-/** Facts of the API that need no words of ours: names are those of the DAG's arguments. */
+/** Fields of the API that are shown under their own names, most of which are arguments of DAG. */
 const SHOWN = ['description', 'timetable_description', 'relative_fileloc', 'catchup', 'max_active_runs', 'max_active_tasks', 'max_consecutive_failed_dag_runs', 'dag_run_timeout', 'start_date', 'end_date', 'timezone', 'last_parsed_time', 'last_parse_duration', 'active_runs_count', 'is_backfillable'] as const
 
 export function DetailsTab({ dag }: { dag: DagDetails }) {
