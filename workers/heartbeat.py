@@ -97,7 +97,7 @@ class Heart(threading.Thread):
             settings, process_id=lambda: self.worker_id, interval_s=min(interval_s, silent_s / 4), timeout_s=silent_s,
             application="paceline worker",
             renewed=self._renewed, failed=self._database_failed, refused=lambda worker_id: running_tasks.lease(worker_id, 0.0),
-            running=self._running, doubted=self._doubt,
+            drain=self._drain, running=self._running, doubted=self._doubt,
         )  # fmt: skip
 
     @property
@@ -245,7 +245,6 @@ class Heart(threading.Thread):
         if not self._is_registered():
             former = self._running_tasks.worker_id
             worker_log.warning("worker %s was declared lost; it continues as %s", former, self.register())
-        self._drain()
         self._expire_former()
         if self.settings_drift is not None:
             self.settings_drift.look(self._running_tasks.worker_id)
@@ -257,10 +256,8 @@ class Heart(threading.Thread):
         self._bark()
 
     def _drain(self) -> None:
-        """End when the running tasks have ended, if a person asked for it."""
-        if self._stopper is None or self._stopper.draining:
-            return
-        if transact(self._engine, processes.is_to_drain, self._running_tasks.worker_id):
+        """End when the running tasks have ended, because a person asked for it."""
+        if self._stopper is not None and not self._stopper.draining:
             worker_log.warning("stopping: this worker was asked to drain")
             self._stopper.drain()
 

@@ -3,6 +3,9 @@
 Task instances that are queued or running write no event of their own, so they are compared with those of the last look. All
 other changes are events. No change is missed: an event can become visible after a later one, when its transaction ends, so a look
 starts from the first moment at which a transaction that is still open could have written one.
+
+Each statement sees what was committed before it, and the open transactions are read first. A transaction that commits while they
+are read is then either listed as open or visible to the next statement. A change can be reported twice, which does no harm.
 """
 
 from collections.abc import Collection
@@ -18,9 +21,11 @@ from scheduler.store.db import rows
 Row = dict[str, Any]
 #: A transaction that stays open for longer is not waited for.
 LONGEST = timedelta(minutes=1)
-#: The moment, before the snapshot; transactions that are open; what shows that a DAG, a pool or an import error changed.
+#: The moment, before the open transactions are read; transactions that write; what shows that a DAG, a pool or an import error
+#: changed. A snapshot would not list the newest transactions, those after the last one that ended: each holds a lock on itself.
 LOOK = """
-select statement_timestamp() as now, array(select pg_snapshot_xip(pg_current_snapshot())::text) as open,
+select statement_timestamp() as now,
+       array(select transactionid::text from pg_locks where locktype = 'transactionid' and mode = 'ExclusiveLock') as open,
        (select count(*) || '/' || coalesce(max(version_id), 0) || '/' || count(*) filter (where is_active) from dag) || '/'
            || (select count(*) from dag_schedule where is_paused) || '/' || (select count(*) from import_error) as dags
 """
@@ -83,7 +88,6 @@ class Watch:
 
     def look(self, connection: Connection) -> Changes | None:
         """What changed since the last look; None if nothing did, and at the first look."""
-        connection.exec_driver_sql("set transaction isolation level repeatable read, read only")
         now, open_, dags = connection.exec_driver_sql(LOOK).one()
         flights = {flight.id: flight for flight in rows.of_result(Flight, connection.exec_driver_sql(IN_FLIGHT))}
         found = [] if self.since is None else rows.of_result(Event, connection.exec_driver_sql(EVENTS, (self.since,)))

@@ -28,7 +28,11 @@ ATTEMPT = 0.45
 #: The minimum of libpq.
 CONNECT_TIMEOUT_S = 2
 PAUSE_S = 0.25
-RENEW = "update process set heartbeat_at = clock_timestamp() where id = %s and stopped_at is null"
+#: Returns whether a person asked this process to end when its running tasks have ended.
+RENEW = """
+update process p set heartbeat_at = clock_timestamp() where p.id = %s and p.stopped_at is null
+returning exists (select from worker_drain d where d.process_id = p.id)
+"""
 #: Which of these dispatches the worker holds. A lock on the whole table, as of a migration, must not delay the next heartbeat.
 HELD = """
 set local lock_timeout = '100ms';
@@ -51,13 +55,17 @@ class HeartbeatConnection:
         self._timeout_s = timeout_s
         self._connection: Connection | None = None
 
-    def renew(self, process_id: str) -> bool:
-        """Renew the heartbeat; False if this process was declared lost. psycopg2.Error if PostgreSQL does not answer in time."""
+    def renew(self, process_id: str) -> bool | None:
+        """Renew the heartbeat; return whether this process is to drain, None if it was declared lost.
+
+        psycopg2.Error if PostgreSQL does not answer in time.
+        """
         with self._cursor() as cursor:
             fault_points.point("heartbeat.commit")
             cursor.execute(RENEW, (process_id,))
             fault_points.point("heartbeat.committed")
-            return bool(cursor.rowcount == 1)
+            found = cursor.fetchone()
+            return None if found is None else bool(found[0])
 
     def doubted(self, process_id: str, running: Mapping[str, int]) -> dict[str, int]:
         """Return the dispatches of `running` (with the IDs of their task instances) that are not stored as running on this worker.
@@ -110,9 +118,10 @@ class HeartbeatConnection:
 class Renewal(threading.Thread):
     """The thread that renews the heartbeat.
 
-    It calls `renewed(process_id, sent_at)` after each success, with the `boottime` before the renewal was sent; `refused` if
-    this process was declared lost; and `failed` if PostgreSQL did not answer. `running` returns the dispatches that a worker runs,
-    and `doubted` receives those of them that the database does not have as running on it.
+    It calls `renewed(process_id, sent_at)` after each success, with the `boottime` before the renewal was sent; then `drain` if a
+    person asked this worker to drain; `refused` if this process was declared lost; and `failed` if PostgreSQL did not answer.
+    `running` returns the dispatches that a worker runs, and `doubted` receives those of them that the database does not have as
+    running on it.
     """
 
     def __init__(
@@ -125,6 +134,7 @@ class Renewal(threading.Thread):
         renewed: Callable[[str, float], object] = lambda *_: None,
         refused: Callable[[str], object] = lambda _: None,
         failed: Callable[[psycopg2.Error], object] = lambda _: None,
+        drain: Callable[[], object] = lambda: None,
         wanted: Callable[[], bool] = lambda: True,
         running: Callable[[], Mapping[str, int]] = dict,
         doubted: Callable[[Mapping[str, int]], object] = lambda _: None,
@@ -137,6 +147,7 @@ class Renewal(threading.Thread):
         self._renewed = renewed
         self._refused = refused
         self._failed = failed
+        self._drain = drain
         self._wanted = wanted
         self._running = running
         self._doubted = doubted
@@ -162,9 +173,11 @@ class Renewal(threading.Thread):
     def _attempt(self, sent_at: float) -> bool:
         process_id, running = self._process_id(), self._running()
         try:
-            alive = self._connection.renew(process_id)
-            if alive:
+            drains = self._connection.renew(process_id)
+            if drains is not None:
                 self._renewed(process_id, sent_at)
+                if drains:
+                    self._drain()
                 if doubted := self._connection.doubted(process_id, running):
                     self._doubted(doubted)
         except psycopg2.Error as error:
@@ -173,7 +186,7 @@ class Renewal(threading.Thread):
         except Exception:
             log.exception("a heartbeat failed; it will be repeated soon")
             return False
-        if not alive:
+        if drains is None:
             self._refused_id = process_id
             self._refused(process_id)
         return True

@@ -48,11 +48,6 @@ def heartbeat(connection: Connection, process_id: str) -> bool:
     return renewed.rowcount == 1
 
 
-def is_to_drain(connection: Connection, process_id: str) -> bool:
-    """Whether a person asked this worker to end when its running tasks have ended."""
-    return connection.exec_driver_sql("select 1 from worker_drain where process_id = %s", (process_id,)).first() is not None
-
-
 def stop(connection: Connection, process_id: str) -> None:
     """Record that the process has shut down cleanly."""
     connection.exec_driver_sql(

@@ -96,6 +96,17 @@ def test_a_late_commit_is_not_missed(web: Web, world: World) -> None:
         eventually(lambda: ("bad", "queued") in page.runs(), timeout=20)
 
 
+def test_the_newest_transaction_is_not_missed(web: Web, world: World) -> None:
+    """No transaction ends after it began, so that no snapshot lists it as running."""
+    stream = web.app.state.service.stream
+    with listening(web, "?dag_id=etl") as page, world.scenario.engine.connect() as late:
+        late.exec_driver_sql("update dag_run set state = 'queued', ended_at = null, started_at = null where run_id = 'bad'")
+        looks = stream.looks
+        eventually(lambda: stream.looks >= looks + 3, timeout=20)
+        late.commit()
+        eventually(lambda: ("bad", "queued") in page.runs(), timeout=20)
+
+
 def test_a_change_that_began_before_the_first_look_is_not_missed(web: Web, world: World) -> None:
     with world.scenario.engine.connect() as late:
         late.exec_driver_sql("update dag_run set state = 'queued', ended_at = null, started_at = null where run_id = 'bad'")
