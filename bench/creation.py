@@ -107,9 +107,15 @@ def _began(stack: Stack, way: str) -> float:
 
 
 def _forget(stack: Stack, run: int) -> None:
-    """Delete the run, so that the next sample finds the same table. The worker drops its messages that are still in the broker."""
-    stack.rows("delete from dag_run where id = %s returning id", (run,))
+    """Delete the run, so that the next sample finds the same table.
+
+    Its tasks end first: a pool process that still reads the DAG file for one of them would delay the first task of the next sample.
+    """
+    dag = "(select dag_id from dag_run where id = %s)"
+    stack.rows(f"update dag_schedule set is_paused = true where dag_id = {dag} returning dag_id", (run,))
     active = "select count(*) from task_instance where state in ('queued', 'running')"
     stack.wait(lambda: stack.rows(active)[0][0] == 0, START_S, "what runs to end")
+    stack.rows(f"update dag_schedule set is_paused = false where dag_id = {dag} returning dag_id", (run,))
+    stack.rows("delete from dag_run where id = %s returning id", (run,))
     with stack.connection.cursor() as cursor:
         cursor.execute("vacuum analyze task_instance")
