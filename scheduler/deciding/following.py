@@ -6,12 +6,15 @@
 2. A join with an upstream task that no worker has cannot be ready. The report finds out, and takes no lock for it.
 3. If another join may be ready, the report stores nothing. The joins are locked in ID order and decided by `decide_joins`, so two
    last siblings never both take the other for unfinished.
-4. `moves_of` chooses the successor: the one ready task that may get the slots of the ended one.
+4. An upstream task that no worker had in 2. can start and end before the report is stored. So a report after which no other one
+   comes for sure looks again, once it is stored, at what it left undecided (`undecided`).
+5. `moves_of` chooses the successor: the one ready task that may get the slots of the ended one.
 
 Following never oversubscribes a pool, since the successor needs no more slots than its predecessor gives back. It never starves
 another DAG, since the report passes the slots to no task instance that another waiting one outranks.
 """
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -189,6 +192,24 @@ def moves_of(dag: SerializedDag, ended: Ended, plan: Plan, dispatch_id: str, in_
         joins=plan.joins,
         asked=Ranges.above(dag, asked) if asked else Ranges(),
     )
+
+
+def undecided(dag: SerializedDag, plan: Plan, moved: Collection[int]) -> list[int]:
+    """The tasks below that a report left undecided, although no other report may come that decides them.
+
+    `moved` are the numbers of the tasks whose instances it moved. The ends of these are reported later.
+    """
+    later = sorted(moved)
+
+    def comes_later(low: int, high: int) -> bool:
+        at = bisect_left(later, low)
+        return at < len(later) and later[at] <= high
+
+    return [
+        no
+        for no in (*plan.joins, *plan.left)
+        if no not in moved and not any(comes_later(low, high) for low, high in dag.upstream_ranges[no])
+    ]
 
 
 def choose_successor(dag: SerializedDag, ended: Ended, decisions: Sequence[Decision]) -> int | None:

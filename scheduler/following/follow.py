@@ -8,6 +8,8 @@ import logging
 import uuid
 from contextlib import suppress
 
+import psycopg2
+
 from scheduler.deciding import following
 from scheduler.deciding.following import Moves, Plan, Ranges
 from scheduler.messaging.message import Message
@@ -83,6 +85,7 @@ class Follower:
         else:
             moves = following.moves_of(dag, claim, plan, str(uuid.uuid4()), in_place_id)
             reported = self._hot.report(claim, ending, moves, aging=self._aging)
+        planned = plan
         if isinstance(reported, Undecided):
             plan = plan.without(reported.waiting)
             reported = self._report_locked(claim, ending, dag, plan, in_place_id)
@@ -90,9 +93,26 @@ class Follower:
             return self._ended_before(claim, ending, continuation)
         if continuation is not None:
             continuation.claim = reported.continues
-        needs_scheduler = plan.needs_scheduler or not reported.waiting.issuperset(plan.left)
+        needs_scheduler = (
+            plan.needs_scheduler or not reported.waiting.issuperset(plan.left) or self._is_last(claim, dag, planned, reported)
+        )
         announce(self._publisher, self._wakeups, claim, dag, reported, needs_scheduler=needs_scheduler)
         return True
+
+    def _is_last(self, claim: Claim, dag: SerializedDag, plan: Plan, reported: Reported) -> bool:
+        """Whether this report was the last one that could decide a task below, or end the run, and did not know it.
+
+        A task instance that waited when the report began can start and end before the report is stored.
+        """
+        moved = {dag.number[one.task_id] for one in (*reported.moved, reported.slots_passed_to) if one is not None}
+        undecided = following.undecided(dag, plan, moved)
+        if not undecided and (moved or not reported.others_wait):
+            return False
+        try:
+            return self._hot.needs_scheduler(claim.dag_run_id, Ranges.above(dag, undecided))
+        except psycopg2.Error:
+            # The report is stored, and must be announced.
+            return True
 
     def _report_locked(
         self, claim: Claim, ending: Ending, dag: SerializedDag, plan: Plan, in_place_id: str | None

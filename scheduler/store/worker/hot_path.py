@@ -120,6 +120,14 @@ class HotPath(WorkerConnection):
         )
         return frozenset(task_no for (task_no,) in waiting)
 
+    def needs_scheduler(self, dag_run_id: int, asked: Ranges) -> bool:
+        """Whether one of these tasks is undecided although all its upstream tasks have ended, or the run may end."""
+        found: bool = self.value(
+            sql.NEEDS_SCHEDULER.execute,
+            {"dag_run_id": dag_run_id, "tasks": asked.tasks, "lows": asked.lows, "highs": asked.highs},
+        )
+        return found
+
     @contextmanager
     def deciding(self, claim: Claim, tasks: Sequence[int]) -> Iterator[None]:
         """A transaction with this task instance and those of `tasks` locked, in ID order."""

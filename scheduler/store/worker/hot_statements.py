@@ -1,6 +1,6 @@
 """The SQL of the hot path, prepared once on each connection of a pool process; hot_path.py uses it."""
 
-from scheduler.states import IDLE, States, TaskState
+from scheduler.states import FINISHED, IDLE, States, TaskState
 from scheduler.store.db import prepared
 
 #: The type of each parameter, the same in every statement.
@@ -54,6 +54,28 @@ UNSTARTED_TASKS = f"""
             order by t.task_no desc limit 1) found
 """
 UNSTARTED = _statement("unstarted", f"select distinct n.task_no {UNSTARTED_TASKS}")
+
+#: Whether one of `tasks`, as above, is undecided although all its upstream tasks have ended, or nothing in the run waits any more.
+NEEDS_SCHEDULER = _statement(
+    "needs_scheduler",
+    f"""
+with unfinished as (
+    select n.task_no
+      from unnest($tasks, $lows, $highs) n (task_no, low, high)
+     cross join lateral (
+           select 1 from task_instance t
+            where t.dag_run_id = $dag_run_id and t.task_no between n.low and n.high
+              and (t.state is null or t.state not in {FINISHED.sql})
+            order by t.task_no desc limit 1) found
+)
+select exists (select 1 from task_instance t
+                where t.dag_run_id = $dag_run_id and t.task_no = any($tasks) and t.state is null
+                  and t.task_no not in (select task_no from unfinished))
+    or not exists (select 1 from task_instance t
+                    where t.dag_run_id = $dag_run_id and (t.state is null or t.state in {IDLE.sql})
+                    order by t.task_no desc limit 1)
+""",
+)
 
 #: The last two siblings must not each see the other as unfinished: the second to get these locks sees the result of the first.
 LOCK_JOINS = _statement(
@@ -236,6 +258,6 @@ select exists (select 1 from task_instance w where w.pool = done.pool and w.stat
 """,
 )
 
-ALL = (CLAIM, UNSTARTED, LOCK_JOINS, UPSTREAM_STATES, PEER_STATES, REPORT, SUSPEND)
+ALL = (CLAIM, UNSTARTED, NEEDS_SCHEDULER, LOCK_JOINS, UPSTREAM_STATES, PEER_STATES, REPORT, SUSPEND)
 #: The statements that a new connection runs.
 STATEMENTS = "".join(f"\n{one.prepare}" for one in ALL)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from support.run_actions import running as claim_one
 from support.scenario import Scenario, chain, dag
+from support.waiting import eventually
 
 from scheduler.following.follow import Follower
 from scheduler.messaging.publisher import Publisher
@@ -242,3 +243,31 @@ def test_a_task_that_its_runs_new_version_has_not_is_reported_and_followed_by_no
     assert scenario.follower.report(claim, Ending(TaskState.FAILED, reason="no such task"))
 
     assert scenario.states(run) == {"t000": "failed"}
+
+
+@pytest.mark.parametrize("below", [{"join": ["a", "b"]}, {}])
+def test_the_report_that_is_stored_last_wakes_the_scheduler_if_no_other_could_know(
+    scenario: Scenario, below: dict[str, list[str]]
+) -> None:
+    """Task b starts and ends between the beginning of the report of a and its commit. Each takes the other for unfinished."""
+    scenario.add(dag("j", {"a": [], "b": [], **below}))
+    run = scenario.trigger("j")
+    scenario.turn()
+    messages = scenario.messages()
+    first = scenario.claim(messages[0])
+    assert first
+    other = Follower(HotPath(scenario.settings, "w"), Publisher(scenario.settings), Wakeups(scenario.settings), enabled=True)
+    report = threading.Thread(target=other.report, args=(first, SUCCESS))
+    wakeups = Wakeups(scenario.settings)
+    with scenario.engine.begin() as holder:
+        holder.exec_driver_sql("select from task_instance where id = %s for update", (first.id,))
+        report.start()
+        eventually(lambda: scenario.rows("select 1 from pg_locks where not granted"))
+        second = scenario.claim(messages[1])
+        assert second
+        scenario.follower.report(second, SUCCESS)
+        wakeups.wait(0.0)
+    report.join(20)
+
+    assert scenario.states() == {"a": "success", "b": "success", **dict.fromkeys(below, "none")}
+    assert f"run:{run}" in wakeups.wait(0.0)

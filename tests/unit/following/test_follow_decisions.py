@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from support.scenario import dag
 
-from scheduler.deciding.following import choose_successor, settle
+from scheduler.deciding.following import choose_successor, settle, undecided
 from scheduler.following.follow import wakeup_tokens
 from scheduler.serialized.dag import SerializedDag
 from scheduler.states import Decision, TaskState
@@ -45,6 +45,25 @@ def test_one_result_settles_a_join_only_if_nothing_else_can_change_it(rule: str,
 
     assert [one.state for one in below.settled] == ([settled] if settled else [])
     assert below.joins == ([] if settled else [plan.number["join"]])
+
+
+@pytest.mark.parametrize(
+    ("moved", "left"),
+    [
+        ([], ["first", "second"]),
+        (["b"], ["second"]),
+        (["c"], []),
+        (["first"], ["second"]),
+        (["first", "second"], []),
+        (["e"], ["first", "second"]),
+    ],
+)
+def test_a_report_looks_again_at_what_no_later_one_can_decide(moved: list[str], left: list[str]) -> None:
+    plan = dag("d", {"a": [], "b": [], "c": [], "e": [], "first": ["a", "b", "c"], "second": ["a", "c"]})
+
+    found = undecided(plan, settle(plan, claim(plan, "a"), S.SUCCESS), [plan.number[task_id] for task_id in moved])
+
+    assert found == [plan.number[task_id] for task_id in left]
 
 
 def test_a_single_upstream_task_settles_what_comes_after_it() -> None:
