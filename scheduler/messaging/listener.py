@@ -1,7 +1,8 @@
 """Decides which scheduler reads the wakeups: one at a time, so that more schedulers do not mean more and smaller passes.
 
 The listener holds a lock in Redis while it waits, and for a short moment while it works on what it has read. If it works for
-longer, or ends, another scheduler becomes the listener. The lock only saves work: two listeners do no harm.
+longer, or ends, another scheduler becomes the listener; sooner, if it has read so many wakeups that more probably wait. The lock
+only saves work: two listeners do no harm.
 """
 
 import time
@@ -11,8 +12,8 @@ from typing import Any
 from scheduler.messaging import broker_keys
 
 KEY = "paceline:listener"
-#: Seconds for which the listener may work before another scheduler takes its place.
-WORKS_S = 0.015
+#: Seconds for which the listener may work before another scheduler takes its place, and the same if there is work for both.
+WORKS_S, SHARES_S = 0.115, 0.015
 #: Seconds for which it keeps its place beyond the end of its wait.
 LATE_S = 1.0
 #: Seconds after which another scheduler tries again to become the listener, if the lock does not expire sooner.
@@ -62,6 +63,11 @@ class Listener:
         """Add the command that lets another scheduler listen in a moment, unless this one does so again before."""
         pipe.set(KEY, self._name, px=int(WORKS_S * 1000))
         self._until = time.monotonic() + WORKS_S
+
+    def share(self) -> None:
+        """Let another scheduler listen soon: there is work for both."""
+        self._redis.set(KEY, self._name, px=int(SHARES_S * 1000))
+        self._until = time.monotonic() + SHARES_S
 
     def leave(self) -> None:
         """Let another scheduler listen now."""

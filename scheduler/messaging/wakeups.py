@@ -132,6 +132,9 @@ class Wakeups:
                 if self._listener is not None:
                     self._listener.work(pipe)
                 rest: Any = pipe.execute()[: len(keys)]
+            if self._listener is not None and len(rest[0]) == MAX_TOKENS_A_WAKE:
+                with suppress(redis.RedisError):  # what was read must not be lost
+                    self._listener.share()
         except redis.RedisError as error:
             if broker_keys.is_wrong_type(error):
                 broker_keys.put_aside(self._redis, keys, "zset")

@@ -9,7 +9,7 @@ from support.scenario import Scenario, chain
 from support.waiting import eventually
 
 from scheduler.messaging import listener
-from scheduler.messaging.wakeups import KEY, QUEUE_KEY, Wakeups
+from scheduler.messaging.wakeups import KEY, MAX_TOKENS_A_WAKE, QUEUE_KEY, Wakeups
 from scheduler.services import queue_report
 from scheduler.services.queue import Queue
 from scheduler.services.rescue import LOCK_KEY, Rescue, dispatch_ids_in_broker
@@ -42,6 +42,17 @@ def test_of_two_schedulers_one_reads_the_wakeups_while_it_can(scenario: Scenario
     second.wake("run:8", "queue")
     later: set[str] = set()
     eventually(lambda: later.update(second.wait(1) or ()) or later == {"run:8", "queue"})
+
+
+@pytest.mark.parametrize(("tokens", "limit_s"), [(1, listener.WORKS_S), (MAX_TOKENS_A_WAKE, listener.SHARES_S)])
+def test_a_listener_at_work_is_joined_sooner_if_more_wakeups_than_it_reads_at_once_may_wait(
+    scenario: Scenario, tokens: int, limit_s: float
+) -> None:
+    bell = Wakeups(scenario.settings)
+    bell.wake(*(f"run:{number}" for number in range(1, tokens + 1)))
+
+    assert len(bell.wait(0.001) or ()) == tokens
+    assert 0 < scenario.broker.pttl(listener.KEY) / 1000 <= limit_s
 
 
 def test_a_scheduler_that_stops_lets_another_one_listen(scenario: Scenario) -> None:
