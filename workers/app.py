@@ -18,8 +18,7 @@ from celery.worker import state as celery_state
 from sqlalchemy import Engine
 
 import scheduler
-from scheduler.authoring import zones
-from scheduler.dagfiles.load import LoadedFiles
+from scheduler.dagfiles import load
 from scheduler.following.follow import Follower
 from scheduler.messaging.publisher import TASK_NAME, Publisher, celery_app, consumed_queues
 from scheduler.messaging.wakeups import Wakeups
@@ -104,6 +103,7 @@ def build(settings: Settings, *, name: str, queues: Sequence[str], concurrency: 
           pidfile: Pidfile | None = None) -> "Worker":  # fmt: skip
     """Create a worker that is not started or registered yet. Removes from os.environ what user code must not see."""
     scheduler.load_all()
+    load.configure(settings.core.default_timezone, airflow_imports=settings.core.airflow_imports)
     os.environ["PACELINE_HOME"] = str(settings.home)
     secrets_backend.take_environment()
     hardening.forget()
@@ -244,7 +244,6 @@ def _add_task(app: Celery, settings: Settings, running_tasks: RunningTasks, hear
 
 
 def _executor(settings: Settings, running_tasks: RunningTasks, events: InPlaceEvents) -> Executor:
-    zones.set_default(settings.core.default_timezone)
     slot = running_tasks.slot(current_process().index)
     hot = HotPath(settings, slot.worker_id)
     enabled, aging = settings.scheduler.schedule_after_task_execution, settings.scheduler.priority_aging > 0
@@ -253,7 +252,7 @@ def _executor(settings: Settings, running_tasks: RunningTasks, events: InPlaceEv
         settings=settings,
         logs_folder=settings.logs_folder,
         store=DatabaseStore(settings, hot, follower),
-        files=LoadedFiles(settings.dags_folder),
+        files=load.LoadedFiles(settings.dags_folder),
         slot=slot,
         guard=Guard(),
         log=logs.TryLog(),

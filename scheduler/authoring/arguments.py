@@ -35,17 +35,23 @@ LATER_FOR_DAGS: Mapping[str, tuple[object, ...]] = {
 }  # fmt: skip
 
 
-#: Arguments of older versions of Airflow, and what to write now.
-REPLACED: Mapping[str, str] = {
+#: Arguments of older versions of Airflow with their new names.
+RENAMED: Mapping[str, str] = {
+    "schedule_interval": "schedule",
+    "timetable": "schedule",
+    "concurrency": "max_active_tasks",
+    "task_concurrency": "max_active_tis_per_dag",
+    "fail_stop": "fail_fast",
+}
+#: Arguments of older versions of Airflow that have no effect any more, and why.
+NO_EFFECT: Mapping[str, str] = {
     "provide_context": "the function always gets the context variables that it has parameters for; remove it",
-    "schedule_interval": "write schedule",
-    "timetable": "write schedule",
-    "concurrency": "write max_active_tasks",
-    "task_concurrency": "write max_active_tis_per_dag",
-    "fail_stop": "write fail_fast",
     "default_view": "remove it",
     "orientation": "remove it",
 }
+REPLACED: Mapping[str, str] = {**{name: f"write {new}" for name, new in RENAMED.items()}, **NO_EFFECT}
+#: Those of NO_EFFECT that are accepted. The import hook for unchanged Airflow files adds all of them.
+ACCEPTED: set[str] = set()
 
 
 def is_identifier(name: str) -> bool:
@@ -185,6 +191,8 @@ class Arguments:
     def others(self, given: Mapping[str, object], *, known: Iterable[str], later: Mapping[str, tuple[object, ...]]) -> None:
         """Reject arguments that are in no signature: those that are not supported yet, and unknown ones."""
         for name, value in given.items():
+            if name in ACCEPTED:
+                continue
             if name in REPLACED:
                 raise self.refuse(f"the argument {name!r} does not exist any more: {REPLACED[name]}.")
             if name not in later:

@@ -102,10 +102,17 @@ def export(file: Path) -> None:
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
 @click.option("--existing", type=click.Choice(["fail", "skip", "overwrite"]), default="fail", show_default=True)
 def import_(file: Path, existing: str) -> None:
-    """Import connections from a JSON file: {"id": "URI"} or {"id": {"conn_type": ..., ...}}. All are stored, or none."""
-    imported = [_imported(conn_id, given) for conn_id, given in options.read_object(file).items()]
-    written = options.transact(store.add, imported, options.cipher(make=True), existing=existing)
+    """Import connections from a file: JSON or YAML with {"id": "URI"} or {"id": {"conn_type": ..., ...}}, or .env with id=URI.
+
+    All are stored, or none. `airflow connections export` writes such files.
+    """
+    written = options.transact(store.add, read(file), options.cipher(make=True), existing=existing)
     click.echo(f"{len(written)} connections are stored.")
+
+
+def read(file: Path) -> list[Connection]:
+    """The connections of such a file. PacelineError, without secrets, if one is not valid."""
+    return [_imported(conn_id, given) for conn_id, given in options.read_export(file).items()]
 
 
 def _imported(conn_id: str, given: Any) -> Connection:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from scheduler.authoring import context, params, zones
+from scheduler.authoring import context, params
 from scheduler.authoring.dag import DAG
 from scheduler.dagfiles import load, problem
 from scheduler.dagfiles.watch import Watch
@@ -60,7 +60,7 @@ def run(settings: Settings, dag_id: str, *, logical_date: datetime, conf: dict[s
 
 def find(settings: Settings, dag_id: str) -> tuple[DAG, str]:
     """Return a DAG and its file in the DAGs folder. Files that mention its ID are loaded first."""
-    zones.set_default(settings.core.default_timezone)
+    load.configure(settings.core.default_timezone, airflow_imports=settings.core.airflow_imports)
     folder = settings.dags_folder
     with contextlib.closing(Watch(folder, list_interval_s=1, ignore_syntax=settings.core.dag_ignore_file_syntax)) as watch:
         listing = watch.look()

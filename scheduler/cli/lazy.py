@@ -15,7 +15,10 @@ INTERRUPTED = 130
 
 
 class LazyGroup(click.Group):
-    """A group with the names and help lines of its commands. It imports `scheduler.cli.<name>.<name>` on first use."""
+    """A group with the names and help lines of its commands. It imports `scheduler.cli.<name>.<name>` on first use.
+
+    A dash in the name of a command is an underscore in that of its module.
+    """
 
     def __init__(self, *args: Any, commands_by_module: Mapping[str, str], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -27,7 +30,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self._help_lines:
             return None
-        command = getattr(importlib.import_module(f"scheduler.cli.{cmd_name}"), cmd_name)
+        name = cmd_name.replace("-", "_")
+        command = getattr(importlib.import_module(f"scheduler.cli.{name}"), name)
         assert isinstance(command, click.Command)
         return command
 

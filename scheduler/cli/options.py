@@ -145,6 +145,35 @@ def read_object(file: Path) -> dict[str, Any]:
     return value
 
 
+def read_export(file: Path) -> dict[str, Any]:
+    """Read a file of names with values: YAML or lines of `name=value` by its ending .yaml, .yml or .env, else a JSON object.
+
+    UsageError if it is invalid. The message does not quote the content, which may be secret.
+    """
+    if file.suffix not in {".yaml", ".yml", ".env"}:
+        return read_object(file)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        raise click.UsageError(f"{file} cannot be read: {getattr(error, 'strerror', 'it is not UTF-8')}.") from None
+    if file.suffix == ".env":
+        lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+        if not all("=" in line for line in lines):
+            raise click.UsageError(f"{file} must hold lines of the form name=value.")
+        return {name.strip(): value.strip() for name, _, value in (line.partition("=") for line in lines)}
+    try:
+        import yaml
+    except ModuleNotFoundError:
+        raise click.UsageError(f"{file} is YAML: install PyYAML with `pip install 'paceline[airflow]'`, or export JSON.") from None
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise click.UsageError(f"{file} is not YAML.") from None
+    if not isinstance(value, dict):
+        raise click.UsageError(f"{file} must hold names with values.")
+    return {str(name): given for name, given in value.items()}
+
+
 def write_private(file: Path, text: str) -> None:
     """Write a file that only its owner can read, or to standard output for `-`."""
     if str(file) == "-":

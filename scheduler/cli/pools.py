@@ -1,15 +1,20 @@
 """`paceline pools`: manages pools, which limit the number of active task instances."""
 
+import json
+from pathlib import Path
+from typing import Any
+
 import click
 
 from scheduler.authoring.arguments import is_reserved_queue
 from scheduler.cli import options, output
 from scheduler.cli.late import pools as store
+from scheduler.exceptions import PacelineError
 
 
 @click.group()
 def pools() -> None:
-    """List, create, change and delete pools."""
+    """List, create, change, delete, import and export pools."""
 
 
 @pools.command("list")
@@ -47,3 +52,45 @@ def delete(name: str) -> None:
     """Delete a pool that no task instance uses."""
     options.transact(store.delete_pool, name)
     click.echo(f"Pool {name} is deleted.")
+
+
+@pools.command("export")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
+def export(file: Path) -> None:
+    """Write all pools to a JSON file, in the form of `airflow pools export`. Use - for standard output."""
+    names = ("slots", "description", "include_deferred", "queue")
+    values = {row["name"]: {name: row[name] for name in names} for row in options.transact(store.pools)}
+    options.write_private(file, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+    output.say(f"{len(values)} pools are exported.")
+
+
+@pools.command("import")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
+def import_(file: Path) -> None:
+    """Import pools from a JSON file: {"name": {"slots": 4, "description": ..., "include_deferred": ...}}.
+
+    Existing pools get the new values. All are stored, or none. `airflow pools export` writes such files.
+    """
+    read_pools = read(file)
+    options.transact(store.set_pools, read_pools)
+    options.wake("queue")
+    click.echo(f"{len(read_pools)} pools are stored.")
+
+
+def read(file: Path) -> dict[str, dict[str, Any]]:
+    """The pools of such a file by name, with the arguments of store.set_pool. PacelineError if one is not valid."""
+    return {name: _imported(name, given) for name, given in options.read_export(file).items()}
+
+
+def _imported(name: str, given: Any) -> dict[str, Any]:
+    kinds = {"slots": int, "description": str, "include_deferred": bool, "queue": str}
+    if not isinstance(given, dict) or not isinstance(given.get("slots"), int) or isinstance(given["slots"], bool):
+        raise PacelineError(f"Pool {name!r} must be a JSON object with slots, a whole number.")
+    if not -1 <= given["slots"] < 2**31 or not name.strip() or len(name) > 250 or "\0" in name:
+        raise PacelineError(f"Pool {name!r} must have a name of 1 to 250 characters, and -1 (no limit) or more slots.")
+    values = {key: given[key] for key in kinds if given.get(key) is not None}
+    if wrong := [key for key, value in values.items() if not isinstance(value, kinds[key]) or "\0" in str(value)]:
+        raise PacelineError(f"The field {wrong[0]} of pool {name!r} must be of type {kinds[wrong[0]].__name__}.")
+    if is_reserved_queue(values.get("queue", "")):
+        raise PacelineError(f"The queue {values['queue']!r} of pool {name!r} is a key that Paceline or Celery keeps in Redis.")
+    return values

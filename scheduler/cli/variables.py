@@ -71,9 +71,13 @@ def export(file: Path) -> None:
 @click.option("--skip-existing", is_flag=True, help="Keep the values of existing variables.")
 def import_(file: Path, skip_existing: bool) -> None:
     """Import variables from a JSON file: {"key": "text"}, {"key": any JSON} or an export. All are stored, or none."""
-    entries = [_entry(key, given) for key, given in options.read_object(file).items()]
-    written = options.transact(store.set_variables, entries, options.cipher(make=True), replace=not skip_existing)
+    written = options.transact(store.set_variables, read(file), options.cipher(make=True), replace=not skip_existing)
     click.echo(f"{len(written)} variables are set.")
+
+
+def read(file: Path) -> list[tuple[str, str, str | None]]:
+    """The variables of such a file: key, value and description. PacelineError if one is not valid."""
+    return [_entry(key, given) for key, given in options.read_export(file).items()]
 
 
 def _entry(key: str, given: Any) -> tuple[str, str, str | None]:

@@ -4,40 +4,22 @@ import ast
 import importlib
 import importlib.util
 import re
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
+from scheduler.airflow import hook, names
+from scheduler.airflow.table import RENAMED
+from scheduler.authoring import source
 from scheduler.authoring.arguments import near
 
-#: Airflow's modules, and ours with the same names.
-COUNTERPARTS = (
-    (re.compile(r"airflow(\.providers\.standard)?\.operators(\..+)?"), "scheduler.operators"),
-    (re.compile(r"airflow\.providers\.apache\.spark\.operators(\..+)?"), "scheduler.operators"),
-    (re.compile(r"airflow(\.providers\.standard)?\.sensors(\..+)?"), "scheduler.sensors"),
-    (re.compile(r"airflow(\.providers\.standard)?\.triggers(\..+)?"), "scheduler.triggers"),
-    (re.compile(r"airflow(\.sdk)?\.timetables(\..+)?"), "scheduler.timetables"),
-    (re.compile(r"airflow(\.sdk)?\.exceptions"), "scheduler.exceptions"),
-    (re.compile(r"airflow(\.(sdk|models|decorators|datasets|assets|utils)(\..+)?)?"), "scheduler"),
-)
-RENAMED = {
-    "AirflowException": "PacelineError",
-    "AirflowFailException": "FailTask",
-    "AirflowSkipException": "SkipTask",
-    "AirflowTaskTimeout": "TaskTimeout",
-    "AirflowSensorTimeout": "SensorTimeout",
-    "Dataset": "Asset",
-    "DummyOperator": "EmptyOperator",
-}
 _OPERANDS = re.compile(r"unsupported operand type\(s\) for (>>|<<): '(list|tuple|set|function)' and '(list|tuple|set|function)'")
 
 
 def advice(error: BaseException, path: Path) -> str | None:
     """A message for an exception of a DAG file; None if that of Python is good enough."""
     if isinstance(error, ImportError) and (error.name or "").split(".")[0] in {"airflow", "scheduler"}:
-        found = list(_imports(path))
-        if len(found) > 1:
-            return "\n".join(("Correct these imports:", *(f"line {line}: {text}" for line, text in found)))
-        return found[0][1] if found else None
+        return _of_imports(error, path)
     if isinstance(error, TypeError) and (operands := _OPERANDS.match(str(error))):
         if "function" in operands.groups():
             return f"{operands[1]} joins tasks, not functions; decorate each function with @task, and call it: first() >> second()."
@@ -46,6 +28,24 @@ def advice(error: BaseException, path: Path) -> str | None:
             " to each, or chain(first, second) for pairs; both are in scheduler."
         )
     return None
+
+
+def _of_imports(error: ImportError, path: Path) -> str | None:
+    found = [(f"line {line}", text) for line, text in _imports(path)]
+    if not found and (module := _module_of(error)) is not None:
+        # The file itself is right: it imports a module of the DAGs folder that is not.
+        found = [(f"{module.name}, line {line}", text) for line, text in _imports(module)]
+        return "\n".join(("Correct these imports:", *map(": ".join, found))) if found else None
+    if len(found) > 1:
+        return "\n".join(("Correct these imports:", *map(": ".join, found)))
+    return found[0][1] if found else None
+
+
+def _module_of(error: BaseException) -> Path | None:
+    """The file with the import that failed: the innermost one of the author."""
+    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+    own = [file for file in files if not file.startswith(("<", source.PACKAGE)) and "importlib" not in file]
+    return Path(own[-1]) if own and Path(own[-1]).is_file() else None
 
 
 def _imports(path: Path) -> Iterator[tuple[int, str]]:
@@ -61,19 +61,21 @@ def _imports(path: Path) -> Iterator[tuple[int, str]]:
             yield node.lineno, text
 
 
-def _of_airflow(module: str, names: list[str]) -> str:
-    ours = next((ours for pattern, ours in COUNTERPARTS if pattern.fullmatch(module)), None)
-    if ours is None:
-        return f"Airflow is not installed, and Paceline has no counterpart of {module}."
+def _of_airflow(module: str, given: list[str]) -> str:
+    """The sentences on an import of Airflow's names; empty if there is nothing to correct, because the import hook is on."""
+    lacks = names.complaints(module, given)
+    if hook.is_installed():
+        return " ".join(lacks)
+    if not names.is_known(module):
+        return " ".join(["Airflow is not installed.", *lacks])
     lines: dict[str, list[str]] = {}
-    missing = []
-    for name in names:
-        new = RENAMED.get(name, name)
-        place = next((place for place in (ours, "scheduler") if hasattr(importlib.import_module(place), new)), None)
-        lines.setdefault(place, []).append(new) if place else missing.append(name)
-    text = "; ".join(f"from {place} import {', '.join(found)}" for place, found in lines.items()) or f"import {ours}"
-    found = f"write `{text}`" if lines or not names else "remove this line"
-    return f"Airflow is not installed; {found}." + (f" Paceline has no {', '.join(missing)}." if missing else "")
+    for name in given:
+        if (found := names.find(module, name)) is not None:
+            place, new = (found.module, found.name) if found.name else found.module.rsplit(".", 1)
+            lines.setdefault(place, []).append(new if new == name or name in RENAMED else f"{new} as {name}")
+    text = "; ".join(f"from {place} import {', '.join(found)}" for place, found in lines.items()) or "import scheduler"
+    advice = f"write `{text}`" if lines or not given else "remove this line"
+    return " ".join([f"Airflow is not installed; {advice}.", *lacks])
 
 
 def _of_ours(module: str, names: list[str]) -> str:

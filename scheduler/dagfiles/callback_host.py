@@ -52,6 +52,7 @@ class CallbackHost:
                 "file": file,
                 "log": log,
                 "timezone": self._settings.core.default_timezone,
+                "airflow_imports": self._settings.core.airflow_imports,
                 "load_timeout_s": limits.dag_file_processor_timeout,
                 "timeout_s": limits.callback_execution_timeout,
                 "memory_limit_mb": limits.dag_file_memory_limit_mb,

@@ -19,7 +19,6 @@ from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
-from scheduler.authoring import zones
 from scheduler.authoring.dag import DAG
 from scheduler.dagfiles import callback_context, keeper, limits, lines, load, pipes, problem, process_tree
 from scheduler.dagfiles.answers import (
@@ -172,7 +171,7 @@ def _serve_file(request: dict[str, Any], input_fd: int, output_fd: int) -> None:
     reason: str | None = None
     faulthandler.dump_traceback_later(request["load_timeout_s"], exit=True)
     try:
-        zones.set_default(request["timezone"])
+        load.configure(request["timezone"], airflow_imports=request["airflow_imports"])
         dags = load.load(Path(request["folder"]), request["file"])
     except BaseException as error:
         traceback.print_exc()

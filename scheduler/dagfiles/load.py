@@ -11,13 +11,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from scheduler.authoring import scope, source
+from scheduler.authoring import scope, source, zones
 from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.dag import DAG
 from scheduler.exceptions import DagError, DagErrors, NotFoundError, TaskTimeout
 
 #: Every DAG file is a module with this prefix in sys.modules. No such file exists, so no import can find one.
 MODULE_PREFIX = "_paceline_dag_file_"
+
+
+def configure(default_timezone: str, *, airflow_imports: bool) -> None:
+    """Prepare this process for DAG files, before the first one is loaded. The arguments are settings of the section core.
+
+    AirflowInstalledError if `airflow_imports` would hide an installed Apache Airflow.
+    """
+    zones.set_default(default_timezone)
+    if airflow_imports:
+        from scheduler.airflow import hook
+
+        hook.install()
 
 
 def load(folder: Path, file: str) -> dict[str, DAG]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from scheduler.authoring import nesting, zones
+from scheduler.authoring import nesting
 from scheduler.authoring.dag import DAG
 from scheduler.dagfiles import limits, load, pipes, problem, process_tree, side_effects
 from scheduler.exceptions import DagError
@@ -61,7 +61,7 @@ def parse(file: str, work: Work) -> dict[str, Any]:
     A file is all or nothing: after an error anywhere in it, the stored versions of all its DAGs stay as they are.
     """
     try:
-        zones.set_default(work.core.default_timezone)
+        load.configure(work.core.default_timezone, airflow_imports=work.core.airflow_imports)
         dags = load.load(work.folder, file)
         return {"dags": [_row(dag, file, work) for dag in dags.values()]}
     except BaseException as error:

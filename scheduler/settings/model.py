@@ -86,6 +86,8 @@ class Core(Section):
     """Maximum size of the conf of a run or backfill, in bytes of JSON. Every task reads it, so keep larger data in files."""
     dag_run_conf_overrides_params: bool = True
     """The conf of a run overrides the DAG's params of the same names."""
+    airflow_imports: bool = False
+    """Let DAG files import `airflow`, with Paceline's classes in its modules. Apache Airflow itself must not be installed."""
     dag_ignore_file_syntax: Literal["glob", "regexp"] = "glob"
     """Syntax of the lines of .airflowignore files: glob patterns as in .gitignore, or regular expressions."""
     record_events: bool = True

@@ -19,8 +19,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from scheduler.authoring import zones
 from scheduler.authoring.external import Counts, Target
+from scheduler.dagfiles import load
 from scheduler.messaging.wakeups import WAITERS_KEY, Wakeups
 from scheduler.process import fault_points, hardening, role, stop_signals
 from scheduler.process.health import Complaint, Contact, Health, Pulse
@@ -59,7 +59,7 @@ def run(settings: Settings, *, name: str | None = None) -> int:
     secrets_backend.take_environment()
     hardening.forget()
     logs.to_stderr()
-    zones.set_default(settings.core.default_timezone)
+    load.configure(settings.core.default_timezone, airflow_imports=settings.core.airflow_imports)
     engine = startup.ready(settings)
     with role.running("waiter", settings.run_folder) as process:
         waiter = Waiter(engine, settings, name=name, pidfile=process.pidfile)

@@ -1,5 +1,6 @@
 """Pools: the numbers of slots for the task instances that use them."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import Connection
@@ -58,6 +59,12 @@ def set_pool(
         },
     )
     return dict(connection.exec_driver_sql(f"{SELECT} where p.name = %s group by p.name", (name,)).mappings().one())
+
+
+def set_pools(connection: Connection, made: Mapping[str, Mapping[str, Any]]) -> None:
+    """Create or change pools, each with the arguments of `set_pool`, in the order in which other statements lock them."""
+    for name in sorted(made):
+        set_pool(connection, name, **made[name])
 
 
 def delete_pool(connection: Connection, name: str) -> None:

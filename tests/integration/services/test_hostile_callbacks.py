@@ -150,8 +150,8 @@ def test_requests_that_arrive_together_are_each_heeded(scenario: Scenario) -> No
     assert host._process is not None
 
     opening = {
-        "folder": str(scenario.settings.dags_folder), "file": "good.py", "log": log, "timezone": "UTC", "load_timeout_s": 30,
-        "timeout_s": 30, "memory_limit_mb": 1024,
+        "folder": str(scenario.settings.dags_folder), "file": "good.py", "log": log, "timezone": "UTC",
+        "airflow_imports": False, "load_timeout_s": 30, "timeout_s": 30, "memory_limit_mb": 1024,
     }  # fmt: skip
     os.write(host._process.requests_fd, b'{"stop": true}\n' + json.dumps(opening).encode() + b"\n")
 

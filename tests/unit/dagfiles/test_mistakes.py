@@ -105,7 +105,10 @@ def test_a_mistake_is_one_message_with_its_line(tmp_path: Path, source: str, lin
             "Airflow is not installed; write `from scheduler.operators import EmptyOperator`.",
         ),
         ("from airflow.exceptions import AirflowSkipException", "write `from scheduler.exceptions import SkipTask`"),
-        ("from airflow.providers.google.x import Y", "Paceline has no counterpart of airflow.providers.google.x."),
+        (
+            "from airflow.providers.google.x import Y",
+            "Airflow is not installed. Paceline has no counterpart of airflow.providers.google.x: install that provider package",
+        ),
         ("import airflow", "Airflow is not installed; write `import scheduler`."),
         ("from scheduler import DAGG", "scheduler has no 'DAGG'; did you mean 'DAG'?"),
         (

@@ -1,0 +1,1 @@
+"""Lets files that were written for Apache Airflow import Paceline's classes under Airflow's names."""

@@ -1,0 +1,103 @@
+"""What Airflow files use and Paceline has nowhere else: the arguments of Airflow 2, and helpers of its `utils` modules."""
+
+import logging
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from enum import IntEnum, StrEnum
+from functools import cached_property
+from typing import Any, TypeVar
+
+from scheduler.authoring import dag as dags
+from scheduler.authoring.arguments import NO_EFFECT, RENAMED
+from scheduler.states import RunState, TaskState
+
+F = TypeVar("F", bound=Callable[..., Any])
+#: The value of an argument that was not given.
+NOTSET = None
+version = "3.3.2"
+
+
+class DAG(dags.DAG):
+    """A DAG that also takes the arguments of Airflow 2, such as schedule_interval."""
+
+    def __init__(self, dag_id: str, **given: Any) -> None:
+        super().__init__(dag_id, **translated(given))
+
+
+def dag(dag_id: Any = None, /, **arguments: Any) -> Any:
+    """As @dag; it also takes the arguments of Airflow 2."""
+    return dags.dag(dag_id, **translated(arguments))
+
+
+def translated(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of a DAG with the names of Airflow 3. Those that have no effect any more are left out."""
+    return {RENAMED.get(name, name): value for name, value in given.items() if name not in NO_EFFECT}
+
+
+class State:
+    """The states of task instances and DAG runs in one class, as in Airflow 2."""
+
+    NONE = None
+    REMOVED = TaskState.REMOVED
+    SCHEDULED = TaskState.SCHEDULED
+    QUEUED = TaskState.QUEUED
+    RUNNING = TaskState.RUNNING
+    SUCCESS = TaskState.SUCCESS
+    FAILED = TaskState.FAILED
+    UP_FOR_RETRY = TaskState.UP_FOR_RETRY
+    UP_FOR_RESCHEDULE = TaskState.UP_FOR_RESCHEDULE
+    UPSTREAM_FAILED = TaskState.UPSTREAM_FAILED
+    SKIPPED = TaskState.SKIPPED
+    DEFERRED = TaskState.DEFERRED
+
+
+TaskInstanceState = TaskState
+DagRunState = RunState
+
+
+class DagRunType(StrEnum):
+    """How a run was created."""
+
+    BACKFILL_JOB = "backfill"
+    SCHEDULED = "scheduled"
+    MANUAL = "manual"
+    ASSET_TRIGGERED = "asset_triggered"
+
+
+class WeekDay(IntEnum):
+    """The days of the week; Monday is 1."""
+
+    MONDAY = 1
+    TUESDAY = 2
+    WEDNESDAY = 3
+    THURSDAY = 4
+    FRIDAY = 5
+    SATURDAY = 6
+    SUNDAY = 7
+
+
+class LoggingMixin:
+    """A base class with a logger, `log`."""
+
+    @cached_property
+    def log(self) -> logging.Logger:
+        """The logger with the name of the class."""
+        return logging.getLogger(f"{type(self).__module__}.{type(self).__qualname__}")
+
+
+def apply_defaults(function: F) -> F:
+    """The function as it is: operators always apply default_args."""
+    return function
+
+
+def days_ago(n: int, hour: int = 0, minute: int = 0, second: int = 0, microsecond: int = 0) -> datetime:
+    """The moment `n` days ago at that time of day, in UTC. It moves with the clock: a fixed start_date is better."""
+    today = datetime.now(UTC).replace(hour=hour, minute=minute, second=second, microsecond=microsecond)
+    return today - timedelta(days=n)
+
+
+def parse_execution_date(text: str) -> datetime:
+    """A moment from ISO text."""
+    from scheduler.airflow import timezone
+
+    return timezone.parse(text)

@@ -1,0 +1,99 @@
+"""Looks up Airflow's names in the table: which name is ours, and the reason for one that is not supported."""
+
+import importlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+
+from scheduler.airflow.table import MODULE_REASONS, REASONS, RENAMED, ROWS, UNCHANGED, Row
+
+#: The provider package with the names of Airflow 2 and 3 in one place. It has all names that some other module has.
+COMPAT = "airflow.providers.common.compat"
+_ALL_NAMES = ("airflow.sdk", "airflow.sdk.exceptions", "airflow.sdk.timezone", "airflow.sdk.bases.sensor")
+
+#: Every module of Airflow in the table.
+MODULES: dict[str, Row] = {module: row for row in ROWS for module in row.modules}
+MODULES[f"{COMPAT}.sdk"] = Row(
+    (f"{COMPAT}.sdk",),
+    tuple(dict.fromkeys(place for module in _ALL_NAMES for place in MODULES[module].places)),
+    tuple(dict.fromkeys(name for module in _ALL_NAMES for name in MODULES[module].names)),
+)
+#: The packages that hold these modules.
+PACKAGES = frozenset(module[:at] for module in MODULES for at, letter in enumerate(module) if letter == ".")
+
+
+@dataclass(frozen=True, slots=True)
+class Ours:
+    """A name of Paceline, or a whole module if `name` is empty."""
+
+    module: str
+    name: str = ""
+
+    def get(self) -> object:
+        """The object itself."""
+        module = importlib.import_module(self.module)
+        return getattr(module, self.name) if self.name else module
+
+
+def is_known(module: str) -> bool:
+    """Whether this module of Airflow, or something below it, is in the table."""
+    return module in MODULES or module in PACKAGES
+
+
+@cache
+def find(module: str, name: str) -> Ours | None:
+    """The counterpart of a name of one of Airflow's modules; None if there is none. A submodule is found as a whole."""
+    row = MODULES.get(module)
+    if row is not None:
+        for spelled in dict.fromkeys((name, RENAMED.get(name, name))):
+            for place in dict.fromkeys((*row.places, "scheduler")):
+                if _has(place, spelled, listed=name in row.names):
+                    return Ours(place, spelled)
+    inner = MODULES.get(f"{'airflow.sdk' if module == f'{COMPAT}.sdk' else module}.{name}")
+    # A module whose names are all in one place of ours that holds no others.
+    if inner is not None and len(inner.places) == 1 and inner.places[0].startswith("scheduler.airflow."):
+        return Ours(inner.places[0])
+    return None
+
+
+def unchanged(module: str, name: str) -> Ours | None:
+    """As `find`, for a file that is not changed: with the counterparts that take the arguments of Airflow 2."""
+    found = find(module, name)
+    return Ours(UNCHANGED[name], name) if found is not None and name in UNCHANGED and name in MODULES[module].names else found
+
+
+def reason(module: str, name: str = "") -> str:
+    """One sentence on a name or module that has no counterpart: what is missing, and what to use instead."""
+    if name in REASONS and is_known(module):
+        return f"Paceline has no {name}: {REASONS[name]}."
+    if name and is_known(module):
+        return f"Paceline has no {name}."
+    longest = max((prefix for prefix in MODULE_REASONS if f"{module}.".startswith(f"{prefix}.")), key=len, default="")
+    text = MODULE_REASONS.get(longest)
+    return f"Paceline has no counterpart of {module}{f': {text}' if text else ''}."
+
+
+def complaints(module: str, given: Iterable[str]) -> list[str]:
+    """The sentences on those of the names imported from a module of Airflow that have no counterpart; empty if all have one."""
+    if not is_known(module):
+        return [reason(module)]
+    missing = [name for name in given if find(module, name) is None and not is_known(f"{module}.{name}")]
+    plain = [name for name in missing if name not in REASONS]
+    said = dict.fromkeys(reason(module, name) for name in missing if name in REASONS)
+    return [*([f"Paceline has no {', '.join(plain)}."] if plain else []), *said]
+
+
+def names_of(module: str) -> Iterator[tuple[str, Ours | None]]:
+    """The names of a module of the table, each with its counterpart."""
+    for name in MODULES[module].names:
+        yield name, find(module, name)
+
+
+def _has(place: str, name: str, *, listed: bool) -> bool:
+    """Whether our module has this name. A name that the table does not list must be public, and no submodule."""
+    try:
+        value = getattr(importlib.import_module(place), name)
+    except (AttributeError, ImportError):
+        return False
+    return listed or not (name.startswith("_") or isinstance(value, ModuleType))

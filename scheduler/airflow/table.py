@@ -1,0 +1,280 @@
+"""The table of Airflow's names: which of its modules hold which names, and where these names are in Paceline.
+
+The import hook, `paceline migrate-airflow`, the advice in import errors and docs/reference/airflow-imports.md all read it
+through names.py. It imports nothing.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Modules of Airflow that hold the same names, and our modules in which these names are looked up in order."""
+
+    modules: tuple[str, ...]
+    places: tuple[str, ...]
+    names: tuple[str, ...]
+
+
+def _row(modules: str, places: str, names: str) -> Row:
+    return Row(tuple(modules.split()), tuple(places.split()), tuple(names.split()))
+
+
+ROWS = (
+    # What DAG files import from Airflow 3.
+    _row("airflow", "scheduler scheduler.exceptions", "DAG Asset Dataset XComArg AirflowException"),
+    _row(
+        "airflow.sdk",
+        "scheduler",
+        """DAG dag task task_group setup teardown result asset chain chain_linear cross_downstream Label EdgeModifier TaskGroup
+        BaseOperator BaseAsyncOperator BaseSensorOperator PokeReturnValue BaseBranchOperator BranchMixIn SkipMixin BaseHook
+        BaseNotifier BaseOperatorLink BaseXCom XComArg Param ParamsDict Variable Connection Context get_current_context
+        get_parsing_context TaskInstance TaskInstanceState DagRunState TriggerRule WeightRule conf macros literal lineage
+        Asset AssetAlias AssetAll AssetAny AssetAccessControl AssetWatcher Metadata ObjectStoragePath NEVER_EXPIRE
+        AssetOrTimeSchedule CronDataIntervalTimetable CronTriggerTimetable DeltaDataIntervalTimetable DeltaTriggerTimetable
+        EventsTimetable MultipleCronTriggerTimetable CronPartitionTimetable PartitionedAssetTimetable PartitionedAtRuntime
+        DeadlineAlert DeadlineReference BaseDeadlineReference deadline_reference AsyncCallback SyncCallback
+        RetryPolicy RetryRule RetryAction RetryDecision ExceptionRetryPolicy ResumableJobMixin
+        PartitionMapper IdentityMapper FixedKeyMapper AllowedKeyMapper ChainMapper ProductMapper FanOutMapper RollupMapper
+        StartOfHourMapper StartOfDayMapper StartOfWeekMapper StartOfMonthMapper StartOfQuarterMapper StartOfYearMapper
+        Window HourWindow DayWindow WeekWindow MonthWindow QuarterWindow YearWindow SegmentWindow WaitForAll MinimumCount""",
+    ),
+    _row("airflow.decorators airflow.sdk.definitions.decorators", "scheduler", "dag task task_group setup teardown result"),
+    _row("airflow.models.dag airflow.sdk.definitions.dag", "scheduler", "DAG dag"),
+    _row(
+        "airflow.models.baseoperator airflow.sdk.bases.operator",
+        "scheduler",
+        "BaseOperator BaseAsyncOperator BaseOperatorLink chain chain_linear cross_downstream",
+    ),
+    _row(
+        "airflow.models",
+        "scheduler",
+        "DAG BaseOperator BaseOperatorLink Connection DagRun Param SkipMixin TaskInstance Variable XCom XComArg DagBag",
+    ),
+    _row("airflow.models.param airflow.sdk.definitions.param", "scheduler", "Param ParamsDict DagParam"),
+    _row("airflow.models.variable airflow.sdk.definitions.variable", "scheduler", "Variable"),
+    _row("airflow.models.connection airflow.sdk.definitions.connection", "scheduler", "Connection"),
+    _row("airflow.models.xcom_arg airflow.sdk.definitions.xcom_arg", "scheduler", "XComArg"),
+    _row("airflow.models.xcom airflow.sdk.bases.xcom airflow.sdk.execution_time.xcom", "scheduler",
+         "XCom BaseXCom XCOM_RETURN_KEY"),
+    _row("airflow.models.taskinstance airflow.sdk.types", "scheduler", "TaskInstance RuntimeTaskInstanceProtocol DagRunProtocol"),
+    _row("airflow.models.dagrun", "scheduler scheduler.authoring.context", "DagRun"),
+    _row("airflow.models.mappedoperator airflow.sdk.definitions.mappedoperator", "scheduler", "MappedOperator"),
+    _row("airflow.models.baseoperatorlink airflow.sdk.bases.operatorlink", "scheduler", "BaseOperatorLink"),
+    _row(
+        "airflow.models.skipmixin airflow.sdk.bases.skipmixin airflow.providers.standard.utils.skipmixin",
+        "scheduler",
+        "SkipMixin",
+    ),
+    _row(
+        "airflow.datasets airflow.assets airflow.models.asset airflow.sdk.definitions.asset",
+        "scheduler",
+        "Asset AssetAlias AssetAll AssetAny AssetWatcher AssetAccessControl Dataset DatasetAlias DatasetAll DatasetAny",
+    ),
+    _row("airflow.sdk.definitions.asset.decorators", "scheduler", "asset"),
+    _row("airflow.datasets.metadata airflow.sdk.definitions.asset.metadata", "scheduler", "Metadata"),
+    _row("airflow.utils.task_group airflow.sdk.definitions.taskgroup", "scheduler", "TaskGroup"),
+    _row("airflow.utils.edgemodifier airflow.sdk.definitions.edges", "scheduler", "Label EdgeModifier"),
+    _row("airflow.utils.helpers", "scheduler", "chain cross_downstream"),
+    _row("airflow.utils.trigger_rule", "scheduler", "TriggerRule"),
+    _row("airflow.utils.weight_rule", "scheduler", "WeightRule"),
+    _row("airflow.utils.state airflow.sdk.api.datamodels._generated", "scheduler scheduler.airflow.classic",
+         "State TaskInstanceState DagRunState TriggerRule WeightRule"),
+    _row("airflow.utils.types", "scheduler.airflow.classic", "DagRunType NOTSET"),
+    _row(
+        "airflow.utils.context airflow.sdk.definitions.context",
+        "scheduler",
+        "Context context_merge get_current_context get_parsing_context",
+    ),
+    _row("airflow.utils.dag_parsing_context", "scheduler", "get_parsing_context"),
+    _row("airflow.utils.template airflow.sdk.definitions.template", "scheduler", "literal"),
+    _row("airflow.sdk.execution_time.context", "scheduler", "NEVER_EXPIRE context_to_airflow_vars"),
+    _row("airflow.sdk.definitions.retry_policy", "scheduler",
+         "RetryPolicy RetryRule RetryAction RetryDecision ExceptionRetryPolicy ChainRetryPolicy"),
+    _row("airflow.sdk.definitions.deadline", "scheduler",
+         "DeadlineAlert DeadlineReference BaseDeadlineReference deadline_reference"),
+    _row("airflow.sdk.definitions.callback", "scheduler", "AsyncCallback SyncCallback"),
+    _row("airflow.configuration airflow.sdk.configuration", "scheduler", "conf"),
+    _row("airflow.io.path airflow.sdk.io airflow.sdk.io.path", "scheduler", "ObjectStoragePath"),
+    _row("airflow.hooks.base airflow.hooks.base_hook airflow.sdk.bases.hook", "scheduler", "BaseHook"),
+    _row("airflow.notifications.basenotifier airflow.sdk.bases.notifier", "scheduler", "BaseNotifier"),
+    _row(
+        "airflow.sdk.log airflow.utils.log.secrets_masker airflow.sdk.execution_time.secrets_masker",
+        "scheduler",
+        "mask_secret redact",
+    ),
+    _row("airflow.macros airflow.sdk.execution_time.macros", "scheduler.authoring.macros",
+         "datetime timedelta dateutil time uuid random json ds_add ds_format ds_format_locale datetime_diff_for_humans"),
+    _row(
+        "airflow.exceptions airflow.sdk.exceptions",
+        "scheduler.exceptions scheduler.triggers",
+        """AirflowException AirflowFailException AirflowSkipException AirflowTaskTimeout AirflowSensorTimeout
+        AirflowNotFoundException AirflowConfigException AirflowBadRequest AirflowTaskTerminated AirflowRescheduleException
+        AirflowTimetableInvalid AirflowDagCycleException AirflowOptionalProviderFeatureException DuplicateTaskIdFound
+        ParamValidationError XComNotFound TaskDeferred TaskDeferralError TaskDeferralTimeout TaskNotFound DagNotFound
+        AirflowInactiveAssetInInletOrOutletException DagRunTriggerException DownstreamTasksSkipped
+        AirflowProviderDeprecationWarning RemovedInAirflow3Warning RemovedInAirflow4Warning AirflowRuntimeError""",
+    ),
+    # Helpers that have no other place here than this package.
+    _row(
+        "airflow.utils.timezone airflow.sdk.timezone airflow.sdk._shared.timezones.timezone",
+        "scheduler.airflow.timezone",
+        """utc utcnow utc_epoch datetime parse parse_timezone make_aware make_naive is_localized is_naive convert_to_utc
+        coerce_datetime local_timezone from_timestamp""",
+    ),
+    _row("airflow.utils.dates", "scheduler.airflow.classic", "days_ago parse_execution_date"),
+    _row("airflow.utils.decorators", "scheduler.airflow.classic", "apply_defaults"),
+    _row("airflow.utils.weekday airflow.providers.standard.utils.weekday", "scheduler.operators scheduler.airflow.classic",
+         "WeekDay"),
+    _row("airflow.utils.log.logging_mixin airflow.sdk.definitions._internal.logging_mixin", "scheduler scheduler.airflow.classic",
+         "LoggingMixin"),
+    _row("airflow.version", "scheduler.airflow.classic", "version"),
+    # Operators.
+    _row("airflow.operators.bash airflow.operators.bash_operator airflow.providers.standard.operators.bash",
+         "scheduler.operators", "BashOperator"),
+    _row(
+        "airflow.operators.python airflow.operators.python_operator airflow.providers.standard.operators.python",
+        "scheduler.operators",
+        """PythonOperator BranchPythonOperator ShortCircuitOperator PythonVirtualenvOperator ExternalPythonOperator
+        BranchPythonVirtualenvOperator BranchExternalPythonOperator get_current_context""",
+    ),
+    _row(
+        """airflow.operators.empty airflow.operators.dummy airflow.operators.dummy_operator
+        airflow.providers.standard.operators.empty""",
+        "scheduler.operators",
+        "EmptyOperator DummyOperator",
+    ),
+    _row("airflow.operators.branch airflow.sdk.bases.branch airflow.providers.standard.operators.branch",
+         "scheduler.operators", "BaseBranchOperator BranchMixIn"),
+    _row("airflow.operators.datetime airflow.providers.standard.operators.datetime", "scheduler.operators",
+         "BranchDateTimeOperator"),
+    _row("airflow.operators.weekday airflow.providers.standard.operators.weekday", "scheduler.operators",
+         "BranchDayOfWeekOperator"),
+    _row("airflow.operators.latest_only airflow.providers.standard.operators.latest_only", "scheduler.operators",
+         "LatestOnlyOperator"),
+    _row("airflow.operators.trigger_dagrun airflow.providers.standard.operators.trigger_dagrun",
+         "scheduler.operators", "TriggerDagRunOperator TriggerDagRunLink"),
+    _row("airflow.operators.email airflow.operators.email_operator airflow.providers.smtp.operators.smtp", "scheduler.operators",
+         "EmailOperator"),
+    _row("airflow.operators.subdag airflow.operators.subdag_operator", "scheduler.operators", "SubDagOperator"),
+    _row("airflow.operators.smooth airflow.providers.standard.operators.smooth", "scheduler.operators", "SmoothOperator"),
+    _row("airflow.providers.standard.operators.hitl", "scheduler.operators",
+         "HITLOperator ApprovalOperator HITLBranchOperator HITLEntryOperator"),
+    _row("airflow.providers.apache.spark.operators.spark_submit", "scheduler.operators", "SparkSubmitOperator"),
+    _row("airflow.providers.apache.spark.operators.spark_sql", "scheduler.operators", "SparkSqlOperator"),
+    _row("airflow.providers.apache.spark.operators.spark_jdbc", "scheduler.operators", "SparkJDBCOperator"),
+    _row("airflow.providers.apache.spark.operators.spark_pyspark", "scheduler.operators", "SparkPySparkOperator"),
+    _row("airflow.providers.apache.spark.operators.spark_pipelines", "scheduler.operators", "SparkPipelinesOperator"),
+    _row("airflow.providers.apache.spark.hooks.spark_submit", "scheduler", "SparkSubmitHook"),
+    _row("airflow.providers.apache.spark.hooks.spark_sql", "scheduler", "SparkSqlHook"),
+    # Sensors and triggers.
+    _row("airflow.sensors.base airflow.sensors.base_sensor_operator airflow.sdk.bases.sensor", "scheduler.sensors",
+         "BaseSensorOperator PokeReturnValue poke_mode_only"),
+    _row("airflow.sensors.bash airflow.providers.standard.sensors.bash", "scheduler.sensors", "BashSensor"),
+    _row("airflow.sensors.python airflow.providers.standard.sensors.python", "scheduler.sensors", "PythonSensor"),
+    _row("airflow.sensors.filesystem airflow.providers.standard.sensors.filesystem", "scheduler.sensors", "FileSensor"),
+    _row("airflow.sensors.date_time airflow.providers.standard.sensors.date_time", "scheduler.sensors scheduler.airflow.sensors",
+         "DateTimeSensor DateTimeSensorAsync"),
+    _row("airflow.sensors.time_sensor airflow.providers.standard.sensors.time", "scheduler.sensors scheduler.airflow.sensors",
+         "TimeSensor TimeSensorAsync"),
+    _row("airflow.sensors.time_delta airflow.providers.standard.sensors.time_delta", "scheduler.sensors scheduler.airflow.sensors",
+         "TimeDeltaSensor TimeDeltaSensorAsync WaitSensor"),
+    _row("airflow.sensors.weekday airflow.providers.standard.sensors.weekday", "scheduler.sensors", "DayOfWeekSensor"),
+    _row("airflow.sensors.external_task airflow.providers.standard.sensors.external_task", "scheduler.sensors scheduler.operators",
+         "ExternalTaskSensor ExternalTaskMarker ExternalTaskSensorLink"),
+    _row("airflow.triggers.base", "scheduler.triggers", "BaseTrigger BaseEventTrigger TriggerEvent"),
+    _row("airflow.triggers.temporal airflow.providers.standard.triggers.temporal", "scheduler.triggers",
+         "DateTimeTrigger TimeDeltaTrigger"),
+    _row("airflow.triggers.file airflow.providers.standard.triggers.file", "scheduler.triggers",
+         "FileTrigger FileDeleteTrigger DirectoryFileDeleteTrigger"),
+    _row("airflow.triggers.external_task airflow.providers.standard.triggers.external_task", "scheduler.triggers",
+         "WorkflowTrigger DagStateTrigger"),
+    # Timetables.
+    _row("airflow.timetables.trigger airflow.sdk.definitions.timetables.trigger", "scheduler.timetables",
+         "CronTriggerTimetable MultipleCronTriggerTimetable DeltaTriggerTimetable CronPartitionTimetable"),
+    _row("airflow.timetables.interval airflow.sdk.definitions.timetables.interval", "scheduler.timetables",
+         "CronDataIntervalTimetable DeltaDataIntervalTimetable"),
+    _row("airflow.timetables.events airflow.sdk.definitions.timetables.events", "scheduler.timetables", "EventsTimetable"),
+    _row("airflow.timetables.datasets airflow.timetables.assets airflow.sdk.definitions.timetables.assets", "scheduler.timetables",
+         "AssetOrTimeSchedule DatasetOrTimeSchedule PartitionedAssetTimetable PartitionedAtRuntime"),
+    _row("airflow.timetables.base", "scheduler.timetables", "Timetable DagRunInfo DataInterval TimeRestriction"),
+    # What no DAG file can have here; the reasons are below.
+    _row("airflow.utils.session", "scheduler", "provide_session create_session NEW_SESSION"),
+    _row("airflow.utils.email", "scheduler", "send_email"),
+    _row("airflow.plugins_manager airflow.sdk.plugins_manager", "scheduler", "AirflowPlugin"),
+    _row("airflow.task.priority_strategy", "scheduler", "PriorityWeightStrategy"),
+    _row("airflow.models.dagbag airflow.dag_processing.dagbag", "scheduler", "DagBag"),
+)  # fmt: skip
+
+#: Names that are different here, or that have two names in Airflow. The name itself is looked up first.
+RENAMED = {
+    "AirflowException": "PacelineError",
+    "AirflowFailException": "FailTask",
+    "AirflowSkipException": "SkipTask",
+    "AirflowTaskTimeout": "TaskTimeout",
+    "AirflowSensorTimeout": "SensorTimeout",
+    "AirflowNotFoundException": "NotFoundError",
+    "AirflowTimetableInvalid": "TimetableError",
+    "AirflowDagCycleException": "DagCycleError",
+    "DuplicateTaskIdFound": "DuplicateTaskError",
+    "ParamValidationError": "ParamError",
+    "XComNotFound": "XComError",
+    "TaskNotFound": "NotFoundError",
+    "DagNotFound": "NotFoundError",
+    "Dataset": "Asset",
+    "DatasetAlias": "AssetAlias",
+    "DatasetAll": "AssetAll",
+    "DatasetAny": "AssetAny",
+    "DatasetOrTimeSchedule": "AssetOrTimeSchedule",
+    "DummyOperator": "EmptyOperator",
+}
+
+#: What an unchanged file gets instead of our name: the same with the arguments of Airflow 2.
+UNCHANGED = {"DAG": "scheduler.airflow.classic", "dag": "scheduler.airflow.classic"}
+
+_NO_DATABASE = "a task has no access to the database of Paceline; use the REST API, or Variable and ti.xcom_pull"
+_NO_USER_CODE = "schedulers never run user code"
+#: Why a name is not supported, and what to use instead. It is read only if the name is not found here.
+REASONS = {
+    **dict.fromkeys(("provide_session", "create_session", "NEW_SESSION"), _NO_DATABASE),
+    **dict.fromkeys(("XCom", "BaseXCom", "XCOM_RETURN_KEY"), "use ti.xcom_pull and ti.xcom_push"),
+    **dict.fromkeys(
+        ("Timetable", "DagRunInfo", "DataInterval", "TimeRestriction"),
+        f"{_NO_USER_CODE}; use EventsTimetable with the dates, or several crons in MultipleCronTriggerTimetable",
+    ),
+    "PriorityWeightStrategy": f"{_NO_USER_CODE}; use priority_weight and one of the three values of weight_rule",
+    "AirflowPlugin": "Paceline has no plugins; import classes and functions from modules of the DAGs folder",
+    "DagBag": "load the files with `paceline dags list`, and test a DAG with `paceline dags test`",
+    "SubDagOperator": "use TaskGroup",
+    "EmailOperator": "set email_on_failure, or send the email in a @task function with smtplib",
+    "send_email": "set email_on_failure, or send the email in a @task function with smtplib",
+    "SmoothOperator": "use EmptyOperator",
+    "SparkJDBCOperator": "use @task.pyspark with spark.read.jdbc",
+    "SparkPySparkOperator": "use @task.pyspark",
+    "SparkPipelinesOperator": "use SparkSubmitOperator",
+    "SparkSubmitHook": "use SparkSubmitOperator",
+    "SparkSqlHook": "use SparkSqlOperator",
+    "AirflowRescheduleException": 'use a sensor with mode="reschedule"',
+    "TriggerDagRunLink": "operators have no extra links",
+    "ExternalTaskSensorLink": "operators have no extra links",
+    **dict.fromkeys(("DagStateTrigger", "WorkflowTrigger"), "use ExternalTaskSensor with deferrable=True, or ExternalTrigger"),
+    "AssetAccessControl": "Paceline has no teams; the roles of web accounts limit who may change assets",
+    "lineage": "Paceline sends no lineage events",
+}
+
+#: The same for modules and all that is below them; the longest prefix counts.
+MODULE_REASONS: dict[str, str | None] = {
+    "airflow.contrib": "it was removed in Airflow 2; use the Python client of the service in a @task function",
+    "airflow.example_dags": "copy this module into the DAGs folder, and import it from there",
+    "airflow.providers": (
+        "install that provider package beside Paceline with `pip install --no-deps`, or use the Python client of the service in a"
+        " @task function"
+    ),
+    "airflow.providers.apache.spark": "use SparkSubmitOperator, SparkSqlOperator or @task.pyspark",
+    "airflow.providers.standard": None,
+    "airflow.settings": _NO_DATABASE,
+    "airflow.utils.db": _NO_DATABASE,
+    "airflow.jobs": _NO_DATABASE,
+    "airflow.www": "Paceline has its own pages, without plugins",
+    "airflow.executors": "Celery workers are the only executor; queue= chooses them",
+}

@@ -1,0 +1,172 @@
+"""`paceline migrate-airflow`: rewrites a folder of Airflow DAG files, and imports connections, variables and pools."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from scheduler.cli import options, output
+from scheduler.exceptions import PacelineError
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection as Session
+
+    from scheduler.migrate.folder import FileReport
+
+FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
+
+
+@click.command("migrate-airflow")
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False, exists=True), required=False)
+@click.option("--diff", is_flag=True, help="Print the changes as a patch.")
+@click.option("--write", is_flag=True, help="Change the files. Without it, nothing is written.")
+@click.option("--no-compare", is_flag=True, help="Do not load the unchanged files to compare their DAGs.")
+@click.option("--connections", type=FILE, help="A file of `airflow connections export` to import.")
+@click.option("--variables", type=FILE, help="A file of `airflow variables export` to import.")
+@click.option("--pools", type=FILE, help="A file of `airflow pools export` to import.")
+@click.option("--overwrite", is_flag=True, help="Replace connections and variables that exist. Pools always get the new values.")
+@options.as_json
+def migrate_airflow(folder: Path | None, *, diff: bool, write: bool, no_compare: bool, **exports: Any) -> None:
+    """Rewrite the DAG files in DIR that were written for Apache Airflow.
+
+    Imports get Paceline's names, and old arguments their new names. Comments and layout stay, and a second run changes
+    nothing. Each file is loaded before and after the rewrite, and its DAGs are compared. Exit code 1: a file does not load,
+    or its DAGs differ.
+    """
+    overwrite = exports.pop("overwrite")
+    if folder is None and not any(exports.values()):
+        raise click.UsageError("Give a folder of DAG files, or a file to import.")
+    if any(exports.values()):
+        _import(overwrite=overwrite, **exports)
+    if folder is not None:
+        _migrate(folder, diff=diff, write=write, compare=not no_compare)
+
+
+def _migrate(folder: Path, *, diff: bool, write: bool, compare: bool) -> None:
+    try:
+        from scheduler.migrate import folder as migration
+    except ModuleNotFoundError as error:
+        if error.name != "libcst":
+            raise
+        raise PacelineError("The rewrite needs LibCST: install it with `pip install 'paceline[airflow]'`.") from None
+    reports = migration.migrate(folder, options.settings(), compare=compare)
+    changed = [report for report in reports if report.is_changed]
+    if write:
+        for report in changed:
+            migration.write(folder, report)
+    loaded = [report for report in reports if report.after is not None]
+    summary = {
+        "dag_files": len(loaded),
+        "loaded_before": sum(report.before is not None and not report.before.problem for report in loaded) if compare else None,
+        "loaded_after": sum(report.loads for report in loaded),
+        "changed": len(changed),
+        "written": len(changed) if write else 0,
+    }
+    if output.json_wanted():
+        output.print_json({**summary, "files": [_row(report, diff=diff) for report in reports if _is_shown(report)]})
+    else:
+        _print(reports, summary, diff=diff)
+    if any(not report.loads or report.differences for report in loaded):
+        click.get_current_context().exit(1)
+
+
+def _is_shown(report: FileReport) -> bool:
+    return report.is_changed or bool(report.rewritten.unsupported) or report.after is not None
+
+
+def _print(reports: Sequence[FileReport], summary: dict[str, Any], *, diff: bool) -> None:
+    for report in filter(_is_shown, reports):
+        if diff:
+            click.echo(_diff(report), nl=False)
+            continue
+        click.echo(f"{report.path}: {_state(report)}, {_count(len(report.rewritten.changes), 'change')}")
+        for line, text in _complaints(report):
+            click.echo(f"    {f'line {line}: ' if line else ''}{output.visible(text)}")
+    output.say(
+        f"{summary['loaded_after']} of {_count(summary['dag_files'], 'DAG file')} load after the rewrite. "
+        + (
+            f"{_count(summary['written'], 'file')} changed."
+            if summary["written"]
+            else f"{_count(summary['changed'], 'file')} would change: --diff shows the changes, --write makes them."
+        )
+    )
+
+
+def _complaints(report: FileReport) -> list[tuple[int | None, str]]:
+    """What stays to be done in a file, by line. The load error of a file repeats what the rewrite has found already."""
+    notes: list[tuple[int | None, str]] = [(note.line, note.text) for note in report.rewritten.unsupported]
+    if report.after is not None and report.after.problem and not notes:
+        notes.append((report.after.line, report.after.problem))
+    return notes + [(None, text) for text in report.differences]
+
+
+def _state(report: FileReport) -> str:
+    if report.after is None:
+        return "a module"
+    return f"loads ({_count(len(report.after.dags), 'DAG')})" if report.loads else "does not load"
+
+
+def _row(report: FileReport, *, diff: bool) -> dict[str, Any]:
+    notes = {
+        name: [{"line": note.line, "text": note.text} for note in getattr(report.rewritten, name)]
+        for name in ("changes", "unsupported")
+    }
+    return {
+        "file": report.path,
+        "loads_before": None if report.before is None else not report.before.problem,
+        "loads_after": None if report.after is None else report.loads,
+        "dags": [] if report.after is None else sorted(report.after.dags),
+        "problem": report.after.problem if report.after is not None else "",
+        "problem_line": report.after.line if report.after is not None else None,
+        "differences": report.differences,
+        **notes,
+        **({"diff": _diff(report)} if diff else {}),
+    }
+
+
+def _diff(report: FileReport) -> str:
+    if not report.is_changed:
+        return ""
+    old, new = (content.decode("utf-8", "replace").splitlines(keepends=True) for content in (report.old, report.rewritten.content))
+    lines = difflib.unified_diff(old, new, f"a/{report.path}", f"b/{report.path}")
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _import(*, connections: Path | None, variables: Path | None, pools: Path | None, overwrite: bool) -> None:
+    """Store the content of all files, or nothing."""
+    from scheduler.cli import connections as connections_cli
+    from scheduler.cli import pools as pools_cli
+    from scheduler.cli import variables as variables_cli
+    from scheduler.store.actions import pools as pools_store
+    from scheduler.store.secrets import connections as connections_store
+    from scheduler.store.secrets import variables as variables_store
+
+    read = {
+        "connections": connections_cli.read(connections) if connections else [],
+        "variables": variables_cli.read(variables) if variables else [],
+        "pools": pools_cli.read(pools) if pools else {},
+    }
+    cipher = options.cipher(make=True)
+    existing = "overwrite" if overwrite else "skip"
+
+    def store(session: Session) -> dict[str, int]:
+        written = {
+            "connections": len(connections_store.add(session, read["connections"], cipher, existing=existing)),
+            "variables": len(variables_store.set_variables(session, read["variables"], cipher, replace=overwrite)),
+            "pools": len(read["pools"]),
+        }
+        pools_store.set_pools(session, read["pools"])
+        return written
+
+    written = options.transact(store)
+    if pools:
+        options.wake("queue")
+    output.say(", ".join(f"{written[name]} of {_count(len(read[name]), name[:-1])}" for name in read if read[name]) + " stored.")

@@ -1,0 +1,115 @@
+"""Rewrites arguments and template variables that older versions of Airflow had."""
+
+import re
+from collections.abc import Sequence
+
+import libcst as cst
+from libcst.metadata import PositionProvider
+
+from scheduler.authoring.arguments import NO_EFFECT, RENAMED
+from scheduler.migrate.bound import Bound, Note
+
+#: What to write for the template variables of Airflow 2 that no longer exist.
+VARIABLES = {
+    "execution_date": "logical_date",
+    "next_execution_date": "data_interval_end",
+    "prev_execution_date": "data_interval_start",
+    "prev_execution_date_success": "prev_data_interval_start_success",
+    "next_ds": "data_interval_end | ds",
+    "next_ds_nodash": "data_interval_end | ds_nodash",
+    "prev_ds": "data_interval_start | ds",
+    "prev_ds_nodash": "data_interval_start | ds_nodash",
+    "tomorrow_ds": "macros.ds_add(ds, 1)",
+    "tomorrow_ds_nodash": "macros.ds_add(ds, 1) | replace('-', '')",
+    "yesterday_ds": "macros.ds_add(ds, -1)",
+    "yesterday_ds_nodash": "macros.ds_add(ds, -1) | replace('-', '')",
+}
+_TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.DOTALL)
+_VARIABLE = re.compile(rf"(?<![\w.])({'|'.join(sorted(VARIABLES, key=len, reverse=True))})(?!\w)")
+_LOGICAL_DATE = re.compile(r"(?<![\w.])execution_date(?!\w)")
+
+
+class Arguments(cst.CSTTransformer):
+    """Renames arguments of Airflow 2, removes those without effect, and notes variables that do not exist any more."""
+
+    METADATA_DEPENDENCIES = (PositionProvider,)
+
+    def __init__(self, names: Bound) -> None:
+        super().__init__()
+        self.changes: list[Note] = []
+        self.unsupported: list[Note] = []
+        self._bound = names
+
+    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:
+        role = self._bound.role(original_node.func)
+        if role not in {"DAG", "dag", "task"} and not role.endswith(("Operator", "Sensor")):
+            return updated_node
+        given = {arg.keyword.value for arg in original_node.args if arg.keyword is not None}
+        for number in reversed(range(len(original_node.args))):
+            keyword = original_node.args[number].keyword
+            name = "" if keyword is None else keyword.value
+            line = self._line(original_node.args[number])
+            if name in RENAMED and RENAMED[name] not in given:
+                self.changes.append(Note(line, f"{name}= -> {RENAMED[name]}="))
+                args = list(updated_node.args)
+                args[number] = args[number].with_changes(keyword=cst.Name(RENAMED[name]))
+                updated_node = updated_node.with_changes(args=args)
+            elif name in NO_EFFECT:
+                self.changes.append(Note(line, f"{name}= is removed: it has no effect"))
+                updated_node = _without(updated_node, number)
+        return updated_node
+
+    def leave_SimpleString(self, original_node: cst.SimpleString, updated_node: cst.SimpleString) -> cst.SimpleString:
+        line = self._line(original_node)
+        value = _TEMPLATE.sub(lambda template: _LOGICAL_DATE.sub("logical_date", template[0]), updated_node.value)
+        if value != updated_node.value:
+            self.changes.append(Note(line, "execution_date -> logical_date in a template"))
+        for template in _TEMPLATE.findall(value):
+            for name in dict.fromkeys(_VARIABLE.findall(template)):
+                self.unsupported.append(
+                    Note(line, f"The template variable {name} does not exist any more; write {VARIABLES[name]}.")
+                )
+        return updated_node.with_changes(value=value)
+
+    def visit_Subscript(self, node: cst.Subscript) -> None:
+        """Note `context["execution_date"]`."""
+        for element in node.slice:
+            index = element.slice.value if isinstance(element.slice, cst.Index) else None
+            name = index.evaluated_value if isinstance(index, cst.SimpleString) else None
+            if isinstance(name, str) and name in VARIABLES and isinstance(node.value, cst.Name):
+                self.unsupported.append(
+                    Note(self._line(node), f"The context has no {name} any more; use {VARIABLES[name].split(' |')[0]}.")
+                )
+
+    def _line(self, node: cst.CSTNode) -> int:
+        line: int = self.get_metadata(PositionProvider, node).start.line
+        return line
+
+
+def _without(call: cst.Call, number: int) -> cst.Call:
+    """The call without one argument. Comments on lines of their own stay."""
+    removed = call.args[number]
+    args = [*call.args[:number], *call.args[number + 1 :]]
+    after = removed.comma.whitespace_after if isinstance(removed.comma, cst.Comma) else removed.whitespace_after_arg
+    if number == 0:
+        return call.with_changes(args=args, whitespace_before_args=_merged(call.whitespace_before_args, after))
+    previous = args[number - 1]
+    if isinstance(previous.comma, cst.Comma):
+        last = number == len(args) and not isinstance(removed.comma, cst.Comma)
+        comma: cst.Comma | cst.MaybeSentinel = previous.comma.with_changes(
+            whitespace_after=_merged(previous.comma.whitespace_after, after)
+        )
+        if last and not isinstance(after, cst.ParenthesizedWhitespace):
+            comma = cst.MaybeSentinel.DEFAULT
+        args[number - 1] = previous.with_changes(comma=comma)
+    return call.with_changes(args=args)
+
+
+def _merged(
+    before: cst.BaseParenthesizableWhitespace, after: cst.BaseParenthesizableWhitespace
+) -> cst.BaseParenthesizableWhitespace:
+    """The whitespace before a removed argument, with the place to which the whitespace after it leads."""
+    if not isinstance(before, cst.ParenthesizedWhitespace) or not isinstance(after, cst.ParenthesizedWhitespace):
+        return before
+    lines: Sequence[cst.EmptyLine] = [*before.empty_lines, *after.empty_lines]
+    return after.with_changes(first_line=before.first_line, empty_lines=lines)

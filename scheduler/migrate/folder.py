@@ -1,0 +1,168 @@
+"""Migrates a DAGs folder: rewrites each file, loads both versions, and compares their DAGs."""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from scheduler.airflow import hook
+from scheduler.dagfiles.answers import Answer
+from scheduler.dagfiles.parser import Parser
+from scheduler.dagfiles.watch import Watch
+from scheduler.migrate.bound import Note
+from scheduler.migrate.rewrite import Rewritten, rewrite
+from scheduler.settings import Settings
+
+#: Seconds between two looks at the files that are being loaded.
+LOOK_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The DAGs of a file as data, by ID, or why it cannot be loaded."""
+
+    dags: Mapping[str, object]
+    problem: str = ""
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FileReport:
+    """A Python file of the folder. `before` is None if it was not loaded; `after` is None for a module without DAGs."""
+
+    path: str
+    old: bytes
+    rewritten: Rewritten
+    before: Loaded | None = None
+    after: Loaded | None = None
+
+    @property
+    def is_changed(self) -> bool:
+        return self.rewritten.content != self.old
+
+    @property
+    def loads(self) -> bool:
+        """Whether the migrated file loads."""
+        return self.after is not None and not self.after.problem
+
+    @property
+    def differences(self) -> list[str]:
+        """The DAGs that differ between the two versions, each as one sentence; empty if a version does not load."""
+        if self.before is None or self.after is None or self.before.problem or self.after.problem:
+            return []
+        return list(_differences(self.before.dags, self.after.dags))
+
+
+def migrate(folder: Path, settings: Settings, *, compare: bool = True) -> list[FileReport]:
+    """Rewrite all Python files of the folder in memory, and load them before and after it. Writes nothing to the folder.
+
+    Without `compare`, or with Apache Airflow installed, the unchanged files are not loaded.
+    """
+    folder = folder.absolute()
+    package = _package(folder)
+    sources = {str(path.relative_to(folder)): path.read_bytes() for path in _python_files(folder)}
+    modules = {_module(path) for path in sources}
+    reports = [FileReport(path, old, _rewritten(old, package, modules)) for path, old in sources.items()]
+    with tempfile.TemporaryDirectory(prefix="paceline-migrate-") as temporary:
+        copy = Path(temporary) / folder.name
+        shutil.copytree(folder, copy, symlinks=True, ignore=shutil.ignore_patterns(".git", "__pycache__"))
+        for report in reports:
+            if report.is_changed:
+                (copy / report.path).write_bytes(report.rewritten.content)
+        after = load(copy, settings, unchanged=False)
+        after = {path: _moved(loaded, copy, folder) for path, loaded in after.items()}
+    before = load(folder, settings, unchanged=True) if compare and hook.airflow_folder() is None else {}
+    return [replace(report, before=before.get(report.path), after=after.get(report.path)) for report in reports]
+
+
+def write(folder: Path, report: FileReport) -> None:
+    """Replace a file by its migrated version. It keeps its mode, and a crash leaves the old or the new version."""
+    path = folder / report.path
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as stream:
+        stream.write(report.rewritten.content)
+    new = Path(stream.name)
+    try:
+        shutil.copymode(path, new)
+        new.replace(path.resolve())
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def load(folder: Path, settings: Settings, *, unchanged: bool) -> dict[str, Loaded]:
+    """Load all DAG files of a folder, each in its own process; `unchanged` ones with the import hook."""
+    core = settings.core.model_copy(update={"airflow_imports": unchanged})
+    paths = settings.paths.model_copy(update={"dags_folder": folder})
+    parser = Parser(settings.model_copy(update={"core": core, "paths": paths}))
+    waiting = sorted(_dag_files(folder, settings), reverse=True)
+    found: dict[str, Loaded] = {}
+    try:
+        while waiting or parser.busy:
+            while waiting and parser.busy < settings.scheduler.parsing_processes:
+                parser.submit([waiting.pop()])
+            parser.wait(LOOK_S)
+            found |= {answer.file: _loaded(answer) for answer in parser.collect()}
+    finally:
+        parser.stop()
+    return found
+
+
+def _loaded(answer: Answer) -> Loaded:
+    if answer.problem is not None:
+        return Loaded({}, answer.problem.message, answer.problem.line)
+    return Loaded({row.dag_id: json.loads(row.data) for row in answer.dags})
+
+
+def _moved(loaded: Loaded, copy: Path, folder: Path) -> Loaded:
+    """The result as if the copy had been loaded from the folder itself."""
+    dags = json.loads(json.dumps(loaded.dags).replace(json.dumps(str(copy))[1:-1], json.dumps(str(folder))[1:-1]))
+    return Loaded(dags, loaded.problem.replace(str(copy), str(folder)), loaded.line)
+
+
+def _differences(before: Mapping[str, object], after: Mapping[str, object]) -> Iterator[str]:
+    for dag_id in sorted(before.keys() | after.keys()):
+        old, new = before.get(dag_id), after.get(dag_id)
+        if old is None or new is None:
+            yield f"DAG {dag_id} is only in the {'migrated' if old is None else 'unchanged'} file."
+        elif isinstance(old, dict) and isinstance(new, dict) and old != new:
+            changed = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
+            yield f"DAG {dag_id} differs in {', '.join(changed)}."
+
+
+def _python_files(folder: Path) -> Iterator[Path]:
+    """The Python files of the folder, without those of hidden folders and virtual environments."""
+    for path in sorted(folder.iterdir()):
+        if path.is_dir() and not path.name.startswith((".", "__pycache__")) and not (path / "pyvenv.cfg").exists():
+            yield from _python_files(path)
+        elif path.suffix == ".py" and path.is_file():
+            yield path
+
+
+def _dag_files(folder: Path, settings: Settings) -> Iterable[str]:
+    watch = Watch(folder, list_interval_s=1, ignore_syntax=settings.core.dag_ignore_file_syntax)
+    try:
+        listing = watch.look()
+    finally:
+        watch.close()
+    return listing.files if listing is not None else ()
+
+
+def _rewritten(old: bytes, package: str, modules: set[str]) -> Rewritten:
+    return rewrite(old, package=package, modules=modules) if b"airflow" in old else Rewritten(old, (), ())
+
+
+def _module(path: str) -> str:
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def _package(folder: Path) -> str:
+    """The package that the folder is, if it is one inside of `airflow`, such as airflow.example_dags."""
+    parts: list[str] = []
+    while (folder / "__init__.py").exists():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    return ".".join(parts) if len(parts) > 1 and parts[0] == "airflow" else ""
+
+
+__all__ = ["FileReport", "Loaded", "Note", "load", "migrate", "write"]

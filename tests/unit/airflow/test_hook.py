@@ -1,0 +1,209 @@
+"""Files that were written for Apache Airflow load unchanged with the import hook, on Paceline's classes."""
+
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import scheduler
+from scheduler.airflow import hook
+from scheduler.authoring import arguments
+from scheduler.authoring.dag import DAG
+from scheduler.dagfiles import load
+from scheduler.dagfiles.problem import of_exception
+from scheduler.exceptions import PacelineError
+
+
+@pytest.fixture(autouse=True)
+def interpreter() -> Iterator[None]:
+    path, modules, finders = list(sys.path), set(sys.modules), list(sys.meta_path)
+    yield
+    hook.remove()
+    sys.path[:], sys.meta_path[:] = path, finders
+    for name in {name for name in set(sys.modules) - modules if not name.startswith("scheduler")}:
+        del sys.modules[name]
+
+
+def loaded(folder: Path, source: str) -> dict[str, DAG]:
+    (folder / "d.py").write_text(textwrap.dedent(source))
+    load.configure("UTC", airflow_imports=True)
+    return load.load(folder, "d.py")
+
+
+def message(folder: Path, source: str) -> str:
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - the message is judged
+        loaded(folder, source)
+    return of_exception(caught.value, folder / "d.py", memory_limit_mb=100).message
+
+
+def test_a_file_of_airflow_3_loads_unchanged(tmp_path: Path) -> None:
+    dags = loaded(
+        tmp_path,
+        """
+        from datetime import UTC, datetime
+
+        from airflow.providers.standard.operators.bash import BashOperator
+        from airflow.providers.standard.operators.empty import EmptyOperator
+        from airflow.sdk import DAG, Asset, chain, dag, task, task_group
+        from airflow.sdk.exceptions import AirflowSkipException
+
+        with DAG("classic", schedule="@daily", start_date=datetime(2026, 1, 1, tzinfo=UTC)):
+            chain(BashOperator(task_id="a", bash_command="ls"), EmptyOperator(task_id="b"))
+
+        @dag(schedule=[Asset("s3://in")])
+        def flow():
+            @task
+            def f():
+                raise AirflowSkipException
+
+            @task_group
+            def g():
+                f()
+
+            g()
+
+        flow()
+        """,
+    )
+
+    assert {name: dag.task_ids for name, dag in dags.items()} == {"classic": ["a", "b"], "flow": ["g.f"]}
+    assert all(isinstance(dag, scheduler.DAG) for dag in dags.values())
+
+
+def test_a_file_of_airflow_2_loads_with_its_arguments(tmp_path: Path) -> None:
+    dags = loaded(
+        tmp_path,
+        """
+        from airflow import DAG
+        from airflow.models import Variable
+        from airflow.operators.dummy import DummyOperator
+        from airflow.operators.python import PythonOperator
+        from airflow.sensors.time_delta import TimeDeltaSensorAsync
+        from airflow.utils import timezone
+        from airflow.utils.dates import days_ago
+        from airflow.utils.decorators import apply_defaults
+        from airflow.utils.task_group import TaskGroup
+        from airflow.utils.trigger_rule import TriggerRule
+        import airflow.utils.state
+
+        args = {"owner": "me", "start_date": timezone.datetime(2026, 1, 1), "provide_context": True}
+        with DAG("d", default_args=args, schedule_interval="@hourly", concurrency=3, default_view="graph") as dag:
+            with TaskGroup("g"):
+                PythonOperator(task_id="a", python_callable=print, provide_context=True)
+            DummyOperator(task_id="b", trigger_rule=TriggerRule.ALL_DONE)
+            TimeDeltaSensorAsync(task_id="c", delta=days_ago(1) - days_ago(2))
+        assert airflow.utils.state.State.SUCCESS == "success"
+        """,
+    )
+
+    dag = dags["d"]
+    assert (dag.schedule, dag.max_active_tasks) == ("@hourly", 3)
+    assert dag.task_ids == ["g.a", "b", "c"]
+    assert [type(task).__name__ for task in dag.tasks] == ["PythonOperator", "EmptyOperator", "TimeDeltaSensorAsync"]
+    assert vars(dag.get_task("c"))["deferrable"] is True
+
+
+def test_errors_have_the_line_of_the_file(tmp_path: Path) -> None:
+    assert "unknown argument 'schedul'" in message(tmp_path, "from airflow import DAG\nDAG('d', schedul=None)\n")
+
+
+def test_names_that_are_not_supported_are_named_with_a_replacement(tmp_path: Path) -> None:
+    text = message(
+        tmp_path,
+        """\
+        from airflow.sdk import DAG, Nope
+        from airflow.models import XCom
+        from airflow.contrib.operators.ssh_operator import SSHOperator
+        import airflow.providers.google
+        """,
+    )
+
+    assert text.splitlines() == [
+        "Correct these imports:",
+        "line 1: Paceline has no Nope.",
+        "line 2: Paceline has no XCom: use ti.xcom_pull and ti.xcom_push.",
+        "line 3: Paceline has no counterpart of airflow.contrib.operators.ssh_operator: it was removed in Airflow 2; use the Python"
+        " client of the service in a @task function.",
+        "line 4: Paceline has no counterpart of airflow.providers.google: install that provider package beside Paceline with"
+        " `pip install --no-deps`, or use the Python client of the service in a @task function.",
+    ]
+
+
+def test_a_wrong_import_of_a_module_of_the_folder_is_named_with_its_file(tmp_path: Path) -> None:
+    (tmp_path / "lib_of_it.py").write_text("import os\nfrom airflow.models import XCom\n")
+
+    assert message(tmp_path, "import lib_of_it\n") == (
+        "Correct these imports:\nlib_of_it.py, line 2: Paceline has no XCom: use ti.xcom_pull and ti.xcom_push."
+    )
+
+
+def test_a_file_may_catch_the_error_of_an_import(tmp_path: Path) -> None:
+    dags = loaded(
+        tmp_path,
+        """
+        try:
+            from airflow.sdk import NotThereYet
+        except ImportError:
+            NotThereYet = None
+        from airflow.sdk import DAG
+        import airflow
+        assert not hasattr(airflow, "nope") and airflow.__version__.startswith("3.")
+        d = DAG("d")
+        """,
+    )
+
+    assert list(dags) == ["d"]
+
+
+def test_all_names_of_a_module_can_be_imported(tmp_path: Path) -> None:
+    dags = loaded(
+        tmp_path, "from airflow.operators.python import *\nfrom airflow.models.dag import *\nd, _ = DAG('d'), PythonOperator\n"
+    )
+
+    assert list(dags) == ["d"]
+
+
+def test_a_provider_package_is_found_beside_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Provider packages have no airflow/__init__.py, so their folders join those of the package `airflow`."""
+    package = tmp_path / "site" / "airflow" / "providers" / "acme"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "operators.py").write_text(
+        "from airflow.sdk import BaseOperator\n\nclass AcmeOperator(BaseOperator):\n    def execute(self, context): ...\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path / "site")
+
+    dags = loaded(
+        tmp_path,
+        "from airflow.sdk import DAG\nfrom airflow.providers.acme.operators import AcmeOperator\n"
+        "from airflow.providers.standard.operators.bash import BashOperator\n"
+        "with DAG('d'): AcmeOperator(task_id='t')\n",
+    )
+
+    assert dags["d"].task_ids == ["t"]
+
+
+def test_an_installed_airflow_is_never_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "site" / "airflow").mkdir(parents=True)
+    (tmp_path / "site" / "airflow" / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+
+    with pytest.raises(PacelineError) as caught:
+        load.configure("UTC", airflow_imports=True)
+
+    assert str(caught.value) == (
+        f"Apache Airflow is installed in {tmp_path}/site/airflow, and core.airflow_imports would hide it: uninstall Airflow from"
+        " this environment, or set core.airflow_imports to false."
+    )
+    assert not hook.is_installed()
+
+
+def test_without_the_setting_nothing_answers(tmp_path: Path) -> None:
+    load.configure("UTC", airflow_imports=False)
+    (tmp_path / "d.py").write_text("from airflow import DAG\nDAG('d')\n")
+
+    with pytest.raises(ModuleNotFoundError, match="No module named 'airflow'"):
+        load.load(tmp_path, "d.py")
+    assert not arguments.ACCEPTED

@@ -1,0 +1,62 @@
+"""The table of Airflow's names: each leads to a name that exists here, or to a reason."""
+
+import pytest
+
+from scheduler.airflow import names
+from scheduler.airflow.names import MODULES, Ours
+from scheduler.airflow.table import REASONS, RENAMED, ROWS
+
+#: What every file needs. The table must never lose them.
+COMMON = {
+    "airflow.DAG": Ours("scheduler", "DAG"),
+    "airflow.decorators.task": Ours("scheduler", "task"),
+    "airflow.sdk.task": Ours("scheduler", "task"),
+    "airflow.models.Variable": Ours("scheduler", "Variable"),
+    "airflow.datasets.Dataset": Ours("scheduler", "Asset"),
+    "airflow.operators.dummy.DummyOperator": Ours("scheduler.operators", "EmptyOperator"),
+    "airflow.operators.python.get_current_context": Ours("scheduler", "get_current_context"),
+    "airflow.providers.standard.sensors.filesystem.FileSensor": Ours("scheduler.sensors", "FileSensor"),
+    "airflow.providers.apache.spark.operators.spark_submit.SparkSubmitOperator": Ours("scheduler.operators", "SparkSubmitOperator"),
+    "airflow.providers.common.compat.sdk.TriggerRule": Ours("scheduler", "TriggerRule"),
+    "airflow.utils.timezone": Ours("scheduler.airflow.timezone"),
+    "airflow.sdk.timezone": Ours("scheduler.airflow.timezone"),
+    "airflow.providers.common.compat.sdk.timezone": Ours("scheduler.airflow.timezone"),
+}
+
+
+@pytest.mark.parametrize("name", COMMON)
+def test_a_common_name_leads_to_ours(name: str) -> None:
+    module, _, last = name.rpartition(".")
+
+    found = names.find(module, last)
+
+    assert found == COMMON[name]
+    found.get()
+
+
+def test_a_module_is_in_one_row() -> None:
+    listed = [module for row in ROWS for module in row.modules]
+
+    assert sorted(set(listed)) == sorted(listed)
+
+
+def test_a_name_that_is_unchanged_leads_to_an_object() -> None:
+    for module in MODULES:
+        for name, found in names.names_of(module):
+            if found is not None:
+                hooked = names.unchanged(module, name)
+                assert hooked is not None and (hooked.get() is not None or name == "NOTSET"), (module, name)
+
+
+def test_reasons_and_new_names_are_for_names_of_the_table() -> None:
+    listed = {name for row in ROWS for name in row.names}
+
+    assert set(REASONS) - listed == set()
+    assert set(RENAMED) - listed == set()
+
+
+def test_names_without_counterpart_are_one_sentence() -> None:
+    assert names.complaints("airflow.sdk", ["DAG", "One", "Two", "lineage"]) == [
+        "Paceline has no One, Two.",
+        "Paceline has no lineage: Paceline sends no lineage events.",
+    ]

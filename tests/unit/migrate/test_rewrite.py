@@ -1,0 +1,184 @@
+"""The rewrite of a file of Airflow: imports and arguments change, comments and layout stay, a second rewrite changes nothing."""
+
+import textwrap
+
+import pytest
+
+pytest.importorskip("libcst")
+
+from scheduler.migrate.rewrite import Rewritten, rewrite
+
+
+def rewritten(source: str) -> str:
+    return both(source).content.decode()
+
+
+def both(source: str) -> Rewritten:
+    found = rewrite(textwrap.dedent(source).encode())
+    again = rewrite(found.content)
+    assert (again.content, again.changes) == (found.content, ())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("from airflow import DAG", "from scheduler import DAG"),
+        ("from airflow.sdk import DAG, task  # both", "from scheduler import DAG, task  # both"),
+        ("from airflow.datasets import Dataset", "from scheduler import Asset as Dataset"),
+        ("from airflow.datasets import Dataset as Data", "from scheduler import Asset as Data"),
+        ("from airflow.sdk import Asset as Dataset", "from scheduler import Asset as Dataset"),
+        ("from airflow.sdk import Asset as Asset", "from scheduler import Asset"),
+        ("from airflow.utils import timezone", "from scheduler.airflow import timezone"),
+        ("from airflow.utils import timezone as tz", "from scheduler.airflow import timezone as tz"),
+        ("from airflow.operators.bash import *", "from scheduler.operators import *"),
+        ("from airflow.operators.empty import *", "from airflow.operators.empty import *"),
+        ("import airflow.sdk as sdk\nsdk.DAG", "import scheduler\nscheduler.DAG"),
+        ("import os, airflow.sdk\nairflow.sdk.DAG", "import os\nimport scheduler\nscheduler.DAG"),
+        (
+            "from airflow.operators import bash\nbash.BashOperator.template_fields",
+            "import scheduler.operators\nscheduler.operators.BashOperator.template_fields",
+        ),
+        (
+            "from airflow import models\nmodels.DAG, models.XCom",
+            "from airflow import models\nimport scheduler\nscheduler.DAG, models.XCom",
+        ),
+        ("if x: from airflow.sdk import DAG", "if x: from scheduler import DAG"),
+        ("import os; from airflow.sdk import DAG", "import os; from scheduler import DAG"),
+        ("from airflow.models import DAG, XCom", "from scheduler import DAG\nfrom airflow.models import XCom"),
+        ("from .airflow import DAG", "from .airflow import DAG"),
+        ("import airflow_client\nfrom airflow_client import x", "import airflow_client\nfrom airflow_client import x"),
+        ("airflow.DAG", "airflow.DAG"),
+    ],
+)
+def test_an_import(before: str, after: str) -> None:
+    assert rewritten(f"{before}\n") == f"{after}\n"
+
+
+def test_names_of_several_places_keep_their_comments() -> None:
+    before = """\
+    # Above.
+    from airflow.operators.python import (
+        # Of both.
+        PythonOperator,  # runs a function
+        # Of its own.
+        get_current_context,  # reads
+        BranchPythonOperator as Branch,  # chooses
+    )  # Behind.
+    """
+    after = """\
+    # Above.
+    from scheduler.operators import (
+        # Of both.
+        PythonOperator,  # runs a function
+        # Of its own.
+        BranchPythonOperator as Branch,  # chooses
+    )  # Behind.
+    from scheduler import (
+        get_current_context,  # reads
+    )
+    """
+
+    assert rewritten(before) == textwrap.dedent(after)
+
+
+def test_arguments_of_airflow_2() -> None:
+    before = """\
+    from airflow.models import DAG
+    from airflow.decorators import task, dag as flow
+    from airflow.operators.bash import BashOperator
+
+    with DAG(
+        "d",
+        schedule_interval="@daily",  # every day
+        # About the view.
+        default_view="graph",  # nice
+        concurrency=3,
+    ):
+        BashOperator(provide_context=True, task_id="a", bash_command="ls", task_concurrency=1)
+        BashOperator.partial(task_id="b", task_concurrency=1).expand(bash_command=["ls"])
+
+        @task(task_concurrency=1)
+        def f(): ...
+
+        other(concurrency=1, schedule_interval=2)
+
+    @flow(timetable=None, orientation="LR")
+    def g(): ...
+    """
+    after = """\
+    from scheduler import DAG
+    from scheduler import task, dag as flow
+    from scheduler.operators import BashOperator
+
+    with DAG(
+        "d",
+        schedule="@daily",  # every day
+        # About the view.
+        max_active_tasks=3,
+    ):
+        BashOperator(task_id="a", bash_command="ls", max_active_tis_per_dag=1)
+        BashOperator.partial(task_id="b", max_active_tis_per_dag=1).expand(bash_command=["ls"])
+
+        @task(max_active_tis_per_dag=1)
+        def f(): ...
+
+        other(concurrency=1, schedule_interval=2)
+
+    @flow(schedule=None)
+    def g(): ...
+    """
+
+    assert rewritten(before) == textwrap.dedent(after)
+
+
+def test_template_variables_of_airflow_2() -> None:
+    found = both(
+        """\
+        from airflow.operators.bash import BashOperator
+        BashOperator(task_id="execution_date", bash_command="{{ execution_date }} {{ next_ds }} execution_date {{ my.next_ds }}")
+        def f(**context):
+            return context["execution_date"]
+        """
+    )
+
+    assert "{{ logical_date }} {{ next_ds }} execution_date {{ my.next_ds }}" in found.content.decode()
+    assert [(note.line, note.text) for note in found.unsupported] == [
+        (2, "The template variable next_ds does not exist any more; write data_interval_end | ds."),
+        (4, "The context has no execution_date any more; use logical_date."),
+    ]
+
+
+def test_what_is_not_supported_stays_and_is_noted_with_its_line() -> None:
+    source = """\
+    import airflow.jobs
+    from airflow.sdk import One, Two
+    from airflow.providers.google.cloud.operators.x import Y
+    from airflow.nowhere import *
+    """
+    found = both(source)
+
+    assert found.content.decode() == textwrap.dedent(source)
+    assert [note.line for note in found.unsupported] == [1, 2, 3, 4]
+    assert found.unsupported[1].text == "Paceline has no One, Two."
+
+
+def test_modules_of_the_folder_are_imported_by_their_own_names() -> None:
+    source = b"from airflow.my_dags.libs.helper import f\nfrom airflow.my_dags.gone import g\n"
+
+    found = rewrite(source, package="airflow.my_dags", modules={"libs.helper"})
+
+    assert found.content == b"from libs.helper import f\nfrom airflow.my_dags.gone import g\n"
+
+
+def test_line_ends_and_encoding_stay() -> None:
+    source = "# -*- coding: latin-1 -*-\r\nfrom airflow import DAG\r\nname = 'Jürgen'\r\n".encode("latin-1")
+
+    assert rewrite(source).content == source.replace(b"airflow", b"scheduler")
+
+
+def test_a_file_that_python_cannot_read_stays() -> None:
+    found = rewrite(b"from airflow import DAG\nDAG(\n")
+
+    assert found.content == b"from airflow import DAG\nDAG(\n"
+    assert found.unsupported[0].text.startswith("Python cannot read the file")
