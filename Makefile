@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup env demo up down test test-fast check test-bench test-browser screenshots test-faults chaos test-chaos-mutants fuzz bench test-compose
+.PHONY: help setup env demo up down test test-fast check test-bench test-browser test-airflow screenshots test-faults chaos test-chaos-mutants fuzz bench test-compose
 BIN := .venv/bin
 
 help: ## Show this list
@@ -51,6 +51,9 @@ test-bench: setup ## Run every benchmark at a small size, and check counts and s
 
 test-browser: setup ## Use the pages in a real browser, on a real stack; ARGS="-k name" selects
 	@.make/browser -m pytest tests/browser $(ARGS)
+
+test-airflow: setup ## Compare Paceline with Apache Airflow, installed beside it once, or in TEST_AIRFLOW=folder; ARGS="-k name" selects
+	@AIRFLOW_TESTS=1 $(BIN)/python -m pytest tests/differential $(ARGS)
 
 screenshots: setup ## Render every page to build/screenshots: light, dark and narrow
 	@.make/browser -m browser.screenshots

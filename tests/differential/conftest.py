@@ -1,0 +1,62 @@
+"""Apache Airflow from wheels, in an environment of its own, to compare Paceline with. `make test-airflow` runs these tests.
+
+$TEST_AIRFLOW names an environment that has Airflow already. Otherwise it is that of the benchmark, and is installed once.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.peers import install
+from differential import examples
+
+if not os.environ.get("AIRFLOW_TESTS"):
+    collect_ignore_glob = ["test_*.py"]
+
+#: Seconds for one program in Airflow's environment. Importing Airflow takes several.
+PROGRAM_S = 240
+
+
+@pytest.fixture(scope="session")
+def airflow_python() -> Path:
+    """The interpreter of the environment with Airflow."""
+    named = os.environ.get("TEST_AIRFLOW")
+    programs = Path(named) / "bin" if named else install.install(install.default_folder(), say=print)
+    return programs / "python"
+
+
+@pytest.fixture(scope="session")
+def ask_airflow(airflow_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """Run a program in Airflow's environment: `ask_airflow(source, argument, ...)` returns the JSON of its last line."""
+    home = tmp_path_factory.mktemp("airflow")
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__UNIT_TEST_MODE": "True",
+        "PYTHONWARNINGS": "ignore",
+    }
+
+    def ask(source: str, *arguments: str) -> Any:
+        done = subprocess.run(
+            [str(airflow_python), "-P", "-c", source, *arguments],
+            env=environment, cwd=home, capture_output=True, text=True, timeout=PROGRAM_S, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return ask
+
+
+@pytest.fixture(scope="session")
+def example_folders(ask_airflow: Callable[..., Any]) -> list[Path]:
+    """The folders of Airflow's example DAGs: those of its core and of the providers that come with it."""
+    site = Path(ask_airflow("import importlib.util, json; print(json.dumps(importlib.util.find_spec('airflow').origin))")).parent
+    folders = sorted({path.parent for path in site.rglob("example_dags/__init__.py") if "/tests/" not in str(path)})
+    return [folder for folder in folders if any(examples.is_example(path) for path in folder.glob("*.py"))]

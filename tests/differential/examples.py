@@ -1,0 +1,56 @@
+"""What is known of Airflow's example files that do not load here, and how they are read in Airflow."""
+
+from pathlib import Path
+
+#: The examples of Airflow 3.3.2 and its providers.
+COUNT = 68
+
+#: Examples that do not load after `paceline migrate-airflow`, each with words of the message that names the reason.
+NOT_MIGRATED = {
+    "example_workday_timetable.py": "schedulers never run user code",
+    "example_custom_weight.py": "schedulers never run user code",
+    "example_asset_allow_teams.py": "Paceline has no teams",
+    "example_analytics.py": "Paceline has no counterpart of airflow.providers.common.sql",
+}
+
+#: Prints {file: {DAG: {task: [trigger rule, [downstream tasks]]}}} of the files that are its arguments, in Airflow.
+STRUCTURE = """
+import importlib.util, json, logging, sys, warnings
+logging.disable(logging.CRITICAL)
+warnings.simplefilter("ignore")
+from airflow.sdk.definitions._internal.contextmanager import DagContext
+
+found = {}
+for number, path in enumerate(sys.argv[1:]):
+    DagContext.autoregistered_dags.clear()
+    spec = importlib.util.spec_from_file_location(f"example_{number}", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    DagContext.current_autoregister_module_name = spec.name
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        found[path] = repr(error)
+        continue
+    finally:
+        DagContext.current_autoregister_module_name = None
+    dags = {dag.dag_id: dag for dag, _ in DagContext.autoregistered_dags}
+    found[path] = {
+        name: {
+            task.task_id: [str(getattr(task.trigger_rule, "value", task.trigger_rule)), sorted(task.downstream_task_ids)]
+            for task in dag.tasks
+        }
+        for name, dag in dags.items()
+    }
+print(json.dumps(found))
+"""
+
+
+def name(path: Path | str) -> str:
+    """The file name of an example, by which it is listed here."""
+    return Path(path).name
+
+
+def is_example(path: Path) -> bool:
+    """Whether a file of a folder of examples is one, and no module of others."""
+    return path.name != "__init__.py"

@@ -1,0 +1,79 @@
+"""Airflow's example files load after `paceline migrate-airflow` alone, with the tasks and edges that they have in Airflow."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from differential import examples
+from scheduler.migrate.folder import FileReport, migrate
+from scheduler.settings import Settings
+
+WANTED = 64
+
+
+@pytest.fixture(scope="module")
+def reports(example_folders: list[Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, FileReport]:
+    """The examples by their paths, each migrated with the others of its folder."""
+    settings = Settings.load({"PACELINE_HOME": str(tmp_path_factory.mktemp("home"))})
+    return {
+        str(folder / report.path): report
+        for folder in example_folders
+        for report in migrate(folder, settings)
+        if "/" not in report.path and examples.is_example(folder / report.path)
+    }
+
+
+def test_all_examples_are_there(reports: dict[str, FileReport]) -> None:
+    assert len(reports) == examples.COUNT
+
+
+def test_they_load_after_the_rewrite_except_those_with_a_reason(reports: dict[str, FileReport]) -> None:
+    failed = {examples.name(path): _why(report) for path, report in reports.items() if not report.loads}
+    print(json.dumps(failed, indent=2))
+
+    assert len(reports) - len(failed) >= WANTED, failed
+    assert failed.keys() == examples.NOT_MIGRATED.keys()
+    assert [name for name, words in examples.NOT_MIGRATED.items() if words not in failed[name]] == []
+
+
+def test_their_dags_are_those_of_the_unchanged_files(reports: dict[str, FileReport]) -> None:
+    assert {examples.name(path): report.differences for path, report in reports.items() if report.differences} == {}
+
+
+def test_a_second_rewrite_changes_nothing(reports: dict[str, FileReport]) -> None:
+    from scheduler.migrate.rewrite import rewrite
+
+    assert [path for path, report in reports.items() if rewrite(report.rewritten.content).content != report.rewritten.content] == []
+
+
+def test_their_tasks_and_edges_are_those_of_airflow(reports: dict[str, FileReport], ask_airflow: Callable[..., Any]) -> None:
+    loaded = {path: report for path, report in reports.items() if report.loads}
+    theirs = ask_airflow(examples.STRUCTURE, *loaded)
+
+    different = {}
+    for path, report in loaded.items():
+        assert report.after is not None
+        ours = {dag_id: _tasks(dag) for dag_id, dag in report.after.dags.items()}
+        if ours != {dag_id: _of_airflow(tasks) for dag_id, tasks in theirs[path].items()}:
+            different[examples.name(path)] = (ours, theirs[path])
+    assert different == {}
+
+
+def _why(report: FileReport) -> str:
+    problem = report.after.problem if report.after is not None else "It is no DAG file."
+    return " ".join([*(note.text for note in report.rewritten.unsupported), problem])
+
+
+def _tasks(dag: Any) -> dict[str, tuple[str, list[str]]]:
+    below: dict[str, set[str]] = {task["task_id"]: set() for task in dag["tasks"]}
+    for task in dag["tasks"]:
+        for above in task["upstream"]:
+            below[above].add(task["task_id"])
+    return {task["task_id"]: (task["trigger_rule"], sorted(below[task["task_id"]])) for task in dag["tasks"]}
+
+
+def _of_airflow(tasks: dict[str, list[Any]]) -> dict[str, tuple[str, list[str]]]:
+    return {task_id: (rule, below) for task_id, (rule, below) in tasks.items()}

@@ -1,0 +1,72 @@
+"""Airflow's example files load unchanged with core.airflow_imports, and each name of Airflow has a place or a reason."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from differential import examples
+from scheduler.airflow import names
+from scheduler.airflow.table import ROWS
+from scheduler.migrate.folder import Loaded, load
+from scheduler.settings import Settings
+
+WANTED = 40
+#: Examples that load only after the rewrite: they import modules of their own folder by the name of Airflow's package.
+OF_THE_PACKAGE = {"example_kubernetes_executor.py", "example_local_kubernetes_executor.py"}
+#: Modules of Airflow 3.3 with names that DAG files import: all their names are in the table.
+WHOLE = ("airflow.sdk", "airflow.sdk.exceptions")
+#: Names that are no names for DAG files.
+INNER = {"__version__"}
+
+
+@pytest.fixture(scope="module")
+def loaded(example_folders: list[Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Loaded]:
+    settings = Settings.load({"PACELINE_HOME": str(tmp_path_factory.mktemp("home"))})
+    return {
+        file: one
+        for folder in example_folders
+        for file, one in load(folder, settings, unchanged=True).items()
+        if "/" not in file and examples.is_example(folder / file)
+    }
+
+
+def test_unchanged_examples_load_except_those_with_a_reason(loaded: dict[str, Loaded]) -> None:
+    failed = {file: one.problem for file, one in loaded.items() if one.problem}
+    print(json.dumps(failed, indent=2))
+
+    assert len(loaded) == examples.COUNT
+    assert len(loaded) - len(failed) >= WANTED, failed
+    assert failed.keys() == examples.NOT_MIGRATED.keys() | OF_THE_PACKAGE
+
+
+@pytest.mark.parametrize("module", WHOLE)
+def test_every_name_of_a_module_is_in_the_table(module: str, ask_airflow: Callable[..., Any]) -> None:
+    source = (
+        "import importlib, json, sys; module = importlib.import_module(sys.argv[1]);"
+        "print(json.dumps(getattr(module, '__all__', None) or [name for name, value in vars(module).items()"
+        " if isinstance(value, type) and value.__module__.startswith('airflow.sdk') and not name.startswith('_')]))"
+    )
+    theirs = set(ask_airflow(source, module)) - INNER
+
+    assert theirs - set(names.MODULES[module].names) == set()
+
+
+def test_the_modules_of_the_table_are_airflows(ask_airflow: Callable[..., Any]) -> None:
+    """Those that the installed Airflow does not have are of Airflow 2."""
+    source = """
+import importlib.util, json, sys
+found = []
+for module in json.loads(sys.argv[1]):
+    try:
+        found += [module] if importlib.util.find_spec(module) else []
+    except ImportError:
+        pass
+print(json.dumps(found))
+"""
+    listed = [row.modules for row in ROWS if not any(module.startswith("airflow.providers.apache") for module in row.modules)]
+    theirs = set(ask_airflow(source, json.dumps([module for modules in listed for module in modules])))
+
+    assert [modules for modules in listed if theirs.isdisjoint(modules)] == []
