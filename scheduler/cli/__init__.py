@@ -32,6 +32,7 @@ COMMANDS = {
     "migrate-airflow": "Rewrite a folder of Airflow DAG files, and import what Airflow exports.",
     "config": "Show and validate the settings.",
     "doctor": "Check servers, versions and configuration, and show fixes.",
+    "completion": "Print the completion script of a shell.",
     "version": "Print the version.",
     "alive": "Exit 0 if the scheduler, worker or waiter on this machine is healthy.",
 }

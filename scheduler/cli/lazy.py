@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import click
+from click.shell_completion import CompletionItem
 
 from scheduler.exceptions import PacelineError
 
@@ -37,11 +38,16 @@ class LazyGroup(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0] if args else ""
-        if name and name not in self._help_lines and not name.startswith("-"):
+        if name and name not in self._help_lines and not name.startswith("-") and not ctx.resilient_parsing:
             near = difflib.get_close_matches(name, self._help_lines, 1)
             hint = f"did you mean {near[0]!r}?" if near else "`paceline --help` lists the commands."
             ctx.fail(f"There is no command {name!r}; {hint}")
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        # Without this, each completion would import all commands for their help lines.
+        found = [CompletionItem(name, help=line) for name, line in self._help_lines.items() if name.startswith(incomplete)]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

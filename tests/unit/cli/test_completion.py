@@ -1,0 +1,60 @@
+"""Shells complete commands and options."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from scheduler.cli import COMMANDS, paceline
+from scheduler.cli.completion import VARIABLE
+
+
+def complete(*words: str) -> list[str]:
+    """What bash would offer for the last word."""
+    environment = {VARIABLE: "bash_complete", "COMP_WORDS": " ".join(["paceline", *words]), "COMP_CWORD": str(len(words))}
+    done = CliRunner().invoke(paceline, prog_name="paceline", complete_var=VARIABLE, env=environment)
+    assert done.exit_code == 0, done.output
+    return [line.partition(",")[2] for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (("",), list(COMMANDS)),
+        (("po",), ["pools"]),
+        (("--d",), ["--debug"]),
+        (("pools", "l"), ["list"]),
+        (("pools", "set", "--i"), ["--include-deferred"]),
+        (("completion", ""), ["bash", "zsh", "fish"]),
+        (("nothing", ""), list(COMMANDS)),
+    ],
+)
+def test_words_are_completed(words: tuple[str, ...], offered: list[str]) -> None:
+    assert complete(*words) == offered
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_is_one_of_the_shell(shell: str) -> None:
+    done = CliRunner().invoke(paceline, ["completion", shell])
+
+    assert done.exit_code == 0
+    assert f"{VARIABLE}={shell}_complete" in done.stdout
+    if program := shutil.which(shell):
+        subprocess.run([program, "-n"], input=done.stdout, text=True, check=True)
+
+
+def test_completing_a_command_imports_no_command() -> None:
+    code = (
+        "import sys; from scheduler.cli import main\n"
+        "try: main()\nexcept SystemExit: pass\n"
+        "assert not [name for name in sys.modules if name.startswith('scheduler.cli.') and name != 'scheduler.cli.lazy']"
+    )
+    environment = {"PATH": os.environ["PATH"], VARIABLE: "bash_complete", "COMP_WORDS": "paceline d", "COMP_CWORD": "1"}
+
+    done = subprocess.run([sys.executable, "-P", "-c", code], env=environment, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "plain,dags" in done.stdout
