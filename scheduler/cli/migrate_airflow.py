@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,21 +30,39 @@ FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 @click.option("--variables", type=FILE, help="A file of `airflow variables export` to import.")
 @click.option("--pools", type=FILE, help="A file of `airflow pools export` to import.")
 @click.option("--overwrite", is_flag=True, help="Replace connections and variables that exist. Pools always get the new values.")
+@click.option(
+    "--shadow",
+    metavar="URL",
+    help="Address of an Airflow 3, to compare its finished runs with those here by DAG and logical date."
+    " AIRFLOW_API_TOKEN, or AIRFLOW_API_USER and AIRFLOW_API_PASSWORD, log in there.",
+)
+@click.option("--dag", "dags", metavar="DAG", multiple=True, help="With --shadow: only this DAG; may be repeated.")
+@click.option("--since", type=options.MOMENT, help="With --shadow: only runs from this logical date on. Default: a day ago.")
+@click.option("--every", type=click.FloatRange(min=1), help="With --shadow: compare again every so many seconds, until Ctrl-C.")
 @options.as_json
-def migrate_airflow(folder: Path | None, *, diff: bool, write: bool, no_compare: bool, **exports: Any) -> None:
+def migrate_airflow(
+    folder: Path | None, *, diff: bool, write: bool, no_compare: bool, shadow: str | None, dags: tuple[str, ...],
+    since: datetime | None, every: float | None, **exports: Any,
+) -> None:  # fmt: skip
     """Rewrite the DAG files in DIR that were written for Apache Airflow.
 
     Imports get Paceline's names, and old arguments their new names. Comments and layout stay, and a second run changes
     nothing. Each file is loaded before and after the rewrite, and its DAGs are compared. Exit code 1: a file does not load,
-    or its DAGs differ.
+    its DAGs differ, or with --shadow a state differs.
     """
     overwrite = exports.pop("overwrite")
-    if folder is None and not any(exports.values()):
-        raise click.UsageError("Give a folder of DAG files, or a file to import.")
+    if folder is None and shadow is None and not any(exports.values()):
+        raise click.UsageError("Give a folder of DAG files, a file to import, or --shadow.")
+    if shadow is None and (dags or since or every):
+        raise click.UsageError("--dag, --since and --every are for --shadow.")
     if any(exports.values()):
         _import(overwrite=overwrite, **exports)
     if folder is not None:
         _migrate(folder, diff=diff, write=write, compare=not no_compare)
+    if shadow is not None:
+        from scheduler.cli import shadow as shadow_cli
+
+        shadow_cli.run(shadow, dags, since=since or datetime.now(UTC) - timedelta(days=1), every=every)
 
 
 def _migrate(folder: Path, *, diff: bool, write: bool, compare: bool) -> None:

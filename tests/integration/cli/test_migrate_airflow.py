@@ -119,7 +119,7 @@ def test_without_files_there_is_nothing_to_do(tmp_path: Path) -> None:
     done = CliRunner().invoke(paceline, ["migrate-airflow"], env={"PACELINE_HOME": str(tmp_path)})
 
     assert done.exit_code == 2
-    assert "Give a folder of DAG files, or a file to import." in done.stderr
+    assert "Give a folder of DAG files, a file to import, or --shadow." in done.stderr
 
 
 def test_what_airflow_exports_is_imported(cli: Cli, scenario: Scenario, tmp_path: Path) -> None:
@@ -127,12 +127,12 @@ def test_what_airflow_exports_is_imported(cli: Cli, scenario: Scenario, tmp_path
         # As `airflow connections export`, `variables export` and `pools export` of 3.3 write them.
         "connections": {
             "db": {
-                "conn_type": "postgres", "description": None, "login": "ann", "password": "hunter22", "host": "db", "port": 5432,
-                "schema": "x", "extra": '{"sslmode": "require"}',
+                **dict.fromkeys(["description"]), "conn_type": "postgres", "login": "ann", "password": "hunter22", "host": "db",
+                "port": 5432, "schema": "x", "extra": '{"sslmode": "require"}',
             },
             "web": {
-                "conn_type": "http", "description": "", "login": None, "password": None, "host": "web", "port": None, "schema": None,
-                "extra": None,
+                **dict.fromkeys(["login", "password", "port", "schema", "extra"]), "conn_type": "http", "description": "",
+                "host": "web",
             },
         },
         "variables": {"depth": 3, "name": "x", "deep": {"value": {"a": 1}, "description": "how"}},
