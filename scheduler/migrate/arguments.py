@@ -24,6 +24,8 @@ VARIABLES = {
     "yesterday_ds": "macros.ds_add(ds, -1)",
     "yesterday_ds_nodash": "macros.ds_add(ds, -1) | replace('-', '')",
 }
+#: Arguments that mean nothing here, by the class that takes them, and why.
+MEANINGLESS = {"Asset": {"access_control": "Paceline has no teams"}, "Dataset": {"access_control": "Paceline has no teams"}}
 _TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.DOTALL)
 _VARIABLE = re.compile(rf"(?<![\w.])({'|'.join(sorted(VARIABLES, key=len, reverse=True))})(?!\w)")
 _LOGICAL_DATE = re.compile(r"(?<![\w.])execution_date(?!\w)")
@@ -42,20 +44,23 @@ class Arguments(cst.CSTTransformer):
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:
         role = self._bound.role(original_node.func)
-        if role not in {"DAG", "dag", "task"} and not role.endswith(("Operator", "Sensor")):
+        removed: dict[str, str] = dict(MEANINGLESS.get(role, {}))
+        if role in {"DAG", "dag", "task"} or role.endswith(("Operator", "Sensor")):
+            removed = dict.fromkeys(NO_EFFECT, "it has no effect")
+        elif not removed:
             return updated_node
         given = {arg.keyword.value for arg in original_node.args if arg.keyword is not None}
         for number in reversed(range(len(original_node.args))):
             keyword = original_node.args[number].keyword
             name = "" if keyword is None else keyword.value
             line = self._line(original_node.args[number])
-            if name in RENAMED and RENAMED[name] not in given:
+            if name in RENAMED and RENAMED[name] not in given and role not in MEANINGLESS:
                 self.changes.append(Note(line, f"{name}= -> {RENAMED[name]}="))
                 args = list(updated_node.args)
                 args[number] = args[number].with_changes(keyword=cst.Name(RENAMED[name]))
                 updated_node = updated_node.with_changes(args=args)
-            elif name in NO_EFFECT:
-                self.changes.append(Note(line, f"{name}= is removed: it has no effect"))
+            elif name in removed:
+                self.changes.append(Note(line, f"{name}= is removed: {removed[name]}"))
                 updated_node = _without(updated_node, number)
         return updated_node
 

@@ -67,6 +67,8 @@ class Collector(cst.CSTVisitor):
         self.bound = Bound()
         self.changes: list[Note] = []
         self.unsupported: list[Note] = []
+        #: The names without a counterpart that an import names: line, module, {local name: name}.
+        self.missing: list[tuple[int, str, dict[str, str]]] = []
         self._local = local
 
     def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
@@ -121,12 +123,30 @@ class Collector(cst.CSTVisitor):
                 self.changes.append(Note(line, f"{module}.{name} -> {one.ours.module}{one.ours.name and '.'}{one.ours.name}"))
             elif one.module:
                 self.bound.modules[local] = one.module
-        given = [alias.evaluated_name for alias in node.names]
-        self.unsupported += [Note(line, text) for text in names.complaints(module, given)]
+        missing = {local_name(one.node): one.node.evaluated_name for one in imported(node) if one.ours is None and not one.module}
+        if missing:
+            self.missing.append((line, module, missing))
 
     def _line(self, node: cst.CSTNode) -> int:
         line: int = self.get_metadata(PositionProvider, node).start.line
         return line
+
+
+class Used(cst.CSTVisitor):
+    """Collects the names that a file uses outside of imports."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def visit_Import(self, node: cst.Import) -> bool:
+        return False
+
+    def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
+        return False
+
+    def visit_Name(self, node: cst.Name) -> None:
+        self.names.add(node.value)
 
 
 def imported(node: cst.ImportFrom) -> Iterator[Imported]:

@@ -1,9 +1,10 @@
 """Rewrites the imports of Airflow in a file, and the attributes of its modules. Comments and layout stay."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import libcst as cst
 
+from scheduler.airflow import names
 from scheduler.migrate import bound
 from scheduler.migrate.bound import Bound, Imported
 
@@ -12,11 +13,12 @@ ONE_LINE = 60
 
 
 class Imports(cst.CSTTransformer):
-    """Writes Paceline's names for Airflow's. What has no counterpart stays as it is."""
+    """Writes Paceline's names for Airflow's. A name without a counterpart stays, unless the file does not use it."""
 
-    def __init__(self, names: Bound, local: Callable[[str], str]) -> None:
+    def __init__(self, bound_names: Bound, used: Collection[str], local: Callable[[str], str]) -> None:
         super().__init__()
-        self._bound = names
+        self._bound = bound_names
+        self._used = used
         self._local = local
         self._depth = 0
         #: Our modules that a statement outside of all blocks imports already.
@@ -47,7 +49,8 @@ class Imports(cst.CSTTransformer):
         if self._depth == 0 and not is_commented:
             statements = [one for one in statements if not self._is_repeated(one)]
         if not statements:
-            return cst.RemoveFromParent()
+            # A block must keep a statement, and a comment its place.
+            return updated_node.with_changes(body=[cst.Pass()]) if self._depth or is_commented else cst.RemoveFromParent()
         if len(statements) == len(updated_node.body):
             return updated_node.with_changes(body=statements)
         # The comments above the line stay above the first statement, and the one behind it stays behind that.
@@ -58,7 +61,8 @@ class Imports(cst.CSTTransformer):
     def leave_SimpleStatementSuite(
         self, original_node: cst.SimpleStatementSuite, updated_node: cst.SimpleStatementSuite
     ) -> cst.SimpleStatementSuite:
-        return updated_node.with_changes(body=[new for old in updated_node.body for new in self._statements(old)])
+        statements = [new for old in updated_node.body for new in self._statements(old)]
+        return updated_node.with_changes(body=statements or [cst.Pass()])
 
     def _is_repeated(self, node: cst.BaseSmallStatement) -> bool:
         """Whether an earlier statement of the rewrite already imports this module of ours."""
@@ -86,6 +90,9 @@ class Imports(cst.CSTTransformer):
             place = bound.star_place(module)
             return [node if place is None else node.with_changes(module=bound.as_expression(place))]
         return self._of_names(node, list(bound.imported(node)))
+
+    def _is_useless(self, node: cst.ImportFrom, one: Imported) -> bool:
+        return not one.module and is_useless(bound.module_of(node), bound.local_name(one.node), self._used)
 
     def _of_import(self, node: cst.Import) -> Sequence[cst.BaseSmallStatement]:
         kept = [alias for alias in node.names if not self._is_replaced(alias)]
@@ -117,13 +124,18 @@ class Imports(cst.CSTTransformer):
                 place, _, last = one.ours.module.rpartition(".")
                 place, name = (one.ours.module, one.ours.name) if one.ours.name else (place, last)
                 groups.setdefault(place, []).append(_renamed(one.node, name))
-            elif not places or "" in places:
+            elif (not places or "" in places) and not self._is_useless(node, one):
                 groups.setdefault(bound.module_of(node), []).append(one.node)
         made: list[cst.BaseSmallStatement] = [
             node.with_changes(module=bound.as_expression(place), **_layout(node, aliases, number))
             for number, (place, aliases) in enumerate(groups.items())
         ]
         return [*made, *(cst.Import([cst.ImportAlias(bound.as_expression(place))]) for place in bound.in_order(modules))]
+
+
+def is_useless(module: str, local: str, used: Collection[str]) -> bool:
+    """Whether the import of a name without a counterpart can go: the file does not use it."""
+    return local not in used and names.is_known(module)
 
 
 def _renamed(alias: cst.ImportAlias, name: str) -> cst.ImportAlias:
@@ -161,10 +173,10 @@ def _layout(node: cst.ImportFrom, aliases: list[cst.ImportAlias], number: int) -
         )
         for following, space in enumerate(spaces, start=1)
     ]
-    names = [alias.with_changes(comma=comma) for alias, comma in zip(aliases, commas, strict=True)]
+    separated = [alias.with_changes(comma=comma) for alias, comma in zip(aliases, commas, strict=True)]
     # The comments above the first name stay in the first import.
     start = inner if number == 0 else inner.with_changes(first_line=cst.TrailingWhitespace(), empty_lines=())
-    return {"names": names, "lpar": node.lpar.with_changes(whitespace_after=start), "rpar": cst.RightParen()}
+    return {"names": separated, "lpar": node.lpar.with_changes(whitespace_after=start), "rpar": cst.RightParen()}
 
 
 def _is_commented(space: cst.ParenthesizedWhitespace | None) -> bool:

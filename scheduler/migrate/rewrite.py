@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import libcst as cst
 from libcst.metadata import MetadataWrapper
 
+from scheduler.airflow import names
 from scheduler.migrate.arguments import Arguments
-from scheduler.migrate.bound import Collector, Note
-from scheduler.migrate.imports import Imports
+from scheduler.migrate.bound import Collector, Note, Used
+from scheduler.migrate.imports import Imports, is_useless
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +36,13 @@ def rewrite(content: bytes, *, package: str = "", modules: Collection[str] = ())
     collector = Collector(local)
     wrapper.visit(collector)
     arguments = Arguments(collector.bound)
-    module = wrapper.visit(arguments).visit(Imports(collector.bound, local))
-    return Rewritten(
-        module.bytes,
-        tuple(sorted({*collector.changes, *arguments.changes})),
-        tuple(sorted({*collector.unsupported, *arguments.unsupported})),
-    )
+    module, used = wrapper.visit(arguments), Used()
+    module.visit(used)
+    changes, unsupported = [*collector.changes, *arguments.changes], [*collector.unsupported, *arguments.unsupported]
+    for line, place, missing in collector.missing:
+        useless = {local for local in missing if is_useless(place, local, used.names)}
+        changes += [Note(line, f"{missing[name]} is removed: the file does not use it") for name in useless]
+        given = [name for local, name in missing.items() if local not in useless]
+        unsupported += [Note(line, text) for text in (names.complaints(place, given) if given else ())]
+    module = module.visit(Imports(collector.bound, used.names, local))
+    return Rewritten(module.bytes, tuple(sorted({*changes})), tuple(sorted({*unsupported})))

@@ -28,7 +28,7 @@ with DAG("good", schedule_interval="@daily", start_date=datetime(2026, 1, 1, tzi
 FILES = {
     "good.py": GOOD,
     "lib_of_dags.py": "from airflow.models import Variable\n\nCOMMAND = 'ls'\n",
-    "bad.py": "from airflow.sdk import DAG\nfrom airflow.models import XCom\nd = DAG('bad')\n",
+    "bad.py": "from airflow.sdk import DAG\nfrom airflow.models import XCom\nd = DAG('bad', description=str(XCom))\n",
     "other/wrong.py": "from airflow.sdk import DAG\n\nDAG('wrong', schedul=None)\n",
     "ours.py": "from scheduler import DAG\n\nd = DAG('ours')\n",
     "text.txt": "from airflow import DAG\n",

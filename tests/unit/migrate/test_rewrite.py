@@ -45,7 +45,17 @@ def both(source: str) -> Rewritten:
         ),
         ("if x: from airflow.sdk import DAG", "if x: from scheduler import DAG"),
         ("import os; from airflow.sdk import DAG", "import os; from scheduler import DAG"),
-        ("from airflow.models import DAG, XCom", "from scheduler import DAG\nfrom airflow.models import XCom"),
+        ("from airflow.models import DAG, XCom\nXCom", "from scheduler import DAG\nfrom airflow.models import XCom\nXCom"),
+        ("from airflow.models import DAG, XCom", "from scheduler import DAG"),
+        ("from airflow.models import XCom\nimport os", "import os"),
+        ("from airflow.models import XCom  # why", "pass  # why"),
+        ("if x:\n    from airflow.models import XCom", "if x:\n    pass"),
+        ("if x: from airflow.models import XCom", "if x: pass"),
+        ("from airflow.sdk import Nope\ndef f(x: Nope): ...", "from airflow.sdk import Nope\ndef f(x: Nope): ..."),
+        (
+            "from airflow.sdk import Asset, AssetAccessControl\nAsset('x', access_control=AssetAccessControl([]))",
+            "from scheduler import Asset\nAsset('x')",
+        ),
         ("from .airflow import DAG", "from .airflow import DAG"),
         ("import airflow_client\nfrom airflow_client import x", "import airflow_client\nfrom airflow_client import x"),
         ("airflow.DAG", "airflow.DAG"),
@@ -155,6 +165,7 @@ def test_what_is_not_supported_stays_and_is_noted_with_its_line() -> None:
     from airflow.sdk import One, Two
     from airflow.providers.google.cloud.operators.x import Y
     from airflow.nowhere import *
+    One, Two
     """
     found = both(source)
 
