@@ -1,6 +1,6 @@
-"""Ten DAG files written for Airflow's SDK run here after their import lines are changed, with the states Airflow documents."""
+"""Ten DAG files written for Airflow's SDK run here unchanged, with the states Airflow documents."""
 
-import re
+import difflib
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ from sqlalchemy import Engine
 from support.stacks import StackFactory
 from support.waiting import eventually
 
+from scheduler.migrate.rewrite import rewrite
 from scheduler.store.db import database
 from scheduler.store.db.database import transact
 from scheduler.store.queries import reads
@@ -17,19 +18,6 @@ from scheduler.store.runs import runs
 pytestmark = pytest.mark.stack
 
 FILES = Path(__file__).parents[1] / "airflow_style"
-#: The only lines that change: where names come from. The two exceptions have names of their own here.
-IMPORTS = (
-    (r"from airflow\.providers\.standard\.operators\.\w+ import", "from scheduler.operators import"),
-    (r"from airflow\.providers\.standard\.sensors\.\w+ import", "from scheduler.sensors import"),
-    (r"from airflow\.sdk\.bases\.sensor import", "from scheduler.sensors import"),
-    (r"from airflow\.sdk import", "from scheduler import"),
-    (r"from airflow\.exceptions import (.*)", r"from scheduler.exceptions import \1"),
-)
-RENAMED = {
-    "AirflowSkipException": "SkipTask as AirflowSkipException",
-    "AirflowFailException": "FailTask as AirflowFailException",
-}
-
 S, F, K, UF = "success", "failed", "skipped", "upstream_failed"
 
 #: By DAG: how its run ends, and each task instance; `task[2]` is the instance of map index 2.
@@ -197,36 +185,23 @@ CONF = {"templates": {"number": 7}}
 FOLLOWS = {"taskflow_report"}
 
 
-def changed(source: str) -> str:
-    """The file with its import lines changed, and nothing else."""
-    lines = []
-    for line in source.splitlines(keepends=True):
-        new = line
-        for pattern, replacement in IMPORTS:
-            new = re.sub(f"^{pattern}", replacement, new)
-        if new.startswith("from scheduler.exceptions"):
-            for name, here in RENAMED.items():
-                new = new.replace(name, here)
-        lines.append(new)
-    return "".join(lines)
-
-
 def sources() -> dict[str, str]:
-    return {path.name: changed(path.read_text(encoding="utf-8")) for path in sorted(FILES.glob("*.py"))}
+    return {path.name: path.read_text(encoding="utf-8") for path in sorted(FILES.glob("*.py"))}
 
 
-def test_only_import_lines_change() -> None:
+def test_the_rewrite_changes_only_import_lines() -> None:
     assert len(sources()) == 10
-    for name, new in sources().items():
-        old = (FILES / name).read_text(encoding="utf-8")
-        pairs = list(zip(old.splitlines(), new.splitlines(), strict=True))
-        different = [line for line, is_ in pairs if line != is_]
-        assert different and all(line.startswith("from airflow") for line in different), name
-        assert "import airflow" not in new and "from airflow" not in new, name
+    for name, old in sources().items():
+        found = rewrite(old.encode())
+        lines = difflib.ndiff(old.splitlines(), found.content.decode().splitlines())
+        different = [line for line in lines if line[0] in "+-"]
+        assert different and all(line[2:].startswith(("from airflow", "from scheduler")) for line in different), name
+        assert b"import airflow" not in found.content and b"from airflow" not in found.content, name
+        assert found.unsupported == (), name
 
 
 def test_they_end_as_airflow_documents(stack_factory: StackFactory) -> None:
-    stack = stack_factory(sources(), schedulers=1, workers=[("default", 4)])
+    stack = stack_factory(sources(), schedulers=1, workers=[("default", 4)], env={"PACELINE_CORE_AIRFLOW_IMPORTS": "true"})
     engine = database.create(stack.settings)
     try:
         eventually(

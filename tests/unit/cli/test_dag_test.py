@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from scheduler.airflow import hook
 from scheduler.cli import paceline
 from scheduler.embedded.stack import PACELINE
 
@@ -261,3 +262,26 @@ def test_what_a_task_writes_is_masked_on_the_terminal_too(tmp_path: Path) -> Non
     assert "hunter2" not in done.stdout + done.stderr
     assert "printed ***" in done.stdout and "shouted ***" in done.stdout and "leak: failed: ValueError: not ***" in done.stdout
     assert "wailed ***" in done.stderr and "ValueError: not ***" in done.stderr
+
+
+def test_a_file_of_airflow_runs_unchanged_if_the_setting_says_so(
+    run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PACELINE_CORE_AIRFLOW_IMPORTS", "true")
+    source = """
+from airflow import DAG
+from airflow.exceptions import AirflowSkipException
+from airflow.operators.python import PythonOperator, get_current_context
+def late():
+    from airflow.models import Variable
+    if Variable and get_current_context()["ds"] == "2025-03-01":
+        raise AirflowSkipException
+with DAG("old", schedule_interval=None):
+    PythonOperator(task_id="t", python_callable=late, provide_context=True)
+"""
+    try:
+        done = run({"a.py": source}, "old", "--date", "2025-03-01T00:00:00+00:00", "--json")
+    finally:
+        hook.remove()
+
+    assert [task["state"] for task in json.loads(done.stdout)["tasks"]] == ["skipped"]
