@@ -49,9 +49,10 @@ def test_they_are_off_by_default(tmp_path: Path) -> None:
     answer = parsed(settings_of(tmp_path, airflow_imports=False))
 
     assert answer.problem is not None
-    assert answer.problem.message.startswith(
-        "Correct these imports:\nline 1: Airflow is not installed; write `from scheduler import DAG`"
-    )
+    assert answer.problem.message.splitlines()[:2] == [
+        "Correct these imports:",
+        "line 1: Airflow is not installed; write `from scheduler import DAG`.",
+    ]
 
 
 def test_callbacks_run_in_such_a_file(tmp_path: Path) -> None:

@@ -264,9 +264,7 @@ def test_what_a_task_writes_is_masked_on_the_terminal_too(tmp_path: Path) -> Non
     assert "wailed ***" in done.stderr and "ValueError: not ***" in done.stderr
 
 
-def test_a_file_of_airflow_runs_unchanged_if_the_setting_says_so(
-    run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_of_airflow_runs_unchanged_if_asked(run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PACELINE_CORE_AIRFLOW_IMPORTS", "true")
     source = """
 from airflow import DAG
