@@ -205,6 +205,9 @@ ROWS = (
     # What no DAG file can have here; the reasons are below.
     _row("airflow.utils.session", "scheduler", "provide_session create_session NEW_SESSION"),
     _row("airflow.utils.email", "scheduler", "send_email"),
+    _row("airflow.decorators.base airflow.sdk.bases.decorator", "scheduler",
+         "DecoratedOperator DecoratedMappedOperator TaskDecorator task_decorator_factory get_unique_task_id"),
+    _row("airflow.stats", "scheduler", "Stats"),
     _row("airflow.plugins_manager airflow.sdk.plugins_manager", "scheduler", "AirflowPlugin"),
     _row("airflow.task.priority_strategy", "scheduler", "PriorityWeightStrategy"),
     _row("airflow.models.dagbag airflow.dag_processing.dagbag", "scheduler", "DagBag"),
@@ -248,6 +251,11 @@ REASONS = {
     ),
     "PriorityWeightStrategy": f"{_NO_USER_CODE}; use priority_weight and one of the three values of weight_rule",
     "AirflowPlugin": "Paceline has no plugins; import classes and functions from modules of the DAGs folder",
+    **dict.fromkeys(
+        ("DecoratedOperator", "DecoratedMappedOperator", "TaskDecorator", "task_decorator_factory", "get_unique_task_id"),
+        "there are no own decorators of tasks; call the hook in a @task function, or write an operator",
+    ),
+    "Stats": "use a metrics client of your own",
     "DagBag": "load the files with `paceline dags list`, and test a DAG with `paceline dags test`",
     "SubDagOperator": "use TaskGroup",
     "EmailOperator": "set email_on_failure, or send the email in a @task function with smtplib",

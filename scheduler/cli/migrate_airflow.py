@@ -168,24 +168,22 @@ def _import(*, connections: Path | None, variables: Path | None, pools: Path | N
     from scheduler.store.secrets import connections as connections_store
     from scheduler.store.secrets import variables as variables_store
 
-    read = {
-        "connections": connections_cli.read(connections) if connections else [],
-        "variables": variables_cli.read(variables) if variables else [],
-        "pools": pools_cli.read(pools) if pools else {},
-    }
+    new_connections = connections_cli.read(connections) if connections else []
+    new_variables = variables_cli.read(variables) if variables else []
+    new_pools = pools_cli.read(pools) if pools else {}
     cipher = options.cipher(make=True)
     existing = "overwrite" if overwrite else "skip"
 
-    def store(session: Session) -> dict[str, int]:
-        written = {
-            "connections": len(connections_store.add(session, read["connections"], cipher, existing=existing)),
-            "variables": len(variables_store.set_variables(session, read["variables"], cipher, replace=overwrite)),
-            "pools": len(read["pools"]),
-        }
-        pools_store.set_pools(session, read["pools"])
-        return written
+    def store(session: Session) -> list[str]:
+        written = (
+            (connections_store.add(session, new_connections, cipher, existing=existing), new_connections, "connection"),
+            (variables_store.set_variables(session, new_variables, cipher, replace=overwrite), new_variables, "variable"),
+            (new_pools, new_pools, "pool"),
+        )
+        pools_store.set_pools(session, new_pools)
+        return [f"{len(done)} of {_count(len(given), noun)}" for done, given, noun in written if given]
 
     written = options.transact(store)
-    if pools:
+    if new_pools:
         options.wake("queue")
-    output.say(", ".join(f"{written[name]} of {_count(len(read[name]), name[:-1])}" for name in read if read[name]) + " stored.")
+    output.say(f"{', '.join(written) or 'Nothing'} stored.")

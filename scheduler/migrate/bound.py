@@ -96,9 +96,9 @@ class Collector(cst.CSTVisitor):
             local, ours = found
             self.bound.places.setdefault(local, set()).add(ours.module)
             self.changes.append(Note(self._line(node), f"{dotted} -> {ours.module}.{ours.name}"))
-        elif (local := self._lost(dotted)) is not None:
-            self.bound.places.setdefault(local, set()).add("")
-            module, _, name = f"{self.bound.modules[local]}.{dotted[len(local) + 1 :]}".rpartition(".")
+        elif (lost := self._lost(dotted)) is not None:
+            self.bound.places.setdefault(lost, set()).add("")
+            module, _, name = f"{self.bound.modules[lost]}.{dotted[len(lost) + 1 :]}".rpartition(".")
             self.unsupported.append(Note(self._line(node), names.reason(module, name)))
 
     def _lost(self, dotted: str) -> str | None:

@@ -180,7 +180,7 @@ def _layout(node: cst.ImportFrom, aliases: list[cst.ImportAlias], number: int) -
 
 
 def _is_commented(space: cst.ParenthesizedWhitespace | None) -> bool:
-    return space is not None and any(line.comment for line in (space.first_line, *space.empty_lines))
+    return space is not None and bool(space.first_line.comment or any(line.comment for line in space.empty_lines))
 
 
 def _width(alias: cst.ImportAlias) -> int:
