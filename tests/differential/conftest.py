@@ -6,7 +6,7 @@ $TEST_AIRFLOW names an environment that has Airflow already. Otherwise it is tha
 import json
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +55,30 @@ def ask_airflow(airflow_python: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture(scope="session")
-def example_folders(ask_airflow: Callable[..., Any]) -> list[Path]:
+def airflow_site(ask_airflow: Callable[..., Any]) -> Path:
+    """The folder with the packages of Airflow's environment."""
+    source = "import importlib.util, json; print(json.dumps(importlib.util.find_spec('airflow').origin))"
+    return Path(ask_airflow(source)).parents[1]
+
+
+@pytest.fixture(scope="session")
+def example_folders(airflow_site: Path) -> list[Path]:
     """The folders of Airflow's example DAGs: those of its core and of the providers that come with it."""
-    site = Path(ask_airflow("import importlib.util, json; print(json.dumps(importlib.util.find_spec('airflow').origin))")).parent
-    folders = sorted({path.parent for path in site.rglob("example_dags/__init__.py") if "/tests/" not in str(path)})
-    return [folder for folder in folders if any(examples.is_example(path) for path in folder.glob("*.py"))]
+    return sorted(
+        folder
+        for folder in (airflow_site / "airflow").rglob("example_dags")
+        if any(examples.is_example(path) for path in folder.glob("*.py"))
+    )
+
+
+@pytest.fixture(scope="session")
+def provider_packages(airflow_site: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The provider packages that come with Airflow, beside Paceline as by `pip install --no-deps`: without Airflow itself."""
+    beside = tmp_path_factory.mktemp("site")
+    (beside / "airflow").mkdir()
+    (beside / "airflow" / "providers").symlink_to(airflow_site / "airflow" / "providers")
+    for name in examples.LIBRARIES:
+        (beside / name).symlink_to(airflow_site / name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(beside), prepend=os.pathsep)
+        yield

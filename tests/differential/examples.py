@@ -9,9 +9,10 @@ COUNT = 68
 NOT_MIGRATED = {
     "example_workday_timetable.py": "schedulers never run user code",
     "example_custom_weight.py": "schedulers never run user code",
-    "example_asset_allow_teams.py": "Paceline has no teams",
-    "example_analytics.py": "Paceline has no counterpart of airflow.providers.common.sql",
 }
+
+#: The modules that the provider packages which come with Airflow need beside Paceline's.
+LIBRARIES = ("deprecated", "methodtools.py", "more_itertools", "sqlparse", "wirerope", "wrapt")
 
 #: Prints {file: {DAG: {task: [trigger rule, [downstream tasks]]}}} of the files that are its arguments, in Airflow.
 STRUCTURE = """

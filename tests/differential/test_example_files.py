@@ -15,7 +15,9 @@ WANTED = 64
 
 
 @pytest.fixture(scope="module")
-def reports(example_folders: list[Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, FileReport]:
+def reports(
+    example_folders: list[Path], provider_packages: None, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, FileReport]:
     """The examples by their paths, each migrated with the others of its folder."""
     settings = Settings.load({"PACELINE_HOME": str(tmp_path_factory.mktemp("home"))})
     return {
