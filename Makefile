@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup env demo up down test test-fast check test-bench test-browser test-airflow screenshots test-faults chaos test-chaos-mutants fuzz bench test-compose
+.PHONY: help setup env demo up down test test-long test-fast check test-bench test-browser test-airflow screenshots test-faults chaos test-chaos-mutants fuzz bench test-compose
 BIN := .venv/bin
 
 help: ## Show this list
@@ -23,8 +23,11 @@ up: setup ## Start the embedded stack with its web process and Flower, and leave
 down: ## Stop the stack that `make up` started
 	@.make/stack down
 
-test: setup ## Run all tests, four at a time, with real PostgreSQL, Redis, Celery and Spark; ARGS="-k name" selects
+test: setup ## Run the tests, four at a time, with real PostgreSQL, Redis, Celery and Spark; ARGS="-k name" selects
 	@.make/test $(ARGS)
+
+test-long: setup ## Run the tests that `make test` leaves out, since each takes half a minute or more; ARGS="-k name" selects
+	@.make/test --long $(ARGS)
 
 test-fast: setup ## Run the tests that need no server, in less than a minute; ARGS="-k name" selects
 	@$(BIN)/python -m pytest -n 2 --dist worksteal tests/unit $(ARGS)

@@ -1,6 +1,6 @@
 """`python -m bench` in small: that it measures what it says, not how fast that is.
 
-`make test` takes the shapes and the parts that are quick; `make test-bench` takes all.
+`make test-long` takes the shapes and the parts that are quick; `make test-bench` takes all.
 """
 
 import json
@@ -14,7 +14,7 @@ import pytest
 
 from bench import parts, shapes
 
-pytestmark = pytest.mark.stack
+pytestmark = [pytest.mark.stack, pytest.mark.long]
 
 ROOT = Path(__file__).parent.parent.parent
 LIMIT_S = 240

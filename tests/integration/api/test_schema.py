@@ -18,6 +18,7 @@ LEFT_OUT = ("/wait", "/health", "/events")
 EXAMPLES = int(os.environ.get("SCHEMA_EXAMPLES", "4"))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_no_generated_request_breaks_anything(web: Web, world: World) -> None:
     token = web.account("ada", "admin")

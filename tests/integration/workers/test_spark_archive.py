@@ -15,7 +15,7 @@ from workers.spark import archive
 from workers.spark.sessions import archiving, configuration, rehearsal, session, session_pool
 from workers.spark.sessions.session_pool import WarmJvm
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from scheduler.settings.sections import Broker, Database
 
 from .conftest import Bench, opened
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1200)]
 
 #: The others take minutes in all.
 QUICK = (

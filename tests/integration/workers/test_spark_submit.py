@@ -21,7 +21,7 @@ from scheduler.store.runs.selection import Runs, Tasks
 from workers.spark.clusters import rest, signed
 from workers.spark.clusters.status import UnreachableError
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

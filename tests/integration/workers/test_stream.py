@@ -14,7 +14,7 @@ from scheduler.states import TaskState
 from scheduler.store.actions import clear, mark
 from scheduler.store.runs.selection import Runs, Tasks
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 EXAMPLE = Path(__file__).parents[3] / "dags" / "stream.py"
 STARTS_S = 120.0
