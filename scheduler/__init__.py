@@ -119,5 +119,6 @@ def __dir__() -> list[str]:
 
 def load_all() -> None:
     """Import every public name, for a process that forks others: they then need not import it themselves."""
+    importlib.import_module("pendulum")  # the dates of every context
     for name in __all__:
         getattr(importlib.import_module(__name__), name)

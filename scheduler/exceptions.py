@@ -1,6 +1,8 @@
 """Every error that Paceline raises. The docstring of a class is its default message, `exit_code` that of a command."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
 
 
 class PacelineError(Exception):
@@ -34,6 +36,47 @@ class TaskDeferralError(PacelineError):
 
 class TaskDeferralTimeout(TaskDeferralError):
     """The trigger that a deferred task waited for did not fire within the timeout."""
+
+
+class TaskDeferred(BaseException):
+    """Raised by `self.defer(...)`: continue in `method_name` when `trigger` fires. `timeout` is a timedelta or seconds.
+
+    Not an Exception, so that `except Exception` does not catch it.
+    """
+
+    def __init__(
+        self,
+        *,
+        trigger: Any,
+        method_name: str,
+        kwargs: Mapping[str, Any] | None = None,
+        timeout: timedelta | float | None = None,
+    ) -> None:
+        super().__init__(f"deferred to {type(trigger).__name__}")
+        self.trigger = trigger
+        self.method_name = method_name
+        self.kwargs = dict(kwargs or {})
+        self.timeout_s = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+
+
+class TaskStopped(BaseException):
+    """The worker stops this task. The message is the reason. It is not an Exception, so that a broad `except` does not catch it."""
+
+
+class AirflowRescheduleException(PacelineError):
+    """Raised by user code: this try continues at `reschedule_date`, and holds no worker until then."""
+
+    def __init__(self, reschedule_date: datetime) -> None:
+        super().__init__(f"rescheduled for {reschedule_date}")
+        self.reschedule_date = reschedule_date
+
+
+class DownstreamTasksSkipped(PacelineError):
+    """Raised by user code of a branch: the task succeeds, and these downstream tasks are skipped."""
+
+    def __init__(self, *, tasks: Iterable[str]) -> None:
+        self.tasks = tuple(tasks)
+        super().__init__(f"skips {', '.join(map(str, self.tasks))}")
 
 
 class DagError(PacelineError):
@@ -145,3 +188,39 @@ class WaitTimeoutError(PacelineError):
     """The time allowed for waiting is over."""
 
     exit_code = 5
+
+
+class AirflowOptionalProviderFeatureException(PacelineError):
+    """Raised by packages for Airflow: an optional part of them is not installed."""
+
+
+class AirflowSecretsBackendAccessDenied(PermissionError):
+    """Raised by user code: a secret must not be read."""
+
+
+class RemovedInAirflow4Warning(DeprecationWarning):
+    """Issued by packages for Airflow."""
+
+
+class AirflowProviderDeprecationWarning(DeprecationWarning):
+    """Issued by packages for Airflow."""
+
+
+# The names that files for Airflow use. Several of them have one meaning here.
+AirflowException = AirflowRuntimeError = PacelineError
+AirflowFailException = AirflowInactiveAssetInInletOrOutletException = FailTask
+AirflowSkipException = SkipTask
+AirflowSensorTimeout = SensorTimeout
+AirflowTaskTimeout = TaskTimeout
+AirflowTaskTerminated = TaskStopped
+AirflowConfigException = SettingsError
+AirflowBadRequest = UsageError
+AirflowDagCycleException = DagCycleError
+AirflowDagDuplicatedIdException = TaskAlreadyInTaskGroup = FailFastDagInvalidTriggerRule = DagError
+AirflowTimetableInvalid = TimetableError
+DuplicateTaskIdFound = DuplicateTaskError
+ParamValidationError = ParamError
+AirflowNotFoundException = TaskNotFound = NodeNotFound = DagNotFound = DagRunNotFound = PoolNotFound = NotFoundError
+TaskInstanceNotFound = DagCodeNotFound = NotFoundError
+DagRunAlreadyExists = TaskAlreadyRunningError = VariableNotUnique = ConnectionNotUnique = ConflictError
+XComNotFound = UnmappableXComTypePushed = XComForMappingNotPushed = SerializationError = XComError

@@ -2,13 +2,14 @@
 
 import copy
 import functools
+import socket
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from celery.local import Proxy
 
-from scheduler.authoring import context, xcom
+from scheduler.authoring import context, running, xcom, zones
 from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.external import Counts, Target
 from scheduler.authoring.xcom_arg import Entries
@@ -17,6 +18,7 @@ from scheduler.exceptions import PacelineError, XComError
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
 from scheduler.settings.model import Core
+from scheduler.states import TaskState
 from scheduler.store.worker.claims import Claim
 from workers.store import Store
 
@@ -38,6 +40,14 @@ class TaskInstance:
         #: The Celery task ID of this dispatch, under Airflow's name.
         self.external_executor_id: str = claim.dispatch_id
         self.start_date: datetime = claim.started_at
+        self.end_date: datetime | None = None
+        self.state = TaskState.RUNNING
+        self.queue: str = claim.queue
+        self.pool: str = claim.pool
+        #: The operator, once its templates are rendered with their results.
+        self.task: AbstractOperator | None = None
+        #: The log of this try.
+        self.log_url = ""
         self.resume: Mapping[str, Any] | None = claim.resume
         #: The tasks that this branch skips; None if the task is not a branch.
         self.skipped: tuple[str, ...] | None = () if branches else None
@@ -47,6 +57,30 @@ class TaskInstance:
         self._dag = dag
         self._store = store
         self._core = core
+
+    @property
+    def hostname(self) -> str:
+        """The name of the machine of the worker."""
+        return socket.gethostname()
+
+    @property
+    def duration(self) -> float:
+        """Seconds since the start of this try."""
+        return (self.now() - self.start_date).total_seconds()
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether it is an instance of a mapped task."""
+        return self.map_index >= 0
+
+    @property
+    def key(self) -> "TaskInstance":
+        """Itself: it has the attributes of Airflow's key, such as dag_id and try_number."""
+        return self
+
+    def get_template_context(self) -> context.Context:
+        """Return the context of this try."""
+        return running.get_current_context()
 
     def xcom_pull(
         self,
@@ -152,7 +186,8 @@ class TaskInstance:
 
         @functools.cache
         def values() -> Sequence[Any]:
-            return self._store.previous_success(self._claim) or (None,) * len(context.PREVIOUS_KEYS)
+            found = self._store.previous_success(self._claim) or (None,) * len(context.PREVIOUS_KEYS)
+            return [zones.in_utc(moment) for moment in found]
 
         return {key: Proxy(lambda index=index: values()[index]) for index, key in enumerate(context.PREVIOUS_KEYS)}
 

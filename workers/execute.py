@@ -165,6 +165,7 @@ class Executor:
         operator = self.files.task(dag.file, claim.dag_id, claim.task_id)
         values = context.build(claim, dag, operator, self.store, self.settings.core)
         ti = values["ti"]
+        ti.log_url = path
         operator = values["task"] = context.decided(operator.unmap(values, claim.map_index), dag.tasks[claim.task_no], claim)
         try:
             value = RUNTIMES[task.runtime].run(operator, values, self.settings, lambda: self.store.jobs(claim))

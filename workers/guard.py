@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, TypeVar
 
-from scheduler.exceptions import FailTask, SkipTask, TaskTimeout
+from scheduler.exceptions import FailTask, SkipTask, TaskStopped, TaskTimeout
 from workers.logs import worker_log
-from workers.outcome import TaskStopped
 
 R = TypeVar("R")
 

@@ -7,8 +7,9 @@ from datetime import datetime
 from typing import Any
 
 from scheduler.authoring import deferral, xcom
-from scheduler.authoring.deferral import TaskDeferred, TaskRescheduled
-from scheduler.exceptions import FailTask, SkipTask, XComError
+from scheduler.authoring.deferral import TaskRescheduled
+from scheduler.authoring.retry_policy import RetryAfter
+from scheduler.exceptions import FailTask, SkipTask, TaskDeferred, TaskStopped, XComError
 from scheduler.masking import secrets_masker
 from scheduler.serialized.tasks import SerializedTask
 from scheduler.store.worker.claims import Deferral
@@ -17,10 +18,6 @@ from scheduler.store.worker.claims import Deferral
 MAX_REASON_CHARACTERS = 2000
 #: Maximum size of the JSON of a deferral. A waiter keeps a thousand of them.
 MAX_DEFERRAL_BYTES = 65_536
-
-
-class TaskStopped(BaseException):
-    """The worker stops this task. The message is the reason. It is not an Exception, so that a broad `except` does not catch it."""
 
 
 class TryFailed(Exception):
@@ -105,6 +102,8 @@ def of_error(error: BaseException, attempt: Try, cause: str | None = None) -> Ou
     reason = describe(error) if cause is None else clean(cause)
     if isinstance(error, FailTask | XComError) or not may_retry(attempt.try_number, attempt.max_tries):
         return Fail(reason)
+    if isinstance(error, RetryAfter):
+        return Retry(reason, error.delay_s)
     # A task that was stopped from outside is not the cause, so its retry needs no delay.
     return Retry(reason, 0.0 if isinstance(error, TaskStopped) else retry_delay_s(attempt))
 
@@ -144,7 +143,7 @@ def retry_delay_s(attempt: Try) -> float:
 
 def describe(error: BaseException) -> str:
     """Describe an exception for users: its type and message."""
-    if isinstance(error, FailTask | TaskStopped):
+    if isinstance(error, FailTask | RetryAfter | TaskStopped):
         return clean(str(error))
     kind = type(error).__name__
     if isinstance(error, SystemExit):

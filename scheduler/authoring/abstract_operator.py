@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from types import MappingProxyType
 from typing import Any, ClassVar, NoReturn, Unpack
 
 from scheduler.authoring import params as params_
-from scheduler.authoring import scope, source, templates
+from scheduler.authoring import scope, source
 from scheduler.authoring.arguments import LATER_FOR_TASKS, Arguments, is_identifier
 from scheduler.authoring.asset import Asset, AssetRef
-from scheduler.authoring.deferral import TaskDeferred
 from scheduler.authoring.fields import checked
 from scheduler.authoring.graph import Graph, Node, link, owner_of
+from scheduler.authoring.operator_link import BaseOperatorLink
+from scheduler.authoring.retry_policy import RetryPolicy
 from scheduler.authoring.setup_teardown import Block, Markable
 from scheduler.authoring.signatures import construct, parameters, required, with_defaults
-from scheduler.authoring.task_arguments import CALLBACKS, HOOKS, TaskArguments
+from scheduler.authoring.task_arguments import CALLBACKS, HOOKS, CallbackAttribute, TaskArguments
+from scheduler.authoring.templated import Templated
 from scheduler.authoring.xcom_arg import XComArg, results_in
-from scheduler.exceptions import DagError, PacelineError, TaskDeferralError, TaskDeferralTimeout
+from scheduler.exceptions import DagError, PacelineError, TaskDeferralError, TaskDeferralTimeout, TaskDeferred
 
 
 class OperatorMeta(type):
@@ -66,18 +68,23 @@ def _stand_in(at: source.Location, kwargs: Mapping[str, Any]) -> Any:
     return task
 
 
-class AbstractOperator(Node, Markable, metaclass=OperatorMeta):
+class AbstractOperator(Markable, Node, Templated, metaclass=OperatorMeta):
     """One task of a DAG. Subclasses implement `execute`, list `template_fields`, and pass **kwargs on to this class."""
 
     #: The part of a worker that runs it: python, bash, empty or pyspark.
     runtime: ClassVar[str] = "python"
     #: Whether it can decide to skip downstream tasks.
     branches: ClassVar[bool] = False
-    template_fields: Sequence[str] = ()
-    #: The results of the templates of this try, by field.
-    rendered_fields: Mapping[str, Any] = MappingProxyType({})
-    #: A template field that ends with one of these is the path of a template file.
-    template_ext: Sequence[str] = ()
+    #: Links to other systems: after a try, each is an XCom and a line of the log.
+    operator_extra_links: Collection[BaseOperatorLink] = ()
+    on_execute_callback = CallbackAttribute("on_execute")
+    on_success_callback = CallbackAttribute("on_success")
+    on_failure_callback = CallbackAttribute("on_failure")
+    on_retry_callback = CallbackAttribute("on_retry")
+    on_skipped_callback = CallbackAttribute("on_skipped")
+    # For display, as in Airflow; not used.
+    ui_color: str = "#fff"
+    ui_fgcolor: str = "#000"
 
     #: The arguments that it takes.
     declared: ClassVar[type] = TaskArguments
@@ -86,6 +93,9 @@ class AbstractOperator(Node, Markable, metaclass=OperatorMeta):
     owner: str
     doc: str | None
     doc_md: str | None
+    doc_json: str | None
+    doc_yaml: str | None
+    doc_rst: str | None
     retries: int | None
     retry_delay: timedelta | None
     retry_exponential_backoff: float
@@ -113,8 +123,8 @@ class AbstractOperator(Node, Markable, metaclass=OperatorMeta):
     outlets: tuple[Asset, ...]
     map_index_template: str | None
     task_display_name: str | None
-    #: Values that came from other tasks, which are never templates; only for an instance of a mapped task.
-    resolved: Sequence[Any] = ()
+    retry_policy: RetryPolicy | None
+    logger_name: str | None
 
     def __init__(self, **given: Unpack[TaskArguments]) -> None:
         task_id = given.get("task_id")
@@ -182,6 +192,52 @@ class AbstractOperator(Node, Markable, metaclass=OperatorMeta):
         for hook in self.hooks["post_execute"]:
             hook(context, result)
 
+    def on_kill(self) -> None:
+        """Called when the task is stopped: by its timeout, by a clear or mark, or with its worker. End here what it started."""
+
+    def dry_run(self) -> None:
+        """Log the template fields."""
+        for field in self.template_fields:
+            self.log.info("%s: %s", field, getattr(self, field))
+
+    @property
+    def task_type(self) -> str:
+        """The name of the class that runs."""
+        return self.operator_class.__name__
+
+    @property
+    def operator_name(self) -> str:
+        """The name of the class that runs."""
+        return self.task_type
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether `expand` created this task."""
+        return False
+
+    @property
+    def log(self) -> logging.Logger:
+        """The logger `logger_name`, by default that of the class. What it logs while the task runs is in the log of the task."""
+        return super().log if self.logger_name is None else logging.getLogger(self.logger_name)
+
+    def add_inlets(self, inlets: Iterable[Any]) -> None:
+        """Add assets that the task reads."""
+        self.inlets = (*self.inlets, *self.checks().inlets("inlets", list(inlets)))
+
+    def add_outlets(self, outlets: Iterable[Any]) -> None:
+        """Add assets that the task updates."""
+        self.outlets = (*self.outlets, *self.checks().assets("outlets", list(outlets)))
+
+    @staticmethod
+    def xcom_push(context: Mapping[str, Any], key: str, value: Any) -> None:
+        """Store `value` under `key` for the running task instance, as `ti.xcom_push` does."""
+        context["ti"].xcom_push(key=key, value=value)
+
+    @staticmethod
+    def xcom_pull(context: Mapping[str, Any], task_ids: Any = None, key: str = "return_value", **others: Any) -> Any:
+        """The values that tasks pushed, as `ti.xcom_pull` returns them."""
+        return context["ti"].xcom_pull(task_ids=task_ids, key=key, **others)
+
     def defer(
         self,
         *,
@@ -210,11 +266,13 @@ class AbstractOperator(Node, Markable, metaclass=OperatorMeta):
     def render(self, context: Mapping[str, Any]) -> AbstractOperator:
         """A copy whose template fields have the values for this try; TemplateError names the field."""
         rendered = copy.copy(self)
-        renderer = templates.Renderer(self.dag, self.template_ext, owner=f"Task {self.task_id!r}", resolved=self.resolved)
-        for field in self.template_fields:
-            setattr(rendered, field, renderer.render(getattr(self, field), context, field))
-        rendered.rendered_fields = renderer.rendered
+        rendered.prepare_template()
+        rendered.render_template_fields(context)
         return rendered
+
+    @property
+    def template_owner(self) -> str:
+        return f"Task {self.task_id!r}"
 
     def link_results(self) -> None:
         """Add an edge from every task whose result is used in a template field. A result in another argument is a DagError."""
@@ -222,7 +280,7 @@ class AbstractOperator(Node, Markable, metaclass=OperatorMeta):
             if not hasattr(self, field):
                 raise self.checks().refuse(f"{type(self).__name__} lists the template field {field!r} but never sets it.")
             for result in results_in(getattr(self, field)):
-                for upstream in result.leaves():
+                for upstream in result.leaves:
                     link(upstream, self)
         for name, value in vars(self).items():
             if name not in self.template_fields and isinstance(value, XComArg | params_.DagParam):

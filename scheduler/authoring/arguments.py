@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
+from scheduler.authoring import zones
 from scheduler.authoring.asset import Asset, AssetRef
 from scheduler.authoring.source import Location, fault
 from scheduler.exceptions import DagError
@@ -21,14 +22,13 @@ _ON: tuple[object, ...] = (None, True)
 #: Airflow's arguments that Paceline does not support yet, with the values that request nothing.
 LATER_FOR_TASKS: Mapping[str, tuple[object, ...]] = {
     **dict.fromkeys(
-        ("executor", "executor_config", "resources", "run_as_user", "retry_policy",
-         "allow_nested_operators", "logger_name"),
+        ("executor", "executor_config", "resources", "run_as_user"),
         _OFF,
     ),
 }  # fmt: skip
 LATER_FOR_DAGS: Mapping[str, tuple[object, ...]] = {
     **dict.fromkeys(
-        ("access_control", "owner_links", "dag_display_name"),
+        ("access_control",),
         (*_OFF, 0),
     ),
     "auto_register": _ON,
@@ -174,12 +174,12 @@ class Arguments:
         return str(value)
 
     def moment(self, name: str, value: object) -> datetime:
-        """A datetime with a time zone, and a wall-clock time that exists in that zone."""
+        """A datetime in its time zone, or without one in the default time zone; a wall-clock time that exists there."""
         if not isinstance(value, datetime):
             kind = "a date; write datetime" if isinstance(value, date) else f"{_shown(value)}; write datetime"
             raise self.refuse(f"{name} must be a datetime with a time zone, not {kind}(2026, 1, 1, tzinfo=UTC).")
         if value.utcoffset() is None:
-            raise self.refuse(f"{name} {value} has no time zone; add tzinfo=UTC or tzinfo=ZoneInfo('Europe/Berlin').")
+            value = value.replace(tzinfo=zones.load(zones.default_name()))
         try:
             back = value.astimezone(UTC).astimezone(value.tzinfo)
         except (OverflowError, ValueError):

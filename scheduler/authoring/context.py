@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, Protocol
 
-from scheduler.authoring import macros, params, running
+from scheduler.authoring import macros, params, running, zones
 from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.asset import AssetRef
 from scheduler.authoring.asset_events import NO_EVENTS, AssetEvents, EventReads, OutletEvents
@@ -194,8 +194,8 @@ def build(
         "run_id": dag_run.run_id,
         "conf": dag_run.conf,
         "params": try_params,
-        "data_interval_start": dag_run.data_interval_start,
-        "data_interval_end": dag_run.data_interval_end,
+        "data_interval_start": zones.in_utc(dag_run.data_interval_start),
+        "data_interval_end": zones.in_utc(dag_run.data_interval_end),
         "map_index": ti.map_index,
         "map_index_template": task.map_index_template,
         "expanded_ti_count": None,
@@ -206,7 +206,7 @@ def build(
         "triggering_asset_events": AssetEvents(events.of_run),
         "task_state_store": TaskStateStore(states),
         "asset_state_store": AssetStateStores(states, [*inlets, *task.outlets]),
-        "start_date": ti.start_date,
+        "start_date": zones.in_utc(ti.start_date),
         "test_mode": False,
         "macros": macros,
     }
@@ -217,6 +217,6 @@ def dates(logical_date: datetime | None) -> Mapping[str, Any]:
     """The values of DATE_KEYS, in UTC as in Airflow."""
     if logical_date is None:
         return {}
-    moment = logical_date.astimezone(UTC)
+    moment = zones.in_utc(logical_date)
     formats = {name: formatted(moment) for name, formatted in DATE_FORMATS.items()}
     return {"logical_date": moment, **formats, "ts_nodash_with_tz": formats["ts"].replace("-", "").replace(":", "")}

@@ -18,6 +18,7 @@ from scheduler.authoring.deadline import DeadlineAlert
 from scheduler.authoring.fields import checked
 from scheduler.authoring.graph import Graph, Group
 from scheduler.authoring.signatures import parameters
+from scheduler.authoring.task_arguments import CallbackAttribute
 from scheduler.authoring.timetables.base import Timetable
 from scheduler.exceptions import DagCycleError, DagError, NotFoundError
 
@@ -40,8 +41,12 @@ class DAG(Graph[AbstractOperator]):
     #: The arguments that it takes beside dag_id.
     declared: ClassVar[type] = DagArguments
 
+    on_success_callback = CallbackAttribute("dag_success")
+    on_failure_callback = CallbackAttribute("dag_failure")
+
     # Their checked values:
     description: str | None
+    owner_links: dict[str, str]
     doc_md: str | None
     catchup: bool | None
     max_active_tasks: int | None
@@ -70,6 +75,7 @@ class DAG(Graph[AbstractOperator]):
         self.max_active_runs = self._checked_max_active_runs(checks, given.get("max_active_runs"))
         values = checked(DagArguments, given, checks)
         self.callbacks = {event: values.pop(name) for event, name in CALLBACKS.items()}
+        self.dag_display_name: str = values.pop("dag_display_name") or self.dag_id
         vars(self).update(values)
         self.task_dict: dict[str, AbstractOperator] = {}
         self.task_group_dict: dict[str, Group] = {}

@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypedDict
 from scheduler.authoring import fields
 from scheduler.authoring.arguments import Arguments
 from scheduler.authoring.deadline import alerts
-from scheduler.authoring.fields import Field, anything, boolean, callbacks, duration, integer, limit, mapping, optional
+from scheduler.authoring.fields import Field, anything, boolean, callbacks, duration, integer, limit, mapping, optional, text
 from scheduler.authoring.task_arguments import Callbacks
 
 TAG_MAX_LENGTH = 100
@@ -26,6 +26,14 @@ def _run_types(checks: Arguments, name: str, value: Any) -> tuple[str, ...]:
     return tuple(checks.choice(name, kind, RUN_TYPES) for kind in checks.texts(name, value or ()))
 
 
+def _links(checks: Arguments, name: str, value: Any) -> dict[str, object]:
+    links = checks.mapping(name, value or {})
+    for owner, link in links.items():
+        if not isinstance(link, str) or not link.startswith(("http://", "https://", "mailto:")):
+            raise checks.refuse(f"the link of owner {owner!r} must start with https://, http:// or mailto:, not {link!r}.")
+    return links
+
+
 class DagArguments(TypedDict, total=False):
     """The arguments of a DAG beside dag_id; None takes a limit from the settings. Those without a Field are checked together."""
 
@@ -35,6 +43,8 @@ class DagArguments(TypedDict, total=False):
     max_active_runs: int | None
     default_args: Mapping[str, Any] | None
     description: Annotated[str | None, Field(None, anything)]
+    dag_display_name: Annotated[str | None, Field(None, optional(text))]
+    owner_links: Annotated[Mapping[str, str] | None, Field(None, _links)]
     doc_md: Annotated[str | None, Field(None, anything)]
     catchup: Annotated[bool | None, Field(None, optional(boolean))]
     max_active_tasks: Annotated[int | None, Field(None, limit)]

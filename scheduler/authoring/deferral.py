@@ -6,6 +6,7 @@ from datetime import date, datetime, timedelta
 from typing import Any
 
 from scheduler.exceptions import PacelineError
+from scheduler.exceptions import TaskDeferred as TaskDeferred  # noqa: PLC0414 - DAG files import it beside the triggers
 
 #: The key of an encoded value whose type JSON does not have.
 _TAG = "__type__"
@@ -18,27 +19,6 @@ class TaskRescheduled(BaseException):
         super().__init__(f"next poke in {delay_s:g} s")
         self.delay_s = delay_s
         self.resume = dict(resume)
-
-
-class TaskDeferred(BaseException):
-    """Raised by `self.defer(...)`: continue in `method_name` when `trigger` fires. `timeout` is a timedelta or seconds.
-
-    Not an Exception, so that `except Exception` does not catch it.
-    """
-
-    def __init__(
-        self,
-        *,
-        trigger: Any,
-        method_name: str,
-        kwargs: Mapping[str, Any] | None = None,
-        timeout: timedelta | float | None = None,
-    ) -> None:
-        super().__init__(f"deferred to {type(trigger).__name__}")
-        self.trigger = trigger
-        self.method_name = method_name
-        self.kwargs = dict(kwargs or {})
-        self.timeout_s = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
 
 
 class TriggerEvent:

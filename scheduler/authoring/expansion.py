@@ -132,8 +132,9 @@ class MappedArgument(XComArg):
         self.expansion = expansion
         self.name = name
 
+    @property
     def leaves(self) -> Sequence[Node]:
-        return list(dict.fromkeys(operator for result in self.expansion.results() for operator in result.leaves()))
+        return list(dict.fromkeys(operator for result in self.expansion.results() for operator in result.leaves))
 
     def __getitem__(self, item: str | int) -> XComArg:
         raise fault(f"The argument {self.name!r} of a mapped group takes no subscript; pass it to a task that does [{item!r}].")

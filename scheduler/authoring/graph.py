@@ -6,10 +6,11 @@ The modules of operators, task groups and DAGs build on these classes, so that t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from scheduler.authoring.arguments import Arguments
 from scheduler.authoring.params import Param
+from scheduler.authoring.relatives import Relatives, TaskLists, sorted_by_edges
 from scheduler.authoring.source import Location, fault
 from scheduler.exceptions import DagCycleError, DuplicateTaskError
 
@@ -21,10 +22,12 @@ class Linkable:
 
     __slots__ = ()
 
+    @property
     def roots(self) -> Sequence[Node]:
         """The nodes at which an edge to this operand ends."""
         raise NotImplementedError
 
+    @property
     def leaves(self) -> Sequence[Node]:
         """The nodes at which an edge from this operand starts."""
         raise NotImplementedError
@@ -64,7 +67,7 @@ class Linkable:
         return self
 
 
-class Node(Linkable):
+class Node(Linkable, Relatives):
     """A task as a node of the graph: its edges, groups, weights and flags."""
 
     at: Location
@@ -91,6 +94,10 @@ class Node(Linkable):
         return None if group is None else group.expand_spec
 
     @property
+    def node_id(self) -> str:
+        return self.task_id
+
+    @property
     def group_id(self) -> str | None:
         """The innermost task group around it."""
         return None if self.task_group is None else self.task_group.group_id
@@ -106,24 +113,35 @@ class Node(Linkable):
         """The line of the DAG file that defines this task."""
         return self.at.line
 
+    @property
     def roots(self) -> Sequence[Node]:
         return (self,)
 
+    @property
     def leaves(self) -> Sequence[Node]:
         return (self,)
+
+    def as_setup(self) -> Self:
+        """Make this task a setup, see authoring/setup_teardown."""
+        raise NotImplementedError
+
+    def as_teardown(self, *, setups: Any = None, on_failure_fail_dagrun: bool | None = None) -> Self:
+        """Make this task a teardown, see authoring/setup_teardown."""
+        raise NotImplementedError
 
     def checks(self) -> Arguments:
         """Argument checks whose errors name this task and its line."""
         raise NotImplementedError
 
 
-class Group(Linkable):
+class Group(Linkable, Relatives):
     """A task group, as its tasks, its DAG and inner groups see it."""
 
     at: Location
     dag: Graph[Any]
     parent_group: Group | None
     group_id: str
+    label: str
     default_args: dict[str, Any]
     prefix_group_id: bool
     tooltip: str
@@ -144,9 +162,30 @@ class Group(Linkable):
         return None if self.expansion is None else self.expansion.spec()
 
     @property
+    def node_id(self) -> str:
+        return self.group_id
+
+    @property
+    def is_root(self) -> bool:
+        """Whether it is the group that contains the whole DAG, see Graph.task_group."""
+        return not self.group_id
+
+    @property
+    def upstream_task_ids(self) -> set[str]:  # type: ignore[override]
+        """The tasks outside of the group directly upstream of its tasks."""
+        tasks = {task.task_id: task for task in self.iter_tasks()}
+        return {name for task in tasks.values() for name in task.upstream_task_ids} - tasks.keys()
+
+    @property
+    def downstream_task_ids(self) -> set[str]:  # type: ignore[override]
+        """The tasks outside of the group directly downstream of its tasks."""
+        tasks = {task.task_id: task for task in self.iter_tasks()}
+        return {name for task in tasks.values() for name in task.downstream_task_ids} - tasks.keys()
+
+    @property
     def spec(self) -> dict[str, Any]:
         """The group as data."""
-        parent = None if self.parent_group is None else self.parent_group.group_id
+        parent = None if self.parent_group is None or self.parent_group.is_root else self.parent_group.group_id
         return {"group_id": self.group_id, "parent": parent, "tooltip": self.tooltip}
 
     def child_id(self, label: str) -> str:
@@ -161,7 +200,39 @@ class Group(Linkable):
             else:
                 yield child
 
+    def get_roots(self) -> Sequence[Node]:
+        """`roots`, as Airflow also names them."""
+        return self.roots
+
+    def get_leaves(self) -> Sequence[Node]:
+        """`leaves`, as Airflow also names them."""
+        return self.leaves
+
+    def topological_sort(self) -> list[Node | Group]:
+        """The tasks and groups directly in this group, each after those that it comes after."""
+        owner = {task.task_id: child for child in self.children.values() for task in _inside(child)}
+        order = sorted_by_edges(
+            {
+                child.node_id: {owner[name].node_id for name in child.upstream_task_ids & owner.keys()}
+                for child in self.children.values()
+            }
+        )
+        return [self.children[name] for name in order]
+
+    def as_setup(self) -> Self:
+        """Make its first tasks setups."""
+        for task in self.roots:
+            task.as_setup()
+        return self
+
+    def as_teardown(self, *, setups: Any = None, on_failure_fail_dagrun: bool | None = None) -> Self:
+        """Make its last tasks teardowns of `setups`, see the method of tasks."""
+        for task in self.leaves:
+            task.as_teardown(setups=setups, on_failure_fail_dagrun=on_failure_fail_dagrun)
+        return self
+
     def has_task(self, task: Node) -> bool:
+        """Whether a task is in this group or in a group inside it."""
         return any(one is task for one in self.iter_tasks())
 
     def get_child_by_label(self, label: str) -> Node | Group:
@@ -174,12 +245,14 @@ class Group(Linkable):
         if not isinstance(child, Group):
             child.task_group = self
 
+    @property
     def roots(self) -> Sequence[Node]:
         """The tasks without an upstream task in the group."""
         tasks = list(self.iter_tasks())
         ids = {task.task_id for task in tasks}
         return [task for task in tasks if not task.upstream_task_ids & ids]
 
+    @property
     def leaves(self) -> Sequence[Node]:
         """The tasks with only teardowns of the group after them: a task after the group does not wait for teardowns."""
         tasks = {task.task_id: task for task in self.iter_tasks()}
@@ -189,7 +262,7 @@ class Group(Linkable):
         return [task for task in ends if not (task.is_setup and task.downstream_task_ids & tasks.keys())] or ends
 
 
-class Graph(Generic[NodeT]):
+class Graph(TaskLists, Generic[NodeT]):
     """A DAG, as its tasks and groups see it."""
 
     dag_id: str
@@ -216,6 +289,22 @@ class Graph(Generic[NodeT]):
     def fileloc(self) -> str:
         """The file that defines this DAG."""
         return self.at.file
+
+    @property
+    def task_group(self) -> Group:
+        """The group that contains the whole DAG. Its ID is empty."""
+        whole = Group()
+        whole.at, whole.dag, whole.parent_group, whole.group_id, whole.label = self.at, self, None, "", ""
+        whole.default_args, whole.prefix_group_id, whole.tooltip, whole.expansion = {}, False, "", None
+        groups = (group for group in self.task_group_dict.values() if group.parent_group is None or group.parent_group.is_root)
+        tasks = (task for task in self.task_dict.values() if task.task_group is None or task.task_group.is_root)
+        children: list[Node | Group] = [*tasks, *groups]
+        whole.children = {child.node_id: child for child in children}
+        return whole
+
+    def set_dependency(self, upstream_task_id: str, downstream_task_id: str) -> None:
+        """Add the edge between two tasks that are in this DAG."""
+        link(self.task_dict[upstream_task_id], self.task_dict[downstream_task_id])
 
     def add_task(self, task: NodeT) -> None:
         """Add `task`. DuplicateTaskError names the lines of two tasks with the same ID."""
@@ -262,6 +351,10 @@ class Graph(Generic[NodeT]):
         return f"{label}__{number}"
 
 
+def _inside(child: Node | Group) -> Iterator[Node]:
+    yield from child.iter_tasks() if isinstance(child, Group) else (child,)
+
+
 def owner_of(task_id: object, dag: Graph[Any] | None) -> str:
     """The subject of an error message about a task."""
     task = f"Task {task_id!r}" if task_id is not None else "A task"
@@ -298,8 +391,8 @@ def flat(value: Any) -> list[Linkable]:
 
 def join(before: Linkable, after: Linkable, label: str | None = None) -> None:
     """Add all edges from one operand to the other, each with the label."""
-    roots = after.roots()
-    for upstream in before.leaves():
+    roots = after.roots
+    for upstream in before.leaves:
         for downstream in roots:
             link(upstream, downstream)
             if label is not None and upstream.dag is not None:

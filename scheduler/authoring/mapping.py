@@ -162,6 +162,10 @@ class MappedOperator(AbstractOperator):
         return self.kind
 
     @property
+    def is_mapped(self) -> bool:
+        return True
+
+    @property
     def expand_spec(self) -> dict[str, Any]:
         return self.expansion.spec()
 
@@ -173,7 +177,7 @@ class MappedOperator(AbstractOperator):
                 fields = ", ".join(self.template_fields) or "none"
                 raise self.checks().refuse(f"{name} cannot take the result of a task; template fields can ({fields}).")
         for result in (*results_in(templated), *self.expansion.results()):
-            for upstream in result.leaves():
+            for upstream in result.leaves:
                 link(upstream, self)
 
     def unmap(self, context: Mapping[str, Any], map_index: int) -> AbstractOperator:

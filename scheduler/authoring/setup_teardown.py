@@ -66,7 +66,7 @@ def mark_teardown(task: Node, *, setups: Any = None, on_failure_fail_dagrun: boo
     if on_failure_fail_dagrun is not None:
         task.on_failure_fail_dagrun = checks.boolean("on_failure_fail_dagrun", on_failure_fail_dagrun)
     for one in [] if setups is None else flat(setups):
-        for setup in one.leaves():
+        for setup in one.leaves:
             mark_setup(setup)
             link(setup, task)
 
@@ -88,7 +88,7 @@ class Block:
 
     def add_task(self, *tasks: Any) -> None:
         """Add tasks that were created outside the block."""
-        scope.made(*(root for task in flat(tasks) for root in task.roots()))
+        scope.made(*(root for task in flat(tasks) for root in task.roots))
 
     def close(self, *, link_tasks: bool) -> None:
         """End the block, and add its edges if `link_tasks`."""

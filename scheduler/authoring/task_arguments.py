@@ -8,11 +8,25 @@ from scheduler.authoring import fields
 from scheduler.authoring.arguments import ID_MAX_LENGTH, Arguments
 from scheduler.authoring.fields import Field, anything, boolean, callbacks, choice, duration, integer, limit, moment, optional, text
 from scheduler.authoring.graph import Graph, Group
+from scheduler.authoring.retry_policy import RetryPolicy
 from scheduler.authoring.trigger_rule import TriggerRule
 from scheduler.authoring.weights import RULES
 
 DEFAULT_POOL = "default_pool"
 Callbacks = Callable[..., Any] | Sequence[Callable[..., Any]] | None
+
+
+class CallbackAttribute:
+    """The callbacks of one event of a task or a DAG, as an attribute with the name of its argument."""
+
+    def __init__(self, event: str) -> None:
+        self.event = event
+
+    def __get__(self, owner: Any, kind: type | None = None) -> Any:
+        return self if owner is None else owner.callbacks[self.event]
+
+    def __set__(self, owner: Any, value: Callbacks) -> None:
+        owner.callbacks[self.event] = () if value is None else (value,) if callable(value) else tuple(value)
 
 
 def _multiplier(checks: Arguments, name: str, value: object) -> float:
@@ -33,6 +47,12 @@ def _pool(checks: Arguments, name: str, value: object) -> str:
     return pool
 
 
+def _policy(checks: Arguments, name: str, value: object) -> object:
+    if value is not None and not callable(getattr(value, "evaluate", None)):
+        raise checks.refuse(f"{name} must be a RetryPolicy, not {value!r}; write ExceptionRetryPolicy(rules=[...]).")
+    return value
+
+
 class TaskArguments(TypedDict, total=False):
     """The arguments of every operator; None takes a value from the settings. Those without a Field place the task in a DAG."""
 
@@ -43,6 +63,9 @@ class TaskArguments(TypedDict, total=False):
     owner: Annotated[str, Field("airflow", anything)]
     doc: Annotated[str | None, Field(None, anything)]
     doc_md: Annotated[str | None, Field(None, anything)]
+    doc_json: Annotated[str | None, Field(None, anything)]
+    doc_yaml: Annotated[str | None, Field(None, anything)]
+    doc_rst: Annotated[str | None, Field(None, anything)]
     retries: Annotated[int | None, Field(None, optional(integer(least=0)))]
     retry_delay: Annotated[timedelta | float | None, Field(None, optional(duration(zero_allowed=True)))]
     retry_exponential_backoff: Annotated[bool | float, Field(False, _multiplier)]
@@ -70,6 +93,9 @@ class TaskArguments(TypedDict, total=False):
     on_failure_callback: Annotated[Callbacks, Field(None, callbacks)]
     on_retry_callback: Annotated[Callbacks, Field(None, callbacks)]
     on_skipped_callback: Annotated[Callbacks, Field(None, callbacks)]
+    retry_policy: Annotated[RetryPolicy | None, Field(None, _policy)]
+    logger_name: Annotated[str | None, Field(None, optional(text))]
+    allow_nested_operators: Annotated[bool, Field(True, boolean)]
     email: Annotated[str | Iterable[str] | None, Field(None, fields.one_or_more)]
     email_on_failure: Annotated[bool, Field(True, boolean)]
     email_on_retry: Annotated[bool, Field(True, boolean)]

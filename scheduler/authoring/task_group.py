@@ -81,8 +81,8 @@ class TaskGroup(Group):
                         "a task of a mapped group cannot have trigger_rule='always', because it must wait for the expansion."
                     )
             for result in self.expansion.results():
-                for upstream in result.leaves():
-                    for root in self.roots():
+                for upstream in result.leaves:
+                    for root in self.roots:
                         link(upstream, root)
 
     def __repr__(self) -> str:

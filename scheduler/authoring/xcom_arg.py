@@ -31,9 +31,11 @@ class XComArg(Markable):
         self.key = key
         self.path = path
 
+    @property
     def roots(self) -> Sequence[Node]:
-        return self.leaves()
+        return self.leaves
 
+    @property
     def leaves(self) -> Sequence[Node]:
         return (self.operator,)
 
@@ -159,8 +161,9 @@ class CombinedResult(XComArg):
                 raise fault(f"Only results of tasks can be joined, not {part!r} ({type(part).__name__}).")
         self.parts = tuple(parts)
 
+    @property
     def leaves(self) -> Sequence[Node]:
-        return list(dict.fromkeys(operator for part in self.parts for operator in part.leaves()))
+        return list(dict.fromkeys(operator for part in self.parts for operator in part.leaves))
 
     def __getitem__(self, item: str | int) -> XComArg:
         raise fault(f"{self!r} takes no subscript; use .map(lambda entry: entry[{item!r}]).")

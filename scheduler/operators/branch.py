@@ -113,7 +113,7 @@ def resolve(operator: Operator, names: Iterable[str]) -> set[str]:
                 f"The branch {operator.task_id!r} chose {name!r}, which is not a task or task group"
                 f"{near(name, [*dag.task_dict, *dag.task_group_dict])}"
             )
-        chosen |= {name} if group is None else {task.task_id for task in group.roots()}
+        chosen |= {name} if group is None else {task.task_id for task in group.roots}
     return chosen
 
 

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-HEAVY = ("sqlalchemy", "celery", "kombu", "redis", "pyspark", "psycopg2", "pydantic", "jinja2", "croniter")
+HEAVY = ("sqlalchemy", "celery", "kombu", "redis", "pyspark", "psycopg2", "pydantic", "jinja2", "croniter", "pendulum")
 
 
 def test_importing_scheduler_loads_nothing_heavy() -> None:

@@ -64,7 +64,6 @@ def test_a_dag_may_have_several_deadlines_and_callbacks_with_arguments() -> None
         (lambda: DeadlineAlert(DeadlineReference.DAGRUN_QUEUED_AT, 3600, late), "interval must be a timedelta"),
         (lambda: DeadlineAlert(DeadlineReference.DAGRUN_QUEUED_AT, HOUR, "module.late"), "callback must be a function"),
         (lambda: SyncCallback("module.late"), "pass the function, not its path"),
-        (lambda: DeadlineReference.FIXED_DATETIME(datetime(2026, 1, 1)), "has no time zone"),
         (lambda: DeadlineReference.AVERAGE_RUNTIME(2, min_runs=3), "min_runs is 3 and must not be more than max_runs, 2"),
         (lambda: DAG("d", deadline=HOUR), "deadline must be a DeadlineAlert or a list of them"),
         (lambda: DAG("d", sla_miss_callback="late"), "sla_miss_callback must be a function"),

@@ -11,7 +11,7 @@ from support.tries import NOON, Ti, run
 
 from scheduler import DAG, task
 from scheduler.authoring import deferral
-from scheduler.authoring.deferral import TaskDeferred, TaskRescheduled
+from scheduler.authoring.deferral import TaskRescheduled
 from scheduler.exceptions import (
     DagError,
     FailTask,
@@ -20,6 +20,7 @@ from scheduler.exceptions import (
     SkipTask,
     TaskDeferralError,
     TaskDeferralTimeout,
+    TaskDeferred,
     TaskTimeout,
 )
 from scheduler.operators import BaseOperator, TriggerDagRunOperator

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.exceptions import TaskTimeout
+from scheduler.exceptions import TaskStopped, TaskTimeout
 from workers.guard import Guard
-from workers.outcome import TaskStopped
 
 
 @pytest.fixture

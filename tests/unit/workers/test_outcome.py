@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.exceptions import FailTask, SkipTask, XComError
+from scheduler.exceptions import FailTask, SkipTask, TaskStopped, XComError
 from scheduler.serialized.tasks import SerializedTask
 from workers import outcome
-from workers.outcome import Fail, Retry, Skip, TaskStopped
+from workers.outcome import Fail, Retry, Skip
 
 
 def attempt(*, number: int = 1, max_tries: int = 3, **task: Any) -> outcome.Try:

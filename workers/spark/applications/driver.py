@@ -8,10 +8,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from scheduler.exceptions import FailTask, TaskTimeout
+from scheduler.exceptions import FailTask, TaskStopped, TaskTimeout
 from scheduler.operators import process
 from scheduler.settings import Settings
-from workers.outcome import TaskStopped
 from workers.spark import archive, java
 from workers.spark.applications.following import LOOK_S, Followed, end_for, say
 from workers.spark.clusters import command, connect

@@ -5,17 +5,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from scheduler.authoring import context
+from scheduler.authoring import context, execution
 from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.connection import Connection
-from scheduler.exceptions import FailTask, NotFoundError, PacelineError, TaskTimeout
+from scheduler.exceptions import FailTask, NotFoundError, PacelineError, TaskStopped, TaskTimeout
 from scheduler.masking import secrets_masker
 from scheduler.operators.spark_submit import SUBMITTER, SparkOperator
 from scheduler.settings import Settings
 from scheduler.store.worker.external_jobs import ExternalJob
 from workers import progress
-from workers.outcome import TaskStopped
-from workers.runtimes import python
 from workers.spark import java, reachable
 from workers.spark.applications import driver
 from workers.spark.applications.following import Followed, end_for, say
@@ -32,7 +30,7 @@ UI_TIMEOUT_S = 2.0
 
 def run(operator: AbstractOperator, values: context.Context, settings: Settings, jobs: Jobs) -> object:
     """Run a task of the operators in scheduler/operators/spark_submit."""
-    return python.run(operator, {**values, SUBMITTER: Submitter(values, settings, jobs)})
+    return execution.run(operator, {**values, SUBMITTER: Submitter(values, settings, jobs)})
 
 
 class Submitter:

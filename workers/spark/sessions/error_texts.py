@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 
-from scheduler.exceptions import TaskTimeout
-from workers.outcome import TaskStopped
+from scheduler.exceptions import TaskStopped, TaskTimeout
 from workers.spark.sessions.python_side import PACKAGES
 
 

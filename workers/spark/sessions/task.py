@@ -8,14 +8,13 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from scheduler.authoring import context
+from scheduler.authoring import context, execution
 from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.exceptions import FailTask, PacelineError
 from scheduler.settings import Settings
 from workers.guard import Logging
 from workers.logs import stamp, worker_log
 from workers.progress import Look
-from workers.runtimes import python
 from workers.spark import archive, causes, conf, frames
 from workers.spark.sessions import configuration, error_texts, python_side, session, session_pool, watch
 from workers.spark.sessions.jvm import JvmError
@@ -60,7 +59,7 @@ def run(
         with session.until_end(warm, begun) as spark:
             _pickle_by_value(settings.dags_folder)
             with watched(watch.look(warm)):
-                result = python.run(operator, {**values, "spark": spark, "sc": spark.sparkContext})
+                result = execution.run(operator, {**values, "spark": spark, "sc": spark.sparkContext})
                 python_side.restore_modules()
                 result = frames.stored(result, operator, values["ti"], settings)
         _warn_about_tables(warm.jvm.tables - tables)

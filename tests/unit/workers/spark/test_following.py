@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from scheduler.exceptions import TaskStopped
 from scheduler.settings.sections import Spark
 from scheduler.store.worker.external_jobs import ExternalJob
-from workers.outcome import TaskStopped
 from workers.spark.applications.following import Followed, end_for
 from workers.spark.applications.jobs import NoJobs
 from workers.spark.clusters.status import ApplicationLivesError, Ids, Phase, Status, StatusUnknownError, UnreachableError

@@ -1,0 +1,97 @@
+"""The execution of one try of an operator: render its templates, call its methods in order, and let it clean up when stopped."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from scheduler.authoring import retry_policy, running
+from scheduler.authoring.abstract_operator import AbstractOperator
+from scheduler.authoring.deferral import TaskRescheduled, decode
+from scheduler.authoring.templates import Renderer
+from scheduler.exceptions import AirflowRescheduleException, DownstreamTasksSkipped, TaskStopped, TaskTimeout
+
+
+def run(operator: AbstractOperator, values: running.Context) -> object:
+    """Render the template fields, then execute; `get_current_context()` works inside both, and is what the label is made from."""
+    with running.current(values):
+        try:
+            result = _execute(operator, values)
+        except Exception as error:
+            with suppress(Exception):  # the task's own error is the one to report
+                _label(operator, values)
+            if (
+                operator.retry_policy is not None
+                and (decided := retry_policy.apply(operator.retry_policy, error, values)) is not error
+            ):
+                raise decided from error
+            raise
+        _label(operator, values)
+        return result
+
+
+def _execute(operator: AbstractOperator, values: running.Context) -> object:
+    values["task"] = values["ti"].task = rendered = operator.render(values)
+    values["ti"].rendered_fields = rendered.rendered_fields
+    resume = values["ti"].resume or {}
+    try:
+        if "method" in resume:
+            result = rendered.resume_execution(*_continuation(resume), values)
+        else:
+            rendered.pre_execute(values)
+            result = rendered.execute(values)
+        rendered.post_execute(values, result)
+    except AirflowRescheduleException as error:
+        raise TaskRescheduled(max(0.0, (error.reschedule_date - values["ti"].now()).total_seconds()), resume) from None
+    except DownstreamTasksSkipped as error:
+        values["ti"].skip(error.tasks)
+        result = None
+    except BaseException as error:
+        if _was_stopped(error):
+            _kill(rendered)
+        elif isinstance(error, Exception):
+            _store_links(rendered, values)
+        raise
+    _store_links(rendered, values)
+    return result
+
+
+def _was_stopped(error: BaseException | None) -> bool:
+    """Whether a timeout or a stop ended the task. Libraries such as py4j wrap it in an error of their own."""
+    while error is not None and not isinstance(error, TaskTimeout | TaskStopped):
+        error = error.__context__
+    return error is not None
+
+
+def _kill(operator: AbstractOperator) -> None:
+    """Let the operator end what it started. The worker kills the process if that takes too long."""
+    try:
+        operator.on_kill()
+    except Exception:
+        operator.log.exception("on_kill() of task %s failed", operator.task_id)
+
+
+def _store_links(operator: AbstractOperator, values: running.Context) -> None:
+    """Push each extra link as an XCom with the key that Airflow uses, and log it."""
+    for link in operator.operator_extra_links:
+        try:
+            address = link.get_link(operator, ti_key=values["ti"])
+            values["ti"].xcom_push(key=link.xcom_key, value=address)
+            operator.log.info("%s: %s", link.name, address)
+        except Exception:
+            operator.log.exception("The link %s of task %s cannot be created", type(link).__name__, operator.task_id)
+
+
+def _label(operator: AbstractOperator, values: running.Context) -> None:
+    """Name an instance of a mapped task by its map_index_template."""
+    if operator.map_index_template is not None and values["ti"].map_index >= 0:
+        renderer = Renderer(operator.dag, owner=f"Task {operator.task_id!r}")
+        values["ti"].set_map_label(str(renderer.render(operator.map_index_template, values, "map_index_template")))
+
+
+def _continuation(resume: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The method with which a deferred task continues, and its arguments."""
+    if "error" in resume:
+        return "__fail__", {"error": resume["error"]}
+    if "event" not in resume:
+        return "__timeout__", {}
+    return resume["method"], {**decode(resume.get("kwargs") or {}), "event": decode(resume["event"])}
