@@ -4,22 +4,35 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from scheduler.authoring import macros
+    from scheduler.authoring.airflow_conf import conf
+    from scheduler.authoring.airflow_sdk import DagRunState, Metadata, TaskInstanceState, WeightRule, get_parsing_context
     from scheduler.authoring.asset import Asset, AssetAlias, AssetAll, AssetAny
     from scheduler.authoring.connection import Connection
+    from scheduler.authoring.context import TaskInstance
     from scheduler.authoring.dag import DAG, dag
     from scheduler.authoring.deadline import AsyncCallback, DeadlineAlert, DeadlineReference, SyncCallback
     from scheduler.authoring.edges import Label, chain, chain_linear, cross_downstream
+    from scheduler.authoring.hook import BaseHook
+    from scheduler.authoring.notifier import BaseNotifier
+    from scheduler.authoring.object_storage import ObjectStoragePath
     from scheduler.authoring.operator import BaseOperator
-    from scheduler.authoring.params import Param
+    from scheduler.authoring.operator_link import BaseOperatorLink
+    from scheduler.authoring.params import Param, ParamsDict
+    from scheduler.authoring.retry_policy import ExceptionRetryPolicy, RetryAction, RetryDecision, RetryPolicy, RetryRule
     from scheduler.authoring.running import get_current_context
     from scheduler.authoring.state_store import NEVER_EXPIRE
     from scheduler.authoring.task_group import TaskGroup, task_group
+    from scheduler.authoring.templates import literal
     from scheduler.authoring.trigger_rule import TriggerRule
+    from scheduler.authoring.typed_context import Context
     from scheduler.authoring.variable import Variable
     from scheduler.authoring.xcom_arg import XComArg
     from scheduler.masking.secrets_masker import mask_secret
     from scheduler.operators.asset import asset
+    from scheduler.operators.branch import BaseBranchOperator, BranchMixIn, SkipMixin
     from scheduler.operators.decorators import task
+    from scheduler.operators.python import BaseAsyncOperator
     from scheduler.operators.sensor import BaseSensorOperator, PokeReturnValue
     from scheduler.operators.setup_teardown import setup, teardown
     from scheduler.timetables import (
@@ -41,31 +54,55 @@ __all__ = [
     "AssetAny",
     "AssetOrTimeSchedule",
     "AsyncCallback",
+    "BaseAsyncOperator",
+    "BaseBranchOperator",
+    "BaseHook",
+    "BaseNotifier",
     "BaseOperator",
+    "BaseOperatorLink",
     "BaseSensorOperator",
+    "BranchMixIn",
     "Connection",
+    "Context",
     "CronDataIntervalTimetable",
     "CronTriggerTimetable",
+    "DagRunState",
     "DeadlineAlert",
     "DeadlineReference",
     "DeltaDataIntervalTimetable",
     "DeltaTriggerTimetable",
     "EventsTimetable",
+    "ExceptionRetryPolicy",
     "Label",
+    "Metadata",
     "MultipleCronTriggerTimetable",
+    "ObjectStoragePath",
     "Param",
+    "ParamsDict",
     "PokeReturnValue",
+    "RetryAction",
+    "RetryDecision",
+    "RetryPolicy",
+    "RetryRule",
+    "SkipMixin",
     "SyncCallback",
     "TaskGroup",
+    "TaskInstance",
+    "TaskInstanceState",
     "TriggerRule",
     "Variable",
+    "WeightRule",
     "XComArg",
     "asset",
     "chain",
     "chain_linear",
+    "conf",
     "cross_downstream",
     "dag",
     "get_current_context",
+    "get_parsing_context",
+    "literal",
+    "macros",
     "mask_secret",
     "setup",
     "task",
@@ -75,22 +112,34 @@ __all__ = [
 
 #: The names that each module defines. The command line and short-lived processes need hardly any of them.
 _NAMES = {
+    "scheduler.authoring.airflow_conf": ["conf"],
+    "scheduler.authoring.airflow_sdk": ["DagRunState", "Metadata", "TaskInstanceState", "WeightRule", "get_parsing_context"],
     "scheduler.authoring.asset": ["Asset", "AssetAlias", "AssetAll", "AssetAny"],
     "scheduler.authoring.connection": ["Connection"],
+    "scheduler.authoring.context": ["TaskInstance"],
     "scheduler.authoring.dag": ["DAG", "dag"],
     "scheduler.authoring.deadline": ["AsyncCallback", "DeadlineAlert", "DeadlineReference", "SyncCallback"],
     "scheduler.authoring.edges": ["Label", "chain", "chain_linear", "cross_downstream"],
+    "scheduler.authoring.hook": ["BaseHook"],
+    "scheduler.authoring.notifier": ["BaseNotifier"],
+    "scheduler.authoring.object_storage": ["ObjectStoragePath"],
     "scheduler.authoring.operator": ["BaseOperator"],
-    "scheduler.authoring.params": ["Param"],
+    "scheduler.authoring.operator_link": ["BaseOperatorLink"],
+    "scheduler.authoring.params": ["Param", "ParamsDict"],
+    "scheduler.authoring.retry_policy": ["ExceptionRetryPolicy", "RetryAction", "RetryDecision", "RetryPolicy", "RetryRule"],
     "scheduler.authoring.running": ["get_current_context"],
     "scheduler.authoring.state_store": ["NEVER_EXPIRE"],
     "scheduler.authoring.task_group": ["TaskGroup", "task_group"],
+    "scheduler.authoring.templates": ["literal"],
     "scheduler.authoring.trigger_rule": ["TriggerRule"],
+    "scheduler.authoring.typed_context": ["Context"],
     "scheduler.authoring.variable": ["Variable"],
     "scheduler.authoring.xcom_arg": ["XComArg"],
     "scheduler.masking.secrets_masker": ["mask_secret"],
     "scheduler.operators.asset": ["asset"],
+    "scheduler.operators.branch": ["BaseBranchOperator", "BranchMixIn", "SkipMixin"],
     "scheduler.operators.decorators": ["task"],
+    "scheduler.operators.python": ["BaseAsyncOperator"],
     "scheduler.operators.sensor": ["BaseSensorOperator", "PokeReturnValue"],
     "scheduler.operators.setup_teardown": ["setup", "teardown"],
     "scheduler.timetables": [
@@ -107,6 +156,10 @@ _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
+    if name == "macros":
+        return importlib.import_module("scheduler.authoring.macros")
+    if name == "__version__":
+        return importlib.import_module("scheduler.authoring.airflow_sdk").version()
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(importlib.import_module(_MODULES[name]), name)

@@ -20,6 +20,7 @@ from scheduler.authoring.setup_teardown import Block, Markable
 from scheduler.authoring.signatures import construct, parameters, required, with_defaults
 from scheduler.authoring.task_arguments import CALLBACKS, HOOKS, CallbackAttribute, TaskArguments
 from scheduler.authoring.templated import Templated
+from scheduler.authoring.templates import Literal
 from scheduler.authoring.xcom_arg import XComArg, results_in
 from scheduler.exceptions import DagError, PacelineError, TaskDeferralError, TaskDeferralTimeout, TaskDeferred
 
@@ -290,7 +291,7 @@ class AbstractOperator(Markable, Node, Templated, metaclass=OperatorMeta):
 
     def text(self, name: str, value: Any) -> Any:
         """The checked value of an argument that must be a non-empty str, or the result of a task, or a param."""
-        return value if isinstance(value, XComArg | params_.DagParam) else self.checks().text(name, value)
+        return value if isinstance(value, XComArg | params_.DagParam | Literal) else self.checks().text(name, value)
 
     def checks(self) -> Arguments:
         """Argument checks whose errors name this task and its line."""

@@ -10,6 +10,8 @@ from typing import Any
 from scheduler.authoring.source import fault
 
 MAX_LENGTH = 1500
+#: The URI of an alias is its name after this.
+ALIAS = "alias:"
 _PASSWORD = re.compile(r"^[a-z][a-z0-9+.-]*://[^/@]*:[^/@]*@", re.IGNORECASE)
 
 
@@ -76,7 +78,17 @@ class Asset(Condition):
         self.group = _checked("group", group)
         self.extra = dict(extra or {})
         if list(watchers):
-            raise fault(f"Asset {self.name!r}: watchers are not supported; update it by a task or `paceline assets update`.")
+            raise fault(
+                f"Asset {self.name!r}: watchers are not supported; write a DAG whose task waits with a deferrable sensor and has "
+                "the asset as an outlet."
+            )
+
+    @classmethod
+    def ref(cls, *, name: str | None = None, uri: str | None = None) -> Any:
+        """An asset of another DAG file by its name or its URI. By its name it can only be an inlet."""
+        if (name is None) == (uri is None):
+            raise fault("Asset.ref() takes either a name or a URI.")
+        return AssetRef(name) if name is not None else cls(uri=uri)
 
     def is_met(self, updated: Collection[str]) -> bool:
         return self.uri in updated
@@ -90,6 +102,20 @@ class Asset(Condition):
     @property
     def summary(self) -> str:
         return self.name
+
+
+class AssetAlias(Asset):
+    """A name for assets that are known only when a task runs: `outlet_events[AssetAlias("x")].add(Asset(uri))` updates them.
+
+    A DAG with the alias in its schedule runs after each update through the alias.
+    """
+
+    def __init__(self, name: str, *, group: str = "asset") -> None:
+        super().__init__(name=name, uri=ALIAS + name, group=group)
+
+    @classmethod
+    def ref(cls, *, name: str | None = None, uri: str | None = None) -> Any:
+        raise fault("AssetAlias has no ref(); write AssetAlias(name).")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,13 +166,6 @@ class AssetAny(_Several):
 
     def is_met(self, updated: Collection[str]) -> bool:
         return any(part.is_met(updated) for part in self.parts)
-
-
-class AssetAlias:
-    """Not supported: creating one raises a DagError."""
-
-    def __init__(self, *given: object, **others: object) -> None:
-        raise fault("AssetAlias is not supported; name the assets themselves.")
 
 
 def from_spec(spec: Mapping[str, Any]) -> Condition:

@@ -6,9 +6,12 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
-from scheduler.authoring.asset import Asset
+from scheduler.authoring.asset import Asset, AssetAlias
+from scheduler.exceptions import PacelineError
 
 E = TypeVar("E")
+#: The key in the extra of an alias with the assets that a task updated through it.
+ADDED = "__assets__"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,10 +100,17 @@ class OutletEvent:
     def __init__(self, asset: Asset) -> None:
         self.asset = asset
         self.extra: dict[str, Any] = {}
+        #: Of an alias: the assets that this task updates through it.
+        self.added: list[tuple[Asset, Mapping[str, Any]]] = []
 
-    def add(self, extra: Mapping[str, Any]) -> None:
-        """Add keys to `extra`."""
-        self.extra |= extra
+    def add(self, asset: Asset | Mapping[str, Any], extra: Mapping[str, Any] | None = None) -> None:
+        """Of an alias: update `asset`, with this extra. Of an asset: add the keys of a dict to `extra`."""
+        if isinstance(asset, Asset):
+            if not isinstance(self.asset, AssetAlias):
+                raise PacelineError(f"add() takes an asset only for an alias; {self.asset.name!r} is an asset itself.")
+            self.added.append((asset, {**self.extra, **(extra or {})}))
+        else:
+            self.extra |= asset
 
 
 @dataclass(eq=False, repr=False)
@@ -114,5 +124,11 @@ class OutletEvents(_ByAsset[OutletEvent]):
         return {asset.uri: (asset, OutletEvent(asset)) for asset in self._outlets}
 
     def to_xcom(self) -> dict[str, Any]:
-        """{uri: {"extra": ...}} for the outlets that have an extra, see store/dags/assets."""
-        return {uri: {"extra": dict(event.extra)} for uri, (_, event) in self._events.items() if event.extra}
+        """{uri: {"extra": ...}} for the outlets that have an extra, see store/dags/assets. That of an alias has its assets."""
+        extras = {uri: dict(event.extra) for uri, (_, event) in self._events.items() if event.extra}
+        extras |= {
+            uri: {ADDED: [{"uri": one.uri, "name": one.name, "extra": dict(extra)} for one, extra in event.added]}
+            for uri, (_, event) in self._events.items()
+            if event.added
+        }
+        return {uri: {"extra": extra} for uri, extra in extras.items()}

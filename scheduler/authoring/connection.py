@@ -8,6 +8,7 @@ from typing import Any, Protocol, Self
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from scheduler.authoring import running
+from scheduler.authoring.providers import hook_of
 from scheduler.exceptions import NotFoundError, PacelineError
 from scheduler.masking import secrets_masker
 
@@ -128,6 +129,14 @@ class Connection:
             return uri
         flat = all(isinstance(value, str) for value in extra.values()) and EXTRA_KEY not in extra
         return f"{uri}?{urlencode(extra if flat else {EXTRA_KEY: self.extra})}"
+
+    def get_hook(self, *, hook_params: dict[str, Any] | None = None) -> Any:
+        """A hook for this connection, see scheduler/authoring/providers. NotFoundError if no installed package has one."""
+        return hook_of(self, hook_params)
+
+    def get_extra_dejson(self, nested: bool = False) -> dict[str, Any]:
+        """`extra` as a dict."""
+        return self.extra_dejson
 
     def as_dict(self) -> dict[str, Any]:
         """All fields, including the password, with `extra` as a dict."""

@@ -44,6 +44,17 @@ class Params(dict[str, Any]):
             raise AttributeError(f"There is no param {name!r}{near(name, self)}")
         return self[name]
 
+    def dump(self) -> dict[str, Any]:
+        """The params as a plain dict."""
+        return dict(self)
+
+    def validate(self) -> dict[str, Any]:
+        """The params as a plain dict; those of a run are checked when it is created."""
+        return dict(self)
+
+
+ParamsDict = Params
+
 
 class DagParam:
     """A param as a value in the DAG file, for template fields and arguments of @task functions. A run replaces it."""

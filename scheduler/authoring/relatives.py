@@ -64,11 +64,12 @@ class Relatives:
 
     def get_flat_relative_ids(self, *, upstream: bool = False, depth: int | None = None) -> set[str]:
         """The IDs of all tasks downstream (or upstream) of this one, at most `depth` edges away."""
+        tasks = {} if self.dag is None else self.dag.task_dict
         found: set[str] = set()
         added = self.get_direct_relative_ids(upstream)
         while added and (depth is None or depth > 0):
             found |= added
-            added = {name for task in self._tasks(added) for name in task.get_direct_relative_ids(upstream)} - found
+            added = {other for name in added for other in tasks[name].get_direct_relative_ids(upstream)} - found
             depth = None if depth is None else depth - 1
         return found
 

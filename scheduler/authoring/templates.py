@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from operator import methodcaller
 from pathlib import Path
@@ -28,6 +29,21 @@ DATE_FORMATS: Mapping[str, Callable[[datetime], str]] = {
     "ts": datetime.isoformat,
     "ts_nodash": methodcaller("strftime", "%Y%m%dT%H%M%S"),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A value that is not a template, see `literal`."""
+
+    value: Any
+
+    def resolve(self, _context: Mapping[str, Any]) -> Any:
+        return self.value
+
+
+def literal(value: Any) -> Any:
+    """A value for a template field that is passed as it is: `bash_command=literal("echo {{ this }}")`."""
+    return Literal(value)
 
 
 class Renderer:
@@ -54,7 +70,7 @@ class Renderer:
     def _render(self, value: Any, context: Mapping[str, Any], field: str) -> Any:
         if isinstance(value, str):
             return self._render_text(value, context, field)
-        if isinstance(value, XComArg | DagParam):
+        if isinstance(value, XComArg | DagParam | Literal):
             return value.resolve(context)
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             return type(value)(*self._render_items(value, context, field))

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, overload
 
-from scheduler.authoring import tested
 from scheduler.authoring.graph import Node
 from scheduler.authoring.setup_teardown import Markable
 from scheduler.authoring.source import fault
@@ -66,14 +64,11 @@ class XComArg(Markable):
             "loop over it; loop inside the task that receives it."
         )
 
-    def __bool__(self) -> bool:
-        """True, as for any object; a DagError if the DAG file tests the result itself."""
-        if text := tested.tested(sys._getframe(1)):
-            raise fault(
-                f"The {self._shown()} is known only after it has run, so the DAG file cannot test it in `{text}`; "
-                "decide in a @task.branch or @task.short_circuit, or write `is not None` to ask whether there is a task."
-            )
-        return True
+    def __bool__(self) -> NoReturn:
+        raise fault(
+            f"The {self._shown()} is known only after it has run, so the DAG file cannot test it; decide in a @task.branch or "
+            "@task.short_circuit, or write `is not None` to ask whether there is a task."
+        )
 
     def __contains__(self, item: object) -> NoReturn:
         self.__iter__()

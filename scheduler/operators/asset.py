@@ -1,12 +1,12 @@
 """`@asset`: a function that updates one asset, as a DAG with one task."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Unpack
 
 from scheduler.authoring import asset as assets
 from scheduler.authoring import context as task_context
-from scheduler.authoring.asset import Asset, AssetRef
+from scheduler.authoring.asset import Asset, AssetAll, AssetRef
 from scheduler.authoring.dag import DAG
 from scheduler.authoring.task_arguments import TaskArguments
 from scheduler.operators.python import PythonOperator
@@ -35,30 +35,57 @@ class AssetOperator(PythonOperator):
         return super().call({**inputs, **context, "self": self.outlets[0], "context": context})
 
 
-def asset(
-    *,
-    schedule: Any,
-    name: str | None = None,
-    uri: str | None = None,
-    group: str = "asset",
-    extra: Mapping[str, Any] | None = None,
-    dag_id: str | None = None,
-    **dag_arguments: Any,
-) -> Callable[[Callable[..., Any]], Asset]:
-    """Decorate the function that updates an asset: it becomes the only task of a DAG. The decorated name is the Asset.
+class AssetDecorator:
+    """`@asset` and `@asset.multi`: decorate the function that updates assets. It becomes the only task of a DAG."""
 
-    The task and by default the asset have the name of the function, and the DAG by default that of the asset.
-    `dag_arguments` are further arguments of DAG. A parameter of the function that is neither `self`, `context` nor a context
-    variable, and has no default, is the name of an asset that it reads.
-    """
+    def __call__(
+        self,
+        *,
+        schedule: Any,
+        name: str | None = None,
+        uri: str | None = None,
+        group: str = "asset",
+        extra: Mapping[str, Any] | None = None,
+        dag_id: str | None = None,
+        **dag_arguments: Any,
+    ) -> Callable[[Callable[..., Any]], Asset]:
+        """Decorate the function that updates one asset. The decorated name is the Asset.
 
-    def make(function: Callable[..., Any]) -> Asset:
-        outlet = assets.Asset(name=name or function.__name__, uri=uri, group=group, extra=extra)
-        with DAG(dag_id or outlet.name, **{"schedule": schedule, "doc_md": function.__doc__, **dag_arguments}):
-            AssetOperator(task_id=function.__name__, python_callable=function, outlets=[outlet])
-        return outlet
+        The task and by default the asset have the name of the function, and the DAG by default that of the asset.
+        `dag_arguments` are further arguments of DAG. A parameter of the function that is neither `self`, `context` nor a
+        context variable, and has no default, is the name of an asset that it reads.
+        """
 
-    return make
+        def make(function: Callable[..., Any]) -> Asset:
+            outlet = assets.Asset(name=name or function.__name__, uri=uri, group=group, extra=extra)
+            with DAG(dag_id or outlet.name, **{"schedule": schedule, "doc_md": function.__doc__, **dag_arguments}):
+                _make_task(function, [outlet])
+            return outlet
+
+        return make
+
+    def multi(
+        self, *, schedule: Any, outlets: Sequence[Asset], name: str | None = None, dag_id: str | None = None, **dag_arguments: Any
+    ) -> Callable[[Callable[..., Any]], AssetAll]:
+        """Decorate the function that updates all of `outlets`. The decorated name is the condition that all are updated."""
+
+        def make(function: Callable[..., Any]) -> AssetAll:
+            with DAG(dag_id or name or function.__name__, **{"schedule": schedule, "doc_md": function.__doc__, **dag_arguments}):
+                _make_task(function, list(outlets))
+            return AssetAll(*outlets)
+
+        return make
+
+
+asset = AssetDecorator()
+
+
+def _make_task(function: Any, outlets: list[Asset]) -> None:
+    """The task of the DAG. The function may have a @task decorator with arguments of its own."""
+    if hasattr(function, "override"):
+        function.override(outlets=outlets)()
+    else:
+        AssetOperator(task_id=function.__name__, python_callable=function, outlets=outlets)
 
 
 def _inputs(function: Callable[..., Any]) -> list[str]:

@@ -1,13 +1,13 @@
 """Branches: tasks that choose which of their downstream tasks run. The others are skipped."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.arguments import near
 from scheduler.authoring.dag import DAG
 from scheduler.authoring.operator import Operator
-from scheduler.exceptions import FailTask
+from scheduler.exceptions import DownstreamTasksSkipped, FailTask
 from scheduler.operators.python import PythonOperator
 
 #: A task ID, the ID of a task group (for its first tasks), several of these, or None for no task.
@@ -29,6 +29,33 @@ class BaseBranchOperator(Operator):
 
     def execute(self, context: Mapping[str, Any]) -> object:
         return follow(self, self.choose_branch(context), context)
+
+
+class SkipMixin:
+    """A base class beside Operator, for operators that skip downstream tasks themselves."""
+
+    branches: ClassVar[bool] = True
+
+    def skip(self, ti: Any, tasks: Iterable[Any]) -> NoReturn:
+        """End this try with success, and skip these downstream tasks (operators, or their IDs)."""
+        names = [getattr(task, "task_id", task) for task in tasks]
+        if names:
+            record({"ti": ti}, "skipped", names)
+        raise DownstreamTasksSkipped(tasks=names)
+
+    def skip_all_except(self, ti: Any, branch_task_ids: Choice) -> None:
+        """Skip the direct downstream tasks that are neither chosen nor downstream of a chosen task."""
+        assert isinstance(self, AbstractOperator), "a base class of operators"
+        follow(self, branch_task_ids, {"ti": ti})
+
+
+class BranchMixIn(SkipMixin):
+    """A base class beside Operator, for operators that choose which downstream tasks run."""
+
+    def do_branch(self, context: Mapping[str, Any], branches_to_execute: Choice) -> Choice:
+        """Skip the direct downstream tasks that are neither chosen nor downstream of a chosen task. Returns the choice."""
+        self.skip_all_except(context["ti"], branches_to_execute)
+        return branches_to_execute
 
 
 class BranchPythonOperator(PythonOperator, BaseBranchOperator):
@@ -61,14 +88,14 @@ class ShortCircuitOperator(PythonOperator):
         condition = self.call(context)
         if not condition:
             dag = dag_of(self)
-            below = transitive(dag, self.task_id) if self.ignore_downstream_trigger_rules else self.downstream_task_ids
+            below = self.get_flat_relative_ids() if self.ignore_downstream_trigger_rules else self.downstream_task_ids
             if skipped := [name for name in below if not dag.task_dict[name].is_teardown]:
                 record(context, "skipped", skipped)
                 context["ti"].skip(sorted(skipped))
         return condition
 
 
-def follow(operator: Operator, choice: Choice, context: Mapping[str, Any]) -> object:
+def follow(operator: AbstractOperator, choice: Choice, context: Mapping[str, Any]) -> object:
     """Skip the direct downstream tasks that are neither chosen nor downstream of a chosen task. Returns the choice.
 
     A chosen task further downstream, or elsewhere in the DAG, is decided by its own trigger rule, as in Airflow.
@@ -77,7 +104,7 @@ def follow(operator: Operator, choice: Choice, context: Mapping[str, Any]) -> ob
     dag, direct = dag_of(operator), operator.downstream_task_ids
     chosen = resolve(operator, names)
     # A join below both the branch and a chosen task is not skipped: its trigger rule sees the skipped tasks.
-    kept = chosen.union(*(transitive(dag, name) for name in chosen))
+    kept = chosen.union(*(dag.task_dict[name].get_flat_relative_ids() for name in chosen))
     if direct:
         record(context, "followed", direct & kept)
     context["ti"].skip(sorted(direct - kept))
@@ -102,7 +129,7 @@ def listed(choice: Choice) -> list[Any]:
     return sorted(names) if isinstance(choice, set | frozenset) else names
 
 
-def resolve(operator: Operator, names: Iterable[str]) -> set[str]:
+def resolve(operator: AbstractOperator, names: Iterable[str]) -> set[str]:
     """The task IDs of a choice, in which a group stands for its first tasks; FailTask names what does not exist."""
     dag = dag_of(operator)
     chosen: set[str] = set()
@@ -115,16 +142,6 @@ def resolve(operator: Operator, names: Iterable[str]) -> set[str]:
             )
         chosen |= {name} if group is None else {task.task_id for task in group.roots}
     return chosen
-
-
-def transitive(dag: DAG, task_id: str) -> set[str]:
-    """All transitive downstream tasks of a task."""
-    downstream: set[str] = set()
-    added: Collection[str] = dag.task_dict[task_id].downstream_task_ids
-    while added:
-        downstream |= set(added)
-        added = {below for name in added for below in dag.task_dict[name].downstream_task_ids} - downstream
-    return downstream
 
 
 def dag_of(operator: AbstractOperator) -> DAG:

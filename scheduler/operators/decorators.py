@@ -19,12 +19,14 @@ from scheduler.operators.branch import BranchPythonOperator, ShortCircuitOperato
 from scheduler.operators.pyspark import PySparkOperator
 from scheduler.operators.python import PythonOperator, returns_mapping
 from scheduler.operators.sensor import PythonSensor
+from scheduler.operators.virtualenv import (
+    BranchExternalPythonOperator,
+    BranchPythonVirtualenvOperator,
+    ExternalPythonOperator,
+    PythonVirtualenvOperator,
+)
 
 _LATER = (
-    "virtualenv",
-    "external_python",
-    "branch_virtualenv",
-    "branch_external_python",
     "docker",
     "kubernetes",
     "stub",
@@ -36,6 +38,10 @@ _KINDS: Mapping[str, type[Operator]] = {
     "short_circuit": ShortCircuitOperator,
     "sensor": PythonSensor,
     "pyspark": PySparkOperator,
+    "virtualenv": PythonVirtualenvOperator,
+    "external_python": ExternalPythonOperator,
+    "branch_virtualenv": BranchPythonVirtualenvOperator,
+    "branch_external_python": BranchExternalPythonOperator,
 }
 
 

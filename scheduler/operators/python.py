@@ -1,15 +1,18 @@
 """Tasks that call a Python function, whose parameters with the name of a context variable receive its value."""
 
+import asyncio
 import functools
 import inspect
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, ClassVar, Unpack
 
 from scheduler.authoring import context as task_context
+from scheduler.authoring.airflow_sdk import Metadata
 from scheduler.authoring.operator import Operator
 from scheduler.authoring.task_arguments import TaskArguments
 from scheduler.authoring.xcom_arg import XComArg
+from scheduler.exceptions import XComError
 
 _POSITIONAL = frozenset({inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD})
 
@@ -52,8 +55,21 @@ class PythonOperator(Operator):
     def execute(self, context: Mapping[str, Any]) -> object:
         return self.call(context)
 
+    @property
+    def is_async(self) -> bool:
+        """Whether the function is a coroutine function."""
+        return inspect.iscoroutinefunction(self.python_callable)
+
     def call(self, context: Mapping[str, Any]) -> Any:
         """Call the function with its arguments and the context variables that it has parameters for."""
+        args, kwargs = self.arguments(context)
+        result = self.python_callable(*args, **kwargs)
+        if inspect.iscoroutine(result):
+            return asyncio.run(result)
+        return _drained(result, context) if inspect.isgeneratorfunction(self.python_callable) else result
+
+    def arguments(self, context: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """The positional and named arguments of the call."""
         offered = {**context, "templates_dict": self.templates_dict}
         parameters = _parameters(self.python_callable)
         args = self._placed(parameters, offered)
@@ -63,7 +79,7 @@ class PythonOperator(Operator):
         else:
             by_name = {p.name for p in parameters if p.kind in {p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY}}
             filled = {name: offered[name] for name in offered.keys() & by_name if name not in positional}
-        return self.python_callable(*args, **filled | dict(self.op_kwargs))
+        return args, filled | dict(self.op_kwargs)
 
     def _placed(self, parameters: list[inspect.Parameter], offered: Mapping[str, Any]) -> list[Any]:
         """The positional arguments, with the reserved ones inserted at their positions."""
@@ -79,8 +95,8 @@ class PythonOperator(Operator):
         function = self.python_callable
         if not callable(function):
             raise checks.refuse(f"python_callable must be a function, not {function!r}.")
-        if inspect.iscoroutinefunction(function):
-            raise checks.refuse("an async function is not supported yet; call asyncio.run(...) in a plain one.")
+        if inspect.isasyncgenfunction(function):
+            raise checks.refuse("an async function cannot yield; return a list.")
         if not isinstance(self.op_args, Sequence | XComArg) or isinstance(self.op_args, bytes):
             raise checks.refuse(f"op_args must be a list, not {self.op_args!r}.")
         if not isinstance(self.op_kwargs, Mapping | XComArg | str):
@@ -108,6 +124,33 @@ class PythonOperator(Operator):
         except TypeError as error:
             name = getattr(self.python_callable, "__name__", "python_callable")
             raise self.checks().refuse(f"{name}{signature} cannot be called with these arguments: {error}.") from None
+
+
+class BaseAsyncOperator(Operator):
+    """Base class of operators that are coroutines. Subclasses implement `aexecute`; the task runs it to its end."""
+
+    async def aexecute(self, context: Mapping[str, Any]) -> object:
+        """Do the work of one try; the return value becomes the XCom `return_value`."""
+        raise NotImplementedError(f"{type(self).__name__} has no aexecute().")
+
+    def execute(self, context: Mapping[str, Any]) -> object:
+        return asyncio.run(self.aexecute(context))
+
+
+def _drained(generator: Generator[Any, Any, Any], context: Mapping[str, Any]) -> Any:
+    """The return value of a generator. The Metadata that it yields become extras of asset events."""
+    while True:
+        try:
+            yielded = next(generator)
+        except StopIteration as ended:
+            return ended.value
+        if not isinstance(yielded, Metadata):
+            raise XComError(f"A task can yield only Metadata, not {yielded!r}; return a list instead.")
+        events = context["outlet_events"]
+        if yielded.alias is not None:
+            events[yielded.alias].add(yielded.asset, extra=yielded.extra)
+        else:
+            events[yielded.asset].add(yielded.extra)
 
 
 def returns_mapping(function: Callable[..., Any]) -> bool:

@@ -2,7 +2,7 @@
 
 from scheduler.operators.sensor import BaseSensorOperator, PokeReturnValue, PythonSensor
 from scheduler.sensors.bash import BashSensor
-from scheduler.sensors.external import ExternalTaskSensor
+from scheduler.sensors.external import ExternalTaskMarker, ExternalTaskSensor
 from scheduler.sensors.file import FileSensor
 from scheduler.sensors.times import DateTimeSensor, DayOfWeekSensor, TimeDeltaSensor, TimeSensor, WaitSensor
 
@@ -11,6 +11,7 @@ __all__ = [
     "BashSensor",
     "DateTimeSensor",
     "DayOfWeekSensor",
+    "ExternalTaskMarker",
     "ExternalTaskSensor",
     "FileSensor",
     "PokeReturnValue",

@@ -6,10 +6,33 @@ from datetime import datetime, timedelta
 from typing import Any, Unpack
 
 from scheduler.authoring.external import Target, Verdict, judge
+from scheduler.authoring.task_arguments import TaskArguments
 from scheduler.exceptions import FailTask, SkipTask
+from scheduler.operators.empty import EmptyOperator
 from scheduler.operators.sensor import DeferrableArguments, DeferrableSensor
 from scheduler.states import RunState, TaskState
 from scheduler.triggers import ExternalTrigger
+
+
+class ExternalTaskMarker(EmptyOperator):
+    """Marks a task of another DAG that depends on this one. Clearing this task does not clear the other, unlike in Airflow."""
+
+    template_fields: Sequence[str] = ("external_dag_id", "external_task_id", "logical_date")
+
+    def __init__(
+        self,
+        *,
+        external_dag_id: str,
+        external_task_id: str,
+        logical_date: str | datetime | None = "{{ logical_date.isoformat() }}",
+        recursion_depth: int = 10,
+        **kwargs: Unpack[TaskArguments],
+    ) -> None:
+        super().__init__(**kwargs)
+        self.external_dag_id = self.checks().text("external_dag_id", external_dag_id)
+        self.external_task_id = self.checks().text("external_task_id", external_task_id)
+        self.logical_date: Any = logical_date.isoformat() if isinstance(logical_date, datetime) else logical_date
+        self.recursion_depth = self.checks().integer("recursion_depth", recursion_depth, least=1)
 
 
 class ExternalTaskSensor(DeferrableSensor):

@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from scheduler.authoring.asset import Condition
+from scheduler.authoring.asset import ALIAS, Condition
+from scheduler.authoring.asset_events import ADDED
 from scheduler.serialized.dag import SerializedDag, next_timetable
 from scheduler.services.service import AT_ONCE, Result, TimedService, each
 from scheduler.settings import Settings
@@ -94,7 +95,18 @@ def _updates(dag: SerializedDag, success: Success) -> list[Update]:
     # By name and not by number: in a newer version of the run, the task can have another number, or be missing.
     no = dag.number.get(success.task_id)
     outlets = () if no is None else dag.tasks[no].outlets
-    return [Update(uri=uri, extra=success.extras.get(uri, {}), by=success) for uri in outlets]
+    return [update for uri in outlets for update in _of_outlet(uri, success)]
+
+
+def _of_outlet(uri: str, success: Success) -> list[Update]:
+    """The update of an asset. For an alias, those of the assets that the task added, and one of the alias for each of them."""
+    extra = success.extras.get(uri, {})
+    if not uri.startswith(ALIAS):
+        return [Update(uri=uri, extra=extra, by=success)]
+    added = [(one["uri"], one["extra"]) for one in extra.get(ADDED, ())]
+    return [Update(uri=asset, extra=own, by=success) for asset, own in added] + [
+        Update(uri=uri, extra={**own, "asset": asset}, by=success) for asset, own in added
+    ]
 
 
 @commit_point("asset")

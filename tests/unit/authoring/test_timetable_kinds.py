@@ -8,7 +8,7 @@ from dateutil.relativedelta import relativedelta
 
 from scheduler import DAG
 from scheduler.authoring import asset, timetable
-from scheduler.authoring.asset import Asset, AssetAlias, AssetAll, AssetAny
+from scheduler.authoring.asset import Asset, AssetAll, AssetAny
 from scheduler.authoring.timetable import Continuous, Cron, CronInterval, Delta, DeltaInterval, Events, UpdatedOrTime, WhenUpdated
 from scheduler.authoring.timetables.base import RunTimes
 from scheduler.exceptions import DagError, TimetableError
@@ -331,7 +331,6 @@ def test_a_schedule_that_cannot_be_understood_is_refused(schedule: object, words
         (lambda: Asset("a\nb"), "control characters"),
         (lambda: Asset("s3://user:secret@host/x"), "must not contain a password"),
         (lambda: Asset("a", watchers=[1]), "watchers are not supported"),
-        (lambda: AssetAlias("a"), "AssetAlias is not supported"),
         (lambda: AssetAll(), "needs one or more assets"),
     ],
 )  # fmt: skip

@@ -1,0 +1,47 @@
+"""The hooks of installed packages for Airflow, by the type of a connection."""
+
+import pkgutil
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any
+
+from scheduler.exceptions import NotFoundError
+
+#: The entry points of packages for Airflow. Each is a function that returns the description of the package.
+PROVIDERS = "apache_airflow_provider"
+
+
+def hook_of(connection: Any, hook_params: dict[str, Any] | None = None) -> Any:
+    """A hook for a connection, of the class that an installed package for Airflow names for its type.
+
+    `hook_params` are further arguments of the class. NotFoundError if no package names one.
+    """
+    found = _classes().get(connection.conn_type)
+    if found is None:
+        raise NotFoundError(
+            f"No installed package has a hook for connections of the type {connection.conn_type!r} (connection "
+            f"{connection.conn_id!r}); install one on the workers, or create the client yourself from Connection.get()."
+        )
+    path, argument = found
+    hook = pkgutil.resolve_name(path)
+    return hook(**{argument: connection.conn_id, **(hook_params or {})})
+
+
+@cache
+def _classes() -> dict[str, tuple[str, str]]:
+    """The import path of the hook and the name of its argument for the connection, by the type of connections."""
+    found = {}
+    for point in entry_points(group=PROVIDERS):
+        about: dict[str, Any] = point.load()()
+        for one in about.get("connection-types", ()):
+            path = one["hook-class-name"]
+            found[one["connection-type"]] = (path, one.get("conn-id-argument") or "")
+    return {kind: (path, argument or _argument(path)) for kind, (path, argument) in found.items()}
+
+
+def _argument(path: str) -> str:
+    """The name of the argument that takes the connection: an attribute of the class, as in Airflow."""
+    try:
+        return str(pkgutil.resolve_name(path).conn_name_attr)
+    except (ImportError, AttributeError):
+        return "conn_id"

@@ -1,0 +1,68 @@
+"""The type of the context, for editors and type checkers: `def execute(self, context: Context)`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypedDict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+
+    from pendulum import DateTime
+
+    from scheduler.authoring.abstract_operator import AbstractOperator
+    from scheduler.authoring.asset import Asset
+    from scheduler.authoring.asset_events import AssetEvents, OutletEvents
+    from scheduler.authoring.connection import Connections
+    from scheduler.authoring.context import DagRun, TaskInstance
+    from scheduler.authoring.dag import DAG
+    from scheduler.authoring.params import Params
+    from scheduler.authoring.state_store import AssetStateStores, TaskStateStore
+    from scheduler.authoring.variable import Variables
+
+
+class Context(TypedDict, total=False):
+    """The values that a running task gets. A run without a logical date has no `logical_date`, `ds` and `ts` keys."""
+
+    asset_state_store: AssetStateStores
+    conf: Mapping[str, Any]
+    conn: Connections
+    dag: DAG
+    dag_run: DagRun
+    data_interval_end: DateTime | None
+    data_interval_start: DateTime | None
+    ds: str
+    ds_nodash: str
+    exception: BaseException | str | None
+    expanded_ti_count: int | None
+    inlet_events: AssetEvents
+    inlets: list[Asset]
+    logical_date: DateTime
+    macros: Any
+    map_index: int
+    map_index_template: str | None
+    outlet_events: OutletEvents
+    outlets: list[Asset]
+    params: Params
+    prev_data_interval_end_success: DateTime | None
+    prev_data_interval_start_success: DateTime | None
+    prev_end_date_success: DateTime | None
+    prev_start_date_success: DateTime | None
+    reason: str | None
+    run_id: str
+    start_date: datetime
+    #: The session and context of Spark, in PySpark tasks.
+    spark: Any
+    sc: Any
+    task: AbstractOperator
+    task_instance: TaskInstance
+    task_instance_key_str: str
+    task_state_store: TaskStateStore
+    templates_dict: Mapping[str, Any] | None
+    test_mode: bool
+    ti: TaskInstance
+    triggering_asset_events: Mapping[Asset, Sequence[Any]]
+    ts: str
+    ts_nodash: str
+    ts_nodash_with_tz: str
+    var: Variables

@@ -1,0 +1,329 @@
+"""The names of airflow.sdk beside DAG and task: hooks, notifiers, literals, options, object storage, asset aliases."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.tries import Ti, run
+
+import scheduler
+from scheduler import (
+    DAG,
+    Asset,
+    AssetAlias,
+    BaseAsyncOperator,
+    BaseHook,
+    BaseNotifier,
+    BaseOperator,
+    DagRunState,
+    Metadata,
+    ObjectStoragePath,
+    SkipMixin,
+    TaskInstanceState,
+    WeightRule,
+    asset,
+    conf,
+    get_parsing_context,
+    literal,
+    macros,
+    task,
+)
+from scheduler.authoring import providers
+from scheduler.authoring.asset import AssetRef
+from scheduler.authoring.asset_events import OutletEvents
+from scheduler.authoring.connection import Connection
+from scheduler.authoring.scope import collect
+from scheduler.dagfiles import advice, load
+from scheduler.exceptions import DagError, DownstreamTasksSkipped, NotFoundError, PacelineError, SettingsError, XComError
+from scheduler.operators import BashOperator, EmptyOperator, PythonOperator
+from scheduler.sensors import ExternalTaskMarker
+from scheduler.services import assets as service
+from scheduler.store.dags.assets import Success
+
+
+class Shop(BaseHook):
+    conn_name_attr = "shop_conn_id"
+
+    def __init__(self, shop_conn_id: str = "shop", depth: int = 0) -> None:
+        super().__init__()
+        self.shop_conn_id, self.depth = shop_conn_id, depth
+
+
+def describe() -> dict[str, Any]:
+    return {"connection-types": [{"connection-type": "shop", "hook-class-name": f"{__name__}.Shop"}]}
+
+
+@pytest.fixture
+def _provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    point = EntryPoint("shop", f"{__name__}:describe", providers.PROVIDERS)
+    monkeypatch.setattr(providers, "entry_points", lambda group: [point])
+    providers._classes.cache_clear()
+    yield
+    providers._classes.cache_clear()
+
+
+@pytest.mark.usefixtures("_provider")
+def test_an_installed_package_has_the_hook_of_a_connection() -> None:
+    hook = Connection(conn_id="c", conn_type="shop").get_hook(hook_params={"depth": 3})
+
+    assert (type(hook).__name__, hook.shop_conn_id, hook.depth) == ("Shop", "c", 3)
+    assert hook.log.name.endswith("Shop")
+    with pytest.raises(NotFoundError, match="No installed package has a hook for connections of the type 'none'"):
+        Connection(conn_id="c", conn_type="none").get_hook()
+
+
+class Mail(BaseNotifier):
+    template_fields = ("text",)
+    sent: list[str] = []
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text
+
+    def notify(self, context: Any) -> None:
+        self.sent.append(self.text)
+
+
+def test_a_notifier_is_a_callback_with_templates() -> None:
+    with DAG("d", schedule=None, user_defined_macros={"team": "blue"}) as dag:
+        mail = Mail("{{ team }}: {{ run_id }}")
+        EmptyOperator(task_id="t", on_failure_callback=mail)
+
+    mail({"dag": dag, "run_id": "r1"})
+    mail({"dag": dag, "run_id": "r2"})
+
+    assert Mail.sent == ["blue: r1", "blue: r2"]
+
+
+def test_a_literal_is_no_template() -> None:
+    with DAG("d", schedule=None) as dag:
+        PythonOperator(task_id="t", python_callable=lambda *args: list(args), op_args=[literal("{{ ds }}"), "{{ ds }}"])
+
+    assert run(dag.get_task("t"))[0] == ["{{ ds }}", "2026-03-04"]
+
+
+def test_options_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__CORE__DAGS_FOLDER", "/dags")
+    monkeypatch.setenv("PACELINE_CORE_PARALLELISM", "7")
+    monkeypatch.setenv("AIRFLOW__OWN__LIST", "a, b")
+
+    assert conf.get("core", "dags_folder") == "/dags" and conf.getint("core", "parallelism") == 7
+    assert conf.getlist("own", "list") == ["a", "b"] and conf.getsection("own") == {"list": "a, b"}
+    assert conf.getboolean("core", "load_examples", fallback=False) is False and not conf.has_option("core", "none")
+    with pytest.raises(SettingsError, match=r"There is no option \[core\] none; set AIRFLOW__CORE__NONE"):
+        conf.get("core", "none")
+    with pytest.raises(SettingsError, match="must be true or false"):
+        conf.getboolean("core", "dags_folder")
+
+
+def test_small_names() -> None:
+    assert (TaskInstanceState.SUCCESS, DagRunState.FAILED, WeightRule.UPSTREAM) == ("success", "failed", "upstream")
+    assert get_parsing_context() == (None, None) and macros.ds_add("2026-01-01", 1) == "2026-01-02"
+    assert scheduler.__version__
+
+
+def test_paths_of_object_storage(tmp_path: Path) -> None:
+    base = ObjectStoragePath(f"file://{tmp_path}/data")
+    base.mkdir(exist_ok=True)
+    base.mkdir(exist_ok=True)
+    path = base / "a" / "b.csv"
+    path.parent.mkdir()
+
+    assert path.write_text("ä") == 2 and path.read_text() == "ä" and path.exists() and path.is_file()
+    assert [one.name for one in path.parent.iterdir()] == ["b.csv"] == [one.name for one in base.glob("*/*.csv")]
+    path.move(base / "c.csv")
+    assert not path.exists() and (base / "c.csv").size() == 2
+    with (base / "c.csv").open("rb") as file:
+        assert file.read() == "ä".encode()
+    s3 = ObjectStoragePath("s3://aws_default@bucket/key", anon=True) / "x.txt"
+    assert (s3.conn_id, s3.bucket, s3.key, s3.stem, str(s3)) == (
+        "aws_default", "bucket", "key/x.txt", "x", "s3://aws_default@bucket/key/x.txt",
+    )  # fmt: skip
+    assert s3 == ObjectStoragePath(str(s3)) and s3.parent.storage_options == {"anon": True}
+
+
+class Later(BaseAsyncOperator):
+    async def aexecute(self, context: Any) -> int:
+        await asyncio.sleep(0)
+        return 3
+
+
+def test_coroutines_are_run() -> None:
+    with DAG("d", schedule=None) as dag:
+        Later(task_id="operator")
+
+        @task
+        async def function(one: int, ds: str = "") -> list[Any]:
+            await asyncio.sleep(0)
+            return [one, ds]
+
+        function(1)
+
+    assert run(dag.get_task("operator"))[0] == 3 and run(dag.get_task("function"))[0] == [1, "2026-03-04"]
+
+
+def test_a_generator_yields_metadata_of_its_outlets() -> None:
+    one, alias = Asset("one"), AssetAlias("alias")
+    with DAG("d", schedule=None) as dag:
+
+        @task(outlets=[one, alias])
+        def function(outlet_events: OutletEvents | None = None) -> Iterator[Metadata]:
+            yield Metadata(one, {"rows": 1})
+            yield Metadata(Asset("two"), {"rows": 2}, alias=alias)
+            assert outlet_events is not None
+            seen.append(outlet_events.to_xcom())
+            return 5
+
+        @task
+        def wrong() -> Iterator[int]:
+            yield 1
+
+        function()
+        wrong()
+    seen: list[Any] = []
+
+    assert run(dag.get_task("function"))[0] == 5
+    assert seen == [
+        {
+            "one": {"extra": {"rows": 1}},
+            "alias:alias": {"extra": {"__assets__": [{"uri": "two", "name": "two", "extra": {"rows": 2}}]}},
+        }
+    ]
+    with pytest.raises(XComError, match="A task can yield only Metadata, not 1"):
+        run(dag.get_task("wrong"))
+
+
+def test_an_alias_updates_the_assets_that_were_added_and_itself() -> None:
+    outlets = OutletEvents([AssetAlias("x")])
+    outlets[AssetAlias("x")].add(Asset("s3://a"), extra={"n": 1})
+    extras = {uri: value["extra"] for uri, value in json.loads(json.dumps(outlets.to_xcom())).items()}
+    success = Success(1, 0, "d", "r", "t", -1, None, extras)  # type: ignore[arg-type]
+
+    updates = service._of_outlet("alias:x", success)
+
+    assert [(one.uri, one.extra) for one in updates] == [("s3://a", {"n": 1}), ("alias:x", {"n": 1, "asset": "s3://a"})]
+    assert service._of_outlet("alias:y", success) == []
+    with pytest.raises(PacelineError, match="add\\(\\) takes an asset only for an alias"):
+        OutletEvents([Asset("b")])["b"].add(Asset("c"))
+
+
+def test_references_to_assets_of_other_files() -> None:
+    assert Asset.ref(name="a") == AssetRef("a") and Asset.ref(uri="s3://a").uri == "s3://a"
+    with pytest.raises(DagError, match="either a name or a URI"):
+        Asset.ref()
+
+
+def test_one_function_updates_several_assets() -> None:
+    with collect() as made:
+
+        @asset.multi(schedule="@daily", outlets=[Asset("a"), Asset("b")])
+        def both(context: Any) -> None: ...
+
+        @asset(schedule=None)
+        @task(retries=3)
+        def single() -> None: ...
+
+    first, second = made
+    assert (first.dag_id, [one.uri for one in first.get_task("both").outlets]) == ("both", ["a", "b"])  # type: ignore[attr-defined]
+    assert both.uris == ["a", "b"] and second.task_dict["single"].retries == 3
+
+
+class Skipping(BaseOperator, SkipMixin):
+    def execute(self, context: Any) -> None:
+        self.skip(context["ti"], self.downstream_list)
+
+
+class Choosing(BaseOperator, SkipMixin):
+    def execute(self, context: Any) -> None:
+        self.skip_all_except(context["ti"], "a")
+
+
+def test_operators_that_skip_others() -> None:
+    with DAG("d", schedule=None) as dag:
+        Skipping(task_id="all") >> EmptyOperator(task_id="b")
+        Choosing(task_id="some") >> [EmptyOperator(task_id="a"), EmptyOperator(task_id="c")]
+
+    ti = Ti("all")
+    assert run(dag.get_task("all"), ti)[0] is None
+    assert ti.skipped == ["b"] and ti.pushed["skipmixin_key"] == {"skipped": ["b"]}
+    assert run(dag.get_task("some"), ti := Ti("some"))[1].skipped == ["c"]
+    with pytest.raises(DownstreamTasksSkipped):
+        raise DownstreamTasksSkipped(tasks=["b"])
+
+
+def test_a_marker_of_another_dag_does_nothing() -> None:
+    with DAG("d", schedule=None):
+        marker = ExternalTaskMarker(task_id="t", external_dag_id="other", external_task_id="x")
+
+    assert marker.runtime == "empty" and marker.external_dag_id == "other"
+
+
+def test_an_unsupported_name_is_refused_with_its_replacement(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("from scheduler import DAG, AssetWatcher")
+    (tmp_path / "b.py").write_text("from airflow.sdk import PartitionedAtRuntime")
+
+    for file, text in (("a.py", "has no AssetWatcher: write a DAG"), ("b.py", "PartitionedAtRuntime: partitions are not")):
+        with pytest.raises(ImportError) as caught:
+            load.load(tmp_path, file)
+        assert text in str(advice.advice(caught.value, tmp_path / file))
+
+
+# ------------------------------------------------------------------ other Pythons
+
+
+def test_a_function_runs_in_another_python() -> None:
+    with DAG("d", schedule=None) as dag:
+
+        @task.external_python(python=sys.executable, env_vars={"COLOR": "{{ ds }}"})
+        def other(number: int, logical_date: Any, *, ds: str) -> list[Any]:
+            import os
+
+            return [number, str(logical_date), ds, os.environ["COLOR"]]
+
+        @task.branch_external_python(python=sys.executable)
+        def choose() -> str:
+            return "left"
+
+        other(1)
+        choose() >> [EmptyOperator(task_id="left"), EmptyOperator(task_id="right")]
+
+    assert run(dag.get_task("other"))[0] == [1, "2026-03-04 12:00:00+00:00", "2026-03-04", "2026-03-04"]
+    assert run(dag.get_task("choose"))[1].skipped == ["right"]
+
+
+def test_errors_of_another_python() -> None:
+    with DAG("d", schedule=None) as dag:
+
+        @task.external_python(python=sys.executable, skip_on_exit_code=3)
+        def ended(code: int) -> None:
+            import sys
+
+            sys.exit(code)
+
+        @task.external_python(python="/no/python")
+        def missing(ti: Any) -> None: ...
+
+        for code in (3, 4):
+            ended.override(task_id=f"t{code}")(code)
+        missing()
+
+    with pytest.raises(PacelineError, match="which skips the task"):
+        run(dag.get_task("t3"))
+    with pytest.raises(PacelineError, match="failed with exit code 4"):
+        run(dag.get_task("t4"))
+    with pytest.raises(PacelineError, match="'ti' cannot be passed to another Python"):
+        run(dag.get_task("missing"))
+    with pytest.raises(DagError, match="must be a function with a name"), DAG("e", schedule=None):
+        task.virtualenv(task_id="t")(lambda: None)()
+
+
+def test_a_literal_is_a_bash_command() -> None:
+    with DAG("d", schedule=None) as dag:
+        BashOperator(task_id="t", bash_command=literal("echo '{{ ds }}'"))
+
+    assert run(dag.get_task("t"))[0] == "{{ ds }}"
