@@ -10,14 +10,16 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from scheduler.authoring import context, xcom
+from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.dag import DAG
 from scheduler.authoring.external import Counts, Target
 from scheduler.authoring.xcom_arg import RETURN_KEY
 from scheduler.dagfiles.load import LoadedFiles
 from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Settings
-from scheduler.states import RunState, TaskState
+from scheduler.states import FINISHED, RunState, TaskState
 from scheduler.store.worker.deferrals import Awaited
+from workers import context as worker_context
 from workers import logs
 from workers.execute import Executor
 from workers.guard import Guard
@@ -45,9 +47,11 @@ class MemoryRun:
             files=LoadedDag(settings, dag),
             slot=(slot := _OwnSlot.create()),
             guard=Guard(),
-            log=_Terminal(),
+            log=(terminal := _Terminal()),
             continuing=Continuing(slot),
         )
+        #: The exceptions of user code that failed a try, in this order.
+        self.errors = terminal.errors
 
     @property
     def state(self) -> RunState | None:
@@ -67,6 +71,28 @@ class MemoryRun:
                 self._await(min(suspended, key=_due_at))
             else:
                 return
+
+    def rows_of(self, task_id: str) -> Iterator[dict[str, Any]]:
+        """Run the instances of one task that is ready, and yield the row of each. No other task runs."""
+        no = self.store.plan.number[task_id]
+        for one in [self.store.at[no, map_index] for map_index in sorted(self.store.states[no])]:
+            while one.state not in FINISHED:
+                if one.state is TaskState.SCHEDULED:
+                    self.executor.run(*self.store.queue(one))
+                else:
+                    self._await(one)
+            yield self._row(one)
+
+    def context_of(self, operator: AbstractOperator, map_index: int = -1) -> context.Context:
+        """The context of a task that is ready, for its instance with this map index. The run cannot go on afterwards."""
+        no = self.store.plan.number[operator.task_id]
+        one = self.store.at.get((no, map_index)) or self.store.at[no, min(self.store.states[no])]
+        claim = self.store.claim(*self.store.queue(one), WORKER_ID)
+        assert claim is not None, "it was ready"
+        values = worker_context.build(claim, self.store.plan, operator, self.store, self._settings.core)
+        unmapped = operator.unmap(values, claim.map_index)
+        values["task"] = values["ti"].task = worker_context.decided(unmapped, self.store.plan.tasks[no], claim)
+        return values
 
     def _await(self, one: Instance) -> None:
         outcome: dict[str, Any] = {}
@@ -101,6 +127,7 @@ class MemoryRun:
             "state": one.state.value,
             "took_s": round(took.total_seconds(), 3) if took else 0.0,
             "result": None if result is None else xcom.decode(result),
+            "xcoms": {key: xcom.decode(text) for key, text in one.xcoms.items()},
             "reason": one.reason or "",
         }
 
@@ -145,6 +172,9 @@ class _Terminal:
 
     lost = None
 
+    def __init__(self) -> None:
+        self.errors: list[BaseException] = []
+
     def open(self, path: str, header: str) -> None:
         pass
 
@@ -155,6 +185,7 @@ class _Terminal:
         """Write the traceback of `error`. Ctrl-C ends the run, not only the task."""
         if isinstance(error, KeyboardInterrupt):
             raise error
+        self.errors.append(error)
         sys.stderr.write(logs.shown(error))
 
     def close(self) -> None:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 #: Used instead of the number of a run in the database.
 NO_NUMBER = 0
+#: The largest return value that a test may give.
+MAX_GIVEN_BYTES = 1 << 30
 #: The try goes on later, or another one follows it.
 SUSPENDED = frozenset({S.UP_FOR_RETRY, S.UP_FOR_RESCHEDULE, S.DEFERRED})
 
@@ -121,6 +123,30 @@ class MemoryStore:
             one.resume = {**(one.resume or {}), **outcome}
         one.due_at = one.deferral = None
         self._move(one, S.SCHEDULED)
+
+    def end_as_given(self, task_no: int, value: Any) -> None:
+        """Let a task succeed with this return value without running it. A mapped task gets an instance for each entry of a list."""
+        is_mapped = task_no in self.plan.mapped
+        values = list(value) if is_mapped and isinstance(value, list | tuple) else [value]
+        if is_mapped:
+            for place in [place for place in self.at if place[0] == task_no]:
+                del self.at[place]
+            self._create(task_no, range(len(values)))
+        for map_index, one in zip(sorted(self.states[task_no]), values, strict=True):
+            instance = self.at[task_no, map_index]
+            if one is not None:
+                instance.xcoms[RETURN_KEY] = xcom.encode(one, MAX_GIVEN_BYTES)
+            self._move(instance, S.SUCCESS)
+
+    def make_ready(self, task_no: int) -> list[Instance]:
+        """Move the instances of a task to scheduled, whatever its trigger rule."""
+        if (task_no, -1) in self.at and self.plan.tasks[task_no].expand is not None:
+            self._expand(task_no)
+        found = [self.at[task_no, map_index] for map_index in sorted(self.states[task_no])]
+        for one in found:
+            if one.state is S.NONE:
+                self._decide(Decision(task_no, S.SCHEDULED, "", one.map_index))
+        return found
 
     def claim(self, ti_id: int, dispatch_id: str, worker_id: str) -> Claim | None:
         one, run = self.instances[ti_id], self.dag_run

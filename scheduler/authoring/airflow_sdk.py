@@ -1,4 +1,4 @@
-"""Small names of `airflow.sdk`, and those that Paceline does not support with what to write in their place."""
+"""Small names of `airflow.sdk`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -46,31 +46,3 @@ def get_parsing_context() -> ParsingContext:
 def version() -> str:
     """The version of Paceline."""
     return metadata.version("paceline")
-
-
-_PARTITIONS = "partitions are not supported; schedule the DAG with a data interval, and use data_interval_start as the partition"
-#: Names of airflow.sdk that do not exist here, and what to do.
-UNSUPPORTED: Mapping[str, str] = {
-    "AssetWatcher": "write a DAG whose task waits with a deferrable sensor and has the asset as an outlet",
-    "AssetAccessControl": "limit the access of users with `paceline users` instead",
-    "BaseXCom": "values are stored as JSON; write large ones to a file and return its path",
-    "ResumableJobMixin": "SparkSubmitOperator resumes by itself; other operators store their job in task_state_store",
-    "EdgeModifier": "write Label",
-    "deadline_reference": "write one of DeadlineReference",
-    "BaseDeadlineReference": "write one of DeadlineReference",
-    "lineage": "declare inlets and outlets",
-    "result": "the result of a run is the XCom of its last task",
-    "SecretCache": "a worker caches variables and connections itself",
-    "HITLOperator": "let a person trigger a second DAG, with the answer as a param",
-    "ApprovalOperator": "let a person trigger a second DAG, with the answer as a param",
-    **dict.fromkeys(
-        (
-            "AllowedKeyMapper", "ChainMapper", "CronPartitionTimetable", "DayWindow", "FanOutMapper", "FixedKeyMapper",
-            "HourWindow", "IdentityMapper", "MinimumCount", "MonthWindow", "PartitionMapper", "PartitionedAssetTimetable",
-            "PartitionedAtRuntime", "ProductMapper", "QuarterWindow", "RollupMapper", "SegmentWindow", "StartOfDayMapper",
-            "StartOfHourMapper", "StartOfMonthMapper", "StartOfQuarterMapper", "StartOfWeekMapper", "StartOfYearMapper",
-            "WaitForAll", "WeekWindow", "Window", "YearWindow",
-        ),
-        _PARTITIONS,
-    ),
-}  # fmt: skip

@@ -1,6 +1,7 @@
 """The DAG of a DAG file: `with DAG(...)` or `@dag`."""
 
 import functools
+import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
@@ -137,6 +138,19 @@ class DAG(Graph[AbstractOperator]):
         if task_id not in self.task_dict:
             raise NotFoundError(f"DAG {self.dag_id!r} has no task {task_id!r}{near(task_id, self.task_dict)}")
         return self.task_dict[task_id]
+
+    def test(self, logical_date: datetime | None = None, run_conf: Mapping[str, Any] | None = None) -> Any:
+        """Run the DAG in this process, without servers, and print the state of each task: for `if __name__ == "__main__"`.
+
+        Returns a scheduler.testing.results.RunResult. Each task gets one try.
+        """
+        # By name: it runs tasks as a worker does, and authoring must not load workers.
+        runs = importlib.import_module("scheduler.testing.runs")
+        result = runs.run_dag(self, logical_date=logical_date, conf=run_conf)
+        for name, state in result.states.items():
+            print(f"{name}: {state}{': ' + result.reasons[name] if name in result.reasons else ''}")  # noqa: T201
+        runs.end_spark()
+        return result
 
     def validate(self) -> None:
         """Run the checks that need the whole DAG: unfinished partials, cycles, params without a default, default_args."""

@@ -1,24 +1,20 @@
 """Runs a DAG in this process, without a database, broker or workers."""
 
 import contextlib
-import os
 import sys
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
-from scheduler.authoring import context, params
 from scheduler.authoring.dag import DAG
 from scheduler.dagfiles import load, problem
 from scheduler.dagfiles.watch import Watch
 from scheduler.exceptions import DagError, NotFoundError
 from scheduler.masking import output
-from scheduler.serialized.authored import from_dag
-from scheduler.settings import Settings, data_folder
-from workers.memory_run import MemoryRun
-from workers.memory_store import NO_NUMBER
+from scheduler.settings import Settings
+from scheduler.testing import runs
 
 
 def run(settings: Settings, dag_id: str, *, logical_date: datetime, conf: dict[str, Any], quiet: bool = False) -> dict[str, Any]:
@@ -27,35 +23,18 @@ def run(settings: Settings, dag_id: str, *, logical_date: datetime, conf: dict[s
     With `quiet`, the output of tasks goes to stderr. NotFoundError if there is no such DAG; DagError if its file cannot be loaded.
     """
     dag, file = find(settings, dag_id)
-    plan = from_dag(dag, file=file, core=settings.core, scheduler=settings.scheduler)
-    params.check_size(conf, settings.core.max_conf_bytes, dag_id=dag_id)
-    params.check(plan.params, conf, dag_id=dag_id, conf_overrides=settings.core.dag_run_conf_overrides_params)
-    os.environ["PACELINE_HOME"] = str(settings.home)
-    dag_run = context.DagRun(
-        dag_id=dag_id,
-        run_id=f"test__{logical_date.astimezone(UTC).isoformat()}",
-        run_type="manual",
-        logical_date=logical_date,
-        data_interval_start=logical_date,
-        data_interval_end=logical_date,
-        start_date=datetime.now(UTC),
-        run_after=logical_date,
-        conf=conf,
-    )
+    test_run = runs.prepare(dag, settings, file=file, logical_date=logical_date, conf=conf)
     tasks = []
-    test_run = MemoryRun(settings, dag, plan, dag_run, retries=False)
     with contextlib.ExitStack() as stack:
-        # The run is not in the database, so the returned DataFrames would never be deleted.
-        stack.callback(data_folder.delete_run, settings.data_url, dag_id, dag_run.run_id, NO_NUMBER)
-        stack.callback(_end_spark)
+        stack.callback(runs.end_spark)
         stack.enter_context(contextlib.redirect_stdout(sys.stderr if quiet else sys.stdout))
         stack.enter_context(output.masked((1,), (2,)))
-        for row in test_run.rows():
+        for row in runs.finished(settings, test_run):
             if not quiet:
                 index = f"[{row['map_index']}]" if row["map_index"] >= 0 else ""
                 click.echo(f"{row['task_id']}{index}: {row['state']}{': ' + row['reason'] if row['reason'] else ''}")
-            tasks.append(row)
-    return {"dag_id": dag_id, "run_id": dag_run.run_id, "state": str(test_run.state), "tasks": tasks}
+            tasks.append({name: value for name, value in row.items() if name != "xcoms"})
+    return {"dag_id": dag_id, "run_id": test_run.store.dag_run.run_id, "state": str(test_run.state), "tasks": tasks}
 
 
 def find(settings: Settings, dag_id: str) -> tuple[DAG, str]:
@@ -86,10 +65,3 @@ def _mentions(path: Path, dag_id: str) -> bool:
     with contextlib.suppress(OSError):
         return dag_id.encode() in path.read_bytes()
     return False
-
-
-def _end_spark() -> None:
-    if "workers.spark.sessions.session_pool" in sys.modules:
-        from workers.spark.sessions import session_pool
-
-        session_pool.shutdown()

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from scheduler.airflow import hook, names
-from scheduler.airflow.table import RENAMED
+from scheduler.airflow.table import REASONS, RENAMED
 from scheduler.authoring import source
 from scheduler.authoring.arguments import near
 
@@ -85,7 +85,12 @@ def _of_ours(module: str, names: list[str]) -> str:
         modules = [f"scheduler.{name}" for name in ("operators", "sensors", "timetables", "triggers", "exceptions", "quality")]
         return f"There is no module {module}{near(module, ['scheduler', *modules])}"
     missing = [name for name in names if name != "*" and not _has(known, module, name)]
-    return " ".join(f"{module} has no {name!r}{_place(name) or near(name, _public(known))}" for name in missing)
+    return " ".join(
+        f"Paceline has no {name}: {REASONS[name]}."
+        if name in REASONS
+        else f"{module} has no {name!r}{_place(name) or near(name, _public(known))}"
+        for name in missing
+    )
 
 
 def _has(known: object, module: str, name: str) -> bool:

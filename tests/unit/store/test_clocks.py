@@ -21,7 +21,7 @@ TIME = {"time", "time_ns", "localtime", "gmtime", "ctime", "clock_gettime"}
 ALLOWED = {
     "scheduler/api/oidc.py": "how long a person may take to log in at a provider, within minutes",
     "scheduler/process/fault_points.py": "when a fault struck, for the tests that read it",
-    "scheduler/cli/dag_test.py": "a run in this process alone",
+    "scheduler/testing/runs.py": "a run in this process alone",
     "scheduler/cli/progress.py": "what a person is shown",
     "scheduler/cli/queues.py": "what a person is shown",
     "scheduler/flower/queues.py": "what a person is shown",

@@ -1,0 +1,79 @@
+"""The DAG files of a folder, loaded for tests."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from scheduler.authoring.arguments import near
+from scheduler.authoring.dag import DAG
+from scheduler.dagfiles import load, problem
+from scheduler.dagfiles.watch import Watch
+from scheduler.exceptions import DagError, NotFoundError
+from scheduler.serialized.authored import from_dag
+from scheduler.settings import Settings
+
+
+@dataclass
+class DagBag:
+    """The DAGs of a folder by ID, the file of each, and the message for each file that cannot be loaded."""
+
+    folder: Path
+    dags: dict[str, DAG] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+    import_errors: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def dag_ids(self) -> list[str]:
+        return list(self.dags)
+
+    def get_dag(self, dag_id: str) -> DAG:
+        """The DAG with this ID; NotFoundError suggests the nearest one."""
+        if dag_id not in self.dags:
+            broken = f" These files cannot be loaded: {', '.join(self.import_errors)}." if self.import_errors else ""
+            raise NotFoundError(f"No file in {self.folder} defines a DAG {dag_id!r}{near(dag_id, self.dags)}{broken}")
+        return self.dags[dag_id]
+
+    def size(self) -> int:
+        """The number of DAGs."""
+        return len(self.dags)
+
+    def check(self) -> None:
+        """DagError with all messages if a file cannot be loaded."""
+        if self.import_errors:
+            raise DagError("\n".join(f"{file}: {message}" for file, message in self.import_errors.items()))
+
+
+def load_folder(settings: Settings) -> DagBag:
+    """Load every DAG file of the DAGs folder. NotFoundError if there is no such folder."""
+    load.configure(settings.core.default_timezone, airflow_imports=settings.core.airflow_imports)
+    folder = settings.dags_folder
+    with contextlib.closing(Watch(folder, list_interval_s=1, ignore_syntax=settings.core.dag_ignore_file_syntax)) as watch:
+        listing = watch.look()
+    if listing is None:
+        raise NotFoundError(
+            f"There is no DAGs folder {folder}; set `dags_folder` in the settings of pytest, or PACELINE_DAGS_FOLDER."
+        )
+    bag = DagBag(folder)
+    for file in sorted(listing.files):
+        try:
+            found = load_file(settings, file)
+        except (Exception, SystemExit) as error:
+            bag.import_errors[file] = problem.of_exception(error, folder / file, memory_limit_mb=0).message
+            continue
+        for dag_id, dag in found.items():
+            if dag_id in bag.dags:
+                bag.import_errors[file] = f"The DAG {dag_id!r} is also in {bag.files[dag_id]}; rename one."
+            else:
+                bag.dags[dag_id], bag.files[dag_id] = dag, file
+    return bag
+
+
+def load_file(settings: Settings, file: str) -> dict[str, DAG]:
+    """The DAGs of one file of the DAGs folder, checked as a scheduler does. Raises what the file raises."""
+    load.configure(settings.core.default_timezone, airflow_imports=settings.core.airflow_imports)
+    dags = load.load(settings.dags_folder, file)
+    for dag in dags.values():
+        from_dag(dag, file=file, core=settings.core, scheduler=settings.scheduler)
+    return dags

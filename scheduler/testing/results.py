@@ -1,0 +1,102 @@
+"""What a run in memory did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from scheduler.exceptions import PacelineError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """A run of a DAG or of one task. `success` is whether its final state is success.
+
+    `states`, `xcoms` and `reasons` have the keys of `order`: the task IDs in the order in which they ended, and `task[2]` for
+    an instance of a mapped task. `xcoms` holds the return values, `all_xcoms` all keys of each.
+    """
+
+    dag_id: str
+    run_id: str
+    state: str
+    order: tuple[str, ...]
+    states: Mapping[str, str]
+    xcoms: Mapping[str, Any]
+    all_xcoms: Mapping[str, Mapping[str, Any]]
+    #: Why a task instance failed or was skipped.
+    reasons: Mapping[str, str]
+    #: Seconds of each task instance.
+    durations: Mapping[str, float]
+    #: The exceptions of user code that failed a try, in this order.
+    errors: tuple[BaseException, ...] = field(default=(), repr=False)
+
+    @property
+    def success(self) -> bool:
+        return self.state == "success"
+
+    @property
+    def failed(self) -> bool:
+        return self.state == "failed"
+
+    @property
+    def error(self) -> BaseException | None:
+        """The first exception of user code."""
+        return self.errors[0] if self.errors else None
+
+    def raise_for_failure(self) -> None:
+        """Raise the first exception of user code if the run failed; PacelineError with the reasons if there was none."""
+        if self.success:
+            return
+        if self.error is not None:
+            raise self.error
+        why = "; ".join(f"{name}: {self.states[name]}{f' ({reason})' if reason else ''}" for name, reason in self.reasons.items())
+        raise PacelineError(f"The run {self.run_id} of DAG {self.dag_id!r} is {self.state}. {why}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskResult:
+    """A run of one task. `xcoms` holds all that it pushed by key, and `result` its return value.
+
+    For a mapped task, `result` is the list of the return values, and `xcoms` those of its first instance.
+    """
+
+    task_id: str
+    state: str
+    result: Any
+    xcoms: Mapping[str, Any]
+    reason: str
+    #: The tasks that a branch skips.
+    skipped: tuple[str, ...]
+    errors: tuple[BaseException, ...] = field(default=(), repr=False)
+
+    @property
+    def success(self) -> bool:
+        return self.state == "success"
+
+    @property
+    def error(self) -> BaseException | None:
+        """The exception of user code that failed the last try."""
+        return self.errors[-1] if self.errors else None
+
+
+def key_of(task_id: str, map_index: int) -> str:
+    """The name of a task instance in the mappings of a result."""
+    return task_id if map_index < 0 else f"{task_id}[{map_index}]"
+
+
+def of_run(dag_id: str, run_id: str, state: str, instances: Iterable[Any], errors: Iterable[BaseException]) -> RunResult:
+    """The result from the rows of a MemoryRun, in order."""
+    rows = {key_of(row["task_id"], row["map_index"]): row for row in instances}
+    return RunResult(
+        dag_id=dag_id,
+        run_id=run_id,
+        state=state,
+        order=tuple(rows),
+        states={name: row["state"] for name, row in rows.items()},
+        xcoms={name: row["result"] for name, row in rows.items() if row["result"] is not None},
+        all_xcoms={name: row["xcoms"] for name, row in rows.items()},
+        reasons={name: row["reason"] for name, row in rows.items() if row["reason"]},
+        durations={name: row["took_s"] for name, row in rows.items()},
+        errors=tuple(errors),
+    )

@@ -1,0 +1,145 @@
+"""Runs a DAG, or one task of it, in this process: with the decisions of the engine, without a database, broker or workers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from scheduler.authoring import context, params
+from scheduler.authoring.abstract_operator import AbstractOperator
+from scheduler.authoring.dag import DAG
+from scheduler.exceptions import PacelineError
+from scheduler.serialized.authored import from_dag
+from scheduler.settings import Settings, data_folder
+from scheduler.testing.results import RunResult, TaskResult, of_run
+from workers.memory_run import MemoryRun
+from workers.memory_store import NO_NUMBER
+
+
+def prepare(
+    dag: DAG,
+    settings: Settings,
+    *,
+    file: str,
+    logical_date: datetime | None = None,
+    conf: Mapping[str, Any] | None = None,
+    run_id: str | None = None,
+    run_type: str = "manual",
+    data_interval: tuple[datetime, datetime] | None = None,
+    retries: bool = False,
+) -> MemoryRun:
+    """A run that has not begun. The logical date is by default now, and the data interval that moment.
+
+    ParamError if the conf does not fit the params; DagError if the DAG is not valid.
+    """
+    dag.validate()
+    plan = from_dag(dag, file=file, core=settings.core, scheduler=settings.scheduler)
+    given = dict(conf or {})
+    params.check_size(given, settings.core.max_conf_bytes, dag_id=dag.dag_id)
+    params.check(plan.params, given, dag_id=dag.dag_id, conf_overrides=settings.core.dag_run_conf_overrides_params)
+    moment = logical_date or datetime.now(UTC)
+    start, end = data_interval or (moment, moment)
+    dag_run = context.DagRun(
+        dag_id=dag.dag_id,
+        run_id=run_id or f"test__{moment.astimezone(UTC).isoformat()}",
+        run_type=run_type,
+        logical_date=moment,
+        data_interval_start=start,
+        data_interval_end=end,
+        start_date=datetime.now(UTC),
+        run_after=moment,
+        conf=given,
+    )
+    return MemoryRun(settings, dag, plan, dag_run, retries=retries)
+
+
+def finished(settings: Settings, run: MemoryRun) -> Iterator[dict[str, Any]]:
+    """Run to the end, and yield a row for each task instance when it ends. Deletes the DataFrames of the run afterwards."""
+    os.environ["PACELINE_HOME"] = str(settings.home)
+    try:
+        yield from run.rows()
+    finally:
+        # The run is not in the database, so the returned DataFrames would never be deleted.
+        data_folder.delete_run(settings.data_url, run.store.dag_run.dag_id, run.store.dag_run.run_id, NO_NUMBER)
+
+
+def run_dag(dag: DAG, settings: Settings | None = None, *, file: str | None = None, **options: Any) -> RunResult:
+    """Run a DAG to its end. `options` are those of `prepare`."""
+    settings = settings or Settings.load(os.environ)
+    run = prepare(dag, settings, file=file or Path(dag.fileloc).name, **options)
+    rows = list(finished(settings, run))
+    return of_run(dag.dag_id, run.store.dag_run.run_id, str(run.state), rows, run.errors)
+
+
+def run_task(task: Any, settings: Settings | None = None, *, xcoms: Mapping[str, Any] | None = None, **options: Any) -> TaskResult:
+    """Run one task alone, as if all tasks upstream of it had succeeded. `task` is an operator or the result of a task.
+
+    `xcoms` holds the return values of other tasks by task ID.
+    `options` are those of `prepare`.
+    """
+    operator = operator_of(task)
+    settings = settings or Settings.load(os.environ)
+    run = _before(operator, settings, xcoms, options)
+    rows = list(run.rows_of(operator.task_id))
+    first = rows[0]
+    return TaskResult(
+        task_id=operator.task_id,
+        state=next((row["state"] for row in rows if row["state"] != "success"), first["state"]),
+        result=[row["result"] for row in rows] if first["map_index"] >= 0 else first["result"],
+        xcoms=first["xcoms"],
+        reason=next((row["reason"] for row in rows if row["reason"]), ""),
+        skipped=tuple(sorted(name for one in run.store.branched for name in one.skip)),
+        errors=tuple(run.errors),
+    )
+
+
+def context_of(task: Any, settings: Settings | None = None, *, map_index: int = -1, **options: Any) -> dict[str, Any]:
+    """The context that a task would get. `options` are those of `run_task`."""
+    operator = operator_of(task)
+    settings = settings or Settings.load(os.environ)
+    xcoms = options.pop("xcoms", None)
+    return _before(operator, settings, xcoms, options).context_of(operator, map_index)
+
+
+def render_task(task: Any, settings: Settings | None = None, *, map_index: int = -1, **options: Any) -> dict[str, Any]:
+    """The template fields of a task with their values. `options` are those of `run_task`. TemplateError if that fails."""
+    values = context_of(task, settings, map_index=map_index, **options)
+    rendered = values["task"].render(values)
+    return {field: getattr(rendered, field) for field in rendered.template_fields}
+
+
+def operator_of(task: Any) -> AbstractOperator:
+    """The operator of a task, which may be given by its result. PacelineError if it is neither, or in no DAG."""
+    operator = getattr(task, "operator", task)
+    if not isinstance(operator, AbstractOperator) or not isinstance(operator.dag, DAG):
+        raise PacelineError(f"A task of a DAG is needed, not {task!r}; write dag.get_task('task_id').")
+    return operator
+
+
+def end_spark() -> None:
+    """End the Spark session that tasks of this process shared."""
+    if "workers.spark.sessions.session_pool" in sys.modules:
+        from workers.spark.sessions import session_pool
+
+        with contextlib.suppress(Exception):
+            session_pool.shutdown()
+
+
+def _before(
+    operator: AbstractOperator, settings: Settings, xcoms: Mapping[str, Any] | None, options: Mapping[str, Any]
+) -> MemoryRun:
+    dag = operator.dag
+    assert isinstance(dag, DAG)
+    run = prepare(dag, settings, file=Path(dag.fileloc).name, **options)
+    upstream = operator.get_flat_relative_ids(upstream=True)
+    values = dict(xcoms or {})
+    for name in sorted(upstream | values.keys() - {operator.task_id}):
+        dag.get_task(name)  # NotFoundError suggests the nearest ID
+        run.store.end_as_given(run.store.plan.number[name], values.get(name))
+    run.store.make_ready(run.store.plan.number[operator.task_id])
+    return run

@@ -1,0 +1,232 @@
+"""The pytest plugin, as the tests of a DAG repository use it."""
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler import DAG, Connection, Variable, task
+from scheduler.exceptions import DagError, NotFoundError, PacelineError
+from scheduler.operators import BashOperator, EmptyOperator
+from scheduler.testing import runs
+from scheduler.testing.plugin import DagMaker, InEnvironment
+from scheduler.testing.results import RunResult, TaskResult
+
+pytest_plugins = ["pytester"]
+DATE = datetime(2026, 3, 4, tzinfo=UTC)
+Run = Callable[..., RunResult]
+RunTask = Callable[..., TaskResult]
+
+
+def pipeline(maker: DagMaker) -> DAG:
+    with maker("etl", params={"limit": 2}) as dag:
+
+        @task
+        def extract(params: Any = None) -> list[int]:
+            return list(range(params["limit"]))
+
+        @task
+        def double(number: int) -> int:
+            return 2 * number
+
+        @task
+        def load(numbers: list[int], ds: str = "") -> str:
+            return f"{sum(numbers)} on {ds}"
+
+        load(double.expand(number=extract())) >> BashOperator(task_id="echo", bash_command="echo {{ params.limit }} {{ ds }}")
+    return dag
+
+
+def test_a_run_has_states_xcoms_and_order(dag_maker: DagMaker, run_dag: Run) -> None:
+    dag = pipeline(dag_maker)
+
+    result = run_dag(dag, logical_date=DATE, conf={"limit": 3})
+
+    assert result.success and result.order == ("extract", "double[0]", "double[1]", "double[2]", "load", "echo")
+    assert result.states["double[2]"] == "success" and result.xcoms["load"] == "6 on 2026-03-04"
+    assert result.all_xcoms["echo"] == {"return_value": "3 2026-03-04"}
+    result.raise_for_failure()
+
+
+def test_a_failed_run_has_reasons_and_the_exception(dag_maker: DagMaker) -> None:
+    with dag_maker():
+
+        @task
+        def broken() -> None:
+            raise KeyError("x")
+
+        broken() >> EmptyOperator(task_id="after")
+
+    result = dag_maker.run()
+
+    assert result.failed and result.states == {"broken": "failed", "after": "upstream_failed"}
+    assert "KeyError" in result.reasons["broken"] and isinstance(result.error, KeyError)
+    with pytest.raises(KeyError):
+        result.raise_for_failure()
+
+
+def test_one_task_runs_alone(dag_maker: DagMaker, run_task: RunTask) -> None:
+    dag = pipeline(dag_maker)
+
+    assert run_task(dag.get_task("load"), xcoms={"double": [4, 5]}, logical_date=DATE).result == "9 on 2026-03-04"
+    mapped = run_task(dag, "double", xcoms={"extract": [7, 8]})
+    assert mapped.success and mapped.result == [14, 16] and mapped.xcoms == {"return_value": 14}
+    with pytest.raises(NotFoundError, match="did you mean 'extract'"):
+        run_task(dag, "load", xcoms={"extrakt": 1})
+    with pytest.raises(PacelineError, match="A task of a DAG is needed"):
+        run_task("load")
+
+
+def test_one_task_that_fails_branches_or_waits(dag_maker: DagMaker, run_task: RunTask) -> None:
+    with dag_maker():
+
+        @task(retries=2, retry_delay=60)
+        def flaky(ti: Any = None) -> int:
+            if ti.try_number < 2:
+                raise OSError("once")
+            return int(ti.try_number)
+
+        @task.branch
+        def choose() -> str:
+            return "left"
+
+        @task.sensor(poke_interval=0.01, mode="reschedule")
+        def later(ti: Any = None) -> bool:
+            return bool(ti.resume)
+
+        tasks = flaky(), choose(), later()
+        tasks[1] >> [EmptyOperator(task_id="left"), EmptyOperator(task_id="right")]
+
+    assert run_task(tasks[0]).state == "failed"
+    again = run_task(tasks[0], retries=True)
+    assert again.result == 2 and isinstance(again.error, OSError)
+    assert run_task(tasks[1]).skipped == ("right",)
+    assert run_task(tasks[2]).success
+
+
+def test_templates_and_context_of_one_task(
+    dag_maker: DagMaker, render_task: Callable[..., Any], task_context: Callable[..., Any]
+) -> None:
+    dag = pipeline(dag_maker)
+
+    assert render_task(dag, "echo", logical_date=DATE)["bash_command"] == "echo 2 2026-03-04"
+    assert render_task(dag, "double", xcoms={"extract": [7, 8]}, map_index=1)["op_kwargs"] == {"number": 8}
+    context = task_context(dag, "echo", conf={"limit": 5}, logical_date=DATE)
+    assert (context["ds"], context["params"]["limit"], context["task"].task_id) == ("2026-03-04", 5, "echo")
+
+
+def test_variables_and_connections(
+    dag_maker: DagMaker, run_task: RunTask, airflow_variables: InEnvironment, airflow_connections: InEnvironment
+) -> None:
+    airflow_variables["depth"] = {"a": 1}
+    airflow_connections["db"] = {"conn_type": "postgres", "host": "h"}
+    with dag_maker():
+
+        @task
+        def read() -> list[Any]:
+            return [Variable.get("depth", deserialize_json=True), Connection.get("db").host]
+
+        found = read()
+
+    assert run_task(found).result == [{"a": 1}, "h"]
+    assert dict(airflow_variables) == {"depth": '{"a": 1}'}
+    del airflow_variables["depth"]
+    assert not run_task(found).success
+
+
+def test_13_tasks_take_less_than_half_a_second(dag_maker: DagMaker, run_dag: Run) -> None:
+    with dag_maker():
+
+        @task
+        def one(*numbers: int) -> int:
+            return sum(numbers) + 1
+
+        first = one()
+        last = one(*[one(first) for _ in range(11)])
+    started = time.perf_counter()
+
+    assert run_dag(last.operator.dag).xcoms["one__12"] == 23
+    # A generous limit: other work shares the machine. 0.05 s were measured.
+    assert time.perf_counter() - started < 5
+
+
+def test_a_dag_tests_itself(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACELINE_HOME", str(tmp_path))
+    with DAG("d", schedule=None) as dag:
+        EmptyOperator(task_id="t")
+
+    assert dag.test(DATE).success
+    assert capsys.readouterr().out == "t: success\n"
+
+
+GOOD = """
+from datetime import UTC, datetime
+from scheduler import dag, task
+
+@dag(schedule="@daily", start_date=datetime(2026, 1, 1, tzinfo=UTC))
+def shop():
+    @task
+    def sell(): return 3
+    sell()
+shop()
+"""
+TESTS = """
+def test_all_load(dag_bag):
+    assert dag_bag.import_errors == {}
+    assert dag_bag.dag_ids == ["shop"]
+
+def test_shop(run_dag, run_task):
+    assert run_dag("shop").xcoms == {"sell": 3}
+    assert run_task("shop", "sell").result == 3
+"""
+
+
+def repository(pytester: pytest.Pytester, **files: str) -> None:
+    (pytester.path / "dags").mkdir()
+    for name, text in files.items():
+        (pytester.path / "dags" / f"{name}.py").write_text(text)
+
+
+def test_a_repository_tests_its_dags(pytester: pytest.Pytester) -> None:
+    repository(pytester, shop=GOOD)
+    pytester.makepyfile(test_shop=TESTS)
+
+    pytester.runpytest_inprocess("--check-dags").assert_outcomes(passed=3)
+
+
+def test_a_file_that_does_not_load_fails_its_check(pytester: pytest.Pytester) -> None:
+    repository(pytester, shop=GOOD, wrong="from scheduler import DAG\nDAG('d', schedul='@daily')\n")
+
+    done = pytester.runpytest_inprocess("--check-dags")
+
+    done.assert_outcomes(passed=1, failed=1)
+    done.stdout.fnmatch_lines(["*did you mean 'schedule'*"])
+
+
+def test_a_bag_names_what_is_wrong(tmp_path: Path) -> None:
+    from scheduler.settings import Paths, Settings
+    from scheduler.testing.folder import load_folder
+
+    (tmp_path / "a.py").write_text(GOOD)
+    (tmp_path / "b.py").write_text(GOOD)
+    bag = load_folder(Settings(paths=Paths(home=tmp_path / "home", dags_folder=tmp_path)))
+
+    assert bag.size() == 1 and bag.import_errors == {"b.py": "The DAG 'shop' is also in a.py; rename one."}
+    with pytest.raises(NotFoundError, match="did you mean 'shop'"):
+        bag.get_dag("shopp")
+    with pytest.raises(DagError, match=r"b\.py: The DAG 'shop'"):
+        bag.check()
+
+
+def test_the_run_of_a_result_without_an_exception_has_its_reasons() -> None:
+    result = RunResult(
+        dag_id="d", run_id="r", state="failed", order=("a",), states={"a": "failed"}, xcoms={}, all_xcoms={},
+        reasons={"a": "why"}, durations={},
+    )  # fmt: skip
+
+    with pytest.raises(PacelineError, match=r"The run r of DAG 'd' is failed\. a: failed \(why\)"):
+        result.raise_for_failure()
+    assert runs.end_spark() is None
