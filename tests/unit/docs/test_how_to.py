@@ -12,7 +12,7 @@ BLOCKS = [
     pytest.param(page.name, number, text, id=f"{page.stem}-{number}")
     for page in PAGES
     for number, text in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL))
-    if "dag" in text
+    if "dag" in text and "def test_" not in text and "__main__" not in text
 ]
 
 

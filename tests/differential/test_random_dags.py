@@ -1,0 +1,118 @@
+"""Random DAGs end in the states that Airflow's own scheduler gives them. A new difference is made small and kept as a test."""
+
+import json
+import os
+import random
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from differential.random_dags import Case, random_case, smallest
+from support.airflow_cases import by_task, ended, named
+
+RECORD = Path(__file__).parents[1] / "unit" / "deciding" / "record_airflow_states.py"
+#: The cases of `make test`: those that Airflow was asked about earlier.
+KEPT = RECORD.with_name("airflow_states.jsonl")
+COUNT = int(os.environ.get("AIRFLOW_DAGS", "1000"))
+MOST_FOUND = 5
+#: Rules that Airflow applies to a mapped task before its source has ended. See "Dynamic mapping" on the parity page.
+BEFORE_THE_SOURCE = {
+    "always",
+    "one_success",
+    "one_failed",
+    "one_done",
+    "all_skipped",
+    "all_failed",
+    "all_done",
+    "all_done_min_one_success",
+}
+Ask = Callable[[Case], Case]
+
+
+@pytest.fixture(scope="module")
+def ask(airflow_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
+    """Asks a process with Airflow and a database of its own what becomes of a case."""
+    home = tmp_path_factory.mktemp("states")
+    environment = {
+        "PATH": f"{airflow_python.parent}:{os.environ['PATH']}", "HOME": str(home), "AIRFLOW_HOME": str(home),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False", "PYTHONWARNINGS": "ignore", "AIRFLOW__LOGGING__LOGGING_LEVEL": "CRITICAL",
+    }  # fmt: skip
+    subprocess.run([airflow_python, "-m", "airflow", "db", "migrate"], env=environment, check=True, capture_output=True)
+    process = subprocess.Popen(
+        [airflow_python, "-u", RECORD], env=environment, cwd=home, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert process.stdin is not None and process.stdout is not None
+    given, answered = process.stdin, process.stdout
+
+    def answer(case: Case) -> Case:
+        given.write(json.dumps(case) + "\n")
+        given.flush()
+        for line in answered:
+            if line.startswith('{"tasks"'):
+                found: Case = json.loads(line)
+                return found
+        raise AssertionError(f"Airflow ended while it ran {case}")
+
+    yield answer
+    given.close()
+    process.wait(30)
+
+
+def test_random_dags_end_as_in_airflow(ask: Ask) -> None:
+    seed = os.environ.get("SEED") or str(random.randrange(10**9))
+    print(f"SEED={seed}")
+    found: list[Case] = []
+    classes: dict[str, int] = {}
+
+    for number in range(COUNT):
+        case = random_case(f"{seed} {number}")
+        answer = ask(case)
+        if not _differ(answer):
+            continue
+        known = _class_of(answer)
+        if known is None:
+            small = smallest(case, lambda one: _differ(one := ask(one)) and _class_of(one) is None)
+            found.append(ask(small))
+            if len(found) == MOST_FOUND:
+                break
+        else:
+            classes[known] = classes.get(known, 0) + 1
+
+    print(json.dumps(classes))
+    with KEPT.open("a") as file:
+        file.writelines(json.dumps(one, separators=(",", ":")) + "\n" for one in found)
+    assert found == [], f"SEED={seed}; these are in {KEPT.name} now"
+
+
+def _differ(answer: Case) -> bool:
+    run = ended(answer)
+    return (by_task(named(run)), str(run.state)) != (by_task(answer["states"]), answer["run"])
+
+
+def _class_of(answer: Case) -> str | None:
+    """The class of differences on the parity page; None for a new one.
+
+    Only the tasks that differ and have no upstream task that differs count: what is below them follows.
+    """
+    run = ended(answer)
+    ours, theirs = by_task(named(run)), by_task(answer["states"])
+    by_id = {one["id"]: one for one in answer["tasks"]}
+    differing = {name for name in by_id if ours.get(name) != theirs.get(name)}
+    first = [by_id[name] for name in differing if not _above(by_id, name) & differing]
+    if not first:
+        return "Setup and teardown" if any(one.get("fail_dagrun") for one in by_id.values()) else None
+    if all(_is_mapped_early(by_id, one) for one in first):
+        return "Dynamic mapping"
+    return None
+
+
+def _is_mapped_early(by_id: dict[str, Any], one: dict[str, Any]) -> bool:
+    return isinstance(one.get("expand"), str) and one.get("rule", "all_success") in BEFORE_THE_SOURCE
+
+
+def _above(by_id: dict[str, Any], name: str) -> set[str]:
+    above = set(by_id[name]["up"])
+    return above.union(*(_above(by_id, one) for one in above))
