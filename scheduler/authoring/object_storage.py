@@ -29,9 +29,9 @@ class ObjectStoragePath:
         user, _, host = address.netloc.rpartition("@")
         if isinstance(path, ObjectStoragePath):
             conn_id, storage_options = conn_id or path.conn_id, {**path.storage_options, **storage_options}
-        self.conn_id = conn_id or user or None
+        self.conn_id: str | None = conn_id or user or None
         self.protocol = address.scheme or "file"
-        self.storage_options = storage_options
+        self.storage_options: dict[str, Any] = storage_options
         #: The path in the file system: bucket/key, or an absolute path of the machine.
         self.path = posixpath.join(f"{host}{address.path}" if host else address.path, *parts)
 
