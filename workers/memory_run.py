@@ -50,8 +50,9 @@ class MemoryRun:
             log=(terminal := _Terminal()),
             continuing=Continuing(slot),
         )
-        #: The exceptions of user code that failed a try, in this order.
-        self.errors = terminal.errors
+        #: The exceptions of user code that failed a try, with the number of the task instance.
+        self.errors: list[tuple[int, BaseException]] = []
+        self._failed = terminal.errors
 
     @property
     def state(self) -> RunState | None:
@@ -66,7 +67,7 @@ class MemoryRun:
                 yield self._row(self.store.ended[shown])
                 shown += 1
             if ready := self.store.first_ready():
-                self.executor.run(*self.store.queue(ready))
+                self._run(ready)
             elif suspended := self.store.suspended():
                 self._await(min(suspended, key=_due_at))
             else:
@@ -78,7 +79,7 @@ class MemoryRun:
         for one in [self.store.at[no, map_index] for map_index in sorted(self.store.states[no])]:
             while one.state not in FINISHED:
                 if one.state is TaskState.SCHEDULED:
-                    self.executor.run(*self.store.queue(one))
+                    self._run(one)
                 else:
                     self._await(one)
             yield self._row(one)
@@ -93,6 +94,16 @@ class MemoryRun:
         unmapped = operator.unmap(values, claim.map_index)
         values["task"] = values["ti"].task = worker_context.decided(unmapped, self.store.plan.tasks[no], claim)
         return values
+
+    def _run(self, one: Instance) -> None:
+        self.executor.run(*self.store.queue(one))
+        self.errors += [(one.id, error) for error in self._failed]
+        self._failed.clear()
+
+    def error_of(self, task_id: str, map_index: int) -> BaseException | None:
+        """The exception of user code that failed the last try of a task instance."""
+        one = self.store.at[self.store.plan.number[task_id], map_index]
+        return next((error for number, error in reversed(self.errors) if number == one.id), None)
 
     def _await(self, one: Instance) -> None:
         outcome: dict[str, Any] = {}

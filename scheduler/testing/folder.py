@@ -53,7 +53,7 @@ def load_folder(settings: Settings) -> DagBag:
         listing = watch.look()
     if listing is None:
         raise NotFoundError(
-            f"There is no DAGs folder {folder}; set `dags_folder` in the settings of pytest, or PACELINE_DAGS_FOLDER."
+            f"There is no DAGs folder {folder}; set `dag_folder` in the settings of pytest, or PACELINE_DAGS_FOLDER."
         )
     bag = DagBag(folder)
     for file in sorted(listing.files):

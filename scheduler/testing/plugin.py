@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The folder of DAG files, and the check of all files in it."""
-    parser.addini("dags_folder", "The folder of DAG files, relative to the root of the tests (dags).", default="")
+    parser.addini("dag_folder", "The folder of DAG files, relative to the root of the tests (dags).", default="")
     group = parser.getgroup("paceline")
-    group.addoption("--dags-folder", default="", help="The folder of DAG files (dags).")
+    group.addoption("--dag-folder", default="", help="The folder of DAG files (dags).")
     group.addoption(
         "--check-dags", action="store_true", help="Add a test for each file of the DAGs folder: it loads without an error."
     )
@@ -147,13 +147,13 @@ def task_context(paceline_settings: Settings, request: pytest.FixtureRequest) ->
 
 @pytest.fixture
 def airflow_variables(monkeypatch: pytest.MonkeyPatch) -> InEnvironment:
-    """The variables that tasks read: `airflow_variables["depth"] = 3`. Values that are no text are stored as JSON."""
+    """The variables that tasks read: `airflow_variables({"depth": "3"})`. Values that are no text are stored as JSON."""
     return InEnvironment(monkeypatch, "PACELINE_VAR_")
 
 
 @pytest.fixture
 def airflow_connections(monkeypatch: pytest.MonkeyPatch) -> InEnvironment:
-    """The connections that tasks read: `airflow_connections["db"] = "postgres://host/db"`, or a dict with conn_type."""
+    """The connections that tasks read: `airflow_connections({"db": {"conn_type": "postgres", "host": "h"}})`, or a URI."""
     return InEnvironment(monkeypatch, "PACELINE_CONN_")
 
 
@@ -181,10 +181,14 @@ class DagMaker:
 
 
 class InEnvironment(MutableMapping[str, Any]):
-    """Values that workers read from the environment, until the end of the test."""
+    """Values that workers read from the environment, until the end of the test: a function that adds some, and a dict."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, prefix: str) -> None:
         self._monkeypatch, self._prefix = monkeypatch, prefix
+
+    def __call__(self, values: Mapping[str, Any]) -> None:
+        """Add values."""
+        self.update(values)
 
     def __setitem__(self, name: str, value: Any) -> None:
         self._monkeypatch.setenv(self._prefix + name.upper(), value if isinstance(value, str) else json.dumps(value))
@@ -218,7 +222,7 @@ def _task(request: pytest.FixtureRequest, task: tuple[Any, ...]) -> Any:
 
 
 def _folder(config: pytest.Config) -> Path:
-    named = config.getoption("dags_folder") or config.getini("dags_folder") or os.environ.get("PACELINE_DAGS_FOLDER") or "dags"
+    named = config.getoption("dag_folder") or config.getini("dag_folder") or os.environ.get("PACELINE_DAGS_FOLDER") or "dags"
     return Path(config.rootpath / named)
 
 

@@ -13,14 +13,14 @@ from scheduler.exceptions import PacelineError
 class RunResult:
     """A run of a DAG or of one task. `success` is whether its final state is success.
 
-    `states`, `xcoms` and `reasons` have the keys of `order`: the task IDs in the order in which they ended, and `task[2]` for
-    an instance of a mapped task. `xcoms` holds the return values, `all_xcoms` all keys of each.
+    `states`, `xcoms`, `reasons` and `errors` have the keys of `order`: the task IDs in the order in which they ended, and
+    `task[2]` for an instance of a mapped task. `xcoms` holds the return values, `all_xcoms` all keys of each.
     """
 
     dag_id: str
     run_id: str
     state: str
-    order: tuple[str, ...]
+    order: list[str]
     states: Mapping[str, str]
     xcoms: Mapping[str, Any]
     all_xcoms: Mapping[str, Mapping[str, Any]]
@@ -28,8 +28,8 @@ class RunResult:
     reasons: Mapping[str, str]
     #: Seconds of each task instance.
     durations: Mapping[str, float]
-    #: The exceptions of user code that failed a try, in this order.
-    errors: tuple[BaseException, ...] = field(default=(), repr=False)
+    #: The exceptions of user code.
+    errors: Mapping[str, BaseException] = field(default_factory=dict, repr=False)
 
     @property
     def success(self) -> bool:
@@ -42,7 +42,7 @@ class RunResult:
     @property
     def error(self) -> BaseException | None:
         """The first exception of user code."""
-        return self.errors[0] if self.errors else None
+        return next(iter(self.errors.values()), None)
 
     def raise_for_failure(self) -> None:
         """Raise the first exception of user code if the run failed; PacelineError with the reasons if there was none."""
@@ -68,16 +68,17 @@ class TaskResult:
     reason: str
     #: The tasks that a branch skips.
     skipped: tuple[str, ...]
-    errors: tuple[BaseException, ...] = field(default=(), repr=False)
+    #: The exception of user code that failed the last try.
+    error: BaseException | None = field(default=None, repr=False)
 
     @property
     def success(self) -> bool:
         return self.state == "success"
 
     @property
-    def error(self) -> BaseException | None:
-        """The exception of user code that failed the last try."""
-        return self.errors[-1] if self.errors else None
+    def xcom(self) -> Any:
+        """`result`, under another name."""
+        return self.result
 
 
 def key_of(task_id: str, map_index: int) -> str:
@@ -85,18 +86,18 @@ def key_of(task_id: str, map_index: int) -> str:
     return task_id if map_index < 0 else f"{task_id}[{map_index}]"
 
 
-def of_run(dag_id: str, run_id: str, state: str, instances: Iterable[Any], errors: Iterable[BaseException]) -> RunResult:
+def of_run(dag_id: str, run_id: str, state: str, instances: Iterable[Any], errors: Mapping[str, BaseException]) -> RunResult:
     """The result from the rows of a MemoryRun, in order."""
     rows = {key_of(row["task_id"], row["map_index"]): row for row in instances}
     return RunResult(
         dag_id=dag_id,
         run_id=run_id,
         state=state,
-        order=tuple(rows),
+        order=list(rows),
         states={name: row["state"] for name, row in rows.items()},
         xcoms={name: row["result"] for name, row in rows.items() if row["result"] is not None},
         all_xcoms={name: row["xcoms"] for name, row in rows.items()},
         reasons={name: row["reason"] for name, row in rows.items() if row["reason"]},
         durations={name: row["took_s"] for name, row in rows.items()},
-        errors=tuple(errors),
+        errors=errors,
     )

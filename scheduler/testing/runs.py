@@ -10,13 +10,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from scheduler.authoring import context, params
+from scheduler.authoring import context
+from scheduler.authoring import params as params_
 from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.dag import DAG
 from scheduler.exceptions import PacelineError
 from scheduler.serialized.authored import from_dag
 from scheduler.settings import Settings, data_folder
-from scheduler.testing.results import RunResult, TaskResult, of_run
+from scheduler.testing.results import RunResult, TaskResult, key_of, of_run
 from workers.memory_run import MemoryRun
 from workers.memory_store import NO_NUMBER
 
@@ -28,20 +29,21 @@ def prepare(
     file: str,
     logical_date: datetime | None = None,
     conf: Mapping[str, Any] | None = None,
+    params: Mapping[str, Any] | None = None,
     run_id: str | None = None,
     run_type: str = "manual",
     data_interval: tuple[datetime, datetime] | None = None,
     retries: bool = False,
 ) -> MemoryRun:
-    """A run that has not begun. The logical date is by default now, and the data interval that moment.
+    """A run that has not begun. The logical date is by default now, and the data interval that moment. `params` add to `conf`.
 
     ParamError if the conf does not fit the params; DagError if the DAG is not valid.
     """
     dag.validate()
     plan = from_dag(dag, file=file, core=settings.core, scheduler=settings.scheduler)
-    given = dict(conf or {})
-    params.check_size(given, settings.core.max_conf_bytes, dag_id=dag.dag_id)
-    params.check(plan.params, given, dag_id=dag.dag_id, conf_overrides=settings.core.dag_run_conf_overrides_params)
+    given = {**(conf or {}), **(params or {})}
+    params_.check_size(given, settings.core.max_conf_bytes, dag_id=dag.dag_id)
+    params_.check(plan.params, given, dag_id=dag.dag_id, conf_overrides=settings.core.dag_run_conf_overrides_params)
     moment = logical_date or datetime.now(UTC)
     start, end = data_interval or (moment, moment)
     dag_run = context.DagRun(
@@ -73,7 +75,9 @@ def run_dag(dag: DAG, settings: Settings | None = None, *, file: str | None = No
     settings = settings or Settings.load(os.environ)
     run = prepare(dag, settings, file=file or Path(dag.fileloc).name, **options)
     rows = list(finished(settings, run))
-    return of_run(dag.dag_id, run.store.dag_run.run_id, str(run.state), rows, run.errors)
+    names = [(row["task_id"], row["map_index"]) for row in rows]
+    errors = {key_of(*name): error for name in names if (error := run.error_of(*name)) is not None}
+    return of_run(dag.dag_id, run.store.dag_run.run_id, str(run.state), rows, errors)
 
 
 def run_task(task: Any, settings: Settings | None = None, *, xcoms: Mapping[str, Any] | None = None, **options: Any) -> TaskResult:
@@ -94,7 +98,7 @@ def run_task(task: Any, settings: Settings | None = None, *, xcoms: Mapping[str,
         xcoms=first["xcoms"],
         reason=next((row["reason"] for row in rows if row["reason"]), ""),
         skipped=tuple(sorted(name for one in run.store.branched for name in one.skip)),
-        errors=tuple(run.errors),
+        error=run.errors[-1][1] if run.errors else None,
     )
 
 

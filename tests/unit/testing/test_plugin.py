@@ -45,7 +45,7 @@ def test_a_run_has_states_xcoms_and_order(dag_maker: DagMaker, run_dag: Run) -> 
 
     result = run_dag(dag, logical_date=DATE, conf={"limit": 3})
 
-    assert result.success and result.order == ("extract", "double[0]", "double[1]", "double[2]", "load", "echo")
+    assert result.success and result.order == ["extract", "double[0]", "double[1]", "double[2]", "load", "echo"]
     assert result.states["double[2]"] == "success" and result.xcoms["load"] == "6 on 2026-03-04"
     assert result.all_xcoms["echo"] == {"return_value": "3 2026-03-04"}
     result.raise_for_failure()
@@ -63,7 +63,7 @@ def test_a_failed_run_has_reasons_and_the_exception(dag_maker: DagMaker) -> None
     result = dag_maker.run()
 
     assert result.failed and result.states == {"broken": "failed", "after": "upstream_failed"}
-    assert "KeyError" in result.reasons["broken"] and isinstance(result.error, KeyError)
+    assert "KeyError" in result.reasons["broken"] and isinstance(result.errors["broken"], KeyError)
     with pytest.raises(KeyError):
         result.raise_for_failure()
 
@@ -121,7 +121,7 @@ def test_templates_and_context_of_one_task(
 def test_variables_and_connections(
     dag_maker: DagMaker, run_task: RunTask, airflow_variables: InEnvironment, airflow_connections: InEnvironment
 ) -> None:
-    airflow_variables["depth"] = {"a": 1}
+    airflow_variables({"depth": {"a": 1}})
     airflow_connections["db"] = {"conn_type": "postgres", "host": "h"}
     with dag_maker():
 
@@ -223,7 +223,7 @@ def test_a_bag_names_what_is_wrong(tmp_path: Path) -> None:
 
 def test_the_run_of_a_result_without_an_exception_has_its_reasons() -> None:
     result = RunResult(
-        dag_id="d", run_id="r", state="failed", order=("a",), states={"a": "failed"}, xcoms={}, all_xcoms={},
+        dag_id="d", run_id="r", state="failed", order=["a"], states={"a": "failed"}, xcoms={}, all_xcoms={},
         reasons={"a": "why"}, durations={},
     )  # fmt: skip
 
