@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from differential.random_dags import Case, random_case, smallest
 from support.airflow_cases import by_task, ended, named
+
+from differential.random_dags import Case, random_case, smallest
 
 RECORD = Path(__file__).parents[1] / "unit" / "deciding" / "record_airflow_states.py"
 #: The cases of `make test`: those that Airflow was asked about earlier.
