@@ -26,8 +26,8 @@ down: ## Stop the stack that `make up` started
 test: setup ## Run the tests, four at a time, with real PostgreSQL, Redis, Celery and Spark; ARGS="-k name" selects
 	@.make/test $(ARGS)
 
-test-long: setup ## Run the tests that `make test` leaves out, since each takes half a minute or more; ARGS="-k name" selects
-	@.make/test --long $(ARGS)
+test-long: setup ## Run the tests that `make test` leaves out, because each takes long; ARGS="-k name" selects
+	@.make/test long $(ARGS)
 
 test-fast: setup ## Run the tests that need no server, in less than a minute; ARGS="-k name" selects
 	@$(BIN)/python -m pytest -n 2 --dist worksteal tests/unit $(ARGS)
@@ -44,13 +44,13 @@ check: setup ## Check format, lint, types, import layers, spelling, wording, gen
 	@$(BIN)/python .make/audit
 
 test-faults: setup ## Kill processes at every fault point under 200 runs each, stop some for a minute, drop messages
-	@FAULT_TESTS=full $(BIN)/python -m pytest -s \
+	@FAULT_TESTS=full $(BIN)/python -m pytest -m "" -s \
 		$(addprefix tests/acceptance/test_,fault_points.py stopped.py lost_messages.py database_restarts.py rescue_speed.py half_open.py flights_survive.py) \
 		tests/integration/loop/test_same_states.py tests/integration/store/test_actions_stateful.py \
 		$(addprefix tests/integration/workers/test_,frames.py spark.py spark_archive.py spark_endings.py spark_session.py spark_submit.py)
 
 test-bench: setup ## Run every benchmark at a small size, and check counts and states
-	@BENCH_TESTS=full $(BIN)/python -m pytest tests/acceptance/test_bench.py
+	@$(BIN)/python -m pytest -m "" tests/acceptance/test_bench.py
 
 test-browser: setup ## Use the pages in a real browser, on a real stack; ARGS="-k name" selects
 	@.make/browser -m pytest tests/browser $(ARGS)

@@ -41,6 +41,7 @@ def pytest_configure() -> None:
     os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 
+@pytest.hookimpl(trylast=True)  # the chosen tests alone
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Spread the files that start JVMs over the first half: they take longest, and workers of pytest-xdist get files in this order.
 
@@ -49,11 +50,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     files: dict[Path, list[pytest.Item]] = {}
     for item in items:
         files.setdefault(item.path, []).append(item)
-    long = [path for path, own in files.items() if any(one.get_closest_marker("spark") for one in own)]
-    order = [path for path in files if path not in long]
-    if long:
-        distance = sum(not path.is_relative_to(UNIT) for path in order) // (2 * len(long))
-        for number, path in enumerate(long):
+    with_jvms = [path for path, own in files.items() if any(one.get_closest_marker("spark") for one in own)]
+    order = [path for path in files if path not in with_jvms]
+    if with_jvms:
+        distance = sum(not path.is_relative_to(UNIT) for path in order) // (2 * len(with_jvms))
+        for number, path in enumerate(with_jvms):
             order.insert(number * (distance + 1), path)
     items[:] = [item for path in order for item in files[path]]
 

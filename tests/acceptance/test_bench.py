@@ -4,7 +4,6 @@
 """
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +19,7 @@ ROOT = Path(__file__).parent.parent.parent
 LIMIT_S = 240
 SMALL = shapes.small()
 QUICK = ("fanin", "creation", "memory")
-FULL = os.environ.get("BENCH_TESTS") == "full"
+PARTS = [pytest.param(name, marks=() if name in QUICK else pytest.mark.on_demand) for name in parts.PARTS]
 
 
 def bench(*arguments: str) -> dict[str, Any]:
@@ -45,7 +44,7 @@ def test_every_shape_runs_to_its_end_beside_bare_celery() -> None:
         assert set(one["cpu_s_per_task"]) >= {"scheduler", "worker", "worker_children", "postgres", "redis", "total"}
 
 
-@pytest.mark.parametrize("part", parts.PARTS if FULL else QUICK)
+@pytest.mark.parametrize("part", PARTS)
 def test_every_other_part_ends_with_its_piece(part: str) -> None:
     said = bench(part)
 

@@ -3,7 +3,6 @@
 import pytest
 from chaos.mutants import MUTANTS, ROOT, Change, Mutant, StaleMutantError, changed
 from chaos.prove import counted
-from support.faulty import full_only
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda one: one.name)
@@ -19,7 +18,7 @@ def test_a_mutant_whose_text_is_gone_says_where() -> None:
         changed(mutant, mutant.changes[0], "source")
 
 
-@full_only
+@pytest.mark.on_demand
 @pytest.mark.stack
 @pytest.mark.alone
 @pytest.mark.timeout(400)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from chaos.run import chaos
 
-pytestmark = [pytest.mark.stack, pytest.mark.alone]
+pytestmark = [pytest.mark.stack, pytest.mark.long, pytest.mark.alone]
 
 COUNTERS = [
     "lost", "stuck", "double_running", "double_success", "lost_success", "failed_without_cause", "skipped_without_cause",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.faulty import default_times, faulty_stack, full_only
+from support.faulty import default_times, faulty_stack
 from support.ledger import Ledger
 from support.servers import DURABLE, PostgresServer, running_postgres
 from support.stacks import StackFactory
@@ -51,7 +51,7 @@ def kill_backend(server: PostgresServer) -> None:
         os.kill(cursor.fetchone()[0], signal.SIGKILL)
 
 
-@full_only
+@pytest.mark.on_demand
 @pytest.mark.parametrize("crash", [kill_server, kill_backend])
 def test_running_tasks_survive_a_crash_of_the_database(
     crash: Callable[[PostgresServer], None], own_postgres: PostgresServer, settings: Settings, ledger: Ledger, tmp_path: Path

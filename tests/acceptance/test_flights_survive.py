@@ -8,14 +8,13 @@ from typing import Any
 
 import psutil
 import pytest
-from support.faulty import full_only
 from support.standalone import START_S, STOP_S, ask, environment_of, standalone
 from support.waiting import eventually
 
 from scheduler.settings import Settings
 from scheduler.store.db import database
 
-pytestmark = [full_only, pytest.mark.stack, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.on_demand, pytest.mark.stack, pytest.mark.spark, pytest.mark.timeout(600)]
 
 DAGS = Path(__file__).parents[2] / "dags"
 RUN_S = 240.0

@@ -13,14 +13,13 @@ from chaos.faults import HALF_OPEN
 from chaos.proxy import Line, Proxy
 from chaos.run import chaos
 from chaos.stage import Apart
-from support.faulty import full_only
 from support.waiting import eventually
 
 #: Seconds in which something would have arrived.
 SILENCE_S = 0.3
 
 
-@full_only
+@pytest.mark.on_demand
 @pytest.mark.stack
 @pytest.mark.timeout(400)
 def test_processes_that_are_cut_off_and_nobody_told_lose_nothing_and_double_nothing(short_folder: Path) -> None:

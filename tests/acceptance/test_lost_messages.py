@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from support.faulty import default_times, faulty_stack, full_only
+from support.faulty import default_times, faulty_stack
 from support.ledger import Ledger, ask
 from support.servers import PostgresServer
 from support.stacks import StackFactory
@@ -45,7 +45,7 @@ def one_task(ledger: Ledger, seconds: float = 0.0) -> dict[str, str]:
     return {"one.py": ledger.dag("one", body, max_active_runs=100)}
 
 
-@pytest.mark.parametrize("how", ["the list is deleted", pytest.param("all of Redis is emptied", marks=full_only)])
+@pytest.mark.parametrize("how", ["the list is deleted", pytest.param("all of Redis is emptied", marks=pytest.mark.on_demand)])
 def test_50_queued_task_instances_survive_the_loss_of_their_messages(
     stack_factory: StackFactory, ledger: Ledger, tmp_path: Path, how: str
 ) -> None:
@@ -75,7 +75,7 @@ def test_50_queued_task_instances_survive_the_loss_of_their_messages(
     assert verdict.ok and verdict.executions == 50, verdict
 
 
-@full_only
+@pytest.mark.on_demand
 def test_messages_delivered_three_times_and_out_of_order_run_once(
     stack_factory: StackFactory, ledger: Ledger, tmp_path: Path
 ) -> None:
@@ -101,7 +101,7 @@ def test_messages_delivered_three_times_and_out_of_order_run_once(
     assert verdict.ok and verdict.executions == 20, verdict
 
 
-@full_only
+@pytest.mark.on_demand
 def test_a_task_longer_than_the_visibility_timeout_runs_once(stack_factory: StackFactory, ledger: Ledger, tmp_path: Path) -> None:
     """Redis gives nothing out again, for it keeps no count of what is out; and what comes again all the same is dropped."""
     files = one_task(ledger, 20.0)

@@ -10,7 +10,7 @@ from support.waiting import eventually
 
 from scheduler.store.db import database
 
-pytestmark = [pytest.mark.stack, pytest.mark.alone]
+pytestmark = [pytest.mark.stack, pytest.mark.long, pytest.mark.alone]
 
 INSTANCES = 10_000
 TICKING = 50

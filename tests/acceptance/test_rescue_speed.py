@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 from sqlalchemy import Engine
-from support.faulty import default_times, full_only
+from support.faulty import default_times
 from support.stacks import Stack
 from support.waiting import eventually
 
@@ -72,7 +72,7 @@ def next_tries(stack: Stack, engine: Engine, since: float) -> list[float]:
     )  # fmt: skip
 
 
-@full_only
+@pytest.mark.on_demand
 @pytest.mark.alone
 def test_what_a_worker_ran_whose_machine_died_runs_again_within_15_s(stack_factory: Any, engine: Engine, tmp_path: Path) -> None:
     stack = stack_factory(dags={"d.py": DAGS}, schedulers=2, workers=[("default", 2)], env=default_times())
@@ -94,7 +94,7 @@ def test_what_a_worker_ran_whose_machine_died_runs_again_within_15_s(stack_facto
     assert max(waited) < 15
 
 
-@full_only
+@pytest.mark.on_demand
 @pytest.mark.alone
 def test_what_a_worker_ran_that_starts_again_on_its_machine_runs_at_once(stack_factory: Any, engine: Engine) -> None:
     stack = stack_factory(dags={"d.py": DAGS}, schedulers=2, workers=[("long", 4)], env=default_times())
@@ -108,7 +108,7 @@ def test_what_a_worker_ran_that_starts_again_on_its_machine_runs_at_once(stack_f
     assert max(waited) < 10
 
 
-@full_only
+@pytest.mark.on_demand
 @pytest.mark.alone
 @pytest.mark.parametrize("how", ["flushed", "killed"])
 def test_all_queued_work_runs_within_10_s_after_redis_came_back_empty(

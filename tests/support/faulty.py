@@ -10,7 +10,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import pytest
 from sqlalchemy import Engine
 
 from scheduler.messaging import wakeups
@@ -26,9 +25,8 @@ from support.ledger import Ledger
 from support.stacks import Stack, StackFactory
 from support.waiting import eventually
 
-#: Whether to run the tests that take minutes, as `make test-faults` does.
+#: Whether tests take the sizes of `make test-faults`: minutes for each.
 FULL = os.environ.get("FAULT_TESTS") == "full"
-full_only = pytest.mark.skipif(not FULL, reason="takes long; make test-faults runs it")
 
 #: Lost processes are detected within seconds, so that tests do not wait long.
 QUICK_DEATHS = {

@@ -20,7 +20,7 @@ from scheduler.settings import Paths, Settings
 from workers.spark import archive, frames
 from workers.spark.sessions import configuration, session, session_pool
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 UTC = dt.UTC
 LAST = dt.datetime(9999, 12, 31, 23, 59, 59, 999999)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.faulty import full_only
 from support.waiting import eventually
 
 from scheduler.settings import data_folder
@@ -160,6 +159,7 @@ d()
 """
 
 
+@pytest.mark.long
 def test_of_several_dataframes_nothing_is_left_if_one_cannot_be_written_or_time_runs_out(bench: Any) -> None:
     bench.worker(queues="default,spark")
 
@@ -197,7 +197,7 @@ d()
 """
 
 
-@full_only
+@pytest.mark.on_demand
 def test_a_dispatch_that_lost_its_task_neither_touches_nor_replaces_what_the_next_one_wrote(bench: Any) -> None:
     home = Path(bench.settings.home)
     first = bench.worker(queues="default,spark")
@@ -224,6 +224,7 @@ def test_a_dispatch_that_lost_its_task_neither_touches_nor_replaces_what_the_nex
     assert attempts(bench) == [reference["url"].removeprefix(f"{bench.settings.data_url}/")]
 
 
+@pytest.mark.long
 def test_a_full_disk_fails_the_task_with_one_sentence_and_leaves_no_reference(bench: Any, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()

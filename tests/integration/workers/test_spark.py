@@ -6,7 +6,6 @@ from typing import Any
 
 import psutil
 import pytest
-from support.faulty import full_only
 from support.waiting import eventually
 
 PIPELINE = """
@@ -159,7 +158,7 @@ d()
 """
 
 
-@full_only
+@pytest.mark.on_demand
 @pytest.mark.spark
 def test_an_executor_that_is_killed_mid_stage_is_replaced_and_told(bench: Any) -> None:
     bench.worker(queues="default,spark")
@@ -271,12 +270,12 @@ def submitted(**options: object) -> str:
         pytest.param(pyspark({"spark.driver.memory": "200m"}), f"JvmError: Spark did not start: {HEAP}", id="heap-warm"),
         pytest.param(
             pyspark({"spark.driver.memory": "200m"}, warm=False), f"JvmError: Spark did not start: {HEAP}", id="heap-cold",
-            marks=full_only,
+            marks=pytest.mark.on_demand,
         ),
         pytest.param(
             submitted(driver_memory="200m", master="local[1]"),
             f"ApplicationError: The Spark application ended with exit code 1; {HEAP} (pi.py line ",
-            id="heap-submitted", marks=full_only,
+            id="heap-submitted", marks=pytest.mark.on_demand,
         ),
         pytest.param(pyspark({"spark.master": "spark://127.0.0.1:1"}), f"MasterUnreachableError: {IN_CONF}", id="master-warm"),
         pytest.param(

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from support import spark_endings
-from support.faulty import full_only
 
 from scheduler.settings import Paths, Settings
 from scheduler.settings.sections import Broker, Database
@@ -20,7 +19,7 @@ QUICK = (
     "stops_and_starts_another", "stops_the_jvm_process", "shuts_the_gateway_down", "removes_modules",
     "changes_what_sessions_share", "changes_the_shared_conf",
 )  # fmt: skip
-ENDINGS = [pytest.param(name, marks=() if name in QUICK else full_only) for name in spark_endings.ENDINGS]
+ENDINGS = [pytest.param(name, marks=() if name in QUICK else pytest.mark.on_demand) for name in spark_endings.ENDINGS]
 
 
 @pytest.fixture(scope="module")

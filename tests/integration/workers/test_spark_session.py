@@ -16,10 +16,10 @@ import psutil
 import pytest
 from py4j.protocol import Py4JError
 from support import heap
-from support.faulty import full_only
 from support.waiting import eventually
 
 from scheduler.exceptions import FailTask, TaskTimeout
+from scheduler.operators.streaming import run_until_stopped
 from scheduler.settings import Paths, Settings
 from scheduler.settings.sections import Spark
 from workers.spark import archive
@@ -105,6 +105,13 @@ def leave_everything(spark: Any, folder: Path) -> None:
     hadoop.unset("io.file.buffer.size")
     context.setCheckpointDir(str(folder / "checkpoints"))
     context.setLogLevel("OFF")
+
+
+def test_the_jvm_maps_the_archive_that_setup_made(jvm: WarmJvm) -> None:
+    file = archive.path(Settings())
+    if not file.exists():
+        pytest.skip("make setup made no archive for this Java and Spark")
+    assert str(file) in Path(f"/proc/{jvm.jvm.pid}/maps").read_text()
 
 
 def test_nothing_of_a_task_is_left_to_the_next(jvm: WarmJvm, tmp_path: Path) -> None:
@@ -244,6 +251,7 @@ def test_an_interrupted_call_is_called_off_and_the_jvm_stays(jvm: WarmJvm) -> No
         assert spark.range(5).count() == 5
 
 
+@pytest.mark.long
 def test_a_jvm_that_does_not_let_go_is_unfit(jvm: WarmJvm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "CANCEL_S", 0.5)
 
@@ -274,6 +282,19 @@ def interrupt_when(ready: Any) -> None:
         os.kill(os.getpid(), signal.SIGUSR1)
 
     threading.Thread(target=wait, daemon=True).start()
+
+
+def test_a_stream_stops_with_its_task(jvm: WarmJvm) -> None:
+    def follow(spark: Any) -> None:
+        query = spark.readStream.format("rate").load().writeStream.format("noop").start()
+        interrupt_when(lambda: query.lastProgress is not None)
+        run_until_stopped(query)
+
+    with pytest.raises(TaskTimeout):
+        run(jvm, follow)
+
+    assert jvm.unfit is None
+    assert seen(jvm)["streams"] == 0
 
 
 def test_progress_counts_what_began_since(jvm: WarmJvm) -> None:
@@ -332,7 +353,7 @@ def collected_only_by_us() -> Iterator[None]:
     gc.enable()
 
 
-@full_only
+@pytest.mark.on_demand
 @pytest.mark.timeout(600)
 def test_the_heap_does_not_grow_with_the_tasks(jvm: WarmJvm, collected_only_by_us: None) -> None:
     def objects_after(tasks: int) -> Counter[str]:
@@ -370,6 +391,7 @@ def test_added_files_and_errors_of_the_jvm_end_it(jvm: WarmJvm, tmp_path: Path) 
     assert not written.exists()
 
 
+@pytest.mark.long
 def test_a_jvm_whose_python_daemon_was_killed_serves_no_other_task(jvm: WarmJvm, configuration: dict[str, str]) -> None:
     with session.opened(jvm, {}, name="kills") as spark:
         assert spark.sparkContext.parallelize([1, 2]).map(lambda number: number + 1).sum() == 5
@@ -383,6 +405,7 @@ def test_a_jvm_whose_python_daemon_was_killed_serves_no_other_task(jvm: WarmJvm,
     assert not jvm.jvm.alive
 
 
+@pytest.mark.long
 def test_an_ended_jvm_leaves_no_thread(configuration: dict[str, str], jvms: None, capfd: pytest.CaptureFixture[str]) -> None:
     def servers() -> set[threading.Thread]:
         return {thread for thread in threading.enumerate() if "serve_forever" in thread.name}

@@ -9,7 +9,6 @@ from typing import Any
 
 import psutil
 import pytest
-from support.faulty import full_only
 from support.http_proxy import Fault, between
 from support.spark_applications import APPLICATION, SMALL, dag, java, jobs, log, logs, processes, running_application, turned
 from support.spark_cluster import PASSWORD, SparkCluster, running_cluster
@@ -21,7 +20,7 @@ from scheduler.store.runs.selection import Runs, Tasks
 from workers.spark.clusters import rest, signed
 from workers.spark.clusters.status import UnreachableError
 
-pytestmark = [pytest.mark.spark, pytest.mark.long]
+pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
@@ -75,8 +74,10 @@ def test_in_client_mode_the_driver_is_a_child_whose_ids_and_output_are_kept(
     assert (progress[0][0]["application_id"], progress[0][0]["ui_url"]) == (stored["application_id"], stored["ui_url"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
-    ("deaf_s", "lasts_60_s"), [(0.0, False), pytest.param(30.0, False, marks=full_only), pytest.param(0.0, True, marks=full_only)]
+    ("deaf_s", "lasts_60_s"),
+    [(0.0, False), pytest.param(30.0, False, marks=pytest.mark.on_demand), pytest.param(0.0, True, marks=pytest.mark.on_demand)],
 )
 def test_a_retry_after_a_killed_worker_attaches_and_a_deaf_master_is_asked_again(
     bench: Any, cluster: SparkCluster, application: Path, start: Any, deaf_s: float, lasts_60_s: bool
@@ -130,6 +131,7 @@ def test_clearing_ends_an_application_in_the_cluster_within_ten_seconds(
     assert jobs(bench)[0]["state"] == "killed"
 
 
+@pytest.mark.long
 def test_a_task_that_takes_too_long_ends_its_application_and_leaves_no_jvm(
     bench: Any, cluster: SparkCluster, application: Path, start: Any
 ) -> None:
@@ -149,7 +151,8 @@ def test_a_task_that_takes_too_long_ends_its_application_and_leaves_no_jvm(
     assert [one["state"] for one in cluster.applications(job["tag"]) if one["state"] in {"WAITING", "RUNNING"}] == []
 
 
-@pytest.mark.parametrize("how", [pytest.param("marked", marks=full_only), "stopped"])
+@pytest.mark.long
+@pytest.mark.parametrize("how", [pytest.param("marked", marks=pytest.mark.on_demand), "stopped"])
 def test_a_driver_that_ignores_sigterm_is_gone_once_its_task_is_marked_or_its_worker_stopped(
     bench: Any, cluster: SparkCluster, application: Path, start: Any, how: str
 ) -> None:
@@ -172,7 +175,7 @@ def test_a_driver_that_ignores_sigterm_is_gone_once_its_task_is_marked_or_its_wo
     assert jobs(bench)[0]["state"] == "killed"
 
 
-@full_only
+@pytest.mark.on_demand
 def test_sql_prints_its_rows_into_the_log_and_a_failed_statement_says_why(bench: Any) -> None:
     bench.worker(queues="default,spark")
     bench.dag("""
@@ -189,7 +192,7 @@ def test_sql_prints_its_rows_into_the_log_and_a_failed_statement_says_why(bench:
     assert "nothing_there" in bench.last_line("bad")
 
 
-@full_only
+@pytest.mark.on_demand
 def test_what_a_dead_worker_left_is_ended_if_no_try_comes_for_it(
     bench: Any, cluster: SparkCluster, application: Path, start: Any
 ) -> None:
@@ -239,6 +242,7 @@ def test_the_master_takes_nothing_that_its_password_did_not_sign(cluster: SparkC
     assert rest.ask(f"{base}/status/driver-1", headers=signed.headers("c", PASSWORD))["submissionId"] == "driver-1"
 
 
+@pytest.mark.long
 def test_an_application_that_comes_after_its_try_gave_up_is_ended_and_not_run_beside_the_next(
     bench: Any, cluster: SparkCluster, application: Path, start: Any
 ) -> None:
@@ -270,7 +274,7 @@ def test_an_application_that_comes_after_its_try_gave_up_is_ended_and_not_run_be
     assert (first["state"], second["state"]) == ("killed", "finished")
 
 
-@full_only
+@pytest.mark.on_demand
 def test_what_a_frozen_worker_submits_after_the_next_try_ruled_it_out_is_ended(
     bench: Any, cluster: SparkCluster, application: Path, start: Any
 ) -> None:
@@ -307,7 +311,7 @@ def test_what_a_frozen_worker_submits_after_the_next_try_ruled_it_out_is_ended(
     assert [one["state"] for one in jobs(bench)] == ["killed", "finished"]
 
 
-@full_only
+@pytest.mark.on_demand
 @pytest.mark.parametrize("fault", [Fault.LOST_ANSWER, Fault.CUT_OFF, Fault.TWICE, Fault.GATEWAY])
 def test_an_application_whose_submission_was_answered_badly_is_found_by_its_tag_and_followed(
     bench: Any, cluster: SparkCluster, application: Path, start: Any, fault: Fault
@@ -331,7 +335,7 @@ def test_an_application_whose_submission_was_answered_badly_is_found_by_its_tag_
     assert set(cluster.drivers()) - before == {stored["driver_id"]}
 
 
-@full_only
+@pytest.mark.on_demand
 def test_after_a_master_forgot_an_application_the_next_try_submits_it_anew(
     bench: Any, application: Path, start: Any, tmp_path: Path
 ) -> None:
