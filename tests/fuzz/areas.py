@@ -88,7 +88,7 @@ class Ground:
             "PACELINE_DATABASE_URL": settings.database_url, "PACELINE_BROKER_URL": settings.broker_url,
         }  # fmt: skip
         self.commands = list(_commands(paceline, []))
-        self.bell = wakeups.Wakeups(settings)
+        self.wakeups = wakeups.Wakeups(settings)
         self.dag_check = DagCheck()
         self.host = CallbackHost(settings)
         (settings.dags_folder / "callbacks.py").write_text(CALLBACKS)
@@ -225,11 +225,11 @@ def check_message(_: Ground, item: bytes) -> None:
 def check_wakeups(ground: "Ground", members: list[bytes]) -> None:
     """What is left of them means something to a scheduler."""
     ground.scenario.broker.zadd(wakeups.KEY, dict.fromkeys(members, 0))
-    heard = ground.bell.wait(0)
+    heard = ground.wakeups.wait(0)
     assert heard is not None
     ground.scenario.schedulers[0].wake(heard)
     while heard:
-        heard = ground.bell.wait(0)
+        heard = ground.wakeups.wait(0)
 
 
 def check_answer(ground: "Ground", data: bytes) -> None:

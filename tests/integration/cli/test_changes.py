@@ -18,15 +18,15 @@ from scheduler.store.db import database
 from .conftest import Cli
 
 
-def test_trigger_makes_a_run_and_rings(cli: Cli, scenario: Scenario) -> None:
+def test_trigger_makes_a_run_and_wakes_a_scheduler(cli: Cli, scenario: Scenario) -> None:
     run = cli.json(
         "dags", "trigger", "pair", "--run-id", "mine", "--conf", '{"a": "ü"}', "--logical-date", "2025-01-01T00:00+02:00"
     )
 
     assert (run["run_id"], run["state"], run["conf"]) == ("mine", "queued", {"a": "ü"})
     assert run["logical_date"] == "2024-12-31T22:00:00+00:00"
-    rung = Wakeups(scenario.settings).wait(1)
-    assert rung is not None and f"run:{run['id']}" in rung
+    tokens = Wakeups(scenario.settings).wait(1)
+    assert tokens is not None and f"run:{run['id']}" in tokens
 
 
 def test_trigger_without_a_run_id_makes_one(cli: Cli, scenario: Scenario) -> None:

@@ -22,10 +22,10 @@ def failed(scenario: Scenario) -> int:
     return run
 
 
-def rung(scenario: Scenario) -> set[str]:
-    bell = Wakeups(scenario.settings)
-    tokens = bell.wait(1)
-    bell.close()
+def wakeups_of(scenario: Scenario) -> set[str]:
+    wakeups = Wakeups(scenario.settings)
+    tokens = wakeups.wait(1)
+    wakeups.close()
     assert tokens is not None
     return tokens
 
@@ -38,14 +38,14 @@ BOTH = [("one", "first", -1, "failed", "none"), ("one", "second", -1, "upstream_
 
 
 def test_a_run_is_cleared_after_a_dry_run_that_lists_the_same(cli: Cli, scenario: Scenario, failed: int) -> None:
-    rung(scenario)
+    wakeups_of(scenario)
     planned = cli.json("runs", "clear", "pair", "one", "--only-failed", "--dry-run")
     assert (becomes(planned), planned["dry_run"]) == (BOTH, True)
     assert scenario.run_state(failed) == "failed"
 
     assert becomes(cli.json("runs", "clear", "pair", "one", "--only-failed")) == BOTH
 
-    assert rung(scenario) >= {f"run:{failed}", "queue"}
+    assert wakeups_of(scenario) >= {f"run:{failed}", "queue"}
     scenario.run_to_end()
     assert scenario.run_state(failed) == "success"
     again = cli("runs", "clear", "pair", "one", "--only-failed")
@@ -97,7 +97,7 @@ def test_a_running_task_is_marked_and_stopped(cli: Cli, scenario: Scenario) -> N
 def test_a_run_is_marked(cli: Cli, scenario: Scenario) -> None:
     run = scenario.trigger("pair", run_id="one")
     scenario.turn()
-    rung(scenario)
+    wakeups_of(scenario)
 
     planned = cli.json("runs", "mark", "pair", "one", "failed", "--dry-run")
     assert scenario.run_state(run) == "running"
@@ -106,7 +106,7 @@ def test_a_run_is_marked(cli: Cli, scenario: Scenario) -> None:
     done = cli("runs", "mark", "pair", "one", "failed")
     assert done.stdout.splitlines()[-1] == "Run one of DAG pair is failed."
     assert scenario.run_state(run) == "failed"
-    assert f"run:{run}" in rung(scenario)
+    assert f"run:{run}" in wakeups_of(scenario)
 
 
 def test_runs_and_dags_are_deleted(cli: Cli, scenario: Scenario) -> None:

@@ -43,7 +43,7 @@ def claims(scenario: Scenario) -> list[Claim]:
     return [claim for claim in map(scenario.claim, scenario.messages()) if claim is not None]
 
 
-def rings(scenario: Scenario) -> set[str]:
+def wakeups_of(scenario: Scenario) -> set[str]:
     with closing(Wakeups(scenario.settings)) as wakeups:  # Closed, it leaves its place to the next one that listens.
         return wakeups.wait(0.01) or set()
 
@@ -57,16 +57,16 @@ def waits(scenario: Scenario, task_id: str, dag_id: str = "w") -> bool:
     return rows == [("scheduled",)]
 
 
-def test_the_first_in_line_gets_the_slots_and_nobody_is_rung(scenario: Scenario) -> None:
+def test_the_first_in_line_gets_the_slots_and_no_scheduler_is_woken(scenario: Scenario) -> None:
     first, _ = start(scenario, wide(options={"t0004": {"priority_weight": 5}, "t0005": {"priority_weight": 9}}, width=6), slots=2)
-    rings(scenario)
+    wakeups_of(scenario)
     assert first.task_id == "t0005"  # the highest rank; then t0004
 
     scenario.follower.report(first, SUCCESS)
 
     queued = scenario.rows("select task_id, queued_by, dispatched_at from task_instance where state = 'queued'")
     assert queued == [("t0000", scenario.worker_id, None)]
-    assert rings(scenario) == set()
+    assert wakeups_of(scenario) == set()
     assert [one.task_id for one in claims(scenario)] == ["t0000"]
 
 
@@ -104,13 +104,13 @@ def test_a_retry_hands_its_slots_on_too(scenario: Scenario) -> None:
 )
 def test_one_that_may_not_have_them_keeps_those_behind_it_from_getting_them(scenario: Scenario, options: dict[str, Any]) -> None:
     claim = start(scenario, wide(options={"t0002": options}))[0]
-    rings(scenario)
+    wakeups_of(scenario)
 
     scenario.follower.report(claim, SUCCESS)
 
     assert waits(scenario, "t0002")
     assert waits(scenario, "t0003")
-    assert rings(scenario) == {"queue"}
+    assert wakeups_of(scenario) == {"queue"}
 
 
 def test_the_first_in_line_of_another_run_is_left_to_the_scheduler(scenario: Scenario) -> None:
@@ -118,12 +118,12 @@ def test_the_first_in_line_of_another_run_is_left_to_the_scheduler(scenario: Sce
     scenario.add(wide("urgent", task={"priority_weight": 5}))
     scenario.trigger("urgent")
     scenario.turn()
-    rings(scenario)
+    wakeups_of(scenario)
 
     scenario.follower.report(claim, SUCCESS)
 
     assert waits(scenario, "t0002")
-    assert rings(scenario) == {"queue"}
+    assert wakeups_of(scenario) == {"queue"}
     scenario.turn()
     assert not waits(scenario, "t0000", "urgent")
 
@@ -137,26 +137,26 @@ def test_one_that_becomes_ready_and_outranks_the_line_is_not_passed_by(scenario:
     )
     first, _ = start(scenario, plan)
     assert first.task_id == "t0000"
-    rings(scenario)
+    wakeups_of(scenario)
 
     scenario.follower.report(first, SUCCESS)
 
     assert scenario.states() == {"t0000": "success", "t0001": "running", "t0002": "scheduled", "t0003": "scheduled",
                                  "heavy": "scheduled"}  # fmt: skip
-    assert rings(scenario) == {"queue"}
+    assert wakeups_of(scenario) == {"queue"}
 
 
 def test_an_older_one_that_waits_goes_before_the_heir(scenario: Scenario) -> None:
     plan = dag("w", {"a": [], "b": [], "c": [], "after": ["a"]}, task={"pool": "p", "priority_weight": 1})
     first, _ = start(scenario, plan)
     assert first.task_id == "a"
-    rings(scenario)
+    wakeups_of(scenario)
 
     scenario.follower.report(first, SUCCESS)
 
     assert scenario.states() == {"a": "success", "b": "running", "c": "queued", "after": "scheduled"}
     # What became ready needs the same as `c`, for which there was no room.
-    assert rings(scenario) == set()
+    assert wakeups_of(scenario) == set()
 
 
 @pytest.mark.parametrize(
@@ -188,12 +188,12 @@ def test_no_slots_are_passed_on_with_following_off_or_rank_by_age(
     )  # fmt: skip
     claims = start(scenario, wide())
     assert [claim.task_id for claim in claims] == ["t0000", "t0001"]  # of those that wait as long, the first
-    rings(scenario)
+    wakeups_of(scenario)
 
     scenario.follower.report(claims[0], SUCCESS)
 
     assert waits(scenario, "t0002")
-    assert "queue" in rings(scenario)
+    assert "queue" in wakeups_of(scenario)
 
 
 def test_a_failure_that_ends_its_run_hands_nothing_on(scenario: Scenario) -> None:
@@ -250,12 +250,12 @@ def test_a_full_pool_beside_it_stops_nobody_from_handing_on(scenario: Scenario) 
     scenario.turn()
     claims(scenario)
     claim = start(scenario, wide())[0]
-    rings(scenario)
+    wakeups_of(scenario)
 
     scenario.follower.report(claim, SUCCESS)
 
     assert not waits(scenario, "t0002")
-    assert rings(scenario) == set()
+    assert wakeups_of(scenario) == set()
 
 
 def test_children_that_end_at_once_hand_on_to_different_ones_and_keep_the_limits(scenario: Scenario) -> None:

@@ -1,4 +1,4 @@
-"""The doorbell with a real Redis: which rings a scheduler hears."""
+"""Wakeups with a real Redis: which of them a scheduler reads."""
 
 import threading
 from datetime import UTC, datetime
@@ -15,15 +15,15 @@ from scheduler.services.queue import Queue
 from scheduler.services.rescue import LOCK_KEY, Rescue, dispatch_ids_in_broker
 
 
-def test_a_ring_of_the_queue_service_stays_for_whoever_listens_to_it(scenario: Scenario) -> None:
-    bell = Wakeups(scenario.settings)
-    bell.wait(0.001)
-    bell.wake("queue", "run:7", "queue")
+def test_a_wakeup_of_the_queue_service_stays_for_a_scheduler_that_listens_to_it(scenario: Scenario) -> None:
+    wakeups = Wakeups(scenario.settings)
+    wakeups.wait(0.001)
+    wakeups.wake("queue", "run:7", "queue")
 
-    assert bell.wait(1, queue=False) == {"run:7"}
-    assert bell.wait(0.01, queue=False) == set()
-    assert bell.wait(1) == {"queue"}
-    assert bell.wait(0.01) == set()
+    assert wakeups.wait(1, queue=False) == {"run:7"}
+    assert wakeups.wait(0.01, queue=False) == set()
+    assert wakeups.wait(1) == {"queue"}
+    assert wakeups.wait(0.01) == set()
 
 
 def test_of_two_schedulers_one_reads_the_wakeups_while_it_can(scenario: Scenario) -> None:
@@ -48,10 +48,10 @@ def test_of_two_schedulers_one_reads_the_wakeups_while_it_can(scenario: Scenario
 def test_a_listener_at_work_is_joined_sooner_if_more_wakeups_than_it_reads_at_once_may_wait(
     scenario: Scenario, tokens: int, limit_s: float
 ) -> None:
-    bell = Wakeups(scenario.settings)
-    bell.wake(*(f"run:{number}" for number in range(1, tokens + 1)))
+    wakeups = Wakeups(scenario.settings)
+    wakeups.wake(*(f"run:{number}" for number in range(1, tokens + 1)))
 
-    assert len(bell.wait(0.001) or ()) == tokens
+    assert len(wakeups.wait(0.001) or ()) == tokens
     assert 0 < scenario.broker.pttl(listener.KEY) / 1000 <= limit_s
 
 
@@ -80,35 +80,35 @@ def test_two_schedulers_that_both_listen_because_redis_lost_the_lock_do_not_for_
 
 
 def test_a_listener_whose_lock_became_something_else_listens_again(scenario: Scenario) -> None:
-    bell = Wakeups(scenario.settings)
-    bell._listener.listen(4)  # type: ignore[union-attr]
+    wakeups = Wakeups(scenario.settings)
+    wakeups._listener.listen(4)  # type: ignore[union-attr]
     scenario.broker.delete(listener.KEY)
     scenario.broker.zadd(listener.KEY, {"x": 0})
-    bell.wake("run:7")
+    wakeups.wake("run:7")
 
     heard: set[str] = set()
-    eventually(lambda: heard.update(bell.wait(0.001) or ()) or heard == {"run:7"})
+    eventually(lambda: heard.update(wakeups.wait(0.001) or ()) or heard == {"run:7"})
 
 
 @pytest.mark.parametrize("kind", ["string", "zset", "late"])
 def test_a_lock_that_no_scheduler_holds_keeps_none_from_listening(scenario: Scenario, kind: str) -> None:
-    bell = Wakeups(scenario.settings)
+    wakeups = Wakeups(scenario.settings)
     if kind == "zset":
         scenario.broker.zadd(listener.KEY, {"x": 0})
     else:
         scenario.broker.set(listener.KEY, "x", ex=86_400 if kind == "late" else None)
-    bell.wake("run:7")
+    wakeups.wake("run:7")
 
-    assert bell.wait(0.001) == set()
-    assert bell.wait(0.001) == {"run:7"}
+    assert wakeups.wait(0.001) == set()
+    assert wakeups.wait(0.001) == {"run:7"}
 
 
-def test_one_wake_brings_both_kinds(scenario: Scenario) -> None:
-    bell = Wakeups(scenario.settings)
-    bell.wait(0.001)
-    bell.wake("plan", "queue")
+def test_one_wait_reads_both_kinds(scenario: Scenario) -> None:
+    wakeups = Wakeups(scenario.settings)
+    wakeups.wait(0.001)
+    wakeups.wake("plan", "queue")
 
-    assert bell.wait(1) == {"plan", "queue"}
+    assert wakeups.wait(1) == {"plan", "queue"}
 
 
 def test_a_scheduler_that_filled_the_queues_does_not_listen_until_its_pause_is_over(scenario: Scenario) -> None:
@@ -129,35 +129,35 @@ def test_a_scheduler_that_filled_the_queues_does_not_listen_until_its_pause_is_o
 
 def test_a_wait_as_short_as_can_be_ends(scenario: Scenario) -> None:
     # For Redis 6 a millisecond or less is no limit: only the socket's own would end it, as if the broker were away (None).
-    bell = Wakeups(scenario.settings)
+    wakeups = Wakeups(scenario.settings)
 
-    assert [bell.wait(seconds) for seconds in (0.0001, 0.001, 0.0, -1.0)] == [set()] * 4
+    assert [wakeups.wait(seconds) for seconds in (0.0001, 0.001, 0.0, -1.0)] == [set()] * 4
 
 
-def test_what_nobody_of_ours_rings_is_dropped_and_counted(scenario: Scenario) -> None:
-    bell = Wakeups(scenario.settings)
+def test_tokens_that_no_process_of_paceline_sends_are_dropped_and_counted(scenario: Scenario) -> None:
+    wakeups = Wakeups(scenario.settings)
     strange = [b"run:\xc2\xb2", b"run:" + b"9" * 5000, b"\xff\xfe", b"run:", b"run:0", b"run:-1", b"run:07",
                b"run:9223372036854775808",
                b"next:1.5", b"run:\xd9\xa1", b"", b"\0", b"queue ", b"QUEUE", b"plan\n", b"x" * 100_000]  # fmt: skip
     scenario.broker.zadd(KEY, dict.fromkeys(strange, 0) | {"run:9223372036854775807": 0, "next:12": 0})
 
-    heard = bell.wait(1)
+    heard = wakeups.wait(1)
 
     assert heard == {"run:9223372036854775807", "next:12"}
-    assert bell._warned_at is not None
+    assert wakeups._warned_at is not None
     scenario.schedulers[0].wake(heard)
     scenario.turn()
 
 
 @pytest.mark.parametrize("key", [KEY, QUEUE_KEY])
 def test_a_key_of_another_type_is_moved_out_of_the_way(scenario: Scenario, key: str) -> None:
-    bell = Wakeups(scenario.settings)
+    wakeups = Wakeups(scenario.settings)
     scenario.broker.set(key, "x")
-    assert bell.wait(1) is None
+    assert wakeups.wait(1) is None
 
-    assert bell.wake("queue", "run:7")
+    assert wakeups.wake("queue", "run:7")
     heard: set[str] = set()
-    eventually(lambda: heard.update(bell.wait(1) or ()) or heard == {"queue", "run:7"})
+    eventually(lambda: heard.update(wakeups.wait(1) or ()) or heard == {"queue", "run:7"})
 
 
 def test_a_queue_whose_key_is_no_list_gets_its_messages_all_the_same(scenario: Scenario) -> None:

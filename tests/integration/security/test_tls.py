@@ -94,7 +94,7 @@ def test_a_whole_stack_speaks_tls(postgres: str, proxy: TlsProxy, made: Certific
     assert proxy.taken > 5 and proxy.refused == 0
 
 
-def test_publisher_doorbell_and_rescue_check_the_certificate(proxy: TlsProxy, made: Certificates) -> None:
+def test_publisher_wakeups_and_rescue_check_the_certificate(proxy: TlsProxy, made: Certificates) -> None:
     message = Message(ti_id=1, dispatch_id="x", queue="q", dag_id="d", run_id="r", task_id="t")
     good = Settings(broker=Broker(url=broker_url(proxy, made.ca)))
 
@@ -102,9 +102,9 @@ def test_publisher_doorbell_and_rescue_check_the_certificate(proxy: TlsProxy, ma
 
     broker = wakeups.client(good)
     assert dispatch_ids_in_broker(broker, {"q"}) == {"x"}
-    bell = wakeups.Wakeups(good)
-    assert bell.wake("queue")
-    bell.close()
+    sender = wakeups.Wakeups(good)
+    assert sender.wake("queue")
+    sender.close()
     no_authority = Settings(broker=Broker(url=broker_url(proxy, None)))
     with pytest.raises(publisher.PUBLISH_ERRORS, match="CERTIFICATE_VERIFY_FAILED"):
         publisher.Publisher(no_authority).publish([message])

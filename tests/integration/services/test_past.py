@@ -29,7 +29,7 @@ def runs(scenario: Scenario, count: int) -> list[int]:
 
 
 def test_a_task_waits_for_itself_in_the_run_before(make_scenario: Callable[..., Scenario]) -> None:
-    scenario = make_scenario(scheduler={"scheduler_idle_sleep_time": 60})  # no poll: the worker's ring has to do it
+    scenario = make_scenario(scheduler={"scheduler_idle_sleep_time": 60})  # no poll: the worker's wakeup has to do it
     scenario.add(two())
     first, second, third = runs(scenario, 3)
 

@@ -156,13 +156,13 @@ def moved(task_id: str, state: S, *, queue: str = "default", pool: str = "defaul
         (Reported(True, True, (moved("b", S.SCHEDULED, pool="other"),), moved("w", S.QUEUED)), ["queue"]),
     ],
 )
-def test_rings_wake_whoever_has_something_to_do(reported: Reported, expected: list[str]) -> None:
+def test_wakeups_name_the_services_and_runs_that_have_something_to_do(reported: Reported, expected: list[str]) -> None:
     plan = dag("d", {"a": [], "b": ["a"], "c": ["b"]})
 
     assert wakeup_tokens(claim(plan, "a"), plan, reported, needs_scheduler=False) == expected
 
 
-def test_slots_that_nobody_got_are_rung_for() -> None:
+def test_slots_that_no_task_got_wake_a_scheduler() -> None:
     plan = dag("d", {"a": [], "b": ["a"]})
     big = claim(plan, "a", pool_slots=2)
 
@@ -172,13 +172,13 @@ def test_slots_that_nobody_got_are_rung_for() -> None:
     assert wakeup_tokens(big, plan, Reported(False, True, (moved("b", S.QUEUED),)), needs_scheduler=False) == []
 
 
-def test_what_is_left_to_the_scheduler_and_the_next_run_is_rung_for() -> None:
+def test_work_left_to_the_scheduler_and_the_next_run_wake_a_scheduler() -> None:
     plan = dag("d", {"a": [], "b": ["a"]}, options={"b": {"depends_on_past": True}})
 
     assert wakeup_tokens(claim(plan, "a"), plan, Reported(False, True, ()), needs_scheduler=True) == ["run:7", "next:7"]
 
 
-def test_a_notice_and_an_updated_asset_are_rung_for() -> None:
+def test_a_notice_and_an_updated_asset_wake_a_scheduler() -> None:
     plan = dag("d", {"a": []}, options={"a": {"notify": ("on_failure", "asset"), "outlets": ("s3://x",)}})
 
     assert wakeup_tokens(claim(plan, "a"), plan, Reported(False, True, ()), needs_scheduler=False) == ["notify", "plan"]

@@ -1,4 +1,4 @@
-"""How long the queue service lets rings collect."""
+"""How long the queue service lets wakeups collect."""
 
 from typing import Any
 
