@@ -71,7 +71,7 @@ def parsed(stack: Stack, *dag_ids: str) -> None:
     )
 
 
-def test_a_chain_of_100_is_queued_by_the_worker(stack_factory: Any) -> None:
+def test_a_chain_of_100_is_queued_by_the_worker_and_a_killed_scheduler_is_not_missed(stack_factory: Any) -> None:
     stack = stack_factory(dags={"chain.py": CHAIN}, schedulers=2, workers=[("default", 4)])
     parsed(stack, "chain")
 
@@ -84,6 +84,12 @@ def test_a_chain_of_100_is_queued_by_the_worker(stack_factory: Any) -> None:
     assert sum(task["queued_by"] == task["worker"] for task in tasks[1:]) == 99
     assert {task["try_number"] for task in tasks} == {1}
     assert rows(stack, "select count(*) from task_try") == [(0,)]
+
+    stack.kill("scheduler-1")
+    run = stack.json("dags", "trigger", "chain", "--wait", "--timeout", "120")
+
+    assert run["state"] == "success"
+    assert all(task["state"] == "success" for task in run["tasks"])
 
 
 def test_without_following_the_schedulers_queue_all_of_it(stack_factory: Any) -> None:
@@ -132,17 +138,6 @@ def most_at_once(held: list[Any], pool: str) -> int:
         level += step
         most = max(most, level)
     return most
-
-
-def test_a_killed_scheduler_is_not_missed(stack_factory: Any) -> None:
-    stack = stack_factory(dags={"chain.py": CHAIN}, schedulers=2, workers=[("default", 4)])
-    parsed(stack, "chain")
-    stack.kill("scheduler-1")
-
-    run = stack.json("dags", "trigger", "chain", "--wait", "--timeout", "120")
-
-    assert run["state"] == "success"
-    assert all(task["state"] == "success" for task in run["tasks"])
 
 
 def test_what_a_killed_worker_ran_is_tried_again_elsewhere_at_once(stack_factory: Any, tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def alive(processes):
     return [process for process in processes if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM])
 def test_a_signal_ends_all_in_order_and_leaves_nothing(short_folder, number):
     environment = environment_of(short_folder / "home", short_folder / "dags")
     write(short_folder / "dags", "slow.py", SLOW)
@@ -139,39 +139,10 @@ def test_a_run_completes_after_the_parent_was_killed_with_sigkill(short_folder):
         assert process.wait(STOP_S) == 0
 
 
-def test_workers_and_waiters_have_a_database_role_of_their_own(short_folder):
+def test_the_link_of_standalone_logs_in_once_the_api_runs_a_dag_and_each_role_has_its_own_rights(short_folder):
     home = short_folder / "home"
     environment = environment_of(home, short_folder / "dags")
     write(short_folder / "dags", "curious.py", CURIOUS)
-    with standalone(environment) as process:
-        eventually(lambda: '"curious"' in ask(environment, "dags", "list", "--json"), timeout=START_S)
-        ask(environment, "dags", "trigger", "curious", "--run-id", "one", "--wait", "--timeout", "60")
-        with contextlib.closing(psycopg2.connect(host=str(home / "run"), user="postgres", dbname="paceline")) as connection:
-            with connection.cursor() as cursor:
-                cursor.execute("select value from xcom where key = 'return_value'")
-                (said,) = cursor.fetchall()
-                cursor.execute(
-                    "select distinct application_name, usename from pg_stat_activity where application_name ~ '^paceline '"
-                )
-                who = dict(cursor.fetchall())
-        process.terminate()
-        assert process.wait(STOP_S) == 0
-
-    assert said[0].pop("is") == "paceline_worker"
-    assert said[0] == dict.fromkeys(
-        ("delete from dag", "delete from dag_run", "create table mine (x int)", "set role postgres"), "InsufficientPrivilege"
-    )
-    # A waiter's connections bear the name of a worker's.
-    assert who["paceline worker"] == "paceline_worker"
-    assert who["paceline scheduler"] == "paceline_scheduler"
-
-
-def test_the_link_of_standalone_logs_in_once_and_the_api_runs_a_dag(short_folder):
-    home = short_folder / "home"
-    environment = environment_of(home, short_folder / "dags")
-    write(short_folder / "dags", "slow.py", SLOW)
-    home.mkdir()
-    (home / "go").touch()
     with standalone(environment) as process:
         (link,) = re.findall(r"http://\S+/auth/link\?key=\S+", "".join(process.said.split("\n ")))
         assert re.search(r"web account +admin +\S{15}", process.said)
@@ -180,20 +151,33 @@ def test_the_link_of_standalone_logs_in_once_and_the_api_runs_a_dag(short_folder
             eventually(lambda: _answers(base), timeout=START_S)
             assert http.get(link).status_code == 303
             assert http.get("/api/v2/me").json()["username"] == "admin"
-            eventually(lambda: http.get("/api/v2/dags/slow").status_code == 200, timeout=START_S)
+            eventually(lambda: http.get("/api/v2/dags/curious").status_code == 200, timeout=START_S)
             csrf = {"X-CSRF-Token": http.cookies["paceline_csrf"]}
-            made = http.post("/api/v2/dags/slow/dagRuns", json={"dag_run_id": "one", "logical_date": None}, headers=csrf)
+            made = http.post("/api/v2/dags/curious/dagRuns", json={"dag_run_id": "one", "logical_date": None}, headers=csrf)
             assert made.status_code == 200, made.text
-            eventually(lambda: http.get("/api/v2/dags/slow/dagRuns/one").json()["state"] == "success", timeout=START_S)
-            source = http.get("/api/v2/dagSources/slow", params={"version_number": 1}).json()["content"]
-            assert source == (short_folder / "dags" / "slow.py").read_text()
+            eventually(lambda: http.get("/api/v2/dags/curious/dagRuns/one").json()["state"] == "success", timeout=START_S)
+            source = http.get("/api/v2/dagSources/curious", params={"version_number": 1}).json()["content"]
+            assert source == (short_folder / "dags" / "curious.py").read_text()
         assert httpx.get(link).status_code == 401
         with contextlib.closing(psycopg2.connect(host=str(home / "run"), user="postgres", dbname="paceline")) as connection:
             with connection.cursor() as cursor:
-                cursor.execute("select distinct usename from pg_stat_activity where application_name = 'paceline web'")
-                assert cursor.fetchall() == [("paceline_web",)]
+                cursor.execute("select value from xcom where key = 'return_value'")
+                (said,) = cursor.fetchall()
+                cursor.execute(
+                    "select distinct application_name, usename from pg_stat_activity where application_name ~ '^paceline '"
+                )
+                roles = dict(cursor.fetchall())
         process.terminate()
         assert process.wait(STOP_S) == 0
+
+    assert said[0].pop("is") == "paceline_worker"
+    assert said[0] == dict.fromkeys(
+        ("delete from dag", "delete from dag_run", "create table mine (x int)", "set role postgres"), "InsufficientPrivilege"
+    )
+    # A waiter's connections bear the name of a worker's.
+    assert roles["paceline worker"] == "paceline_worker"
+    assert roles["paceline scheduler"] == "paceline_scheduler"
+    assert roles["paceline web"] == "paceline_web"
 
 
 def _answers(base):
@@ -241,6 +225,7 @@ def test_the_demo_shows_the_result_and_where_it_is(short_folder):
     assert "1 of them were queued by the worker that ran the task before." in said
 
 
+@pytest.mark.long
 def test_a_failed_demo_shows_the_end_of_the_log_and_exits_1(short_folder):
     write(short_folder / "dags", "flights.py", FLIGHTS.format(body="print('reading'); raise ValueError('no such airport')"))
 
@@ -278,6 +263,7 @@ def test_children_read_exactly_the_parents_settings(tmp_path, monkeypatch):
     assert (found.core.parallelism, found.database.pool_size, found.flower.port) == (256, 9, 1234)
 
 
+@pytest.mark.long
 def test_the_stack_of_a_test_runs_its_dags(stack_factory):
     source = FLIGHTS.format(body="pass")
     running = stack_factory({"flights.py": textwrap.dedent(source)}, schedulers=1, workers=[("default", 1)])

@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
+from support import commands
 from support.waiting import eventually
 
 from scheduler.embedded import stack
@@ -55,10 +56,8 @@ def asked(port: int) -> tuple[int, dict[str, Any]]:
 
 
 def doctor(bench: Any, role: str = "worker") -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [*stack.PACELINE, "doctor", "--role", role],
-        env={**os.environ, "PACELINE_HOME": str(bench.settings.home)}, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    environment = {**os.environ, "PACELINE_HOME": str(bench.settings.home)}
+    return commands.run(["doctor", "--role", role], env=environment, timeout=60)
 
 
 def deaf_worker(bench: Any, monkeypatch: pytest.MonkeyPatch, port: int, what: str, **env: str) -> tuple[Any, Path]:
