@@ -28,7 +28,7 @@ from scheduler.process.pidfile import Pidfile
 from scheduler.settings import Settings
 from scheduler.store.upkeep.settings_drift import SettingsDrift
 from scheduler.store.worker.hot_path import HotPath
-from workers import logs, message_filter, remote_control, secrets_backend, startup, strategy
+from workers import log_copies, logs, message_filter, remote_control, secrets_backend, startup, strategy
 from workers.database_store import DatabaseStore
 from workers.execute import Executor
 from workers.guard import Guard
@@ -56,7 +56,7 @@ def run(settings: Settings, queues: Sequence[str], concurrency: int, name: str |
     """
     settings = startup.as_worker(settings)
     role.prepare(settings.database_url)
-    logs.to_stderr()
+    logs.to_stderr(settings.logs.format, role="worker")
     name = name or f"{socket.gethostname()}-{os.getpid()}"
     environment = os.environ.copy()
     # Its heartbeat has a connection of its own, and little else needs one.
@@ -79,6 +79,9 @@ def run(settings: Settings, queues: Sequence[str], concurrency: int, name: str |
         ending.callback(reaper.end)
         worker.stopper.start()
         ending.callback(worker.stopper.end)
+        copies = log_copies.started(settings, lambda: [task.log for task in worker.running_tasks.running()])
+        if copies is not None:
+            ending.callback(copies.end)
         worker.start()
     worker_log.info("worker %s has stopped", worker_id)
     if worker.watchdog.barked:
@@ -255,7 +258,10 @@ def _executor(settings: Settings, running_tasks: RunningTasks, events: InPlaceEv
         files=load.LoadedFiles(settings.dags_folder),
         slot=slot,
         guard=Guard(),
-        log=logs.TryLog(),
+        log=logs.TryLog(
+            json_lines=settings.logs.format == "json",
+            closed=None if settings.logs.url is None else log_copies.Notes(settings, os.getppid()).add,
+        ),
         continuing=Continuing(
             slot, seconds=settings.worker.in_place_seconds, max_tasks=settings.worker.max_tasks_per_child, events=events
         ),

@@ -10,9 +10,8 @@ import json
 import logging
 import os
 import sys
-import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -23,7 +22,9 @@ import tenacity
 from scheduler.exceptions import PacelineError, TaskTimeout
 from scheduler.masking import secrets_masker
 from scheduler.masking.output import MaskedOutput
+from scheduler.process import log_format
 from scheduler.settings import log_paths
+from scheduler.store.worker.claims import Claim
 
 #: Frames in these folders are not user code: Paceline's, and those of the retries and futures that it calls.
 OUR_FOLDERS = tuple(
@@ -45,7 +46,7 @@ component = log_paths.component
 class Log(Protocol):
     """Where the output of a try goes."""
 
-    def open(self, path: str, header: str) -> None: ...
+    def open(self, path: str, header: str, claim: Claim | None = None) -> None: ...
 
     def line(self, text: str, level: str = "INFO") -> None:
         """Write a line of Paceline after the output of user code so far."""
@@ -61,21 +62,33 @@ class Log(Protocol):
 
 
 class TryLog:
-    """Redirects file descriptors 1 and 2, sys.stdout, sys.stderr and `logging` of a pool process to the log of a try."""
+    """Redirects file descriptors 1 and 2, sys.stdout, sys.stderr and `logging` of a pool process to the log of a try.
 
-    def __init__(self) -> None:
+    With `json_lines`, log records and lines of Paceline are JSON objects. Other output stays as it is. `closed` receives the path
+    of each log when it is complete.
+    """
+
+    def __init__(self, *, json_lines: bool = False, closed: Callable[[str], None] | None = None) -> None:
         self._worker_fds = (os.dup(1), os.dup(2))
         self._worker_streams = (sys.stdout, sys.stderr)
         self._losses = Losses()
         self._streams = (self._stream(1), self._stream(2))
         self._handler = logging.StreamHandler(self._streams[1])
-        self._handler.setFormatter(UtcFormatter())
+        self._handler.setFormatter(log_format.UtcFormatter())
+        self._json_lines = json_lines
+        self._closed = closed
+        self._path = ""
+        self._fields: dict[str, Any] | None = None
         self._handlers: list[logging.Handler] = []
         self._masked: MaskedOutput | None = None
 
-    def open(self, path: str, header: str) -> None:
+    def open(self, path: str, header: str, claim: Claim | None = None) -> None:
         """Redirect all output to `path`. If it cannot be opened, the output goes to that of the worker."""
         self._losses.first = None
+        self._path = path
+        if self._json_lines and claim is not None:
+            self._fields = _fields(claim)
+            self._handler.setFormatter(log_format.JsonFormatter(self._fields))
         if self._streams[0].closed or self._streams[1].closed:
             self._streams = (self._stream(1), self._stream(2))
         try:
@@ -133,9 +146,12 @@ class TryLog:
             masked.close()
         sys.stdout, sys.stderr = self._worker_streams
         logging.root.handlers = self._handlers
+        if self._closed is not None:
+            self._closed(self._path)
 
     def _write(self, text: str, level: str) -> None:
-        self._losses.write(2, f"{stamp()} {level} {text}\n".encode("utf-8", "backslashreplace"))
+        line = f"{stamp()} {level} {text}" if self._fields is None else log_format.line(text, level, self._fields)
+        self._losses.write(2, f"{line}\n".encode("utf-8", "backslashreplace"))
 
     def _mask(self) -> None:
         """Insert the masking pipe, once per try. It is called before user code receives the first secret."""
@@ -146,6 +162,14 @@ class TryLog:
         # Line buffering keeps the lines of stdout, stderr and subprocesses in order, and loses none when the process dies.
         buffered = io.BufferedWriter(_LossyFile(fd, self._losses))
         return io.TextIOWrapper(buffered, encoding="utf-8", errors="backslashreplace", line_buffering=True)
+
+
+def _fields(claim: Claim) -> dict[str, Any]:
+    """What each line of a try has in JSON."""
+    found: dict[str, Any] = {"dag": claim.dag_id, "run": claim.run_id, "task": claim.task_id}
+    if claim.map_index >= 0:
+        found["map_index"] = claim.map_index
+    return found | {"try": claim.try_number, "dispatch": claim.dispatch_id}
 
 
 class Losses:
@@ -178,15 +202,6 @@ class _LossyFile(io.FileIO):
     def write(self, data: Any, /) -> int:
         self._losses.write(self.fileno(), bytes(data))
         return len(data)
-
-
-class UtcFormatter(logging.Formatter):
-    """Formats records as `2026-01-02T03:04:05.678Z LEVEL logger: message`."""
-
-    converter = staticmethod(time.gmtime)
-
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
 
 
 def keep_rendered(log: str, fields: Mapping[str, Any]) -> None:
@@ -225,10 +240,10 @@ def append_reason(path: str, reason: str) -> None:
 class DescriptorHandler(logging.Handler):
     """Writes each record to a file descriptor at once, so that a fork copies neither a filled buffer nor a held lock."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, formatter: logging.Formatter) -> None:
         super().__init__()
         self._fd = fd
-        self.setFormatter(UtcFormatter())
+        self.setFormatter(formatter)
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -237,9 +252,9 @@ class DescriptorHandler(logging.Handler):
             self.handleError(record)
 
 
-def to_stderr() -> None:
+def to_stderr(form: str, **fields: str) -> None:
     """Send the log records of the process to its current stderr, even if file descriptor 2 is redirected later."""
-    handler = DescriptorHandler(os.dup(2))
+    handler = DescriptorHandler(os.dup(2), log_format.formatter(form, **fields))
     for name, level in (("paceline", logging.INFO), ("celery", logging.WARNING), ("kombu", logging.WARNING)):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False

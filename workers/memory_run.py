@@ -18,6 +18,7 @@ from scheduler.dagfiles.load import LoadedFiles
 from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Settings
 from scheduler.states import FINISHED, RunState, TaskState
+from scheduler.store.worker.claims import Claim
 from scheduler.store.worker.deferrals import Awaited
 from workers import context as worker_context
 from workers import logs
@@ -186,7 +187,7 @@ class _Terminal:
     def __init__(self) -> None:
         self.errors: list[BaseException] = []
 
-    def open(self, path: str, header: str) -> None:
+    def open(self, path: str, header: str, claim: Claim | None = None) -> None:
         pass
 
     def line(self, text: str, level: str = "INFO") -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from scheduler.exceptions import NotFoundError, UsageError
-from scheduler.settings import Settings, log_paths
+from scheduler.settings import Settings, log_copies, log_paths
 from scheduler.states import FINISHED
 
 #: How workers begin the lines of log records, see workers/logs.
@@ -50,6 +50,7 @@ def path(settings: Settings, ti: dict[str, object], try_number: int) -> Path:
             try_number=try_number,
         )
     )
+    found = log_copies.local(settings, found)
     if found.is_file() and not found.is_symlink():
         return found
     which = f"Try {try_number} of task {ti['task_id']!r} of run {ti['run_id']!r}"
@@ -57,7 +58,7 @@ def path(settings: Settings, ti: dict[str, object], try_number: int) -> Path:
         raise NotFoundError(f"{which} has not begun.")
     if ti["try_number"] == 0 and ti["state"] in FINISHED:
         raise NotFoundError(f"Task {ti['task_id']!r} is {ti['state']}: nothing ran, so there is no log.")
-    raise NotFoundError(f"{which} has no log on this machine: look on the machine of its worker.")
+    raise NotFoundError(f"{which} has no log on this machine: look on the machine of its worker, or set logs.url.")
 
 
 def rendered(settings: Settings, ti: dict[str, object]) -> dict[str, str]:

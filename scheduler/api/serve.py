@@ -1,6 +1,7 @@
 """The web process: uvicorn, from the first account to the end of the last request."""
 
 import logging
+import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
@@ -8,7 +9,7 @@ from types import FrameType
 import uvicorn
 
 from scheduler.api import app, database
-from scheduler.process import hardening, role
+from scheduler.process import hardening, log_format, role
 from scheduler.settings import Settings
 from scheduler.store.accounts import accounts
 from scheduler.store.db import database as store
@@ -36,6 +37,9 @@ def run(settings: Settings, *, say: Callable[[str], None]) -> int:
     """Serve until SIGTERM or SIGINT, let open requests end, and return the exit code."""
     role.prepare(settings.web_database_url)
     hardening.forget()
+    if settings.logs.format == log_format.JSON:
+        logging.basicConfig(stream=sys.stderr, level=logging.INFO, force=True)
+        logging.root.handlers[0].setFormatter(log_format.formatter(log_format.JSON, role="web"))
     _prepare_database(settings, say)
     with role.running("web", settings.run_folder) as running:
         server = _Server(config(settings, app.create(settings, running.stop)), running.stop)
@@ -59,6 +63,8 @@ def config(settings: Settings, application: object) -> uvicorn.Config:
         server_header=False,
         access_log=False,
         log_level="warning",
+        # Without a configuration of its own, uvicorn's records reach the root logger.
+        log_config=None if settings.logs.format == log_format.JSON else uvicorn.config.LOGGING_CONFIG,
         lifespan="on",
         ws="none",
         limit_concurrency=MOST_CONNECTIONS,

@@ -18,7 +18,7 @@ COMMANDS = {
     "users": "Create, list and delete web accounts, their passwords and API tokens.",
     "db": "Create, migrate and check the database schema.",
     "dags": "List, show, pause, test, trigger, clear and delete DAGs.",
-    "runs": "List, show, watch, clear, mark and delete DAG runs.",
+    "runs": "List, show, explain, watch, clear, mark and delete DAG runs.",
     "tasks": "List, clear and mark task instances, and read their logs.",
     "backfill": "Create, list, show, pause, resume and cancel backfills.",
     "assets": "List assets and record updates.",

@@ -43,7 +43,7 @@ def clean(*, before: datetime, logs: bool, dry_run: bool, yes: bool) -> None:
         deleted["task_instances"] += sum(run.instances for run in batch.runs)
         prune.delete_data(options.settings(), batch.runs)
         if logs:
-            prune.delete_logs(options.settings().logs_folder, batch.runs)
+            prune.delete_logs(options.settings(), batch.runs)
     _print_counts(deleted, before, done=True)
 
 

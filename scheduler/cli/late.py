@@ -7,32 +7,33 @@ if TYPE_CHECKING:
     from scheduler.cli import progress
     from scheduler.messaging import wakeups
     from scheduler.services import prune
-    from scheduler.settings import data_folder, log_paths
+    from scheduler.settings import data_folder, log_copies, log_paths
     from scheduler.store.accounts import accounts, audit, keys, passwords
     from scheduler.store.actions import backfills, clear, delete, mark, pools
     from scheduler.store.dags import assets, dags, schedules
     from scheduler.store.db import database, migrate, roles
-    from scheduler.store.queries import events, overview, reads
+    from scheduler.store.queries import events, overview, reads, run_story
     from scheduler.store.runs import runs, selection
     from scheduler.store.secrets import connections, variables
     from scheduler.store.upkeep import notices, retention
 
 __all__ = [
-    "accounts", "assets", "audit", "backfills", "clear", "connections", "dags", "data_folder", "database", "delete", "events",
-    "keys", "log_paths", "mark", "migrate", "notices", "overview", "passwords", "pools", "progress", "prune", "reads", "retention",
-    "roles", "runs", "schedules", "selection", "variables", "wakeups",
+    "accounts", "assets", "audit", "backfills", "clear", "connections", "dags", "data_folder", "database", "delete",
+    "events", "keys", "log_copies", "log_paths", "mark", "migrate", "notices", "overview", "passwords", "pools",
+    "progress", "prune", "reads", "retention", "roles", "run_story", "runs", "schedules", "selection", "variables",
+    "wakeups",
 ]  # fmt: skip
 
 _NAMES = {
     "scheduler.cli": ["progress"],
     "scheduler.messaging": ["wakeups"],
     "scheduler.services": ["prune"],
-    "scheduler.settings": ["data_folder", "log_paths"],
+    "scheduler.settings": ["data_folder", "log_copies", "log_paths"],
     "scheduler.store.accounts": ["accounts", "audit", "keys", "passwords"],
     "scheduler.store.actions": ["backfills", "clear", "delete", "mark", "pools"],
     "scheduler.store.dags": ["assets", "dags", "schedules"],
     "scheduler.store.db": ["database", "migrate", "roles"],
-    "scheduler.store.queries": ["events", "overview", "reads"],
+    "scheduler.store.queries": ["events", "overview", "reads", "run_story"],
     "scheduler.store.runs": ["runs", "selection"],
     "scheduler.store.secrets": ["connections", "variables"],
     "scheduler.store.upkeep": ["notices", "retention"],

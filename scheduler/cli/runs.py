@@ -4,7 +4,7 @@ import click
 
 from scheduler import states
 from scheduler.cli import options, output, run_actions
-from scheduler.cli.late import events, progress, reads
+from scheduler.cli.late import events, progress, reads, run_story
 
 #: Runs in a table without --limit. --json prints all.
 SCREENFUL = 50
@@ -15,7 +15,7 @@ ERROR = "scheduling_error"
 
 @click.group()
 def runs() -> None:
-    """List, show, watch, clear, mark and delete DAG runs."""
+    """List, show, explain, watch, clear, mark and delete DAG runs."""
 
 
 runs.add_command(run_actions.clear_run)
@@ -62,6 +62,27 @@ def show(dag_id: str, run_id: str, events_wanted: bool) -> None:
     if events_wanted:
         columns = ["at", "task_id", "map_index", "try_number", "from_state", "to_state", "actor", "reason"]
         output.table(run["events"], columns, empty="No events: core.record_events is off, or the run is older than they are.")
+
+
+@runs.command()
+@options.run
+@options.as_json
+def explain(dag_id: str, run_id: str) -> None:
+    """Tell the whole history of a run in order, in sentences: who changed what, why, and what was waited for."""
+    steps = options.transact(run_story.story, dag_id, run_id)
+    if output.json_wanted():
+        output.print_json(steps)
+        return
+    if not steps:
+        output.say("Nothing is recorded: core.record_events is off, or the run is older than its events.")
+    day = None
+    for step in steps:
+        if step["at"].date() != day:
+            day = step["at"].date()
+            click.echo(f"{day}")
+        index = "" if step["map_index"] is None or step["map_index"] < 0 else f"[{step['map_index']}]"
+        subject = "run" if step["task_id"] is None else f"{step['task_id']}{index}"
+        click.echo(output.visible(f"  {step['at']:%H:%M:%S.%f} {subject}: {step['text']}"))
 
 
 @runs.command()

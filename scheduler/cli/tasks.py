@@ -11,7 +11,7 @@ import click
 from scheduler import states
 from scheduler.authoring import frames
 from scheduler.cli import options, output, run_actions
-from scheduler.cli.late import log_paths, progress, reads
+from scheduler.cli.late import log_copies, log_paths, progress, reads
 from scheduler.exceptions import NotFoundError
 
 CHUNK_BYTES = 64 * 1024
@@ -129,10 +129,11 @@ class _TryLog:
         from workers import logs as worker_logs
 
         dag_id, run_id, task_id, map_index = self._key
-        folder = options.settings().logs_folder
-        return Path(
-            worker_logs.try_path(folder, dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=map_index, try_number=self.number)
+        settings = options.settings()
+        path = worker_logs.try_path(
+            settings.logs_folder, dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=map_index, try_number=self.number
         )
+        return log_copies.local(settings, Path(path))
 
     def exists(self) -> bool:
         return self.path.is_file()

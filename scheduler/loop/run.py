@@ -23,7 +23,7 @@ from scheduler.loop.timer import BESIDE_LISTENER_S, Timer
 from scheduler.messaging import wakeups
 from scheduler.messaging.publisher import Publisher
 from scheduler.messaging.wakeups import Wakeups, client
-from scheduler.process import hardening, role
+from scheduler.process import hardening, log_format, measures, role
 from scheduler.process.pidfile import Pidfile
 from scheduler.services.assets import Assets
 from scheduler.services.backfill import Backfill
@@ -57,6 +57,8 @@ def run(settings: Settings, *, name: str | None = None) -> int:
     role.prepare(settings.database_url)
     hardening.forget()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
+    if settings.logs.format == log_format.JSON:
+        logging.root.handlers[0].setFormatter(log_format.formatter(log_format.JSON, role="scheduler"))
     process_tree.become_reaper()
     engine = database.create(settings, application="paceline scheduler", by_index=True)
     database.wait(engine, log.warning)
@@ -136,7 +138,8 @@ class SchedulerLoop:
         while not stop.is_set():
             # A wakeup may be for a service that is not due yet; then no query is needed.
             if self._next_due_at() <= time.monotonic():
-                self.run_once()
+                with measures.timed("scheduler.scheduler_loop_duration"):
+                    self.run_once()
                 passes += 1
             if 0 <= config.num_runs <= passes or 0 <= config.run_duration <= time.monotonic() - started:
                 return

@@ -5,13 +5,12 @@ import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine
 
 from scheduler.services.service import Result, TimedService
-from scheduler.settings import Settings, data_folder, log_paths
+from scheduler.settings import Settings, data_folder, log_copies, log_paths
 from scheduler.store.db.database import transact
 from scheduler.store.upkeep import retention
 from scheduler.store.upkeep.retention import Batch, DeletedRun
@@ -64,7 +63,7 @@ class Prune(TimedService):
                 deleted[kind] = batch.deleted
                 delete_data(self._settings, batch.runs)
                 if config.logs:
-                    delete_logs(self._settings.logs_folder, batch.runs)
+                    delete_logs(self._settings, batch.runs)
         return Pruned(deleted, any(self._after.get(kind) is not None for kind in deleted))
 
     def _delete(self, kind: str, before: datetime) -> Batch:
@@ -95,10 +94,11 @@ def delete_data(settings: Settings, runs: Iterable[DeletedRun]) -> None:
         data_folder.delete_run(settings.data_url, run.dag_id, run.run_id, run.key)
 
 
-def delete_logs(folder: Path, runs: Iterable[DeletedRun]) -> None:
-    """Delete the log folders of deleted runs. One that cannot be deleted is logged and left."""
+def delete_logs(settings: Settings, runs: Iterable[DeletedRun]) -> None:
+    """Delete the log folders of deleted runs, and their copies. One that cannot be deleted is logged and left."""
     for run in runs:
-        path = log_paths.run_folder(folder, run.dag_id, run.run_id)
+        log_copies.delete_run(settings, run.dag_id, run.run_id)
+        path = log_paths.run_folder(settings.logs_folder, run.dag_id, run.run_id)
         try:
             shutil.rmtree(path)
         except FileNotFoundError:

@@ -12,9 +12,9 @@ from urllib.parse import quote
 from pydantic import Field, ValidationError
 
 from scheduler.exceptions import SettingsError
-from scheduler.settings import environment
+from scheduler.settings import environment, sections
 from scheduler.settings.environment import Layout
-from scheduler.settings.sections import Broker, Database, Flower, Oidc, Paths, Probed, Retention, Section, Smtp, Spark, Web
+from scheduler.settings.sections import Probed, Section
 from scheduler.settings.types import Count, DatabaseUrl, FernetKeys, Seconds, ZoneName, in_words
 
 #: Bytes. The kernel's limit is 107 on Linux and 103 on macOS.
@@ -25,7 +25,7 @@ EMBEDDED_WORKER, EMBEDDED_WEB = "paceline_worker", "paceline_web"
 #: Keys whose values contain passwords, which are masked in output.
 SECRET_URLS = frozenset({"database.url", "database.owner_url", "broker.url", "worker.database_url", "web.database_url"})
 #: Keys whose values are secrets: never printed.
-SECRET_KEYS = frozenset({"core.fernet_key", "smtp.password", "web.signing_key", "oidc.client_secret"})
+SECRET_KEYS = frozenset({"core.fernet_key", "smtp.password", "web.signing_key", "oidc.client_secret", "lineage.api_key"})
 #: Sections and keys that must be equal in all processes, so that they decide alike: limits, defaults of DAGs, and timeouts after
 #: which a process is declared lost. Paths, addresses and settings that affect only their own process may differ.
 MUST_AGREE = ("core", "retention", "worker.heartbeat_timeout", "waiter.heartbeat_timeout", *(f"scheduler.{name}" for name in (
@@ -192,19 +192,23 @@ class Waiter(Probed):
 class Settings(Section):
     """All sections. Load it once at startup (`Settings.load()`) and pass it as an argument."""
 
-    paths: Paths = Paths()
+    paths: sections.Paths = sections.Paths()
     core: Core = Core()
     scheduler: Scheduler = Scheduler()
     worker: Worker = Worker()
     waiter: Waiter = Waiter()
-    retention: Retention = Retention()
-    database: Database = Database()
-    broker: Broker = Broker()
-    smtp: Smtp = Smtp()
-    flower: Flower = Flower()
-    web: Web = Web()
-    oidc: Oidc = Oidc()
-    spark: Spark = Spark()
+    retention: sections.Retention = sections.Retention()
+    database: sections.Database = sections.Database()
+    broker: sections.Broker = sections.Broker()
+    smtp: sections.Smtp = sections.Smtp()
+    flower: sections.Flower = sections.Flower()
+    web: sections.Web = sections.Web()
+    oidc: sections.Oidc = sections.Oidc()
+    metrics: sections.Metrics = sections.Metrics()
+    logs: sections.Logs = sections.Logs()
+    tracing: sections.Tracing = sections.Tracing()
+    lineage: sections.Lineage = sections.Lineage()
+    spark: sections.Spark = sections.Spark()
 
     @classmethod
     def load(cls, environ: Mapping[str, str] | None = None) -> "Settings":

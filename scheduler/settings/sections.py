@@ -12,11 +12,16 @@ from scheduler.settings.types import (
     DatabaseUrl,
     DataUrl,
     Days,
+    HttpUrl,
+    LineageUrl,
+    LogsUrl,
+    MetricPrefix,
     OidcIssuer,
     OidcRoles,
     Port,
     Seconds,
     SigningKey,
+    StatsdAddress,
     UrlPath,
 )
 
@@ -192,6 +197,60 @@ class Oidc(Section):
     """Roles of groups, such as `ops=operator,platform=admin`. The highest one applies at each login. If empty, roles are kept."""
     default_role: Literal["", "viewer", "operator", "admin"] = ""
     """Role of a user without a group in oidc.roles. If empty, such a user cannot log in."""
+
+
+class Metrics(Section):
+    """Metrics for Prometheus and StatsD. docs/reference/metrics.md lists them. Without a setting, nothing is measured."""
+
+    prometheus: bool = False
+    """Serve GET /metrics: beside /health of schedulers, workers and waiters, and by the web process for accounts that may view."""
+    statsd: StatsdAddress = Field(default="", examples=["localhost:8125"])
+    """Address of a StatsD server, for UDP (host:port) or a Unix datagram socket (unix:///path). If empty, nothing is sent."""
+    prefix: MetricPrefix = "airflow"
+    """Prefix of the metrics that Airflow has too."""
+    interval: Seconds = 5
+    """Seconds between two readings of events and, for StatsD, of gauges. One scheduler at a time reads them."""
+    task_labels: bool = True
+    """Count each task on its own. Turn it off if there are too many tasks for the metrics server."""
+
+
+class Logs(Section):
+    """The logs of processes and of tries."""
+
+    format: Literal["text", "json"] = "text"
+    """json writes log records as JSON lines. In the log of a try, they have its DAG, run, task, try and dispatch."""
+    url: LogsUrl | None = Field(default=None, examples=["s3://bucket/paceline/logs"])
+    """Folder or fsspec URL to which workers copy the logs of tries, so that every machine can read them. If unset, they stay."""
+    copy_interval: Seconds = 5
+    """Seconds between two copies of the log of a running try."""
+
+
+class Tracing(Section):
+    """Traces for OpenTelemetry: one for each DAG run. Schedulers send them; needs the extra telemetry."""
+
+    otlp_endpoint: HttpUrl = Field(default="", examples=["http://localhost:4318"])
+    """Address of an OpenTelemetry collector, for OTLP over HTTP. If empty, there are no traces."""
+    service_name: str = "paceline"
+    """Name of this installation in traces. Installations with the same collector need different names."""
+    sample_ratio: Annotated[float, Field(ge=0, le=1)] = 1
+    """Share of the runs that are traced."""
+    queue_size: Count = 10_000
+    """Spans that wait for the collector at most. More are dropped."""
+
+
+class Lineage(Section):
+    """OpenLineage events of runs and tries. Schedulers send them; needs the extra telemetry."""
+
+    url: LineageUrl = Field(default="", examples=["http://localhost:5000"])
+    """Address of a server for OpenLineage events, or a file:// URL to append them to a file. If empty, there are no events."""
+    endpoint: str = "api/v1/lineage"
+    """Path of the server that takes events."""
+    api_key: str = ""
+    """API key of the server."""
+    namespace: str = "paceline"
+    """Namespace of the jobs of this installation."""
+    queue_size: Count = 10_000
+    """Events that wait for the server at most. More are dropped."""
 
 
 class Spark(Section):

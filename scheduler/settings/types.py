@@ -81,6 +81,33 @@ UrlPath = Annotated[
     str,
     Field(pattern=r"^(/[A-Za-z0-9._~-]+)*$", json_schema_extra={"allowed": "a path such as /paceline, or nothing"}),
 ]
+StatsdAddress = Annotated[
+    str,
+    Field(
+        pattern=r"^(([^\s:/\[\]]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}|unix:///\S+)?$",
+        json_schema_extra={"allowed": "host:port, unix:///path, or nothing"},
+    ),
+]
+HttpUrl = Annotated[
+    str,
+    Field(pattern=r"^(https?://[^\s/]+(/\S*)?)?$", json_schema_extra={"allowed": "an address such as http://localhost:4318"}),
+]
+LogsUrl = Annotated[
+    str,
+    AfterValidator(_data_url),
+    Field(json_schema_extra={"allowed": "a folder or a URL such as s3://bucket/logs, without * ? [ ] { }"}),
+]
+LineageUrl = Annotated[
+    str,
+    Field(
+        pattern=r"^(https?://[^\s/]+(/\S*)?|file:///\S+)?$",
+        json_schema_extra={"allowed": "an address such as http://localhost:5000, or file:///path"},
+    ),
+]
+MetricPrefix = Annotated[
+    str,
+    Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*$", json_schema_extra={"allowed": "letters, digits, _ and ., such as airflow"}),
+]
 DataUrl = Annotated[
     str,
     AfterValidator(_data_url),

@@ -22,7 +22,7 @@ from sqlalchemy.exc import DBAPIError
 from scheduler.authoring.external import Counts, Target
 from scheduler.dagfiles import load
 from scheduler.messaging.wakeups import WAITERS_KEY, Wakeups
-from scheduler.process import fault_points, hardening, role, stop_signals
+from scheduler.process import fault_points, hardening, measures, role, stop_signals
 from scheduler.process.health import Complaint, Contact, Health, Pulse
 from scheduler.process.pidfile import Pidfile
 from scheduler.settings import Settings
@@ -58,7 +58,7 @@ def run(settings: Settings, *, name: str | None = None) -> int:
     role.prepare(settings.database_url)
     secrets_backend.take_environment()
     hardening.forget()
-    logs.to_stderr()
+    logs.to_stderr(settings.logs.format, role="waiter")
     load.configure(settings.core.default_timezone, airflow_imports=settings.core.airflow_imports)
     engine = startup.ready(settings)
     with role.running("waiter", settings.run_folder) as process:
@@ -207,6 +207,7 @@ class Waiter:
         if self._renewal.is_refused(self.waiter_id):
             former, self.waiter_id = self.waiter_id, await self._ask(self._register)
             log.warning("waiter %s was declared lost; it continues as %s", former, self.waiter_id)
+            measures.count("{job_name}_heartbeat_failure", job_name="triggererjob")
             self._drop(list(self._running))
         await self._ask(lambda: self._settings_drift.look(self.waiter_id))
         self._outside.set_clock(await self._ask(self._clock))
@@ -214,7 +215,14 @@ class Waiter:
         if mine:
             awaited = await self._transact(deferrals.still_awaited, waiter, mine)
             self._drop([dispatch_id for _, dispatch_id in mine if dispatch_id not in awaited])
+        self._measure()
         await asyncio.sleep(self._settings.waiter.heartbeat_sec)
+
+    def _measure(self) -> None:
+        host = socket.gethostname()
+        measures.count("triggerer_heartbeat")
+        measures.gauge("triggers.running", len(self._running), hostname=host)
+        measures.gauge("triggerer.capacity_left", self._settings.waiter.capacity - len(self._running), hostname=host)
 
     async def _tick(self) -> None:
         self._ticked_at = time.monotonic()
@@ -229,6 +237,7 @@ class Waiter:
     async def _wait(self, trigger: Awaited) -> None:
         fired = await self._triggers.run(trigger)
         if self._running.pop(trigger.dispatch_id, None) is not None:
+            measures.count("triggers.failed" if "error" in fired.outcome else "triggers.succeeded")
             self._fired.append(fired)
             self._something_fired.set()
 
@@ -287,5 +296,6 @@ class Waiter:
             blocked_s = time.monotonic() - self._ticked_at
             culprit = asyncio.current_task(loop) if blocked_s > BLOCKED_S else None
             if culprit is not None and culprit is not logged:
+                measures.count("triggers.blocked_main_thread")
                 log.error("%s blocks all other triggers (%.1f s so far): it must await, not wait", culprit.get_name(), blocked_s)
             logged = culprit

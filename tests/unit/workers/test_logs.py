@@ -142,3 +142,33 @@ def test_an_object_that_cannot_be_shown_is_kept_by_the_name_of_its_class(tmp_pat
     assert json.loads(Path(log_paths.rendered_path(log)).read_text()) == {"when": "today", "what": "<Odd>"}
     with pytest.raises(TaskTimeout):
         logs.keep_rendered(log, {"what": Late()})
+
+
+JSON_LINES = """
+import json, logging, sys
+from types import SimpleNamespace
+from workers import logs
+closed = []
+log = logs.TryLog(json_lines=True, closed=closed.append)
+claim = SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=2, try_number=3, dispatch_id="x")
+log.open(sys.argv[1], "header", claim)
+logging.getLogger("mine").warning("careful")
+print("plain")
+log.line("footer", "ERROR")
+log.close()
+print(json.dumps(closed))
+"""
+
+
+def test_lines_of_paceline_and_records_are_json_with_what_they_are_about(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    said = subprocess.run([sys.executable, "-P", "-c", JSON_LINES, path], capture_output=True, text=True, check=True)
+    header, record, plain, footer = path.read_text().splitlines()
+    about = {"dag": "d", "run": "r", "task": "t", "map_index": 2, "try": 3, "dispatch": "x"}
+
+    assert plain == "plain"
+    for line, level, message in ((header, "INFO", "header"), (record, "WARNING", "careful"), (footer, "ERROR", "footer")):
+        found = json.loads(line)
+        assert found.pop("at").endswith("Z") and found.pop("logger", "mine") == "mine"
+        assert found == about | {"level": level, "message": message}
+    assert json.loads(said.stdout) == [str(path)]

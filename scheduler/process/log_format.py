@@ -1,0 +1,46 @@
+"""The forms of log lines of processes and tasks: text for people, or one JSON object for each line."""
+
+import json
+import logging
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+TEXT, JSON = "text", "json"
+
+
+class UtcFormatter(logging.Formatter):
+    """Formats records as `2026-01-02T03:04:05.678Z LEVEL logger: message`."""
+
+    converter = staticmethod(time.gmtime)
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
+
+
+class JsonFormatter(logging.Formatter):
+    """Formats records as JSON objects with `at`, `level`, `logger`, `message`, `error` (a traceback), and the given fields."""
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        super().__init__()
+        self._fields = dict(fields)
+
+    def format(self, record: logging.LogRecord) -> str:
+        error = self.formatException(record.exc_info) if record.exc_info else None
+        at = datetime.fromtimestamp(record.created, UTC)
+        return line(record.getMessage(), record.levelname, self._fields | {"logger": record.name}, at=at, error=error)
+
+
+def line(message: str, level: str, fields: Mapping[str, Any], *, at: datetime | None = None, error: str | None = None) -> str:
+    """One line of JSON, at this moment unless `at` is given."""
+    stamp = (at or datetime.now(UTC)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    found = {"at": stamp, "level": level, **fields, "message": message}
+    if error is not None:
+        found["error"] = error
+    return json.dumps(found, ensure_ascii=False, default=str)
+
+
+def formatter(form: str, **fields: Any) -> logging.Formatter:
+    """The formatter of a process for this value of logs.format. Only JSON has the fields."""
+    return JsonFormatter(fields) if form == JSON else UtcFormatter()
