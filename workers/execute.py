@@ -17,7 +17,7 @@ from scheduler.serialized.tasks import SerializedTask
 from scheduler.settings import Settings, log_paths
 from scheduler.states import TaskState
 from scheduler.store.worker.claims import Claim, Ending
-from workers import context, logs, outcome
+from workers import context, logs, outcome, trace_properties
 from workers.guard import Guard
 from workers.in_place import Continuing
 from workers.logs import worker_log
@@ -95,7 +95,7 @@ class Executor:
             try_number=claim.try_number,
         )
         started = time.monotonic()
-        self.log.open(path, _header(claim, worker_id))
+        self.log.open(path, _header(claim, worker_id), claim)
         try:
             deadline = None if task.execution_timeout_s is None else started + task.execution_timeout_s
             if task.exclusive:
@@ -166,6 +166,8 @@ class Executor:
         values = context.build(claim, dag, operator, self.store, self.settings.core)
         ti = values["ti"]
         ti.log_url = path
+        if self.settings.tracing.otlp_endpoint:
+            trace_properties.enter(self.settings, ti)
         operator = values["task"] = context.decided(operator.unmap(values, claim.map_index), dag.tasks[claim.task_no], claim)
         try:
             value = RUNTIMES[task.runtime].run(operator, values, self.settings, lambda: self.store.jobs(claim))

@@ -3,7 +3,8 @@
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
 from typing import Any
 
 from scheduler.settings import Settings
@@ -16,8 +17,8 @@ FIRST_S = 1.5
 EVERY_S = 1.0
 #: Maximum seconds to wait for the last reading, because the JVM may hang.
 LAST_S = 2.0
-#: Maximum number of running stages that are stored.
-NAMED = 8
+#: Maximum number of running stages and of jobs that are stored.
+NAMED, MOST_JOBS = 8, 100
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,17 @@ class Stage:
     name: str
     tasks: int
     tasks_done: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A Spark job. Times are milliseconds since 1970; a running job has no end."""
+
+    id: int
+    name: str
+    status: str
+    submitted_ms: int
+    ended_ms: int | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +63,14 @@ class Progress:
     application_id: str | None = None
     ui_url: str | None = None
     running: tuple[Stage, ...] = ()
+    #: Only for traces.
+    jobs: tuple[Job, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        found = dataclasses.asdict(self)
+        if not self.jobs:
+            del found["jobs"]
+        return found
 
 
 #: Returns the current progress, or None if it is unknown. Another thread than that of the task calls it. Errors are ignored.
@@ -63,7 +80,7 @@ Look = Callable[[], Progress | None]
 @contextlib.contextmanager
 def reported(settings: Settings, claim: Claim, look: Look) -> Iterator[None]:
     """Store the results of `look` during the block: first after FIRST_S, then every EVERY_S, and once more at the end."""
-    reporter = Reporter(look, ProgressWriter(settings, claim))
+    reporter = Reporter(look, ProgressWriter(settings, claim), also_short=bool(settings.tracing.otlp_endpoint))
     reporter.start()
     try:
         yield
@@ -72,13 +89,19 @@ def reported(settings: Settings, claim: Claim, look: Look) -> Iterator[None]:
 
 
 class Reporter(threading.Thread):
-    """Reads and writes progress until it is closed. A lost entry is harmless, so errors never reach the task."""
+    """Reads and writes progress until it is closed. A lost entry is harmless, so errors never reach the task.
 
-    def __init__(self, look: Look, writer: ProgressWriter, *, first_s: float = FIRST_S, every_s: float = EVERY_S) -> None:
+    With `also_short`, it reads the progress of a task that ends before `first_s` once.
+    """
+
+    def __init__(
+        self, look: Look, writer: ProgressWriter, *, first_s: float = FIRST_S, every_s: float = EVERY_S, also_short: bool = False
+    ) -> None:
         super().__init__(name="progress", daemon=True)
         self._look = look
         self._writer = writer
         self._first_s, self._every_s = first_s, every_s
+        self._also_short = also_short
         self._ended = threading.Event()
         self._stored: Progress | None = None
         self._complained = False
@@ -86,6 +109,8 @@ class Reporter(threading.Thread):
     def run(self) -> None:
         try:
             if self._ended.wait(self._first_s):
+                if self._also_short:
+                    self._step()
                 return
             self._step()
             while not self._ended.wait(self._every_s):
@@ -132,6 +157,24 @@ def of_stages(stages: list[dict[str, Any]], executors: list[dict[str, Any]], **a
         ),
         **about,
     )
+
+
+def of_jobs(jobs: Iterable[Mapping[str, Any]]) -> tuple[Job, ...]:
+    """The newest jobs of Spark's REST API, whose times are texts, or of its own store, which has numbers."""
+    begun = sorted((job for job in jobs if job.get("submissionTime")), key=lambda job: int(job["jobId"]))
+    return tuple(
+        Job(
+            id=job["jobId"], name=job["name"][:200], status=job["status"], submitted_ms=_ms(job["submissionTime"]),
+            ended_ms=_ms(job["completionTime"]) if job.get("completionTime") else None,
+        )
+        for job in begun[-MOST_JOBS:]
+    )  # fmt: skip
+
+
+def _ms(time: int | str) -> int:
+    if isinstance(time, int):
+        return time
+    return round(datetime.strptime(time.replace("GMT", "+0000"), "%Y-%m-%dT%H:%M:%S.%f%z").timestamp() * 1000)
 
 
 def _failed(executor: Mapping[str, Any]) -> bool:

@@ -13,7 +13,7 @@ from scheduler.masking import secrets_masker
 from scheduler.operators.spark_submit import SUBMITTER, SparkOperator
 from scheduler.settings import Settings
 from scheduler.store.worker.external_jobs import ExternalJob
-from workers import progress
+from workers import progress, trace_properties
 from workers.spark import java, reachable
 from workers.spark.applications import driver
 from workers.spark.applications.following import Followed, end_for, say
@@ -50,6 +50,7 @@ class Submitter:
             self._connection(operator),
         )
         submission = command.submission(operator, where, tag=self._jobs.tag(), name=f"{ti.dag_id}.{ti.task_id}")
+        submission = submission.with_conf({**trace_properties.for_executors(self._settings, ti), **submission.conf})
         for secret in secrets_masker.secrets_in({**submission.conf, **submission.environment}):
             # The driver may print them, for example with --verbose.
             secrets_masker.mask_secret(secret)
@@ -62,7 +63,7 @@ class Submitter:
                 where.address, timeout_s=self._settings.spark.submit_timeout, correct="the connection or the master of this task"
             )
         followed = former or self._followed(self._jobs.add(submission))
-        with self._jobs.reported(lambda: _progress(followed.ids)):
+        with self._jobs.reported(lambda: _progress(followed.ids, jobs=bool(self._settings.tracing.otlp_endpoint))):
             if former is not None or where.is_cluster_mode:
                 self._in_cluster(submission, followed, attached=former is not None)
             else:
@@ -185,7 +186,7 @@ class Submitter:
         followed.submitted()
 
 
-def _progress(ids: Ids) -> progress.Progress | None:
+def _progress(ids: Ids, *, jobs: bool = False) -> progress.Progress | None:
     """The progress of an application, from the REST API of its UI; None while the URL of the UI is unknown. UnreachableError."""
     if ids.ui_url is None:
         return None
@@ -195,7 +196,9 @@ def _progress(ids: Ids) -> progress.Progress | None:
         return None
     stages: list[dict[str, Any]] = rest.ask(f"{base}/{application_id}/stages", timeout_s=UI_TIMEOUT_S)
     executors: list[dict[str, Any]] = rest.ask(f"{base}/{application_id}/allexecutors", timeout_s=UI_TIMEOUT_S)
-    return progress.of_stages(stages, executors, application_id=application_id, ui_url=ids.ui_url)
+    ran = rest.ask(f"{base}/{application_id}/jobs", timeout_s=UI_TIMEOUT_S) if jobs else ()
+    about = {"application_id": application_id, "ui_url": ids.ui_url, "jobs": progress.of_jobs(ran)}
+    return progress.of_stages(stages, executors, **about)
 
 
 def _only(applications: list[dict[str, Any]]) -> str | None:

@@ -12,6 +12,7 @@ from scheduler.authoring import context, execution
 from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.exceptions import FailTask, PacelineError
 from scheduler.settings import Settings
+from workers import trace_properties
 from workers.guard import Logging
 from workers.logs import stamp, worker_log
 from workers.progress import Look
@@ -58,7 +59,9 @@ def run(
     try:
         with session.until_end(warm, begun) as spark:
             _pickle_by_value(settings.dags_folder)
-            with watched(watch.look(warm)):
+            for key, value in trace_properties.for_spark(settings, values["ti"]).items():
+                spark.conf.set(key, value)
+            with watched(watch.look(warm, jobs=bool(settings.tracing.otlp_endpoint))):
                 result = execution.run(operator, {**values, "spark": spark, "sc": spark.sparkContext})
                 python_side.restore_modules()
                 result = frames.stored(result, operator, values["ti"], settings)

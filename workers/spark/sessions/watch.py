@@ -9,8 +9,8 @@ from workers.progress import Look, Progress
 from workers.spark.sessions.session_pool import WarmJvm
 
 
-def look(warm: WarmJvm) -> Look:
-    """The progress of all jobs that start from now on, since a JVM runs one task at a time."""
+def look(warm: WarmJvm, *, jobs: bool = False) -> Look:
+    """The progress of all work that starts from now on, since a JVM runs one task at a time; with `jobs`, each job too."""
     since_ms = int(time.time() * 1000)
     mapper: list[Any] = []
 
@@ -25,7 +25,11 @@ def look(warm: WarmJvm) -> Look:
             return None
         executors = json.loads(mapper[0].writeValueAsString(store.executorList(False)))
         executors = [each for each in executors if each["isActive"] or (each.get("removeTime") or 0) >= since_ms]
-        return progress.of_stages(stages, executors, application_id=warm.context.applicationId(), ui_url=_ui_url(warm))
+        about: dict[str, Any] = {"application_id": warm.context.applicationId(), "ui_url": _ui_url(warm)}
+        if jobs:
+            ran = json.loads(mapper[0].writeValueAsString(store.jobsList(None)))
+            about["jobs"] = progress.of_jobs([job for job in ran if (job["submissionTime"] or 0) >= since_ms])
+        return progress.of_stages(stages, executors, **about)
 
     return current
 

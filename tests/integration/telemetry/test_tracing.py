@@ -1,0 +1,190 @@
+"""Traces of a scenario, received by a collector over real HTTP in OTLP."""
+
+import gzip
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support.scenario import Scenario, chain, dag
+
+from scheduler.process import trace_context
+from scheduler.states import TaskState
+from scheduler.store.worker.claims import Claim, Ending
+from scheduler.telemetry.follower import Follower
+
+otlp = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
+tracing = pytest.importorskip("scheduler.telemetry.tracing")
+
+
+class Collector:
+    """A collector that keeps all spans."""
+
+    def __init__(self) -> None:
+        self.spans: list[Any] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                body = gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body
+                for resource in otlp.ExportTraceServiceRequest.FromString(body).resource_spans:
+                    outer.spans += [span for scope in resource.scope_spans for span in scope.spans]
+                self.send_response(200)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, format: str, *arguments: Any) -> None:
+                """Do not log requests."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+
+    def named(self, name: str) -> list[Any]:
+        return [span for span in self.spans if span.name == name]
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    made = Collector()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def traced(scenario: Scenario, collector: Collector) -> Iterator[Callable[[Callable[[], None]], None]]:
+    """Traces what a function does, and waits until the collector has all spans."""
+    values = scenario.settings.tracing.model_copy(update={"otlp_endpoint": collector.url})
+    settings = scenario.settings.model_copy(update={"tracing": values})
+    follower = Follower(settings, [])
+
+    def trace(work: Callable[[], None]) -> None:
+        observer = tracing.Tracing(settings)
+        follower._observers = [observer]
+        follower.read_once()
+        work()
+        while follower.read_once():
+            pass
+        observer.close()
+
+    yield trace
+    follower._leave()
+
+
+def test_a_run_is_one_trace_with_its_tries_and_their_steps(
+    scenario: Scenario, collector: Collector, traced: Callable[[Callable[[], None]], None]
+) -> None:
+    scenario.add(chain("c", 2, task={"retries": 1}))
+
+    def outcome(claim: Claim) -> Any:
+        first = claim.task_id == "t001" and claim.try_number == 1
+        return Ending(TaskState.UP_FOR_RETRY, delay_s=0.0, reason="ValueError: no") if first else TaskState.SUCCESS
+
+    def work() -> None:
+        scenario.trigger("c", run_id="r")
+        scenario.run_to_end(outcome=outcome)
+
+    traced(work)
+    (run,) = collector.named("run c")
+    spans = [span for span in collector.spans if span.trace_id == run.trace_id]
+    tries = collector.named("task c.t001")
+
+    assert {span.name for span in spans} >= {"run c", "start", "task c.t000", "task c.t001", "queue", "execute"}
+    assert not run.parent_span_id and len(tries) == 2
+    assert {span.parent_span_id for span in [*collector.named("task c.t000"), *tries]} == {run.span_id}
+    assert [span.status.message for span in tries] == ["ValueError: no", ""]
+    by_id = {span.span_id: span for span in spans}
+    assert all(by_id[span.parent_span_id].name.startswith("task c.") for span in spans if span.name in {"queue", "execute"})
+    assert all(span.start_time_unix_nano <= span.end_time_unix_nano for span in spans)
+    assert len({span.span_id for span in spans}) == len(spans)
+
+
+def test_the_trace_context_of_a_task_is_that_of_its_span(
+    scenario: Scenario, collector: Collector, traced: Callable[[Callable[[], None]], None]
+) -> None:
+    scenario.add(chain("c", 1))
+    run_key = 0
+
+    def work() -> None:
+        nonlocal run_key
+        run_key = scenario.trigger("c", run_id="r")
+        scenario.run_to_end()
+
+    traced(work)
+    (span,) = collector.named("task c.t000")
+    ti: Any = SimpleNamespace(run_key=run_key, dag_id="c", run_id="r", task_id="t000", map_index=-1, try_number=1)
+
+    assert trace_context.traceparent("paceline", ti) == f"00-{span.trace_id.hex()}-{span.span_id.hex()}-01"
+
+
+def test_a_deferred_try_has_a_span_for_its_wait_and_one_for_each_execution(
+    scenario: Scenario, collector: Collector, traced: Callable[[Callable[[], None]], None]
+) -> None:
+    scenario.add(dag("d", {"a": ()}))
+
+    def outcome(claim: Claim) -> Any:
+        if claim.resume is None:
+            return Ending(TaskState.UP_FOR_RESCHEDULE, delay_s=0.0, resume={"poke": 1})
+        return TaskState.SUCCESS
+
+    def work() -> None:
+        scenario.trigger("d", run_id="r")
+        scenario.run_to_end(outcome=outcome)
+
+    traced(work)
+
+    assert len(collector.named("execute")) == 2
+    assert len(collector.named("wait")) == 1
+    assert len(collector.named("task d.a")) == 1
+
+
+def test_jobs_of_spark_are_below_their_try(
+    scenario: Scenario, collector: Collector, traced: Callable[[Callable[[], None]], None]
+) -> None:
+    scenario.add(dag("s", {"a": ()}, task={"runtime": "pyspark"}))
+    jobs = '[{"id": 3, "name": "count", "status": "SUCCEEDED", "submitted_ms": 1000, "ended_ms": 2500}]'
+
+    def work() -> None:
+        scenario.trigger("s", run_id="r")
+        scenario.turn()
+        for message in scenario.messages():
+            claim = scenario.claim(message)
+            assert claim is not None
+            scenario.sql(
+                "insert into task_progress (task_instance_id, try_number, progress) values (%s, %s, %s)",
+                claim.id, claim.try_number, f'{{"application_id": "app-1", "jobs": {jobs}}}',
+            )  # fmt: skip
+            scenario.follower.report(claim, Ending(TaskState.SUCCESS))
+        scenario.run_to_end()
+
+    traced(work)
+    (job,) = collector.named("Spark job 3")
+    (task,) = collector.named("task s.a")
+
+    assert (job.trace_id, job.parent_span_id) == (task.trace_id, task.span_id)
+    assert (job.end_time_unix_nano - job.start_time_unix_nano) == 1_500_000_000
+
+
+def test_a_collector_that_is_away_delays_nothing(scenario: Scenario) -> None:
+    values = scenario.settings.tracing.model_copy(update={"otlp_endpoint": "http://127.0.0.1:9", "queue_size": 10})
+    settings = scenario.settings.model_copy(update={"tracing": values})
+    observer = tracing.Tracing(settings)
+    follower = Follower(settings, [observer])
+    follower.read_once()
+    scenario.add(chain("c", 20))
+    scenario.trigger("c")
+    scenario.run_to_end()
+
+    while follower.read_once():
+        pass
+    follower._leave()
+    assert len(observer._provider._active_span_processor._span_processors) == 1
