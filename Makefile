@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup env demo up down test test-long test-fast check test-bench test-browser test-airflow screenshots test-faults chaos test-chaos-mutants fuzz bench test-compose
+.PHONY: help setup env demo up down test test-long test-fast check test-bench test-browser test-airflow screenshots test-faults test-metrics chaos test-chaos-mutants fuzz bench test-compose
 BIN := .venv/bin
 
 help: ## Show this list
@@ -57,6 +57,9 @@ test-browser: setup ## Use the pages in a real browser, on a real stack; ARGS="-
 
 test-airflow: setup ## Compare Paceline with Apache Airflow, installed beside it once, or in TEST_AIRFLOW=folder; ARGS="-k name" selects
 	@AIRFLOW_TESTS=1 $(BIN)/python -m pytest tests/differential $(ARGS)
+
+test-metrics: setup ## Let a real Prometheus scrape every role, and replay what StatsD received
+	@.make/metrics $(ARGS)
 
 screenshots: setup ## Render every page to build/screenshots: light, dark and narrow
 	@.make/browser -m browser.screenshots

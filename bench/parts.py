@@ -22,6 +22,7 @@ PARTS: Mapping[str, str] = {
     "open_runs": "bench.open_runs:measure",
     "memory": "bench.memory:measure",
     "connections": "bench.connections:measure",
+    "telemetry": "bench.telemetry:measure",
     "spark": "bench.spark:measure",
 }
 

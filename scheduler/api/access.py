@@ -187,6 +187,9 @@ TABLE: Mapping[str, Needs] = {
     "GET /eventLogs/{event_log_id}": VIEWER_OF_ANY,
 }
 
+#: Of routes that are not below /api/v2.
+OUTSIDE: Mapping[str, Needs] = {"GET /metrics": VIEWER}
+
 
 def at_least(role: str | None, needed: str) -> bool:
     """Whether a role has the rights of another one."""

@@ -13,6 +13,8 @@ from fastapi.routing import APIRoute
 
 from scheduler.api import asgi, errors, pages, routes
 from scheduler.api.call import PREFIX, Service, admitted, ended
+from scheduler.process import measures
+from scheduler.process.health_server import Page
 from scheduler.settings import Settings
 
 log = logging.getLogger("paceline.web")
@@ -30,6 +32,7 @@ def create(settings: Settings, stopping: threading.Event | None = None) -> FastA
         anyio.to_thread.current_default_thread_limiter().total_tokens = settings.web.pool_size + 2
         yield
         app.state.service.close()
+        measures.record_with(None)
 
     app = FastAPI(
         title=TITLE,
@@ -44,9 +47,10 @@ def create(settings: Settings, stopping: threading.Event | None = None) -> FastA
         max_body_size=settings.web.max_request_bytes,
     )
     app.state.service = Service.of(settings, stopping)
+    app.state.metrics = _measured(app.state.service)
     errors.install(app)
-    for public in routes.PUBLIC:
-        app.include_router(public)
+    for router in (*routes.PUBLIC, *routes.OUTSIDE):
+        app.include_router(router)
     api = APIRouter(prefix=PREFIX, dependencies=[Depends(admitted)], responses=routes.ERRORS)
     for router in routes.ROUTERS:
         api.include_router(router)
@@ -61,6 +65,16 @@ def create(settings: Settings, stopping: threading.Event | None = None) -> FastA
     app.add_middleware(asgi.EntityTags)
     app.add_middleware(asgi.Prefix, base_path=settings.web.base_path)
     return app
+
+
+def _measured(service: Service) -> Page | None:
+    """Let this process measure; the page /metrics if it is on."""
+    config = service.settings.metrics
+    if not config.prometheus and not config.statsd:
+        return None
+    from scheduler.telemetry import parts
+
+    return parts.start_web(service.settings, service.engine)
 
 
 def _operation_id(route: APIRoute) -> str:
@@ -80,6 +94,7 @@ class _Audited:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                measures.count("paceline.web_requests", method=scope["method"], status=str(status))
                 entry = scope.get("state", {}).pop("audit", None)
                 # Before the response: a client that has it finds the complete entry.
                 if entry is not None:

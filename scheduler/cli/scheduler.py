@@ -11,6 +11,9 @@ def scheduler() -> None:
 
     If the database or the broker is not reachable yet, the scheduler logs that and waits.
     """
+    settings = options.settings()
     from scheduler.loop import run
+    from scheduler.telemetry import attach
 
-    click.get_current_context().exit(run.run(options.settings()))
+    attach.attach(settings)
+    click.get_current_context().exit(run.run(settings))

@@ -13,6 +13,8 @@ def waiter(name: str | None) -> None:
     On SIGTERM or Ctrl-C, the waiter releases its triggers, and another waiter takes them over immediately.
     """
     settings = options.settings()
+    from scheduler.telemetry import attach
     from workers.waiter import run as process
 
+    attach.attach(settings)
     click.get_current_context().exit(process.run(settings, name=name))

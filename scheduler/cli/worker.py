@@ -27,8 +27,10 @@ def worker(queues: str | None, concurrency: int | None, name: str | None) -> Non
     """Start a worker. On SIGTERM or Ctrl-C, its tasks have worker.grace_sec to finish."""
     settings = options.settings()
     names = _queues(settings.core.default_queue if queues is None else queues)
+    from scheduler.telemetry import attach
     from workers import app
 
+    attach.attach(settings)
     code = app.run(settings, queues=names, concurrency=concurrency or default_concurrency(settings, names), name=name)
     click.get_current_context().exit(code)
 

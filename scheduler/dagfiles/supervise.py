@@ -19,7 +19,7 @@ from typing import Any
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, OperationalError
 
-from scheduler.dagfiles import problem, process_tree
+from scheduler.dagfiles import parse_measures, problem, process_tree
 from scheduler.dagfiles.answers import Answer, DagRow
 from scheduler.dagfiles.dag_check import DagCheck, MalformedDagError
 from scheduler.dagfiles.parser import Parser
@@ -127,6 +127,7 @@ class DagFileManager:
         self._id, self._next_id = self._next_id or self._id, None
         self._answers.extend(self._parser.collect())
         listed, removed, started = self._sync(now)
+        parse_measures.of_iteration(listed)
         recorded = self._store(now)
         if ask or self._ask_at == 0.0:
             started += self._start_due(now)
@@ -221,6 +222,7 @@ class DagFileManager:
                 self._ask_at = 0.0
             if result.accepted:
                 recorded[answer.file] = result
+                parse_measures.of_answer(answer, self._settings.scheduler.dag_file_processor_timeout)
                 self._log(answer.file, result.problem)
         return recorded
 

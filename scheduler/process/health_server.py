@@ -1,5 +1,7 @@
 """The server of `GET /health`. It has its own threads, so it answers even while the rest of the process hangs.
 
+The process may serve other pages beside it, such as `GET /metrics`.
+
 It listens on a Unix socket, which `paceline doctor --role` reads, and on a TCP port if one is set.
 """
 
@@ -11,6 +13,7 @@ import os
 import socket
 import socketserver
 import threading
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -23,24 +26,32 @@ log = logging.getLogger("paceline.health")
 PATIENCE_S = 5.0
 #: Seconds in which a process must answer. The report is only a few numbers.
 ANSWER_S = 3.0
+#: Returns the content type and the body of a page.
+Page = Callable[[], tuple[str, bytes]]
 
 
 class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "paceline", ""
     timeout = PATIENCE_S
     health: Health
+    pages: Mapping[str, Page]
 
     def do_GET(self) -> None:
-        if self.path.partition("?")[0] != "/health":
-            self._answer(404, {"error": "There is only /health here."})
-            return
-        report = self.health.report()
-        self._answer(200 if report["status"] == "healthy" else 503, report)
+        path = self.path.partition("?")[0]
+        if path == "/health":
+            report = self.health.report()
+            self._answer(200 if report["status"] == "healthy" else 503, report)
+        elif path in self.pages:
+            self._send(200, *self.pages[path]())
+        else:
+            self._answer(404, {"error": f"There is only {' and '.join(['/health', *self.pages])} here."})
 
     def _answer(self, code: int, body: dict[str, Any]) -> None:
-        data = json.dumps(body).encode()
+        self._send(code, "application/json", json.dumps(body).encode())
+
+    def _send(self, code: int, content_type: str, data: bytes) -> None:
         self.send_response(code)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(data)))
         self.send_header("Cache-Control", "no-store")
         self.end_headers()
@@ -68,10 +79,15 @@ class _UnixServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
 
 
 class HealthServer:
-    """Serves the health of this process until `close`. An address that cannot be bound is logged and skipped."""
+    """Serves the health of this process, and `pages` by path, until `close`.
 
-    def __init__(self, health: Health, *, path: Path, address: str = "127.0.0.1", port: int = 0) -> None:
-        handler = type("Handler", (_Handler,), {"health": health})
+    An address that cannot be bound is logged and skipped.
+    """
+
+    def __init__(
+        self, health: Health, *, path: Path, address: str = "127.0.0.1", port: int = 0, pages: Mapping[str, Page] | None = None
+    ) -> None:
+        handler = type("Handler", (_Handler,), {"health": health, "pages": pages or {}})
         self._servers: list[socketserver.TCPServer] = []
         with self._may_fail(f"on {path}"):
             path.unlink(missing_ok=True)

@@ -3,14 +3,19 @@
 import contextlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from scheduler.process import fault_points, hardening, stop_signals
 from scheduler.process.health import Health
-from scheduler.process.health_server import HealthServer
+from scheduler.process.health_server import HealthServer, Page
 from scheduler.process.pidfile import Pidfile
+
+#: What the command of a process adds to it, such as metrics: called once its health is known. It may serve pages, by path, and
+#: register the steps that end it.
+Extension = Callable[[Health, contextlib.ExitStack], Mapping[str, Page]]
+extensions: list[Extension] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +29,8 @@ class Role:
 
     def serve_health(self, health: Health, address: str, port: int) -> None:
         """Serve `GET /health` on the socket beside the pidfile, and on a port if it is not 0, until the role ends."""
-        server = HealthServer(health, path=self.pidfile.socket, address=address, port=port)
+        pages = {path: page for extend in extensions for path, page in extend(health, self.ending).items()}
+        server = HealthServer(health, path=self.pidfile.socket, address=address, port=port, pages=pages)
         self.ending.callback(server.close)
 
 

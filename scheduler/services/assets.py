@@ -9,6 +9,7 @@ from sqlalchemy.exc import DBAPIError
 
 from scheduler.authoring.asset import ALIAS, Condition
 from scheduler.authoring.asset_events import ADDED
+from scheduler.process import measures
 from scheduler.serialized.dag import SerializedDag, next_timetable
 from scheduler.services.service import AT_ONCE, Result, TimedService, each
 from scheduler.settings import Settings
@@ -54,7 +55,9 @@ class Assets(TimedService):
         )
 
     def trigger(self, now: datetime) -> Triggered:
-        taken = transact(self._engine, _store_updates, self._versions)
+        taken, updates = transact(self._engine, _store_updates, self._versions)
+        if updates:
+            measures.count("asset.updates", updates)
         self._set_aside = {dag_id: until for dag_id, until in self._set_aside.items() if until > now}
         dag_ids, unreadable = transact(self._engine, _candidates, self._versions, list(self._set_aside))
         created, failed = each(dag_ids, lambda dag_id: transact(self._engine, _create_run, dag_id, self._versions, self._settings))
@@ -63,14 +66,14 @@ class Assets(TimedService):
         return Triggered([run for run in created.values() if run is not None], broken, more=taken == BATCH)
 
 
-@commit_point("update")
-def _store_updates(connection: Connection, versions: Versions) -> int:
-    """Turn the notices of successful tasks into updates of their outlets; returns the number of notices."""
+@commit_point("update", lambda stored: stored[0])
+def _store_updates(connection: Connection, versions: Versions) -> tuple[int, int]:
+    """Turn the notices of successful tasks into updates of their outlets; returns the numbers of notices and updates."""
     successes = assets.take_successes(connection, limit=BATCH)
     dags = {success.version_id: versions.dag(connection, success.version_id) for success in successes}
     updates = [update for success in successes for update in _updates(dags[success.version_id], success)]
     assets.store(connection, updates, {uri: name for dag in dags.values() for uri, name in dag.asset_names.items()})
-    return len(successes)
+    return len(successes), len(updates)
 
 
 def _candidates(connection: Connection, versions: Versions, without: list[str]) -> tuple[list[str], dict[str, str]]:

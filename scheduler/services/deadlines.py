@@ -3,6 +3,7 @@
 import logging
 from datetime import datetime
 
+from scheduler.process import measures
 from scheduler.services.service import Result, TimedService
 from scheduler.store.db.database import transact
 from scheduler.store.runs import deadlines
@@ -21,6 +22,7 @@ class Deadlines(TimedService):
         missed = self.settle(now)
         if not missed:
             return Result()
+        measures.count("deadline_alerts.deadline_missed", missed)
         return Result(wake=["notify"], log=[(logging.WARNING, f"{missed} SLA(s) or deadline(s) were missed")])
 
     def settle(self, now: datetime) -> int:

@@ -12,7 +12,7 @@ from sqlalchemy.exc import OperationalError
 from tenacity import stop_when_event_set
 
 from scheduler.dagfiles.callback_host import CallbackHost, ChildEnded
-from scheduler.process import fault_points, retries
+from scheduler.process import fault_points, measures, retries
 from scheduler.services import mail
 from scheduler.settings import Settings, log_paths
 from scheduler.store.db import database
@@ -112,7 +112,10 @@ class Delivery:
         return result
 
     def _begin(self, notice: Notice, claimed_by: str, lease_s: float) -> int | None:
-        return self._transact(notices.begin, notice.id, claimed_by, lease_s=lease_s)
+        attempt = self._transact(notices.begin, notice.id, claimed_by, lease_s=lease_s)
+        if attempt is not None:
+            measures.count("dag_processing.other_callback_count")
+        return attempt
 
     def _release(self, batch: Batch) -> None:
         """Release the claims of the notices that have not ended."""
@@ -154,6 +157,7 @@ class Delivery:
     def _record(self, notice: Notice, claimed_by: str, error: str | None, path: str, *, done: int | None = None) -> bool:
         """Record that `done` callbacks have ended, or all; False if the claim is lost."""
         if error is not None:
+            measures.count("dag.callback_exceptions")
             log.error("The %s callback of %s failed: %s. Its log is %s", notice.kind, notice.about, error, path)
         if done is None:
             return self._transact(notices.end, notice.id, claimed_by, error=error)
@@ -186,6 +190,7 @@ class Delivery:
                     self._transact(notices.release, claimed_by, [notice.id], pause_s=pause_s)
                     return
             if error is not None:
+                measures.count("dag.callback_exceptions")
                 log.error("The email about %s was not sent: %s", notice.about, error)
         self._transact(notices.end, notice.id, claimed_by, error=error)
 

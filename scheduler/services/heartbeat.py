@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from sqlalchemy import Engine
 
+from scheduler.process import measures
 from scheduler.process.pidfile import Pidfile
 from scheduler.services.service import Result, Service
 from scheduler.settings import Settings
@@ -60,8 +61,10 @@ class Heartbeat(Service):
         self._renewal.start()
 
     def run_once(self) -> Result:
+        measures.count("scheduler_heartbeat")
         if not self._is_registered():
             log.warning("%s was declared lost and registers again", self.scheduler_id)
+            measures.count("{job_name}_heartbeat_failure", job_name="schedulerjob")
             self.scheduler_id = self._register()
             self.on_new_id(self.scheduler_id)
         left_behind, self._left_behind = self._left_behind, []

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -11,6 +12,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from scheduler.deciding import expansion, past
 from scheduler.deciding.evaluate import Evaluation, Facts, evaluate, run_state
 from scheduler.exceptions import PacelineError, UnreadableVersionError
+from scheduler.process import measures
 from scheduler.serialized.dag import SerializedDag
 from scheduler.services.service import AT_ONCE, HELD_PAUSE_S, LogLine, Result, Service
 from scheduler.settings import Settings
@@ -273,6 +275,7 @@ def _decide(
     connection: Connection, dag_run_id: int, held: runs.Held, states: States, *, versions: Versions, settings: Settings
 ) -> _Decided:
     """Decide one run, after creating the instances of mapped tasks and the tasks of a newer version."""
+    started = time.monotonic()
     dag = versions.dag(connection, held.version_id)
     if held.newest_id != held.version_id and versions.dag(connection, held.newest_id).disable_bundle_versioning:
         integrity.follow_newest(connection, dag_run_id, versions, default_queue=settings.core.default_queue)
@@ -287,6 +290,7 @@ def _decide(
         for no in evaluation.expand:
             states[no] = _expand(connection, dag_run_id, dag, no, states[no], most=settings.core.max_map_length)
         evaluation = evaluate(dag, states, known)
+    measures.observe("dagrun.dependency-check", time.monotonic() - started, dag_id=dag.dag_id)
     # The first batch of a run is only what one queue pass takes, so that workers start while the rest is scheduled.
     most = MOST_MOVES if _moves(states) else min(MOST_MOVES, settings.scheduler.max_tis_per_query)
     return _Decided(dag, known, evaluation, foremost(dag, evaluation.decisions, most))

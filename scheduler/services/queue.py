@@ -15,7 +15,7 @@ from scheduler.deciding.select import FreeCapacity, select
 from scheduler.messaging.message import Message
 from scheduler.messaging.publisher import PUBLISH_ERRORS, Publisher
 from scheduler.messaging.wakeups import QUEUE
-from scheduler.process import fault_points
+from scheduler.process import fault_points, measures
 from scheduler.services.service import AT_ONCE, HELD_PAUSE_S, Result, Service
 from scheduler.services.shared_limits import SharedLimits
 from scheduler.settings import Settings
@@ -84,7 +84,12 @@ class Queue(Service):
     def queue(self) -> Queued:
         at_s = time.monotonic()
         settings, window = self._settings, self._prefetch_window
-        chosen = transact(self._engine, _choose_and_queue, settings, self._scheduler_id(), window, at_s, full_runs=self._full_runs)
+        full_runs = self._full_runs
+        with measures.timed("scheduler.critical_section_duration"):
+            chosen = transact(self._engine, _choose_and_queue, settings, self._scheduler_id(), window, at_s, full_runs=full_runs)
+        measures.gauge("scheduler.tasks.executable", len(chosen.messages))
+        if chosen.held_elsewhere:
+            measures.count("scheduler.critical_section_busy")
         self._full_runs = chosen.full.keys(RUN)
         sent = send(self._engine, self._publisher, chosen.messages, step="queue")
         more = len(chosen.messages) >= self._settings.scheduler.max_tis_per_query
@@ -112,6 +117,7 @@ def send(engine: Engine, publisher: Publisher, messages: list[Message], *, step:
     try:
         publisher.publish(messages)
     except PUBLISH_ERRORS:
+        measures.count("celery.task_timeout_error", len(messages))
         return False
     fault_points.point(f"{step}.published")
     transact(engine, instances.stamp_dispatched, messages)

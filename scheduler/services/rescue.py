@@ -17,6 +17,7 @@ from scheduler.messaging import broker_keys
 from scheduler.messaging.message import Message
 from scheduler.messaging.publisher import Publisher, broker_lists
 from scheduler.messaging.wakeups import EPOCH_KEY
+from scheduler.process import measures
 from scheduler.services.queue import send
 from scheduler.services.service import Result, TimedService
 from scheduler.settings import Settings
@@ -66,6 +67,7 @@ class Rescue(TimedService):
         rescued = self.rescue(now)
         log = [(logging.WARNING, f"{process_id} is lost; other processes continue its work") for process_id in rescued.lost]
         if rescued.sent_again:
+            measures.count("scheduler.orphaned_tasks.adopted", len(rescued.sent_again))
             log.append((logging.WARNING, f"{len(rescued.sent_again)} message(s) were not in the broker and were sent again"))
         return Result(runs=rescued.runs, log=log)
 

@@ -17,6 +17,7 @@ from scheduler.api.routes import (
     health,
     installation,
     logs,
+    metrics,
     operations,
     pictures,
     pools,
@@ -29,6 +30,8 @@ from scheduler.api.routes import (
 
 #: Without a login.
 PUBLIC = (health.public, installation.public, auth.router)
+#: With a login, but not below /api/v2.
+OUTSIDE = (metrics.router,)
 #: In this order: a path that is unsupported must not be taken for a name, and those of single task instances fit many others.
 ROUTERS = (
     unsupported.router, pictures.router, operations.router, events.router, by_filter.router, installation.router,

@@ -9,11 +9,17 @@ ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
 #: Packages that the page describes as parts of another one.
 INNER = {"scheduler/store/db/migrations", "scheduler/authoring/timetables", "workers/spark"}
-#: The parts beside the engine: the rooms that serve pages and the REST API, those for files of Airflow, and that for tests.
-BESIDE = {"web": {"scheduler/api"}, "airflow": {"scheduler/airflow", "scheduler/migrate"}, "testing": {"scheduler/testing"}}
+#: The parts beside the engine: the rooms that observe it, those that serve pages and the REST API, those for files of Airflow, and
+#: that for tests. An arrow between two parts belongs to the first one.
+BESIDE = {
+    "telemetry": {"scheduler/telemetry"},
+    "web": {"scheduler/api"},
+    "airflow": {"scheduler/airflow", "scheduler/migrate"},
+    "testing": {"scheduler/testing"},
+}
 #: Of the engine, and what each other part adds: rooms, arrows of imports at start, and all arrows, with imports in functions and
 #: for types.
-MOST = {"engine": (27, 125, 134), "web": (1, 7, 8), "airflow": (2, 12, 12), "testing": (1, 7, 8)}
+MOST = {"engine": (27, 125, 134), "telemetry": (1, 9, 10), "web": (1, 7, 8), "airflow": (2, 12, 12), "testing": (1, 7, 8)}
 MOST_STORE_ROOMS = 11
 
 

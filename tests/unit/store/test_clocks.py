@@ -20,6 +20,8 @@ TIME = {"time", "time_ns", "localtime", "gmtime", "ctime", "clock_gettime"}
 #: File -> why its reads decide nothing that another machine knows of.
 ALLOWED = {
     "scheduler/api/oidc.py": "how long a person may take to log in at a provider, within minutes",
+    "scheduler/process/log_format.py": "the times in logs",
+    "scheduler/settings/log_copies.py": "how long a copy on this machine was not read",
     "scheduler/process/fault_points.py": "when a fault struck, for the tests that read it",
     "scheduler/testing/runs.py": "a run in this process alone",
     "scheduler/cli/progress.py": "what a person is shown",

@@ -1,0 +1,142 @@
+"""All events in the order of their time, in batches: each exactly once as long as one reader reads, without a write by anybody.
+
+An event can become visible after a later one, when its transaction ends. So a batch starts from the first moment at which a
+transaction that is still open could have written one, and events of the last batch are left out by their place in the table.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from sqlalchemy import Connection
+
+from scheduler.states import RUN_FINISHED, STARTED
+from scheduler.store.db import rows
+
+#: Seconds: a transaction that is open for longer is not waited for; an older position is not continued; the longest batch.
+LONGEST_S, OLDEST_S, BATCH_S = 60.0, 600.0, 30.0
+#: One reader at a time; any number that nothing else uses for an advisory lock.
+READER_LOCK = 0x7061_6365_6D65
+NOW = """
+select extract(epoch from statement_timestamp())::float8 as now, array(select pg_snapshot_xip(pg_current_snapshot())::text) as open
+"""
+EVENTS = f"""
+select e.ctid::text as place, extract(epoch from e.at)::float8 as at, e.dag_run_id, e.task_instance_id, e.try_number, e.from_state,
+       e.to_state, e.actor, e.reason, extract(epoch from e.queued_at)::float8 as queued_at,
+       extract(epoch from e.started_at)::float8 as started_at, e.worker,
+       t.task_id, t.task_no, t.map_index, t.queue, extract(epoch from t.scheduled_at)::float8 as scheduled_at,
+       r.dag_id, r.run_id, r.run_type, r.version_id, extract(epoch from r.run_after)::float8 as run_after,
+       extract(epoch from r.queued_at)::float8 as run_queued_at, extract(epoch from r.started_at)::float8 as run_started_at,
+       case when e.task_instance_id is null and e.to_state in {RUN_FINISHED.sql} then (
+           select extract(epoch from min(f.started_at))::float8 from task_instance f where f.dag_run_id = e.dag_run_id)
+       end as first_task_at
+  from event e left join task_instance t on t.id = e.task_instance_id left join dag_run r on r.id = e.dag_run_id
+ where e.at > to_timestamp(%s) and e.at <= to_timestamp(%s)
+ order by e.at
+"""
+RUNNING = f"""
+select t.id as task_instance_id, t.dag_run_id, t.try_number, t.task_id, t.task_no, t.map_index, t.queue, t.worker,
+       r.dag_id, r.run_id, r.version_id, extract(epoch from t.scheduled_at)::float8 as scheduled_at,
+       extract(epoch from t.queued_at)::float8 as queued_at, extract(epoch from t.started_at)::float8 as started_at
+  from task_instance t join dag_run r on r.id = t.dag_run_id where t.state in {STARTED.sql}
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """A task instance that a worker has. Times are seconds since 1970, by the database's clock."""
+
+    task_instance_id: int
+    dag_run_id: int
+    try_number: int
+    task_id: str
+    task_no: int
+    map_index: int
+    queue: str
+    worker: str | None
+    dag_id: str
+    run_id: str
+    version_id: int
+    scheduled_at: float | None
+    queued_at: float | None
+    started_at: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A change of state. A run has no `task_instance_id`. What was deleted since has no `dag_id` or `task_id`."""
+
+    place: str
+    at: float
+    dag_run_id: int
+    task_instance_id: int | None
+    try_number: int | None
+    from_state: str | None
+    to_state: str | None
+    actor: str
+    reason: str | None
+    #: Of the dispatch that this event ends.
+    queued_at: float | None
+    started_at: float | None
+    worker: str | None
+    task_id: str | None
+    task_no: int | None
+    map_index: int | None
+    queue: str | None
+    #: Of the task instance now, which may be in its next try.
+    scheduled_at: float | None
+    dag_id: str | None
+    run_id: str | None
+    run_type: str | None
+    version_id: int | None
+    run_after: float | None
+    run_queued_at: float | None
+    run_started_at: float | None
+    #: Of the end of a run.
+    first_task_at: float | None
+
+
+@dataclass(slots=True)
+class EventFeed:
+    """The position of a reader. `since` None starts at the present."""
+
+    since: float | None = None
+    #: The present, and up to when the last batch read.
+    now: float = 0.0
+    until: float = 0.0
+    #: By open transaction: the moment of the last batch before it was seen.
+    _open: dict[str, float] = field(default_factory=dict)
+    _seen: set[tuple[str, float]] = field(default_factory=set)
+
+    def read(self, connection: Connection) -> list[Event]:
+        """The next events, of BATCH_S at most; more are there as long as `is_behind`."""
+        connection.exec_driver_sql("set transaction isolation level repeatable read, read only")
+        self.now, open_ = connection.exec_driver_sql(NOW).one()
+        if self.since is None or self.since < self.now - OLDEST_S:
+            self.since = self.until = self.now
+            return []
+        until = min(self.now, max(self.since, self.until) + BATCH_S)
+        found = rows.of_result(Event, connection.exec_driver_sql(EVENTS, (self.since, until)))
+        new = [event for event in found if (event.place, event.at) not in self._seen]
+        self._move_on(until, open_, found)
+        return new
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there is more to read at once."""
+        return self.until < self.now
+
+    def _move_on(self, until: float, open_: Collection[str], found: list[Event]) -> None:
+        self._open = {one: self._open.get(one, self.until) for one in open_}
+        self.since = max(min([until, *self._open.values()]), until - LONGEST_S)
+        self.until = until
+        self._seen = {(event.place, event.at) for event in found if event.at > self.since}
+
+
+def running(connection: Connection) -> list[Started]:
+    """The task instances that workers have now."""
+    return rows.of_result(Started, connection.exec_driver_sql(RUNNING))
+
+
+def become_reader(connection: Connection) -> bool:
+    """Whether this connection may read for the installation, until it closes."""
+    return bool(connection.exec_driver_sql("select pg_try_advisory_lock(%s)", (READER_LOCK,)).scalar_one())

@@ -1,0 +1,83 @@
+"""The observer that turns events into metrics, and what sends the metrics of processes that read no events."""
+
+import threading
+from collections import Counter
+
+from sqlalchemy import Connection
+
+from scheduler.settings import Settings
+from scheduler.store.queries import gauges
+from scheduler.store.queries.event_feed import Event
+from scheduler.telemetry import from_events
+from scheduler.telemetry.batch import Batch
+from scheduler.telemetry.catalog import CATALOG
+from scheduler.telemetry.recorder import Recorder, Sample
+
+FLUSH_S, STOP_S = 1.0, 5.0
+UNKNOWN = "unknown"
+
+
+class EventMetrics:
+    """Records what each batch counts and, for StatsD, the gauges at that time."""
+
+    def __init__(self, settings: Settings, recorder: Recorder) -> None:
+        self._settings = settings
+        self._recorder = recorder
+
+    def see(self, batch: Batch) -> None:
+        def operator(event: Event) -> str:
+            task = batch.task(event)
+            return UNKNOWN if task is None else task.operator
+
+        found: list[Sample] = list(from_events.of_starts(batch.starts))
+        for event in batch.events:
+            found += from_events.of_event(event, operator)
+            if event.task_instance_id is None and event.from_state is None:
+                found += from_events.of_new_run(_operators(batch, event))
+        found.append((CATALOG["paceline.events_read"], (), len(batch.events)))
+        found.append((CATALOG["paceline.events_behind_seconds"], (), batch.behind_s))
+        for metric, labels, value in found:
+            self._recorder.add(metric, labels, value)
+        if self._recorder.statsd is not None:
+            self._recorder.statsd.gauges(self._recorder.summed(read_gauges(batch.connection, self._settings)))
+
+    def flush(self) -> None:
+        self._recorder.flush()
+
+    def close(self) -> None:
+        """Nothing is left after the last flush."""
+
+
+class Flusher(threading.Thread):
+    """Sends to StatsD what a process without events has counted."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__(name="telemetry", daemon=True)
+        self._recorder = recorder
+        self._ended = threading.Event()
+
+    def end(self) -> None:
+        """End the thread, which sends what waits."""
+        self._ended.set()
+        self.join(STOP_S)
+
+    def run(self) -> None:
+        while not self._ended.wait(FLUSH_S):
+            self._recorder.flush()
+        self._recorder.flush()
+
+
+def read_gauges(connection: Connection, settings: Settings) -> list[Sample]:
+    """The gauges of the installation, from one query."""
+    found = gauges.read(
+        connection,
+        worker_s=settings.worker.heartbeat_timeout,
+        waiter_s=settings.waiter.heartbeat_timeout,
+        scheduler_s=settings.scheduler.scheduler_health_check_threshold,
+    )
+    return [(CATALOG[gauge.metric], tuple(gauge.labels), gauge.value) for gauge in found]
+
+
+def _operators(batch: Batch, event: Event) -> Counter[str]:
+    dag = batch.dag(event.version_id)
+    return Counter() if dag is None else Counter(task.operator for task in dag.tasks if not task.is_mapped)

@@ -1,0 +1,164 @@
+"""Follows the events of the installation, in a thread of one scheduler at a time, and shows them to its observers.
+
+So neither a worker nor the loop of a scheduler does anything for the metrics of a task. See docs/adr/0035.
+"""
+
+import contextlib
+import json
+import logging
+import threading
+import time
+from collections.abc import Sequence
+
+import redis
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+
+from scheduler.messaging import wakeups
+from scheduler.settings import Settings
+from scheduler.store.dags.versions import Versions
+from scheduler.store.db import database
+from scheduler.store.queries import event_feed
+from scheduler.store.queries.event_feed import Event, EventFeed, Started
+from scheduler.telemetry.batch import Batch, Observer
+
+log = logging.getLogger("paceline.telemetry")
+
+#: The position of the reader, for the next one.
+POSITION_KEY = "paceline:telemetry:position"
+#: The largest share of its time for which the follower works, whatever the number of events.
+SHARE = 0.25
+#: Seconds between two flushes of the observers.
+FLUSH_S = 1.0
+STOP_S = 5.0
+#: Seconds in which a claim becomes visible after the start that it stores.
+VISIBLE_S = 2.0
+
+
+class Follower(threading.Thread):
+    """Reads events every `metrics.interval` while no other scheduler does."""
+
+    def __init__(self, settings: Settings, observers: Sequence[Observer]) -> None:
+        super().__init__(name="telemetry", daemon=True)
+        self._interval_s = settings.metrics.interval
+        self._observers = observers
+        self._engine: Engine = database.create(settings, application="paceline telemetry", pool_size=0)
+        #: Only the reader keeps it, because its lock ends with it.
+        self._connection: Connection | None = None
+        self._broker = wakeups.client(settings)
+        self._versions = Versions()
+        self._feed = EventFeed()
+        #: Tries that were seen to start, by task instance and start. Those before `_counted_until` were seen before.
+        self._counted: set[tuple[int, float]] = set()
+        self._counted_until = 0.0
+        self._ended = threading.Event()
+        self._away = False
+
+    def end(self) -> None:
+        """End the thread, after the observers have passed on what waits."""
+        self._ended.set()
+        self.join(STOP_S)
+
+    def run(self) -> None:
+        due = time.monotonic()
+        while not self._ended.wait(min(FLUSH_S, max(due - time.monotonic(), 0.05))):
+            if time.monotonic() >= due:
+                due = time.monotonic() + self._iteration()
+            self._flush()
+        self._iteration()
+        self._flush()
+        self._leave()
+        self._broker.close()
+        for observer in self._observers:
+            observer.close()
+
+    def _flush(self) -> None:
+        for observer in self._observers:
+            observer.flush()
+
+    def _iteration(self) -> float:
+        """Read what is new. Returns the seconds until the next iteration."""
+        started = time.monotonic()
+        try:
+            while self.read_once() and not self._ended.is_set():
+                pass
+        except DBAPIError as error:
+            if not self._away:
+                log.warning("No metrics of events while PostgreSQL does not answer: %s", str(error.orig).strip())
+            self._away = True
+            self._leave()
+        except Exception:
+            log.exception("Events could not be read; the next attempt follows")
+            self._leave()
+        else:
+            self._away = False
+        return max(self._interval_s, (time.monotonic() - started) / SHARE)
+
+    def read_once(self) -> bool:
+        """Show a batch of events to the observers, if this is the reader. Returns whether there is more to read at once."""
+        connection = self._connection or self._become_reader()
+        if connection is None:
+            return False
+        feed, since = self._feed, self._feed.until
+        events = feed.read(connection)
+        starts = self._starts(events, event_feed.running(connection), since)
+        batch = Batch(connection, self._versions, events, starts, behind_s=max(feed.now - feed.until, 0.0))
+        for observer in self._observers:
+            try:
+                observer.see(batch)
+            except DBAPIError:
+                raise
+            except Exception:  # the others must not miss the batch
+                log.exception("%s does not have some events", type(observer).__name__)
+        connection.rollback()
+        self._keep_position()
+        return feed.is_behind
+
+    def _become_reader(self) -> Connection | None:
+        connection = self._engine.connect()
+        if not event_feed.become_reader(connection):
+            connection.close()
+            return None
+        connection.commit()
+        self._connection, self._feed = connection, self._position()
+        self._counted_until = self._feed.until
+        return connection
+
+    def _leave(self) -> None:
+        """Let another scheduler become the reader."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(DBAPIError):
+                connection.close()
+
+    def _starts(self, events: Sequence[Event], running: Sequence[Started], since: float) -> list[Started | Event]:
+        """The tries that started, each once: while they run, or else with the event that ends them."""
+        until = self._feed.until
+        # The first batch only finds the present.
+        self._counted_until = self._counted_until or until
+        after = max(self._counted_until, since - VISIBLE_S)
+        found: list[Started | Event] = []
+        seen: list[Started | Event] = [*running, *events]
+        for one in seen:
+            if one.task_instance_id is None or one.started_at is None or one.started_at <= after:
+                continue
+            key = one.task_instance_id, one.started_at
+            if key not in self._counted:
+                self._counted.add(key)
+                found.append(one)
+        current = {one.task_instance_id for one in running}
+        self._counted = {one for one in self._counted if one[0] in current or one[1] > until - 2 * VISIBLE_S}
+        return found
+
+    def _position(self) -> EventFeed:
+        """Where the last reader stopped, if Redis knows that; else the present."""
+        with contextlib.suppress(redis.RedisError, ValueError, TypeError, KeyError):
+            text: object = self._broker.get(POSITION_KEY)
+            if isinstance(text, bytes):
+                until = float(json.loads(text)["until"])
+                return EventFeed(since=until, until=until)
+        return EventFeed()
+
+    def _keep_position(self) -> None:
+        with contextlib.suppress(redis.RedisError):
+            self._broker.set(POSITION_KEY, json.dumps({"until": self._feed.until}), ex=int(event_feed.OLDEST_S))
