@@ -125,7 +125,9 @@ def test_prometheus_scrapes_every_role_and_statsd_gets_every_series_of_the_chart
         "PACELINE_WEB_PORT": str(ports["web"]),
         **{f"PACELINE_{role.upper()}_HEALTH_PORT": str(ports[role]) for role in ("scheduler", "worker", "waiter")},
     }
-    stack = stack_factory({"dags.py": DAGS, "wrong.py": "from scheduler import DAG\nimport nothing_like_this"}, schedulers=1, waiters=1, env=env)
+    stack = stack_factory(
+        {"dags.py": DAGS, "wrong.py": "from scheduler import DAG\nimport nothing_like_this"}, schedulers=1, waiters=1, env=env
+    )
     engine = database.create(stack.settings)
     with contextlib.ExitStack() as ending:
         ending.callback(engine.dispose)
